@@ -1,0 +1,171 @@
+"""`AlbertConfig`: the architecture, exactly as `albert_config.json` states it.
+
+Kept apart from `modeling` so that a bad config is refused before Keras and
+TensorFlow are imported.
+"""
+
+import dataclasses
+import difflib
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from albert import files
+from albert.errors import ConfigError
+
+log = logging.getLogger("albert")
+
+ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
+# Without these no released file is complete; the rest has one value everywhere.
+_REQUIRED = (
+    "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers",
+    "num_attention_heads", "intermediate_size",
+)
+# Leftovers of the authors' internal experiments that stand in released files.
+_RELEASED_BUT_UNUSED = ("net_structure_type", "gap_size", "num_memory_blocks")
+
+
+@dataclasses.dataclass(frozen=True)
+class AlbertConfig:
+    """Architecture of an ALBERT encoder; defaults are those of xxlarge, as in the original.
+
+    Raises:
+      ConfigError: every problem found, in one message.
+    """
+
+    vocab_size: int  # V, rows of the word-embedding table
+    embedding_size: int = 128  # E, width of word, segment and position embeddings
+    hidden_size: int = 4096  # H, width of the encoder
+    num_hidden_layers: int = 12  # applications of a layer, not sets of weights
+    num_hidden_groups: int = 1  # distinct sets of weights over the depth
+    num_attention_heads: int = 64  # N; H must be a multiple of it
+    intermediate_size: int = 16384  # I, inner width of the feed-forward block
+    inner_group_num: int = 1  # blocks with distinct weights inside one layer
+    down_scale_factor: int = 1  # read and kept, never used (as in the original)
+    hidden_act: str = "gelu"  # feed-forward and masked-LM transform; tanh form of gelu
+    hidden_dropout_prob: float = 0.0  # after embeddings, attention output, feed-forward
+    attention_probs_dropout_prob: float = 0.0  # on the attention probabilities
+    max_position_embeddings: int = 512  # longest sequence
+    type_vocab_size: int = 2  # segments
+    initializer_range: float = 0.02  # standard deviation of the truncated normal
+    # Keys of the file that this toolkit does not know: kept, written back, not used.
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        problems = _problems(self)
+        if problems:
+            raise ConfigError("bad ALBERT config: " + "; ".join(problems))
+
+    @property
+    def head_size(self) -> int:
+        """D = H / N."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def has_embedding_projection(self) -> bool:
+        """Whether `embedding_hidden_mapping_in` exists: only when E and H differ."""
+        return self.embedding_size != self.hidden_size
+
+    def group_of_layer(self, layer: int) -> int:
+        """Returns the parameter group of a layer.
+
+        True division and truncation as in the original: it differs from
+        floor(layer * groups / layers) in a few odd cases, and released
+        checkpoints were trained with it.
+        """
+        return int(layer / self.num_hidden_layers * self.num_hidden_groups)
+
+    def without_dropout(self) -> "AlbertConfig":
+        """Returns the same architecture with both dropout rates zero."""
+        return dataclasses.replace(
+            self, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], origin: str = "config") -> "AlbertConfig":
+        """Returns the config of a parsed `albert_config.json`; `origin` names it in errors.
+
+        Unknown keys are kept in `extra` with a warning.
+
+        Raises:
+          ConfigError: missing sizes, misspelt keys, wrong types, sizes that do not fit.
+        """
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{origin}: expected a JSON object, got {type(values).__name__}")
+        names = [f.name for f in dataclasses.fields(cls) if f.name != "extra"]
+        known = {k: v for k, v in values.items() if k in names}
+        extra = {k: v for k, v in values.items() if k not in names}
+        absent = [name for name in names if name not in values]
+        problems, misspelt = [], set()
+        for key in extra:
+            near = difflib.get_close_matches(key, absent, n=1, cutoff=0.8)
+            if near and key not in _RELEASED_BUT_UNUSED:
+                misspelt.add(near[0])
+                problems.append(f"unknown key {key!r}, did you mean {near[0]!r}?")
+        problems += [f"missing key {k!r}" for k in _REQUIRED if k in absent and k not in misspelt]
+        probe = dict.fromkeys(_REQUIRED, 1) | known
+        try:
+            config = cls(**probe, extra=extra)
+        except ConfigError as error:
+            problems.append(str(error).removeprefix("bad ALBERT config: "))
+        if problems:
+            raise ConfigError(f"{origin}: " + "; ".join(problems))
+        unused = [k for k in extra if k not in _RELEASED_BUT_UNUSED]
+        if unused:
+            log.warning("%s: unknown keys kept but not used: %s", origin, ", ".join(unused))
+        return config
+
+    @classmethod
+    def from_json_file(cls, path: str) -> "AlbertConfig":
+        """Reads `albert_config.json`.
+
+        Raises:
+          ConfigError: see `from_dict`; DataError: no such file, or not JSON.
+        """
+        return cls.from_dict(files.read_json(path), origin=path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns every key, unknown ones included."""
+        values = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "extra"
+        }
+        return values | dict(self.extra)
+
+    def to_json_string(self) -> str:
+        """Returns the file's text: indent 2, sorted keys, one final newline."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+def _problems(config: AlbertConfig) -> list[str]:
+    problems = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.type is int:
+            if isinstance(value, bool) or not isinstance(value, int):
+                problems.append(f"{field.name} must be an integer, got {value!r}")
+            elif value < 1:
+                problems.append(f"{field.name} must be at least 1, got {value}")
+        elif field.type is float:
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                problems.append(f"{field.name} must be a number, got {value!r}")
+            elif "dropout" in field.name and not 0 <= value < 1:
+                problems.append(f"{field.name} must be in [0, 1), got {value}")
+            elif field.name == "initializer_range" and not 0 < value < float("inf"):
+                problems.append(f"{field.name} must be above 0, got {value}")
+    act = config.hidden_act
+    if act is not None and (not isinstance(act, str) or (act.lower() or "linear") not in ACTIVATIONS):
+        problems.append(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, got {act!r}")
+    if problems:  # the comparisons below need numbers
+        return problems
+    if config.hidden_size % config.num_attention_heads:
+        problems.append(
+            f"hidden_size {config.hidden_size} is not a multiple of "
+            f"num_attention_heads {config.num_attention_heads}"
+        )
+    if config.num_hidden_groups > config.num_hidden_layers:
+        problems.append(
+            f"num_hidden_groups {config.num_hidden_groups} exceeds "
+            f"num_hidden_layers {config.num_hidden_layers}"
+        )
+    return problems

@@ -1,0 +1,182 @@
+"""How a command starts: flags, logging, exit codes. No TensorFlow is imported here.
+
+A command module has `define_flags(values)`, `main(values)` and
+`cli = flags.command(__doc__, define_flags, main)`. Flags live in a
+`FlagValues` of the command's own, so that several commands can be used in
+one process and none of them reads global state.
+"""
+
+import difflib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from absl import flags as absl_flags
+
+from albert.errors import FlagError, Preempted, TrainingDivergedError, UserError
+
+FlagValues = absl_flags.FlagValues
+log = logging.getLogger("albert")
+
+
+def define(kind: str, values: FlagValues, name: str, default, help: str, **kwargs) -> None:
+    """Defines one flag: kind is string, integer, float, bool or enum."""
+    getattr(absl_flags, f"DEFINE_{kind}")(
+        name, default, help=help, flag_values=values, **kwargs
+    )
+
+
+def define_device_flags(values: FlagValues) -> None:
+    """The accelerator flags of the original, and how the step is compiled."""
+    define("bool", values, "use_tpu", False, "Run on the TPU named by --tpu_name.")
+    define("string", values, "tpu_name", None, "Cloud TPU to use (name or grpc:// address).")
+    define("string", values, "tpu_zone", None, "Zone of the Cloud TPU.")
+    define("string", values, "gcp_project", None, "Project of the Cloud TPU.")
+    define("string", values, "master", None, "TensorFlow master address (TPU only).")
+    define("integer", values, "num_tpu_cores", 8, "TPU cores to use.")
+    define("bool", values, "use_xla", False, "Compile the training step with XLA.")
+    define(
+        "enum", values, "mixed_precision", "float32",
+        "Precision of the matrix products; weights stay float32.",
+        enum_values=["float32", "bfloat16", "float16"],
+    )
+
+
+def define_run_flags(values: FlagValues, *, save_checkpoints_steps: int) -> None:
+    """What every training command shares about its run."""
+    define("string", values, "output_dir", None, "Where checkpoints and results go. Required.")
+    define("integer", values, "save_checkpoints_steps", save_checkpoints_steps,
+           "Steps between checkpoints.")
+    define("integer", values, "keep_checkpoint_max", 5,
+           "Newest checkpoints to keep, beside the best.")
+    define("integer", values, "iterations_per_loop", 1000,
+           "Most training steps in one call into TensorFlow.")
+    define("integer", values, "log_steps", 100, "Steps between lines of metrics.")
+    define("integer", values, "seed", 12345, "Everything random derives from it.")
+
+
+def check_device_flags(values: FlagValues) -> None:
+    """Refuses accelerators that this machine does not have.
+
+    Raises:
+      FlagError: a TPU is asked for without a name, or named without --use_tpu.
+    """
+    if values.use_tpu and not (values.tpu_name or values.master):
+        raise FlagError("--use_tpu needs --tpu_name (or --master); this machine has no TPU")
+    for name in ("tpu_name", "tpu_zone", "gcp_project", "master"):
+        if getattr(values, name) and not values.use_tpu:
+            raise FlagError(f"--{name} has no effect without --use_tpu")
+
+
+def require(values: FlagValues, *names: str) -> None:
+    """Raises one FlagError that names every missing flag."""
+    missing = [f"--{name}" for name in names if getattr(values, name) is None]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise FlagError(f"{', '.join(missing)} {verb} required (see --help)")
+
+
+def require_positive(values: FlagValues, *names: str) -> None:
+    """Raises a FlagError for every named number that is not above zero."""
+    bad = [f"--{n}={getattr(values, n)}" for n in names if getattr(values, n) <= 0]
+    if bad:
+        raise FlagError(f"must be above zero: {', '.join(bad)}")
+
+
+def to_dict(values: FlagValues) -> dict:
+    """Returns {flag name: value} of a command, as kept beside its results."""
+    return {name: values[name].value for name in sorted(values) if name not in _SPECIAL}
+
+
+_SPECIAL = ("help", "helpshort", "helpfull", "flagfile", "undefok", "verbosity")
+
+
+def parse(define_flags: Callable[[FlagValues], None], argv: Sequence[str]) -> FlagValues:
+    """Returns the command's flags; argv[0] is the program's name.
+
+    Raises:
+      FlagError: unknown flag (with the nearest name), bad value, or a stray argument.
+    """
+    values = FlagValues()
+    define_flags(values)
+    try:
+        rest = values(list(argv))[1:]
+    except absl_flags.UnrecognizedFlagError as error:
+        near = difflib.get_close_matches(error.flagname, list(values), n=1)
+        hint = f"; did you mean --{near[0]}?" if near else " (see --help)"
+        raise FlagError(f"unknown flag --{error.flagname}{hint}") from error
+    except absl_flags.Error as error:
+        raise FlagError(" ".join(str(error).split())) from error
+    if rest:
+        raise FlagError(f"unexpected argument {rest[0]!r}: flags are written --name=value")
+    return values
+
+
+def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
+    values = FlagValues()
+    define_flags(values)
+    lines = [doc.strip(), "", "Flags:"]
+    for name in sorted(values):
+        flag = values[name]
+        if isinstance(flag, absl_flags.BooleanFlag):
+            name = f"[no]{name}"
+        choices = getattr(flag.parser, "enum_values", None)
+        kinds = f" <{'|'.join(choices)}>" if choices else ""
+        default = "" if flag.default is None else f" (default: {flag.default!r})"
+        lines.append(f"  --{name}{kinds}: {flag.help}{default}")
+    lines.append("  --flagfile: File with one flag a line; lines starting with # are comments.")
+    return "\n".join(lines)
+
+
+def set_up_logging() -> None:
+    """Sends the toolkit's log lines to stderr, and quietens TensorFlow's start-up."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    if not log.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(message)s",
+                                               datefmt="%H:%M:%S"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        log.propagate = False
+
+
+def run_command(
+    doc: str,
+    define_flags: Callable[[FlagValues], None],
+    main: Callable[[FlagValues], None],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Runs `main` on the parsed flags and returns the exit code (see `errors`)."""
+    argv = sys.argv if argv is None else argv
+    if {"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(argv[1:]):
+        print(_help_text(doc, define_flags))
+        return 0
+    set_up_logging()
+    try:
+        main(parse(define_flags, argv))
+        return 0
+    except (UserError, TrainingDivergedError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except Preempted as error:
+        log.info("%s", error)
+        return error.exit_code
+    except OSError as error:
+        # A file the user named, or the disk under it; anything else is our bug.
+        if error.filename is None:
+            traceback.print_exc()
+            return 1
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def command(doc, define_flags, main) -> Callable[[], None]:
+    """Returns the console entry point of a command module."""
+
+    def cli(argv: Sequence[str] | None = None) -> None:
+        sys.exit(run_command(doc, define_flags, main, argv))
+
+    return cli

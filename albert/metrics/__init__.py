@@ -1,0 +1,1 @@
+"""Metrics as the benchmarks define them: numpy in, numbers out, no TensorFlow."""

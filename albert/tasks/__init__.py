@@ -1,0 +1,1 @@
+"""Tasks: what distinguishes one experiment from another. Read `task.py` first."""
