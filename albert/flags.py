@@ -6,6 +6,7 @@ A command module has `define_flags(values)`, `main(values)` and
 one process and none of them reads global state.
 """
 
+import dataclasses
 import difflib
 import logging
 import os
@@ -88,6 +89,20 @@ def require_positive(values: FlagValues, *names: str) -> None:
 def to_dict(values: FlagValues) -> dict:
     """Returns {flag name: value} of a command, as kept beside its results."""
     return {name: values[name].value for name in sorted(values) if name not in _SPECIAL}
+
+
+def select(values: FlagValues, names) -> dict:
+    """Returns the values of the named flags, or of those that a dataclass has fields for."""
+    if dataclasses.is_dataclass(names):
+        names = [field.name for field in dataclasses.fields(names) if field.name in values]
+    return {name: getattr(values, name) for name in names}
+
+
+def optimizer_config(values: FlagValues):
+    """Returns the OptimizerConfig of a command with the pretraining flags' names."""
+    from albert.optimization import OptimizerConfig
+
+    return OptimizerConfig(name=values.optimizer, **select(values, OptimizerConfig))
 
 
 _SPECIAL = ("help", "helpshort", "helpfull", "flagfile", "undefok", "verbosity")
