@@ -31,7 +31,7 @@ _PARTS = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 # What a damaged bundle raises: truncated data is an IndexError of the binding.
 _UNREADABLE = (tf.errors.OpError, IndexError, ValueError, RuntimeError)
 _FOREIGN = (".h5", ".keras", ".pkl", ".pickle", ".bin", ".pt", ".pth", ".npz", ".safetensors")
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 class MismatchError(CheckpointError):
@@ -90,7 +90,7 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     prefix = resolve_prefix(path, flag)
     reader = open_bundle(prefix)
     names = list(reader.get_variable_to_shape_map())
-    if _OBJECT_GRAPH in names:
+    if OBJECT_GRAPH in names:
         raise CheckpointError(
             f"--{flag}: {prefix} is an object-based TensorFlow 2 checkpoint; a TF1-style one "
             "with names such as bert/embeddings/word_embeddings is needed"

@@ -88,7 +88,7 @@ def main(values: flags.FlagValues) -> None:
     if values.eval_input_file:
         eval_files = files.expand_globs(values.eval_input_file, "eval_input_file")
 
-    # After the flags are known to be good: this import takes seconds.
+    flags.import_tensorflow()  # after the flags are known to be good: it takes seconds
     from albert import checkpoints, summaries, trainer
     from albert.tasks.pretraining import PretrainingTask
 

@@ -8,11 +8,18 @@ import time
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
+from tensorflow.core.framework import summary_pb2
 
 from albert import files
 
 log = logging.getLogger("albert")
 
+# What tf.summary.scalar would write; that function needs the tensorboard package,
+# which is only needed to look at the files.
+_SCALAR = summary_pb2.SummaryMetadata(
+    plugin_data=summary_pb2.SummaryMetadata.PluginData(plugin_name="scalars"),
+    data_class=summary_pb2.DATA_CLASS_SCALAR,
+)
 
 def duration(seconds: float) -> str:
     """Returns for example `1h02m`, `3m05s` or `12s`."""
@@ -31,22 +38,27 @@ class MetricsWriter:
 
     def __init__(self, directory: str, step: int):
         path = os.path.join(directory, "metrics.jsonl")
-        self._keep_until(path, step)
+        self._written = self._keep_until(path, step)
         self._stream = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
         self._boards: dict[str, tf.summary.SummaryWriter] = {}
         self._directory = os.path.join(directory, "summaries")
         self._board_failed = False
 
     @staticmethod
-    def _keep_until(path: str, step: int) -> None:
+    def _keep_until(path: str, step: int) -> set[tuple[int, str]]:
         if not os.path.exists(path):
-            return
+            return set()
         with open(path, encoding="utf-8", errors="replace") as stream:
-            lines = stream.readlines()
-        kept = [line for line in lines if _step_of(line) <= step]
-        if kept != lines:
+            lines = [(line, _parse(line)) for line in stream]
+        kept = [(line, value) for line, value in lines if value and value["step"] <= step]
+        if len(kept) < len(lines):
             with files.atomic_write(path) as stream:
-                stream.writelines(kept)
+                stream.writelines(line for line, _ in kept)
+        return {(value["step"], value["kind"]) for _, value in kept}
+
+    def has(self, step: int, kind: str) -> bool:
+        """Whether an earlier process wrote this line."""
+        return (step, kind) in self._written
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Writes one line; `kind` is train or eval."""
@@ -61,7 +73,7 @@ class MetricsWriter:
                 self._boards[kind] = tf.summary.create_file_writer(folder)
             with self._boards[kind].as_default():
                 for name, value in values.items():
-                    tf.summary.scalar(name, value, step=step)
+                    tf.summary.write(name, tf.constant(value, tf.float32), step, _SCALAR)
             self._boards[kind].flush()
         except tf.errors.OpError as error:
             # Pictures are no reason to lose a run.
@@ -74,12 +86,13 @@ class MetricsWriter:
             board.close()
 
 
-def _step_of(line: str) -> float:
-    """Returns the step of a line; infinity for a torn one, which is then dropped."""
+def _parse(line: str) -> dict | None:
+    """Returns a line of metrics, or None for one that a crash tore."""
     try:
-        return json.loads(line)["step"] if line.endswith("\n") else float("inf")
-    except (json.JSONDecodeError, KeyError, TypeError):
-        return float("inf")
+        value = json.loads(line)
+        return value if line.endswith("\n") and {"step", "kind"} <= set(value) else None
+    except (json.JSONDecodeError, TypeError):
+        return None
 
 
 class Progress:

@@ -221,9 +221,6 @@ def train(
     with files.lock_run_dir(run.output_dir), PreemptionLatch() as latch:
         loop = _Loop(task, config, run, optimizer, eval_files, flags or {})
         loop.start(init, warm_start_options or {})
-        if loop.state.step >= run.num_train_steps:
-            log.info("already trained to step %d in %s", loop.state.step, run.output_dir)
-            return loop.results
         batches = input_pipeline.train_batches(
             train_files,
             spec,
@@ -268,7 +265,7 @@ class _Loop:
             state.assign(tensors)
             self._restore_sidecar(sidecar)
             self.last_checkpoint = prefix
-            origin = f"going on from {prefix}"
+            origin = f"where {prefix} left off"
         elif init is not None:
             shapes = {name: tuple(v.shape) for name, v in state.weights.items()}
             tensors, account = checkpoints.warm_start(shapes, init, **options)
@@ -276,7 +273,7 @@ class _Loop:
             files.write_json(os.path.join(run.output_dir, "warm_start.json"), account)
             origin = checkpoints.describe(account)
         else:
-            origin = "from random weights"
+            origin = "random weights"
         path = os.path.join(run.output_dir, "albert_config.json")
         with files.atomic_write(path) as stream:
             stream.write(self.config.to_json_string())
@@ -286,7 +283,7 @@ class _Loop:
             self.task.name, f"{size:,}", state.step, run.num_train_steps, run.train_batch_size,
             "XLA" if run.use_xla else "graph", run.mixed_precision, run.output_dir,
         )
-        log.info("starting %s", origin)
+        log.info("start: %s", origin)
 
     def _restore_sidecar(self, sidecar: Mapping[str, Any]) -> None:
         step = self.state.step
@@ -308,8 +305,14 @@ class _Loop:
         train_steps, names = _make_train_steps(self.task, state, run)
         writer = summaries.MetricsWriter(run.output_dir, state.step)
         progress = summaries.Progress(self.task.name, state.step, run.num_train_steps)
-        chunk, window_start = 1, time.monotonic()
+        if state.step >= run.num_train_steps:
+            log.info("already trained to step %d", state.step)
+        chunk = 1
         try:
+            if self._is_due(state.step) and not writer.has(state.step, "eval"):
+                # The last process was stopped between the checkpoint and its evaluation.
+                self._evaluate(state.step, writer)
+            window_start = time.monotonic()
             while state.step < run.num_train_steps:
                 step = state.step
                 count = min(chunk, _until(step, run))
@@ -330,20 +333,25 @@ class _Loop:
                     progress.clear()
                     _log_step(step, values)
                     writer.write(step, "train", values)
-                due = step % run.save_checkpoints_steps == 0 or step == run.num_train_steps
-                if due or latch.raised:
+                if self._is_due(step) or latch.raised:
                     progress.clear()
                     self._save()
                 if latch.raised:
                     message = f"preempted at step {step}, saved {self.last_checkpoint}"
                     raise Preempted(message, latch.raised)
-                if due and self.eval_files:
+                if self._is_due(step):
                     started = time.monotonic()
                     self._evaluate(step, writer)
                     window_start += time.monotonic() - started
         finally:
             progress.clear()
             writer.close()
+
+    def _is_due(self, step: int) -> bool:
+        """Whether a checkpoint, and its evaluation, belongs to this step."""
+        return step > 0 and (
+            step % self.run.save_checkpoints_steps == 0 or step == self.run.num_train_steps
+        )
 
     def _take_note(self, step: int, rows: np.ndarray) -> None:
         for i, row in enumerate(rows):
@@ -375,6 +383,8 @@ class _Loop:
         log.info("saved %s", self.last_checkpoint)
 
     def _evaluate(self, step: int, writer: summaries.MetricsWriter) -> None:
+        if not self.eval_files:
+            return
         if self._evaluator is None:
             self._evaluator = _make_eval_step(self.task, self.state.model)
         started = time.monotonic()
