@@ -74,12 +74,11 @@ def score_regression(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]
     }
 
 
-# The key that picks the best checkpoint of a task -> what computes it.
 SCORERS: dict[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]] = {
-    "eval_accuracy": score_accuracy,
-    "f1": score_accuracy_and_f1,
-    "matthew_corr": score_matthews,
-    "pearson": score_regression,
+    "accuracy": score_accuracy,
+    "accuracy_and_f1": score_accuracy_and_f1,
+    "matthews": score_matthews,
+    "regression": score_regression,
 }
 
 

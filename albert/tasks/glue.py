@@ -43,7 +43,6 @@ class GlueTask:
     directory: str  # under --data_dir
     labels: tuple[str, ...]  # in the order of their ids; empty for regression
     metric: str  # key in metrics.glue.SCORERS
-    best_metric: str  # key of the results that picks the best checkpoint
     train: Split | None
     dev: Split | None
     test: Split
@@ -51,6 +50,12 @@ class GlueTask:
     @property
     def is_regression(self) -> bool:
         return not self.labels
+
+    @property
+    def best_metric(self) -> str:
+        """Key of the results that picks the best checkpoint, as in the original."""
+        special = {"matthews": "matthew_corr", "regression": "pearson"}
+        return special.get(self.metric, "eval_accuracy")
 
     @property
     def num_labels(self) -> int:
@@ -105,13 +110,13 @@ def _pair_task(name: str, labels: Sequence[str]) -> GlueTask:
     train, dev = _same("{}.tsv", text_a=1, text_b=2, label=LAST)
     test = Split("test.tsv", text_a=1, text_b=2)
     folder = name.upper()
-    return GlueTask(name, folder, tuple(labels), "eval_accuracy", "eval_accuracy", train, dev, test)
+    return GlueTask(name, folder, tuple(labels), "accuracy", train, dev, test)
 
 
 def _mnli(name: str, kind: str) -> GlueTask:
     columns = {"text_a": 8, "text_b": 9}
     return GlueTask(
-        name, "MNLI", _NLI_LABELS, "eval_accuracy", "eval_accuracy",
+        name, "MNLI", _NLI_LABELS, "accuracy",
         Split("train.tsv", label=LAST, **columns),
         Split(f"dev_{kind}.tsv", label=LAST, **columns),
         Split(f"test_{kind}.tsv", **columns),
@@ -123,38 +128,38 @@ _ENTAILMENT = ("entailment", "not_entailment")
 _BINARY = ("0", "1")
 
 COLA = GlueTask(
-    "cola", "CoLA", _BINARY, "matthew_corr", "matthew_corr",
+    "cola", "CoLA", _BINARY, "matthews",
     *_same("{}.tsv", text_a=3, label=1, guid=None, has_header=False),
     Split("test.tsv", text_a=1),
 )
 MNLI = _mnli("mnli", "matched")
 MISMNLI = _mnli("mismnli", "mismatched")
 MRPC = GlueTask(
-    "mrpc", "MRPC", _BINARY, "f1", "eval_accuracy",
+    "mrpc", "MRPC", _BINARY, "accuracy_and_f1",
     *_same("{}.tsv", text_a=3, text_b=4, label=0, guid=None),
     Split("test.tsv", text_a=3, text_b=4),
 )
 QNLI = _pair_task("qnli", _ENTAILMENT)
 # The real train file has a few rows with a line break inside a question.
 QQP = GlueTask(
-    "qqp", "QQP", _BINARY, "f1", "eval_accuracy",
+    "qqp", "QQP", _BINARY, "accuracy_and_f1",
     *_same("{}.tsv", text_a=3, text_b=4, label=5, skips_short_rows=True),
     Split("test.tsv", text_a=1, text_b=2),
 )
 RTE = _pair_task("rte", _ENTAILMENT)
 SST_2 = GlueTask(
-    "sst-2", "SST-2", _BINARY, "eval_accuracy", "eval_accuracy",
+    "sst-2", "SST-2", _BINARY, "accuracy",
     *_same("{}.tsv", text_a=0, label=1, guid=None),
     Split("test.tsv", text_a=1),
 )
 STS_B = GlueTask(
-    "sts-b", "STS-B", (), "pearson", "pearson",
+    "sts-b", "STS-B", (), "regression",
     *_same("{}.tsv", text_a=7, text_b=8, label=LAST),
     Split("test.tsv", text_a=7, text_b=8),
 )
 WNLI = _pair_task("wnli", _BINARY)
 AX = GlueTask(
-    "ax", "diagnostic", _NLI_LABELS, "eval_accuracy", "eval_accuracy", None, None,
+    "ax", "diagnostic", _NLI_LABELS, "accuracy", None, None,
     Split("diagnostic.tsv", text_a=1, text_b=2),
 )
 
