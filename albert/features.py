@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert import __version__, files, records
+from albert.errors import DataError
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -53,6 +54,19 @@ class Features:
             "input_mask": self.input_mask,
             "segment_ids": self.segment_ids,
         }
+
+
+def classification_spec(max_seq_length: int, is_regression: bool) -> records.FeatureSpec:
+    """Returns the record of one packed row with its label, as the original writes it."""
+    return records.FeatureSpec(
+        {
+            "input_ids": ("int64", max_seq_length),
+            "input_mask": ("int64", max_seq_length),
+            "segment_ids": ("int64", max_seq_length),
+            "label_ids": ("float32" if is_regression else "int64", None),
+            "is_real_example": ("int64", None),
+        }
+    )
 
 
 def truncate_pair(
@@ -123,8 +137,8 @@ def cached_records(
 
     The key is a digest of `depends_on` and of the code's version, so that a
     file made from anything else is never taken. `rows` is only iterated when
-    the file or its manifest is absent. Of several processes that want the same
-    file one writes it and the others wait.
+    the file or its manifest is absent or damaged. Of several processes that
+    want the same file one writes it and the others wait.
     """
     info = {
         **depends_on,
@@ -135,12 +149,22 @@ def cached_records(
     key = hashlib.sha256(text.encode()).hexdigest()[:12]
     path = os.path.join(files.make_dirs(directory), f"{name}-{key}.tf_record")
     with _one_at_a_time(directory):
-        if os.path.isfile(path) and os.path.isfile(path + files.MANIFEST_SUFFIX):
+        if _is_whole(path):
             log.info("features from %s", path)
             return path
         records.write_records(path, rows, spec, info)
     log.info("wrote features to %s", path)
     return path
+
+
+def _is_whole(path: str) -> bool:
+    """Whether the file has a manifest and the size that it states."""
+    try:
+        manifest = records.read_manifest(path)
+    except DataError as error:
+        log.warning("%s; writing %s anew", error, path)
+        return False
+    return bool(manifest) and os.path.isfile(path) and os.path.getsize(path) == manifest["bytes"]
 
 
 @contextlib.contextmanager

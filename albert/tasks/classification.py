@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from albert import features, files
 from albert.config import AlbertConfig
 from albert.metrics import glue as metrics
 from albert.modeling import AlbertForSequenceClassification, cross_entropy
@@ -31,16 +32,7 @@ class ClassificationTask:
     classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
 
     def feature_spec(self) -> FeatureSpec:
-        length = self.max_seq_length
-        return FeatureSpec(
-            {
-                "input_ids": ("int64", length),
-                "input_mask": ("int64", length),
-                "segment_ids": ("int64", length),
-                "label_ids": ("float32" if self.is_regression else "int64", None),
-                "is_real_example": ("int64", None),
-            }
-        )
+        return features.classification_spec(self.max_seq_length, self.is_regression)
 
     def build_model(self, config: AlbertConfig) -> keras.Model:
         return AlbertForSequenceClassification(config, self.num_labels, self.classifier_dropout)
@@ -107,11 +99,11 @@ class ServingModule(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
     def serve(self, examples):
-        features = {
+        spec = {
             name: tf.io.FixedLenFeature([self._task.max_seq_length], tf.int64)
             for name in ("input_ids", "input_mask", "segment_ids")
         }
-        parsed = tf.io.parse_example(examples, features)
+        parsed = tf.io.parse_example(examples, spec)
         batch = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
         logits = self._model(batch, training=False)["logits"]
         is_value = self._task.is_regression
@@ -120,3 +112,12 @@ class ServingModule(tf.Module):
         if not math.isnan(self._threshold):
             outputs["threshold"] = tf.constant(self._threshold, tf.float32)
         return outputs
+
+
+def export(
+    task: ClassificationTask, model: keras.Model, directory: str, threshold: float = math.nan
+) -> None:
+    """Publishes `model` as a SavedModel whose default signature is `ServingModule.serve`."""
+    module = ServingModule(task, model, threshold)
+    with files.atomic_dir(directory) as temporary:
+        tf.saved_model.save(module, temporary, {"serving_default": module.serve})

@@ -7,9 +7,16 @@ import dataclasses
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from albert import features, files
 from albert.errors import DataError, FlagError
+
+if TYPE_CHECKING:
+    from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
 
@@ -196,6 +203,76 @@ def read_examples(
     if not examples:
         raise DataError(f"{path}: no examples in it")
     return examples
+
+
+def feature_rows(
+    task: GlueTask, examples: Sequence[Example], tokenizer: "FullTokenizer", max_seq_length: int
+) -> Iterator[dict[str, Any]]:
+    """Yields each example's record: the packed row, its label's id (or value), and that it is real."""
+    ids = {label: i for i, label in enumerate(task.labels)}
+    texts = [(example.text_a, example.text_b) for example in examples]
+    rows = features.encode_texts(tokenizer, texts, max_seq_length)
+    for example, row in zip(examples, rows, strict=True):
+        label = example.label if task.is_regression else ids[example.label]
+        yield {**row.as_dict(), "label_ids": label, "is_real_example": 1}
+
+
+def feature_file(
+    task: GlueTask,
+    data_dir: str,
+    split: str,
+    tokenizer: "FullTokenizer",
+    max_seq_length: int,
+    cache_dir: str,
+) -> str:
+    """Returns the record file of train, dev or test, made unless a current one is in `cache_dir`.
+
+    Raises:
+      DataError: see `read_examples`.
+    """
+    spec = features.classification_spec(max_seq_length, task.is_regression)
+
+    def rows():
+        examples = read_examples(task, data_dir, split, tokenizer.preprocess)
+        log.info("%s: %s examples", task.path(data_dir, split), f"{len(examples):,}")
+        yield from feature_rows(task, examples, tokenizer, max_seq_length)
+
+    depends_on = {
+        "task": dataclasses.asdict(task),
+        "split": split,
+        "file": files.sha256(task.path(data_dir, split)),
+        "tokenizer": tokenizer.sha256,
+        "max_seq_length": max_seq_length,
+    }
+    # The names that the original gave its caches, plus a key.
+    name = {"train": "train", "dev": "eval", "test": "predict"}[split]
+    return features.cached_records(cache_dir, f"{task.name}_{name}", rows(), spec, depends_on)
+
+
+def write_predictions(
+    task: GlueTask,
+    examples: Sequence[Example],
+    predictions: Mapping[str, np.ndarray],
+    directory: str,
+) -> list[str]:
+    """Publishes `test_results.tsv` and `submit_results.tsv` and returns their paths.
+
+    The first has a line of tab-separated probabilities for each row (for
+    regression the value), the second a header and each row's index and label.
+    """
+    probabilities = predictions["probabilities"]
+    if len(probabilities) != len(examples):
+        raise ValueError(f"{len(probabilities)} predictions for {len(examples)} examples")
+    results = os.path.join(directory, "test_results.tsv")
+    with files.atomic_write(results) as stream:
+        stream.writelines("\t".join(map(str, row)) + "\n" for row in probabilities)
+    submit = os.path.join(directory, "submit_results.tsv")
+    with files.atomic_write(submit) as stream:
+        stream.write("index\tprediction\n")
+        for example, row in zip(examples, probabilities, strict=True):
+            answer = str(row[0]) if task.is_regression else task.labels[int(np.argmax(row))]
+            stream.write(f"{example.guid}\t{answer}\n")
+    return [results, submit]
 
 
 def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
