@@ -229,3 +229,34 @@ def test_prediction_files_of_a_regression_have_values(tmp_path):
     results, submit = predict(tmp_path, "sts-b", [[3.5], [-0.25]])
     assert results == "3.5\n-0.25\n"
     assert submit == "index\tprediction\n0\t3.5\n1\t-0.25\n"
+
+
+# --- Loss and probabilities ---
+
+
+@pytest.mark.parametrize(("case", "name"), [("3way", "mnli"), ("regression", "sts-b")])
+def test_losses_and_probabilities_are_the_originals(shared, case, name):
+    tf = pytest.importorskip("tensorflow")
+    from albert import checkpoints, trainer
+    from albert.config import AlbertConfig
+    from albert.tasks.classification import ClassificationTask
+
+    folder = shared / f"golden/open/heads/classifier_{case}"
+    golden, row = np.load(folder / "io.npz"), TASKS[name]
+    task = ClassificationTask(
+        name, 24, row.num_labels, row.is_regression, row.metric, row.best_metric
+    )
+    config = AlbertConfig.from_json_file(str(folder / "albert_config.json"))
+    weights = checkpoints.open_weights(str(folder))
+    model, _ = trainer.load_model(task, config, trainer.RunConfig("unused"), weights)
+    batch = {k.removeprefix("in/"): tf.constant(golden[k]) for k in golden if k.startswith("in/")}
+    # A padding row, which must change nothing.
+    batch = {k: tf.concat([v, tf.zeros_like(v[:1])], axis=0) for k, v in batch.items()}
+    batch["is_real_example"] = tf.constant([1, 1, 1, 1, 1, 0])
+    outputs = model(batch, training=False)
+    loss = task.loss_sums(batch, outputs)["loss"] / task.loss_weights(batch)["loss"]
+    np.testing.assert_allclose(loss, golden["predict/loss"], atol=1e-5)
+    probabilities = task.predictions(batch, outputs)["probabilities"][:-1]
+    np.testing.assert_allclose(probabilities, golden["predict/probabilities"], atol=1e-5)
+    total, weight = task.statistics(batch, outputs)["eval_loss"]
+    np.testing.assert_allclose(total / weight, golden["predict/loss"], atol=1e-5)
