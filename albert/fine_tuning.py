@@ -39,13 +39,20 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
     elif values.init_checkpoint:
         raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
     if values.checkpoint and values.do_train:
-        raise FlagError("--checkpoint has no effect with --do_train; did you mean --init_checkpoint?")
+        raise FlagError(
+            "--checkpoint has no effect with --do_train; did you mean --init_checkpoint?"
+        )
     if values.max_seq_length < 4:
         raise FlagError(f"--max_seq_length={values.max_seq_length} is too short; 4 is the least")
 
 
 def open_encoder(values: flags.FlagValues):
-    """Returns (config, tokenizer, hub module or None), which are known to fit each other."""
+    """Returns (config, tokenizer, hub module or None), which are known to fit each other.
+
+    Raises:
+      UserError: a file is missing or malformed, the vocabulary is of another
+        size than the config's, or --max_seq_length exceeds its positions.
+    """
     from albert import tokenization
 
     module = None
@@ -74,6 +81,7 @@ def open_encoder(values: flags.FlagValues):
 
 
 def initial_weights(values: flags.FlagValues, module):
+    """Returns what training starts from: the module, --init_checkpoint, or None for random."""
     from albert import checkpoints
 
     if module is not None:

@@ -208,7 +208,7 @@ def read_examples(
 def feature_rows(
     task: GlueTask, examples: Sequence[Example], tokenizer: "FullTokenizer", max_seq_length: int
 ) -> Iterator[dict[str, Any]]:
-    """Yields each example's record: the packed row, its label's id (or value), and that it is real."""
+    """Yields each example's record: the packed row, its label's id (or value), is_real_example."""
     ids = {label: i for i, label in enumerate(task.labels)}
     texts = [(example.text_a, example.text_b) for example in examples]
     rows = features.encode_texts(tokenizer, texts, max_seq_length)
@@ -357,4 +357,5 @@ def _check_header(task: GlueTask, layout: Split, path: str, columns: list[str]) 
     else:
         is_data = layout.guid is not None and columns[layout.guid].isdecimal()
     if is_data:
-        raise DataError(f"{path}:1: a header line is expected, this is data: {columns[0][:40]!r} ...")
+        start = columns[0][:40]
+        raise DataError(f"{path}:1: a header line is expected, this is data: {start!r} ...")
