@@ -6,10 +6,13 @@ A command module has `define_flags(values)`, `main(values)` and
 one process and none of them reads global state.
 """
 
+import dataclasses
 import difflib
 import logging
 import os
+import re
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 
@@ -90,6 +93,20 @@ def to_dict(values: FlagValues) -> dict:
     return {name: values[name].value for name in sorted(values) if name not in _SPECIAL}
 
 
+def select(values: FlagValues, names) -> dict:
+    """Returns the values of the named flags, or of those that a dataclass has fields for."""
+    if dataclasses.is_dataclass(names):
+        names = [field.name for field in dataclasses.fields(names) if field.name in values]
+    return {name: getattr(values, name) for name in names}
+
+
+def optimizer_config(values: FlagValues):
+    """Returns the OptimizerConfig of a command with the pretraining flags' names."""
+    from albert.optimization import OptimizerConfig
+
+    return OptimizerConfig(name=values.optimizer, **select(values, OptimizerConfig))
+
+
 _SPECIAL = ("help", "helpshort", "helpfull", "flagfile", "undefok", "verbosity")
 
 
@@ -141,6 +158,37 @@ def set_up_logging() -> None:
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         log.propagate = False
+
+
+# What TensorFlow prints on a sound machine without a GPU, whatever its log level is.
+_START_UP_NOISE = re.compile(
+    r"All log messages before absl::InitializeLog|oneDNN custom operations|"
+    r"Could not find cuda drivers|failed call to cuInit|This TensorFlow binary is optimized|"
+    r"To enable the following instructions|Cannot dlopen some GPU libraries"
+)
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow without its start-up noise; other messages are passed on.
+
+    They come from C++ straight to file descriptor 2, so that is what is held back.
+    """
+    sys.stderr.flush()
+    real = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()  # its first call looks for accelerators
+        finally:
+            sys.stderr.flush()
+            os.dup2(real, 2)
+            os.close(real)
+            held.seek(0)
+            for line in held.read().decode(errors="replace").splitlines():
+                if not _START_UP_NOISE.search(line):
+                    print(line, file=sys.stderr)
 
 
 def run_command(

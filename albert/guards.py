@@ -1,0 +1,70 @@
+"""What stops a run early, and cleanly: signals and diverging numbers."""
+
+import collections
+import signal
+
+from albert.errors import TrainingDivergedError
+
+
+class PreemptionLatch:
+    """Remembers SIGTERM or SIGINT until the loop looks; a second one kills at once.
+
+    Use as a context manager around the loop; outside it the signals keep
+    their usual meaning.
+    """
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self):
+        self.raised: int | None = None  # the signal's number
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> "PreemptionLatch":
+        for number in self.SIGNALS:
+            self._previous[number] = signal.signal(number, self._latch)
+        return self
+
+    def __exit__(self, *exception) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _latch(self, number, frame) -> None:
+        self.raised = number
+        for each in self.SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+
+
+class DivergenceGuard:
+    """Counts skipped updates and gives up when there are too many.
+
+    One bad step is skipped by the optimizer. More than `MAX_CONSECUTIVE` in a
+    row, or more than `MAX_SHARE` of the last `WINDOW` steps, is a diverged run.
+    """
+
+    MAX_CONSECUTIVE = 10
+    WINDOW = 1000
+    MAX_SHARE = 0.01
+
+    def __init__(self):
+        self.skipped = 0
+        self._consecutive = 0
+        self._recent: collections.deque[bool] = collections.deque(maxlen=self.WINDOW)
+
+    def check(self, step: int, bad: bool, loss: float, gradient_norm: float) -> None:
+        """Takes note of one step, `bad` if its loss or gradient was not finite.
+
+        Raises:
+          TrainingDivergedError: too many bad steps.
+        """
+        self._recent.append(bad)
+        self._consecutive = self._consecutive + 1 if bad else 0
+        if not bad:
+            return
+        self.skipped += 1
+        share = sum(self._recent) / self.WINDOW
+        if self._consecutive > self.MAX_CONSECUTIVE or share > self.MAX_SHARE:
+            raise TrainingDivergedError(
+                f"training diverged at step {step}: loss {loss}, gradient norm {gradient_norm}; "
+                f"{self._consecutive} bad steps in a row, {sum(self._recent)} of the last "
+                f"{len(self._recent)}. A lower --learning_rate or a longer warm-up may help"
+            )

@@ -1,0 +1,255 @@
+"""LAMB and the original's AdamW as Keras 3 optimizers, and their learning-rate schedule.
+
+Neither is what Keras calls by that name: no bias correction, weight decay
+inside the update, epsilon outside the square root, and LayerNorm and biases
+left out of both decay and trust ratio (spec of the released models).
+"""
+
+import dataclasses
+import re
+
+import keras
+import tensorflow as tf
+
+from albert.errors import FlagError
+
+WEIGHT_DECAY = 0.01
+CLIP_NORM = 1.0
+# Searched (not matched) in the checkpoint name of a variable.
+EXCLUDED = ("LayerNorm", "layer_norm", "bias")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """How weights are updated; every value comes from a flag of the run."""
+
+    name: str = "adamw"  # adamw or lamb
+    learning_rate: float = 5e-5  # peak rate
+    num_train_steps: int = 1000  # where the decay reaches zero
+    num_warmup_steps: int = 0  # linear warm-up from zero
+    poly_power: float = 1.0  # power of the polynomial decay
+    start_warmup_step: int = 0  # step at which the warm-up begins
+
+
+class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """The original's schedule: rate(t) for t counted from 0 before the update.
+
+    rate * (1 - t/T)^power, and during warm-up rate * (t - start) / W instead.
+    The decay is not shifted by the warm-up, so the rate steps down slightly
+    where the warm-up ends, as in the original. Before `start` it is 0, where
+    the original's went negative.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        num_train_steps: int,
+        num_warmup_steps: int = 0,
+        poly_power: float = 1.0,
+        start_warmup_step: int = 0,
+    ):
+        self.learning_rate = learning_rate
+        self.num_train_steps = num_train_steps
+        self.num_warmup_steps = num_warmup_steps
+        self.poly_power = poly_power
+        self.start_warmup_step = start_warmup_step
+
+    def __call__(self, step):
+        step = tf.cast(step, tf.float32)
+        total = tf.constant(self.num_train_steps, tf.float32)
+        left = 1.0 - tf.minimum(step, total) / total
+        rate = self.learning_rate * tf.pow(left, self.poly_power)
+        if not self.num_warmup_steps:
+            return rate
+        since = step - self.start_warmup_step
+        warm = self.learning_rate * tf.maximum(since, 0.0) / self.num_warmup_steps
+        return tf.where(since < self.num_warmup_steps, warm, rate)
+
+    def get_config(self):
+        return dict(vars(self))
+
+
+class AdamWeightDecay(keras.optimizers.Optimizer):
+    """Adam with decay inside the update and no bias correction (BERT's AdamW).
+
+    m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  u = m / (sqrt(v) + eps) + wd w
+    w = w - lr u
+
+    Gradients are made dense, summed over replicas and clipped by their global
+    norm, in that order: Keras's own clipping comes before the sum, and takes
+    the norm of an embedding gradient slice by slice. A gradient that is not
+    finite leaves weights and moments untouched on every replica.
+
+    Args:
+      exclude_from_weight_decay: regular expressions searched in a variable's path.
+      clip_norm: largest global norm of the gradients; None does not clip.
+    """
+
+    slot_names = ("adam_m", "adam_v")
+
+    def __init__(
+        self,
+        learning_rate=0.001,
+        weight_decay_rate: float = 0.0,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        exclude_from_weight_decay: tuple[str, ...] | None = None,
+        clip_norm: float | None = None,
+        name: str = "adam_weight_decay",
+        **kwargs,
+    ):
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.weight_decay_rate = weight_decay_rate
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.exclude_from_weight_decay_patterns = tuple(exclude_from_weight_decay or ())
+        self.clip_norm = clip_norm
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self.moments = [
+            tuple(self.add_variable_from_reference(v, name=slot) for slot in self.slot_names)
+            for v in variables
+        ]
+        self._decayed = [
+            not _matches(v.path, self.exclude_from_weight_decay_patterns) for v in variables
+        ]
+
+    def named_slots(self, names: dict[str, keras.Variable]) -> dict[str, keras.Variable]:
+        """Returns {"<variable>/adam_m": slot, ...} for the named trainable weights."""
+        return {
+            f"{name}/{slot}": moment
+            for name, variable in names.items()
+            for slot, moment in zip(
+                self.slot_names, self.moments[self._get_variable_index(variable)], strict=True
+            )
+        }
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        dense = [(None if g is None else tf.convert_to_tensor(g), v) for g, v in grads_and_vars]
+        reduced = super()._all_reduce_sum_gradients(dense)
+        grads = clip_by_global_norm([g for g, _ in reduced], self.clip_norm)
+        return [(g, v) for g, (_, v) in zip(grads, reduced, strict=True)]
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        first, second = self.moments[index]
+        # clip_by_global_norm makes every gradient NaN when any of them is not finite.
+        finite = tf.math.is_finite(tf.reshape(gradient, [-1])[0])
+        new_first = self.beta_1 * first + (1.0 - self.beta_1) * gradient
+        new_second = self.beta_2 * second + (1.0 - self.beta_2) * tf.square(gradient)
+        update = new_first / (tf.sqrt(new_second) + self.epsilon)
+        if self._decayed[index]:
+            update += self.weight_decay_rate * variable
+        rate = tf.cast(learning_rate, variable.dtype)
+        step = rate * self._trust_ratio(index, variable, update) * update
+        self.assign(first, tf.where(finite, new_first, first))
+        self.assign(second, tf.where(finite, new_second, second))
+        self.assign(variable, tf.where(finite, variable - step, variable))
+
+    def _trust_ratio(self, index, variable, update):
+        return 1.0
+
+    def get_config(self):
+        return super().get_config() | {
+            "weight_decay_rate": self.weight_decay_rate,
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+            "exclude_from_weight_decay": self.exclude_from_weight_decay_patterns,
+            "clip_norm": self.clip_norm,
+        }
+
+
+class Lamb(AdamWeightDecay):
+    """LAMB (arXiv 1904.00962) in the form that the released models were trained with.
+
+    Four stages: Adam's update without bias correction, weight decay added to
+    it, the trust ratio ||w|| / ||u|| (1 where either norm is 0), the rate.
+
+    Args:
+      exclude_from_layer_adaptation: regular expressions for a ratio of 1;
+        empty means those of `exclude_from_weight_decay`.
+    """
+
+    def __init__(
+        self,
+        learning_rate=0.001,
+        exclude_from_layer_adaptation: tuple[str, ...] | None = None,
+        name: str = "lamb",
+        **kwargs,
+    ):
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.exclude_from_layer_adaptation = tuple(
+            exclude_from_layer_adaptation or self.exclude_from_weight_decay_patterns
+        )
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self._adapted = [
+            not _matches(v.path, self.exclude_from_layer_adaptation) for v in variables
+        ]
+
+    def _trust_ratio(self, index, variable, update):
+        if not self._adapted[index]:
+            return 1.0
+        weight_norm, update_norm = tf.norm(variable), tf.norm(update)
+        both = (weight_norm > 0) & (update_norm > 0)
+        return tf.where(both, weight_norm / tf.where(both, update_norm, 1.0), 1.0)
+
+    def get_config(self):
+        return super().get_config() | {
+            "exclude_from_layer_adaptation": self.exclude_from_layer_adaptation
+        }
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+def global_norm(gradients) -> tf.Tensor:
+    """Returns the L2 norm over all dense gradients (None ones left out)."""
+    squares = [tf.reduce_sum(tf.square(tf.cast(g, tf.float32))) for g in gradients if g is not None]
+    return tf.sqrt(tf.add_n(squares))
+
+
+def clip_by_global_norm(gradients, clip_norm: float | None):
+    """Returns the gradients scaled to a global norm of at most `clip_norm`.
+
+    If any value is not finite, every returned value is NaN: that is how each
+    variable's update learns of it.
+    """
+    norm = global_norm(gradients)
+    scale = 1.0 if clip_norm is None else clip_norm / tf.maximum(norm, clip_norm)
+    scale = tf.where(tf.math.is_finite(norm), scale, float("nan"))
+    return [None if g is None else g * tf.cast(scale, g.dtype) for g in gradients]
+
+
+def create_optimizer(config: OptimizerConfig) -> AdamWeightDecay:
+    """Returns the optimizer with the settings of the released models (decay 0.01, clip 1.0).
+
+    Raises:
+      FlagError: unknown name.
+    """
+    schedule = WarmupPolynomialDecay(
+        config.learning_rate,
+        config.num_train_steps,
+        config.num_warmup_steps,
+        config.poly_power,
+        config.start_warmup_step,
+    )
+    classes = {"adamw": AdamWeightDecay, "lamb": Lamb}
+    if config.name not in classes:
+        raise FlagError(f"--optimizer must be one of {', '.join(classes)}, got {config.name!r}")
+    return classes[config.name](
+        learning_rate=schedule,
+        weight_decay_rate=WEIGHT_DECAY,
+        exclude_from_weight_decay=EXCLUDED,
+        clip_norm=CLIP_NORM,
+    )

@@ -1,0 +1,15 @@
+"""Fixtures shared by the tests."""
+
+import pathlib
+
+import pytest
+
+SHARED = pathlib.Path(__file__).resolve().parents[1].parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> pathlib.Path:
+    """The folder of golden values and real data, or a skip that says so."""
+    if not SHARED.is_dir():
+        pytest.skip(f"golden values not found: {SHARED} is absent")
+    return SHARED

@@ -1,0 +1,137 @@
+"""LAMB, AdamW and the schedule against the original's own traces."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+
+from albert.errors import FlagError
+from albert.optimization import (
+    EXCLUDED,
+    AdamWeightDecay,
+    Lamb,
+    OptimizerConfig,
+    WarmupPolynomialDecay,
+    create_optimizer,
+)
+
+SCOPES = ("LayerNorm", "layer_norm", "bias")
+CREATE = {"learning_rate": 0.02, "num_train_steps": 10}
+
+
+def variable_at(path, value):
+    """A trainable variable whose path is `path`, as a layer's weight has."""
+    *scopes, name = path.split("/")
+    with contextlib.ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(keras.name_scope(scope))
+        return keras.Variable(value, name=name)
+
+
+def trace(optimizer, golden):
+    names = [str(n) for n in golden["meta/variable_names"]]
+    variables = [variable_at(n, golden[f"init/{n}"]) for n in names]
+    optimizer.build(variables)
+    for step in range(6):
+        gradients = [keras.ops.convert_to_tensor(golden[f"grad/{n}"][step]) for n in names]
+        optimizer.apply(gradients, variables)
+        yield step + 1, dict(zip(names, [v.numpy() for v in variables], strict=True))
+    yield "final", {
+        name: slot.numpy()
+        for name, slot in optimizer.named_slots(dict(zip(names, variables, strict=True))).items()
+    }
+
+
+OPTIMIZERS = {
+    "adamw_class": lambda: AdamWeightDecay(0.01, 0.01, exclude_from_weight_decay=SCOPES),
+    "lamb_class": lambda: Lamb(0.01, weight_decay_rate=0.01, exclude_from_weight_decay=SCOPES),
+    "lamb_class_adapt_list": lambda: Lamb(
+        0.01,
+        weight_decay_rate=0.1,
+        beta_1=0.8,
+        beta_2=0.99,
+        epsilon=1e-5,
+        exclude_from_weight_decay=SCOPES,
+        exclude_from_layer_adaptation=("embeddings",),
+    ),
+    "adamw_class_no_decay": lambda: AdamWeightDecay(0.2),
+    "create_adamw": lambda: create_optimizer(
+        OptimizerConfig("adamw", num_warmup_steps=3, **CREATE)
+    ),
+    "create_lamb": lambda: create_optimizer(OptimizerConfig("lamb", num_warmup_steps=3, **CREATE)),
+    "create_lamb_poly2_nowarmup": lambda: create_optimizer(
+        OptimizerConfig("lamb", poly_power=2.0, **CREATE)
+    ),
+}
+
+
+@pytest.mark.parametrize("run", OPTIMIZERS)
+def test_every_step_and_moment_equals_the_originals(run, shared):
+    golden = np.load(shared / "golden/open/optimizer.npz")
+    for step, values in trace(OPTIMIZERS[run](), golden):
+        for name, value in values.items():
+            key = f"{run}/final/{name}" if step == "final" else f"{run}/step{step}/{name}"
+            np.testing.assert_allclose(value, golden[key], rtol=2e-5, atol=2e-6, err_msg=key)
+
+
+def test_the_schedule_equals_the_originals_and_is_never_negative(shared):
+    golden = np.load(shared / "golden/open/optimizer.npz")
+    for run in "abcdef":
+        key = f"schedule/{run}/args_initlr_total_warmup_power_startwarmup"
+        rate, total, warmup, power, start = golden[key]
+        schedule = WarmupPolynomialDecay(rate, int(total), int(warmup), power, int(start))
+        ours = np.array([schedule(step) for step in golden[f"schedule/{run}/step"]])
+        theirs = np.maximum(golden[f"schedule/{run}/lr"], 0.0)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-9, err_msg=run)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_changes_no_weight_and_no_moment(bad):
+    optimizer = create_optimizer(OptimizerConfig("lamb", learning_rate=0.1))
+    variables = [keras.Variable(np.ones((2, 3), "float32"), name=n) for n in ("kernel", "bias")]
+    optimizer.build(variables)
+    good = [keras.ops.ones((2, 3)), keras.ops.ones((2, 3))]
+    optimizer.apply(good, variables)
+    state = [v.numpy() for v in (*variables, *optimizer.variables[2:])]
+    # The bad value stands in the last place of one variable only.
+    spoilt = np.ones((2, 3), "float32")
+    spoilt[1, 2] = bad
+    optimizer.apply([keras.ops.convert_to_tensor(spoilt), good[1]], variables)
+    after = [v.numpy() for v in (*variables, *optimizer.variables[2:])]
+    for old, new in zip(state, after, strict=True):
+        np.testing.assert_array_equal(old, new)
+    optimizer.apply(good, variables)
+    assert not np.array_equal(variables[0].numpy(), state[0])
+
+
+def test_an_embedding_gradient_is_clipped_by_the_norm_of_its_sum():
+    import tensorflow as tf
+
+    table = keras.Variable(np.zeros((4, 1), "float32"), name="word_embeddings")
+    optimizer = AdamWeightDecay(1.0, clip_norm=1.0)
+    optimizer.build([table])
+    # Four slices of the same row: the sum has norm 4, the slices on their own norm 2.
+    slices = tf.IndexedSlices(tf.ones((4, 1)), tf.constant([2, 2, 2, 2]), tf.constant([4, 1]))
+    optimizer.apply([slices], [table])
+    first = optimizer.named_slots({"t": table})["t/adam_m"].numpy()
+    np.testing.assert_allclose(first[:, 0], [0, 0, 0.1, 0], rtol=1e-6)
+
+
+def test_every_weight_of_a_model_is_decayed_or_excluded_as_in_the_original():
+    from albert.modeling import AlbertConfig, AlbertForPreTraining, named_weights
+
+    config = AlbertConfig(50, 8, 16, 2, num_attention_heads=2, intermediate_size=24)
+    weights = named_weights(AlbertForPreTraining(config))
+    optimizer = create_optimizer(OptimizerConfig("lamb"))
+    optimizer.build(list(weights.values()))
+    decayed = {n for n, d in zip(weights, optimizer._decayed, strict=True) if d}
+    assert decayed == {
+        n for n in weights if n.endswith(("kernel", "embeddings", "output_weights"))
+    }
+    assert all(any(e in n for e in EXCLUDED) for n in set(weights) - decayed)
+
+
+def test_an_unknown_optimizer_is_refused_by_name():
+    with pytest.raises(FlagError, match="sgd"):
+        create_optimizer(OptimizerConfig("sgd"))

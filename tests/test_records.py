@@ -1,0 +1,229 @@
+"""Record files: written exactly, published whole, and checked before they are read."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from albert import records, tfrecord
+from albert.errors import DataError
+from albert.records import FeatureSpec
+
+SPEC = FeatureSpec({
+    "input_ids": ("int64", 8),
+    "masked_lm_positions": ("int64", 3),
+    "masked_lm_weights": ("float32", 3),
+    "next_sentence_labels": ("int64", 1),
+    "label": ("int64", None),
+})
+
+
+def make_rows(count, seed=0):
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "input_ids": rng.integers(0, 2 ** int(rng.integers(1, 40)), 8),
+            "masked_lm_positions": rng.integers(0, 300, 3),
+            "masked_lm_weights": rng.random(3, np.float32),
+            "next_sentence_labels": [index % 2],
+            "label": index - 1,  # -1 too: a negative varint has ten bytes
+        }
+        for index in range(count)
+    ]
+
+
+def parse(payload):
+    import tensorflow as tf
+
+    features = tf.train.Example.FromString(payload).features.feature
+    return {k: list((f.int64_list if f.HasField("int64_list") else f.float_list).value)
+            for k, f in features.items()}
+
+
+@pytest.fixture
+def written(tmp_path):
+    path = str(tmp_path / "pretrain.tfrecord")
+    info = {"vocab_size": 100, "tokenizer_sha256": "abc"}
+    assert records.write_records(path, make_rows(10), SPEC, info) == 10
+    return path
+
+
+def test_tensorflow_reads_exactly_what_was_written(tmp_path):
+    import tensorflow as tf
+
+    rows, path = make_rows(2500), str(tmp_path / "r.tfrecord")
+    records.write_records(path, iter(rows), SPEC, {})
+    found = [item.numpy() for item in tf.data.TFRecordDataset(path)]
+    assert len(found) == 2500
+    for row, payload in zip(rows, found, strict=True):
+        assert parse(payload) == {k: np.ravel(v).tolist() for k, v in row.items()}
+    assert list(records.read_records(path)) == found
+
+
+def test_messages_are_the_bytes_of_tf_train_example():
+    import tensorflow as tf
+
+    row = make_rows(1)[0]
+    spec = FeatureSpec({"input_ids": ("int64", 8)})
+    ints = tf.train.Int64List(value=row["input_ids"])
+    feature = {"input_ids": tf.train.Feature(int64_list=ints)}
+    want = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+    flat, sizes = records.encode_examples({"input_ids": row["input_ids"][None]}, spec)
+    assert flat.tobytes() == want and sizes.tolist() == [len(want)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 1023, 1024, 1025, 1027, 1030, 5000])
+def test_framing_is_tensorflows_for_messages_of_every_size(tmp_path, size):
+    import tensorflow as tf
+
+    messages = [np.random.default_rng(n).bytes(n) for n in (size, 7, size + 1)]
+    path = str(tmp_path / "tf.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for message in messages:
+            writer.write(message)
+    flat = np.frombuffer(b"".join(messages), np.uint8)
+    framed = records.frame_records(flat, np.array([len(m) for m in messages]))
+    with open(path, "rb") as stream:
+        assert framed == stream.read()
+
+
+def test_parse_spec_reads_the_records_back(written):
+    import tensorflow as tf
+
+    batch = tf.data.TFRecordDataset(written).batch(10).get_single_element()
+    features = tf.io.parse_example(batch, SPEC.parse_spec())
+    assert features["input_ids"].shape == (10, 8)
+    assert features["label"].numpy().tolist() == list(range(-1, 9))
+
+
+def test_the_manifest_says_what_is_inside(written):
+    manifest = records.read_manifest(written)
+    assert manifest["records"] == 10 == records.count_records(written)
+    assert manifest["bytes"] == os.path.getsize(written)
+    assert manifest["features"][0] == ["input_ids", "int64", 8]
+    assert [name for name, _, _ in manifest["features"]] == list(SPEC.features)
+    assert manifest["info"] == {"vocab_size": 100, "tokenizer_sha256": "abc"}
+    assert records.check_records([written], SPEC, 100, "abc") == [10]
+
+
+def test_a_row_of_another_shape_publishes_nothing(tmp_path):
+    path = str(tmp_path / "r.tfrecord")
+    rows = make_rows(3)
+    rows[2]["input_ids"] = rows[2]["input_ids"][:5]
+    with pytest.raises(DataError, match=r"record 2: input_ids needs shape \(8,\)"):
+        records.write_records(path, rows, SPEC, {})
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_failure_keeps_the_previous_file_and_its_manifest(written):
+    before = records.read_manifest(written)
+
+    def rows():
+        yield make_rows(1)[0]
+        raise KeyError("the source failed")
+
+    with pytest.raises(KeyError):
+        records.write_records(written, rows(), SPEC, {})
+    assert records.read_manifest(written) == before
+    assert records.check_records([written], SPEC) == [10]
+
+
+def test_a_file_cut_at_a_record_border_is_caught_by_its_manifest(written):
+    starts, _ = tfrecord.scan(written)
+    os.truncate(written, int(starts[7]) - 12)
+    assert records.count_records(written) == 7  # the file alone looks whole
+    with pytest.raises(DataError, match="7 records in .*, its manifest says 10 in"):
+        records.check_records([written], SPEC)
+
+
+def test_a_file_cut_inside_a_record_is_named_with_record_and_byte(written):
+    starts, _ = tfrecord.scan(written)
+    for cut in (int(starts[5]) + 4, int(starts[5]) - 3):
+        os.truncate(written, cut)
+        byte = int(starts[5]) - 12
+        with pytest.raises(DataError, match=rf"tfrecord: cut after record 5 \(byte {byte:,}\)"):
+            records.check_records([written], SPEC)
+
+
+@pytest.mark.parametrize("offset", [0, 6, 9])
+def test_a_damaged_length_is_told_from_a_cut(written, offset):
+    starts, _ = tfrecord.scan(written)
+    flip(written, int(starts[5]) - 12 + offset)
+    with pytest.raises(DataError, match=r"corrupt after record 5 \(byte"):
+        records.count_records(written)
+
+
+def test_a_flipped_byte_is_found_with_record_and_byte(written):
+    starts, _ = tfrecord.scan(written)
+    flip(written, int(starts[5]) + 20)
+    byte = int(starts[5]) - 12
+    with pytest.raises(DataError, match=rf"corrupt after record 5 \(byte {byte:,}\)"):
+        records.verify_records(written)
+
+
+def flip(path, at):
+    with open(path, "r+b") as stream:
+        stream.seek(at)
+        byte = stream.read(1)[0]
+        stream.seek(at)
+        stream.write(bytes([byte ^ 0x55]))
+
+
+def test_empty_files_are_refused(tmp_path):
+    path = str(tmp_path / "empty.tfrecord")
+    open(path, "wb").close()
+    with pytest.raises(DataError, match="holds no records"):
+        records.check_records([path], SPEC)
+    records.write_records(path, [], SPEC, {})
+    with pytest.raises(DataError, match="holds no records"):
+        records.check_records([path], SPEC)
+
+
+@pytest.mark.parametrize("with_manifest", [True, False])
+def test_another_sequence_length_names_the_flag(written, with_manifest):
+    if not with_manifest:
+        records.remove_manifest(written)
+        assert records.check_records([written], SPEC) == [10]
+    other = FeatureSpec(dict(SPEC.features, input_ids=("int64", 64)))
+    with pytest.raises(DataError) as caught:
+        records.check_records([written], other)
+    assert str(caught.value) == (
+        f"{written} has max_seq_length 8 (input_ids of length 8), expected 64: "
+        "pass --max_seq_length=8"
+    )
+    more = FeatureSpec(dict(SPEC.features, start_positions=("int64", 1)))
+    with pytest.raises(DataError, match="no feature start_positions"):
+        records.check_records([written], more)
+
+
+def test_records_of_another_vocabulary_are_refused(written):
+    with pytest.raises(DataError, match="vocabulary of 100 pieces, config vocab_size is 50"):
+        records.check_records([written], SPEC, vocab_size=50)
+    with pytest.raises(DataError, match="another vocabulary or case flag"):
+        records.check_records([written], SPEC, tokenizer_sha256="xyz")
+
+
+def test_missing_sibling_shards_are_only_warned_about(tmp_path, caplog):
+    path = str(tmp_path / "a.tfrecord")
+    records.write_records(path, make_rows(2), SPEC, {"shards": ["a.tfrecord", "b.tfrecord"]})
+    records.log.propagate = True
+    assert records.check_records([path], SPEC) == [2]
+    assert "not found: " in caplog.text and "b.tfrecord" in caplog.text
+
+
+def test_a_manifest_of_another_version_is_refused(written):
+    where = records.manifest_path(written)
+    with open(where, encoding="utf-8") as stream:
+        manifest = json.load(stream)
+    with open(where, "w", encoding="utf-8") as stream:
+        json.dump(dict(manifest, format_version=99), stream)
+    with pytest.raises(DataError, match="format version 99, this toolkit reads 1"):
+        records.check_records([written], SPEC)
+
+
+def test_the_originals_file_without_manifest_is_accepted(shared):
+    path = str(shared / "golden/open/pretraining_data/default.tfrecord")
+    spec = FeatureSpec({"input_ids": ("int64", 128), "masked_lm_positions": ("int64", 20)})
+    assert records.check_records([path], spec) == [1440]
+    assert records.verify_records(path) == 1440
