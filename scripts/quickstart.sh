@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# From raw text to a fine-tuned classifier, on your text or on Python's own documentation.
+#
+#   bash scripts/quickstart.sh [--input_file my_text.txt] [--output_dir DIR]
+#
+# Every step is a command that is printed before it runs and can be copied. A
+# step that is done is skipped, an interrupted one goes on, so the same command
+# finishes what an earlier one began. Results: DIR/report.md and DIR/curves.png.
+set -euo pipefail
+# shellcheck source=scripts/environment.sh
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+usage() {
+  sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+}
+
+input_file="" out="quickstart_output"
+while (($#)); do
+  case "$1" in
+    -h | --help) usage; exit 0 ;;
+    --input_file=* | --output_dir=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
+    --input_file) (($# > 1)) || fail "--input_file needs a value"; input_file="$2"; shift 2 ;;
+    --output_dir) (($# > 1)) || fail "--output_dir needs a value"; out="$2"; shift 2 ;;
+    *) fail "unknown argument $1; usage: quickstart.sh [--input_file FILE] [--output_dir DIR]" ;;
+  esac
+done
+[[ -n "$out" ]] || fail "--output_dir is empty"
+out="${out%/}"
+if [[ -n "$input_file" ]]; then
+  # Before minutes of installation, not after.
+  [[ -f "$input_file" && -r "$input_file" ]] || fail "--input_file: no such file: $input_file"
+  [[ -s "$input_file" ]] || fail "--input_file: $input_file is empty"
+fi
+mkdir -p "$out/.steps" || fail "cannot create $out"
+ensure_environment
+export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
+# Commands are shown as they would be typed: relative in the repository.
+root="$repository/"
+if [[ "$PWD" == "$repository" ]]; then
+  root="" python=".venv/bin/python"
+fi
+
+# Steps are named in order; a stamp holds what a finished step was made from.
+total_steps=9 step_number=0 child=""
+forward_signal() {
+  [[ -z "$child" ]] || kill -TERM "$child" 2>/dev/null || true
+}
+trap forward_signal INT TERM HUP
+
+digest() {
+  "$python" -c 'import sys; from albert import files
+print(*(files.sha256(p)[:16] for p in sys.argv[1:]))' "$@"
+}
+
+# step NAME "INPUT FILES" COMMAND...: runs the command unless it is done.
+step() {
+  local name="$1" inputs="$2" description argument
+  shift 2
+  step_number=$((step_number + 1))
+  local stamp="$out/.steps/$name.stamp" seconds_file="$out/.steps/$name.seconds"
+  local title="[$step_number/$total_steps] $name"
+  # What the step is made from, free of where the user stands and put the files.
+  description=""
+  for argument in "${@:2}"; do
+    argument="${argument//"$out/"/@out/}"
+    [[ -z "$input_file" ]] || argument="${argument//"=$input_file"/=@input}"
+    [[ -z "$root" ]] || argument="${argument//"$root"/}"
+    description+="$argument"$'\n'
+  done
+  description+="$inputs"
+  if [[ -f "$stamp" ]]; then
+    if [[ "$(cat "$stamp")" == "$description" ]]; then
+      echo "$title: done already"
+      return
+    fi
+    fail "$out: step $name was made from another text or other settings ($stamp); use another --output_dir, or remove $out"
+  fi
+  printf '\n%s\n ' "$title"
+  printf ' %q' "$@"
+  printf '\n'
+  local before=0 started=$SECONDS status=0
+  [[ ! -f "$seconds_file" ]] || before="$(cat "$seconds_file")"
+  # In the background, so that a signal to this script alone reaches the command too.
+  "$@" &
+  child=$!
+  wait "$child" || status=$?
+  # A trapped signal ends `wait` early; the command is saving its state.
+  while kill -0 "$child" 2>/dev/null; do
+    status=0
+    wait "$child" || status=$?
+  done
+  child=""
+  echo $((before + SECONDS - started)) >"$seconds_file"
+  if ((status)); then
+    echo "error: step $name ended with code $status; the same command goes on from here" >&2
+    exit "$status"
+  fi
+  printf '%s\n' "$description" >"$stamp.new"
+  mv "$stamp.new" "$stamp"
+}
+
+text="$out/text" records="$out/records" pretrained="$out/pretrained" spm="$out/spm.model"
+recipes="${root}configs/quickstart" config="${root}configs/quickstart.json"
+
+if [[ -n "$input_file" ]]; then
+  source_text="text $(digest "$input_file")"
+else
+  source_text="documentation of $("$python" -V)"
+fi
+step prepare_text "$source_text" \
+  "$python" "${root}scripts/prepare_text.py" ${input_file:+"--input_file=$input_file"} \
+  "--output_dir=$text"
+
+corpus="$(digest "$text/corpus.txt")"
+step train_sentencepiece "corpus $corpus" \
+  "$python" "${root}scripts/train_sentencepiece.py" "--input=$text/corpus.txt" \
+  "--model_prefix=$out/spm" --vocab_size=2000
+
+vocabulary="$(digest "$spm")"
+step create_pretraining_data "corpus $corpus $(digest "$spm" "$recipes/create_pretraining_data.flags")" \
+  "$python" -m albert.create_pretraining_data \
+  "--flagfile=$recipes/create_pretraining_data.flags" \
+  "--input_file=$text/corpus.txt" "--spm_model_file=$spm" \
+  "--output_file=$records/train.tfrecord" "--eval_output_file=$records/heldout.tfrecord"
+
+step run_pretraining \
+  "records $(digest "$records/train.tfrecord" "$config" "$recipes/run_pretraining.flags")" \
+  "$python" -m albert.run_pretraining "--flagfile=$recipes/run_pretraining.flags" \
+  "--albert_config_file=$config" "--input_file=$records/train.tfrecord" \
+  "--eval_input_file=$records/heldout.tfrecord" "--output_dir=$pretrained"
+
+# The export refuses to overwrite; without a stamp what is there was cut short.
+[[ -f "$out/.steps/export_to_tfhub.stamp" ]] || rm -rf "$out/hub_module"
+weights="$(digest "$pretrained/model.ckpt-best.index" "$pretrained/model.ckpt-best.data-00000-of-00001")"
+step export_to_tfhub "weights $weights $vocabulary" \
+  "$python" -m albert.export_to_tfhub "--albert_directory=$pretrained" \
+  "--albert_config_file=$config" "--spm_model_file=$spm" "--export_path=$out/hub_module"
+
+# classify NAME FLAG...: fine-tunes from what the flags say.
+classify() {
+  local from="$1"
+  shift
+  step "run_classifier_$from" \
+    "weights $weights task $(digest "$text/classification/SST-2/train.tsv" "$recipes/run_classifier.flags")" \
+    "$python" -m albert.run_classifier "--flagfile=$recipes/run_classifier.flags" \
+    "--data_dir=$text/classification" "--output_dir=$out/classifier_$from" "$@"
+}
+classify checkpoint "--albert_config_file=$config" "--spm_model_file=$spm" \
+  "--init_checkpoint=$pretrained/model.ckpt-best"
+classify hub "--albert_hub_module_handle=$out/hub_module"
+classify random "--albert_config_file=$config" "--spm_model_file=$spm"
+
+step_number=$((step_number + 1))
+echo
+echo "[$step_number/$total_steps] report"
+"$python" "${root}scripts/report.py" "--directory=$out" "--albert_config_file=$config"

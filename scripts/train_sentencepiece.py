@@ -1,0 +1,58 @@
+"""Trains a SentencePiece vocabulary with the layout of the released ALBERT models.
+
+  python scripts/train_sentencepiece.py --input=text/corpus.txt --model_prefix=spm --vocab_size=2000
+
+Writes <model_prefix>.model and <model_prefix>.vocab: <pad> 0, <unk> 1, [CLS] 2, [SEP] 3,
+[MASK] 4, then ( ) " - . – £ €, then the learned pieces. Text goes through the
+preprocessing of the toolkit's tokenizer first, so that the pieces are those of
+the text as the model will see it. The same text, flags and seed give the same file.
+"""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+
+from albert import files, flags, vocabulary  # noqa: E402
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    flags.define("string", values, "input", None,
+                 "Comma-separated globs of UTF-8 text, one sentence a line. Required.")
+    flags.define("string", values, "model_prefix", None,
+                 "Where <prefix>.model and <prefix>.vocab go. Required.")
+    flags.define("integer", values, "vocab_size", 30000, "Pieces, special ones included.")
+    flags.define("float", values, "character_coverage", 0.99995,
+                 "Share of the text's characters that get a piece; the rest becomes <unk>.")
+    flags.define("enum", values, "model_type", "unigram", "Kind of segmentation model.",
+                 enum_values=["unigram", "bpe"])
+    flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
+    flags.define("integer", values, "input_sentence_size", 10_000_000,
+                 "Most sentences to train on; 0 for all.")
+    flags.define("bool", values, "shuffle_input_sentence", True,
+                 "Sample those sentences at random rather than take the first.")
+    flags.define("integer", values, "seed", 12345, "Seed of that sample.")
+
+
+def main(values: flags.FlagValues) -> None:
+    flags.require(values, "input", "model_prefix")
+    flags.require_positive(values, "vocab_size")
+    settings = vocabulary.Settings(
+        vocab_size=values.vocab_size,
+        character_coverage=values.character_coverage,
+        model_type=values.model_type,
+        do_lower_case=values.do_lower_case,
+        input_sentence_size=values.input_sentence_size,
+        shuffle_input_sentence=values.shuffle_input_sentence,
+        seed=values.seed,
+    )
+    paths = files.expand_globs(values.input, "input")
+    model = vocabulary.train(paths, settings)
+    vocabulary.publish(values.model_prefix, model)
+    flags.log.info("%s.model and .vocab: %d pieces", values.model_prefix, values.vocab_size)
+
+
+cli = flags.command(__doc__, define_flags, main)
+
+if __name__ == "__main__":
+    cli()

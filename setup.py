@@ -1,0 +1,49 @@
+"""Package metadata; `pip install -e .` makes the `albert` package and its commands available."""
+
+import pathlib
+import re
+
+from setuptools import setup
+
+HERE = pathlib.Path(__file__).resolve().parent
+VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read_text())[1]
+README = HERE / "README.md"
+TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100"]
+
+setup(
+    name="albert",
+    version=VERSION,
+    description="ALBERT (A Lite BERT) for TensorFlow 2 and Keras 3",
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=["albert", "albert.tasks", "albert.metrics"],
+    install_requires=[
+        "tensorflow>=2.21,<2.22",
+        "keras>=3.12,<4",
+        "tensorflow-hub>=0.16.1",
+        "sentencepiece>=0.2.1",
+        "absl-py>=2.1",
+        "numpy>=2.0",
+        "scikit-learn>=1.5",
+        "scipy>=1.13",
+        "safetensors>=0.5",
+        "matplotlib>=3.9",
+    ],
+    extras_require={
+        "text": ["tensorflow-text>=2.21,<2.22"],  # raw-text SavedModels
+        "onnx": ["tf2onnx>=1.17", "onnx>=1.17"],
+        "beam": ["apache-beam>=2.60"],
+        "test": TEST,
+        "dev": TEST + ["ruff>=0.9", "tensorboard>=2.19", "keras-hub>=0.30"],
+    },
+    entry_points={
+        "console_scripts": [
+            "albert-create-pretraining-data = albert.create_pretraining_data:cli",
+            "albert-export-to-tfhub = albert.export_to_tfhub:cli",
+            "albert-run-classifier = albert.run_classifier:cli",
+            "albert-run-pretraining = albert.run_pretraining:cli",
+        ]
+    },
+)
