@@ -501,7 +501,7 @@ def statistics(features, is_start, whole_words=True):
         "label": label, "length": lengths.mean(),
         "at_max": (lengths == ids.shape[1]).mean(), "length_b": length_b.mean(),
         "predicted": len(row) / lengths.sum(),
-        "mask": (now == 4).mean() if len(now) else 0, "kept": (now == was).mean() if len(now) else 0,
+        "mask": (now == 4).sum() / max(len(now), 1), "kept": (now == was).sum() / max(len(now), 1),
         "runs": [(runs == n).mean() if len(runs) else 0 for n in (1, 2, 3)],
         "partly": partly / max((all_of > 0).sum(), 1),
         "boundary": features["token_boundary"][inside].mean(),
