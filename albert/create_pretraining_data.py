@@ -111,10 +111,10 @@ class _Stream:
 def main(values: flags.FlagValues) -> None:
     """Checks everything that can be checked first, then makes and publishes the records."""
     flags.require(values, "input_file", "output_file")
+    _check_numbers(values)
     inputs = files.expand_globs(values.input_file, "input_file")
     streams = _streams(values)
     recipe = _recipe(values)
-    _check_numbers(values)
     _check_paths(inputs, streams)
     tokenizer = load_tokenizer(recipe)
     tokenization.check_special_pieces(tokenizer)
@@ -152,11 +152,16 @@ def _recipe(values: flags.FlagValues) -> Recipe:
     def settings(kind):
         return kind(**{f.name: getattr(values, f.name) for f in dataclasses.fields(kind)})
 
+    vocabulary = values.spm_model_file or values.vocab_file
+    if not vocabulary:
+        raise FlagError("no vocabulary: give --spm_model_file or --vocab_file")
+    which = "spm_model_file" if values.spm_model_file else "vocab_file"
     return Recipe(
         pairs=settings(PairSettings),
         masking=settings(MaskingSettings),
         vocab_file=values.vocab_file,
         spm_model_file=values.spm_model_file,
+        vocabulary_sha256=files.sha256(files.require_file(vocabulary, which)),
         do_lower_case=values.do_lower_case,
         random_seed=values.random_seed,
     )

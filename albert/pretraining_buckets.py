@@ -37,6 +37,7 @@ class Recipe:
     masking: MaskingSettings
     vocab_file: str | None
     spm_model_file: str | None
+    vocabulary_sha256: str  # of the one in use: a file that changed is read anew
     do_lower_case: bool
     random_seed: int
 
