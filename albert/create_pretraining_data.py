@@ -246,27 +246,32 @@ class _Run:
     def _spill(self, counts: ReadingCounts) -> dict[str, list[Spill]]:
         """Returns the spill files of each stream, in order."""
         spills: dict[str, list[Spill]] = {stream.name: [] for stream in self.streams}
-        names: list[str] = []
-        tasks = self._block_tasks(counts, names)
-        progress = _Progress("pairing", "MB", self.text_bytes / 1e6)
-        for done, spill in enumerate(self.pool.map(spill_block, tasks)):
-            spills[names[done]].append(spill)
-            progress.show(counts.bytes / 1e6)
+        submitted: list[tuple[str, float]] = []  # (stream, megabytes) of each task
+        tasks = self._block_tasks(counts, submitted)
+        progress, done = _Progress("pairing", "MB", self.text_bytes / 1e6), 0.0
+        for number, spill in enumerate(self.pool.map(spill_block, tasks)):
+            name, size = submitted[number]
+            spills[name].append(spill)
+            done += size
+            progress.show(done)
         progress.end()
         return spills
 
-    def _block_tasks(self, counts: ReadingCounts, names: list[str]) -> Iterator[tuple]:
-        """Yields arguments of `spill_block`; appends each one's stream to `names`."""
+    def _block_tasks(
+        self, counts: ReadingCounts, submitted: list[tuple[str, float]]
+    ) -> Iterator[tuple]:
+        """Yields arguments of `spill_block`; notes each one's stream and size."""
         blocks = -(-self.text_bytes // _BLOCK_CHARACTERS)
         # A small corpus has fewer blocks than there are processes: then the
         # passes over a block are shared out.
         shares = max(1, -(-2 * self.pool.count // blocks)) if self.pool.count > 1 else 1
         for stream, index, block in self._blocks(counts):
             step = -(-stream.passes // min(shares, stream.passes))
+            size = sum(len(line.encode()) + 1 for document in block for line in document) / 1e6
             for first in range(0, stream.passes, step):
                 passes = range(first, min(first + step, stream.passes))
                 path = os.path.join(self.scratch, f"{stream.name}-{index}-{first}.spill")
-                names.append(stream.name)
+                submitted.append((stream.name, size * len(passes) / stream.passes))
                 buckets = stream.buckets(self.text_bytes)
                 yield self.recipe, stream.name, index, block, passes, buckets, path
 
