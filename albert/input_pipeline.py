@@ -5,8 +5,9 @@ the records it has seen before parsing them. So nothing of the pipeline needs
 to be in a checkpoint but the number of records consumed.
 """
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -16,6 +17,10 @@ from albert.records import FeatureSpec
 
 SHUFFLE_BUFFER = 65536  # records; whole data sets of usual size fit
 _FOREVER = 1 << 62
+# Fixed, not tuned at run time: tf.data's tuner can hold up the end of a process
+# for most of a minute, and parsing is a small share of a step.
+_PARALLEL_CALLS = 2
+_PREFETCH = 4  # batches ready ahead of the step
 
 
 def train_batches(
@@ -38,7 +43,7 @@ def train_batches(
         records = files.interleave(
             tf.data.TFRecordDataset,
             cycle_length=min(4, len(paths)),
-            num_parallel_calls=tf.data.AUTOTUNE,
+            num_parallel_calls=min(_PARALLEL_CALLS, len(paths)),
             deterministic=True,
         )
         buffer = min(num_records, SHUFFLE_BUFFER)
@@ -47,7 +52,7 @@ def train_batches(
     first, offset = divmod(position, num_records)
     records = tf.data.Dataset.range(first, _FOREVER).flat_map(epoch).skip(offset)
     batches = records.batch(batch_size, drop_remainder=True)
-    return _parsed(batches, spec, vocab_size).prefetch(tf.data.AUTOTUNE)
+    return _ready(_parsed(batches, spec, vocab_size))
 
 
 def eval_batches(
@@ -67,9 +72,15 @@ def eval_batches(
     records = tf.data.TFRecordDataset(list(paths))
     if num_batches:
         batches = records.repeat().batch(batch_size, drop_remainder=True).take(num_batches)
-        return _parsed(batches, spec, vocab_size).prefetch(tf.data.AUTOTUNE)
+        return _ready(_parsed(batches, spec, vocab_size))
     batches = _parsed(records.batch(batch_size), spec, vocab_size)
-    return batches.map(lambda batch: _pad(batch, batch_size)).prefetch(tf.data.AUTOTUNE)
+    return _ready(batches.map(lambda batch: _pad(batch, batch_size)))
+
+
+def _ready(batches: tf.data.Dataset) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return batches.prefetch(_PREFETCH).with_options(options)
 
 
 def _parsed(batches: tf.data.Dataset, spec: FeatureSpec, vocab_size: int) -> tf.data.Dataset:
@@ -90,7 +101,7 @@ def _parsed(batches: tf.data.Dataset, spec: FeatureSpec, vocab_size: int) -> tf.
             batch["is_real_example"] = tf.ones([rows], tf.int32)
         return batch
 
-    return batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return batches.map(parse, num_parallel_calls=_PARALLEL_CALLS, deterministic=True)
 
 
 def _pad(batch: Mapping[str, tf.Tensor], batch_size: int) -> dict[str, tf.Tensor]:
@@ -102,13 +113,15 @@ def _pad(batch: Mapping[str, tf.Tensor], batch_size: int) -> dict[str, tf.Tensor
     return {name: pad(value) for name, value in batch.items()}
 
 
-def explain_failure(paths: Sequence[str], error: tf.errors.OpError) -> str:
-    """Returns where the data is broken; TensorFlow names neither file nor record."""
-    for path in paths:
-        try:
+@contextlib.contextmanager
+def blame_data(paths: Sequence[str]) -> Iterator[None]:
+    """Turns TensorFlow's failures over bad records into a DataError that names file and record."""
+    try:
+        yield
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        for path in paths:
             records.verify_records(path)
-        except DataError as found:
-            return str(found)
-    failed = re.search(r"assertion failed: \[(.*?)\]", error.message)
-    reason = failed.group(1) if failed else " ".join(error.message.split())[:300]
-    return f"cannot use {', '.join(paths)}: {reason}"
+        failed = re.search(r"assertion failed: \[(.*?)\]|(Key: .*)", error.message)
+        if not failed:
+            raise  # not the data's fault
+        raise DataError(f"{', '.join(paths)}: {failed.group(1) or failed.group(2)}") from error

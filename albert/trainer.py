@@ -5,6 +5,7 @@ Legend: B batch.
 
 import dataclasses
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -231,10 +232,8 @@ def train(
             seed=run.seed,
             position=loop.records_seen,
         )
-        try:
+        with input_pipeline.blame_data([*train_files, *eval_files]):
             loop.run_to_end(iter(batches), latch)
-        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            raise DataError(input_pipeline.explain_failure(train_files, error)) from error
         return loop.results
 
 
@@ -420,6 +419,9 @@ def keep_if_best(task: Task, prefix: str, results: Mapping[str, Any]) -> bool:
     """Publishes a checkpoint as the best if it beats the best so far, which outlives the process."""
     path = os.path.join(os.path.dirname(prefix), "best.json")
     value = float(results[task.best_metric])
+    if math.isnan(value):
+        log.warning("%s is not a number at step %s", task.best_metric, results["global_step"])
+        return False
     if os.path.exists(path) and value <= files.read_json(path)["value"]:
         return False
     checkpoints.publish_best(prefix)
@@ -455,7 +457,7 @@ def _evaluate(
         num_batches=0 if full_pass else run.max_eval_steps,
     )
     losses, sums, collected = [], {}, {}
-    try:
+    with input_pipeline.blame_data(paths):
         for batch in batches:
             loss, pairs, predictions = eval_step(batch)
             losses.append(float(loss))
@@ -464,8 +466,6 @@ def _evaluate(
                 sums[name] = (old[0] + float(total), old[1] + float(weight))
             for name, value in predictions.items():
                 collected.setdefault(name, []).append(value.numpy())
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        raise DataError(input_pipeline.explain_failure(paths, error)) from error
     if not losses:
         raise DataError(f"no records to evaluate in {', '.join(paths)}")
     results = {name: total / weight if weight else 0.0 for name, (total, weight) in sums.items()}
