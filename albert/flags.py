@@ -151,13 +151,14 @@ def set_up_logging() -> None:
     """Sends the toolkit's log lines to stderr, and quietens TensorFlow's start-up."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    if not log.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(message)s",
-                                               datefmt="%H:%M:%S"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-        log.propagate = False
+    # Anew for each command, because the process's stderr may have been replaced since.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(levelname).1s %(message)s", datefmt="%H:%M:%S")
+    )
+    log.handlers[:] = [handler]
+    log.setLevel(logging.INFO)
+    log.propagate = False
 
 
 # What TensorFlow prints on a sound machine without a GPU, whatever its log level is.

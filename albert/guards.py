@@ -50,6 +50,11 @@ class DivergenceGuard:
         self._consecutive = 0
         self._recent: collections.deque[bool] = collections.deque(maxlen=self.WINDOW)
 
+    @property
+    def in_bad_streak(self) -> bool:
+        """Whether the last step was a bad one."""
+        return self._consecutive > 0
+
     def check(self, step: int, bad: bool, loss: float, gradient_norm: float) -> None:
         """Takes note of one step, `bad` if its loss or gradient was not finite.
 

@@ -5,10 +5,12 @@ the records it has seen before parsing them. So nothing of the pipeline needs
 to be in a checkpoint but the number of records consumed.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from albert import records
 from albert.errors import DataError
 from albert.records import FeatureSpec
 
@@ -22,6 +24,7 @@ def train_batches(
     *,
     num_records: int,
     batch_size: int,
+    vocab_size: int,
     seed: int,
     position: int = 0,
 ) -> tf.data.Dataset:
@@ -44,11 +47,16 @@ def train_batches(
     first, offset = divmod(position, num_records)
     records = tf.data.Dataset.range(first, _FOREVER).flat_map(epoch).skip(offset)
     batches = records.batch(batch_size, drop_remainder=True)
-    return _parsed(batches, spec).prefetch(tf.data.AUTOTUNE)
+    return _parsed(batches, spec, vocab_size).prefetch(tf.data.AUTOTUNE)
 
 
 def eval_batches(
-    paths: Sequence[str], spec: FeatureSpec, *, batch_size: int, num_batches: int = 0
+    paths: Sequence[str],
+    spec: FeatureSpec,
+    *,
+    batch_size: int,
+    vocab_size: int,
+    num_batches: int = 0,
 ) -> tf.data.Dataset:
     """Returns batches in file order.
 
@@ -59,22 +67,24 @@ def eval_batches(
     records = tf.data.TFRecordDataset(list(paths))
     if num_batches:
         batches = records.repeat().batch(batch_size, drop_remainder=True).take(num_batches)
-        return _parsed(batches, spec).prefetch(tf.data.AUTOTUNE)
-    batches = _parsed(records.batch(batch_size), spec)
+        return _parsed(batches, spec, vocab_size).prefetch(tf.data.AUTOTUNE)
+    batches = _parsed(records.batch(batch_size), spec, vocab_size)
     return batches.map(lambda batch: _pad(batch, batch_size)).prefetch(tf.data.AUTOTUNE)
 
 
-def _parsed(batches: tf.data.Dataset, spec: FeatureSpec) -> tf.data.Dataset:
-    dtypes = {"int64": tf.int64, "float32": tf.float32}
-    features = {
-        name: tf.io.FixedLenFeature([] if length is None else [length], dtypes[dtype])
-        for name, (dtype, length) in spec.features.items()
-    }
+def _parsed(batches: tf.data.Dataset, spec: FeatureSpec, vocab_size: int) -> tf.data.Dataset:
+    features = spec.parse_spec()
 
     def parse(serialized):
         # A whole batch at once: four times the rate of record by record.
         batch = tf.io.parse_example(serialized, features)
         batch = {k: tf.cast(v, tf.int32) if v.dtype == tf.int64 else v for k, v in batch.items()}
+        for name in ("input_ids", "masked_lm_ids"):
+            if name in batch:
+                # Compiled look-ups clamp such ids without a word, and negative ones wrap.
+                highest, lowest = tf.reduce_max(batch[name]), tf.reduce_min(batch[name])
+                message = f"{name} outside the vocabulary of {vocab_size} pieces"
+                tf.debugging.Assert((lowest >= 0) & (highest < vocab_size), [message])
         if "is_real_example" not in batch:
             rows = serialized.shape[0] or tf.shape(serialized)[0]
             batch["is_real_example"] = tf.ones([rows], tf.int32)
@@ -90,3 +100,15 @@ def _pad(batch: Mapping[str, tf.Tensor], batch_size: int) -> dict[str, tf.Tensor
         return tf.ensure_shape(padded, [batch_size, *x.shape[1:]])
 
     return {name: pad(value) for name, value in batch.items()}
+
+
+def explain_failure(paths: Sequence[str], error: tf.errors.OpError) -> str:
+    """Returns where the data is broken; TensorFlow names neither file nor record."""
+    for path in paths:
+        try:
+            records.verify_records(path)
+        except DataError as found:
+            return str(found)
+    failed = re.search(r"assertion failed: \[(.*?)\]", error.message)
+    reason = failed.group(1) if failed else " ".join(error.message.split())[:300]
+    return f"cannot use {', '.join(paths)}: {reason}"

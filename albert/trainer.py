@@ -227,13 +227,14 @@ def train(
             spec,
             num_records=num_records,
             batch_size=run.train_batch_size,
+            vocab_size=config.vocab_size,
             seed=run.seed,
             position=loop.records_seen,
         )
         try:
             loop.run_to_end(iter(batches), latch)
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            raise DataError(records.explain_failure(train_files, error)) from error
+            raise DataError(input_pipeline.explain_failure(train_files, error)) from error
         return loop.results
 
 
@@ -334,13 +335,17 @@ class _Loop:
                     progress.clear()
                     _log_step(step, values)
                     writer.write(step, "train", values)
-                if self._is_due(step) or latch.raised:
+                # Not in the middle of bad steps, where it might push out a good one.
+                due = self._is_due(step) and (
+                    not self.guard.in_bad_streak or step == run.num_train_steps
+                )
+                if due or latch.raised:
                     progress.clear()
                     self._save()
                 if latch.raised:
                     message = f"preempted at step {step}, saved {self.last_checkpoint}"
                     raise Preempted(message, latch.raised)
-                if self._is_due(step):
+                if due:
                     started = time.monotonic()
                     self._evaluate(step, writer)
                     window_start += time.monotonic() - started
@@ -389,7 +394,9 @@ class _Loop:
         if self._evaluator is None:
             self._evaluator = _make_eval_step(self.task, self.state.model)
         started = time.monotonic()
-        self.results = _evaluate(self._evaluator, self.task, self.run, self.eval_files)[0]
+        self.results = _evaluate(
+            self._evaluator, self.state.model, self.task, self.run, self.eval_files
+        )[0]
         self.results["global_step"] = step
         writer.write(step, "eval", _scalars(self.results))
         summaries.log_results(self.results)
@@ -437,13 +444,14 @@ def _make_eval_step(task: Task, model: keras.Model):
 
 
 def _evaluate(
-    eval_step, task: Task, run: RunConfig, paths: Sequence[str], full_pass: bool = False
+    eval_step, model: keras.Model, task: Task, run: RunConfig, paths: Sequence[str], full_pass: bool = False
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns (results, predictions [all rows, ...])."""
     batches = input_pipeline.eval_batches(
         paths,
         task.feature_spec(),
         batch_size=run.eval_batch_size,
+        vocab_size=model.config.vocab_size,
         num_batches=0 if full_pass else run.max_eval_steps,
     )
     losses, sums, collected = [], {}, {}
@@ -457,7 +465,7 @@ def _evaluate(
             for name, value in predictions.items():
                 collected.setdefault(name, []).append(value.numpy())
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        raise DataError(records.explain_failure(paths, error)) from error
+        raise DataError(input_pipeline.explain_failure(paths, error)) from error
     if not losses:
         raise DataError(f"no records to evaluate in {', '.join(paths)}")
     results = {name: total / weight if weight else 0.0 for name, (total, weight) in sums.items()}
@@ -499,7 +507,7 @@ def evaluate(
     """Returns the metrics of a checkpoint, with `loss` and `global_step`."""
     records.check_records(paths, task.feature_spec(), vocab_size=config.vocab_size)
     model, step = load_model(task, config, run, weights)
-    results = _evaluate(_make_eval_step(task, model), task, run, paths)[0]
+    results = _evaluate(_make_eval_step(task, model), model, task, run, paths)[0]
     return results | {"global_step": step}
 
 
@@ -512,6 +520,6 @@ def predict(
 ) -> dict[str, np.ndarray]:
     """Returns the task's predictions for every record, in order, without padding rows."""
     model, _ = load_model(task, config, run, weights)
-    arrays = _evaluate(_make_eval_step(task, model), task, run, paths, full_pass=True)[1]
+    arrays = _evaluate(_make_eval_step(task, model), model, task, run, paths, full_pass=True)[1]
     real = arrays["is_real_example"] > 0
     return {name: values[real] for name, values in arrays.items()}

@@ -1,0 +1,413 @@
+"""Turns plain text into TFRecord files for run_pretraining.
+
+Input: UTF-8 text, one sentence (or paragraph) a line, a blank line between
+documents. Output: shuffled records of masked sentence pairs, each file with a
+manifest of its counts and settings beside it.
+
+  python -m albert.create_pretraining_data --input_file=corpus.txt
+      --output_file=train.tfrecord --spm_model_file=30k-clean.model
+      --max_seq_length=128 --dupe_factor=10
+
+The same flags and the same text give the same bytes, whatever --num_processes
+is. The corpus is never held in memory: it is read in blocks of a few
+megabytes, and pairs go through temporary files beside the first output. So a
+"random document" is one of the same block, not of the whole corpus.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+
+from albert import files, flags
+from albert.errors import DataError, FlagError
+
+log = logging.getLogger("albert")
+
+_BLOCK_CHARACTERS = 4 << 20  # text that is tokenised and paired together
+_SMALLEST_BUCKET, _LARGEST_BUCKET = 1 << 20, 64 << 20  # bytes of pairs, about
+_SMALL_WORK = 16 << 20  # bytes of text times passes that one process does soonest
+_EXAMPLES = 3  # instances shown in the log
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """The original's flags with its defaults, then what is new."""
+
+    def define(kind: str, name: str, default, text: str, **kwargs) -> None:
+        flags.define(kind, values, name, default, text, **kwargs)
+
+    define("string", "input_file", None, "Text files (comma-separated globs). Required.")
+    define("string", "output_file", None, "Record files to write (comma-separated). Required.")
+    define("string", "vocab_file", None, "WordPiece vocabulary; not needed with spm_model_file.")
+    define("string", "spm_model_file", None, "SentencePiece model.")
+    define("enum", "input_file_mode", "r", "Of no effect: text is read as UTF-8 either way.",
+           enum_values=["r", "rb"])
+    define("bool", "do_lower_case", True, "Lower-case the text.")
+    define("bool", "do_whole_word_mask", True, "Mask whole words instead of pieces.")
+    define("bool", "do_permutation", False, "Also let as many tokens again swap places.")
+    define("bool", "favor_shorter_ngram", True, "n-grams with p(n) ~ 1/n; if false, reversed.")
+    define("bool", "random_next_sentence", False,
+           "B may be of a random document (BERT's task); if false, A and B may be swapped.")
+    define("integer", "max_seq_length", 512, "Tokens of a record.")
+    define("integer", "ngram", 3, "Most words masked together.")
+    define("integer", "max_predictions_per_seq", 20,
+           "Masked tokens of a record at most; 0.15 of 512 tokens would be 77.")
+    define("integer", "random_seed", 12345, "Everything random derives from it.")
+    define("integer", "dupe_factor", 40, "Passes over the text, each with other pairs and masks.")
+    define("float", "masked_lm_prob", 0.15, "Share of the tokens that is masked.")
+    define("float", "short_seq_prob", 0.1, "Share of documents cut into shorter records.")
+    define("integer", "num_processes", None, "Processes to use (default: one a core).")
+    define("string", "eval_output_file", None, "Record files of held-out documents.")
+    define("float", "held_out_fraction", 0.0, "Share of documents for eval_output_file alone.")
+    define("integer", "eval_dupe_factor", 1, "Passes over the held-out documents.")
+    define("bool", "document_break_between_files", False,
+           "End the document with the file; if false, only a blank line ends it.")
+    define("bool", "strict_sentence_order", False,
+           "Never pair a lone segment with one of another document.")
+    define("bool", "mask_across_segments", True,
+           "Let words and n-grams reach over [SEP], as in the original.")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stream:
+    """One set of output files: the training records, or the held-out ones."""
+
+    name: str
+    outputs: tuple[str, ...]
+    passes: int  # over its documents
+    share: float  # of the documents
+
+    def buckets(self, text_bytes: int) -> int:
+        """Returns how many buckets the pairs are dealt out to; a multiple of the outputs."""
+        # About four bytes of text a token, two bytes for it in a pair, and its pair's.
+        estimate = 0.6 * text_bytes * self.share * self.passes
+        bucket = min(max(estimate / 64, _SMALLEST_BUCKET), _LARGEST_BUCKET)
+        return max(1, round(estimate / bucket / len(self.outputs))) * len(self.outputs)
+
+
+def main(values: flags.FlagValues) -> None:
+    """Checks everything that can be checked first, then makes and publishes the records."""
+    from albert import pretraining_buckets, tokenization, workers
+
+    flags.require(values, "input_file", "output_file")
+    inputs = files.expand_globs(values.input_file, "input_file")
+    streams = _streams(values)
+    recipe = _recipe(values)
+    _check_numbers(values)
+    _check_paths(inputs, streams)
+    tokenizer = pretraining_buckets.load_tokenizer(recipe)
+    tokenization.check_special_pieces(tokenizer)
+    text_bytes = sum(map(os.path.getsize, inputs))
+    if not text_bytes:
+        raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
+    count = values.num_processes or (
+        1 if text_bytes * values.dupe_factor < _SMALL_WORK else workers.available_cores()
+    )
+    with workers.preemptible("nothing half-written is left"):
+        scratch = _make_scratch(streams)
+        try:
+            with workers.Workers(count, lambda: pretraining_buckets.ask_to_stop(scratch)) as pool:
+                run = _Run(values, recipe, inputs, streams, text_bytes, scratch, pool)
+                run.execute()
+        finally:
+            shutil.rmtree(scratch)
+
+
+def _streams(values: flags.FlagValues) -> list[_Stream]:
+    def split(text: str | None) -> tuple[str, ...]:
+        return tuple(filter(None, (part.strip() for part in (text or "").split(","))))
+
+    held_out = values.held_out_fraction
+    if bool(values.eval_output_file) != bool(held_out):
+        raise FlagError("--eval_output_file and --held_out_fraction go together")
+    streams = [_Stream("train", split(values.output_file), values.dupe_factor, 1 - held_out)]
+    if held_out:
+        outputs = split(values.eval_output_file)
+        streams.append(_Stream("eval", outputs, values.eval_dupe_factor, held_out))
+    return streams
+
+
+def _recipe(values: flags.FlagValues):
+    from albert.documents import PairSettings
+    from albert.masking import MaskingSettings
+    from albert.pretraining_buckets import Recipe
+
+    def settings(kind):
+        return kind(**{f.name: getattr(values, f.name) for f in dataclasses.fields(kind)})
+
+    return Recipe(
+        pairs=settings(PairSettings),
+        masking=settings(MaskingSettings),
+        vocab_file=values.vocab_file,
+        spm_model_file=values.spm_model_file,
+        do_lower_case=values.do_lower_case,
+        random_seed=values.random_seed,
+    )
+
+
+def _check_numbers(values: flags.FlagValues) -> None:
+    """Raises one FlagError that names every number that cannot be used."""
+    least = {
+        "max_seq_length": 5,  # [CLS] A [SEP] B [SEP]
+        "max_predictions_per_seq": 1, "ngram": 1, "dupe_factor": 1, "eval_dupe_factor": 1,
+        "num_processes": 1,
+    }
+    problems = [
+        f"--{name}={getattr(values, name)} must be at least {low}"
+        for name, low in least.items()
+        if getattr(values, name) is not None and getattr(values, name) < low
+    ]
+    for name in ("masked_lm_prob", "short_seq_prob", "held_out_fraction"):
+        if not 0 <= getattr(values, name) <= 1:
+            problems.append(f"--{name}={getattr(values, name)} must be between 0 and 1")
+    if values.held_out_fraction == 1:
+        problems.append("--held_out_fraction=1 leaves nothing to train on")
+    if problems:
+        raise FlagError("; ".join(problems))
+
+
+def _check_paths(inputs: list[str], streams: list[_Stream]) -> None:
+    outputs = [path for stream in streams for path in stream.outputs]
+    for stream in streams:
+        if not stream.outputs:
+            raise FlagError("--output_file and --eval_output_file need the name of a file")
+    seen = {os.path.realpath(path): path for path in inputs}
+    for path in outputs:
+        if os.path.realpath(path) in seen:
+            raise FlagError(f"{path} is given twice, as a file to write and to read or write")
+        if os.path.isdir(path):
+            raise FlagError(f"{path} is a directory, not a file to write")
+        seen[os.path.realpath(path)] = path
+
+
+def _make_scratch(streams: list[_Stream]) -> str:
+    """Returns a new directory for temporary files, beside the first output."""
+    for stream in streams:
+        for path in stream.outputs:
+            directory = files.make_dirs(os.path.dirname(os.path.abspath(path)))
+            files.sweep_litter(directory)
+    scratch = f"{streams[0].outputs[0]}.work.tmp-{os.getpid()}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    return files.make_dirs(scratch)
+
+
+@dataclasses.dataclass
+class _Run:
+    """The work of one command, all flags checked."""
+
+    values: flags.FlagValues
+    recipe: object
+    inputs: list[str]
+    streams: list[_Stream]
+    text_bytes: int
+    scratch: str
+    workers: object
+
+    def execute(self) -> None:
+        """Makes all records, and only then publishes the first file."""
+        from albert.documents import ReadingCounts
+
+        started, counts = time.monotonic(), ReadingCounts()
+        log.info(
+            "making records of %.1f MB of text with %d process%s",
+            self.text_bytes / 1e6, self.workers.count, "es" if self.workers.count > 1 else "",
+        )
+        spills = self._spill(counts)
+        _report_reading(counts)
+        parts = {stream.name: self._finish(stream, spills[stream.name]) for stream in self.streams}
+        for stream in self.streams:
+            _check_outputs(stream, parts[stream.name], counts.documents)
+        _publish(self, parts, counts)
+        total = sum(part.records for name in parts for part in parts[name])
+        log.info("Wrote %d total instances", total)
+        seconds = time.monotonic() - started
+        log.info("in %.1f s (%s instances/s)", seconds, f"{total / seconds:,.0f}")
+
+    def _spill(self, counts) -> dict[str, list]:
+        """Returns the spill files of each stream, in order."""
+        from albert.pretraining_buckets import spill_block
+
+        spills: dict[str, list] = {stream.name: [] for stream in self.streams}
+        names: list[str] = []
+        tasks = self._block_tasks(counts, names)
+        progress = _Progress("pairing", "MB", self.text_bytes / 1e6)
+        for done, spill in enumerate(self.workers.map(spill_block, tasks)):
+            spills[names[done]].append(spill)
+            progress.show(counts.bytes / 1e6)
+        progress.end()
+        return spills
+
+    def _block_tasks(self, counts, names: list[str]) -> Iterator[tuple]:
+        """Yields arguments of `spill_block`; appends each one's stream to `names`."""
+        blocks = -(-self.text_bytes // _BLOCK_CHARACTERS)
+        # A small corpus has fewer blocks than there are processes: then the
+        # passes over a block are shared out.
+        shares = max(1, -(-2 * self.workers.count // blocks)) if self.workers.count > 1 else 1
+        for stream, index, block in self._blocks(counts):
+            step = -(-stream.passes // min(shares, stream.passes))
+            for first in range(0, stream.passes, step):
+                passes = range(first, min(first + step, stream.passes))
+                path = os.path.join(self.scratch, f"{stream.name}-{index}-{first}.spill")
+                names.append(stream.name)
+                buckets = stream.buckets(self.text_bytes)
+                yield self.recipe, stream.name, index, block, passes, buckets, path
+
+    def _blocks(self, counts) -> Iterator[tuple]:
+        """Yields (stream, number of the block in it, documents)."""
+        from albert.documents import BlockCutter, HeldOut, read_documents
+        from albert.pretraining_buckets import child_seed, load_tokenizer
+
+        seed = child_seed(self.recipe.random_seed, "held out")
+        held_out = HeldOut(self.values.held_out_fraction, seed)
+        cutters = [BlockCutter(_BLOCK_CHARACTERS) for _ in self.streams]
+        numbers = [0] * len(self.streams)
+        documents = read_documents(
+            self.inputs, load_tokenizer(self.recipe).preprocess, counts,
+            self.values.document_break_between_files,
+        )
+        for index, document in enumerate(documents):
+            which = int(held_out(index))
+            block = cutters[which].add(document)
+            if block:
+                yield self.streams[which], numbers[which], block
+                numbers[which] += 1
+        for which, cutter in enumerate(cutters):
+            for number, block in enumerate(cutter.finish(), numbers[which]):
+                yield self.streams[which], number, block
+
+    def _finish(self, stream: _Stream, spills: list) -> list:
+        """Returns the finished buckets of a stream, in order."""
+        from albert.pretraining_buckets import finish_bucket
+
+        buckets = stream.buckets(self.text_bytes)
+        tasks = (
+            (self.recipe, stream.name, bucket, spills,
+             os.path.join(self.scratch, f"{stream.name}-{bucket}.part"),
+             _EXAMPLES if stream.name == "train" and bucket == 0 else 0)
+            for bucket in range(buckets)
+        )
+        progress, parts = _Progress(f"writing {stream.name}", "buckets", buckets), []
+        for part in self.workers.map(finish_bucket, tasks):
+            parts.append(part)
+            progress.show(len(parts))
+        progress.end()
+        for spill in spills:
+            os.unlink(spill.path)
+        return parts
+
+
+def _report_reading(counts) -> None:
+    """Says what was odd about the text.
+
+    Raises:
+      DataError: there was no document in it.
+    """
+    if counts.bad_utf8_lines:
+        log.warning("%s of %s lines had invalid UTF-8 (read as U+FFFD)",
+                    f"{counts.bad_utf8_lines:,}", f"{counts.lines:,}")
+    if counts.cuts:
+        log.warning("very long lines were cut at %s places", f"{counts.cuts:,}")
+    if not counts.documents:
+        raise DataError("--input_file: no documents, only blank lines")
+    if counts.documents == 1:
+        log.warning("the text is one document (no blank line in it): pairs with another "
+                    "document's text are of this one too")
+
+
+def _check_outputs(stream: _Stream, parts: list, documents: int) -> None:
+    total, outputs = sum(part.records for part in parts), len(stream.outputs)
+    if not total:
+        which = "held out" if stream.name == "eval" else "left to train on"
+        raise DataError(
+            f"no instances of the {stream.name} documents: nothing is {which} of {documents:,} "
+            "documents (see --held_out_fraction)" if stream.share < 1 else
+            "no instances: no document has enough text"
+        )
+    for number, path in enumerate(stream.outputs):
+        if not any(part.records for part in parts[number::outputs]):
+            raise DataError(f"{path} would be empty: {total:,} instances for {outputs:,} files")
+
+
+def _publish(run: _Run, parts: dict[str, list], counts) -> None:
+    """Writes all outputs aside, then gives them their names, then writes the manifests."""
+    from albert import records
+
+    with contextlib.ExitStack() as stack:
+        for stream in run.streams:
+            for number, path in enumerate(stream.outputs):
+                out = stack.enter_context(files.atomic_write(path, "wb"))
+                for part in parts[stream.name][number :: len(stream.outputs)]:
+                    with open(part.path, "rb") as content:
+                        shutil.copyfileobj(content, out, 1 << 20)
+                    os.unlink(part.path)
+        for stream in run.streams:
+            for path in stream.outputs:
+                records.remove_manifest(path)
+    for text in (text for part in parts["train"] for text in part.examples):
+        log.info("an instance:\n%s", text)
+    for stream in run.streams:
+        for number, path in enumerate(stream.outputs):
+            mine = parts[stream.name][number :: len(stream.outputs)]
+            count, size = sum(p.records for p in mine), sum(p.bytes for p in mine)
+            info = _manifest_info(run, stream, path, counts)
+            records.write_manifest(path, count, size, run.recipe.feature_spec(), info)
+            log.info("%s: %s instances, %.1f MB", path, f"{count:,}", size / 1e6)
+
+
+def _manifest_info(run: _Run, stream: _Stream, path: str, counts) -> dict:
+    from albert.pretraining_buckets import load_tokenizer
+
+    # What cannot change the records stays out, so that manifests compare equal.
+    chosen = flags.to_dict(run.values)
+    del chosen["num_processes"]
+    tokenizer, beside = load_tokenizer(run.recipe), os.path.dirname(os.path.abspath(path))
+    return {
+        "kind": "pretraining",
+        "split": stream.name,
+        "max_seq_length": run.recipe.pairs.max_seq_length,
+        "max_predictions_per_seq": run.recipe.masking.max_predictions_per_seq,
+        "vocab_size": tokenizer.vocab_size,
+        "tokenizer_sha256": tokenizer.sha256,
+        "documents": counts.documents,
+        "shards": [os.path.relpath(os.path.abspath(p), beside) for p in stream.outputs],
+        "flags": chosen,
+    }
+
+
+class _Progress:
+    """One line that is updated on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, what: str, unit: str, total: float):
+        self._what, self._unit, self._total = what, unit, total
+        self._on_terminal = sys.stderr.isatty()
+        self._started = self._shown = time.monotonic()
+
+    def show(self, done: float) -> None:
+        """Says how far the work is, if it is time to."""
+        now = time.monotonic()
+        if now - self._shown < (0.2 if self._on_terminal else 30):
+            return
+        self._shown = now
+        rate = done / (now - self._started)
+        left = (self._total - done) / rate if rate else 0
+        line = (f"{self._what}: {done:,.1f} of {self._total:,.1f} {self._unit}, "
+                f"{rate:,.1f}/s, {left:,.0f} s left")
+        if self._on_terminal:
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        else:
+            log.info("%s", line)
+
+    def end(self) -> None:
+        """Clears the line."""
+        if self._on_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+cli = flags.command(__doc__, define_flags, main)
+
+if __name__ == "__main__":
+    cli()

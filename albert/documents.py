@@ -1,0 +1,308 @@
+"""From text files to documents to pairs of segments, without holding the corpus.
+
+A corpus has one sentence (or paragraph) a line and a blank line between
+documents. Documents are gathered into blocks of a few megabytes; a block is
+tokenised at once, and all its pairs are ranges of one flat array of ids.
+"""
+
+import dataclasses
+import fractions
+import itertools
+import random
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from albert.tokenization import FullTokenizer
+
+Document = list[str]  # its lines, none of them blank
+
+_LONGEST_LINE = 1 << 20  # bytes; a longer line is cut, so that memory stays bounded
+
+
+# === Reading ===
+
+
+@dataclasses.dataclass
+class ReadingCounts:
+    """What was met while reading."""
+
+    lines: int = 0  # blank ones included
+    bad_utf8_lines: int = 0  # decoded with U+FFFD
+    cuts: int = 0  # places where a very long line was cut
+    documents: int = 0
+    bytes: int = 0
+
+
+def read_documents(
+    paths: Sequence[str],
+    preprocess: Callable[[str], str],
+    counts: ReadingCounts,
+    break_between_files: bool = False,
+) -> Iterator[Document]:
+    """Yields the documents of the files in order, updating `counts` on the way.
+
+    Args:
+      preprocess: `FullTokenizer.preprocess`; a line that it empties is blank.
+      break_between_files: a file ends its last document. Without it the next
+        file's first lines continue it, as in the original.
+    """
+    document: Document = []
+    for path in paths:
+        with open(path, "rb") as stream:
+            for line in _read_lines(stream, counts):
+                text = _decode(line, counts)
+                if not _is_blank(text, preprocess):
+                    document.append(text)
+                elif document:
+                    counts.documents += 1
+                    yield document
+                    document = []
+        if document and break_between_files:
+            counts.documents += 1
+            yield document
+            document = []
+    if document:
+        counts.documents += 1
+        yield document
+
+
+def _read_lines(stream: BinaryIO, counts: ReadingCounts) -> Iterator[bytes]:
+    r"""Yields lines (they end at "\n" alone); very long ones in parts, cut at a space."""
+    rest = b""
+    while part := stream.readline(_LONGEST_LINE):
+        counts.bytes += len(part)
+        line = rest + part
+        if part.endswith(b"\n") or len(part) < _LONGEST_LINE:
+            counts.lines += 1
+            rest = b""
+            yield line
+            continue
+        counts.cuts += 1
+        cut = line.rfind(b" ") + 1 or _last_character(line)
+        rest = line[cut:]
+        yield line[:cut]
+    if rest:
+        counts.lines += 1
+        yield rest
+
+
+def _last_character(line: bytes) -> int:
+    """Returns where the last UTF-8 character begins."""
+    at = len(line) - 1
+    while at > len(line) - 4 and line[at] & 0xC0 == 0x80:
+        at -= 1
+    return at
+
+
+def _decode(line: bytes, counts: ReadingCounts) -> str:
+    try:
+        return line.decode("utf-8").strip().lstrip("\ufeff")
+    except UnicodeDecodeError:
+        counts.bad_utf8_lines += 1
+        return line.decode("utf-8", "replace").strip()
+
+
+def _is_blank(text: str, preprocess: Callable[[str], str]) -> bool:
+    if not text:
+        return True
+    # Cleaning drops combining marks; only a line that begins with one can vanish.
+    return unicodedata.combining(text[0]) != 0 and not preprocess(text)
+
+
+# === Held-out documents and blocks ===
+
+
+class HeldOut:
+    """Chooses every k-th document, evenly and reproducibly, for an exact share."""
+
+    def __init__(self, fraction: float, seed: int):
+        share = fractions.Fraction(fraction).limit_denominator(1_000_000)
+        self._numerator, self._denominator = share.numerator, share.denominator
+        self._offset = random.Random(seed).randrange(self._denominator)
+
+    def __call__(self, index: int) -> bool:
+        """Whether document `index` (from 0) is held out."""
+        at = index * self._numerator + self._offset
+        return at // self._denominator != (at + self._numerator) // self._denominator
+
+
+class BlockCutter:
+    """Gathers documents into blocks of `size` characters, two documents at least.
+
+    A single document at the end joins the block before: random other
+    documents are drawn within a block, so each needs at least two.
+    """
+
+    def __init__(self, size: int):
+        self._size = size
+        self._block: list[Document] = []
+        self._characters = 0
+        self._waiting: list[Document] | None = None
+
+    def add(self, document: Document) -> list[Document] | None:
+        """Takes a document; returns a block that is complete, or None."""
+        self._block.append(document)
+        self._characters += sum(map(len, document))
+        if self._characters < self._size or len(self._block) < 2:
+            return None
+        ready, self._waiting = self._waiting, self._block
+        self._block, self._characters = [], 0
+        return ready
+
+    def finish(self) -> Iterator[list[Document]]:
+        """Yields the blocks that are left."""
+        if self._waiting and len(self._block) == 1:
+            self._waiting += self._block
+            self._block = []
+        for block in (self._waiting, self._block):
+            if block:
+                yield block
+        self._waiting, self._block = None, []
+
+
+def cut_blocks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+    """Yields the blocks of a sequence of documents (see `BlockCutter`)."""
+    cutter = BlockCutter(size)
+    for document in documents:
+        block = cutter.add(document)
+        if block:
+            yield block
+    yield from cutter.finish()
+
+
+class Block(NamedTuple):
+    """Tokenised documents: document d has the segments documents[d]:documents[d + 1]."""
+
+    ids: np.ndarray  # int32, all tokens
+    segments: list[int]  # where each segment begins in `ids`, and the end
+    documents: list[int]  # where each document begins in `segments`, and the end
+
+
+_ENCODE_LINES = 4096  # lines given to the tokenizer at once
+
+
+def tokenize_block(documents: Sequence[Document], tokenizer: FullTokenizer) -> Block:
+    """Returns the documents as ids; segments and documents without any token go."""
+    lines = [line for document in documents for line in document]
+    flat: list[np.ndarray] = [np.zeros(0, np.int32)]
+    sizes: list[int] = []
+    for start in range(0, len(lines), _ENCODE_LINES):
+        rows = tokenizer.encode_batch(lines[start : start + _ENCODE_LINES])
+        sizes += map(len, rows)
+        flat.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
+    segments, borders, line, at = [0], [0], 0, 0
+    for document in documents:
+        for size in sizes[line : line + len(document)]:
+            at += size
+            if size:
+                segments.append(at)
+        line += len(document)
+        if len(segments) - 1 > borders[-1]:
+            borders.append(len(segments) - 1)
+    return Block(np.concatenate(flat), segments, borders)
+
+
+# === Pairs ===
+
+
+@dataclasses.dataclass(frozen=True)
+class PairSettings:
+    """How segments become pairs; the flags of the same names."""
+
+    max_seq_length: int = 512  # [CLS] A [SEP] B [SEP] together
+    short_seq_prob: float = 0.1  # share of documents cut into shorter pairs
+    random_next_sentence: bool = False  # B of another document instead of swapped
+    strict_sentence_order: bool = False  # never a B of another document
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of A and B together."""
+        return self.max_seq_length - 3
+
+
+# Ranges of ids: (begin of A, its end, begin of B, its end, label).
+Pair = tuple[int, int, int, int, int]
+
+
+def create_pairs(block: Block, settings: PairSettings, rng: random.Random) -> list[Pair]:
+    """Returns the pairs of one pass over a block, not truncated yet."""
+    pairs: list[Pair] = []
+    for index in range(len(block.documents) - 1):
+        pairs += create_instances_from_document(block, index, settings, rng)
+    return pairs
+
+
+def create_instances_from_document(
+    block: Block, index: int, settings: PairSettings, rng: random.Random
+) -> list[Pair]:
+    """Returns the pairs of document `index`, not truncated yet.
+
+    Segments gather until they reach the target length, and are divided at a
+    random border. Label 1: A and B are swapped, or B is of a random document
+    (always so for a single segment, unless `strict_sentence_order`).
+    """
+    segments, at, end = block.segments, block.documents[index], block.documents[index + 1]
+    target = settings.max_tokens
+    if rng.random() < settings.short_seq_prob:
+        target = rng.randint(2, target)
+    pairs: list[Pair] = []
+    while at < end:
+        last = min(bisect_left(segments, segments[at] + target, at + 1, end), end)
+        if settings.strict_sentence_order:
+            last = min(max(last, at + 2), end)
+            if last - at < 2:  # a document's lone last segment has nothing to follow it
+                break
+        count = last - at
+        border = at + (rng.randint(1, count - 1) if count > 1 else 1)
+        a = (segments[at], segments[border])
+        b = (segments[border], segments[last])
+        at = last
+        if count == 1 or (settings.random_next_sentence and rng.random() < 0.5):
+            b = _random_segments(block, index, target - (a[1] - a[0]), rng)
+            pairs.append((*a, *b, 1))
+            at = border  # what B did not use comes again
+        elif not settings.random_next_sentence and rng.random() < 0.5:
+            pairs.append((*b, *a, 1))
+        else:
+            pairs.append((*a, *b, 0))
+    return pairs
+
+
+def _random_segments(
+    block: Block, index: int, length: int, rng: random.Random
+) -> tuple[int, int]:
+    """Returns a range of at least `length` tokens, where the document has them."""
+    for _ in range(10):
+        other = rng.randrange(len(block.documents) - 1)
+        if other != index:
+            break
+    start, end = block.documents[other], block.documents[other + 1]
+    start = rng.randrange(start, end)
+    wanted = block.segments[start] + length
+    last = min(bisect_left(block.segments, wanted, start + 1, end), end)
+    return block.segments[start], block.segments[last]
+
+
+def truncate_pairs(pairs: np.ndarray, max_tokens: int, rng: np.random.Generator) -> np.ndarray:
+    """Returns the pairs cut to `max_tokens`; [N, 5] in and out.
+
+    The original drops one token at a time, of the longer segment (of B when
+    equal), at the front or the end with equal chance. So the lengths that
+    remain are determined, and how much goes at the front is binomial.
+    """
+    cut = pairs.copy()
+    a, b = pairs[:, 1] - pairs[:, 0], pairs[:, 3] - pairs[:, 2]
+    excess = np.maximum(a + b - max_tokens, 0)
+    unequal = np.minimum(excess, np.abs(a - b))
+    both = excess - unequal
+    from_a = np.where(a > b, unequal, 0) + both // 2
+    from_b = np.where(a > b, 0, unequal) + (both + 1) // 2
+    for column, dropped in ((0, from_a), (2, from_b)):
+        front = rng.binomial(dropped, 0.5)
+        cut[:, column] += front
+        cut[:, column + 1] -= dropped - front
+    return cut

@@ -1,0 +1,287 @@
+"""The two stages of making pre-training records that run in worker processes.
+
+`spill_block` tokenises a block, pairs its segments for some of the passes and
+deals the pairs out to buckets, in a temporary file. `finish_bucket` gathers
+one bucket from all those files, shuffles, masks and serialises it. Both draw
+random numbers that depend on the seed and on what they work at, never on the
+process: together they give the same bytes however the work is divided.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import os
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from albert import masking, records
+from albert.documents import Document, PairSettings, create_pairs, tokenize_block, truncate_pairs
+from albert.errors import UserError
+from albert.masking import MaskingSettings
+from albert.records import FeatureSpec
+from albert.tokenization import FullTokenizer
+
+_BATCH = 1024  # instances masked and serialised together
+_STOP_FILE = "stop"
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the content of the records, but the text."""
+
+    pairs: PairSettings
+    masking: MaskingSettings
+    vocab_file: str | None
+    spm_model_file: str | None
+    do_lower_case: bool
+    random_seed: int
+
+    def feature_spec(self) -> FeatureSpec:
+        """Returns the features of a record, as the original wrote them."""
+        length, predictions = self.pairs.max_seq_length, self.masking.num_predictions
+        return FeatureSpec({
+            "input_ids": ("int64", length),
+            "input_mask": ("int64", length),
+            "segment_ids": ("int64", length),
+            "token_boundary": ("int64", length),
+            "masked_lm_positions": ("int64", predictions),
+            "masked_lm_ids": ("int64", predictions),
+            "masked_lm_weights": ("float32", predictions),
+            # The original's name, of the days of next-sentence prediction: 1 is
+            # swapped (or of another document), 0 in order.
+            "next_sentence_labels": ("int64", 1),
+        })
+
+
+@dataclasses.dataclass
+class TrainingInstance:
+    """One pair with its predictions, for people to read."""
+
+    tokens: list[str]
+    segment_ids: list[int]
+    masked_lm_positions: list[int]
+    masked_lm_labels: list[str]
+    is_random_next: bool
+    token_boundary: list[int]
+
+    def __str__(self) -> str:
+        lines = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            lines.append(f"{field.name}: {text}")
+        return "\n".join(lines) + "\n"
+
+
+class StoppedError(Exception):
+    """The main process asked for an end."""
+
+
+def child_seed(seed: int, *names: str | int) -> int:
+    """Returns a seed for one purpose; another purpose's numbers are independent of it."""
+    text = "/".join(map(str, (seed, *names)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+@functools.lru_cache(maxsize=1)
+def load_tokenizer(recipe: Recipe) -> FullTokenizer:
+    """Returns the tokenizer, read once in every process."""
+    return FullTokenizer(recipe.vocab_file, recipe.do_lower_case, recipe.spm_model_file)
+
+
+@functools.lru_cache(maxsize=1)
+def _load_pieces(recipe: Recipe) -> masking.Pieces:
+    tokenizer = load_tokenizer(recipe)
+    is_start = np.array(tokenizer.start_pieces())
+    return masking.Pieces(is_start, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+
+
+def ask_to_stop(directory: str) -> None:
+    """Makes the workers of this temporary directory end soon."""
+    with open(os.path.join(directory, _STOP_FILE), "w", encoding="utf-8"):
+        pass
+
+
+def _end_if_asked(directory: str) -> None:
+    if os.path.exists(os.path.join(directory, _STOP_FILE)):
+        raise StoppedError
+
+
+# === First stage ===
+
+
+class Spill(NamedTuple):
+    """A file of pairs in the order of their buckets.
+
+    It holds int32 [n, 3] (length of A, length of B, label), then the tokens of
+    all pairs, A before B.
+    """
+
+    path: str
+    pairs: np.ndarray  # int64 [num_buckets], pairs in each bucket
+    tokens: np.ndarray  # int64 [num_buckets], their tokens
+    token_bytes: int  # bytes of a token
+
+
+def spill_block(
+    recipe: Recipe,
+    stream: str,
+    index: int,
+    documents: Sequence[Document],
+    passes: range,
+    num_buckets: int,
+    path: str,
+) -> Spill:
+    """Writes the pairs of some passes over block `index` of a stream to `path`.
+
+    Raises:
+      UserError: the disk is full; StoppedError: see `ask_to_stop`.
+    """
+    tokenizer = load_tokenizer(recipe)
+    block = tokenize_block(documents, tokenizer)
+    pairs, buckets = [np.zeros((0, 5), np.int64)], [np.zeros(0, np.int64)]
+    for number in passes:
+        _end_if_asked(os.path.dirname(path))
+        seed = child_seed(recipe.random_seed, stream, "pairs", index, number)
+        found = create_pairs(block, recipe.pairs, random.Random(seed))
+        rng = np.random.default_rng(seed)
+        table = np.array(found, np.int64).reshape(-1, 5)
+        pairs.append(truncate_pairs(table, recipe.pairs.max_tokens, rng))
+        buckets.append(_deal(len(table), num_buckets, rng))
+    table, bucket = np.concatenate(pairs), np.concatenate(buckets)
+    table = table[np.argsort(bucket, kind="stable")]
+    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4")
+    lengths = table[:, [1, 3]] - table[:, [0, 2]]
+    tokens = np.bincount(np.sort(bucket), lengths.sum(axis=1), num_buckets).astype(np.int64)
+    try:
+        with open(path, "wb") as out:
+            out.write(np.column_stack([lengths, table[:, 4]]).astype("<i4").tobytes())
+            for start in range(0, len(table), 1 << 14):
+                some = slice(start, start + (1 << 14))
+                ids = _ragged(block.ids, table[some][:, [0, 2]], lengths[some])
+                out.write(ids.astype(dtype).tobytes())
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror})") from error
+    return Spill(path, np.bincount(bucket, minlength=num_buckets), tokens, dtype.itemsize)
+
+
+def _deal(count: int, num_buckets: int, rng: np.random.Generator) -> np.ndarray:
+    """Returns a bucket for each pair: random, but as many in each as can be."""
+    bucket = np.empty(count, np.int64)
+    bucket[rng.permutation(count)] = np.arange(count) + rng.integers(num_buckets)
+    return bucket % num_buckets
+
+
+def _ragged(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns ids[start:start + length] of every range, one after the other."""
+    starts, lengths = starts.ravel(), lengths.ravel()
+    before = np.cumsum(lengths) - lengths
+    return ids[np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))]
+
+
+# === Second stage ===
+
+
+class Part(NamedTuple):
+    """A finished bucket: framed records in a file of their own."""
+
+    path: str
+    records: int
+    bytes: int
+    examples: list[str]  # the first instances, printed
+
+
+def finish_bucket(
+    recipe: Recipe, stream: str, bucket: int, spills: Sequence[Spill], path: str, examples: int
+) -> Part:
+    """Shuffles, masks and serialises one bucket of all spills into `path`.
+
+    Raises:
+      UserError: the disk is full; StoppedError: see `ask_to_stop`.
+    """
+    table, ids = _read_bucket(spills, bucket)
+    rng = np.random.default_rng(child_seed(recipe.random_seed, stream, "bucket", bucket))
+    starts = np.cumsum(table[:, 0] + table[:, 1]) - table[:, 0] - table[:, 1]
+    order, size, printed = rng.permutation(len(table)), 0, []
+    spec = recipe.feature_spec()
+    try:
+        with open(path, "wb") as out:
+            for first in range(0, len(order), _BATCH):
+                _end_if_asked(os.path.dirname(path))
+                rows = order[first : first + _BATCH]
+                batch = make_features(recipe, ids, starts[rows], table[rows], rng)
+                content = records.frame_records(*records.encode_examples(batch, spec))
+                size += out.write(content)
+                if first == 0:
+                    printed = [_describe(recipe, batch, row) for row in range(len(rows))[:examples]]
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror})") from error
+    return Part(path, len(order), size, printed)
+
+
+def _read_bucket(spills: Sequence[Spill], bucket: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (lengths of A and B and labels [n, 3], tokens) of a bucket."""
+    tables, tokens = [np.zeros((0, 3), np.int64)], [np.zeros(0, np.int64)]
+    for spill in spills:
+        before, count = int(spill.pairs[:bucket].sum()), int(spill.pairs[bucket])
+        skip = int(spill.tokens[:bucket].sum()) * spill.token_bytes
+        length = int(spill.tokens[bucket]) * spill.token_bytes
+        with open(spill.path, "rb") as stream:
+            stream.seek(before * 12)
+            tables.append(np.frombuffer(stream.read(count * 12), "<i4").reshape(-1, 3))
+            stream.seek(int(spill.pairs.sum()) * 12 + skip)
+            tokens.append(np.frombuffer(stream.read(length), f"<u{spill.token_bytes}"))
+    return np.concatenate(tables), np.concatenate(tokens[1:] or tokens)
+
+
+def make_features(
+    recipe: Recipe,
+    ids: np.ndarray,
+    starts: np.ndarray,
+    table: np.ndarray,
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Returns the features of B records, masked: see `Recipe.feature_spec`.
+
+    Args:
+      ids: tokens, A before B of every pair.
+      starts: [B], where each pair begins in `ids`.
+      table: [B, 3], length of A, length of B, label.
+    """
+    pieces, column = _load_pieces(recipe), np.arange(recipe.pairs.max_seq_length)
+    length_a, lengths = table[:, :1], (table[:, 0] + table[:, 1] + 3)[:, None]
+    in_b = column > length_a + 1
+    inside = column < lengths
+    source = np.clip(starts[:, None] + column - 1 - in_b, 0, len(ids) - 1)
+    unmasked = np.where(inside, ids[source], 0).astype(np.int64)
+    unmasked[:, 0] = pieces.cls_id
+    unmasked[(column == length_a + 1) | (column == lengths - 1)] = pieces.sep_id
+    masked = masking.mask_batch(unmasked, lengths[:, 0], pieces, recipe.masking, rng)
+    rank = np.arange(recipe.masking.num_predictions)
+    return {
+        "input_ids": masked.input_ids,
+        "input_mask": inside.astype(np.int64),
+        "segment_ids": (in_b & inside).astype(np.int64),
+        "token_boundary": masking.token_boundaries(unmasked, lengths[:, 0], pieces),
+        "masked_lm_positions": masked.positions,
+        "masked_lm_ids": masked.labels,
+        "masked_lm_weights": (rank < masked.counts[:, None]).astype(np.float32),
+        "next_sentence_labels": table[:, 2:].astype(np.int64),
+    }
+
+
+def _describe(recipe: Recipe, batch: dict[str, np.ndarray], row: int) -> str:
+    names = load_tokenizer(recipe).convert_ids_to_tokens
+    length = int(batch["input_mask"][row].sum())
+    count = int(batch["masked_lm_weights"][row].sum())
+    return str(TrainingInstance(
+        tokens=names(batch["input_ids"][row, :length]),
+        segment_ids=batch["segment_ids"][row, :length].tolist(),
+        masked_lm_positions=batch["masked_lm_positions"][row, :count].tolist(),
+        masked_lm_labels=names(batch["masked_lm_ids"][row, :count]),
+        is_random_next=bool(batch["next_sentence_labels"][row, 0]),
+        token_boundary=batch["token_boundary"][row, :length].tolist(),
+    ))

@@ -1,0 +1,123 @@
+"""One label or one number for a text or a pair of texts.
+
+Legend: B batch, L sequence, C outputs of the classifier (1 for regression).
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from albert import features, files
+from albert.config import AlbertConfig
+from albert.metrics import glue as metrics
+from albert.modeling import AlbertForSequenceClassification, cross_entropy
+from albert.records import FeatureSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationTask:
+    """Cross entropy over C labels, or the squared error of one number, unscaled."""
+
+    name: str
+    max_seq_length: int  # L
+    num_labels: int  # C
+    is_regression: bool
+    metric: str  # key in metrics.glue.SCORERS
+    best_metric: str
+    classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
+
+    def feature_spec(self) -> FeatureSpec:
+        return features.classification_spec(self.max_seq_length, self.is_regression)
+
+    def build_model(self, config: AlbertConfig) -> keras.Model:
+        return AlbertForSequenceClassification(config, self.num_labels, self.classifier_dropout)
+
+    def loss_weights(self, batch):
+        return {"loss": tf.reduce_sum(_real(batch))}
+
+    def loss_sums(self, batch, outputs):
+        return {"loss": tf.reduce_sum(self._example_loss(batch, outputs) * _real(batch))}
+
+    def statistics(self, batch, outputs):
+        real = _real(batch)
+        weight = tf.reduce_sum(real)
+        loss = tf.reduce_sum(self._example_loss(batch, outputs) * real)
+        if self.is_regression:
+            return {"eval_loss": (loss, weight)}
+        guesses = tf.argmax(outputs["logits"], axis=-1, output_type=tf.int32)
+        hits = tf.cast(guesses == batch["label_ids"], tf.float32)
+        return {"eval_loss": (loss, weight), "eval_accuracy": (tf.reduce_sum(hits * real), weight)}
+
+    def predictions(self, batch, outputs):
+        return {
+            "logits": tf.cast(outputs["logits"], tf.float32),
+            "probabilities": self.probabilities(outputs["logits"]),
+            "label_ids": batch["label_ids"],
+            "is_real_example": batch["is_real_example"],
+        }
+
+    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        real = predictions["is_real_example"] > 0
+        labels, logits = predictions["label_ids"][real], predictions["logits"][real]
+        return metrics.SCORERS[self.metric](labels, logits)
+
+    def probabilities(self, logits: tf.Tensor) -> tf.Tensor:
+        """Returns [B, C] in float32; of a regression the value itself, as in the original."""
+        logits = tf.cast(logits, tf.float32)
+        return logits if self.is_regression else tf.nn.softmax(logits, axis=-1)
+
+    def _example_loss(self, batch, outputs) -> tf.Tensor:  # [B]
+        if self.is_regression:
+            values = tf.cast(outputs["logits"], tf.float32)[:, 0]
+            return tf.square(values - batch["label_ids"])
+        return cross_entropy(outputs["logits"], batch["label_ids"])
+
+
+def _real(batch) -> tf.Tensor:
+    return tf.cast(batch["is_real_example"], tf.float32)  # [B]
+
+
+class ServingModule(tf.Module):
+    """A classifier that takes serialized tf.Example strings [B], as the original exported it.
+
+    Outputs: `probabilities` [B, C], `predictions` [B] (label ids, or values of a
+    regression) and, if a threshold is given, `threshold` (a scalar constant).
+    """
+
+    def __init__(self, task: ClassificationTask, model: keras.Model, threshold: float = math.nan):
+        super().__init__()
+        self._task = task
+        self._model = model
+        self._threshold = threshold
+        # Keras 3 variables are not found by tf.Module by themselves.
+        self.model_variables = [weight.value for weight in model.weights]
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def serve(self, examples):
+        spec = {
+            name: tf.io.FixedLenFeature([self._task.max_seq_length], tf.int64)
+            for name in ("input_ids", "input_mask", "segment_ids")
+        }
+        parsed = tf.io.parse_example(examples, spec)
+        batch = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
+        logits = self._model(batch, training=False)["logits"]
+        is_value = self._task.is_regression
+        guesses = logits[:, 0] if is_value else tf.argmax(logits, -1, output_type=tf.int32)
+        outputs = {"probabilities": self._task.probabilities(logits), "predictions": guesses}
+        if not math.isnan(self._threshold):
+            outputs["threshold"] = tf.constant(self._threshold, tf.float32)
+        return outputs
+
+
+def export(
+    task: ClassificationTask, model: keras.Model, directory: str, threshold: float = math.nan
+) -> None:
+    """Publishes `model` as a SavedModel whose default signature is `ServingModule.serve`."""
+    module = ServingModule(task, model, threshold)
+    with files.atomic_dir(directory) as temporary:
+        tf.saved_model.save(module, temporary, {"serving_default": module.serve})

@@ -1,0 +1,361 @@
+"""The GLUE tasks: where their files are, what the columns mean, how they are scored.
+
+No TensorFlow. What is trained on them is `classification.ClassificationTask`.
+"""
+
+import dataclasses
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from albert import features, files
+from albert.errors import DataError, FlagError
+
+if TYPE_CHECKING:
+    from albert.tokenization import FullTokenizer
+
+log = logging.getLogger("albert")
+
+LAST = -1  # the last column of a row, however many there are
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The layout of one file; columns count from 0."""
+
+    file: str
+    text_a: int
+    text_b: int | None = None
+    label: int | None = None  # None: the file has no labels
+    guid: int | None = 0  # None: "<split>-<row>", the header being row 0
+    has_header: bool = True
+    skips_short_rows: bool = False
+
+    @property
+    def min_columns(self) -> int:
+        """Columns that a row must have; a LAST label comes after all the others."""
+        columns = [c for c in (self.text_a, self.text_b, self.label, self.guid) if c is not None]
+        return max(columns) + 1 + (self.label == LAST)
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+    """One row of the table below."""
+
+    name: str
+    directory: str  # under --data_dir
+    labels: tuple[str, ...]  # in the order of their ids; empty for regression
+    metric: str  # key in metrics.glue.SCORERS
+    train: Split | None
+    dev: Split | None
+    test: Split
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.labels
+
+    @property
+    def best_metric(self) -> str:
+        """Key of the results that picks the best checkpoint, as in the original."""
+        special = {"matthews": "matthew_corr", "regression": "pearson"}
+        return special.get(self.metric, "eval_accuracy")
+
+    @property
+    def num_labels(self) -> int:
+        """Outputs of the classifier."""
+        return len(self.labels) or 1
+
+    def split(self, name: str) -> Split:
+        """Returns the layout of train, dev or test.
+
+        Raises:
+          FlagError: the task has no such file.
+        """
+        split = getattr(self, name)
+        if split is None:
+            flag = {"train": "do_train", "dev": "do_eval"}[name]
+            raise FlagError(
+                f"--{flag}: task {self.name} has no {name} file; train with another task and "
+                f"give its --checkpoint to --do_predict"
+            )
+        return split
+
+    def path(self, data_dir: str, name: str) -> str:
+        """Returns the file of train, dev or test.
+
+        Raises:
+          DataError: it is not there.
+        """
+        path = os.path.join(data_dir, self.directory, self.split(name).file)
+        if not os.path.isfile(path):
+            raise DataError(
+                f"no such file: {path}; --data_dir must hold the folder {self.directory}"
+            )
+        return path
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """One row of a task file, as it stands there."""
+
+    guid: str
+    text_a: str
+    text_b: str | None
+    label: str | float  # of a file without labels: the task's first label, or 0.0
+
+
+def _same(pattern: str, **columns) -> tuple[Split, Split]:
+    return Split(pattern.format("train"), **columns), Split(pattern.format("dev"), **columns)
+
+
+def _pair_task(name: str, labels: Sequence[str]) -> GlueTask:
+    """The commonest layout: index, two texts, label in the last column."""
+    train, dev = _same("{}.tsv", text_a=1, text_b=2, label=LAST)
+    test = Split("test.tsv", text_a=1, text_b=2)
+    folder = name.upper()
+    return GlueTask(name, folder, tuple(labels), "accuracy", train, dev, test)
+
+
+def _mnli(name: str, kind: str) -> GlueTask:
+    columns = {"text_a": 8, "text_b": 9}
+    return GlueTask(
+        name, "MNLI", _NLI_LABELS, "accuracy",
+        Split("train.tsv", label=LAST, **columns),
+        Split(f"dev_{kind}.tsv", label=LAST, **columns),
+        Split(f"test_{kind}.tsv", **columns),
+    )
+
+
+_NLI_LABELS = ("contradiction", "entailment", "neutral")
+_ENTAILMENT = ("entailment", "not_entailment")
+_BINARY = ("0", "1")
+
+COLA = GlueTask(
+    "cola", "CoLA", _BINARY, "matthews",
+    *_same("{}.tsv", text_a=3, label=1, guid=None, has_header=False),
+    Split("test.tsv", text_a=1),
+)
+MNLI = _mnli("mnli", "matched")
+MISMNLI = _mnli("mismnli", "mismatched")
+MRPC = GlueTask(
+    "mrpc", "MRPC", _BINARY, "accuracy_and_f1",
+    *_same("{}.tsv", text_a=3, text_b=4, label=0, guid=None),
+    Split("test.tsv", text_a=3, text_b=4),
+)
+QNLI = _pair_task("qnli", _ENTAILMENT)
+# The real train file has a few rows with a line break inside a question.
+QQP = GlueTask(
+    "qqp", "QQP", _BINARY, "accuracy_and_f1",
+    *_same("{}.tsv", text_a=3, text_b=4, label=5, skips_short_rows=True),
+    Split("test.tsv", text_a=1, text_b=2),
+)
+RTE = _pair_task("rte", _ENTAILMENT)
+SST_2 = GlueTask(
+    "sst-2", "SST-2", _BINARY, "accuracy",
+    *_same("{}.tsv", text_a=0, label=1, guid=None),
+    Split("test.tsv", text_a=1),
+)
+STS_B = GlueTask(
+    "sts-b", "STS-B", (), "regression",
+    *_same("{}.tsv", text_a=7, text_b=8, label=LAST),
+    Split("test.tsv", text_a=7, text_b=8),
+)
+WNLI = _pair_task("wnli", _BINARY)
+AX = GlueTask(
+    "ax", "diagnostic", _NLI_LABELS, "accuracy", None, None,
+    Split("diagnostic.tsv", text_a=1, text_b=2),
+)
+
+
+def read_examples(
+    task: GlueTask, data_dir: str, split: str, normalize: Callable[[str], str] = str
+) -> list[Example]:
+    """Returns the examples of train, dev or test.
+
+    `normalize` is applied to a label before it is looked up: as the original,
+    which cleans labels like texts, so that a lower-casing model accepts
+    `Entailment`.
+
+    Raises:
+      DataError: no such file, no examples, too few columns, unknown label (file:line).
+    """
+    layout, path = task.split(split), task.path(data_dir, split)
+    examples, num_skipped = [], 0
+    for line, columns in read_tsv(path):
+        if layout.has_header and line == 1:
+            _check_header(task, layout, path, columns)
+            continue
+        if len(columns) < layout.min_columns:
+            if layout.skips_short_rows:
+                num_skipped += 1
+                continue
+            raise DataError(
+                f"{path}:{line}: expected at least {layout.min_columns} tab-separated columns, "
+                f"got {len(columns)}; is this the {task.directory} file of GLUE?"
+            )
+        examples.append(_example(task, layout, split, path, line, columns, normalize))
+    if num_skipped:
+        log.warning("%s: skipped %s rows with too few columns", path, f"{num_skipped:,}")
+    if not examples:
+        raise DataError(f"{path}: no examples in it")
+    return examples
+
+
+def feature_rows(
+    task: GlueTask, examples: Sequence[Example], tokenizer: "FullTokenizer", max_seq_length: int
+) -> Iterator[dict[str, Any]]:
+    """Yields each example's record: the packed row, its label's id (or value), is_real_example."""
+    ids = {label: i for i, label in enumerate(task.labels)}
+    texts = [(example.text_a, example.text_b) for example in examples]
+    rows = features.encode_texts(tokenizer, texts, max_seq_length)
+    for example, row in zip(examples, rows, strict=True):
+        label = example.label if task.is_regression else ids[example.label]
+        yield {**row.as_dict(), "label_ids": label, "is_real_example": 1}
+
+
+def feature_file(
+    task: GlueTask,
+    data_dir: str,
+    split: str,
+    tokenizer: "FullTokenizer",
+    max_seq_length: int,
+    cache_dir: str,
+) -> str:
+    """Returns the record file of train, dev or test, made unless a current one is in `cache_dir`.
+
+    Raises:
+      DataError: see `read_examples`.
+    """
+    spec = features.classification_spec(max_seq_length, task.is_regression)
+
+    def rows():
+        examples = read_examples(task, data_dir, split, tokenizer.preprocess)
+        log.info("%s: %s examples", task.path(data_dir, split), f"{len(examples):,}")
+        yield from feature_rows(task, examples, tokenizer, max_seq_length)
+
+    depends_on = {
+        "task": dataclasses.asdict(task),
+        "split": split,
+        "file": files.sha256(task.path(data_dir, split)),
+        "tokenizer": tokenizer.sha256,
+        "max_seq_length": max_seq_length,
+    }
+    # The names that the original gave its caches, plus a key.
+    name = {"train": "train", "dev": "eval", "test": "predict"}[split]
+    return features.cached_records(cache_dir, f"{task.name}_{name}", rows(), spec, depends_on)
+
+
+def write_predictions(
+    task: GlueTask,
+    examples: Sequence[Example],
+    predictions: Mapping[str, np.ndarray],
+    directory: str,
+) -> list[str]:
+    """Publishes `test_results.tsv` and `submit_results.tsv` and returns their paths.
+
+    The first has a line of tab-separated probabilities for each row (for
+    regression the value), the second a header and each row's index and label.
+    """
+    probabilities = predictions["probabilities"]
+    if len(probabilities) != len(examples):
+        raise ValueError(f"{len(probabilities)} predictions for {len(examples)} examples")
+    results = os.path.join(directory, "test_results.tsv")
+    with files.atomic_write(results) as stream:
+        stream.writelines("\t".join(map(str, row)) + "\n" for row in probabilities)
+    submit = os.path.join(directory, "submit_results.tsv")
+    with files.atomic_write(submit) as stream:
+        stream.write("index\tprediction\n")
+        for example, row in zip(examples, probabilities, strict=True):
+            answer = str(row[0]) if task.is_regression else task.labels[int(np.argmax(row))]
+            stream.write(f"{example.guid}\t{answer}\n")
+    return [results, submit]
+
+
+def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line number from 1, columns) of a tab-separated file, empty last lines left out.
+
+    Quotes mean nothing in GLUE files: a reader that honours them swallows the
+    lines after a stray one. Only a line feed ends a line; other separators
+    (U+2028, form feed) are text. Bytes that are not UTF-8 become U+FFFD, with
+    one warning that counts the lines.
+
+    Raises:
+      DataError: the file is empty.
+    """
+    num_bad, num_lines, num_empty = 0, 0, 0
+    with open(path, "rb") as stream:
+        for num_lines, raw in enumerate(stream, start=1):
+            if num_lines == 1:
+                raw = raw.removeprefix(b"\xef\xbb\xbf")
+            raw = raw.rstrip(b"\r\n")
+            if not raw:
+                num_empty += 1
+                continue
+            # Empty lines that something follows are rows of one empty column.
+            for line in range(num_lines - num_empty, num_lines):
+                yield line, [""]
+            num_empty = 0
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError:
+                text = raw.decode("utf-8", errors="replace")
+                num_bad += 1
+            yield num_lines, text.split("\t")
+    if num_bad:
+        log.warning(
+            "%s: %s of %s lines had invalid UTF-8, replaced by U+FFFD",
+            path, f"{num_bad:,}", f"{num_lines:,}",
+        )
+    if num_lines == num_empty:
+        raise DataError(f"{path}: the file is empty")
+
+
+def _example(task, layout, split, path, line, columns, normalize) -> Example:
+    label: str | float = 0.0 if task.is_regression else task.labels[0]
+    if layout.label is not None:
+        label = _label(task, columns[layout.label], f"{path}:{line}", normalize)
+    return Example(
+        guid=f"{split}-{line - 1}" if layout.guid is None else columns[layout.guid],
+        text_a=columns[layout.text_a],
+        text_b=None if layout.text_b is None else columns[layout.text_b],
+        label=label,
+    )
+
+
+def _label(task: GlueTask, text: str, place: str, normalize) -> str | float:
+    if task.is_regression:
+        value = _number(text)
+        if value is None:
+            raise DataError(f"{place}: label {text!r} is not a number")
+        return value
+    label = normalize(text)
+    if label not in task.labels:
+        raise DataError(f"{place}: label {text!r} is not one of {', '.join(task.labels)}")
+    return label
+
+
+def _number(text: str) -> float | None:
+    """Returns a finite number, else None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _check_header(task: GlueTask, layout: Split, path: str, columns: list[str]) -> None:
+    """Refuses a file whose first line is already data, which would be lost silently."""
+    if len(columns) < layout.min_columns:
+        return  # the rows below tell what is wrong
+    if layout.label is not None:
+        text = columns[layout.label]
+        is_data = _number(text) is not None if task.is_regression else text in task.labels
+    else:
+        is_data = layout.guid is not None and columns[layout.guid].isdecimal()
+    if is_data:
+        start = columns[0][:40]
+        raise DataError(f"{path}:1: a header line is expected, this is data: {start!r} ...")

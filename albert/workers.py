@@ -1,0 +1,100 @@
+"""A pool of processes that ends with its owner, and whose results come in order."""
+
+import collections
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from albert.errors import Preempted, UserError
+
+
+def available_cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Workers:
+    """Runs functions of a module in `count` processes; with one, in this process."""
+
+    def __init__(self, count: int, before_exit: Callable[[], None]):
+        """`before_exit` runs when the block is left, before waiting for tasks under way."""
+        self.count = count
+        self._before_exit = before_exit
+        self._pool: ProcessPoolExecutor | None = None
+        if count > 1:
+            # Not forked: the owner may have imported TensorFlow, whose threads
+            # do not survive a fork. A fresh process costs a few tenths of a second.
+            self._pool = ProcessPoolExecutor(
+                count, multiprocessing.get_context("spawn"), _follow, (os.getpid(),)
+            )
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._before_exit()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def map(self, function: Callable, tasks: Iterable[tuple]) -> Iterator[Any]:
+        """Yields function(*task) in the order of the tasks, which are taken as needed.
+
+        Raises:
+          UserError: a process died (most often for want of memory).
+        """
+        if self._pool is None:
+            for task in tasks:
+                yield function(*task)
+            return
+        waiting: collections.deque = collections.deque()
+        try:
+            for task in tasks:
+                waiting.append(self._pool.submit(function, *task))
+                if len(waiting) > 2 * self.count:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a worker process died, perhaps for want of memory: try a smaller --num_processes"
+            ) from error
+
+
+def _follow(owner: int) -> None:
+    """Makes this process end when its owner does, and leave Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == owner:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def preemptible(message: str) -> Iterator[None]:
+    """Turns the first SIGINT or SIGTERM into `Preempted`, so that clean-up happens."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kinds = (signal.SIGINT, signal.SIGTERM)
+
+    def stop(number: int, _) -> None:
+        for kind in kinds:
+            signal.signal(kind, signal.SIG_IGN)
+        raise Preempted(f"stopped by {signal.Signals(number).name}: {message}", number)
+
+    before = {kind: signal.signal(kind, stop) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

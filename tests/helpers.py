@@ -1,0 +1,84 @@
+"""What several tests need: tiny records, a tiny config, and commands as real processes."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+
+from albert import records
+from albert.tasks.pretraining import PretrainingTask
+
+REPO = pathlib.Path(__file__).resolve().parents[1]
+LENGTH, PREDICTIONS, VOCAB = 12, 3, 40
+SIZES = {
+    "vocab_size": VOCAB, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 16,
+    "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+}
+
+
+def write_config(folder: pathlib.Path, **changes) -> str:
+    path = folder / "albert_config.json"
+    path.write_text(json.dumps(SIZES | changes))
+    return str(path)
+
+
+def pretraining_rows(count: int, seed: int = 0):
+    """Random but learnable records: the masked token is that of the first position."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        token, length = int(rng.integers(5, VOCAB)), int(rng.integers(8, LENGTH + 1))
+        ids = np.zeros(LENGTH, int)
+        ids[:length] = token
+        ids[0], ids[length // 2], ids[length - 1] = 2, 3, 3
+        ids[2] = 4
+        yield {
+            "input_ids": ids,
+            "input_mask": (np.arange(LENGTH) < length).astype(int),
+            "segment_ids": ((np.arange(LENGTH) > length // 2) & (np.arange(LENGTH) < length)) * 1,
+            "masked_lm_positions": np.array([2, 0, 0]),
+            "masked_lm_ids": np.array([token, 0, 0]),
+            "masked_lm_weights": np.array([1.0, 0.0, 0.0], "float32"),
+            "next_sentence_labels": np.array([token % 2]),
+        }
+
+
+def write_pretraining_records(path: pathlib.Path, count: int = 40, seed: int = 0) -> str:
+    spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
+    records.write_records(str(path), pretraining_rows(count, seed), spec, {"vocab_size": VOCAB})
+    return str(path)
+
+
+def start(module: str, *arguments: str, **options) -> subprocess.Popen:
+    """Starts `python -m module` with the repository on its path."""
+    environment = os.environ | {"PYTHONPATH": str(REPO)} | options.pop("env", {})
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+    )
+
+
+def run(module: str, *arguments: str, **options) -> subprocess.CompletedProcess:
+    """Runs `python -m module` to its end."""
+    process = start(module, *arguments, **options)
+    out, err = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def metrics(folder: pathlib.Path) -> list[dict]:
+    """Returns metrics.jsonl without what depends on the clock."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines
+    ]
+
+
+def assert_one_clear_line(stderr: str) -> str:
+    """Checks that a failed command said one line and no traceback; returns the line."""
+    lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, stderr
+    assert "Traceback" not in stderr
+    return lines[0]

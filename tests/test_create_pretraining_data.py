@@ -1,0 +1,574 @@
+"""Records from text: the original's statistics, the same bytes always, nothing half-done."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from albert import create_pretraining_data as command
+from albert import documents, flags, records
+from albert.errors import DataError, FlagError, UserError
+from albert.masking import MaskingSettings
+from albert.pretraining_buckets import Recipe, TrainingInstance, child_seed
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+NUM_WORDS = 200
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """A folder with a vocabulary w0..w199 and 40 documents; document i has only words wi."""
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join([*SPECIALS, *(f"w{i}" for i in range(NUM_WORDS))]) + "\n"
+    )
+    write_corpus(tmp_path / "corpus.txt", range(40))
+    return tmp_path
+
+
+def write_corpus(path, numbers, lines=8):
+    texts = ["\n".join([f"w{i} " * (3 + (i + n) % 7) for n in range(lines)]) for i in numbers]
+    path.write_text("\n\n".join(texts) + "\n")
+
+
+def run(folder, **changes):
+    """Runs the command in this process; returns its flags."""
+    values = dict(
+        input_file=folder / "corpus.txt", output_file=folder / "out.tfrecord",
+        vocab_file=folder / "vocab.txt", max_seq_length=32, max_predictions_per_seq=5,
+        dupe_factor=3, num_processes=1,
+    ) | changes
+    argv = ["command", *(f"--{k}={v}" for k, v in values.items() if v is not None)]
+    parsed = flags.parse(command.define_flags, argv)
+    command.main(parsed)
+    return parsed
+
+
+def read(path, length=32, predictions=5):
+    """Returns the features of a record file, [N, length] each."""
+    import tensorflow as tf
+
+    recipe = Recipe(
+        documents.PairSettings(length), MaskingSettings(predictions), None, None, True, 0
+    )
+    payloads = list(records.read_records(str(path)))
+    parsed = tf.io.parse_example(payloads, recipe.feature_spec().parse_spec())
+    return {name: value.numpy() for name, value in parsed.items()}
+
+
+def leavings(folder):
+    """What there is beside the fixture's two files."""
+    return sorted(set(os.listdir(folder)) - {"vocab.txt", "corpus.txt"})
+
+
+def words_in(features):
+    return set(np.unique(features["input_ids"])) - set(range(len(SPECIALS)))
+
+
+# --- Reproducible, whole, complete ---
+
+
+def test_the_same_bytes_with_one_and_two_processes(tiny, monkeypatch):
+    monkeypatch.setattr(command, "_BLOCK_CHARACTERS", 1500)  # several blocks
+    contents = []
+    for processes in (1, 2):
+        changes = dict(held_out_fraction=0.2, eval_output_file=tiny / "eval.tfrecord")
+        outputs = f"{tiny}/out-0.tfrecord,{tiny}/out-1.tfrecord"
+        run(tiny, output_file=outputs, num_processes=processes, **changes)
+        names = leavings(tiny)
+        assert len(names) == 6  # three files, three manifests
+        contents.append({name: (tiny / name).read_bytes() for name in names})
+    assert contents[0] == contents[1]
+
+
+def test_another_seed_gives_other_records(tiny):
+    run(tiny)
+    before = (tiny / "out.tfrecord").read_bytes()
+    run(tiny)
+    assert (tiny / "out.tfrecord").read_bytes() == before
+    run(tiny, random_seed=1)
+    assert (tiny / "out.tfrecord").read_bytes() != before
+
+
+@pytest.mark.parametrize("fraction,want", [(0.1, 4), (0.25, 10), (0.3, 12)])
+def test_whole_documents_are_held_out(tiny, fraction, want):
+    changes = dict(masked_lm_prob=0, max_predictions_per_seq=5)
+    run(tiny, held_out_fraction=fraction, eval_output_file=tiny / "eval.tfrecord", **changes)
+    train = words_in(read(tiny / "out.tfrecord"))
+    held_out = words_in(read(tiny / "eval.tfrecord"))
+    assert not train & held_out
+    assert len(held_out) == want and len(train | held_out) == 40
+
+
+def test_held_out_documents_are_at_least_one_where_there_are_enough():
+    for seed in range(50):
+        held_out = documents.HeldOut(0.1, seed)
+        assert sum(map(held_out, range(10))) == 1 and sum(map(held_out, range(1000))) == 100
+
+
+def test_nothing_held_out_or_nothing_left_is_refused(tiny):
+    write_corpus(tiny / "corpus.txt", [1, 2])
+    eval_file = dict(eval_output_file=tiny / "eval.tfrecord")
+    seeds = [s for s in range(99) if not any(map(held_out_by(s, 0.01), range(2)))]
+    with pytest.raises(DataError, match="nothing is held out of 2 documents"):
+        run(tiny, held_out_fraction=0.01, random_seed=seeds[0], **eval_file)
+    seeds = [s for s in range(99) if all(map(held_out_by(s, 0.99), range(2)))]
+    with pytest.raises(DataError, match="nothing is left to train on of 2 documents"):
+        run(tiny, held_out_fraction=0.99, random_seed=seeds[0], **eval_file)
+    assert leavings(tiny) == []
+
+
+def held_out_by(seed, fraction):
+    return documents.HeldOut(fraction, child_seed(seed, "held out"))
+
+
+def test_instances_are_spread_evenly_and_shuffled_over_the_files(tiny):
+    outputs = [tiny / f"out-{i}.tfrecord" for i in range(3)]
+    run(tiny, output_file=",".join(map(str, outputs)))
+    counts = [records.count_records(str(path)) for path in outputs]
+    assert max(counts) - min(counts) <= 3 and min(counts) > 10
+    first = read(outputs[0])["input_ids"][:, 1]
+    assert (np.diff(first) < 0).sum() > len(first) / 4  # not in the order of the corpus
+    manifest = records.read_manifest(str(outputs[1]))
+    assert manifest["info"]["shards"] == [path.name for path in outputs]
+    assert manifest["records"] == counts[1] and manifest["info"]["vocab_size"] == 205
+    assert manifest["info"]["flags"]["dupe_factor"] == 3
+
+
+def test_files_that_would_be_empty_are_refused(tiny):
+    write_corpus(tiny / "corpus.txt", [1], lines=2)
+    outputs = ",".join(str(tiny / f"out-{i}.tfrecord") for i in range(30))
+    with pytest.raises(DataError, match=r"would be empty: \d+ instances for 30 files"):
+        run(tiny, output_file=outputs)
+    assert leavings(tiny) == []
+
+
+def test_a_failure_keeps_the_previous_records(tiny, monkeypatch):
+    run(tiny)
+    before = {name: (tiny / name).read_bytes() for name in leavings(tiny)}
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(command.shutil, "copyfileobj", full)
+    with pytest.raises(UserError, match="cannot write .*No space left on device"):
+        run(tiny, random_seed=2)
+    assert {name: (tiny / name).read_bytes() for name in leavings(tiny)} == before
+
+
+# --- As a process ---
+
+
+def spawn(folder, *more, **kwargs):
+    argv = [
+        sys.executable, "-m", "albert.create_pretraining_data",
+        f"--input_file={folder}/corpus.txt", f"--output_file={folder}/out.tfrecord",
+        f"--vocab_file={folder}/vocab.txt", "--max_seq_length=32", *more,
+    ]
+    root = os.path.dirname(os.path.dirname(os.path.abspath(command.__file__)))
+    return subprocess.Popen(argv, cwd=root, stderr=subprocess.PIPE, text=True, **kwargs)
+
+
+def wait_for_work(folder, process):
+    deadline = time.monotonic() + 30
+    while not any(".work.tmp-" in name for name in os.listdir(folder)):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.5)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_terminated_run_leaves_nothing(tiny, processes):
+    process = spawn(tiny, "--dupe_factor=100000", f"--num_processes={processes}")
+    wait_for_work(tiny, process)
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 143, log
+    assert "stopped by SIGTERM" in log
+    assert leavings(tiny) == []
+
+
+def test_a_killed_run_publishes_nothing_and_the_next_one_tidies_up(tiny):
+    process = spawn(tiny, "--dupe_factor=100000", "--num_processes=2")
+    wait_for_work(tiny, process)
+    process.kill()
+    process.communicate(timeout=60)
+    assert leavings(tiny) and all(".work.tmp-" in name for name in leavings(tiny))
+    run(tiny)
+    assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_full_disk_is_exit_2_and_leaves_nothing(tiny, processes):
+    import resource
+
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    more = ("--dupe_factor=300", f"--num_processes={processes}")
+    process = spawn(tiny, *more, preexec_fn=small_files)
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 2 and "cannot write" in log, log
+    assert leavings(tiny) == []
+
+
+def test_help_and_bad_flags_answer_at_once(tiny):
+    for flag, code in (("--help", 0), ("--ngrams=3", 2)):
+        start = time.monotonic()
+        process = spawn(tiny, flag, stdout=subprocess.DEVNULL)
+        process.communicate(timeout=60)
+        assert process.returncode == code and time.monotonic() - start < 2
+
+
+def test_the_command_never_imports_tensorflow(tiny):
+    code = (
+        "import sys; from albert import create_pretraining_data as c\n"
+        "try: c.cli(sys.argv)\n"
+        "except SystemExit as e: assert not e.code\n"
+        "assert 'tensorflow' not in sys.modules\n"
+    )
+    argv = [f"--input_file={tiny}/corpus.txt", f"--output_file={tiny}/out.tfrecord",
+            f"--vocab_file={tiny}/vocab.txt", "--max_seq_length=32", "--dupe_factor=1"]
+    root = os.path.dirname(os.path.dirname(os.path.abspath(command.__file__)))
+    done = subprocess.run([sys.executable, "-c", code, *argv], cwd=root, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert b"Wrote " in done.stderr and b" total instances" in done.stderr
+
+
+# --- Input that is not as it should be ---
+
+
+@pytest.fixture
+def warnings(caplog, monkeypatch):
+    monkeypatch.setattr(command.log, "propagate", True)
+    return caplog
+
+
+def test_invalid_utf8_is_read_on_and_counted(tiny, warnings):
+    with open(tiny / "corpus.txt", "ab") as stream:
+        stream.write(b"\nw1 \xff\xfe w1\nw1 w2 \xe2\x28\xa1\nw3\n")
+    run(tiny)
+    lines = (tiny / "corpus.txt").read_bytes().count(b"\n")
+    assert f"2 of {lines} lines had invalid UTF-8" in warnings.text
+
+
+def test_one_document_is_warned_about(tiny, warnings):
+    (tiny / "corpus.txt").write_text("w1 w2 w3\n" * 50)
+    run(tiny)
+    assert "the text is one document (no blank line in it)" in warnings.text
+
+
+@pytest.mark.parametrize("text,message", [
+    ("", "nothing but empty files"), ("\n \n\t\r\n", "no documents, only blank lines"),
+])
+def test_empty_input_is_refused(tiny, text, message):
+    (tiny / "corpus.txt").write_text(text)
+    with pytest.raises(DataError, match=message):
+        run(tiny)
+    assert leavings(tiny) == []
+
+
+def test_missing_input_is_named(tiny):
+    with pytest.raises(DataError, match="--input_file: no file matches .*absent"):
+        run(tiny, input_file=tiny / "absent*.txt")
+
+
+def test_all_bad_numbers_are_in_one_message(tiny):
+    with pytest.raises(FlagError) as caught:
+        run(tiny, max_seq_length=4, max_predictions_per_seq=0, dupe_factor=0, ngram=0,
+            num_processes=0, masked_lm_prob=1.5)
+    for name in ("max_seq_length=4", "max_predictions_per_seq=0", "dupe_factor=0", "ngram=0",
+                 "num_processes=0", "masked_lm_prob=1.5"):
+        assert f"--{name} must be" in str(caught.value)
+
+
+def test_outputs_that_collide_are_refused(tiny):
+    for changes in (
+        dict(output_file=tiny / "corpus.txt"),
+        dict(output_file=f"{tiny}/a,{tiny}/a"),
+        dict(held_out_fraction=0.1, eval_output_file=tiny / "out.tfrecord"),
+    ):
+        with pytest.raises(FlagError, match="given twice"):
+            run(tiny, **changes)
+    with pytest.raises(FlagError, match="go together"):
+        run(tiny, held_out_fraction=0.1)
+
+
+def test_a_vocabulary_without_specials_is_refused(tiny):
+    (tiny / "vocab.txt").write_text("[PAD]\nw1\n")
+    with pytest.raises(DataError, match=r"no \[CLS\], \[SEP\], \[MASK\]"):
+        run(tiny)
+
+
+def read_all(paths, **kwargs):
+    counts = documents.ReadingCounts()
+    found = documents.read_documents([str(p) for p in paths], str.strip, counts, **kwargs)
+    return list(found), counts
+
+
+def test_only_a_newline_ends_a_line(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("\ufeffa\u2028b\x85c\x0bd\r\n\r\ne".encode())
+    found, counts = read_all([path])
+    assert found == [["a\u2028b\x85c\x0bd"], ["e"]]
+    assert (counts.lines, counts.documents) == (3, 2)
+
+
+def test_a_file_continues_the_last_document_unless_told_otherwise(tmp_path):
+    for name, text in (("a", "1\n\n2\n"), ("b", "3\n")):
+        (tmp_path / name).write_text(text)
+    paths = [tmp_path / "a", tmp_path / "b"]
+    assert read_all(paths)[0] == [["1"], ["2", "3"]]
+    assert read_all(paths, break_between_files=True)[0] == [["1"], ["2"], ["3"]]
+
+
+def test_a_line_that_cleaning_empties_is_a_document_border(tmp_path):
+    from albert.tokenization import preprocess_text
+
+    (tmp_path / "a").write_text("x\n\u0301\u0302\ny\n\u0301z\n")
+    counts = documents.ReadingCounts()
+    found = list(documents.read_documents([str(tmp_path / "a")], preprocess_text, counts))
+    assert found == [["x"], ["y", "\u0301z"]]
+
+
+@pytest.mark.parametrize("text", ["ab cd " * 100, "é" * 300, "a" * 512])
+def test_very_long_lines_are_cut_without_loss(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(documents, "_LONGEST_LINE", 64)
+    (tmp_path / "a").write_text(text + "\nend\n\nnext\n", encoding="utf-8")
+    found, counts = read_all([tmp_path / "a"])
+    assert len(found) == 2 and found[0][-1] == "end" and found[1] == ["next"]
+    assert "".join(found[0][:-1]).replace(" ", "") == text.replace(" ", "")
+    assert counts.bad_utf8_lines == 0 and counts.cuts >= len(text.encode()) // 64 - 1
+
+
+def test_blocks_have_two_documents_wherever_there_are_two():
+    def sizes(lengths, size):
+        blocks = documents.cut_blocks([["x" * n] for n in lengths], size)
+        return [len(block) for block in blocks]
+
+    assert sizes([5] * 7, 10) == [2, 2, 3]
+    assert sizes([100, 1, 100, 100], 10) == [2, 2]
+    assert sizes([100], 10) == [1] and sizes([], 10) == []
+    assert sizes([1] * 5, 100) == [5]
+
+
+# --- Pairs ---
+
+
+def make_block(lengths):
+    """A block whose token at place p is p; lengths: documents of segments of tokens."""
+    segments, borders = [0], [0]
+    for document in lengths:
+        for length in document:
+            segments.append(segments[-1] + length)
+        borders.append(len(segments) - 1)
+    return documents.Block(np.arange(segments[-1], dtype=np.int32), segments, borders)
+
+
+def all_pairs(block, seed=0, **settings):
+    import random
+
+    return documents.create_pairs(block, documents.PairSettings(**settings), random.Random(seed))
+
+
+def test_pairs_cover_each_document_in_order():
+    rng = np.random.default_rng(0)
+    block = make_block([rng.integers(1, 9, 50).tolist() for _ in range(4)])
+    for seed in range(20):
+        pairs = all_pairs(block, seed, max_seq_length=32, short_seq_prob=0.3)
+        seen = np.zeros(len(block.ids), int)
+        for a0, a1, b0, b1, label in pairs:
+            assert a0 < a1 and b0 < b1
+            if label == 0:
+                assert a1 == b0
+            swapped = label == 1 and b1 == a0
+            for first, last in [(a0, a1)] + [(b0, b1)] * (label == 0 or swapped):
+                seen[first:last] += 1
+        assert (seen == 1).all()
+
+
+def test_random_documents_are_others_and_unused_text_comes_again():
+    block = make_block([[4] * 30 for _ in range(6)])
+    pairs = all_pairs(block, max_seq_length=32, random_next_sentence=True)
+    document = lambda at: at // 120  # noqa: E731
+    labels = [p[4] for p in pairs]
+    assert 0.3 < np.mean(labels) < 0.7
+    for a0, a1, b0, b1, label in pairs:
+        assert (document(a0) != document(b0)) == bool(label)
+        assert label == 1 or a1 == b0
+    covered = np.zeros(len(block.ids), bool)
+    for a0, a1, b0, b1, label in pairs:
+        covered[a0:a1] = True
+        covered[b0:b1] |= label == 0
+    assert covered.all()
+
+
+def test_a_lone_segment_meets_another_document_unless_strict():
+    block = make_block([[50], [50] * 5, [50]])
+    pairs = all_pairs(block, max_seq_length=32)
+    assert {p[4] for p in pairs} == {1} and len(pairs) == 7
+    strict = all_pairs(block, max_seq_length=32, strict_sentence_order=True)
+    assert len(strict) == 2
+    for a0, a1, b0, b1, label in strict:
+        assert (b0, b1) == (a1, a1 + 50) if label == 0 else (a0, a1) == (b1, b1 + 50)
+
+
+def test_one_document_pairs_with_itself_rather_than_fail():
+    assert len(all_pairs(make_block([[50, 50]]), max_seq_length=32)) == 2
+
+
+def test_truncation_is_the_originals_loop_in_closed_form():
+    rng = np.random.default_rng(0)
+    size = rng.integers(1, 40, (500, 2))
+    pairs = np.zeros((500, 5), np.int64)
+    pairs[:, 1], pairs[:, 2], pairs[:, 3] = size[:, 0], 100, 100 + size[:, 1]
+    cut = documents.truncate_pairs(pairs, 25, rng)
+    for row, (a, b) in enumerate(size.tolist()):
+        while a + b > 25:
+            a, b = (a - 1, b) if a > b else (a, b - 1)
+        assert (cut[row, 1] - cut[row, 0], cut[row, 3] - cut[row, 2]) == (a, b)
+        assert 0 <= cut[row, 0] and cut[row, 1] <= pairs[row, 1]
+        assert 100 <= cut[row, 2] and cut[row, 3] <= pairs[row, 3]
+    dropped = size.sum() - (cut[:, [1, 3]] - cut[:, [0, 2]]).sum()
+    front = cut[:, 0].sum() + (cut[:, 2] - 100).sum()
+    assert abs(front / dropped - 0.5) < 4 * 0.5 / np.sqrt(dropped)
+
+
+def test_a_training_instance_prints_every_field():
+    text = str(TrainingInstance(["[CLS]", "a"], [0, 0], [1], ["b"], True, [1, 1]))
+    assert text == (
+        "tokens: [CLS] a\nsegment_ids: 0 0\nmasked_lm_positions: 1\nmasked_lm_labels: b\n"
+        "is_random_next: True\ntoken_boundary: 1 1\n"
+    )
+
+
+# --- The original's file and statistics ---
+
+SETTINGS = (
+    "default", "unigram", "long_ngrams", "no_whole_word", "random_next", "permutation", "no_mask",
+)
+
+
+@pytest.fixture(scope="module")
+def golden(shared):
+    with open(shared / "golden/open/pretraining_data/stats.json", encoding="utf-8") as stream:
+        return json.load(stream)
+
+
+@pytest.fixture(scope="module")
+def is_start(shared):
+    from albert.tokenization import FullTokenizer
+
+    tokenizer = FullTokenizer(None, spm_model_file=str(shared / "data/spm/30k-clean.model"))
+    return np.array(tokenizer.start_pieces())
+
+
+def make(shared, folder, settings, dupe_factor=12):
+    values = dict(settings, dupe_factor=dupe_factor)
+    run(folder, input_file=shared / "golden/open/pretraining_data/corpus.txt", vocab_file=None,
+        spm_model_file=shared / "data/spm/30k-clean.model", **values)
+    predictions = settings["max_predictions_per_seq"] * (1 + settings["do_permutation"])
+    return read(folder / "out.tfrecord", settings["max_seq_length"], predictions)
+
+
+def statistics(features, is_start, whole_words=True):
+    """The shares that the golden file has, of any set of records."""
+    ids, inside = features["input_ids"], features["input_mask"] == 1
+    lengths = inside.sum(axis=1)
+    label = features["next_sentence_labels"].mean()
+    row, rank = np.nonzero(features["masked_lm_weights"])
+    column, was = features["masked_lm_positions"][row, rank], features["masked_lm_ids"][row, rank]
+    now, predicted = ids[row, column], np.zeros(ids.shape, bool)
+    predicted[row, column] = True
+    original = ids.copy()
+    original[row, column] = was
+    # Runs of predicted places, and words that are wholly or partly predicted.
+    starts = predicted & ~np.pad(predicted, ((0, 0), (1, 0)))[:, :-1]
+    runs = np.bincount(np.cumsum(starts.ravel())[predicted.ravel()])[1:]
+    special = (original == 2) | (original == 3)
+    token = inside & ~special
+    word = np.cumsum((is_start[original] & token).ravel())
+    count, all_of = np.bincount(word[token.ravel()]), np.bincount(word[predicted.ravel()])
+    all_of = np.pad(all_of, (0, len(count) - len(all_of)))
+    partly = ((all_of > 0) & (all_of < count)).sum()
+    length_b = features["segment_ids"].sum(axis=1) - 1
+    return {
+        "label": label, "length": lengths.mean(),
+        "at_max": (lengths == ids.shape[1]).mean(), "length_b": length_b.mean(),
+        "predicted": len(row) / lengths.sum(),
+        "mask": (now == 4).mean() if len(now) else 0, "kept": (now == was).mean() if len(now) else 0,
+        "runs": [(runs == n).mean() if len(runs) else 0 for n in (1, 2, 3)],
+        "partly": partly / max((all_of > 0).sum(), 1),
+        "boundary": features["token_boundary"][inside].mean(),
+        "counts": np.bincount(predicted.sum(axis=1)) / len(ids),
+        "position": (column / lengths[row]).mean() if len(row) else 0,
+    }
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_statistics_are_the_originals_within_sampling_error(name, shared, tiny, golden, is_start):
+    want, settings = golden[name], golden[name]["settings"]
+    got = statistics(make(shared, tiny, settings), is_start)
+    # Text alone decides these; short_seq_prob acts on whole documents, of
+    # which the original's run had few.
+    slack = 1 if settings["short_seq_prob"] == 0 else 4
+    assert abs(got["label"] - want["sop_label_1_rate"]) < 4 * np.sqrt(0.25 / want["instances"])
+    assert abs(got["length"] - want["length"]["mean"]) < 0.02 * slack * settings["max_seq_length"]
+    assert abs(got["at_max"] - want["length"]["at_max_rate"]) < 0.025 * slack
+    assert abs(got["length_b"] - want["len_b_mean_std"][0]) < 2.5 * slack
+    assert abs(got["boundary"] - want["token_boundary_rate"]) < 0.003
+    if not want["predicted_tokens"]:
+        assert got["predicted"] == 0
+        return
+    assert abs(got["predicted"] - want["predicted_fraction_of_tokens"]) < 0.003
+    error = 4 * np.sqrt(0.25 / want["predicted_tokens"])
+    assert abs(got["mask"] - want["as_mask_kept_random"][0]) < error
+    assert abs(got["kept"] - want["as_mask_kept_random"][1]) < error
+    runs = want["run_length_tokens"]
+    for n, share in zip((1, 2, 3), got["runs"], strict=True):
+        assert abs(share - runs.get(str(n), 0) / sum(runs.values())) < error, n
+    words = want["words_fully_masked"] + want["words_partly_masked"]
+    assert abs(got["partly"] - want["words_partly_masked"] / words) < 0.01
+    assert abs(got["position"] - want["mean_relative_position"]) < 0.015
+    histogram = want["predictions_per_instance"]
+    most = max(map(int, histogram))
+    assert len(got["counts"]) == most + 1
+    assert abs(got["counts"][most] - histogram[str(most)] / want["instances"]) < 0.03 * slack
+
+
+def test_the_originals_own_records_have_these_statistics_too(shared, golden, is_start):
+    # That the measure above is the golden file's: on the file it was made from.
+    features = read(shared / "golden/open/pretraining_data/default.tfrecord", 128, 20)
+    got, want = statistics(features, is_start), golden["default"]
+    assert got["label"] == pytest.approx(want["sop_label_1_rate"])
+    assert got["length"] == pytest.approx(want["length"]["mean"])
+    assert got["predicted"] == pytest.approx(want["predicted_fraction_of_tokens"])
+    assert got["mask"] == pytest.approx(want["as_mask_kept_random"][0])
+    assert got["kept"] == pytest.approx(want["as_mask_kept_random"][1])
+    assert got["boundary"] == pytest.approx(want["token_boundary_rate"])
+    assert got["runs"][0] == pytest.approx(6566 / sum(want["run_length_tokens"].values()))
+
+
+def test_every_segment_is_text_of_the_corpus(shared, tiny, golden):
+    import gzip
+
+    path = shared / "golden/open/pretraining_data/documents_ids.json.gz"
+    with gzip.open(path, "rt") as stream:
+        texts = [np.concatenate(d).astype("<u2").tobytes() for d in json.load(stream)]
+    settings = dict(golden["default"]["settings"], masked_lm_prob=0, max_seq_length=64)
+    features = make(shared, tiny, settings, dupe_factor=1)
+    for ids, segments, mask, label in zip(
+        features["input_ids"], features["segment_ids"], features["input_mask"],
+        features["next_sentence_labels"], strict=True,
+    ):
+        a = ids[(segments == 0) & (mask == 1)][1:-1]
+        b = ids[segments == 1][:-1]
+        found = [[i for i, text in enumerate(texts) if s.astype("<u2").tobytes() in text]
+                 for s in (a, b)]
+        assert found[0] and found[1]
+        assert label[0] == 1 or set(found[0]) & set(found[1])

@@ -1,0 +1,251 @@
+"""Masking: the recipe's rules hold on every sequence, its shares on many."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from albert import masking
+from albert.masking import MaskingSettings, Pieces
+
+CLS, SEP, MASK = 2, 3, 4
+V = 50  # ids 5..29 begin words, 30..49 continue them
+PIECES = Pieces(np.arange(V) < 30, CLS, SEP, MASK)
+
+
+def make_batch(count, length, rng, shortest=8):
+    """[CLS] A [SEP] B [SEP] of random tokens and lengths, padded."""
+    ids, lengths = np.zeros((count, length), np.int64), rng.integers(shortest, length + 1, count)
+    for row, size in enumerate(lengths):
+        ids[row, :size] = rng.integers(5, V, size)
+        ids[row, [0, rng.integers(2, size - 2), size - 1]] = [CLS, SEP, SEP]
+    return ids, lengths
+
+
+def words_of(ids, whole_words=True):
+    """The words of one sequence by the plain rule: lists of positions."""
+    words = []
+    for position, token in enumerate(ids):
+        if token in (CLS, SEP):
+            continue
+        if whole_words and words and not PIECES.is_start[token]:
+            words[-1].append(position)
+        else:
+            words.append([position])
+    return words
+
+
+def run(settings, count=400, length=40, seed=0):
+    rng = np.random.default_rng(seed)
+    ids, lengths = make_batch(count, length, rng)
+    return ids, lengths, masking.mask_batch(ids, lengths, PIECES, settings, rng)
+
+
+@pytest.mark.parametrize("permutation", [False, True])
+@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize("ngram", [1, 3, 5])
+def test_rules_hold_on_every_sequence(whole_words, permutation, ngram):
+    settings = MaskingSettings(
+        7, 0.3, ngram, do_whole_word_mask=whole_words, do_permutation=permutation
+    )
+    ids, lengths, masked = run(settings)
+    assert masked.positions.shape == (400, 14 if permutation else 7)
+    budget = masking.num_to_predict(lengths, settings) * (2 if permutation else 1)
+    assert (masked.counts <= budget).all()
+    for row in range(len(ids)):
+        count = masked.counts[row]
+        positions = masked.positions[row, :count].tolist()
+        assert positions == sorted(set(positions))
+        assert masked.labels[row, :count].tolist() == ids[row, positions].tolist()
+        assert not masked.positions[row, count:].any() and not masked.labels[row, count:].any()
+        untouched = np.setdiff1d(np.arange(ids.shape[1]), positions)
+        assert (masked.input_ids[row, untouched] == ids[row, untouched]).all()
+        for word in words_of(ids[row, : lengths[row]].tolist(), whole_words):
+            assert len(set(word) & set(positions)) in (0, len(word))
+        assert not {CLS, SEP} & set(ids[row, positions].tolist())
+
+
+def test_the_budget_is_reached_when_there_are_single_token_words():
+    settings = MaskingSettings(7, 0.3, do_whole_word_mask=False)
+    _, lengths, masked = run(settings)
+    assert (masked.counts == masking.num_to_predict(lengths, settings)).all()
+
+
+def test_halves_round_to_even_and_one_token_is_always_masked():
+    settings = MaskingSettings(20, 0.5)
+    assert masking.num_to_predict([1, 5, 7, 41], settings).tolist() == [1, 2, 4, 20]
+    assert masking.num_to_predict([5], MaskingSettings(20, 0.01)).tolist() == [1]
+
+
+def test_a_word_longer_than_the_budget_is_passed_over():
+    ids = np.array([[CLS, 10, 40, 40, 40, SEP, 11, 40, 40, SEP]])
+    settings = MaskingSettings(2, 0.15)
+    masked = masking.mask_batch(ids, np.array([10]), PIECES, settings, np.random.default_rng(0))
+    assert masked.counts.tolist() == [0] and (masked.input_ids == ids).all()
+
+
+def test_a_continuation_at_the_start_of_b_belongs_to_the_last_word_of_a():
+    ids = np.array([[CLS, 10, SEP, 40, SEP]])
+    joined = MaskingSettings(2, 0.4)
+    apart = MaskingSettings(2, 0.4, ngram=1, mask_across_segments=False)
+    one = MaskingSettings(1, 0.4)
+    rng = np.random.default_rng(0)
+    length = np.array([5])
+    assert masking.mask_batch(ids, length, PIECES, joined, rng).positions.tolist() == [[1, 3]]
+    assert masking.mask_batch(ids, length, PIECES, one, rng).counts.tolist() == [0]
+    assert masking.mask_batch(ids, length, PIECES, apart, rng).counts.tolist() == [2]
+
+
+def test_ngrams_stay_inside_a_segment_when_asked():
+    ids = np.tile([CLS, *[40] * 3, SEP, *[40] * 3, SEP], (500, 1))
+    ids[:, [3, 5]] = 10, 11  # the words: [1, 2], [3], [5, 6, 7]; n-grams of two from [3] cross
+    settings = MaskingSettings(4, 0.5, ngram=2, favor_shorter_ngram=False)
+    lengths, rng = np.full(500, 9), np.random.default_rng(0)
+    crossing = masking.mask_batch(ids, lengths, PIECES, settings, rng)
+    inside = masking.mask_batch(
+        ids, lengths, PIECES,
+        MaskingSettings(4, 0.5, 2, False, mask_across_segments=False), rng,
+    )
+    first = np.array([3, 5, 6, 7])
+    assert (crossing.positions == first).all(axis=1).mean() > 0.2
+    # Inside a segment these places are masked only as two n-grams of one word.
+    assert (inside.positions == first).all(axis=1).mean() < \
+        (crossing.positions == first).all(axis=1).mean()
+
+
+def test_nothing_is_masked_at_probability_zero():
+    ids, _, masked = run(MaskingSettings(7, 0.0, do_permutation=True))
+    assert (masked.input_ids == ids).all() and not masked.counts.any()
+    assert masked.positions.shape == (400, 14)
+
+
+def test_shares_of_mask_kept_and_random_are_eighty_ten_ten():
+    ids, _, masked = run(MaskingSettings(20, 0.15), count=20_000, length=64)
+    row, rank = np.nonzero(np.arange(20) < masked.counts[:, None])
+    column = masked.positions[row, rank]
+    now, was = masked.input_ids[row, column], ids[row, column]
+    n = len(now)
+    for share, rest in (((now == MASK).mean(), 0.8), ((now == was).mean(), 0.1)):
+        want = rest + 0.1 / V  # a random piece may be either
+        assert abs(share - want) < 4 * np.sqrt(want * (1 - want) / n)
+    assert set(np.unique(now)) == set(range(V))  # random pieces are any of the vocabulary
+
+
+@pytest.mark.parametrize("shorter,want", [(True, [6, 3, 2]), (False, [2, 3, 6])])
+def test_ngram_lengths_are_drawn_in_inverse_proportion(shorter, want):
+    settings = MaskingSettings(3, 1.0, 3, shorter)
+    assert np.allclose(masking.ngram_probabilities(settings) * 11, want)
+    # Every word one token and room for exactly one n-gram of three: when the
+    # first draw is shorter, later ones fill up, so look at the runs of three
+    # that a first draw of three makes certain, through a budget of three.
+    ids = np.tile([CLS, *[10] * 60, SEP, *[11] * 60, SEP], (20_000, 1))
+    masked = masking.mask_batch(
+        ids, np.full(20_000, 123), PIECES, settings, np.random.default_rng(1)
+    )
+    together = (masked.positions[:, 2] - masked.positions[:, 0] == 2).mean()
+    # Tail n-grams are cut, and shorter draws may meet by chance: a few percent.
+    assert abs(together - want[2] / 11) < 0.05
+
+
+def test_permuted_tokens_stay_the_same_multiset():
+    settings = MaskingSettings(7, 0.3, do_permutation=True)
+    rng = np.random.default_rng(0)
+    ids, lengths = make_batch(300, 40, rng)
+    never = ids.copy()
+    chosen = rng.random(ids.shape) < 0.3
+    masking._permute(ids, never, chosen, rng)
+    for row in range(300):
+        assert sorted(never[row, chosen[row]]) == sorted(ids[row, chosen[row]])
+        assert (never[row, ~chosen[row]] == ids[row, ~chosen[row]]).all()
+    assert (never != ids).any()
+    masked = masking.mask_batch(ids, lengths, PIECES, settings, rng)
+    assert (masked.counts > masking.num_to_predict(lengths, settings)).mean() > 0.9
+
+
+def test_random_order_is_a_fair_permutation():
+    count = np.array([4] * 24_000 + [2] * 24_000)
+    order = masking._random_order(count, 4, np.random.default_rng(0))
+    seen, times = np.unique(order[:24_000], axis=0, return_counts=True)
+    assert len(seen) == 24 and abs(times - 1000).max() < 5 * np.sqrt(1000)
+    assert (np.sort(order[24_000:, :2], axis=1) == [0, 1]).all()
+
+
+def test_one_sequence_can_be_masked_on_its_own():
+    ids = [CLS, 10, 11, 40, SEP, 12, 13, SEP]
+    output, positions, labels = masking.create_masked_lm_predictions(
+        ids, PIECES, MaskingSettings(3, 0.4), np.random.default_rng(5)
+    )
+    assert len(output) == 8 and 1 <= len(positions) <= 3
+    assert labels == [ids[p] for p in positions]
+
+
+def test_the_same_generator_gives_the_same_masks():
+    one, two = run(MaskingSettings(), seed=3)[2], run(MaskingSettings(), seed=3)[2]
+    assert all((a == b).all() for a, b in zip(one, two, strict=True))
+
+
+# --- Against the original: a slow reading of the recipe on the same sequences ---
+
+
+def slow_mask_counts(ids, settings, rng):
+    """Positions masked by the recipe as it is written down, one sequence."""
+    words = words_of(ids, settings.do_whole_word_mask)
+    wanted = int(masking.num_to_predict([len(ids)], settings)[0])
+    chances, covered = masking.ngram_probabilities(settings), set()
+    for word in rng.permutation(len(words)):
+        if len(covered) >= wanted:
+            break
+        n = int(rng.choice(settings.ngram, p=chances)) + 1
+        while n > 1 and len(covered) + sum(map(len, words[word : word + n])) > wanted:
+            n -= 1
+        tokens = [t for w in words[word : word + n] for t in w]
+        if len(covered) + len(tokens) <= wanted and not covered & set(tokens):
+            covered |= set(tokens)
+    return covered
+
+
+@pytest.mark.parametrize("settings", [
+    MaskingSettings(9, 0.25), MaskingSettings(9, 0.25, favor_shorter_ngram=False),
+    MaskingSettings(5, 0.4, ngram=2, do_whole_word_mask=False),
+])
+def test_each_position_is_masked_as_often_as_by_the_plain_recipe(settings):
+    rng = np.random.default_rng(0)
+    ids, lengths = make_batch(1, 40, rng, shortest=36)
+    line, times = ids[0, : lengths[0]].tolist(), 20_000
+    slow, runs_slow = np.zeros(40), np.zeros(41)
+    for _ in range(times // 4):
+        covered = sorted(slow_mask_counts(line, settings, rng))
+        slow[covered] += 4
+        runs_slow[len(covered)] += 4
+    masked = masking.mask_batch(
+        np.repeat(ids, times, axis=0), np.repeat(lengths, times), PIECES, settings, rng
+    )
+    row, rank = np.nonzero(np.arange(settings.num_predictions) < masked.counts[:, None])
+    fast = np.bincount(masked.positions[row, rank], minlength=40)
+    tolerance = 5 * np.sqrt(times * 0.25 * 5)  # both samples' errors; the slow one is a quarter
+    assert abs(fast - slow).max() < tolerance
+    counts = np.bincount(masked.counts, minlength=41)
+    assert abs(counts - runs_slow).max() < tolerance
+
+
+def test_word_boundaries_of_real_pieces(shared):
+    path = shared / "golden/open/pretraining_data/documents_ids.json.gz"
+    with gzip.open(path, "rt") as stream:
+        documents = json.load(stream)
+    from albert.tokenization import FullTokenizer
+
+    tokenizer = FullTokenizer(None, spm_model_file=str(shared / "data/spm/30k-clean.model"))
+    pieces = Pieces(np.array(tokenizer.start_pieces()), CLS, SEP, MASK)
+    ids = np.array([[CLS, *documents[0][0][:20], SEP]])
+    boundary = masking.token_boundaries(ids, np.array([22]), pieces)
+    names = tokenizer.convert_ids_to_tokens(ids[0])
+    for name, begins in zip(names[1:-1], boundary[0, 1:-1], strict=True):
+        assert bool(begins) == tokenizer_starts(name)
+    assert boundary[0, [0, -1]].tolist() == [1, 1]
+
+
+def tokenizer_starts(piece):
+    from albert.tokenization import is_start_piece
+
+    return is_start_piece(piece, is_spm=True)
