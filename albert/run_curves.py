@@ -57,7 +57,7 @@ def _draw_series(axis, key: str, metrics: dict[str, list[dict[str, Any]]]) -> No
                   markersize=4, label=f"held out ({held_out[-1][1]:.3f} at the end)")
 
 
-def _smooth(values: tuple[float, ...], weight: float = 0.8) -> list[float]:
+def _smooth(values: tuple[float, ...], weight: float = 0.6) -> list[float]:
     """Returns the exponential moving average, started without bias to zero."""
     smoothed, average, mass = [], 0.0, 0.0
     for value in values:
