@@ -23,8 +23,27 @@ import sys
 import time
 from collections.abc import Iterator
 
-from albert import files, flags
+from albert import files, flags, records, tokenization, workers
+from albert.documents import (
+    BlockCutter,
+    Document,
+    HeldOut,
+    PairSettings,
+    ReadingCounts,
+    read_documents,
+)
 from albert.errors import DataError, FlagError
+from albert.masking import MaskingSettings
+from albert.pretraining_buckets import (
+    Part,
+    Recipe,
+    Spill,
+    ask_to_stop,
+    child_seed,
+    finish_bucket,
+    load_tokenizer,
+    spill_block,
+)
 
 log = logging.getLogger("albert")
 
@@ -91,15 +110,13 @@ class _Stream:
 
 def main(values: flags.FlagValues) -> None:
     """Checks everything that can be checked first, then makes and publishes the records."""
-    from albert import pretraining_buckets, tokenization, workers
-
     flags.require(values, "input_file", "output_file")
+    _check_numbers(values)
     inputs = files.expand_globs(values.input_file, "input_file")
     streams = _streams(values)
     recipe = _recipe(values)
-    _check_numbers(values)
     _check_paths(inputs, streams)
-    tokenizer = pretraining_buckets.load_tokenizer(recipe)
+    tokenizer = load_tokenizer(recipe)
     tokenization.check_special_pieces(tokenizer)
     text_bytes = sum(map(os.path.getsize, inputs))
     if not text_bytes:
@@ -110,7 +127,7 @@ def main(values: flags.FlagValues) -> None:
     with workers.preemptible("nothing half-written is left"):
         scratch = _make_scratch(streams)
         try:
-            with workers.Workers(count, lambda: pretraining_buckets.ask_to_stop(scratch)) as pool:
+            with workers.Workers(count, lambda: ask_to_stop(scratch)) as pool:
                 run = _Run(values, recipe, inputs, streams, text_bytes, scratch, pool)
                 run.execute()
         finally:
@@ -131,19 +148,20 @@ def _streams(values: flags.FlagValues) -> list[_Stream]:
     return streams
 
 
-def _recipe(values: flags.FlagValues):
-    from albert.documents import PairSettings
-    from albert.masking import MaskingSettings
-    from albert.pretraining_buckets import Recipe
-
+def _recipe(values: flags.FlagValues) -> Recipe:
     def settings(kind):
         return kind(**{f.name: getattr(values, f.name) for f in dataclasses.fields(kind)})
 
+    vocabulary = values.spm_model_file or values.vocab_file
+    if not vocabulary:
+        raise FlagError("no vocabulary: give --spm_model_file or --vocab_file")
+    which = "spm_model_file" if values.spm_model_file else "vocab_file"
     return Recipe(
         pairs=settings(PairSettings),
         masking=settings(MaskingSettings),
         vocab_file=values.vocab_file,
         spm_model_file=values.spm_model_file,
+        vocabulary_sha256=files.sha256(files.require_file(vocabulary, which)),
         do_lower_case=values.do_lower_case,
         random_seed=values.random_seed,
     )
@@ -200,21 +218,19 @@ class _Run:
     """The work of one command, all flags checked."""
 
     values: flags.FlagValues
-    recipe: object
+    recipe: Recipe
     inputs: list[str]
     streams: list[_Stream]
     text_bytes: int
     scratch: str
-    workers: object
+    pool: workers.Workers
 
     def execute(self) -> None:
         """Makes all records, and only then publishes the first file."""
-        from albert.documents import ReadingCounts
-
         started, counts = time.monotonic(), ReadingCounts()
         log.info(
             "making records of %.1f MB of text with %d process%s",
-            self.text_bytes / 1e6, self.workers.count, "es" if self.workers.count > 1 else "",
+            self.text_bytes / 1e6, self.pool.count, "es" if self.pool.count > 1 else "",
         )
         spills = self._spill(counts)
         _report_reading(counts)
@@ -223,44 +239,44 @@ class _Run:
             _check_outputs(stream, parts[stream.name], counts.documents)
         _publish(self, parts, counts)
         total = sum(part.records for name in parts for part in parts[name])
-        log.info("Wrote %d total instances", total)
         seconds = time.monotonic() - started
-        log.info("in %.1f s (%s instances/s)", seconds, f"{total / seconds:,.0f}")
+        log.info("Wrote %d total instances in %.1f s (%s/s)", total, seconds,
+                 f"{total / seconds:,.0f}")
 
-    def _spill(self, counts) -> dict[str, list]:
+    def _spill(self, counts: ReadingCounts) -> dict[str, list[Spill]]:
         """Returns the spill files of each stream, in order."""
-        from albert.pretraining_buckets import spill_block
-
-        spills: dict[str, list] = {stream.name: [] for stream in self.streams}
-        names: list[str] = []
-        tasks = self._block_tasks(counts, names)
-        progress = _Progress("pairing", "MB", self.text_bytes / 1e6)
-        for done, spill in enumerate(self.workers.map(spill_block, tasks)):
-            spills[names[done]].append(spill)
-            progress.show(counts.bytes / 1e6)
+        spills: dict[str, list[Spill]] = {stream.name: [] for stream in self.streams}
+        submitted: list[tuple[str, float]] = []  # (stream, megabytes) of each task
+        tasks = self._block_tasks(counts, submitted)
+        progress, done = _Progress("pairing", "MB", self.text_bytes / 1e6), 0.0
+        for number, spill in enumerate(self.pool.map(spill_block, tasks)):
+            name, size = submitted[number]
+            spills[name].append(spill)
+            done += size
+            progress.show(done)
         progress.end()
         return spills
 
-    def _block_tasks(self, counts, names: list[str]) -> Iterator[tuple]:
-        """Yields arguments of `spill_block`; appends each one's stream to `names`."""
+    def _block_tasks(
+        self, counts: ReadingCounts, submitted: list[tuple[str, float]]
+    ) -> Iterator[tuple]:
+        """Yields arguments of `spill_block`; notes each one's stream and size."""
         blocks = -(-self.text_bytes // _BLOCK_CHARACTERS)
         # A small corpus has fewer blocks than there are processes: then the
         # passes over a block are shared out.
-        shares = max(1, -(-2 * self.workers.count // blocks)) if self.workers.count > 1 else 1
+        shares = max(1, -(-2 * self.pool.count // blocks)) if self.pool.count > 1 else 1
         for stream, index, block in self._blocks(counts):
             step = -(-stream.passes // min(shares, stream.passes))
+            size = sum(len(line.encode()) + 1 for document in block for line in document) / 1e6
             for first in range(0, stream.passes, step):
                 passes = range(first, min(first + step, stream.passes))
                 path = os.path.join(self.scratch, f"{stream.name}-{index}-{first}.spill")
-                names.append(stream.name)
+                submitted.append((stream.name, size * len(passes) / stream.passes))
                 buckets = stream.buckets(self.text_bytes)
                 yield self.recipe, stream.name, index, block, passes, buckets, path
 
-    def _blocks(self, counts) -> Iterator[tuple]:
+    def _blocks(self, counts: ReadingCounts) -> Iterator[tuple[_Stream, int, list[Document]]]:
         """Yields (stream, number of the block in it, documents)."""
-        from albert.documents import BlockCutter, HeldOut, read_documents
-        from albert.pretraining_buckets import child_seed, load_tokenizer
-
         seed = child_seed(self.recipe.random_seed, "held out")
         held_out = HeldOut(self.values.held_out_fraction, seed)
         cutters = [BlockCutter(_BLOCK_CHARACTERS) for _ in self.streams]
@@ -279,19 +295,19 @@ class _Run:
             for number, block in enumerate(cutter.finish(), numbers[which]):
                 yield self.streams[which], number, block
 
-    def _finish(self, stream: _Stream, spills: list) -> list:
-        """Returns the finished buckets of a stream, in order."""
-        from albert.pretraining_buckets import finish_bucket
-
+    def _finish(self, stream: _Stream, spills: list[Spill]) -> list[Part]:
+        """Returns the finished buckets of a stream, in order; none if it has no documents."""
+        if not spills:
+            return []
         buckets = stream.buckets(self.text_bytes)
         tasks = (
-            (self.recipe, stream.name, bucket, spills,
+            (self.recipe, stream.name, bucket, [spill.section(bucket) for spill in spills],
              os.path.join(self.scratch, f"{stream.name}-{bucket}.part"),
              _EXAMPLES if stream.name == "train" and bucket == 0 else 0)
             for bucket in range(buckets)
         )
         progress, parts = _Progress(f"writing {stream.name}", "buckets", buckets), []
-        for part in self.workers.map(finish_bucket, tasks):
+        for part in self.pool.map(finish_bucket, tasks):
             parts.append(part)
             progress.show(len(parts))
         progress.end()
@@ -300,7 +316,7 @@ class _Run:
         return parts
 
 
-def _report_reading(counts) -> None:
+def _report_reading(counts: ReadingCounts) -> None:
     """Says what was odd about the text.
 
     Raises:
@@ -318,7 +334,7 @@ def _report_reading(counts) -> None:
                     "document's text are of this one too")
 
 
-def _check_outputs(stream: _Stream, parts: list, documents: int) -> None:
+def _check_outputs(stream: _Stream, parts: list[Part], documents: int) -> None:
     total, outputs = sum(part.records for part in parts), len(stream.outputs)
     if not total:
         which = "held out" if stream.name == "eval" else "left to train on"
@@ -332,10 +348,8 @@ def _check_outputs(stream: _Stream, parts: list, documents: int) -> None:
             raise DataError(f"{path} would be empty: {total:,} instances for {outputs:,} files")
 
 
-def _publish(run: _Run, parts: dict[str, list], counts) -> None:
+def _publish(run: _Run, parts: dict[str, list[Part]], counts: ReadingCounts) -> None:
     """Writes all outputs aside, then gives them their names, then writes the manifests."""
-    from albert import records
-
     with contextlib.ExitStack() as stack:
         for stream in run.streams:
             for number, path in enumerate(stream.outputs):
@@ -358,9 +372,7 @@ def _publish(run: _Run, parts: dict[str, list], counts) -> None:
             log.info("%s: %s instances, %.1f MB", path, f"{count:,}", size / 1e6)
 
 
-def _manifest_info(run: _Run, stream: _Stream, path: str, counts) -> dict:
-    from albert.pretraining_buckets import load_tokenizer
-
+def _manifest_info(run: _Run, stream: _Stream, path: str, counts: ReadingCounts) -> dict:
     # What cannot change the records stays out, so that manifests compare equal.
     chosen = flags.to_dict(run.values)
     del chosen["num_processes"]

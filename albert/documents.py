@@ -100,7 +100,8 @@ def _last_character(line: bytes) -> int:
 
 def _decode(line: bytes, counts: ReadingCounts) -> str:
     try:
-        return line.decode("utf-8").strip().lstrip("\ufeff")
+        # Editors put a byte-order mark before the first line; it is no text.
+        return line.decode("utf-8").strip().lstrip("\ufeff").lstrip()
     except UnicodeDecodeError:
         counts.bad_utf8_lines += 1
         return line.decode("utf-8", "replace").strip()

@@ -180,22 +180,39 @@ def _choose(
             break
         word = order[active, step]
         length = np.searchsorted(limits, rng.random(len(active)), side="right") + 1
-        end = words.count[active]
-        if not settings.mask_across_segments:
-            end = np.where(word < words.count_a[active], words.count_a[active], end)
-        ends = np.minimum(word[:, None] + 1 + span, end[:, None])
-        before = words.first[active, word]
-        sizes = words.first[active[:, None], ends] - before[:, None]
-        # Sizes grow with n, so the longest that fits is the count of those that fit.
-        length = np.minimum(length, (sizes <= left[active, None]).sum(axis=1))
-        inside = (span < length[:, None]) & (word[:, None] + span < end[:, None])
+        inside, size = _fit_ngrams(words, active, word, length, left[active], settings)
         where = (active * stride + word)[:, None] + span
-        free = (length > 0) & ~(taken[where] & inside).any(axis=1)
+        free = inside[:, 0] & ~(taken[where] & inside).any(axis=1)
         winners = np.flatnonzero(free)
         marks = where[winners][inside[winners]]
         chosen[marks] = taken[marks] = True
-        left[active[winners]] -= sizes[winners, length[winners] - 1]
+        left[active[winners]] -= size[winners]
     return chosen.reshape(batch, stride)[:, :width]
+
+
+def _fit_ngrams(
+    words: _Words,
+    row: np.ndarray,
+    word: np.ndarray,
+    length: np.ndarray,
+    left: np.ndarray,
+    settings: MaskingSettings,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shortens n-grams of `length` words from `word` of `row` to at most `left` tokens.
+
+    Returns which of the next words belong to each, bool [M, ngram] (none if
+    the first word alone is too long), and its tokens [M].
+    """
+    span = np.arange(settings.ngram)
+    end = words.count[row]
+    if not settings.mask_across_segments:
+        end = np.where(word < words.count_a[row], words.count_a[row], end)
+    ends = np.minimum(word[:, None] + 1 + span, end[:, None])
+    sizes = words.first[row[:, None], ends] - words.first[row, word][:, None]
+    # Sizes grow with n, so the longest that fits is the count of those that fit.
+    length = np.minimum(length, (sizes <= left[:, None]).sum(axis=1))
+    inside = (span < length[:, None]) & (word[:, None] + span < end[:, None])
+    return inside, sizes[np.arange(len(row)), length - 1]
 
 
 def _random_order(count: np.ndarray, width: int, rng: np.random.Generator) -> np.ndarray:

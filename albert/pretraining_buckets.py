@@ -25,6 +25,7 @@ from albert.records import FeatureSpec
 from albert.tokenization import FullTokenizer
 
 _BATCH = 1024  # instances masked and serialised together
+_PAIR_BYTES = 12  # of a spilled pair, without its tokens
 _STOP_FILE = "stop"
 
 
@@ -36,6 +37,7 @@ class Recipe:
     masking: MaskingSettings
     vocab_file: str | None
     spm_model_file: str | None
+    vocabulary_sha256: str  # of the one in use: a file that changed is read anew
     do_lower_case: bool
     random_seed: int
 
@@ -125,6 +127,29 @@ class Spill(NamedTuple):
     tokens: np.ndarray  # int64 [num_buckets], their tokens
     token_bytes: int  # bytes of a token
 
+    def section(self, bucket: int) -> "Section":
+        """Returns where the pairs of one bucket are."""
+        pairs, tokens = int(self.pairs[:bucket].sum()), int(self.tokens[:bucket].sum())
+        return Section(
+            self.path,
+            pairs * _PAIR_BYTES,
+            int(self.pairs[bucket]),
+            int(self.pairs.sum()) * _PAIR_BYTES + tokens * self.token_bytes,
+            int(self.tokens[bucket]),
+            self.token_bytes,
+        )
+
+
+class Section(NamedTuple):
+    """The pairs of one bucket in one spill."""
+
+    path: str
+    table_at: int  # byte where lengths and labels begin
+    pairs: int
+    tokens_at: int  # byte where tokens begin
+    tokens: int
+    token_bytes: int
+
 
 def spill_block(
     recipe: Recipe,
@@ -195,17 +220,26 @@ class Part(NamedTuple):
 
 
 def finish_bucket(
-    recipe: Recipe, stream: str, bucket: int, spills: Sequence[Spill], path: str, examples: int
+    recipe: Recipe,
+    stream: str,
+    bucket: int,
+    sections: Sequence[Section],
+    path: str,
+    examples: int = 0,
 ) -> Part:
-    """Shuffles, masks and serialises one bucket of all spills into `path`.
+    """Shuffles, masks and serialises one bucket into `path`; prints the first `examples`.
+
+    Args:
+      sections: the bucket's pairs in every spill, in order; one at least.
 
     Raises:
       UserError: the disk is full; StoppedError: see `ask_to_stop`.
     """
-    table, ids = _read_bucket(spills, bucket)
+    table, ids = _read_bucket(sections)
     rng = np.random.default_rng(child_seed(recipe.random_seed, stream, "bucket", bucket))
     starts = np.cumsum(table[:, 0] + table[:, 1]) - table[:, 0] - table[:, 1]
-    order, size, printed = rng.permutation(len(table)), 0, []
+    order, size = rng.permutation(len(table)), 0
+    printed: list[str] = []
     spec = recipe.feature_spec()
     try:
         with open(path, "wb") as out:
@@ -215,26 +249,25 @@ def finish_bucket(
                 batch = make_features(recipe, ids, starts[rows], table[rows], rng)
                 content = records.frame_records(*records.encode_examples(batch, spec))
                 size += out.write(content)
-                if first == 0:
-                    printed = [_describe(recipe, batch, row) for row in range(len(rows))[:examples]]
+                for row in range(min(len(rows), examples - len(printed))):
+                    printed.append(_describe(recipe, batch, row))
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror})") from error
     return Part(path, len(order), size, printed)
 
 
-def _read_bucket(spills: Sequence[Spill], bucket: int) -> tuple[np.ndarray, np.ndarray]:
+def _read_bucket(sections: Sequence[Section]) -> tuple[np.ndarray, np.ndarray]:
     """Returns (lengths of A and B and labels [n, 3], tokens) of a bucket."""
-    tables, tokens = [np.zeros((0, 3), np.int64)], [np.zeros(0, np.int64)]
-    for spill in spills:
-        before, count = int(spill.pairs[:bucket].sum()), int(spill.pairs[bucket])
-        skip = int(spill.tokens[:bucket].sum()) * spill.token_bytes
-        length = int(spill.tokens[bucket]) * spill.token_bytes
-        with open(spill.path, "rb") as stream:
-            stream.seek(before * 12)
-            tables.append(np.frombuffer(stream.read(count * 12), "<i4").reshape(-1, 3))
-            stream.seek(int(spill.pairs.sum()) * 12 + skip)
-            tokens.append(np.frombuffer(stream.read(length), f"<u{spill.token_bytes}"))
-    return np.concatenate(tables), np.concatenate(tokens[1:] or tokens)
+    tables, tokens = [], []
+    for section in sections:
+        with open(section.path, "rb") as stream:
+            stream.seek(section.table_at)
+            table = np.frombuffer(stream.read(section.pairs * _PAIR_BYTES), "<i4")
+            stream.seek(section.tokens_at)
+            size = section.token_bytes
+            tokens.append(np.frombuffer(stream.read(section.tokens * size), f"<u{size}"))
+        tables.append(table.reshape(-1, 3))
+    return np.concatenate(tables).astype(np.int64), np.concatenate(tokens)
 
 
 def make_features(

@@ -331,8 +331,11 @@ class FullTokenizer:
             self.sp_model = _load_spm(spm_model_file)
             count = self.sp_model.GetPieceSize()
             self.vocab = {self.sp_model.IdToPiece(i): i for i in range(count)}
-            self._commas = {i for p, i in self.vocab.items() if _ends_in_digit_comma(p)}
-            self._commas.add(self.sp_model.unk_id())
+            # What "▁2010," is cut into depends on nothing around it.
+            self._comma_ids = {
+                i: [self.sp_model.PieceToId(p) for p in _split_digit_comma(self.sp_model, piece)]
+                for piece, i in self.vocab.items() if _ends_in_digit_comma(piece)
+            }
         elif vocab_file:
             self.vocab = load_vocab(vocab_file)
             self.basic_tokenizer = BasicTokenizer(do_lower_case)
@@ -374,11 +377,13 @@ class FullTokenizer:
         if self.sp_model is None:
             return [self._wordpiece_ids(text) for text in texts]
         cleaned = [scrub_surrogates(self.preprocess(text)) for text in texts]
+        if "," not in self.vocab:  # then unknown pieces may end in a comma too
+            return [encode_ids(self.sp_model, text) for text in cleaned]
         rows = self.sp_model.EncodeAsIds(cleaned, num_threads=num_threads)
-        for index, (text, ids) in enumerate(zip(cleaned, rows, strict=True)):
-            # "2010," needs a second look, and so may an unknown piece before a comma.
-            if "," in text and not self._commas.isdisjoint(ids):
-                rows[index] = encode_ids(self.sp_model, text)
+        cut = self._comma_ids
+        for index, ids in enumerate(rows):
+            if not cut.keys().isdisjoint(ids):
+                rows[index] = [new for old in ids for new in cut.get(old, (old,))]
         return rows
 
     def _wordpiece_ids(self, text: str | bytes) -> list[int]:

@@ -57,7 +57,9 @@ class Workers:
         try:
             for task in tasks:
                 waiting.append(self._pool.submit(function, *task))
-                if len(waiting) > 2 * self.count:
+                # Some in reserve, for results come in order; not many, for they
+                # hold text.
+                if len(waiting) > self.count + max(2, self.count // 2):
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

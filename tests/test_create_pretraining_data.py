@@ -53,7 +53,7 @@ def read(path, length=32, predictions=5):
     import tensorflow as tf
 
     recipe = Recipe(
-        documents.PairSettings(length), MaskingSettings(predictions), None, None, True, 0
+        documents.PairSettings(length), MaskingSettings(predictions), None, None, "", True, 0
     )
     payloads = list(records.read_records(str(path)))
     parsed = tf.io.parse_example(payloads, recipe.feature_spec().parse_spec())
@@ -299,6 +299,24 @@ def test_outputs_that_collide_are_refused(tiny):
         run(tiny, held_out_fraction=0.1)
 
 
+def test_no_vocabulary_and_a_missing_one_are_refused(tiny):
+    with pytest.raises(FlagError, match="--spm_model_file or --vocab_file"):
+        run(tiny, vocab_file=None)
+    with pytest.raises(DataError, match="--vocab_file: no such file"):
+        run(tiny, vocab_file=tiny / "absent.txt")
+
+
+def test_a_vocabulary_that_changed_is_read_anew(tiny):
+    run(tiny)
+    before = records.read_manifest(str(tiny / "out.tfrecord"))["info"]
+    with open(tiny / "vocab.txt", "a") as stream:
+        stream.write("new\n")
+    run(tiny)
+    after = records.read_manifest(str(tiny / "out.tfrecord"))["info"]
+    assert (before["vocab_size"], after["vocab_size"]) == (205, 206)
+    assert before["tokenizer_sha256"] != after["tokenizer_sha256"]
+
+
 def test_a_vocabulary_without_specials_is_refused(tiny):
     (tiny / "vocab.txt").write_text("[PAD]\nw1\n")
     with pytest.raises(DataError, match=r"no \[CLS\], \[SEP\], \[MASK\]"):
@@ -501,7 +519,7 @@ def statistics(features, is_start, whole_words=True):
         "label": label, "length": lengths.mean(),
         "at_max": (lengths == ids.shape[1]).mean(), "length_b": length_b.mean(),
         "predicted": len(row) / lengths.sum(),
-        "mask": (now == 4).mean() if len(now) else 0, "kept": (now == was).mean() if len(now) else 0,
+        "mask": (now == 4).sum() / max(len(now), 1), "kept": (now == was).sum() / max(len(now), 1),
         "runs": [(runs == n).mean() if len(runs) else 0 for n in (1, 2, 3)],
         "partly": partly / max((all_of > 0).sum(), 1),
         "boundary": features["token_boundary"][inside].mean(),

@@ -168,6 +168,29 @@ def test_comma_after_a_number_is_cut_off_without_starting_a_word():
     assert tokenization.encode_pieces(ToySentencePiece(), "x7,") == ["▁x", "7", ","]
 
 
+@pytest.mark.parametrize("with_commas", [True, False])
+def test_batches_give_the_ids_of_single_texts_with_a_home_made_model(tmp_path, with_commas):
+    import sentencepiece
+
+    numbers = [f"{n},{n % 7} x{n}, in {1900 + n}, b" for n in range(300)]
+    lines = numbers if with_commas else [line.replace(",", "") for line in numbers]
+    (tmp_path / "text").write_text("\n".join(lines))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "m"), vocab_size=90, pad_id=0,
+        unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        hard_vocab_limit=False, split_by_number=False, split_by_unicode_script=False,
+        minloglevel=2, character_coverage=1.0,
+    )
+    tokenizer = FullTokenizer(None, spm_model_file=str(tmp_path / "m.model"))
+    comma_pieces = [p for p in tokenizer.vocab if tokenization._ends_in_digit_comma(p)]
+    assert bool(comma_pieces) == with_commas == ("," in tokenizer.vocab)
+    batch = tokenizer.encode_batch(numbers)
+    for text, ids in zip(numbers, batch, strict=True):
+        pieces = tokenizer.tokenize(tokenizer.preprocess(text))
+        assert not any(map(tokenization._ends_in_digit_comma, pieces))
+        assert ids == tokenizer.convert_tokens_to_ids(pieces)
+
+
 # --- Vocabulary files ---
 
 
