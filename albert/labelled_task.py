@@ -1,12 +1,14 @@
 """Cuts a small labelled task, in SST-2's layout, out of any documents.
 
-Three tasks with two balanced classes; the sentences of the train, dev and test
+Four tasks with two balanced classes; the sentences of the train, dev and test
 sets come from different documents. All randomness is the caller's `rng`.
 
 - `word_order`: 1 = the sentence as written, 0 = a few neighbouring words of it
   in another order. The words are the same, so counting words cannot tell.
 - `word_choice`: 0 = some words replaced by words of other sentences, drawn
   with their frequencies, so that again no word tells by itself.
+- `neighbours`: 1 = two sentences that follow each other, 0 = the second is from
+  another document. Every sentence occurs once, so that none tells by itself.
 - `part`: which part of the text the sentence is from: 1 = Python's library, 0 = its
   language reference; or 0 = the first and 1 = the second half of a user's documents.
 """
@@ -20,8 +22,9 @@ from albert import files
 from albert.errors import DataError
 from albert.text_corpus import Document
 
-LABELS = ("word_order", "word_choice", "part")
-_MIN_WORDS, _MAX_WORDS = 8, 24  # fits rows of 32 pieces, most of it
+LABELS = ("word_order", "word_choice", "neighbours", "part")
+_MIN_WORDS, _MAX_WORDS = 6, 18  # mostly fits 32 pieces of a small vocabulary
+_NEIGHBOUR_WORDS = 12  # at most, of each of the two
 _MIN_SET = 10  # rows; a smaller set measures nothing
 # Dev and test documents together may take this share of the text from the
 # pretraining corpus, unless a single document each is already more.
@@ -51,7 +54,7 @@ def make_task(
       DataError: there is too little text for a set of `_MIN_SET` rows.
     """
     num_train, num_dev, num_test = sizes
-    usable = {d.name: len(_usable(d.sentences)) for d in documents}
+    usable = {d.name: _count_usable(d.sentences, label) for d in documents}
     rest = documents.copy()
     rng.shuffle(rest)
     allowed = max(1, int(_MAX_SHARE * sum(usable.values())))
@@ -96,6 +99,14 @@ def _take(
     return taken, [d for d in documents if d.name not in names]
 
 
+def _count_usable(sentences: list[str], label: str) -> int:
+    """About how many rows of the task a document gives."""
+    if label == "neighbours":
+        short = [3 <= len(s.split()) <= _NEIGHBOUR_WORDS for s in sentences]
+        return sum(a and b for a, b in zip(short, short[1:], strict=False)) // 2
+    return len(_usable(sentences))
+
+
 def _usable(sentences: Iterable[str]) -> list[str]:
     """Returns the sentences of the lengths that make a row."""
     return [s for s in sentences if _MIN_WORDS <= len(s.split()) <= _MAX_WORDS and "\t" not in s]
@@ -112,6 +123,8 @@ def _rows(
     """Returns up to `count` shuffled rows, half of each class."""
     if label == "part":
         rows = _part_rows(documents, sorted({d.part for d in everything}), rng, seen)
+    elif label == "neighbours":
+        rows = _neighbour_rows(documents, rng, seen)
     else:
         words = _plain_words(everything) if label == "word_choice" else []
         rows = _corrupted_rows(documents, label, words, rng, seen)
@@ -142,6 +155,33 @@ def _part_rows(
         for part in parts
         for sentence in _fresh([d for d in documents if d.part == part], rng, seen)
     ]
+
+
+def _neighbour_rows(documents: list[Document], rng: random.Random, seen: set[str]) -> list[Row]:
+    """Returns pairs of neighbours, and as many whose second sentences changed places."""
+    pairs: list[tuple[str, str, str]] = []  # first, second, document
+    for document in documents:
+        at = 0
+        while at + 1 < len(document.sentences):
+            first, second = document.sentences[at : at + 2]
+            at += 1
+            if any(not 3 <= len(s.split()) <= _NEIGHBOUR_WORDS or s.lower() in seen or "\t" in s
+                   for s in (first, second)):
+                continue
+            seen.update((first.lower(), second.lower()))
+            pairs.append((first, second, document.name))
+            at += 1
+    rng.shuffle(pairs)
+    half = len(pairs) // 2
+    rows = [(f"{first} {second}", 1) for first, second, _ in pairs[:half]]
+    apart = sorted(pairs[half:], key=lambda pair: pair[2])
+    # Sorted by document and turned by half, nearly every second is from elsewhere.
+    turned = apart[len(apart) // 2 :] + apart[: len(apart) // 2]
+    rows += [
+        (f"{a[0]} {b[1]}", 0) for a, b in zip(apart, turned, strict=True) if a[2] != b[2]
+    ]
+    rng.shuffle(rows)
+    return rows
 
 
 def _corrupted_rows(

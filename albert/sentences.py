@@ -54,7 +54,9 @@ def _ends_sentence(text: str, start: int, match: re.Match) -> bool:
     if match["stop"] != ".":
         return True
     before = _LAST_WORD.search(text, start, match.start())
-    word = before.group().lower() if before else ""
+    if before is None:
+        return bool(match["close"])  # the last of ". . ."
+    word = before.group().lower()
     if word in _MAY_END:
         return following.isupper() and match["close"] != ")"
     if word in _ABBREVIATIONS:

@@ -2,9 +2,11 @@
 
 import dataclasses
 import io
+import itertools
 import logging
+import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from albert import files
 from albert.errors import DataError, FlagError
@@ -59,16 +61,13 @@ def train(paths: list[str], settings: Settings) -> bytes:
     if next(iter(lines), None) is None:
         raise DataError(f"{', '.join(paths)}: no text to train a vocabulary on")
     model = io.BytesIO()
-    sentencepiece.set_random_generator_seed(settings.seed % 2**32)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            sentence_iterator=_sample(lines, settings),
             model_writer=model,
             vocab_size=settings.vocab_size,
             character_coverage=settings.character_coverage,
             model_type=settings.model_type,
-            input_sentence_size=settings.input_sentence_size,
-            shuffle_input_sentence=settings.shuffle_input_sentence,
             max_sentence_length=_MAX_SENTENCE_BYTES,
             num_threads=_THREADS,
             pad_id=0,
@@ -84,6 +83,27 @@ def train(paths: list[str], settings: Settings) -> bytes:
     lines.report()
     check_layout(model.getvalue())
     return model.getvalue()
+
+
+def _sample(lines: Iterable[str], settings: Settings) -> Iterator[str]:
+    """Returns at most `input_sentence_size` lines: a random sample, or the first ones.
+
+    The trainer could do it, but seeds itself from the operating system, so that
+    the same command would give another vocabulary every time.
+    """
+    size = settings.input_sentence_size
+    if not size:
+        return iter(lines)
+    if not settings.shuffle_input_sentence:
+        return itertools.islice(lines, size)
+    rng = random.Random(f"{settings.seed}/vocabulary")
+    kept: list[str] = []  # reservoir sampling: every line is kept with the same probability
+    for number, line in enumerate(lines):
+        if number < size:
+            kept.append(line)
+        elif (place := rng.randrange(number + 1)) < size:
+            kept[place] = line
+    return iter(kept)
 
 
 class _Lines:

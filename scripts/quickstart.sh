@@ -92,7 +92,11 @@ step() {
   child=""
   echo $((before + SECONDS - started)) >"$seconds_file"
   if ((status)); then
-    echo "error: step $name ended with code $status; the same command goes on from here" >&2
+    if ((status > 128)); then
+      echo "stopped in step $name; the same command goes on from here" >&2
+    else
+      echo "error: step $name failed (see above); the same command goes on from here" >&2
+    fi
     exit "$status"
   fi
   printf '%s\n' "$description" >"$stamp.new"
@@ -117,11 +121,18 @@ step train_sentencepiece "corpus $corpus" \
   "--model_prefix=$out/spm" --vocab_size=2000
 
 vocabulary="$(digest "$spm")"
+# Whole documents are held out: of few, one must be more than the recipe's share.
+few=()
+documents="$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["corpus"]["documents"])' "$text/stats.json")"
+if ((documents < 20)); then
+  few=("--held_out_fraction=$("$python" -c "print(round(1 / $documents, 6))")")
+fi
 step create_pretraining_data "corpus $corpus $(digest "$spm" "$recipes/create_pretraining_data.flags")" \
   "$python" -m albert.create_pretraining_data \
   "--flagfile=$recipes/create_pretraining_data.flags" \
   "--input_file=$text/corpus.txt" "--spm_model_file=$spm" \
-  "--output_file=$records/train.tfrecord" "--eval_output_file=$records/heldout.tfrecord"
+  "--output_file=$records/train.tfrecord" "--eval_output_file=$records/heldout.tfrecord" \
+  ${few[@]+"${few[@]}"}
 
 step run_pretraining \
   "records $(digest "$records/train.tfrecord" "$config" "$recipes/run_pretraining.flags")" \
