@@ -17,7 +17,8 @@ _NEWS = re.compile(r"^(?:Changed|New|Added|Deprecated)(?: in version [\d.]+| sin
 # One line of these and the block is no prose.
 _NO_PROSE_LINE = re.compile(
     r"""\s*(?:>>>|\.\.\.(?:\s|$)|\$\s|%\s|\#|\||\+[-=]|[-=]{3,}\s+[-=]{3,}|@\w+|\.\.\s|:\w+[^:]*:
-    |(?:def|class|import|from|print|return|raise|assert|with|for|while|try|if|elif|else)\b.*[:)\]]\s*$
+    |(?:def|class|import|from|print|return|raise|assert|with|for|while|try|if|elif|else)\b
+      .*[:)\]]\s*$
     |[\w.,\[\] ]+\s[-+*/|&]?=\s|.*::=|.*[{}\\]\s*$|.*[)\]\d'"];\s*$|</?\w)""",
     re.VERBOSE,
 )

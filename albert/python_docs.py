@@ -109,7 +109,8 @@ def _builtin_modules() -> Iterator[tuple[str, str, list[str]]]:
     """Yields the documents of the modules that have no source file: builtins, math and so on."""
     for name in sorted(sys.builtin_module_names):
         if not name.startswith("_xx"):  # experiments, some of which warn when imported
-            yield f"builtin:{name}", "library", list(_live_docstrings(importlib.import_module(name)))
+            module = importlib.import_module(name)
+            yield f"builtin:{name}", "library", list(_live_docstrings(module))
 
 
 def _live_docstrings(value: object, depth: int = 0) -> Iterator[str]:

@@ -16,12 +16,14 @@ _ABBREVIATIONS = frozenset(
     """.split()
 )
 # These may end a sentence: they do when a capital follows.
-_MAY_END = frozenset("etc a.m p.m inc ltd co corp jr sr u.s u.k ph.d b.a m.a m.d b.c a.d no".split())
+_MAY_END = frozenset(
+    "etc a.m p.m inc ltd co corp jr sr u.s u.k ph.d b.a m.a m.d b.c a.d no".split()
+)
 
 _CLOSERS = "\"'”’»)\\]}"
 # Latin terminators need white space after them; the CJK ones do not.
 _BOUNDARY = re.compile(
-    rf"(?P<stop>[.!?…]+)(?P<close>[{_CLOSERS}]*)(?P<space>\s+)|(?P<cjk>[。！？]+[」』”’）]*)\s*"
+    rf"(?P<stop>[.!?…]+)(?P<close>[{_CLOSERS}]*)\s+|(?P<cjk>[。！？]+[」』”’）]*)\s*"
 )
 _LAST_WORD = re.compile(r"[^\s(\[{\"“‘«—–/]+$")
 _INITIAL = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")

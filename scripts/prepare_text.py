@@ -29,7 +29,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "UTF-8 text: one sentence or paragraph a line, blank line between documents. "
                  "Without it: Python's own documentation.")
     flags.define("string", values, "output_dir", None, "Where the files go. Required.")
-    flags.define("enum", values, "label", "word_order",
+    flags.define("enum", values, "label", "word_choice",
                  "What the labelled task asks: are the words in order, do they belong, or which "
                  "part of the text a sentence is from.",
                  enum_values=list(labelled_task.LABELS))

@@ -46,7 +46,8 @@ def read_tsv(path: pathlib.Path) -> list[list[str]]:
     ("paragraph", "expected"),
     [
         ("One. Two! Three?", ["One.", "Two!", "Three?"]),
-        ("Mr. Smith met J. K. Rowling. They talked.", ["Mr. Smith met J. K. Rowling.", "They talked."]),
+        ("Mr. Smith met J. K. Rowling. They talked.",
+         ["Mr. Smith met J. K. Rowling.", "They talked."]),
         ("Use a list, e.g. Python's (i.e. a sequence). Done.",
          ["Use a list, e.g. Python's (i.e. a sequence).", "Done."]),
         ('He said "Stop!" and left. "Why?" she asked.',
