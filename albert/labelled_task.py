@@ -43,12 +43,21 @@ class LabelledTask:
     test: list[Row]
     dev_documents: list[Document]
     test_documents: list[Document]
+    rest: list[Document]  # all but those of dev and test
 
 
 def make_task(
-    documents: list[Document], label: str, sizes: tuple[int, int, int], rng: random.Random
+    documents: list[Document],
+    label: str,
+    sizes: tuple[int, int, int],
+    rng: random.Random,
+    within_documents: bool = False,
 ) -> LabelledTask:
     """Returns a task of at most `sizes` (train, dev, test) rows, fewer when the text is small.
+
+    With `within_documents`, dev and test are the ends of the documents instead of whole ones:
+    where the parts differ only in what their documents are about, an unseen document has
+    nothing to be known by.
 
     Raises:
       DataError: there is too little text for a set of `_MIN_SET` rows.
@@ -59,7 +68,9 @@ def make_task(
     rng.shuffle(rest)
     allowed = max(1, int(_MAX_SHARE * sum(usable.values())))
     held: list[list[Document]] = []
-    for wanted in (num_dev, num_test):
+    if within_documents:
+        rest, *held = _cut_ends(documents)
+    for wanted in () if within_documents else (num_dev, num_test):
         share = min(wanted, allowed * wanted // max(1, num_dev + num_test))
         chosen, rest = _take(rest, usable, share, by_part=label == "part")
         held.append(chosen)
@@ -74,7 +85,25 @@ def make_task(
                 f"set, at least {_MIN_SET} are needed (sentences of {_MIN_WORDS} to {_MAX_WORDS} "
                 "words from different documents); use a longer text"
             )
-    return LabelledTask(train, dev, test, *held)
+    return LabelledTask(train, dev, test, *held, rest)
+
+
+def _cut_ends(
+    documents: list[Document],
+) -> tuple[list[Document], list[Document], list[Document]]:
+    """Returns (beginnings, ends, what comes before the ends), each document in all three."""
+    pieces: tuple[list[Document], ...] = ([], [], [])
+    for document in documents:
+        size = int(len(document.sentences) * _MAX_SHARE / 2)
+        cut, last = len(document.sentences) - 2 * size, len(document.sentences) - size
+        spans = (slice(0, cut), slice(last, None), slice(cut, last))
+        for piece, span, title in zip(pieces, spans, ("", " (end)", " (before the end)"),
+                                      strict=True):
+            if document.sentences[span]:
+                piece.append(dataclasses.replace(
+                    document, name=document.name + title, sentences=document.sentences[span]
+                ))
+    return pieces
 
 
 def _take(

@@ -11,8 +11,9 @@ Writes to --output_dir:
   stats.json                                what was read and written, and the flags
 
 The sentences of the dev and test sets come from documents other than those of
-the train set, and (unless --noreserve_task_documents) those documents are left
-out of corpus.txt, so that an encoder pretrained on it has not seen them either.
+the train set (with --label=part on a text of yours, whose parts are its halves:
+from the ends of its documents), and (unless --noreserve_task_documents) they are
+left out of corpus.txt, so that an encoder pretrained on it has not seen them either.
 """
 
 import os
@@ -29,12 +30,12 @@ def define_flags(values: flags.FlagValues) -> None:
                  "UTF-8 text: one sentence or paragraph a line, blank line between documents. "
                  "Without it: Python's own documentation.")
     flags.define("string", values, "output_dir", None, "Where the files go. Required.")
-    flags.define("enum", values, "label", "word_choice",
+    flags.define("enum", values, "label", "part",
                  "What the labelled task asks: are the words in order, do they belong, or which "
                  "part of the text a sentence is from.",
                  enum_values=list(labelled_task.LABELS))
-    flags.define("integer", values, "num_train", 2000, "Rows of train.tsv, at most.")
-    flags.define("integer", values, "num_dev", 600, "Rows of dev.tsv, at most.")
+    flags.define("integer", values, "num_train", 400, "Rows of train.tsv, at most.")
+    flags.define("integer", values, "num_dev", 1000, "Rows of dev.tsv, at most.")
     flags.define("integer", values, "num_test", 600, "Rows of test.tsv, at most.")
     flags.define("bool", values, "reserve_task_documents", True,
                  "Leave the documents of dev and test out of corpus.txt.")
@@ -47,11 +48,10 @@ def main(values: flags.FlagValues) -> None:
     text = _read(values.input_file)
     sizes = (values.num_train, values.num_dev, values.num_test)
     rng = random.Random(f"{values.seed}/labelled task")
-    task = labelled_task.make_task(text.documents, values.label, sizes, rng)
-    held = {d.name for d in task.dev_documents + task.test_documents}
-    corpus = [
-        d for d in text.documents if not (values.reserve_task_documents and d.name in held)
-    ]
+    # The halves of a user's text differ in what they are about, document by document.
+    within = values.label == "part" and values.input_file is not None
+    task = labelled_task.make_task(text.documents, values.label, sizes, rng, within)
+    corpus = task.rest if values.reserve_task_documents else text.documents
     text_corpus.write_corpus(os.path.join(values.output_dir, "corpus.txt"), corpus)
     labelled_task.write_task(os.path.join(values.output_dir, "classification", "SST-2"), task)
     stats = {
