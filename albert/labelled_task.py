@@ -1,7 +1,7 @@
 """Cuts a small labelled task, in SST-2's layout, out of any documents.
 
-Four tasks with two balanced classes; the sentences of the train, dev and test
-sets come from different documents. All randomness is the caller's `rng`.
+Four tasks with two balanced classes; no sentence is in two of the train, dev and
+test sets. All randomness is the caller's `rng`.
 
 - `word_order`: 1 = the sentence as written, 0 = a few neighbouring words of it
   in another order. The words are the same, so counting words cannot tell.
@@ -94,8 +94,9 @@ def _cut_ends(
     """Returns (beginnings, ends, what comes before the ends), each document in all three."""
     pieces: tuple[list[Document], ...] = ([], [], [])
     for document in documents:
-        size = int(len(document.sentences) * _MAX_SHARE / 2)
-        cut, last = len(document.sentences) - 2 * size, len(document.sentences) - size
+        held = int(len(document.sentences) * _MAX_SHARE)
+        # Two thirds for dev, on which results are reported.
+        cut, last = len(document.sentences) - held, len(document.sentences) - held * 2 // 3
         spans = (slice(0, cut), slice(last, None), slice(cut, last))
         for piece, span, title in zip(pieces, spans, ("", " (end)", " (before the end)"),
                                       strict=True):

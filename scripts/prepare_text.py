@@ -10,10 +10,10 @@ Writes to --output_dir:
   classification/SST-2/{train,dev,test}.tsv a task with two balanced classes in SST-2's layout
   stats.json                                what was read and written, and the flags
 
-The sentences of the dev and test sets come from documents other than those of
-the train set (with --label=part on a text of yours, whose parts are its halves:
-from the ends of its documents), and (unless --noreserve_task_documents) they are
-left out of corpus.txt, so that an encoder pretrained on it has not seen them either.
+The sentences of the dev and test sets come from the ends of the documents (with
+--label=part) or from documents of their own (with the other labels), and, unless
+--noreserve_task_documents, they are left out of corpus.txt, so that an encoder
+pretrained on it has not seen them either.
 """
 
 import os
@@ -48,8 +48,7 @@ def main(values: flags.FlagValues) -> None:
     text = _read(values.input_file)
     sizes = (values.num_train, values.num_dev, values.num_test)
     rng = random.Random(f"{values.seed}/labelled task")
-    # The halves of a user's text differ in what they are about, document by document.
-    within = values.label == "part" and values.input_file is not None
+    within = values.label == "part"
     task = labelled_task.make_task(text.documents, values.label, sizes, rng, within)
     corpus = task.rest if values.reserve_task_documents else text.documents
     text_corpus.write_corpus(os.path.join(values.output_dir, "corpus.txt"), corpus)

@@ -124,7 +124,7 @@ vocabulary="$(digest "$spm")"
 # Whole documents are held out: of few, one must be more than the recipe's share.
 few=()
 documents="$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["corpus"]["documents"])' "$text/stats.json")"
-if ((documents < 20)); then
+if ((documents < 13)); then
   few=("--held_out_fraction=$("$python" -c "print(round(1 / $documents, 6))")")
 fi
 step create_pretraining_data "corpus $corpus $(digest "$spm" "$recipes/create_pretraining_data.flags")" \
