@@ -13,8 +13,9 @@
 import logging
 import os
 import shutil
+import tempfile
 
-from albert import checkpoints, files, flags, hub, tokenization
+from albert import files, flags, tokenization
 from albert.config import AlbertConfig
 from albert.errors import FlagError
 
@@ -39,41 +40,40 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "albert_directory", "export_path")
-    folder = values.albert_directory
-    if not os.path.isdir(folder):
-        raise FlagError(f"--albert_directory: no such directory: {folder}")
+    source = values.albert_directory
+    if not os.path.isdir(source):
+        raise FlagError(f"--albert_directory: no such directory: {source}")
     if os.path.exists(values.export_path):
         raise FlagError(f"--export_path: {values.export_path} exists; remove it or name another")
-    config_file = values.albert_config_file or os.path.join(folder, "albert_config.json")
+    config_file = values.albert_config_file or os.path.join(source, "albert_config.json")
     config = AlbertConfig.from_json_file(files.require_file(config_file, "albert_config_file"))
     spm = values.spm_model_file
     if not spm and not values.vocab_file:
-        found = sorted(n for n in os.listdir(folder) if n.endswith(".model"))
+        found = sorted(n for n in os.listdir(source) if n.endswith(".model"))
         if len(found) != 1:
-            raise FlagError(f"--spm_model_file is needed: {folder} has {len(found)} *.model files")
-        spm = os.path.join(folder, found[0])
+            raise FlagError(f"--spm_model_file is needed: {source} has {len(found)} *.model files")
+        spm = os.path.join(source, found[0])
     tokenizer = tokenization.FullTokenizer(values.vocab_file, values.do_lower_case, spm)
     tokenization.check_vocabulary(tokenizer, config)
 
     flags.import_tensorflow()
+    from albert import checkpoints
     from albert.hub_export import export_module
 
     weights = checkpoints.open_weights(
-        os.path.join(folder, values.checkpoint_name), "checkpoint_name"
+        os.path.join(source, values.checkpoint_name), "checkpoint_name"
     )
-    with files.atomic_dir(values.export_path) as scratch:
-        # Assets are copied under their own names, which the SavedModel keeps.
-        with files.atomic_dir(scratch + ".assets") as assets:
-            export_module(
-                config, weights, _collect_assets(assets, config, spm, values), scratch,
-                do_lower_case=values.do_lower_case,
-            )
-        shutil.rmtree(scratch + ".assets", ignore_errors=True)
+    # The SavedModel keeps the assets under the names that they have here.
+    with files.atomic_dir(values.export_path) as scratch, tempfile.TemporaryDirectory() as folder:
+        assets = _collect_assets(folder, config, spm, values)
+        export_module(config, weights, assets, scratch, do_lower_case=values.do_lower_case)
     log.info("module: %s (load it with tensorflow_hub.load)", values.export_path)
 
 
 def _collect_assets(folder: str, config: AlbertConfig, spm: str | None, values) -> list[str]:
     """Writes or copies the module's assets into `folder` and returns their paths."""
+    from albert import hub
+
     paths = [os.path.join(folder, hub.CONFIG_ASSET), os.path.join(folder, hub.TOKENIZATION_ASSET)]
     with files.atomic_write(paths[0]) as stream:
         stream.write(config.to_json_string())

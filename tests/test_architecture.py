@@ -1,0 +1,91 @@
+"""The direction of the dependencies, read from the imports."""
+
+import ast
+import pathlib
+
+import pytest
+from helpers import REPO
+
+PACKAGE = REPO / "albert"
+COMMANDS = {"create_pretraining_data", "export_to_tfhub", "run_classifier", "run_pretraining"}
+# What may touch flags: the commands and what they share.
+FLAG_USERS = COMMANDS | {"fine_tuning", "flags"}
+# Importable before TensorFlow, so that usage errors answer at once.
+LIGHT = {
+    "config", "create_pretraining_data", "documents", "errors", "export_to_tfhub", "features",
+    "files", "fine_tuning", "flags", "labelled_task", "masking", "model_size", "records",
+    "run_classifier", "run_pretraining", "tasks.glue", "tfrecord", "tokenization", "vocabulary",
+    "metrics.glue",
+}
+
+
+def modules() -> dict[str, pathlib.Path]:
+    return {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
+        for path in PACKAGE.rglob("*.py")
+    }
+
+
+def imports(path: pathlib.Path, everywhere: bool) -> set[str]:
+    """Returns the imported modules: at the top, or everywhere."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = ast.walk(tree) if everywhere else tree.body
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def ours(path: pathlib.Path, everywhere: bool = True) -> set[str]:
+    known = modules()
+    names = {n.removeprefix("albert.") for n in imports(path, everywhere) if "albert" in n}
+    return names & set(known)
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_only_commands_read_flags(name):
+    if name not in FLAG_USERS:
+        assert "flags" not in ours(modules()[name])
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(modules()) if n.startswith("tasks.")])
+def test_a_task_knows_neither_trainer_nor_command(name):
+    assert not ours(modules()[name]) & ({"trainer", "input_pipeline", "checkpoints"} | FLAG_USERS)
+
+
+def test_the_trainer_knows_no_concrete_task():
+    tasks = {n for n in ours(PACKAGE / "trainer.py") if n.startswith("tasks")}
+    assert tasks <= {"tasks", "tasks.task"}
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_nothing_but_a_command_imports_a_command(name):
+    assert not ours(modules()[name]) & COMMANDS - {name}
+
+
+@pytest.mark.parametrize("name", sorted(LIGHT))
+def test_light_modules_import_no_tensorflow(name):
+    known, seen, queue = modules(), set(), [name]
+    while queue:
+        current = queue.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        top = imports(known[current], everywhere=False)
+        heavy = {n.split(".")[0] for n in top} & {"tensorflow", "keras", "matplotlib"}
+        assert not heavy, f"{name} imports {heavy} through {current}"
+        queue += ours(known[current], everywhere=False)
+
+
+def test_modeling_imports_keras_and_not_tensorflow():
+    names = {n.split(".")[0] for n in imports(PACKAGE / "modeling.py", everywhere=True)}
+    assert "keras" in names and "tensorflow" not in names
+
+
+def test_the_product_uses_no_tensorflow_1_and_no_keras_2():
+    for name, path in modules().items():
+        text = path.read_text(encoding="utf-8")
+        assert "compat.v1" not in text and "tf_keras" not in text, name
