@@ -61,15 +61,18 @@ def define_run_flags(values: FlagValues, *, save_checkpoints_steps: int) -> None
 
 
 def check_device_flags(values: FlagValues) -> None:
-    """Refuses accelerators that this machine does not have.
+    """Refuses accelerators that cannot be used, instead of training on the CPU unasked.
 
     Raises:
-      FlagError: a TPU is asked for without a name, or named without --use_tpu.
+      FlagError: a TPU is asked for, or named without --use_tpu.
     """
-    if values.use_tpu and not (values.tpu_name or values.master):
-        raise FlagError("--use_tpu needs --tpu_name (or --master); this machine has no TPU")
+    if values.use_tpu:
+        raise FlagError(
+            "--use_tpu: this machine has no TPU, and training over the network "
+            "(--tpu_name, --master) is not supported yet; leave it out to use what there is"
+        )
     for name in ("tpu_name", "tpu_zone", "gcp_project", "master"):
-        if getattr(values, name) and not values.use_tpu:
+        if getattr(values, name):
             raise FlagError(f"--{name} has no effect without --use_tpu")
 
 
@@ -158,7 +161,6 @@ def set_up_logging() -> None:
     )
     log.handlers[:] = [handler]
     log.setLevel(logging.INFO)
-    log.propagate = False
 
 
 # What TensorFlow prints on a sound machine without a GPU, whatever its log level is.

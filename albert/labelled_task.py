@@ -51,13 +51,11 @@ def make_task(
     label: str,
     sizes: tuple[int, int, int],
     rng: random.Random,
-    within_documents: bool = False,
 ) -> LabelledTask:
     """Returns a task of at most `sizes` (train, dev, test) rows, fewer when the text is small.
 
-    With `within_documents`, dev and test are the ends of the documents instead of whole ones:
-    where the parts differ only in what their documents are about, an unseen document has
-    nothing to be known by.
+    Dev and test are whole documents; for `part` they are the ends of documents, if those are
+    long enough, for what tells the parts apart is what their documents are about.
 
     Raises:
       DataError: there is too little text for a set of `_MIN_SET` rows.
@@ -68,9 +66,10 @@ def make_task(
     rng.shuffle(rest)
     allowed = max(1, int(_MAX_SHARE * sum(usable.values())))
     held: list[list[Document]] = []
-    if within_documents:
-        rest, *held = _cut_ends(documents)
-    for wanted in () if within_documents else (num_dev, num_test):
+    ends = _cut_ends(documents) if label == "part" else None
+    if ends is not None:
+        rest, *held = ends
+    for wanted in () if ends is not None else (num_dev, num_test):
         share = min(wanted, allowed * wanted // max(1, num_dev + num_test))
         chosen, rest = _take(rest, usable, share, by_part=label == "part")
         held.append(chosen)
@@ -90,8 +89,8 @@ def make_task(
 
 def _cut_ends(
     documents: list[Document],
-) -> tuple[list[Document], list[Document], list[Document]]:
-    """Returns (beginnings, ends, what comes before the ends), each document in all three."""
+) -> tuple[list[Document], list[Document], list[Document]] | None:
+    """Returns (beginnings, ends, what comes before the ends), or None if ends are too short."""
     pieces: tuple[list[Document], ...] = ([], [], [])
     for document in documents:
         held = int(len(document.sentences) * _MAX_SHARE)
@@ -104,7 +103,13 @@ def _cut_ends(
                 piece.append(dataclasses.replace(
                     document, name=document.name + title, sentences=document.sentences[span]
                 ))
-    return pieces
+    parts = {d.part for d in documents}
+    shortest = min(
+        sum(len(_usable(d.sentences)) for d in piece if d.part == part)
+        for piece in pieces[1:]
+        for part in parts
+    )
+    return pieces if shortest >= _MIN_SET else None
 
 
 def _take(

@@ -11,7 +11,7 @@ Writes to --output_dir:
   stats.json                                what was read and written, and the flags
 
 The sentences of the dev and test sets come from the ends of the documents (with
---label=part) or from documents of their own (with the other labels), and, unless
+--label=part, if they are long enough) or from documents of their own, and, unless
 --noreserve_task_documents, they are left out of corpus.txt, so that an encoder
 pretrained on it has not seen them either.
 """
@@ -48,8 +48,7 @@ def main(values: flags.FlagValues) -> None:
     text = _read(values.input_file)
     sizes = (values.num_train, values.num_dev, values.num_test)
     rng = random.Random(f"{values.seed}/labelled task")
-    within = values.label == "part"
-    task = labelled_task.make_task(text.documents, values.label, sizes, rng, within)
+    task = labelled_task.make_task(text.documents, values.label, sizes, rng)
     corpus = task.rest if values.reserve_task_documents else text.documents
     text_corpus.write_corpus(os.path.join(values.output_dir, "corpus.txt"), corpus)
     labelled_task.write_task(os.path.join(values.output_dir, "classification", "SST-2"), task)

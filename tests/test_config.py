@@ -36,7 +36,6 @@ def test_a_released_file_with_the_authors_leftover_keys_is_read_and_written_back
 
 
 def test_an_unknown_key_is_kept_with_a_warning(caplog):
-    logging.getLogger("albert").propagate = True
     with caplog.at_level(logging.WARNING, logger="albert"):
         config = AlbertConfig.from_dict(SIZES | {"my_note": "x"})
     assert config.to_dict()["my_note"] == "x"

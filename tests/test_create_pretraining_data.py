@@ -245,7 +245,6 @@ def test_the_command_never_imports_tensorflow(tiny):
 
 @pytest.fixture
 def warnings(caplog, monkeypatch):
-    monkeypatch.setattr(command.log, "propagate", True)
     return caplog
 
 

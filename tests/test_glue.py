@@ -118,8 +118,7 @@ def test_empty_lines_at_the_end_are_nothing(tmp_path):
     assert len(sst(tmp_path, "sentence\tlabel\na\t1\n\n\r\n")) == 1
 
 
-def test_invalid_utf8_is_replaced_and_counted_once(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("albert"), "propagate", True)
+def test_invalid_utf8_is_replaced_and_counted_once(tmp_path, caplog):
     examples = sst(tmp_path, b"sentence\tlabel\na\xff\t1\nb\t0\n\xfe\xfe\t1\n")
     assert [e.text_a for e in examples] == ["a\ufffd", "b", "\ufffd\ufffd"]
     assert [r.message.split(": ")[1] for r in caplog.records] == [
@@ -166,8 +165,7 @@ def test_a_missing_header_is_noticed_in_labelled_and_unlabelled_files(tmp_path):
         read(tmp_path, "sst-2", "test", "test.tsv", "0\tfine film\n1\tbad film\n")
 
 
-def test_short_rows_of_qqp_are_skipped_and_counted_in_one_warning(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("albert"), "propagate", True)
+def test_short_rows_of_qqp_are_skipped_and_counted_in_one_warning(tmp_path, caplog):
     row = "7\t1\t2\tWhy?\tHow?\t1\n"
     content = "id\tq1\tq2\tquestion1\tquestion2\tis_duplicate\n" + row + "8\t1\t2\tcut\n\"\n" + row
     assert len(read(tmp_path, "qqp", "train", "train.tsv", content)) == 2

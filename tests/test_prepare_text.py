@@ -145,7 +145,8 @@ def test_same_seed_same_bytes_and_other_seed_another_task(tmp_path):
 @pytest.mark.parametrize("label", labelled_task.LABELS)
 def test_task_has_the_layout_of_sst_2_and_balanced_classes(tmp_path, label):
     source = write_text(tmp_path / "in.txt", documents=20)
-    result = run(f"--input_file={source}", f"--output_dir={tmp_path}", f"--label={label}")
+    result = run(f"--input_file={source}", f"--output_dir={tmp_path}", f"--label={label}",
+                 "--num_dev=40", "--num_test=40")
     assert result.returncode == 0, result.stderr
     folder = tmp_path / "classification" / "SST-2"
     for name in ("train", "dev"):
@@ -159,6 +160,7 @@ def test_task_has_the_layout_of_sst_2_and_balanced_classes(tmp_path, label):
 
 
 def test_dev_and_test_are_from_documents_that_neither_train_nor_corpus_has(tmp_path):
+    # Documents too short to spare their ends.
     text = text_corpus.read_text_file(str(write_text(tmp_path / "in.txt", documents=20)))
     owner = {s: d.name for d in text.documents for s in d.sentences}
     task = labelled_task.make_task(text.documents, "part", (60, 20, 20), random.Random(1))
@@ -176,6 +178,21 @@ def test_dev_and_test_are_from_documents_that_neither_train_nor_corpus_has(tmp_p
     corpus = set((tmp_path / "corpus.txt").read_text(encoding="utf-8").split("\n"))
     for document in text.documents:
         assert corpus.isdisjoint(document.sentences) == (document.name in held)
+
+
+def test_the_parts_are_told_by_ends_of_documents_that_the_corpus_lacks(tmp_path):
+    lines = [
+        "\n".join(f"Word{d} line{i} has some {d} and {i} here." for i in range(80)) for d in range(6)
+    ]
+    (tmp_path / "in.txt").write_text("\n\n".join(lines) + "\n")
+    text = text_corpus.read_text_file(str(tmp_path / "in.txt"))
+    task = labelled_task.make_task(text.documents, "part", (60, 40, 20), random.Random(1))
+    train, dev, test = ({s for s, _ in rows} for rows in (task.train, task.dev, task.test))
+    assert not train & dev and not train & test and not dev & test
+    kept = {s for d in task.rest for s in d.sentences}
+    assert len(task.rest) == 6 and train <= kept and not kept & (dev | test)
+    # Every document is in every set's reach, not only a few of them.
+    assert {s.split()[0] for s in dev} == {f"Word{d}" for d in range(6)}
 
 
 def test_word_order_rows_have_the_same_words_as_their_sentence(tmp_path):
@@ -257,5 +274,5 @@ def test_real_stories_keep_their_documents(shared, tmp_path):
     source = shared / "data/corpus/sherlock_holmes_se_cc0.txt"
     assert run(f"--input_file={source}", f"--output_dir={tmp_path}").returncode == 0
     stats = json.loads((tmp_path / "stats.json").read_text())
-    assert stats["text"]["documents"] == 12 and stats["corpus"]["documents"] == 10
-    assert stats["task"]["train"] == 2000 and stats["task"]["dev"] >= 200
+    assert stats["text"]["documents"] == 12 and stats["corpus"]["documents"] == 12
+    assert stats["task"]["train"] == 400 and stats["task"]["dev"] >= 200

@@ -226,7 +226,7 @@ BAD = {
     "unknown flag": (["--learningrate=1"], "did you mean --learning_rate?"),
     "bad value": (["--train_batch_size=many"], "train_batch_size"),
     "nothing to do": (["{job}", "--nodo_train"], "at least one of --do_train and --do_eval"),
-    "tpu": (["{job}", "--use_tpu"], "--use_tpu needs --tpu_name"),
+    "tpu": (["{job}", "--use_tpu"], "--use_tpu: this machine has no TPU"),
     "tpu name": (["{job}", "--tpu_name=x"], "--tpu_name has no effect without --use_tpu"),
     "budget": (["{job}", "--masked_lm_budget=20"], "--masked_lm_budget"),
     "warm-up": (["{job}", "--num_warmup_steps=99"], "--num_warmup_steps=99 exceeds"),
