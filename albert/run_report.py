@@ -93,14 +93,14 @@ def baselines(paths: Iterable[str]) -> Baselines:
     )
 
 
-def commonest_label_share(path: str) -> float:
-    """Returns the share of the commonest label in a TSV with a header; the label is last."""
+def label_counts(path: str) -> collections.Counter[str]:
+    """Returns the number of rows of each label in a TSV with a header; the label is last."""
     files.require_file(path, "directory")
     with open(path, encoding="utf-8") as stream:
         labels = collections.Counter(line.rstrip("\n").split("\t")[-1] for line in list(stream)[1:])
     if not labels:
         raise DataError(f"{path}: no rows")
-    return max(labels.values()) / labels.total()
+    return labels
 
 
 def step_seconds(directory: str) -> dict[str, int]:
