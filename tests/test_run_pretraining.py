@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers import (
     REPO,
     assert_one_clear_line,
@@ -20,6 +21,7 @@ from helpers import (
     write_config,
     write_pretraining_records,
 )
+from tensorflow.core.util import event_pb2
 
 from albert import checkpoints, flags, records, run_pretraining
 from albert.tasks.pretraining import PretrainingTask
@@ -188,6 +190,31 @@ def test_the_same_command_gives_the_same_bytes_and_another_seed_does_not(job, tm
     data = "model.ckpt-23.data-00000-of-00001"
     a, b, c = ((tmp_path / name / data).read_bytes() for name in "abc")
     assert a == b != c
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_mixed_precision_trains_like_float32_and_keeps_float32_weights(precision, job, tmp_path):
+    assert 0 == command(*job, f"--output_dir={tmp_path / 'full'}")
+    assert 0 == command(*job, f"--mixed_precision={precision}")
+    half, full = metrics(tmp_path / "out")[-1], metrics(tmp_path / "full")[-1]
+    assert half["skipped_steps"] == 0
+    assert math.isclose(half["loss"], full["loss"], rel_tol=0.02)
+    assert {t.dtype for n, t in tensors(tmp_path / "out/model.ckpt-23").items()} == {
+        np.dtype("float32"), np.dtype("int64"),
+    }
+
+
+def test_tensorboard_finds_the_same_scalars_as_metrics_jsonl(job, tmp_path):
+    assert 0 == command(*job)
+    [events] = (tmp_path / "out/summaries/train").glob("events.*")
+    found = {}
+    for record in records.read_records(str(events)):
+        event = event_pb2.Event.FromString(record)
+        for value in event.summary.value:
+            assert value.metadata.plugin_data.plugin_name in ("scalars", "")
+            found[value.tag, event.step] = tf.make_ndarray(value.tensor)
+    for line in metrics(tmp_path / "out"):
+        np.testing.assert_allclose(found["loss", line["step"]], line["loss"], rtol=1e-6)
 
 
 def test_a_changed_rate_is_used_and_told(job, tmp_path, capsys):
