@@ -2,7 +2,7 @@
 
 A checkpoint is `model.ckpt-<step>.index` and `.data-00000-of-00001`, a tensor
 bundle whose names are the released ones, with `<variable>/adam_m`, `adam_v`
-and `global_step`, so the original toolkit and this one read each other's.
+and `global_step`, so a checkpoint of the original is one of ours.
 `model.ckpt-<step>.json` beside it holds what tensors cannot: architecture,
 flags, data position and running averages. The index is renamed into place
 last; without it nothing counts as a checkpoint.
