@@ -8,7 +8,7 @@ from setuptools import setup
 HERE = pathlib.Path(__file__).resolve().parent
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read_text())[1]
 README = HERE / "README.md"
-TEST = ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100"]
+TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100"]
 
 setup(
     name="albert",
@@ -23,6 +23,7 @@ setup(
         "tensorflow>=2.21,<2.22",
         "keras>=3.12,<4",
         "tensorflow-hub>=0.16.1",
+        "setuptools<81",  # tensorflow-hub imports pkg_resources, which later ones lack
         "sentencepiece>=0.2.1",
         "absl-py>=2.1",
         "numpy>=2.0",
@@ -33,17 +34,31 @@ setup(
     ],
     extras_require={
         "text": ["tensorflow-text>=2.21,<2.22"],  # raw-text SavedModels
-        "onnx": ["tf2onnx>=1.17", "onnx>=1.17"],
+        "onnx": ["tf2onnx>=1.17", "onnx>=1.17", "onnxruntime>=1.20"],
         "beam": ["apache-beam>=2.60"],
+        # What our numbers are compared with: tests/test_convert_hf.py and test_keras_hub.py.
+        "interop": ["transformers>=5", "torch>=2.5", "keras-hub>=0.30"],
         "test": TEST,
-        "dev": TEST + ["ruff>=0.9", "tensorboard>=2.19", "keras-hub>=0.30"],
+        "dev": TEST + ["ruff>=0.9", "tensorboard>=2.19"],
     },
     entry_points={
         "console_scripts": [
             "albert-create-pretraining-data = albert.create_pretraining_data:cli",
+            "albert-evaluate-squad = albert.evaluate_squad:cli",
+            "albert-export-checkpoints = albert.export_checkpoints:cli",
+            "albert-export-model = albert.export_model:cli",
             "albert-export-to-tfhub = albert.export_to_tfhub:cli",
+            "albert-extract-features = albert.extract_features:cli",
+            "albert-fill-mask = albert.fill_mask:cli",
+            "albert-model-info = albert.model_info:cli",
+            "albert-predict = albert.predict:cli",
             "albert-run-classifier = albert.run_classifier:cli",
             "albert-run-pretraining = albert.run_pretraining:cli",
+            "albert-run-race = albert.run_race:cli",
+            "albert-run-squad = albert.run_squad:cli",
+            "albert-run-squad-v1 = albert.run_squad_v1:cli",
+            "albert-run-squad-v2 = albert.run_squad_v2:cli",
+            "albert-run-token-classifier = albert.run_token_classifier:cli",
         ]
     },
 )

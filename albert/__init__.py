@@ -1,3 +1,28 @@
 """ALBERT (A Lite BERT, arXiv 1909.11942) for TensorFlow 2 and Keras 3."""
 
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
+
+# Loaded when asked for: `import albert` alone imports neither Keras nor TensorFlow.
+_WHERE = {
+    "AlbertConfig": "config",
+    "AlbertForBeamQuestionAnswering": "modeling",
+    "AlbertForMaskedLM": "modeling",
+    "AlbertForMultipleChoice": "modeling",
+    "AlbertForPreTraining": "modeling",
+    "AlbertForQuestionAnswering": "modeling",
+    "AlbertForSequenceClassification": "modeling",
+    "AlbertForTokenClassification": "modeling",
+    "AlbertModel": "modeling",
+    "AlbertTokenizer": "albert_tokenizer",
+    "HubLayer": "hub_layer",
+}
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'albert' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"albert.{_WHERE[name]}"), name)

@@ -8,12 +8,14 @@ flags, data position and running averages. The index is renamed into place
 last; without it nothing counts as a checkpoint.
 """
 
+import contextlib
+import dataclasses
 import difflib
 import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,17 +23,33 @@ import tensorflow as tf
 
 from albert import files
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError
+from albert.errors import CheckpointError, first_line
 
 log = logging.getLogger("albert")
 
 BEST = "model.ckpt-best"
 _STEP = re.compile(r"model\.ckpt-(\d+)\.index$")
+_BESIDE_INDEX = re.compile(r"model\.ckpt-(\d+)\.(?:json|data-\d{5}-of-\d{5})$")
 _PARTS = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 # What a damaged bundle raises: truncated data is an IndexError of the binding.
 _UNREADABLE = (tf.errors.OpError, IndexError, ValueError, RuntimeError)
 _FOREIGN = (".h5", ".keras", ".pkl", ".pickle", ".bin", ".pt", ".pth", ".npz", ".safetensors")
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
+_COUNTED = re.compile(r"/(attention|ffn)_\d+/")
+# Models that are not of this toolkit's architecture, by a scope that only they have.
+_OTHER_LAYOUTS = {
+    "bert/encoder/layer_shared/": (
+        "of the third-party albert_zh layout (one layer `bert/encoder/layer_shared`, word "
+        "embeddings multiplied by `word_embeddings_2` before the sum): another architecture than "
+        "ALBERT's, whose weights cannot give its results; Google's own Chinese models are "
+        "albert_base_zh to albert_xxlarge_zh"
+    ),
+    "bert/encoder/layer_0/": (
+        "a BERT (layers `bert/encoder/layer_0`, `layer_1` ... with weights of their own), not an "
+        "ALBERT"
+    ),
+}
 
 
 class MismatchError(CheckpointError):
@@ -58,12 +76,8 @@ class Weights:
             return self._reader.get_tensor(self._keys[name])
         except _UNREADABLE as error:
             raise CheckpointError(
-                f"{self.origin}: cannot read {name}: {_first_line(error)}"
+                f"{self.origin}: cannot read {name}: {first_line(error)}"
             ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def open_bundle(prefix: str):
@@ -75,14 +89,17 @@ def open_bundle(prefix: str):
     try:
         return tf.train.load_checkpoint(prefix)
     except _UNREADABLE as error:
-        raise CheckpointError(f"{prefix} is not a readable checkpoint: {_first_line(error)}") from error
+        raise CheckpointError(
+            f"{prefix} is not a readable checkpoint: {first_line(error)}"
+        ) from error
 
 
 def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     """Returns the tensors of a name-based checkpoint of ours or of the original.
 
     `path` is a prefix, any of its files, or a directory (best, else newest).
-    A `module/` prefix, as fine-tuning from a TF-Hub module left it, is dropped.
+    Names of older releases and of fine-tuned TF-Hub modules are made the
+    released ones, see `released_names`.
 
     Raises:
       CheckpointError: absent (with the nearest names), of another kind, or damaged.
@@ -95,7 +112,31 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
             f"--{flag}: {prefix} is an object-based TensorFlow 2 checkpoint; a TF1-style one "
             "with names such as bert/embeddings/word_embeddings is needed"
         )
-    return Weights(prefix, reader, {name.removeprefix("module/"): name for name in names})
+    for scope, kind in _OTHER_LAYOUTS.items():
+        if any(scope in name for name in names):
+            raise CheckpointError(f"--{flag}: {prefix} is {kind}")
+    missing = _missing_shards(prefix)
+    if missing:
+        raise CheckpointError(
+            f"--{flag}: {prefix}.index is there, but not {', '.join(missing)}: "
+            "a checkpoint is complete with all of its files only"
+        )
+    return Weights(prefix, reader, released_names(names))
+
+
+def released_names(names: Iterable[str]) -> dict[str, str]:
+    """Returns {released name: name in the file}.
+
+    Fine-tuning from a TF-Hub module put `module/` before the encoder's names;
+    older code counted `attention_<d>` and `ffn_<d>`, where releases have a
+    constant 1. Two that would become one keep their own names.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        plain = name.removeprefix("module/")
+        released = _COUNTED.sub(r"/\1_1/", plain)
+        found[plain if released in found else released] = name
+    return found
 
 
 def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
@@ -106,8 +147,6 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
     """
     prefix = _PARTS.sub("", path)
     if os.path.isfile(prefix + ".index"):
-        if not os.path.isfile(prefix + ".data-00000-of-00001") and not _shards(prefix):
-            raise CheckpointError(f"--{flag}: {prefix}.index has no .data file beside it")
         return prefix
     if os.path.isdir(path):
         found = newest_or_best(path)
@@ -131,6 +170,22 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
         near = difflib.get_close_matches(os.path.basename(prefix), names, n=3, cutoff=0.3)
     hint = f"; there are: {', '.join(near)}" if near else ""
     raise CheckpointError(f"--{flag}: no checkpoint at {path}{hint}")
+
+
+def _missing_shards(prefix: str) -> list[str]:
+    """Returns the names of the data files that belong to a checkpoint and are not there."""
+    base = os.path.basename(prefix)
+    numbers = [_SHARD.search(path) for path in _shards(prefix)]
+    counts = {int(m[2]) for m in numbers if m}
+    there = {(int(m[1]), int(m[2])) for m in numbers if m}
+    if not counts:
+        return [f"{base}.data-00000-of-00001"]
+    # A whole set is enough, whatever else lies beside it.
+    sets = [[i for i in range(n) if (i, n) not in there] for n in sorted(counts)]
+    if not all(sets):
+        return []
+    count = max(counts)
+    return [f"{base}.data-{i:05d}-of-{count:05d}" for i in sets[-1]]
 
 
 def _shards(prefix: str) -> list[str]:
@@ -167,13 +222,19 @@ def save(
       CheckpointError: it could not be written; the earlier ones are untouched.
     """
     prefix = os.path.join(directory, f"model.ckpt-{step}")
-    with_json = {"step": step, **sidecar}
-    files.write_json(prefix + ".json", with_json)
-    write_bundle(prefix, tensors)
+    try:
+        files.write_sealed_json(prefix + ".json", {"step": step, **sidecar})
+        write_bundle(prefix, tensors)
+    except files.UserError as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(prefix + ".json")
+        raise CheckpointError(str(error)) from error
     kept = list(list_steps(directory).values())[-max(keep, 1) :] if keep > 0 else None
     for old in list_steps(directory).values():
         if kept is not None and old not in kept:
             delete(old)
+    if kept is not None:
+        _sweep_orphans(directory, step)
     _write_state_file(directory)
     return prefix
 
@@ -200,8 +261,9 @@ def write_bundle(prefix: str, tensors: Mapping[str, Any]) -> None:
             os.replace(inner + suffix, prefix + suffix)
         files.fsync_dir(os.path.dirname(os.path.abspath(prefix)))
     except (tf.errors.OpError, OSError) as error:
-        reason = getattr(error, "message", None) or error
-        raise CheckpointError(f"cannot write {prefix}: {reason}; is the disk full?") from error
+        raise CheckpointError(
+            f"cannot write {prefix}: {first_line(error)}; is the disk full?"
+        ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -211,6 +273,15 @@ def delete(prefix: str) -> None:
     for path in [prefix + ".index", *_shards(prefix), prefix + ".json"]:
         if os.path.exists(path):
             os.unlink(path)
+
+
+def _sweep_orphans(directory: str, newest: int) -> None:
+    """Removes what a crash between two steps of `save` or `delete` left of earlier checkpoints."""
+    whole = list_steps(directory)
+    for name in os.listdir(directory):
+        match = _BESIDE_INDEX.match(name)
+        if match and int(match[1]) < newest and int(match[1]) not in whole:
+            os.unlink(os.path.join(directory, name))
 
 
 def set_aside(prefix: str) -> None:
@@ -223,15 +294,32 @@ def set_aside(prefix: str) -> None:
 def publish_best(prefix: str) -> str:
     """Copies a checkpoint to `model.ckpt-best`, telling so in the original's words."""
     best = os.path.join(os.path.dirname(prefix), BEST)
-    for source in [*_shards(prefix), prefix + ".json", prefix + ".index"]:
-        if not os.path.exists(source):
-            continue
-        target = best + source.removeprefix(prefix)
-        temporary = f"{target}.tmp-{os.getpid()}"
-        shutil.copyfile(source, temporary)
-        os.replace(temporary, target)
-        log.info("saved %s to %s", source, target)
+    sources = [*_shards(prefix), prefix + ".json", prefix + ".index"]
+    targets = {s: best + s.removeprefix(prefix) for s in sources if os.path.exists(s)}
+    temporaries = {target: f"{target}.tmp-{os.getpid()}" for target in targets.values()}
+    try:
+        for source, target in targets.items():
+            _copy_synced(source, temporaries[target])
+        # Without an index there is no best; with one, all of it belongs together.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(best + ".index")
+        for source, target in targets.items():
+            os.replace(temporaries[target], target)
+            log.info("saved %s to %s", source, target)
+        files.fsync_dir(os.path.dirname(os.path.abspath(best)))
+    except OSError as error:
+        raise CheckpointError(f"cannot write {best} ({error.strerror or error})") from error
+    finally:
+        for path in temporaries.values():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
     return best
+
+
+def _copy_synced(source: str, target: str) -> None:
+    shutil.copyfile(source, target)
+    with open(target, "rb") as stream:
+        os.fsync(stream.fileno())
 
 
 def _write_state_file(directory: str) -> None:
@@ -244,9 +332,56 @@ def _write_state_file(directory: str) -> None:
 
 
 def read_sidecar(prefix: str) -> dict[str, Any]:
-    """Returns `<prefix>.json`; empty for a checkpoint of the original toolkit."""
+    """Returns `<prefix>.json`; empty for a checkpoint of the original toolkit.
+
+    Raises:
+      DataError: it is damaged, or holds what no run wrote.
+    """
     path = prefix + ".json"
-    return files.read_json(path) if os.path.exists(path) else {}
+    if not os.path.lexists(path):
+        return {}
+    sidecar = files.read_sealed_json(path)
+    if not {"config", "records_seen"} & set(sidecar):
+        raise files.DataError(f"{path}: not what a run writes beside a checkpoint")
+    bad = [k for k, is_good in _SIDECAR_KEYS.items() if k in sidecar and not is_good(sidecar[k])]
+    if bad:
+        raise files.DataError(f"{path}: unusable {', '.join(bad)}")
+    return sidecar
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_window(value: Any) -> bool:
+    return (
+        isinstance(value, dict) and _is_count(value.get("steps"))
+        and isinstance(value.get("sums"), list) and all(map(_is_number, value["sums"]))
+    )
+
+
+# What each key must be, where it is there.
+_SIDECAR_KEYS = {
+    "step": _is_count,
+    "task": lambda value: isinstance(value, str),
+    "config": lambda value: isinstance(value, dict),
+    "flags": lambda value: isinstance(value, dict),
+    "records_seen": _is_count,
+    "window": _is_window,
+    "loss_scale": lambda value: (
+        isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+    ),
+    "recent_losses": lambda value: isinstance(value, list) and all(map(_is_number, value)),
+    "skipped": lambda value: (
+        isinstance(value, dict) and _is_count(value.get("recent"))
+        and _is_count(value.get("consecutive")) and isinstance(value.get("bad"), list)
+        and value["recent"] <= 100_000 and all(map(_is_count, value["bad"]))
+    ),
+}
 
 
 def check_architecture(
@@ -266,8 +401,9 @@ def check_architecture(
         return
     # Dropout and initialisation may change between runs; no weight depends on them.
     free = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
-    ours = config.to_dict()
-    keys = [f for f in AlbertConfig.__dataclass_fields__ if f != "extra" and f not in free]
+    ours = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    keys = [k for k in ours if k != "extra" and k not in free]
+    theirs = {"parameter_sharing": "all", **theirs}
     differ = [
         f"{k}: checkpoint {theirs.get(k)}, config {ours[k]}"
         for k in keys
@@ -294,21 +430,26 @@ def read_all(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np
         if n in weights.shapes and weights.shapes[n] != tuple(shape)
     ]
     if problems:
-        raise MismatchError(f"{prefix} does not fit the model: {_some(problems)}")
+        raise MismatchError(f"{prefix} does not fit the model: {some(problems)}")
     return {name: weights.read(name) for name in shapes}
 
 
-def _some(items: list[str], most: int = 6) -> str:
+def some(items: list[str], most: int = 6) -> str:
+    """Returns the first few items in one line, and how many more there are."""
     more = f"; and {len(items) - most} more" if len(items) > most else ""
     return "; ".join(items[:most]) + more
 
 
 def read_newest(
-    directory: str, shapes: Mapping[str, tuple[int, ...]], config: AlbertConfig, task: str
+    directory: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    config: AlbertConfig,
+    task: str,
+    may_set_aside: bool = True,
 ) -> tuple[str, dict[str, np.ndarray], dict[str, Any]] | None:
     """Returns (prefix, tensors, sidecar) of the newest sound checkpoint, or None if there is none.
 
-    Damaged ones are set aside with a warning.
+    Damaged ones are passed over with a warning and, if this process may, set aside.
 
     Raises:
       CheckpointError: another architecture, or every checkpoint is damaged.
@@ -327,7 +468,8 @@ def read_newest(
             continue
         for bad, reason in damaged:
             log.warning("%s unreadable (%s), using %s", bad, reason, prefix)
-            set_aside(bad)
+            if may_set_aside:
+                set_aside(bad)
         return found
     if damaged:
         raise CheckpointError(
@@ -364,16 +506,27 @@ def warm_start(
     absent = [n for n in new if n.startswith("bert/")]
     if absent and (not allow_partial_init or len(absent) == _count_encoder(shapes)):
         problems += [f"{n} {list(shapes[n])}: not in the checkpoint" for n in absent]
+    unused = sorted(n for n in set(weights.shapes) - {source[n] for n in loaded} if not is_slot(n))
     if problems:
-        raise CheckpointError(f"{weights.origin} does not fit the model: {_some(problems)}")
+        theirs = [f"{n} {list(weights.shapes[n])}" for n in unused] or ["nothing"]
+        raise CheckpointError(
+            f"{weights.origin} does not fit the model: {some(problems)}; "
+            f"unused in the checkpoint: {some(theirs)}"
+        )
     if absent:
-        log.warning("left at random values, absent from %s: %s", weights.origin, _some(absent))
+        log.warning("left at random values, absent from %s: %s", weights.origin, some(absent))
     ignored = sorted(set(weights.shapes) - {source[n] for n in loaded})
     account = {"checkpoint": weights.origin, "loaded": loaded, "new": new, "ignored": ignored}
     return {n: weights.read(source[n]) for n in loaded}, account
 
 
 _GROUP = re.compile(r"/group_\d+/")
+_SLOT = re.compile(r"/(adam|lamb)_[mv]$|^global_step$")
+
+
+def is_slot(name: str) -> bool:
+    """Whether a tensor is of the optimizer or the step count, and not of the model."""
+    return bool(_SLOT.search(name))
 
 
 def _count_encoder(shapes: Mapping[str, Any]) -> int:

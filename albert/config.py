@@ -16,11 +16,11 @@ from albert.errors import ConfigError
 
 log = logging.getLogger("albert")
 
-ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
+ACTIVATIONS = ("gelu", "relu", "tanh", "linear", "gelu_erf")
+PARAMETER_SHARING = ("all", "attention", "ffn", "none")
 # Without these no released file is complete; the rest has one value everywhere.
 _REQUIRED = (
-    "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers",
-    "num_attention_heads", "intermediate_size",
+    "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
 )
 # Leftovers of the authors' internal experiments that stand in released files.
 _RELEASED_BUT_UNUSED = ("net_structure_type", "gap_size", "num_memory_blocks")
@@ -49,6 +49,8 @@ class AlbertConfig:
     max_position_embeddings: int = 512  # longest sequence
     type_vocab_size: int = 2  # segments
     initializer_range: float = 0.02  # standard deviation of the truncated normal
+    # What the layers of a group share (paper, Table 4); released configs have no such key.
+    parameter_sharing: str = "all"
     # Keys of the file that this toolkit does not know: kept, written back, not used.
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -76,11 +78,29 @@ class AlbertConfig:
         """
         return int(layer / self.num_hidden_layers * self.num_hidden_groups)
 
+    def with_dropout(self, rate: float) -> "AlbertConfig":
+        """Returns the same architecture with both dropout rates `rate`.
+
+        Raises:
+          ConfigError: `rate` is not within [0, 1).
+        """
+        return dataclasses.replace(
+            self, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate
+        )
+
+    def attention_group(self, layer: int) -> int:
+        """Returns the group that owns a layer's attention weights, its LayerNorm included."""
+        is_shared = self.parameter_sharing in ("all", "attention")
+        return self.group_of_layer(layer) if is_shared else layer
+
+    def feed_forward_group(self, layer: int) -> int:
+        """Returns the group that owns a layer's feed-forward weights, its LayerNorm included."""
+        is_shared = self.parameter_sharing in ("all", "ffn")
+        return self.group_of_layer(layer) if is_shared else layer
+
     def without_dropout(self) -> "AlbertConfig":
         """Returns the same architecture with both dropout rates zero."""
-        return dataclasses.replace(
-            self, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-        )
+        return self.with_dropout(0.0)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str = "config") -> "AlbertConfig":
@@ -104,13 +124,20 @@ class AlbertConfig:
                 misspelt.add(near[0])
                 problems.append(f"unknown key {key!r}, did you mean {near[0]!r}?")
         problems += [f"missing key {k!r}" for k in _REQUIRED if k in absent and k not in misspelt]
-        probe = dict.fromkeys(_REQUIRED, 1) | known
+        probe = dict.fromkeys(_REQUIRED, 64) | known
         try:
             config = cls(**probe, extra=extra)
         except ConfigError as error:
             problems.append(str(error).removeprefix("bad ALBERT config: "))
         if problems:
             raise ConfigError(f"{origin}: " + "; ".join(problems))
+        if "num_attention_heads" in absent:
+            log.warning(
+                "%s: no num_attention_heads, so the original's default of %d is taken; no weight's "
+                "shape depends on it, so a wrong number gives wrong results without any error "
+                "(released: base 12, large 16, xlarge 16, xxlarge 64)",
+                origin, config.num_attention_heads,
+            )
         unused = [k for k in extra if k not in _RELEASED_BUT_UNUSED]
         if unused:
             log.warning("%s: unknown keys kept but not used: %s", origin, ", ".join(unused))
@@ -126,10 +153,12 @@ class AlbertConfig:
         return cls.from_dict(files.read_json(path), origin=path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every key, unknown ones included."""
+        """Returns every key, unknown ones included; of sharing only what released files lack."""
         values = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "extra"
         }
+        if self.parameter_sharing == "all":
+            del values["parameter_sharing"]
         return values | dict(self.extra)
 
     def to_json_string(self) -> str:
@@ -154,8 +183,14 @@ def _problems(config: AlbertConfig) -> list[str]:
             elif field.name == "initializer_range" and not 0 < value < float("inf"):
                 problems.append(f"{field.name} must be above 0, got {value}")
     act = config.hidden_act
-    if act is not None and (not isinstance(act, str) or (act.lower() or "linear") not in ACTIVATIONS):
+    is_known = isinstance(act, str) and (act.lower() or "linear") in ACTIVATIONS
+    if act is not None and not is_known:
         problems.append(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, got {act!r}")
+    if config.parameter_sharing not in PARAMETER_SHARING:
+        problems.append(
+            f"parameter_sharing must be one of {', '.join(PARAMETER_SHARING)}, "
+            f"got {config.parameter_sharing!r}"
+        )
     if problems:  # the comparisons below need numbers
         return problems
     if config.hidden_size % config.num_attention_heads:

@@ -11,26 +11,41 @@ manifest of its counts and settings beside it.
 The same flags and the same text give the same bytes, whatever --num_processes
 is. The corpus is never held in memory: it is read in blocks of a few
 megabytes, and pairs go through temporary files beside the first output. So a
-"random document" is one of the same block, not of the whole corpus.
+"random document" is one of the same block, not of the whole corpus. The same
+command after a kill goes on with what was done. All this is otherwise with
+--original_draw_order: see there.
+
+With --runner the same records are made by an Apache Beam pipeline.
 """
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import logging
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from albert import files, flags, records, tokenization, workers
+from albert import (
+    __version__,
+    beam_pipeline,
+    files,
+    flags,
+    original_draws,
+    records,
+    tokenization,
+    workers,
+)
 from albert.documents import (
-    BlockCutter,
     Document,
-    HeldOut,
     PairSettings,
     ReadingCounts,
+    cut_blocks,
     read_documents,
+    with_size,
 )
 from albert.errors import DataError, FlagError
 from albert.masking import MaskingSettings
@@ -38,18 +53,20 @@ from albert.pretraining_buckets import (
     Part,
     Recipe,
     Spill,
+    Stream,
     ask_to_stop,
-    child_seed,
+    choose_held_out,
     finish_bucket,
     load_tokenizer,
+    resume,
     spill_block,
 )
 
 log = logging.getLogger("albert")
 
 _BLOCK_CHARACTERS = 4 << 20  # text that is tokenised and paired together
-_SMALLEST_BUCKET, _LARGEST_BUCKET = 1 << 20, 64 << 20  # bytes of pairs, about
 _SMALL_WORK = 16 << 20  # bytes of text times passes that one process does soonest
+_JOB_FILE = "job.json"
 _EXAMPLES = 3  # instances shown in the log
 
 
@@ -89,43 +106,43 @@ def define_flags(values: flags.FlagValues) -> None:
            "Never pair a lone segment with one of another document.")
     define("bool", "mask_across_segments", True,
            "Let words and n-grams reach over [SEP], as in the original.")
+    define("bool", "original_draw_order", False,
+           "Draw at random where the original does: its records, token for token. One process, "
+           "the whole text in memory, and slower.")
+    define("integer", "numpy_seed", None,
+           "With --original_draw_order, the seed of the n-grams' lengths, which the original "
+           "draws from NumPy's generator and does not seed (default: --random_seed).")
+    define("string", "runner", None,
+           "Make the records with Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, "
+           "SparkRunner... The runner's own options follow after a `--`.")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Stream:
-    """One set of output files: the training records, or the held-out ones."""
-
-    name: str
-    outputs: tuple[str, ...]
-    passes: int  # over its documents
-    share: float  # of the documents
-
-    def buckets(self, text_bytes: int) -> int:
-        """Returns how many buckets the pairs are dealt out to; a multiple of the outputs."""
-        # About four bytes of text a token, two bytes for it in a pair, and its pair's.
-        estimate = 0.6 * text_bytes * self.share * self.passes
-        bucket = min(max(estimate / 64, _SMALLEST_BUCKET), _LARGEST_BUCKET)
-        return max(1, round(estimate / bucket / len(self.outputs))) * len(self.outputs)
-
-
-def main(values: flags.FlagValues) -> None:
+def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     """Checks everything that can be checked first, then makes and publishes the records."""
     flags.require(values, "input_file", "output_file")
     _check_numbers(values)
-    inputs = files.expand_globs(values.input_file, "input_file")
+    if values.runner:
+        beam_pipeline.require_beam(values.runner)
+    else:
+        flags.refuse_arguments(arguments)
+    where = beam_pipeline if values.runner else files
+    inputs = where.expand_globs(values.input_file, "input_file")
     streams = _streams(values)
     recipe = _recipe(values)
     _check_paths(inputs, streams)
     tokenizer = load_tokenizer(recipe)
     tokenization.check_special_pieces(tokenizer)
-    text_bytes = sum(map(os.path.getsize, inputs))
+    text_bytes = sum(map(where.size_of, inputs))
     if not text_bytes:
         raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
-    count = values.num_processes or (
-        1 if text_bytes * values.dupe_factor < _SMALL_WORK else workers.available_cores()
-    )
+    if values.runner:
+        _make_with_beam(values, arguments, recipe, inputs, streams, text_bytes)
+        return
+    is_small = text_bytes * values.dupe_factor < _SMALL_WORK or values.original_draw_order
+    count = values.num_processes or (1 if is_small else workers.available_cores())
+    job = _identity(values, recipe, inputs)
     with workers.preemptible("nothing half-written is left"):
-        scratch = _make_scratch(streams)
+        scratch = _make_scratch(streams, job)
         try:
             with workers.Workers(count, lambda: ask_to_stop(scratch)) as pool:
                 run = _Run(values, recipe, inputs, streams, text_bytes, scratch, pool)
@@ -134,17 +151,50 @@ def main(values: flags.FlagValues) -> None:
             shutil.rmtree(scratch)
 
 
-def _streams(values: flags.FlagValues) -> list[_Stream]:
+def _make_with_beam(
+    values: flags.FlagValues,
+    arguments: Sequence[str],
+    recipe: Recipe,
+    inputs: list[str],
+    streams: list[Stream],
+    text_bytes: int,
+) -> None:
+    started, mark = time.monotonic(), f".tmp-{os.getpid()}"
+    _sweep(streams)
+    job = beam_pipeline.Job(
+        recipe, tuple(inputs), tuple(streams), values.held_out_fraction,
+        values.document_break_between_files, text_bytes, _BLOCK_CHARACTERS, _EXAMPLES, mark,
+    )
+    with (
+        workers.preemptible("nothing half-written is left"),
+        beam_pipeline.running(job, values.runner, arguments) as (parts, counts),
+    ):
+        _report_reading(counts)
+        for stream in streams:
+            _check_outputs(stream, parts[stream.name], counts.documents)
+        spec = recipe.feature_spec()
+        beam_pipeline.publish(job, parts, {
+            path: records.manifest(
+                part.records, part.bytes, spec,
+                _manifest_info(values, recipe, stream, path, counts),
+            )
+            for stream in streams
+            for path, part in zip(stream.outputs, parts[stream.name], strict=True)
+        })
+        _report_outcome(streams, parts, started)
+
+
+def _streams(values: flags.FlagValues) -> list[Stream]:
     def split(text: str | None) -> tuple[str, ...]:
         return tuple(filter(None, (part.strip() for part in (text or "").split(","))))
 
     held_out = values.held_out_fraction
     if bool(values.eval_output_file) != bool(held_out):
         raise FlagError("--eval_output_file and --held_out_fraction go together")
-    streams = [_Stream("train", split(values.output_file), values.dupe_factor, 1 - held_out)]
+    streams = [Stream("train", split(values.output_file), values.dupe_factor, 1 - held_out)]
     if held_out:
         outputs = split(values.eval_output_file)
-        streams.append(_Stream("eval", outputs, values.eval_dupe_factor, held_out))
+        streams.append(Stream("eval", outputs, values.eval_dupe_factor, held_out))
     return streams
 
 
@@ -182,13 +232,37 @@ def _check_numbers(values: flags.FlagValues) -> None:
     for name in ("masked_lm_prob", "short_seq_prob", "held_out_fraction"):
         if not 0 <= getattr(values, name) <= 1:
             problems.append(f"--{name}={getattr(values, name)} must be between 0 and 1")
+    if values.original_draw_order:
+        unknown = {
+            "--strict_sentence_order": values.strict_sentence_order,
+            "--mask_across_segments=false": not values.mask_across_segments,
+            "--held_out_fraction": values.held_out_fraction,
+            "--num_processes": (values.num_processes or 1) > 1,
+            "--runner": values.runner is not None,
+        }
+        problems += [
+            f"{name} is not of the original: it cannot go with --original_draw_order"
+            for name, is_given in unknown.items() if is_given
+        ]
+        if not 0 <= _numpy_seed(values) < 1 << 32:
+            problems.append(
+                f"NumPy takes no seed {_numpy_seed(values)}: give --numpy_seed from 0 to 2^32 - 1"
+            )
+    elif values.numpy_seed is not None:
+        problems.append("--numpy_seed has no effect without --original_draw_order")
+    if values.runner and values.num_processes:
+        problems.append("--num_processes has no effect with --runner, which has options of its own")
     if values.held_out_fraction == 1:
         problems.append("--held_out_fraction=1 leaves nothing to train on")
     if problems:
         raise FlagError("; ".join(problems))
 
 
-def _check_paths(inputs: list[str], streams: list[_Stream]) -> None:
+def _numpy_seed(values: flags.FlagValues) -> int:
+    return values.random_seed if values.numpy_seed is None else values.numpy_seed
+
+
+def _check_paths(inputs: list[str], streams: list[Stream]) -> None:
     outputs = [path for stream in streams for path in stream.outputs]
     for stream in streams:
         if not stream.outputs:
@@ -202,15 +276,48 @@ def _check_paths(inputs: list[str], streams: list[_Stream]) -> None:
         seen[os.path.realpath(path)] = path
 
 
-def _make_scratch(streams: list[_Stream]) -> str:
-    """Returns a new directory for temporary files, beside the first output."""
-    for stream in streams:
-        for path in stream.outputs:
+def _sweep(streams: Iterable[Stream]) -> None:
+    """Makes the directories of the outputs, and removes what dead processes left there."""
+    for path in (path for stream in streams for path in stream.outputs):
+        if not beam_pipeline.is_remote(path):
             directory = files.make_dirs(os.path.dirname(os.path.abspath(path)))
             files.sweep_litter(directory)
-    scratch = f"{streams[0].outputs[0]}.work.tmp-{os.getpid()}"
-    shutil.rmtree(scratch, ignore_errors=True)
-    return files.make_dirs(scratch)
+
+
+def _identity(values: flags.FlagValues, recipe: Recipe, inputs: list[str]) -> str:
+    """Returns a digest of all that decides the records."""
+    texts = [(path, (stat := os.stat(path)).st_size, stat.st_mtime_ns) for path in inputs]
+    told = [_chosen_flags(values), recipe.vocabulary_sha256, texts, __version__]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _make_scratch(streams: list[Stream], job: str) -> str:
+    """Returns a directory for temporary files, beside the first output.
+
+    It is a new one, or the one that a killed run of the same job left there.
+    """
+    path = f"{streams[0].outputs[0]}.work"
+    scratch = f"{path}.tmp-{os.getpid()}"
+    left = [name for name in files.left_behind(path) if _job_of(name) == job]
+    if left and left[0] != scratch:
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.rename(left[0], scratch)
+    elif not left:
+        shutil.rmtree(scratch, ignore_errors=True)
+    _sweep(streams)
+    files.make_dirs(scratch)
+    if left:
+        log.info("a run was killed here: going on with the %d pieces of work that it had done",
+                 resume(scratch))
+    files.write_json(os.path.join(scratch, _JOB_FILE), {"job": job})
+    return scratch
+
+
+def _job_of(scratch: str) -> str | None:
+    try:
+        return files.read_json(os.path.join(scratch, _JOB_FILE))["job"]
+    except DataError:
+        return None
 
 
 @dataclasses.dataclass
@@ -220,7 +327,7 @@ class _Run:
     values: flags.FlagValues
     recipe: Recipe
     inputs: list[str]
-    streams: list[_Stream]
+    streams: list[Stream]
     text_bytes: int
     scratch: str
     pool: workers.Workers
@@ -232,16 +339,47 @@ class _Run:
             "making records of %.1f MB of text with %d process%s",
             self.text_bytes / 1e6, self.pool.count, "es" if self.pool.count > 1 else "",
         )
-        spills = self._spill(counts)
-        _report_reading(counts)
-        parts = {stream.name: self._finish(stream, spills[stream.name]) for stream in self.streams}
+        make = self._original_parts if self.values.original_draw_order else self._streamed_parts
+        parts = make(counts)
         for stream in self.streams:
             _check_outputs(stream, parts[stream.name], counts.documents)
         _publish(self, parts, counts)
-        total = sum(part.records for name in parts for part in parts[name])
-        seconds = time.monotonic() - started
-        log.info("Wrote %d total instances in %.1f s (%s/s)", total, seconds,
-                 f"{total / seconds:,.0f}")
+        _report_outcome(self.streams, parts, started)
+
+    def _streamed_parts(self, counts: ReadingCounts) -> dict[str, list[Part]]:
+        """Returns the finished buckets of each stream."""
+        spills = self._spill(counts)
+        _report_reading(counts)
+        return {stream.name: self._finish(stream, spills[stream.name]) for stream in self.streams}
+
+    def _original_parts(self, counts: ReadingCounts) -> dict[str, list[Part]]:
+        """Returns the instances of `original_draws`, dealt round-robin to a part for each file."""
+        tokenizer, (stream,) = load_tokenizer(self.recipe), self.streams
+        texts = list(read_documents(
+            self.inputs, tokenizer.preprocess, counts, self.values.document_break_between_files
+        ))
+        _report_reading(counts)
+
+        def segments(text: Document) -> list[list[str]]:
+            pieces = (tokenizer.tokenize(tokenizer.preprocess(line)) for line in text)
+            return [segment for segment in pieces if segment]
+
+        documents = [document for document in map(segments, texts) if document]
+        original = original_draws.OriginalRecipe(
+            self.recipe.pairs, self.recipe.masking,
+            [tokenizer.inv_vocab[i] for i in range(tokenizer.vocab_size)],
+            lambda piece: tokenization.is_start_piece(piece, tokenizer.is_spm),
+        )
+        draws = original_draws.Draws.seeded(self.recipe.random_seed, _numpy_seed(self.values))
+        instances = original.create_instances(documents, stream.passes, draws)
+        count = len(stream.outputs)
+        return {stream.name: [
+            original_draws.write_part(
+                instances[number::count], self.recipe, tokenizer.convert_tokens_to_ids,
+                os.path.join(self.scratch, f"{number}.part"), _EXAMPLES if number == 0 else 0,
+            )
+            for number in range(count)
+        ]}
 
     def _spill(self, counts: ReadingCounts) -> dict[str, list[Spill]]:
         """Returns the spill files of each stream, in order."""
@@ -270,32 +408,25 @@ class _Run:
             size = sum(len(line.encode()) + 1 for document in block for line in document) / 1e6
             for first in range(0, stream.passes, step):
                 passes = range(first, min(first + step, stream.passes))
-                path = os.path.join(self.scratch, f"{stream.name}-{index}-{first}.spill")
+                name = f"{stream.name}-{index}-{first}-{passes.stop}.spill"
+                path = os.path.join(self.scratch, name)
                 submitted.append((stream.name, size * len(passes) / stream.passes))
                 buckets = stream.buckets(self.text_bytes)
                 yield self.recipe, stream.name, index, block, passes, buckets, path
 
-    def _blocks(self, counts: ReadingCounts) -> Iterator[tuple[_Stream, int, list[Document]]]:
+    def _blocks(self, counts: ReadingCounts) -> Iterator[tuple[Stream, int, list[Document]]]:
         """Yields (stream, number of the block in it, documents)."""
-        seed = child_seed(self.recipe.random_seed, "held out")
-        held_out = HeldOut(self.values.held_out_fraction, seed)
-        cutters = [BlockCutter(_BLOCK_CHARACTERS) for _ in self.streams]
-        numbers = [0] * len(self.streams)
         documents = read_documents(
             self.inputs, load_tokenizer(self.recipe).preprocess, counts,
             self.values.document_break_between_files,
         )
-        for index, document in enumerate(documents):
-            which = int(held_out(index))
-            block = cutters[which].add(document)
-            if block:
-                yield self.streams[which], numbers[which], block
-                numbers[which] += 1
-        for which, cutter in enumerate(cutters):
-            for number, block in enumerate(cutter.finish(), numbers[which]):
-                yield self.streams[which], number, block
+        is_held_out = choose_held_out(self.recipe, self.values.held_out_fraction)
+        for which, number, block in cut_blocks(
+            with_size(documents), _BLOCK_CHARACTERS, is_held_out
+        ):
+            yield self.streams[which], number, block
 
-    def _finish(self, stream: _Stream, spills: list[Spill]) -> list[Part]:
+    def _finish(self, stream: Stream, spills: list[Spill]) -> list[Part]:
         """Returns the finished buckets of a stream, in order; none if it has no documents."""
         if not spills:
             return []
@@ -311,8 +442,6 @@ class _Run:
             parts.append(part)
             progress.show(len(parts))
         progress.end()
-        for spill in spills:
-            os.unlink(spill.path)
         return parts
 
 
@@ -334,7 +463,7 @@ def _report_reading(counts: ReadingCounts) -> None:
                     "document's text are of this one too")
 
 
-def _check_outputs(stream: _Stream, parts: list[Part], documents: int) -> None:
+def _check_outputs(stream: Stream, parts: list[Part], documents: int) -> None:
     total, outputs = sum(part.records for part in parts), len(stream.outputs)
     if not total:
         which = "held out" if stream.name == "eval" else "left to train on"
@@ -361,33 +490,51 @@ def _publish(run: _Run, parts: dict[str, list[Part]], counts: ReadingCounts) -> 
         for stream in run.streams:
             for path in stream.outputs:
                 records.remove_manifest(path)
-    for text in (text for part in parts["train"] for text in part.examples):
-        log.info("an instance:\n%s", text)
     for stream in run.streams:
         for number, path in enumerate(stream.outputs):
             mine = parts[stream.name][number :: len(stream.outputs)]
             count, size = sum(p.records for p in mine), sum(p.bytes for p in mine)
-            info = _manifest_info(run, stream, path, counts)
+            info = _manifest_info(run.values, run.recipe, stream, path, counts)
             records.write_manifest(path, count, size, run.recipe.feature_spec(), info)
+
+
+def _report_outcome(
+    streams: Iterable[Stream], parts: dict[str, list[Part]], started: float
+) -> None:
+    for text in (text for part in parts["train"] for text in part.examples):
+        log.info("an instance:\n%s", text)
+    for stream in streams:
+        for number, path in enumerate(stream.outputs):
+            mine = parts[stream.name][number :: len(stream.outputs)]
+            count, size = sum(p.records for p in mine), sum(p.bytes for p in mine)
             log.info("%s: %s instances, %.1f MB", path, f"{count:,}", size / 1e6)
+    total = sum(part.records for name in parts for part in parts[name])
+    seconds = time.monotonic() - started
+    log.info("Wrote %d total instances in %.1f s (%s/s)", total, seconds,
+             f"{total / seconds:,.0f}")
 
 
-def _manifest_info(run: _Run, stream: _Stream, path: str, counts: ReadingCounts) -> dict:
-    # What cannot change the records stays out, so that manifests compare equal.
-    chosen = flags.to_dict(run.values)
-    del chosen["num_processes"]
-    tokenizer, beside = load_tokenizer(run.recipe), os.path.dirname(os.path.abspath(path))
+def _manifest_info(
+    values: flags.FlagValues, recipe: Recipe, stream: Stream, path: str, counts: ReadingCounts
+) -> dict:
+    tokenizer, beside = load_tokenizer(recipe), os.path.dirname(os.path.abspath(path))
     return {
         "kind": "pretraining",
         "split": stream.name,
-        "max_seq_length": run.recipe.pairs.max_seq_length,
-        "max_predictions_per_seq": run.recipe.masking.max_predictions_per_seq,
+        "max_seq_length": recipe.pairs.max_seq_length,
+        "max_predictions_per_seq": recipe.masking.max_predictions_per_seq,
         "vocab_size": tokenizer.vocab_size,
         "tokenizer_sha256": tokenizer.sha256,
         "documents": counts.documents,
         "shards": [os.path.relpath(os.path.abspath(p), beside) for p in stream.outputs],
-        "flags": chosen,
+        "flags": _chosen_flags(values),
     }
+
+
+def _chosen_flags(values: flags.FlagValues) -> dict:
+    """Returns the flags without what cannot change the records: so manifests compare equal."""
+    unimportant = ("num_processes", "runner")
+    return {k: v for k, v in flags.to_dict(values).items() if k not in unimportant}
 
 
 class _Progress:
@@ -419,7 +566,7 @@ class _Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-cli = flags.command(__doc__, define_flags, main)
+cli = flags.command(__doc__, define_flags, main, takes_arguments=True)
 
 if __name__ == "__main__":
     cli()

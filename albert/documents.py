@@ -12,13 +12,14 @@ import random
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from albert.tokenization import FullTokenizer
 
 Document = list[str]  # its lines, none of them blank
+Item = TypeVar("Item")  # a document, or what stands for it
 
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is cut, so that memory stays bounded
 
@@ -35,6 +36,11 @@ class ReadingCounts:
     cuts: int = 0  # places where a very long line was cut
     documents: int = 0
     bytes: int = 0
+
+    def add(self, other: "ReadingCounts") -> None:
+        """Adds what was met elsewhere."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 def read_documents(
@@ -114,6 +120,87 @@ def _is_blank(text: str, preprocess: Callable[[str], str]) -> bool:
     return unicodedata.combining(text[0]) != 0 and not preprocess(text)
 
 
+# === Reading, apart: where documents are, and their text ===
+
+
+class Run(NamedTuple):
+    """Lines of one file without a blank one between them: a document, or a part of it."""
+
+    line: int  # byte at which the line begins that the run begins in
+    start: int  # byte at which it begins; another only in the middle of a very long line
+    end: int
+    characters: int  # of its text
+
+
+class FileScan(NamedTuple):
+    """Where the documents of one file are."""
+
+    runs: np.ndarray  # int64 [n, 4], the fields of each `Run`: corpora have many
+    starts_open: bool  # no blank line before the first run: it may continue a document
+    ends_open: bool  # no blank line after the last run: the next file may continue it
+    counts: ReadingCounts  # `documents` is not known yet
+
+
+def scan_file(stream: BinaryIO, preprocess: Callable[[str], str]) -> FileScan:
+    """Returns where the documents of a file are; `preprocess` as of `read_documents`."""
+    counts, runs, at, line = ReadingCounts(), [], 0, 0
+    starts_open = True
+    current: Run | None = None
+    for piece in _read_lines(stream, counts):
+        text, end = _decode(piece, counts), at + len(piece)
+        if not _is_blank(text, preprocess):
+            before = current or Run(line, at, end, 0)
+            current = before._replace(end=end, characters=before.characters + len(text))
+        else:
+            starts_open &= bool(runs or current)
+            if current:
+                runs.append(current)
+            current = None
+        at = end
+        if piece.endswith(b"\n"):
+            line = at
+    ends_open = current is not None or not at
+    if current:
+        runs.append(current)
+    return FileScan(np.array(runs, np.int64).reshape(-1, 4), starts_open, ends_open, counts)
+
+
+def join_scans(
+    scans: Sequence[FileScan], break_between_files: bool = False
+) -> Iterator[tuple[list[tuple[int, Run]], int]]:
+    """Yields the documents of `read_documents` as ([(number of the file, run)], characters)."""
+    document: list[tuple[int, Run]] = []
+
+    def finished() -> Iterator[tuple[list[tuple[int, Run]], int]]:
+        if document:
+            yield list(document), sum(run.characters for _, run in document)
+            document.clear()
+
+    for number, scan in enumerate(scans):
+        if not scan.starts_open:
+            yield from finished()
+        for place, run in enumerate(scan.runs.tolist()):
+            if place:
+                yield from finished()
+            document.append((number, Run(*run)))
+        if break_between_files or not scan.ends_open:
+            yield from finished()
+    yield from finished()
+
+
+def read_run(stream: BinaryIO, run: Run) -> Document:
+    """Returns the lines of a run of this file."""
+    stream.seek(run.line)
+    at, lines, counts = run.line, [], ReadingCounts()
+    for piece in _read_lines(stream, counts):
+        at += len(piece)
+        if at > run.start:
+            lines.append(_decode(piece, counts))
+        if at >= run.end:
+            break
+    return lines
+
+
 # === Held-out documents and blocks ===
 
 
@@ -131,7 +218,7 @@ class HeldOut:
         return at // self._denominator != (at + self._numerator) // self._denominator
 
 
-class BlockCutter:
+class BlockCutter(Generic[Item]):
     """Gathers documents into blocks of `size` characters, two documents at least.
 
     A single document at the end joins the block before: random other
@@ -140,21 +227,21 @@ class BlockCutter:
 
     def __init__(self, size: int):
         self._size = size
-        self._block: list[Document] = []
+        self._block: list[Item] = []
         self._characters = 0
-        self._waiting: list[Document] | None = None
+        self._waiting: list[Item] | None = None
 
-    def add(self, document: Document) -> list[Document] | None:
-        """Takes a document; returns a block that is complete, or None."""
+    def add(self, document: Item, characters: int) -> list[Item] | None:
+        """Takes a document of so many characters; returns a block that is complete, or None."""
         self._block.append(document)
-        self._characters += sum(map(len, document))
+        self._characters += characters
         if self._characters < self._size or len(self._block) < 2:
             return None
         ready, self._waiting = self._waiting, self._block
         self._block, self._characters = [], 0
         return ready
 
-    def finish(self) -> Iterator[list[Document]]:
+    def finish(self) -> Iterator[list[Item]]:
         """Yields the blocks that are left."""
         if self._waiting and len(self._block) == 1:
             self._waiting += self._block
@@ -165,14 +252,34 @@ class BlockCutter:
         self._waiting, self._block = None, []
 
 
-def cut_blocks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
-    """Yields the blocks of a sequence of documents (see `BlockCutter`)."""
-    cutter = BlockCutter(size)
-    for document in documents:
-        block = cutter.add(document)
+def cut_blocks(
+    documents: Iterable[tuple[Item, int]],
+    size: int,
+    is_held_out: Callable[[int], bool] = lambda index: False,
+) -> Iterator[tuple[bool, int, list[Item]]]:
+    """Yields (whether held out, number of the block among its like, documents) of every block.
+
+    Args:
+      documents: (document, its characters), in order.
+      is_held_out: of the index of a document; see `HeldOut`.
+    """
+    cutters: list[BlockCutter[Item]] = [BlockCutter(size), BlockCutter(size)]
+    numbers = [0, 0]
+    for index, (document, characters) in enumerate(documents):
+        which = bool(is_held_out(index))
+        block = cutters[which].add(document, characters)
         if block:
-            yield block
-    yield from cutter.finish()
+            yield which, numbers[which], block
+            numbers[which] += 1
+    for which in (False, True):
+        for number, block in enumerate(cutters[which].finish(), numbers[which]):
+            yield which, number, block
+
+
+def with_size(documents: Iterable[Document]) -> Iterator[tuple[Document, int]]:
+    """Yields every document with its characters."""
+    for document in documents:
+        yield document, sum(map(len, document))
 
 
 class Block(NamedTuple):

@@ -6,6 +6,11 @@ received and what to do about it. `flags.run_command` prints it after
 exit codes.
 """
 
+import re
+
+# Names of TensorFlow's operations, in the messages of its errors.
+_OPERATION = re.compile(r"\{\{[^{}]*\}\} | \[Op:\w+\]")
+
 
 class UserError(Exception):
     """Something the user can mend: bad input, bad flags, a full disk."""
@@ -39,6 +44,12 @@ class TrainingDivergedError(Exception):
     exit_code = 3
 
 
+class WorkerLostError(Exception):
+    """Another machine of the run died; every one must be started again."""
+
+    exit_code = 75  # EX_TEMPFAIL: try again
+
+
 class Preempted(Exception):
     """A signal asked the run to stop; everything was saved first."""
 
@@ -46,3 +57,9 @@ class Preempted(Exception):
         super().__init__(message)
         # The shell's convention: 128 + signal, so SIGTERM gives 143.
         self.exit_code = 128 + signal_number
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of another library's error, without the names of operations."""
+    text = _OPERATION.sub("", getattr(error, "message", None) or str(error)).strip()
+    return (text.splitlines() or [type(error).__name__])[0][:300]

@@ -1,4 +1,4 @@
-"""Exports a pretrained ALBERT as a reusable TensorFlow 2 SavedModel (a TF-Hub module).
+"""Exports a pretrained ALBERT as reusable TensorFlow 2 SavedModels (TF-Hub modules).
 
   python -m albert.export_to_tfhub --albert_directory=out \\
       --spm_model_file=spm.model --export_path=module
@@ -6,30 +6,56 @@
 `hub.load(path)` gives an object that is called with `input_word_ids`,
 `input_mask` and `input_type_ids` [B, L] and returns `pooled_output`,
 `sequence_output`, `encoder_outputs` and `default`; it trains with
-`training=True`. The original's signatures `tokens`, `sop`, `mlm` and
-`tokenization_info` are there too.
+`training=True`. Its parts `mlm` (called with `masked_lm_positions` too) and
+`sop` add `mlm_logits` and `sop_logits`. The original's signatures `tokens`,
+`sop`, `mlm` and `tokenization_info` are there too.
+
+With tensorflow-text, --export_preprocessor_path writes the module from texts to
+those inputs (`tokenize`, `bert_pack_inputs`), and --export_text_embedding_path
+one from texts to vectors. Each module has a model card, README.md.
 """
 
+import contextlib
+import dataclasses
 import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from albert import files, flags, tokenization
 from albert.config import AlbertConfig
 from albert.errors import FlagError
 
+if TYPE_CHECKING:
+    from albert import checkpoints
+
 log = logging.getLogger("albert")
+
+PATHS = ("export_path", "export_preprocessor_path", "export_text_embedding_path")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The original's flags, and ours for files that lie elsewhere."""
+    """The original's flags, and ours for files that lie elsewhere and for modules of texts."""
     flags.define("string", values, "albert_directory", None,
-                 "Directory with albert_config.json, the checkpoint and the vocabulary. Required.")
+                 "Directory with albert_config.json, the checkpoint and the vocabulary, or one of "
+                 "Hugging Face's layout, or a module. Required.")
     flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
     flags.define("bool", values, "do_lower_case", True, "Whether the model is of lower-cased text.")
     flags.define("bool", values, "use_einsum", True, "Accepted, and of no effect in TensorFlow 2.")
-    flags.define("string", values, "export_path", None, "Directory to write. Required.")
+    flags.define("string", values, "export_path", None,
+                 "Directory to write the encoder to. One of the three paths is required.")
+    flags.define("string", values, "export_preprocessor_path", None,
+                 "Directory to write the encoder's preprocessing to (needs tensorflow-text).")
+    flags.define("string", values, "export_text_embedding_path", None,
+                 "Directory to write preprocessing and encoder in one to (needs tensorflow-text).")
+    flags.define("integer", values, "max_seq_length", None,
+                 "Ids to which texts are packed: of the preprocessing its default, of the text "
+                 "embedding the most; 128, or the position table's length if shorter.")
+    flags.define("enum", values, "text_embedding", "pooled",
+                 "Vector of the text embedding: the pooler's output, the last layer at [CLS], or "
+                 "the last layer's mean.", enum_values=["pooled", "cls", "mean"])
     flags.define("string", values, "albert_config_file", None,
                  "Architecture, if not albert_directory/albert_config.json.")
     flags.define("string", values, "spm_model_file", None,
@@ -38,50 +64,193 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Vocabulary; needed for WordPiece models only.")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """What is exported; the weights are opened on demand."""
+
+    config: AlbertConfig
+    spm_model_file: str | None  # SentencePiece model, if there is one
+    vocab_file: str | None  # WordPiece vocabulary otherwise
+    do_lower_case: bool
+    weights: Callable[[], "checkpoints.Weights"]
+
+
 def main(values: flags.FlagValues) -> None:
-    flags.require(values, "albert_directory", "export_path")
-    source = values.albert_directory
-    if not os.path.isdir(source):
-        raise FlagError(f"--albert_directory: no such directory: {source}")
-    if os.path.exists(values.export_path):
-        raise FlagError(f"--export_path: {values.export_path} exists; remove it or name another")
-    config_file = values.albert_config_file or os.path.join(source, "albert_config.json")
-    config = AlbertConfig.from_json_file(files.require_file(config_file, "albert_config_file"))
-    spm = values.spm_model_file
-    if not spm and not values.vocab_file:
-        found = sorted(n for n in os.listdir(source) if n.endswith(".model"))
-        if len(found) != 1:
-            raise FlagError(f"--spm_model_file is needed: {source} has {len(found)} *.model files")
-        spm = os.path.join(source, found[0])
-    tokenizer = tokenization.FullTokenizer(values.vocab_file, values.do_lower_case, spm)
+    paths = _check(values)
+    source = _open(values)
+    config = source.config
+    seq_length = _seq_length(values, config)
+    tokenizer = tokenization.FullTokenizer(
+        source.vocab_file, source.do_lower_case, source.spm_model_file
+    )
     tokenization.check_vocabulary(tokenizer, config)
 
     flags.import_tensorflow()
-    from albert import checkpoints
-    from albert.hub_export import export_module
+    from albert import hub_export, text_graph
 
-    weights = checkpoints.open_weights(
-        os.path.join(source, values.checkpoint_name), "checkpoint_name"
-    )
-    # The SavedModel keeps the assets under the names that they have here.
-    with files.atomic_dir(values.export_path) as scratch, tempfile.TemporaryDirectory() as folder:
-        assets = _collect_assets(folder, config, spm, values)
-        export_module(config, weights, assets, scratch, do_lower_case=values.do_lower_case)
-    log.info("module: %s (load it with tensorflow_hub.load)", values.export_path)
+    if set(paths) != {"export_path"}:
+        text_graph.import_tensorflow_text()
+    weights = source.weights()
+    model = hub_export.load_model(config, weights)
+    with contextlib.ExitStack() as stack:
+        # The SavedModel keeps the assets under the names that they have here.
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        scratch = {name: stack.enter_context(files.atomic_dir(p)) for name, p in paths.items()}
+        assets = _collect_assets(folder, source)
+        if "export_path" in scratch:
+            hub_export.export_module(
+                model, assets, scratch["export_path"], do_lower_case=source.do_lower_case
+            )
+        if "export_preprocessor_path" in scratch:
+            hub_export.export_preprocessor(
+                tokenizer, config, assets, scratch["export_preprocessor_path"], seq_length
+            )
+        if "export_text_embedding_path" in scratch:
+            hub_export.export_text_embedding(
+                model, tokenizer, assets, scratch["export_text_embedding_path"],
+                seq_length=seq_length, pooling=values.text_embedding,
+            )
+        _write_cards(scratch, paths, config, tokenizer, weights, model.count_params())
+    for name, path in paths.items():
+        log.info("%s: %s (load it with tensorflow_hub.load)", _TITLES[name], path)
 
 
-def _collect_assets(folder: str, config: AlbertConfig, spm: str | None, values) -> list[str]:
+def _check(values: flags.FlagValues) -> dict[str, str]:
+    """Returns {flag: directory to write}."""
+    flags.require(values, "albert_directory")
+    paths = {name: getattr(values, name) for name in PATHS if getattr(values, name)}
+    if not paths:
+        raise FlagError(f"one of --{', --'.join(PATHS)} is required (see --help)")
+    if not os.path.isdir(values.albert_directory):
+        raise FlagError(f"--albert_directory: no such directory: {values.albert_directory}")
+    for name, path in paths.items():
+        if os.path.exists(path):
+            raise FlagError(f"--{name}: {path} exists; remove it or name another")
+    if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
+        raise FlagError(f"--{' and --'.join(paths)} must be different directories")
+    return paths
+
+
+def _open(values: flags.FlagValues) -> _Source:
+    """Returns what the flags name: an archive's files, or a directory of another layout."""
+    folder, spm, vocab = values.albert_directory, values.spm_model_file, values.vocab_file
+    in_folder = os.path.join(folder, "albert_config.json")
+    foreign = any(os.path.exists(os.path.join(folder, n)) for n in ("config.json", "variables"))
+    if foreign and not values.albert_config_file and not os.path.isfile(in_folder):
+        return _open_foreign(values)
+    config_file = files.require_file(values.albert_config_file or in_folder, "albert_config_file")
+    config = AlbertConfig.from_json_file(config_file)
+    if not spm and not vocab:
+        found = sorted(n for n in os.listdir(folder) if n.endswith(".model"))
+        if len(found) != 1:
+            raise FlagError(f"--spm_model_file is needed: {folder} has {len(found)} *.model files")
+        spm = os.path.join(folder, found[0])
+
+    def weights():
+        from albert import checkpoints
+
+        path = os.path.join(folder, values.checkpoint_name)
+        return checkpoints.open_weights(path, "checkpoint_name")
+
+    return _Source(config, spm, vocab, values.do_lower_case, weights)
+
+
+def _open_foreign(values: flags.FlagValues) -> _Source:
+    """Returns a directory of Hugging Face's layout, or a module."""
+    flags.import_tensorflow()
+    from albert import pretrained
+
+    found = pretrained.open_directory(values.albert_directory, "albert_directory")
+    spm = values.spm_model_file or (None if values.vocab_file else found.spm_model_file)
+    vocab = values.vocab_file or (None if spm else found.vocab_file)
+    lower = values.do_lower_case and found.do_lower_case
+    return _Source(found.config, spm, vocab, lower, found.weights)
+
+
+def _seq_length(values: flags.FlagValues, config: AlbertConfig) -> int:
+    most = config.max_position_embeddings
+    if values.max_seq_length is None:
+        return min(128, most)  # what TF-Hub's preprocessing modules do
+    if not 3 <= values.max_seq_length <= most:
+        raise FlagError(
+            f"--max_seq_length={values.max_seq_length} is not within 3 ... {most}, "
+            "the config's max_position_embeddings"
+        )
+    return values.max_seq_length
+
+
+def _collect_assets(folder: str, source: _Source) -> list[str]:
     """Writes or copies the module's assets into `folder` and returns their paths."""
     from albert import hub
 
     paths = [os.path.join(folder, hub.CONFIG_ASSET), os.path.join(folder, hub.TOKENIZATION_ASSET)]
     with files.atomic_write(paths[0]) as stream:
-        stream.write(config.to_json_string())
-    files.write_json(paths[1], {"do_lower_case": values.do_lower_case})
-    for source in (spm, values.vocab_file):
-        if source:
-            paths.append(shutil.copy(source, folder))
-    return paths
+        stream.write(source.config.to_json_string())
+    files.write_json(paths[1], {"do_lower_case": source.do_lower_case})
+    spm, vocabularies = source.spm_model_file, [source.vocab_file]
+    if spm:
+        # The list of pieces, for readers; the SentencePiece model holds it itself.
+        listing = os.path.splitext(spm)[0] + ".vocab"
+        vocabularies = [listing, spm] if os.path.isfile(listing) else [spm]
+    return paths + [shutil.copy(vocabulary, folder) for vocabulary in vocabularies]
+
+
+_TITLES = {
+    "export_path": "ALBERT encoder",
+    "export_preprocessor_path": "Preprocessing for an ALBERT encoder",
+    "export_text_embedding_path": "ALBERT text embedding",
+}
+_SUMMARIES = {
+    "export_path": "A reusable TensorFlow 2 SavedModel: packed ids to vectors, for each text "
+                   "(`pooled_output`) and each id (`sequence_output`); it can be fine-tuned.",
+    "export_preprocessor_path": "A TensorFlow 2 SavedModel: texts to the inputs of the encoder "
+                                "that it was made with.",
+    "export_text_embedding_path": "A reusable TensorFlow 2 SavedModel: texts to vectors.",
+}
+_USAGES = {
+    "export_path": """
+import tensorflow as tf
+import tensorflow_hub as hub
+
+encoder = hub.load("{name}")
+ids = tf.constant([[2, 40, 41, 3]])  # [CLS], two pieces, [SEP]
+outputs = encoder({{
+    "input_word_ids": ids, "input_mask": tf.ones_like(ids), "input_type_ids": tf.zeros_like(ids),
+}})
+print(outputs["pooled_output"], outputs["sequence_output"])
+""",
+    "export_preprocessor_path": """
+import tensorflow_hub as hub
+import tensorflow_text  # the operations of the module
+
+preprocess = hub.load("{name}")
+print(preprocess(["A text.", "Another one."]))
+pair = [preprocess.tokenize(["A text."]), preprocess.tokenize(["Its second part."])]
+print(preprocess.bert_pack_inputs(pair, 32))
+""",
+    "export_text_embedding_path": """
+import tensorflow_hub as hub
+import tensorflow_text  # the operations of the module
+
+embed = hub.load("{name}")
+print(embed(["A text.", "Another one."]))
+""",
+}
+
+
+def _write_cards(scratch, paths, config, tokenizer, weights, parameters: int) -> None:
+    from albert import checkpoints, model_card
+
+    sidecar = checkpoints.read_sidecar(weights.origin)
+    results = model_card.results_beside(weights.origin, sidecar.get("step"))
+    for name, directory in scratch.items():
+        has_weights = name != "export_preprocessor_path"
+        model_card.write(
+            directory, config=config, title=_TITLES[name], summary=_SUMMARIES[name],
+            parameters=parameters if has_weights else None, tokenizer=tokenizer,
+            sidecar=sidecar, results=results,
+            usage=_USAGES[name].format(name=os.path.basename(os.path.abspath(paths[name]))),
+        )
 
 
 cli = flags.command(__doc__, define_flags, main)

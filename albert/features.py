@@ -56,16 +56,23 @@ class Features:
         }
 
 
-def classification_spec(max_seq_length: int, is_regression: bool) -> records.FeatureSpec:
-    """Returns the record of one packed row with its label, as the original writes it."""
+def classification_spec(
+    max_seq_length: int, is_regression: bool, num_choices: int = 1
+) -> records.FeatureSpec:
+    """Returns the record of one packed row with its label, as the original writes it.
+
+    With several choices, their rows follow one another: [num_choices * max_seq_length].
+    """
+    length = num_choices * max_seq_length
     return records.FeatureSpec(
         {
-            "input_ids": ("int64", max_seq_length),
-            "input_mask": ("int64", max_seq_length),
-            "segment_ids": ("int64", max_seq_length),
+            "input_ids": ("int64", length),
+            "input_mask": ("int64", length),
+            "segment_ids": ("int64", length),
             "label_ids": ("float32" if is_regression else "int64", None),
             "is_real_example": ("int64", None),
-        }
+        },
+        row_length=max_seq_length,
     )
 
 
@@ -140,21 +147,63 @@ def cached_records(
     the file or its manifest is absent or damaged. Of several processes that
     want the same file one writes it and the others wait.
     """
-    info = {
-        **depends_on,
-        "features": {k: list(v) for k, v in spec.features.items()},
-        "version": f"{__version__}/{FEATURES_VERSION}",
-    }
-    text = repr(sorted(info.items()))
-    key = hashlib.sha256(text.encode()).hexdigest()[:12]
+    info = _made_from(spec, depends_on)
+    key = digest(info)
     path = os.path.join(files.make_dirs(directory), f"{name}-{key}.tf_record")
     with _one_at_a_time(directory):
+        files.sweep_litter(directory)
         if _is_whole(path):
             log.info("features from %s", path)
             return path
         records.write_records(path, rows, spec, info)
     log.info("wrote features to %s", path)
     return path
+
+
+def named_records(
+    path: str,
+    rows: Iterable[Mapping[str, Any]],
+    spec: records.FeatureSpec,
+    depends_on: Mapping[str, Any],
+) -> str:
+    """Returns `path`, written if it is absent or damaged.
+
+    Raises:
+      DataError: it was made from anything else than `depends_on`.
+    """
+    info = _made_from(spec, depends_on)
+    with _one_at_a_time(files.make_dirs(os.path.dirname(os.path.abspath(path)))):
+        if _is_whole(path):
+            theirs = records.read_manifest(path)["info"]
+            differ = [key for key in info if theirs.get(key) != info[key]]
+            if differ:
+                raise DataError(
+                    f"{path} was made from another {', '.join(differ)}: remove it, or name "
+                    "another file"
+                )
+            log.info("features from %s", path)
+            return path
+        records.write_records(path, rows, spec, info)
+    log.info("wrote features to %s", path)
+    return path
+
+
+def digest(depends_on: Mapping[str, Any]) -> str:
+    """Returns a short name of what a file was made from, for the file's own name."""
+    return hashlib.sha256(repr(sorted(depends_on.items())).encode()).hexdigest()[:12]
+
+
+def has_no_manifest(path: str | None) -> bool:
+    """Whether a record file is there that does not tell what it was made from (the original's)."""
+    return bool(path) and os.path.isfile(path) and not records.read_manifest(path)
+
+
+def _made_from(spec: records.FeatureSpec, depends_on: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **depends_on,
+        "features": {k: list(v) for k, v in spec.features.items()},
+        "version": f"{__version__}/{FEATURES_VERSION}",
+    }
 
 
 def _is_whole(path: str) -> bool:

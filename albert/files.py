@@ -6,6 +6,8 @@ the previous artefact as it was.
 """
 
 import contextlib
+import ctypes
+import difflib
 import errno
 import fcntl
 import glob
@@ -17,11 +19,14 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 from albert.errors import DataError, RunDirBusyError, UserError
 
+# Key of a JSON object that holds the digest of all the others.
+_SEAL = "content_sha256"
 MANIFEST_SUFFIX = ".manifest.json"
+_OLD = ".old.tmp-"  # between the name of a directory that is being replaced and the process
 _LITTER = re.compile(r".*\.tmp-(\d+)$")
 
 
@@ -72,15 +77,19 @@ def atomic_dir(path: str) -> Iterator[str]:
     """Yields a temporary directory that replaces `path` when the block ends well."""
     path = os.path.abspath(path)
     make_dirs(_parent(path))
-    temporary, old = f"{path}.tmp-{os.getpid()}", f"{path}.old.tmp-{os.getpid()}"
+    temporary, old = f"{path}.tmp-{os.getpid()}", f"{path}{_OLD}{os.getpid()}"
+    sweep_litter(_parent(path), os.path.basename(path) + ".")
     shutil.rmtree(temporary, ignore_errors=True)
     os.makedirs(temporary)
     try:
         yield temporary
-        if os.path.isdir(path):
+        if os.path.isdir(path) and not _exchange(temporary, path):
             os.rename(path, old)
-        os.rename(temporary, path)
+        if not os.path.isdir(path):
+            os.rename(temporary, path)
         fsync_dir(_parent(path))
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror or error})") from error
     finally:
         if os.path.isdir(old) and not os.path.isdir(path):
             os.rename(old, path)
@@ -88,19 +97,59 @@ def atomic_dir(path: str) -> Iterator[str]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def sweep_litter(directory: str) -> None:
-    """Removes the `*.tmp-<pid>` leavings of processes that are no longer alive."""
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
+
+
+def _exchange(one: str, other: str) -> bool:
+    """Lets two directories swap names at once; False where the system cannot."""
+    call = getattr(ctypes.CDLL(None), "renameat2", None)
+    names = os.fsencode(one), os.fsencode(other)
+    return call is not None and call(
+        _AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE
+    ) == 0
+
+
+def sweep_litter(directory: str, prefix: str = "") -> None:
+    """Removes the `<prefix>*.tmp-<pid>` leavings of processes that are no longer alive.
+
+    What such a process had moved out of the way for its successor, and was not
+    succeeded, is moved back.
+    """
     for name in os.listdir(directory):
         match = _LITTER.match(name)
-        if match and not _is_alive(int(match.group(1))):
-            path = os.path.join(directory, name)
-            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+        if not match or not name.startswith(prefix) or _is_alive(int(match.group(1))):
+            continue
+        path = os.path.join(directory, name)
+        original = path.rpartition(_OLD)[0]
+        if original and not os.path.exists(original):
+            os.rename(path, original)
+        elif os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+
+def left_behind(path: str) -> list[str]:
+    """Returns the `<path>.tmp-<pid>` of processes that are no longer alive, in order.
+
+    One of this process's own number is of an earlier one: in a container, they repeat.
+    """
+    found = []
+    for name in sorted(glob.glob(f"{glob.escape(path)}.tmp-*")):
+        match = _LITTER.match(os.path.basename(name))
+        if match and (int(match.group(1)) == os.getpid() or not _is_alive(int(match.group(1)))):
+            found.append(name)
+    return found
 
 
 def write_json(path: str, value: Any) -> None:
     """Publishes `value` as JSON with sorted keys, indent 2 and a final newline."""
     with atomic_write(path) as stream:
-        stream.write(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+        stream.write(_json_text(value))
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def read_json(path: str) -> Any:
@@ -120,6 +169,60 @@ def read_json(path: str) -> Any:
         raise DataError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from error
     except RecursionError as error:
         raise DataError(f"{path}: not usable JSON: nested too deeply") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise DataError(f"{path}: not usable JSON: {error}") from error
+
+
+def _seal_of(value: dict[str, Any]) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_sealed_json(path: str, value: dict[str, Any]) -> None:
+    """Publishes an object as JSON with a digest of itself, so that damage is noticed."""
+    with atomic_write(path) as stream:
+        stream.write(sealed_json_text(value))
+
+
+def sealed_json_text(value: dict[str, Any]) -> str:
+    """Returns what `write_sealed_json` writes."""
+    return _json_text({**value, _SEAL: _seal_of(value)})
+
+
+def read_sealed_json(path: str) -> dict[str, Any]:
+    """Returns an object that `write_sealed_json` wrote; one without a digest is taken as it is.
+
+    Raises:
+      DataError: see `read_json`; it is no object, or is not what was written.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    seal = value.pop(_SEAL, None)
+    # The damage may be in the digest's own name.
+    is_hidden = seal is None and difflib.get_close_matches(_SEAL, value, n=1, cutoff=0.8)
+    if is_hidden or seal is not None and seal != _seal_of(value):
+        raise DataError(
+            f"{path}: damaged, or changed by hand: it is not what was written ({_SEAL} differs)"
+        )
+    return value
+
+
+def open_to_append(path: str) -> TextIO:
+    """Opens a text file of an output directory at its end; a symbolic link is refused.
+
+    Raises:
+      UserError: it cannot be opened, or a link would lead the output elsewhere.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(
+                f"{path} is a symbolic link: output is not written through it"
+            ) from error
+        raise UserError(f"cannot write {path} ({error.strerror})") from error
+    return open(descriptor, "a", encoding="utf-8")
 
 
 def sha256(path: str) -> str:
@@ -129,6 +232,11 @@ def sha256(path: str) -> str:
         for block in iter(lambda: stream.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()
+
+
+def size_of(path: str) -> int:
+    """Returns the bytes of a file."""
+    return os.path.getsize(path)
 
 
 def require_file(path: str | None, flag: str) -> str:
@@ -160,6 +268,11 @@ def expand_globs(patterns: str, flag: str) -> list[str]:
         paths += [require_file(p, flag) for p in found]
     if not paths:
         raise DataError(f"--{flag} is needed")
+    first: dict[str, str] = {}
+    for path in paths:
+        other = first.setdefault(os.path.realpath(path), path)
+        if other is not path:
+            raise DataError(f"--{flag}: {path} is given twice: its records would count double")
     return paths
 
 
@@ -183,9 +296,10 @@ def lock_run_dir(directory: str) -> Iterator[None]:
     make_dirs(directory)
     path = os.path.join(directory, ".lock")
     try:
-        stream = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (held for the block)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
-        raise UserError(f"cannot write {directory}: {error.strerror}") from error
+        raise UserError(f"cannot write {directory}: {path}: {error.strerror}") from error
+    stream = open(descriptor, "r+", encoding="utf-8")  # noqa: SIM115 (held for the block)
     with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,18 +1,38 @@
-"""What the fine-tuning commands share: the encoder they start from, and what they evaluate.
+"""What the fine-tuning commands share: their flags, the encoder they start from, their course.
 
 No TensorFlow at import; a command has checked its input before it is loaded.
 """
 
+import dataclasses
 import logging
+import os
+import shutil
+import statistics
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from albert import files, flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
 
+if TYPE_CHECKING:
+    from albert.checkpoints import Weights
+    from albert.tasks.task import Task
+    from albert.tokenization import FullTokenizer
+    from albert.trainer import RunConfig
+
 log = logging.getLogger("albert")
 
+# Of a run that --num_runs need not repeat, in its folder.
+FINISHED_FILE = "finished.json"
+# Flags that say what is done with the runs, not what they are.
+_OUTSIDE_A_RUN = (
+    "num_runs", "seed", "output_dir", "cached_dir", "do_predict", "predict_batch_size",
+    "export_dir", "threshold_to_export", "log_steps", "keep_checkpoint_max",
+)
 
-def define_encoder_flags(values: flags.FlagValues) -> None:
+
+def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) -> None:
     """Where architecture, vocabulary and weights come from."""
     flags.define("string", values, "albert_config_file", None, "Architecture (JSON).")
     flags.define("string", values, "spm_model_file", None, "SentencePiece model of the encoder.")
@@ -26,15 +46,97 @@ def define_encoder_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "checkpoint", None,
                  "Fine-tuned checkpoint to evaluate, predict with or export; by default the best "
                  "of --output_dir, else its newest, else --init_checkpoint.")
-    flags.define("integer", values, "max_seq_length", 512, "Longest input; longer ones are cut.")
+    flags.define("integer", values, "max_seq_length", max_seq_length,
+                 "Longest input; longer ones are cut.")
+    flags.define("float", values, "albert_dropout", None,
+                 "Both dropout rates of the encoder (ALBERT DR of the paper's table 14); those of "
+                 "its configuration if absent.")
+
+
+def define_training_flags(
+    values: flags.FlagValues,
+    *,
+    learning_rate: float,
+    train_step: int | None,
+    warmup_step: int | None,
+    save_checkpoints_steps: int,
+    by_default: bool,
+) -> None:
+    """What is done, how it is trained, and how often; `by_default` trains and evaluates unasked."""
+    flags.define("bool", values, "do_train", by_default, "Train on the train file.")
+    flags.define("bool", values, "do_eval", by_default, "Evaluate on the dev file.")
+    flags.define("bool", values, "do_predict", False, "Predict the test file.")
+    flags.define("string", values, "cached_dir", None,
+                 "Where feature files are kept; --output_dir if absent.")
+    flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.")
+    flags.define("integer", values, "eval_batch_size", 8, "Examples of an evaluation batch.")
+    flags.define("integer", values, "predict_batch_size", 8, "Examples of a prediction batch.")
+    flags.define("float", values, "learning_rate", learning_rate, "Peak rate; it decays to 0.")
+    flags.define("integer", values, "train_step", train_step, "Training steps in all.")
+    flags.define("integer", values, "warmup_step", warmup_step, "Steps of linear warm-up.")
+    flags.define("bool", values, "pack_rows", True,
+                 "Compute several short examples in one row, each attending to itself alone. Off "
+                 "with --gradient_accumulation_steps and for SQuAD 1.1, where padding counts.")
+    flags.define("bool", values, "pad_to_max_seq_length", False,
+                 "Do all the work that the original does: rows padded to --max_seq_length, and the "
+                 "last layer at every token where only [CLS] is read. Slower; results differ only "
+                 "in what dropout draws.")
+    flags.define("integer", values, "num_runs", 1,
+                 "Runs with the seeds --seed, --seed + 1 ..., each in a folder of --output_dir; "
+                 "reported are median and spread, and the best of them predicts.")
+    flags.define("integer", values, "early_stopping_patience", 0,
+                 "Evaluations without improvement after which training ends; 0 never does.")
+    flags.define_run_flags(values, save_checkpoints_steps=save_checkpoints_steps)
+    flags.define_device_flags(values)
+
+
+def check_training_flags(values: flags.FlagValues, *others: str) -> None:
+    """Raises a FlagError for flags out of range, or if nothing is to be done.
+
+    `others` are flags of the command that are something to do too.
+    """
+    actions = ("do_train", "do_eval", "do_predict", *others)
+    if not any(getattr(values, name) for name in actions):
+        listed = ", ".join(f"--{name}" for name in actions[:-1])
+        raise FlagError(f"at least one of {listed} and --{actions[-1]} is needed")
+    flags.require_positive(
+        values, "train_batch_size", "eval_batch_size", "predict_batch_size", "train_step",
+        "save_checkpoints_steps", "log_steps", "iterations_per_loop", "learning_rate", "num_runs",
+    )
+    if values.train_step is None:  # known when the data is
+        pass
+    elif not 0 <= (values.warmup_step or 0) <= values.train_step:
+        raise FlagError(
+            f"--warmup_step={values.warmup_step} is not within 0 ... "
+            f"--train_step={values.train_step}"
+        )
+    if values.early_stopping_patience < 0:
+        raise FlagError(f"--early_stopping_patience={values.early_stopping_patience} is negative")
+    if values.early_stopping_patience and values.do_train and not values.do_eval:
+        raise FlagError("--early_stopping_patience needs --do_eval beside --do_train")
+    if values.num_runs > 1 and values.checkpoint:
+        raise FlagError("--checkpoint is of one run: leave out --num_runs")
+    flags.check_device_flags(values)
+
+
+def check_dropout(values: flags.FlagValues, name: str) -> None:
+    """Raises a FlagError for a dropout rate outside [0, 1); an absent one is as good."""
+    rate = getattr(values, name)
+    if rate is not None and not 0 <= rate < 1:
+        raise FlagError(f"--{name}={rate} is not within 0 ... 1 (1 excluded)")
 
 
 def check_encoder_flags(values: flags.FlagValues) -> None:
     """Raises a FlagError for encoder flags that are missing or contradict each other."""
     if not values.albert_hub_module_handle:
-        if not values.albert_config_file:
-            raise FlagError("--albert_config_file or --albert_hub_module_handle is needed")
-        if not (values.spm_model_file or values.vocab_file):
+        # A directory may say what the flags do not.
+        says_more = bool(values.init_checkpoint) and os.path.isdir(values.init_checkpoint)
+        if not (values.albert_config_file or says_more):
+            raise FlagError(
+                "--albert_config_file or --albert_hub_module_handle is needed (or the directory of "
+                "a model as --init_checkpoint)"
+            )
+        if not (values.spm_model_file or values.vocab_file or says_more):
             raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
     elif values.init_checkpoint:
         raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
@@ -42,8 +144,15 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
         raise FlagError(
             "--checkpoint has no effect with --do_train; did you mean --init_checkpoint?"
         )
+    check_dropout(values, "albert_dropout")
     if values.max_seq_length < 4:
         raise FlagError(f"--max_seq_length={values.max_seq_length} is too short; 4 is the least")
+
+
+def wanted_splits(values: flags.FlagValues) -> list[str]:
+    """Returns those of train, dev and test that the flags ask for."""
+    wanted = {"train": values.do_train, "dev": values.do_eval, "test": values.do_predict}
+    return [split for split, is_wanted in wanted.items() if is_wanted]
 
 
 def open_encoder(values: flags.FlagValues):
@@ -63,11 +172,14 @@ def open_encoder(values: flags.FlagValues):
         module = hub.resolve(values.albert_hub_module_handle)
         config, source = module.config, module
         origin = values.albert_hub_module_handle
-    else:
+    elif values.albert_config_file and (values.spm_model_file or values.vocab_file):
         origin = files.require_file(values.albert_config_file, "albert_config_file")
         config, source = AlbertConfig.from_json_file(origin), values
         flag = "spm_model_file" if values.spm_model_file else "vocab_file"
         files.require_file(getattr(values, flag), flag)
+    else:
+        origin = values.init_checkpoint
+        config, source = _open_directory(values)
     if values.max_seq_length > config.max_position_embeddings:
         raise FlagError(
             f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings "
@@ -77,32 +189,236 @@ def open_encoder(values: flags.FlagValues):
         source.vocab_file, source.do_lower_case, source.spm_model_file
     )
     tokenization.check_vocabulary(tokenizer, config)
+    if values.albert_dropout is not None:
+        config = config.with_dropout(values.albert_dropout)
     return config, tokenizer, module
+
+
+def _open_directory(values: flags.FlagValues):
+    """Returns (config, tokenizer files) of --init_checkpoint, where the flags do not give them."""
+    flags.import_tensorflow()
+    from albert import pretrained
+
+    found = pretrained.open_directory(values.init_checkpoint)
+    config = found.config
+    if values.albert_config_file:
+        config = AlbertConfig.from_json_file(values.albert_config_file)
+    if values.spm_model_file or values.vocab_file:
+        return config, values
+    if not (found.spm_model_file or found.vocab_file):
+        raise FlagError(
+            f"{values.init_checkpoint} has no vocabulary: give --spm_model_file or --vocab_file"
+        )
+    log.info("architecture and vocabulary of %s", values.init_checkpoint)
+    return config, found
 
 
 def initial_weights(values: flags.FlagValues, module):
     """Returns what training starts from: the module, --init_checkpoint, or None for random."""
-    from albert import checkpoints
+    from albert import pretrained
 
     if module is not None:
         return module.weights()
-    return checkpoints.open_weights(values.init_checkpoint) if values.init_checkpoint else None
+    return pretrained.open_weights(values.init_checkpoint) if values.init_checkpoint else None
 
 
-def finished_weights(values: flags.FlagValues, init):
+def finished_weights(values: flags.FlagValues, init, directory: str) -> "Weights":
     """Returns what to evaluate: --checkpoint, else the best, the newest, --init_checkpoint."""
     from albert import checkpoints
 
     if values.checkpoint:
         return checkpoints.open_weights(values.checkpoint, "checkpoint")
-    own = checkpoints.newest_or_best(values.output_dir)
+    own = checkpoints.newest_or_best(directory)
     if own:
         return checkpoints.open_weights(own, "output_dir")
     if init is None:
         raise FlagError(
-            f"no checkpoint in {values.output_dir}: train first (--do_train) or give --checkpoint"
+            f"no checkpoint in {directory}: train first (--do_train) or give --checkpoint"
         )
     return init
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """What a fine-tuning command does once all its input is known to be good.
+
+    `check(weights)` may refuse what is to be evaluated. `finish(run, weights)` is
+    called at the end with what to predict with or export; of several runs, with
+    the best one's.
+    """
+
+    values: flags.FlagValues
+    task: "Task"
+    config: AlbertConfig
+    records: Mapping[str, str]  # record files of train, dev and test, as far as wanted
+    init: Any  # what training starts from; None for random weights
+    optimizer: str = "adamw"
+    check: Callable[["Weights"], None] | None = None
+    finish: Callable[["RunConfig", "Weights"], None] | None = None
+    tokenizer: "FullTokenizer | None" = None  # its vocabulary is kept beside the checkpoints
+
+    def go(self) -> None:
+        """Trains, evaluates and finishes, as the flags say."""
+        from albert import distribution, trainer
+
+        values = self.values
+        run = trainer.RunConfig(
+            **flags.select(values, trainer.RunConfig), num_train_steps=values.train_step
+        )
+        with distribution.scope(values):
+            weights = self._several(run) if values.num_runs > 1 else self._once(run)
+            if self.finish and weights:
+                self.finish(run, weights)
+
+    def _once(self, run: "RunConfig") -> "Weights | None":
+        """Returns the weights that were evaluated, or None if training is all that is wanted."""
+        from albert import distribution
+
+        results = self._train(run) if self.values.do_train else {}
+        if not distribution.is_chief():
+            return None  # what follows needs one machine
+        self._write_card(run)
+        if not (self.values.do_eval or self.finish):
+            log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s",
+                     run.output_dir)
+            return None
+        weights = finished_weights(self.values, self.init, run.output_dir)
+        if self.check:
+            self.check(weights)
+        if self.values.do_eval:
+            evaluate(self.task, self.config, run, self.records["dev"], weights, results)
+            self._write_card(run)
+        return weights
+
+    def _write_card(self, run: "RunConfig") -> None:
+        from albert import checkpoints, model_card
+
+        own = checkpoints.newest_or_best(run.output_dir)
+        if own:
+            model_card.of_checkpoint(run.output_dir, own, self.config, tokenizer=self.tokenizer)
+
+    def _train(self, run: "RunConfig") -> dict[str, Any]:
+        """Trains, and returns the results of the last evaluation made on the way."""
+        from albert import distribution, trainer
+        from albert.optimization import OptimizerConfig
+
+        values = self.values
+        optimizer = OptimizerConfig(
+            self.optimizer, values.learning_rate, values.train_step, values.warmup_step
+        )
+        told = flags.to_dict(values) | {"seed": run.seed, "output_dir": run.output_dir}
+        if self.tokenizer is not None:
+            told["do_lower_case"] = self.tokenizer.do_lower_case  # a module's, too
+        results = trainer.train(
+            self.task, self.config, run, optimizer, [self.records["train"]],
+            eval_files=[self.records["dev"]] if values.do_eval else [],
+            init=self.init,
+            flags=told,
+        )
+        if self.tokenizer is not None and distribution.is_chief():
+            keep_vocabulary(self.tokenizer, run.output_dir)
+        return results
+
+    def _several(self, run: "RunConfig") -> "Weights | None":
+        """Makes the runs that are not finished; returns the best one's weights, if wanted."""
+        from albert import distribution, summaries, trainer
+
+        seeds = range(run.seed, run.seed + self.values.num_runs)
+        runs = {
+            seed: dataclasses.replace(
+                run, seed=seed, output_dir=os.path.join(run.output_dir, f"seed-{seed}")
+            )
+            for seed in seeds
+        }
+        for seed, one in runs.items():
+            log.info("run with seed %d, of %d to %d: %s", seed, seeds[0], seeds[-1], one.output_dir)
+            self._unless_finished(one)
+        if not distribution.is_chief():
+            return None
+        best = {seed: trainer.read_best(one.output_dir) for seed, one in runs.items()}
+        ranked = [seed for seed in seeds if best[seed]]
+        if not (self.values.do_eval or self.finish):
+            return None
+        if not ranked:
+            raise FlagError("--num_runs: no run was evaluated, so none is the best: add --do_eval")
+        winner = max(ranked, key=lambda seed: best[seed]["value"])
+        if self.values.do_eval:
+            results = over_runs({s: _read_results(one) for s, one in runs.items()})
+            results["best_seed"] = winner
+            summaries.log_results(results, f"Eval results of {len(runs)} runs")
+            log.info("results: %s", summaries.write_results(run.output_dir, results))
+        return finished_weights(self.values, self.init, runs[winner].output_dir)
+
+    def _unless_finished(self, run: "RunConfig") -> None:
+        from albert import distribution
+
+        path = os.path.join(run.output_dir, FINISHED_FILE)
+        made_from = {k: v for k, v in flags.to_dict(self.values).items() if k not in _OUTSIDE_A_RUN}
+        made_from["records"] = [
+            os.path.basename(self.records[split]) for split in ("train", "dev")
+            if split in self.records
+        ]
+        if os.path.exists(path) and files.read_json(path) == made_from:
+            log.info("done already: %s", run.output_dir)
+            return
+        if self.values.do_train or self.values.do_eval:
+            dataclasses.replace(self, finish=None)._once(run)
+            if distribution.is_chief():
+                files.write_json(path, made_from)
+
+
+def keep_vocabulary(tokenizer: "FullTokenizer", directory: str) -> str:
+    """Copies the vocabulary beside the checkpoints, so that the folder is complete."""
+    name = os.path.basename(tokenizer.path)
+    if tokenizer.is_spm:
+        name = name if name.endswith(".model") else "spm.model"
+    elif not (name.endswith(".txt") and "vocab" in name):
+        name = "vocab.txt"
+    path = os.path.join(directory, name)
+    if not os.path.exists(path) or files.sha256(path) != files.sha256(tokenizer.path):
+        with files.atomic_write(path, "wb") as stream, open(tokenizer.path, "rb") as source:
+            shutil.copyfileobj(source, stream)
+    return path
+
+
+_EXPORT_USAGE = """
+import tensorflow as tf
+
+serve = tf.saved_model.load("{name}").signatures["serving_default"]
+print(serve.structured_input_signature, serve.structured_outputs)
+"""
+
+
+def write_export_card(directory: str, weights: "Weights", config: AlbertConfig) -> None:
+    """Writes the model card of a SavedModel for serving."""
+    from albert import model_card
+
+    name = os.path.basename(os.path.abspath(directory))
+    model_card.of_checkpoint(
+        directory, weights.origin, config, title=f"{name}: a fine-tuned ALBERT for serving",
+        summary="A TensorFlow SavedModel with one signature, as TensorFlow Serving takes it.",
+        usage=_EXPORT_USAGE.format(name=name),
+    )
+
+
+def _read_results(run: "RunConfig") -> dict[str, float]:
+    return files.read_json(os.path.join(run.output_dir, "eval_results.json"))
+
+
+def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    """Returns each number's median over the runs under its own name, and min, max and std.
+
+    Args:
+      results: {seed: evaluation results}; the standard deviation is of the sample.
+    """
+    summary: dict[str, float] = {"num_runs": len(results)}
+    for key in sorted(next(iter(results.values()))):
+        values = [run[key] for run in results.values()]
+        summary[key] = statistics.median(values)
+        if key != "global_step":
+            summary[f"{key}_min"], summary[f"{key}_max"] = min(values), max(values)
+            summary[f"{key}_std"] = statistics.stdev(values)
+    return summary
 
 
 def evaluate(task, config, run, path, weights, results) -> None:

@@ -18,7 +18,13 @@ from collections.abc import Callable, Sequence
 
 from absl import flags as absl_flags
 
-from albert.errors import FlagError, Preempted, TrainingDivergedError, UserError
+from albert.errors import (
+    FlagError,
+    Preempted,
+    TrainingDivergedError,
+    UserError,
+    WorkerLostError,
+)
 
 FlagValues = absl_flags.FlagValues
 log = logging.getLogger("albert")
@@ -31,8 +37,36 @@ def define(kind: str, values: FlagValues, name: str, default, help: str, **kwarg
     )
 
 
+def define_alias(values: FlagValues, name: str, original: str) -> None:
+    """Defines a second name of a flag."""
+    absl_flags.DEFINE_alias(name, original, flag_values=values)
+
+
 def define_device_flags(values: FlagValues) -> None:
     """The accelerator flags of the original, and how the step is compiled."""
+    define(
+        "enum", values, "distribution_strategy", None,
+        "Devices to use: one, all of this machine, those of all machines in TF_CONFIG, a TPU. By "
+        "default what there is.",
+        enum_values=["one_device", "mirrored", "multi_worker", "tpu"],
+    )
+    define("integer", values, "num_gpus", None, "GPUs to use; all if absent, 0 for none.")
+    define("integer", values, "num_virtual_devices", 0,
+           "Make so many devices of the CPU, to try what several do.")
+    define("integer", values, "gradient_accumulation_steps", 1,
+           "Parts that each device cuts its rows of a batch into, one after another, to save "
+           "memory; the result is the same.")
+    define(
+        "enum", values, "attn_implementation", "eager",
+        "eager: plain products. fused: the device's kernel, or blocks of queries whose scores are "
+        "computed again in the backward pass; less memory at long sequences, the same result.",
+        enum_values=["eager", "fused"],
+    )
+    define("bool", values, "remat", False,
+           "Compute each layer again in the backward pass instead of keeping its activations.")
+    define("bool", values, "per_replica_loss", False,
+           "Divide each replica's loss by its own weights and average, as the original does, "
+           "instead of by those of the whole batch.")
     define("bool", values, "use_tpu", False, "Run on the TPU named by --tpu_name.")
     define("string", values, "tpu_name", None, "Cloud TPU to use (name or grpc:// address).")
     define("string", values, "tpu_zone", None, "Zone of the Cloud TPU.")
@@ -56,24 +90,33 @@ def define_run_flags(values: FlagValues, *, save_checkpoints_steps: int) -> None
            "Newest checkpoints to keep, beside the best.")
     define("integer", values, "iterations_per_loop", 1000,
            "Most training steps in one call into TensorFlow.")
+    define("bool", values, "skip_loss_spikes", False,
+           "Skip the update where the loss is above mean + 6 standard deviations of the last 128.")
     define("integer", values, "log_steps", 100, "Steps between lines of metrics.")
     define("integer", values, "seed", 12345, "Everything random derives from it.")
 
 
 def check_device_flags(values: FlagValues) -> None:
-    """Refuses accelerators that cannot be used, instead of training on the CPU unasked.
+    """Refuses device flags that contradict each other; what is there, TensorFlow tells later.
 
     Raises:
-      FlagError: a TPU is asked for, or named without --use_tpu.
+      FlagError: names the flags.
     """
-    if values.use_tpu:
-        raise FlagError(
-            "--use_tpu: this machine has no TPU, and training over the network "
-            "(--tpu_name, --master) is not supported yet; leave it out to use what there is"
-        )
-    for name in ("tpu_name", "tpu_zone", "gcp_project", "master"):
-        if getattr(values, name):
-            raise FlagError(f"--{name} has no effect without --use_tpu")
+    strategy = values.distribution_strategy
+    if values.use_tpu and strategy not in (None, "tpu"):
+        raise FlagError(f"--use_tpu contradicts --distribution_strategy={strategy}")
+    if strategy == "tpu" and not values.use_tpu:
+        raise FlagError("--distribution_strategy=tpu needs --use_tpu")
+    if not values.use_tpu:
+        for name in ("tpu_name", "tpu_zone", "gcp_project", "master"):
+            if getattr(values, name):
+                raise FlagError(f"--{name} has no effect without --use_tpu")
+    if values.num_virtual_devices > 1 and strategy not in (None, "mirrored"):
+        raise FlagError(f"--num_virtual_devices has no effect with {strategy}")
+    for name in ("num_gpus", "num_virtual_devices"):
+        if (getattr(values, name) or 0) < 0:
+            raise FlagError(f"--{name}={getattr(values, name)} is negative")
+    require_positive(values, "gradient_accumulation_steps")
 
 
 def require(values: FlagValues, *names: str) -> None:
@@ -85,8 +128,9 @@ def require(values: FlagValues, *names: str) -> None:
 
 
 def require_positive(values: FlagValues, *names: str) -> None:
-    """Raises a FlagError for every named number that is not above zero."""
-    bad = [f"--{n}={getattr(values, n)}" for n in names if getattr(values, n) <= 0]
+    """Raises a FlagError for every named number that is not above zero; absent ones are good."""
+    given = {name: getattr(values, name) for name in names}
+    bad = [f"--{n}={value}" for n, value in given.items() if value is not None and value <= 0]
     if bad:
         raise FlagError(f"must be above zero: {', '.join(bad)}")
 
@@ -119,6 +163,25 @@ def parse(define_flags: Callable[[FlagValues], None], argv: Sequence[str]) -> Fl
     Raises:
       FlagError: unknown flag (with the nearest name), bad value, or a stray argument.
     """
+    values, rest = parse_with_arguments(define_flags, argv)
+    refuse_arguments(rest)
+    return values
+
+
+def refuse_arguments(arguments: Sequence[str]) -> None:
+    """Raises a FlagError if there are arguments that are no flags."""
+    if arguments:
+        raise FlagError(f"unexpected argument {arguments[0]!r}: flags are written --name=value")
+
+
+def parse_with_arguments(
+    define_flags: Callable[[FlagValues], None], argv: Sequence[str]
+) -> tuple[FlagValues, list[str]]:
+    """Returns the command's flags, and the arguments that are none.
+
+    Raises:
+      FlagError: unknown flag (with the nearest name), or bad value.
+    """
     values = FlagValues()
     define_flags(values)
     try:
@@ -129,9 +192,7 @@ def parse(define_flags: Callable[[FlagValues], None], argv: Sequence[str]) -> Fl
         raise FlagError(f"unknown flag --{error.flagname}{hint}") from error
     except absl_flags.Error as error:
         raise FlagError(" ".join(str(error).split())) from error
-    if rest:
-        raise FlagError(f"unexpected argument {rest[0]!r}: flags are written --name=value")
-    return values
+    return values, rest
 
 
 def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
@@ -197,19 +258,26 @@ def import_tensorflow() -> None:
 def run_command(
     doc: str,
     define_flags: Callable[[FlagValues], None],
-    main: Callable[[FlagValues], None],
+    main: Callable[..., None],
     argv: Sequence[str] | None = None,
+    takes_arguments: bool = False,
 ) -> int:
-    """Runs `main` on the parsed flags and returns the exit code (see `errors`)."""
+    """Runs `main` on the parsed flags and returns the exit code (see `errors`).
+
+    With `takes_arguments`, `main` gets the arguments that are no flags too.
+    """
     argv = sys.argv if argv is None else argv
     if {"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(argv[1:]):
         print(_help_text(doc, define_flags))
         return 0
     set_up_logging()
     try:
-        main(parse(define_flags, argv))
+        if takes_arguments:
+            main(*parse_with_arguments(define_flags, argv))
+        else:
+            main(parse(define_flags, argv))
         return 0
-    except (UserError, TrainingDivergedError) as error:
+    except (UserError, TrainingDivergedError, WorkerLostError) as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except Preempted as error:
@@ -224,10 +292,10 @@ def run_command(
         return 2
 
 
-def command(doc, define_flags, main) -> Callable[[], None]:
+def command(doc, define_flags, main, takes_arguments: bool = False) -> Callable[[], None]:
     """Returns the console entry point of a command module."""
 
     def cli(argv: Sequence[str] | None = None) -> None:
-        sys.exit(run_command(doc, define_flags, main, argv))
+        sys.exit(run_command(doc, define_flags, main, argv, takes_arguments))
 
     return cli

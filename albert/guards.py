@@ -2,6 +2,8 @@
 
 import collections
 import signal
+from collections.abc import Mapping
+from typing import Any
 
 from albert.errors import TrainingDivergedError
 
@@ -54,6 +56,17 @@ class DivergenceGuard:
     def in_bad_streak(self) -> bool:
         """Whether the last step was a bad one."""
         return self._consecutive > 0
+
+    def state(self) -> dict[str, int | list[int]]:
+        """Returns what `restore` needs, as JSON values."""
+        bad = [i for i, is_bad in enumerate(self._recent) if is_bad]
+        return {"recent": len(self._recent), "bad": bad, "consecutive": self._consecutive}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on counting where another process stopped; empty means from nothing."""
+        bad = set(state.get("bad", ()))
+        self._recent.extend(i in bad for i in range(state.get("recent", 0)))
+        self._consecutive = state.get("consecutive", 0)
 
     def check(self, step: int, bad: bool, loss: float, gradient_norm: float) -> None:
         """Takes note of one step, `bad` if its loss or gradient was not finite.

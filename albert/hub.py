@@ -9,7 +9,7 @@ import os
 
 from albert import checkpoints, files
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError
+from albert.errors import CheckpointError, DataError
 
 # Of our modules, in assets/.
 CONFIG_ASSET = "albert_config.json"
@@ -35,8 +35,11 @@ class Module:
         prefix = os.path.join(self.directory, "variables", "variables")
         reader = checkpoints.open_bundle(prefix)
         names = list(reader.get_variable_to_shape_map())
+        everything = checkpoints.Weights(prefix, reader, {name: name for name in names})
         if checkpoints.OBJECT_GRAPH in names:
-            keys = _keys_of_weights(reader.get_tensor(checkpoints.OBJECT_GRAPH), self.directory)
+            keys = _keys_of_weights(everything.read(checkpoints.OBJECT_GRAPH), self.directory)
+            if not set(keys.values()) <= set(names):
+                raise CheckpointError(f"{self.directory}: its object graph names absent variables")
         else:
             keys = {name.removeprefix("module/"): name for name in names}
         return checkpoints.Weights(self.directory, reader, keys)
@@ -48,16 +51,22 @@ def _keys_of_weights(object_graph: bytes, origin: str) -> dict[str, str]:
     A variable with several owners has one key only, so the keys are found by
     walking the graph, not by guessing their names.
     """
+    from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(object_graph)
-    children = {child.local_name: child.node_id for child in graph.nodes[0].children}
-    if "weights" not in children:
+    try:
+        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(object_graph)
+        children = {child.local_name: child.node_id for child in graph.nodes[0].children}
+        weights = graph.nodes[children["weights"]].children if "weights" in children else None
+        keys = weights and {
+            child.local_name: graph.nodes[child.node_id].attributes[0].checkpoint_key
+            for child in weights
+        }
+    except (DecodeError, IndexError, TypeError) as error:
+        raise CheckpointError(f"{origin}: its object graph is damaged") from error
+    if not keys:
         raise CheckpointError(f"{origin} is not a module of this toolkit: it has no named weights")
-    return {
-        child.local_name: graph.nodes[child.node_id].attributes[0].checkpoint_key
-        for child in graph.nodes[children["weights"]].children
-    }
+    return keys
 
 
 def resolve(handle: str) -> Module:
@@ -90,11 +99,13 @@ def resolve(handle: str) -> Module:
     names = sorted(os.listdir(assets))
     tokenization = os.path.join(assets, TOKENIZATION_ASSET)
     # The released modules are of lower-cased models and say so in a graph only.
-    lower = files.read_json(tokenization)["do_lower_case"] if os.path.isfile(tokenization) else True
+    settings = files.read_json(tokenization) if os.path.isfile(tokenization) else {}
+    lower = settings.get("do_lower_case", True) if isinstance(settings, dict) else None
+    if not isinstance(lower, bool):
+        raise DataError(f"{tokenization}: do_lower_case must be true or false")
+    spm = next((os.path.join(assets, n) for n in names if n.endswith(".model")), None)
+    # Beside a SentencePiece model a .vocab file is only a listing of its pieces.
+    vocab = next((os.path.join(assets, n) for n in names if n.endswith((".vocab", ".txt"))), None)
     return Module(
-        directory,
-        AlbertConfig.from_json_file(config),
-        next((os.path.join(assets, n) for n in names if n.endswith(".model")), None),
-        next((os.path.join(assets, n) for n in names if n.endswith((".vocab", ".txt"))), None),
-        bool(lower),
+        directory, AlbertConfig.from_json_file(config), spm, None if spm else vocab, lower
     )

@@ -6,12 +6,14 @@ to be in a checkpoint but the number of records consumed.
 """
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
-from albert import records
+from albert import packing, records
+from albert.distribution import Share
 from albert.errors import DataError
 from albert.records import FeatureSpec
 
@@ -21,6 +23,9 @@ _FOREVER = 1 << 62
 # for most of a minute, and parsing is a small share of a step.
 _PARALLEL_CALLS = 2
 _PREFETCH = 4  # batches ready ahead of the step
+# Batches are cut to few lengths: each is a graph of its own for XLA.
+_MOST_LENGTHS = 8
+_ROWS = ("input_ids", "input_mask", "segment_ids", "p_mask")
 
 
 def train_batches(
@@ -32,8 +37,18 @@ def train_batches(
     vocab_size: int,
     seed: int,
     position: int = 0,
+    is_cut: bool = False,
+    packed_rows: int = 0,
+    share: Share | None = None,
 ) -> tf.data.Dataset:
-    """Returns an endless data set of batches that starts after `position` records."""
+    """Returns an endless data set of batches that starts after `position` records.
+
+    With `is_cut`, rows are as long as a batch needs (see `cut_rows`). With
+    `packed_rows`, several examples share one (see `albert.packing`), and the
+    number of a batch's rows is a multiple of it. With a
+    `share`, each element is the part of one of its replicas, in their order:
+    the global batches are the same however many replicas cut them up.
+    """
     if not num_records:
         raise DataError(f"no records in {', '.join(paths)}")
 
@@ -51,8 +66,8 @@ def train_batches(
 
     first, offset = divmod(position, num_records)
     records = tf.data.Dataset.range(first, _FOREVER).flat_map(epoch).skip(offset)
-    batches = records.batch(batch_size, drop_remainder=True)
-    return _ready(_parsed(batches, spec, vocab_size))
+    batches = _shared(records.batch(batch_size, drop_remainder=True), share, batch_size)
+    return _ready(_packed(_parsed(batches, spec, vocab_size, is_cut), spec, is_cut, packed_rows))
 
 
 def eval_batches(
@@ -62,8 +77,11 @@ def eval_batches(
     batch_size: int,
     vocab_size: int,
     num_batches: int = 0,
+    is_cut: bool = False,
+    packed_rows: int = 0,
+    share: Share | None = None,
 ) -> tf.data.Dataset:
-    """Returns batches in file order.
+    """Returns batches in file order, their rows as `train_batches` makes them.
 
     With `num_batches`, that many full ones, repeating the data if need be (as
     the original evaluates); with 0, one pass whose last batch is filled up
@@ -72,9 +90,47 @@ def eval_batches(
     records = tf.data.TFRecordDataset(list(paths))
     if num_batches:
         batches = records.repeat().batch(batch_size, drop_remainder=True).take(num_batches)
-        return _ready(_parsed(batches, spec, vocab_size))
-    batches = _parsed(records.batch(batch_size), spec, vocab_size)
-    return _ready(batches.map(lambda batch: _pad(batch, batch_size)))
+        batches = _parsed(batches, spec, vocab_size, is_cut)
+    else:
+        batches = _parsed(records.batch(batch_size), spec, vocab_size, is_cut)
+        batches = batches.map(lambda batch: _pad(batch, batch_size))
+    return _ready(_packed(_shared(batches, share, batch_size), spec, is_cut, packed_rows))
+
+
+def _packed(
+    batches: tf.data.Dataset, spec: FeatureSpec, is_cut: bool, packed_rows: int
+) -> tf.data.Dataset:
+    if not (packed_rows and spec.row_length):
+        return batches
+    lengths = row_lengths(spec.row_length) if is_cut else [spec.row_length]
+    choices = spec.features["input_ids"][1] // spec.row_length
+    return batches.map(
+        lambda batch: packing.pack_rows(batch, choices, lengths, packed_rows),
+        num_parallel_calls=_PARALLEL_CALLS, deterministic=True,
+    )
+
+
+def _shared(batches: tf.data.Dataset, share: Share | None, batch_size: int) -> tf.data.Dataset:
+    """Returns the parts of a share's replicas, one after another, instead of whole batches."""
+    if share is None or share.num_replicas == 1:
+        return batches
+    rows = batch_size // share.num_replicas
+    first, last = share.first * rows, (share.first + share.count) * rows
+
+    def cut(batch):
+        return tf.nest.map_structure(lambda x: x[first:last], batch)
+
+    def apart(batch):
+        def stack(x):
+            return tf.reshape(x, tf.concat([[share.count, rows], tf.shape(x)[1:]], 0))
+
+        parts = tf.data.Dataset.from_tensor_slices(tf.nest.map_structure(stack, cut(batch)))
+        return parts.map(_with_rows)
+
+    def _with_rows(part):
+        return tf.nest.map_structure(lambda x: tf.ensure_shape(x, [rows, *x.shape[1:]]), part)
+
+    return batches.flat_map(apart)
 
 
 def _ready(batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -83,7 +139,38 @@ def _ready(batches: tf.data.Dataset) -> tf.data.Dataset:
     return batches.prefetch(_PREFETCH).with_options(options)
 
 
-def _parsed(batches: tf.data.Dataset, spec: FeatureSpec, vocab_size: int) -> tf.data.Dataset:
+def row_lengths(row_length: int) -> list[int]:
+    """Returns the few lengths, in ascending order, that rows of `row_length` are cut to."""
+    width = max(records.LEAST_ROW_LENGTH, -(-row_length // _MOST_LENGTHS))
+    return [*range(width, row_length, width), row_length]
+
+
+def cut_rows(
+    batch: Mapping[str, tf.Tensor], row_length: int, others: Sequence[str] = ()
+) -> dict[str, tf.Tensor]:
+    """Returns the batch with rows of the least of `row_lengths` that holds all its tokens.
+
+    A model takes no notice of padding, so that its outputs are the same; only
+    dropout inside the encoder draws other numbers. Features of C * row_length
+    places are C rows one after another, and stay so. `others` are cut like
+    the rows of ids.
+    """
+    lengths = tf.constant(row_lengths(row_length), tf.int32)
+    rows = tf.reshape(batch["input_mask"], [-1, row_length])
+    used = tf.reduce_max(tf.where(rows > 0, tf.range(1, row_length + 1), 0))
+    length = lengths[tf.searchsorted(lengths, used[None])[0]]
+
+    def cut(x):
+        choices = x.shape[1] // row_length
+        kept = tf.reshape(x, [-1, row_length])[:, :length]
+        return tf.ensure_shape(tf.reshape(kept, [-1, choices * length]), [x.shape[0], None])
+
+    return {name: cut(x) if name in (*_ROWS, *others) else x for name, x in batch.items()}
+
+
+def _parsed(
+    batches: tf.data.Dataset, spec: FeatureSpec, vocab_size: int, is_cut: bool
+) -> tf.data.Dataset:
     features = spec.parse_spec()
 
     def parse(serialized):
@@ -99,6 +186,9 @@ def _parsed(batches: tf.data.Dataset, spec: FeatureSpec, vocab_size: int) -> tf.
         if "is_real_example" not in batch:
             rows = serialized.shape[0] or tf.shape(serialized)[0]
             batch["is_real_example"] = tf.ones([rows], tf.int32)
+        # One length only: it stays a constant, which is a little faster.
+        if is_cut and spec.row_length and len(row_lengths(spec.row_length)) > 1:
+            batch = cut_rows(batch, spec.row_length, spec.row_features)
         return batch
 
     return batches.map(parse, num_parallel_calls=_PARALLEL_CALLS, deterministic=True)
@@ -125,3 +215,8 @@ def blame_data(paths: Sequence[str]) -> Iterator[None]:
         if not failed:
             raise  # not the data's fault
         raise DataError(f"{', '.join(paths)}: {failed.group(1) or failed.group(2)}") from error
+    except (tf.errors.NotFoundError, tf.errors.PermissionDeniedError) as error:
+        gone = [path for path in paths if not os.access(path, os.R_OK)]
+        if not gone:
+            raise  # not the data's fault
+        raise DataError(f"{', '.join(gone)}: gone while it was being read") from error

@@ -1,18 +1,14 @@
-"""The ALBERT encoder and its heads as Keras 3 layers (arXiv 1909.11942, section 3).
+"""ALBERT models: the encoder, and with each head (arXiv 1909.11942, section 3).
 
-Legend: B batch, L sequence, H hidden, E embedding, N heads, D = H / N, I
-intermediate, V vocabulary, P predictions, C labels.
+Legend: B batch, L sequence, H hidden, E embedding, V vocabulary, P predictions,
+C labels or choices, K and K2 first and last tokens kept.
 
 Every weight's path below its model is its name in a released checkpoint, for
 example `bert/encoder/transformer/group_0/inner_group_0/attention_1/self/query/kernel`:
-`named_weights` lists them. The scopes `attention_1`, `ffn_1` and the place of
-the LayerNorms are the released ones, odd as they look.
-
-Only Keras is imported here, so the same model runs on any of its backends;
-precision, compilation and distribution are switched on from outside.
+`named_weights` lists them.
 """
 
-import math
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,12 +16,34 @@ import keras
 from keras import ops
 
 from albert.config import AlbertConfig
+from albert.layers import (
+    NO_DROPOUT,
+    AlbertEncoder,
+    AnswerClassHead,
+    Dropout,
+    FactorizedEmbedding,
+    LabelHead,
+    MaskedLmHead,
+    SpanEndHead,
+    SpanStartHead,
+    dense_layer,
+    gelu,
+    get_activation,
+    label_logits,
+    label_weights,
+)
+from albert.row_layout import PackedRows, RowLayout, RowPerExample, gather_positions
 
 __all__ = [
     "AlbertConfig",
     "AlbertEncoder",
+    "AlbertForBeamQuestionAnswering",
+    "AlbertForMaskedLM",
+    "AlbertForMultipleChoice",
     "AlbertForPreTraining",
+    "AlbertForQuestionAnswering",
     "AlbertForSequenceClassification",
+    "AlbertForTokenClassification",
     "AlbertModel",
     "FactorizedEmbedding",
     "gelu",
@@ -33,236 +51,8 @@ __all__ = [
     "named_weights",
 ]
 
-# tf.contrib's layer_norm, which the released models were trained with.
-LAYER_NORM_EPSILON = 1e-12
-# Added to the scores of masked keys. Not -inf: a row without any unmasked key
-# must become a plain softmax, as in the released models.
-MASK_ADDER = -10000.0
-# Of the classifier and RACE heads, whatever the config's initializer_range.
+# Of the classifier, RACE and SQuAD 1.1 heads, whatever the config's initializer_range.
 HEAD_INITIALIZER_RANGE = 0.02
-
-
-def gelu(x):
-    """Returns the tanh form of the Gaussian error linear unit, the released models' form."""
-    return ops.gelu(x, approximate=True)
-
-
-def get_activation(name):
-    """Returns the function of an activation's name; None, "" and "linear" are the identity."""
-    if not isinstance(name, str) and name is not None:
-        return name
-    table = {"gelu": gelu, "relu": ops.relu, "tanh": ops.tanh, "linear": None, "": None}
-    key = (name or "").lower()
-    if key not in table:
-        raise ValueError(f"Unsupported activation: {name}")
-    return table[key]
-
-
-def _initializer(stddev: float) -> keras.initializers.Initializer:
-    return keras.initializers.TruncatedNormal(stddev=stddev)
-
-
-def _layer_norm(name: str) -> keras.layers.LayerNormalization:
-    return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, name=name)
-
-
-def _dense(units: int, config: AlbertConfig, name: str, activation=None) -> keras.layers.Dense:
-    return keras.layers.Dense(
-        units,
-        activation=activation,
-        kernel_initializer=_initializer(config.initializer_range),
-        name=name,
-    )
-
-
-class _StepSeeds(keras.random.SeedGenerator):
-    """A generator without state: the n-th seed is a function of the given one and n.
-
-    Keras draws seeds only from a SeedGenerator; the ordinary one keeps its
-    state in a variable, which a checkpoint would have to carry and which may
-    not change inside a compiled loop.
-    """
-
-    def __init__(self, seed):  # the parent's would create the variable
-        self._seed = seed
-        self._count = 0
-
-    def next(self, ordered=True):
-        self._count += 1
-        return self._seed + ops.convert_to_tensor([self._count * 1000003, 0], self._seed.dtype)
-
-
-class Dropout:
-    """The dropout of one forward pass; without a generator it is the identity."""
-
-    def __init__(self, seeds: keras.random.SeedGenerator | None = None):
-        self._seeds = seeds
-
-    def __call__(self, x, rate: float):
-        if self._seeds is None or not rate:
-            return x
-        return keras.random.dropout(x, rate, seed=self._seeds)
-
-
-_NO_DROPOUT = Dropout()
-
-
-class FactorizedEmbedding(keras.layers.Layer):
-    """Word, segment and position embeddings of width E, summed and normalised (section 3.1).
-
-    The second factor, E to H, is the encoder's `embedding_hidden_mapping_in`.
-    """
-
-    def __init__(self, config: AlbertConfig, name: str = "embeddings"):
-        super().__init__(name=name)
-        self.config = config
-        self.layer_norm = _layer_norm("LayerNorm")
-
-    def build(self, input_shape=None):
-        config = self.config
-
-        def table(name, rows):
-            # Rows are cast after the look-up: casting the table costs V x E each step.
-            return self.add_weight(
-                shape=(rows, config.embedding_size),
-                initializer=_initializer(config.initializer_range),
-                autocast=False,
-                name=name,
-            )
-
-        self.word_embeddings = table("word_embeddings", config.vocab_size)
-        self.token_type_embeddings = table("token_type_embeddings", config.type_vocab_size)
-        self.position_embeddings = table("position_embeddings", config.max_position_embeddings)
-        self.layer_norm.build((None, None, config.embedding_size))
-
-    def call(self, input_ids, segment_ids, dropout: Dropout = _NO_DROPOUT):
-        words = ops.take(self.word_embeddings, input_ids, axis=0)  # [B, L, E]
-        length = ops.shape(input_ids)[1]
-        x = words + ops.take(self.token_type_embeddings, segment_ids, axis=0)
-        x = x + self.position_embeddings[:length]
-        x = self.layer_norm(ops.cast(x, self.compute_dtype))
-        return words, dropout(x, self.config.hidden_dropout_prob)
-
-
-class _Attention(keras.layers.Layer):
-    """Multi-head self-attention with its output projection (no residual)."""
-
-    def __init__(self, config: AlbertConfig):
-        super().__init__(name="attention_1")
-        self.config = config
-        self.query = _dense(config.hidden_size, config, "query")
-        self.key = _dense(config.hidden_size, config, "key")
-        self.value = _dense(config.hidden_size, config, "value")
-        self.projection = _dense(config.hidden_size, config, "dense")
-
-    def build(self, input_shape=None):
-        shape = (None, None, self.config.hidden_size)
-        with keras.name_scope("self"):
-            self.query.build(shape)
-            self.key.build(shape)
-            self.value.build(shape)
-        with keras.name_scope("output"):
-            self.projection.build(shape)
-
-    def _heads(self, x):
-        heads = (-1, ops.shape(x)[1], self.config.num_attention_heads, self.config.head_size)
-        return ops.transpose(ops.reshape(x, heads), (0, 2, 1, 3))  # [B, N, L, D]
-
-    def call(self, hidden, mask_adder, dropout: Dropout = _NO_DROPOUT):
-        query = self._heads(self.query(hidden) * (1.0 / math.sqrt(self.config.head_size)))
-        key, value = self._heads(self.key(hidden)), self._heads(self.value(hidden))
-        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) + mask_adder  # [B, N, L, L]
-        # Half precision is too coarse to sum hundreds of probabilities in.
-        probs = ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), self.compute_dtype)
-        probs = dropout(probs, self.config.attention_probs_dropout_prob)
-        context = ops.transpose(ops.matmul(probs, value), (0, 2, 1, 3))  # [B, L, N, D]
-        context = ops.reshape(context, (-1, ops.shape(hidden)[1], self.config.hidden_size))
-        return dropout(self.projection(context), self.config.hidden_dropout_prob)
-
-
-class _FeedForward(keras.layers.Layer):
-    """H to I to H with the config's activation between (no residual)."""
-
-    def __init__(self, config: AlbertConfig):
-        super().__init__(name="ffn_1")
-        self.config = config
-        self.inner = _dense(
-            config.intermediate_size, config, "dense", get_activation(config.hidden_act)
-        )
-        self.outer = _dense(config.hidden_size, config, "dense")
-
-    def build(self, input_shape=None):
-        with keras.name_scope("intermediate"):
-            self.inner.build((None, None, self.config.hidden_size))
-            with keras.name_scope("output"):
-                self.outer.build((None, None, self.config.intermediate_size))
-
-    def call(self, hidden, dropout: Dropout = _NO_DROPOUT):
-        return dropout(self.outer(self.inner(hidden)), self.config.hidden_dropout_prob)
-
-
-class AlbertBlock(keras.layers.Layer):
-    """One post-LayerNorm transformer block: attention, then feed-forward."""
-
-    def __init__(self, config: AlbertConfig, name: str):
-        super().__init__(name=name)
-        self.config = config
-        self.attention = _Attention(config)
-        self.attention_norm = _layer_norm("LayerNorm")
-        self.feed_forward = _FeedForward(config)
-        self.feed_forward_norm = _layer_norm("LayerNorm_1")
-
-    def build(self, input_shape=None):
-        shape = (None, None, self.config.hidden_size)
-        for layer in (
-            self.attention,
-            self.attention_norm,
-            self.feed_forward,
-            self.feed_forward_norm,
-        ):
-            layer.build(shape)
-
-    def call(self, hidden, mask_adder, dropout: Dropout = _NO_DROPOUT):
-        attended = self.attention(hidden, mask_adder, dropout=dropout)
-        hidden = self.attention_norm(attended + hidden)
-        return self.feed_forward_norm(self.feed_forward(hidden, dropout=dropout) + hidden)
-
-
-class AlbertEncoder(keras.layers.Layer):
-    """Cross-layer parameter sharing (section 3.1): few blocks, applied many times."""
-
-    def __init__(self, config: AlbertConfig, name: str = "encoder"):
-        super().__init__(name=name)
-        self.config = config
-        self.embedding_projection = None
-        if config.has_embedding_projection:
-            self.embedding_projection = _dense(
-                config.hidden_size, config, "embedding_hidden_mapping_in"
-            )
-        self.groups = [
-            [AlbertBlock(config, f"inner_group_{j}") for j in range(config.inner_group_num)]
-            for _ in range(config.num_hidden_groups)
-        ]
-
-    def build(self, input_shape=None):
-        if self.embedding_projection is not None:
-            self.embedding_projection.build((None, None, self.config.embedding_size))
-        with keras.name_scope("transformer"):
-            for g, blocks in enumerate(self.groups):
-                with keras.name_scope(f"group_{g}"):
-                    for block in blocks:
-                        block.build()
-
-    def call(self, embedded, mask_adder, dropout: Dropout = _NO_DROPOUT):
-        hidden = embedded
-        if self.embedding_projection is not None:
-            hidden = self.embedding_projection(hidden)  # [B, L, H]
-        outputs = []
-        for layer in range(self.config.num_hidden_layers):
-            for block in self.groups[self.config.group_of_layer(layer)]:
-                hidden = block(hidden, mask_adder, dropout=dropout)
-                outputs.append(hidden)
-        return outputs
 
 
 class _BuiltModel(keras.Model):
@@ -277,12 +67,52 @@ class _BuiltModel(keras.Model):
         # For users' own loops; the trainer passes dropout_seed, a function of the step.
         self.seed_generator = keras.random.SeedGenerator()
 
+    @property
+    def attn_implementation(self) -> str:
+        """"eager", or "fused": without the scores of all queries in memory, the same result.
+
+        Setting it changes how later calls (and later traced graphs) compute.
+        """
+        return self._encoder.attn_implementation
+
+    @attn_implementation.setter
+    def attn_implementation(self, name: str) -> None:
+        self._encoder.attn_implementation = name
+
+    @property
+    def _encoder(self) -> AlbertEncoder:
+        return self.bert.encoder
+
     def _dropout(self, training: bool, dropout_seed) -> Dropout:
         if not training:
-            return _NO_DROPOUT
-        if dropout_seed is None:
-            return Dropout(self.seed_generator)
-        return Dropout(_StepSeeds(dropout_seed))
+            return NO_DROPOUT
+        return Dropout(self.seed_generator.next() if dropout_seed is None else dropout_seed)
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str, *, attn_implementation: str = "eager", **options: Any
+    ) -> "_BuiltModel":
+        """Returns the model of a directory, whoever wrote it (see `albert.pretrained`).
+
+        A released archive, one of our output directories, a Hugging Face
+        directory, a TF-Hub module, or a checkpoint's prefix; `options` go to
+        the constructor, as `num_labels`.
+
+        Raises:
+          CheckpointError: no such model there, or its encoder does not fit.
+          ValueError: no such `attn_implementation`.
+        """
+        from albert import pretrained
+
+        model = pretrained.load(cls, path, **options)
+        model.attn_implementation = attn_implementation
+        return model
+
+    def save_pretrained(self, path: str) -> None:
+        """Writes a directory that `from_pretrained` and every command take."""
+        from albert import pretrained
+
+        pretrained.save(self, path)
 
     def get_config(self) -> dict[str, Any]:
         return {"config": self.config.to_dict(), "name": self.name}
@@ -304,13 +134,17 @@ class AlbertModel(_BuiltModel):
 
     `training=True` switches dropout on; `dropout_seed`, two integers, makes it a
     function of them alone.
+
+    With `pooled_output_only` set, the last block is computed for `[CLS]` alone,
+    and the outputs are `pooled_output` and those of the embeddings.
     """
 
     def __init__(self, config: AlbertConfig, name: str = "bert"):
         super().__init__(config, name)
+        self.pooled_output_only = False
         self.embeddings = FactorizedEmbedding(config)
         self.encoder = AlbertEncoder(config)
-        self.pooler = _dense(config.hidden_size, config, "dense", ops.tanh)
+        self.pooler = dense_layer(config.hidden_size, config, "dense", ops.tanh)
         self.build()
 
     def build(self, input_shape=None):
@@ -319,97 +153,87 @@ class AlbertModel(_BuiltModel):
         with keras.name_scope("pooler"):
             self.pooler.build((None, self.config.hidden_size))
 
+    @property
+    def _encoder(self) -> AlbertEncoder:
+        return self.encoder
+
     def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        return self.encode(inputs, self._dropout(training, dropout_seed))
+        return self.encode(inputs, self._dropout(training, dropout_seed)).outputs()
 
-    def encode(self, inputs: Mapping[str, Any], dropout: Dropout):
-        """Returns what a call returns, with a head's own dropout stream."""
+    def encode(self, inputs: Mapping[str, Any], dropout: Dropout) -> "Encoded":
+        """Returns the hidden states, for a head; with the head's own dropout stream."""
         input_ids = ops.convert_to_tensor(inputs["input_ids"])
-        mask, segments = inputs.get("input_mask"), inputs.get("segment_ids")
-        mask = ops.ones_like(input_ids) if mask is None else mask
+        segments = _input(inputs, "segment_ids")
         segments = ops.zeros_like(input_ids) if segments is None else segments
-        words, embedded = self.embeddings(input_ids, segments, dropout=dropout)
-        # Per key, the same for every query and head: [B, 1, 1, L].
-        mask = ops.cast(mask, self.compute_dtype)[:, None, None, :]
-        outputs = self.encoder(embedded, (1.0 - mask) * MASK_ADDER, dropout=dropout)
-        return {
-            "word_embedding_output": words,
-            "embedding_output": embedded,
-            "encoder_outputs": outputs,
-            "sequence_output": outputs[-1],
-            "pooled_output": self.pooler(outputs[-1][:, 0]),
+        layout = _layout(inputs, input_ids)
+        words, embedded = self.embeddings(
+            input_ids, segments, position_ids=layout.position_ids, dropout=dropout
+        )
+        is_short = self.pooled_output_only
+        states = self.encoder(embedded, layout=layout, dropout=dropout, first_only=is_short)
+        first = states[-1][:, 0] if is_short else layout.first(states[-1])
+        return Encoded(layout, words, embedded, () if is_short else states, self.pooler(first))
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """What the encoder made of a batch, in the rows it computed on."""
+
+    layout: RowLayout
+    words: Any  # [R, M, E]
+    embedded: Any  # [R, M, E]
+    states: Sequence[Any]  # [R, M, H] after each block; none if only `[CLS]` was computed
+    pooled: Any  # [B, H]
+
+    def outputs(self) -> dict[str, Any]:
+        """Returns the outputs of `AlbertModel`, each example's by itself."""
+        every = self.layout.every
+        outputs = {
+            "word_embedding_output": every(self.words),
+            "embedding_output": every(self.embedded),
+            "pooled_output": self.pooled,
         }
+        if self.states:
+            outputs["encoder_outputs"] = [every(state) for state in self.states]
+            outputs["sequence_output"] = outputs["encoder_outputs"][-1]
+        return outputs
+
+    def at(self, positions: Any):
+        """Returns the last hidden states at `positions` [B, P]: [B, P, H]."""
+        return self.layout.at(self.states[-1], ops.convert_to_tensor(positions))
 
 
-class MaskedLmHead(keras.layers.Layer):
-    """Vocabulary logits through the transposed word table (`cls/predictions`)."""
-
-    def __init__(self, config: AlbertConfig, name: str = "predictions"):
-        super().__init__(name=name)
-        self.config = config
-        self.dense = _dense(
-            config.embedding_size, config, "dense", get_activation(config.hidden_act)
-        )
-        self.layer_norm = _layer_norm("LayerNorm")
-
-    def build(self, input_shape=None):
-        with keras.name_scope("transform"):
-            self.dense.build((None, None, self.config.hidden_size))
-            self.layer_norm.build((None, None, self.config.embedding_size))
-        self.output_bias = self.add_weight(
-            shape=(self.config.vocab_size,), initializer="zeros", name="output_bias"
-        )
-
-    def call(self, hidden, word_embeddings):
-        x = self.layer_norm(self.dense(hidden))  # [B, P, E]
-        table = ops.cast(word_embeddings, self.compute_dtype)
-        return ops.matmul(x, ops.transpose(table)) + self.output_bias  # [B, P, V]
+def _layout(inputs: Mapping[str, Any], input_ids) -> RowLayout:
+    if "packed_places" in inputs:
+        return PackedRows(inputs)
+    mask = _input(inputs, "input_mask")
+    return RowPerExample(ops.ones_like(input_ids) if mask is None else ops.convert_to_tensor(mask))
 
 
-class SentenceOrderHead(keras.layers.Layer):
-    """Two logits from the pooled output (`cls/seq_relationship`): in order, swapped."""
-
-    def __init__(self, config: AlbertConfig, name: str = "seq_relationship"):
-        super().__init__(name=name)
-        self.config = config
-
-    def build(self, input_shape=None):
-        self.output_weights, self.output_bias = _label_weights(
-            self, 2, self.config.hidden_size, self.config.initializer_range
-        )
-
-    def call(self, pooled):
-        return ops.matmul(pooled, ops.transpose(self.output_weights)) + self.output_bias
+# Hugging Face's names are taken too.
+_THEIR_NAMES = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}
 
 
-def _label_weights(layer: keras.layers.Layer, labels: int, width: int, stddev: float):
-    """Adds the released heads' `output_weights` [C, H] and `output_bias` [C]."""
-    weights = layer.add_weight(
-        shape=(labels, width), initializer=_initializer(stddev), name="output_weights"
-    )
-    return weights, layer.add_weight(shape=(labels,), initializer="zeros", name="output_bias")
-
-
-def gather_positions(sequence, positions):
-    """Returns the rows [B, P, H] of `sequence` [B, L, H] at `positions` [B, P]."""
-    batch, length, width = ops.shape(sequence)
-    offsets = ops.arange(batch, dtype=positions.dtype)[:, None] * length
-    rows = ops.take(ops.reshape(sequence, (-1, width)), ops.reshape(positions + offsets, (-1,)), axis=0)
-    return ops.reshape(rows, (batch, ops.shape(positions)[1], width))
+def _input(inputs: Mapping[str, Any], name: str):
+    """Returns an optional input under our name or Hugging Face's, or None."""
+    found = inputs.get(name)
+    return inputs.get(_THEIR_NAMES[name]) if found is None else found
 
 
 class AlbertForPreTraining(_BuiltModel):
     """Encoder with the masked-LM and sentence-order heads (sections 3.1 and 3.2).
 
     Inputs as `AlbertModel`, and `masked_lm_positions` [B, P]. Adds to its outputs
-    `masked_lm_logits` [B, P, V] and `sentence_order_logits` [B, 2].
+    `prediction_logits` [B, P, V] and `sop_logits` [B, 2].
     """
 
     def __init__(self, config: AlbertConfig, name: str = "albert_for_pretraining"):
         super().__init__(config, name)
         self.bert = AlbertModel(config)
         self.predictions = MaskedLmHead(config)
-        self.seq_relationship = SentenceOrderHead(config)
+        self.seq_relationship = LabelHead(
+            config, 2, config.initializer_range, name="seq_relationship"
+        )
         self.build()
 
     def build(self, input_shape=None):
@@ -418,19 +242,73 @@ class AlbertForPreTraining(_BuiltModel):
             self.seq_relationship.build()
 
     def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        outputs = self.bert.encode(inputs, self._dropout(training, dropout_seed))
-        hidden = gather_positions(outputs["sequence_output"], inputs["masked_lm_positions"])
+        encoded = self.bert.encode(inputs, self._dropout(training, dropout_seed))
+        outputs, hidden = encoded.outputs(), encoded.at(inputs["masked_lm_positions"])
         table = self.bert.embeddings.word_embeddings
-        outputs["masked_lm_logits"] = self.predictions(hidden, table)
-        outputs["sentence_order_logits"] = self.seq_relationship(outputs["pooled_output"])
+        outputs["prediction_logits"] = self.predictions(hidden, table)
+        outputs["sop_logits"] = self.seq_relationship(outputs["pooled_output"])
         return outputs
 
 
-class AlbertForSequenceClassification(_BuiltModel):
+class AlbertForMaskedLM(_BuiltModel):
+    """Encoder with the masked-LM head alone.
+
+    Inputs as `AlbertModel`, and optionally `masked_lm_positions` [B, P]. Adds
+    `prediction_logits`: [B, P, V] at the positions, [B, L, V] without them.
+    """
+
+    def __init__(self, config: AlbertConfig, name: str = "albert_for_masked_lm"):
+        super().__init__(config, name)
+        self.bert = AlbertModel(config)
+        self.predictions = MaskedLmHead(config)
+        self.build()
+
+    def build(self, input_shape=None):
+        with keras.name_scope("cls"):
+            self.predictions.build()
+
+    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
+        encoded = self.bert.encode(inputs, self._dropout(training, dropout_seed))
+        outputs, positions = encoded.outputs(), inputs.get("masked_lm_positions")
+        hidden = outputs["sequence_output"] if positions is None else encoded.at(positions)
+        table = self.bert.embeddings.word_embeddings
+        outputs["prediction_logits"] = self.predictions(hidden, table)
+        return outputs
+
+
+class _LabelModel(_BuiltModel):
+    """Encoder with a linear layer at the top level: `output_weights` [C, H], `output_bias` [C].
+
+    `classifier_dropout` falls in training on what the layer reads.
+    """
+
+    def __init__(self, config: AlbertConfig, num_labels: int, classifier_dropout: float, name: str):
+        super().__init__(config, name)
+        self.num_labels = num_labels
+        self.classifier_dropout = classifier_dropout
+        self.bert = AlbertModel(config)
+        self.build()
+
+    def build(self, input_shape=None):
+        self.output_weights, self.output_bias = label_weights(
+            self, self.num_labels, self.config.hidden_size, HEAD_INITIALIZER_RANGE
+        )
+
+    def _logits(self, x, dropout: Dropout):
+        x = dropout(x, self.classifier_dropout)
+        return label_logits(x, self.output_weights, self.output_bias)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {
+            "num_labels": self.num_labels,
+            "classifier_dropout": self.classifier_dropout,
+        }
+
+
+class AlbertForSequenceClassification(_LabelModel):
     """Encoder with C logits from the pooled output: GLUE, and regression with C = 1.
 
-    Adds `logits` [B, C] to the outputs of `AlbertModel`. `classifier_dropout`
-    falls on the pooled output in training.
+    Adds `logits` [B, C] to the outputs of `AlbertModel`.
     """
 
     def __init__(
@@ -440,31 +318,187 @@ class AlbertForSequenceClassification(_BuiltModel):
         classifier_dropout: float = 0.1,
         name: str = "albert_for_sequence_classification",
     ):
-        super().__init__(config, name)
-        self.num_labels = num_labels
-        self.classifier_dropout = classifier_dropout
-        self.bert = AlbertModel(config)
-        self.build()
-
-    def build(self, input_shape=None):
-        self.output_weights, self.output_bias = _label_weights(
-            self, self.num_labels, self.config.hidden_size, HEAD_INITIALIZER_RANGE
-        )
+        super().__init__(config, num_labels, classifier_dropout, name)
 
     def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
         dropout = self._dropout(training, dropout_seed)
-        outputs = self.bert.encode(inputs, dropout)
-        pooled = dropout(outputs["pooled_output"], self.classifier_dropout)
-        outputs["logits"] = (
-            ops.matmul(pooled, ops.transpose(self.output_weights)) + self.output_bias
-        )
+        outputs = self.bert.encode(inputs, dropout).outputs()
+        outputs["logits"] = self._logits(outputs["pooled_output"], dropout)
         return outputs
+
+
+class AlbertForTokenClassification(_LabelModel):
+    """Encoder with C logits of every token. Adds `logits` [B, L, C]."""
+
+    def __init__(
+        self,
+        config: AlbertConfig,
+        num_labels: int,
+        classifier_dropout: float = 0.1,
+        name: str = "albert_for_token_classification",
+    ):
+        super().__init__(config, num_labels, classifier_dropout, name)
+
+    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
+        dropout = self._dropout(training, dropout_seed)
+        outputs = self.bert.encode(inputs, dropout).outputs()
+        outputs["logits"] = self._logits(outputs["sequence_output"], dropout)
+        return outputs
+
+
+class AlbertForMultipleChoice(_LabelModel):
+    """Encoder with one logit of each of C choices (RACE); its head has one label.
+
+    Inputs are [B, C, L], or [B, C * L] as RACE's records hold them. Returns
+    `logits` [B, C] and the encoder's outputs with B * C rows.
+    """
+
+    def __init__(
+        self,
+        config: AlbertConfig,
+        num_choices: int = 4,
+        classifier_dropout: float = 0.1,
+        name: str = "albert_for_multiple_choice",
+    ):
+        self.num_choices = num_choices
+        super().__init__(config, 1, classifier_dropout, name)
+
+    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
+        dropout = self._dropout(training, dropout_seed)
+        names = ("input_ids", *_THEIR_NAMES, *_THEIR_NAMES.values())
+        flat = {name: self._rows(inputs[name]) for name in names if name in inputs}
+        if "packed_places" in inputs:
+            flat = inputs  # each choice is an example of a packed row
+        outputs = self.bert.encode(flat, dropout).outputs()
+        logits = self._logits(outputs["pooled_output"], dropout)  # [B * C, 1]
+        outputs["logits"] = ops.reshape(logits, (-1, self.num_choices))
+        return outputs
+
+    def _rows(self, x):
+        x = ops.convert_to_tensor(x)
+        flattened = len(x.shape) == 2
+        length = ops.shape(x)[-1] // (self.num_choices if flattened else 1)
+        return ops.reshape(x, (-1, length))  # [B * C, L]
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config() | {"num_choices": self.num_choices}
+        del config["num_labels"]
+        return config
+
+
+class AlbertForQuestionAnswering(_BuiltModel):
+    """Encoder with two logits of each token, the answer's first and last (SQuAD 1.1).
+
+    Adds `start_logits` and `end_logits` [B, L]; nothing is masked.
+    """
+
+    def __init__(self, config: AlbertConfig, name: str = "albert_for_question_answering"):
+        super().__init__(config, name)
+        self.bert = AlbertModel(config)
+        self.squad = LabelHead(config, 2, HEAD_INITIALIZER_RANGE, name="squad")
+        self.build()
+
+    def build(self, input_shape=None):
+        with keras.name_scope("cls"):
+            self.squad.build()
+
+    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
+        outputs = self.bert.encode(inputs, self._dropout(training, dropout_seed)).outputs()
+        logits = self.squad(outputs["sequence_output"])  # [B, L, 2]
+        outputs["start_logits"], outputs["end_logits"] = logits[..., 0], logits[..., 1]
+        return outputs
+
+
+class AlbertForBeamQuestionAnswering(_BuiltModel):
+    """Encoder with first tokens, last tokens given the first, and answerability (SQuAD 2.0).
+
+    Inputs as `AlbertModel`, and `p_mask` [B, L], 1 where no answer can be. With
+    the gold `start_positions` [B] among them, adds `start_log_probs` and
+    `end_log_probs` [B, L]; without, the beam: `start_top_log_probs` and
+    `start_top_index` [B, K], `end_top_log_probs` and `end_top_index` [B, K * K2]
+    (those of the first start first). Always `cls_logits` [B], of having no answer.
+    """
+
+    def __init__(
+        self,
+        config: AlbertConfig,
+        start_n_top: int = 5,
+        end_n_top: int = 5,
+        classifier_dropout: float = 0.1,
+        name: str = "albert_for_beam_question_answering",
+    ):
+        super().__init__(config, name)
+        self.start_n_top = start_n_top
+        self.end_n_top = end_n_top
+        self.classifier_dropout = classifier_dropout
+        self.bert = AlbertModel(config)
+        self.start_head = SpanStartHead(config)
+        self.end_head = SpanEndHead(config)
+        self.answer_class = AnswerClassHead(config)
+        self.build()
+
+    def build(self, input_shape=None):
+        self.start_head.build()
+        self.end_head.build()
+        self.answer_class.build()
+
+    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
+        dropout = self._dropout(training, dropout_seed)
+        outputs = self.bert.encode(inputs, dropout).outputs()
+        sequence = outputs["sequence_output"]
+        impossible = ops.cast(inputs["p_mask"], "float32")
+        start_logits = _without(self.start_head(sequence), impossible)
+        start_log_probs = ops.log_softmax(start_logits)
+        expected = ops.cast(ops.softmax(start_logits), sequence.dtype)[:, None]  # [B, 1, L]
+        start_feature = ops.matmul(expected, sequence)[:, 0]  # [B, H]
+        outputs["cls_logits"] = self.answer_class(
+            start_feature, sequence[:, 0], dropout=dropout, rate=self.classifier_dropout
+        )
+        gold = inputs.get("start_positions")
+        if gold is not None:
+            starts = ops.reshape(ops.convert_to_tensor(gold), (-1, 1))
+            ends = self._end_log_probs(sequence, starts, impossible)[:, 0]
+            return outputs | {"start_log_probs": start_log_probs, "end_log_probs": ends}
+        return outputs | self._beam(sequence, start_log_probs, impossible)
+
+    def _end_log_probs(self, sequence, starts, impossible):
+        """Returns [B, K, L] for the first tokens at `starts` [B, K]."""
+        logits = self.end_head(sequence, gather_positions(sequence, starts))
+        return ops.log_softmax(_without(logits, impossible[:, None]))
+
+    def _beam(self, sequence, start_log_probs, impossible):
+        start_top, starts = ops.top_k(start_log_probs, self.start_n_top)
+        ends = self._end_log_probs(sequence, starts, impossible)
+        end_top, end_index = ops.top_k(ends, self.end_n_top)  # [B, K, K2]
+        width = self.start_n_top * self.end_n_top
+        return {
+            "start_top_log_probs": start_top,
+            "start_top_index": starts,
+            "end_top_log_probs": ops.reshape(end_top, (-1, width)),
+            "end_top_index": ops.reshape(end_index, (-1, width)),
+        }
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
-            "num_labels": self.num_labels,
+            "start_n_top": self.start_n_top,
+            "end_n_top": self.end_n_top,
             "classifier_dropout": self.classifier_dropout,
         }
+
+
+def _without(logits, impossible):
+    """Returns float32 logits with -1e30 at the impossible places (as the original masks)."""
+    return ops.cast(logits, "float32") * (1.0 - impossible) - 1e30 * impossible
+
+
+# Those whose outputs are of the pooler.
+POOLED = (
+    AlbertModel, AlbertForPreTraining, AlbertForSequenceClassification, AlbertForMultipleChoice,
+)
+# Those whose head reads nothing else.
+POOLED_HEADS = (AlbertForSequenceClassification, AlbertForMultipleChoice)
+# Their `num_labels` is a matter of the data, and stands in their weights.
+LABELLED = (AlbertForSequenceClassification, AlbertForTokenClassification)
 
 
 def named_weights(model: keras.Model) -> dict[str, keras.Variable]:

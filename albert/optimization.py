@@ -83,6 +83,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     Args:
       exclude_from_weight_decay: regular expressions searched in a variable's path.
       clip_norm: largest global norm of the gradients; None does not clip.
+      sums_over_replicas: off where the caller has summed the gradients already.
     """
 
     slot_names = ("adam_m", "adam_v")
@@ -96,6 +97,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         epsilon: float = 1e-6,
         exclude_from_weight_decay: tuple[str, ...] | None = None,
         clip_norm: float | None = None,
+        sums_over_replicas: bool = True,
         name: str = "adam_weight_decay",
         **kwargs,
     ):
@@ -106,6 +108,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.epsilon = epsilon
         self.exclude_from_weight_decay_patterns = tuple(exclude_from_weight_decay or ())
         self.clip_norm = clip_norm
+        self.sums_over_replicas = sums_over_replicas
 
     def build(self, variables):
         if self.built:
@@ -131,7 +134,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         dense = [(None if g is None else tf.convert_to_tensor(g), v) for g, v in grads_and_vars]
-        reduced = super()._all_reduce_sum_gradients(dense)
+        reduced = super()._all_reduce_sum_gradients(dense) if self.sums_over_replicas else dense
         grads = clip_by_global_norm([g for g, _ in reduced], self.clip_norm)
         return [(g, v) for g, (_, v) in zip(grads, reduced, strict=True)]
 
@@ -162,6 +165,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             "epsilon": self.epsilon,
             "exclude_from_weight_decay": self.exclude_from_weight_decay_patterns,
             "clip_norm": self.clip_norm,
+            "sums_over_replicas": self.sums_over_replicas,
         }
 
 
@@ -231,7 +235,9 @@ def clip_by_global_norm(gradients, clip_norm: float | None):
     return [None if g is None else g * tf.cast(scale, g.dtype) for g in gradients]
 
 
-def create_optimizer(config: OptimizerConfig) -> AdamWeightDecay:
+def create_optimizer(
+    config: OptimizerConfig, sums_over_replicas: bool = True
+) -> AdamWeightDecay:
     """Returns the optimizer with the settings of the released models (decay 0.01, clip 1.0).
 
     Raises:
@@ -252,4 +258,5 @@ def create_optimizer(config: OptimizerConfig) -> AdamWeightDecay:
         weight_decay_rate=WEIGHT_DECAY,
         exclude_from_weight_decay=EXCLUDED,
         clip_norm=CLIP_NORM,
+        sums_over_replicas=sums_over_replicas,
     )

@@ -5,21 +5,32 @@ deals the pairs out to buckets, in a temporary file. `finish_bucket` gathers
 one bucket from all those files, shuffles, masks and serialises it. Both draw
 random numbers that depend on the seed and on what they work at, never on the
 process: together they give the same bytes however the work is divided.
+
+What is written is noted as done beside it when it is whole and on the disk, and
+not made again if it is still there: so a run goes on with what a killed one left.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import os
 import random
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from albert import masking, records
-from albert.documents import Document, PairSettings, create_pairs, tokenize_block, truncate_pairs
-from albert.errors import UserError
+from albert import files, masking, records
+from albert.documents import (
+    Document,
+    HeldOut,
+    PairSettings,
+    create_pairs,
+    tokenize_block,
+    truncate_pairs,
+)
+from albert.errors import DataError, UserError
 from albert.masking import MaskingSettings
 from albert.records import FeatureSpec
 from albert.tokenization import FullTokenizer
@@ -40,6 +51,11 @@ class Recipe:
     vocabulary_sha256: str  # of the one in use: a file that changed is read anew
     do_lower_case: bool
     random_seed: int
+
+    @property
+    def vocabulary(self) -> str:
+        """The file in use."""
+        return self.spm_model_file or self.vocab_file
 
     def feature_spec(self) -> FeatureSpec:
         """Returns the features of a record, as the original wrote them."""
@@ -88,10 +104,33 @@ def child_seed(seed: int, *names: str | int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
-@functools.lru_cache(maxsize=1)
-def load_tokenizer(recipe: Recipe) -> FullTokenizer:
-    """Returns the tokenizer, read once in every process."""
-    return FullTokenizer(recipe.vocab_file, recipe.do_lower_case, recipe.spm_model_file)
+_loaded: dict[tuple, FullTokenizer] = {}  # the last one, by what its vocabulary holds
+
+
+def _tokenizer_key(recipe: Recipe) -> tuple:
+    return recipe.vocabulary_sha256, recipe.do_lower_case, bool(recipe.spm_model_file)
+
+
+def has_tokenizer(recipe: Recipe) -> bool:
+    """Whether this process has read the tokenizer."""
+    return _tokenizer_key(recipe) in _loaded
+
+
+def load_tokenizer(recipe: Recipe, vocabulary: str | None = None) -> FullTokenizer:
+    """Returns the tokenizer, read once in every process.
+
+    Args:
+      vocabulary: where its file is on this machine, if not where the recipe says.
+    """
+    key = _tokenizer_key(recipe)
+    tokenizer = _loaded.get(key)
+    if tokenizer is None:
+        path = vocabulary or recipe.vocabulary
+        names = (None, path) if recipe.spm_model_file else (path, None)
+        tokenizer = FullTokenizer(names[0], recipe.do_lower_case, names[1])
+        _loaded.clear()
+        _loaded[key] = tokenizer
+    return tokenizer
 
 
 @functools.lru_cache(maxsize=1)
@@ -112,7 +151,133 @@ def _end_if_asked(directory: str) -> None:
         raise StoppedError
 
 
+# === Work that is done ===
+
+_DONE = ".done"
+
+
+@contextlib.contextmanager
+def _write_whole(path: str) -> Iterator[BinaryIO]:
+    """Yields a file that becomes `path` when the block ends well, on the disk then."""
+    # A process whose owner was killed may write a moment longer: not into the same file.
+    own = f"{path}.{os.getpid()}"
+    try:
+        with open(own, "wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(own, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror})") from error
+
+
+def _note_done(path: str, result: list) -> None:
+    files.write_json(path + _DONE, {"bytes": os.path.getsize(path), "result": result})
+
+
+def _read_done(path: str) -> list | None:
+    """Returns what was noted of a file that is there as it was written, else None."""
+    try:
+        note = files.read_json(path + _DONE)
+        return note["result"] if note["bytes"] == os.path.getsize(path) else None
+    except (DataError, OSError):
+        return None
+
+
+def resume(directory: str) -> int:
+    """Prepares a killed run's temporary directory to be gone on with; returns what is done."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(directory, _STOP_FILE))
+    return sum(_read_done(os.path.join(directory, name.removesuffix(_DONE))) is not None
+               for name in os.listdir(directory) if name.endswith(_DONE))
+
+
+# === What is made ===
+
+_SMALLEST_BUCKET, _LARGEST_BUCKET = 1 << 20, 64 << 20  # bytes of pairs, about
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """One set of output files: the training records, or the held-out ones."""
+
+    name: str
+    outputs: tuple[str, ...]
+    passes: int  # over its documents
+    share: float  # of the documents
+
+    def buckets(self, text_bytes: int) -> int:
+        """Returns how many buckets the pairs are dealt out to; a multiple of the outputs."""
+        # About four bytes of text a token, two bytes for it in a pair, and its pair's.
+        estimate = 0.6 * text_bytes * self.share * self.passes
+        bucket = min(max(estimate / 64, _SMALLEST_BUCKET), _LARGEST_BUCKET)
+        return max(1, round(estimate / bucket / len(self.outputs))) * len(self.outputs)
+
+
+def choose_held_out(recipe: Recipe, fraction: float) -> HeldOut:
+    """Returns the choice of held-out documents."""
+    return HeldOut(fraction, child_seed(recipe.random_seed, "held out"))
+
+
 # === First stage ===
+
+
+class DealtPairs(NamedTuple):
+    """The pairs of some passes over a block, in the order of their buckets."""
+
+    ids: np.ndarray  # tokens of the block
+    ranges: np.ndarray  # int64 [n, 5], see `documents.Pair`
+    counts: np.ndarray  # int64 [num_buckets], pairs in each bucket
+
+    def table(self, some: slice = slice(None)) -> np.ndarray:
+        """Returns length of A, length of B and label of pairs: int32 [n, 3]."""
+        ranges = self.ranges[some]
+        return np.column_stack([self._lengths(ranges), ranges[:, 4]]).astype("<i4")
+
+    def tokens(self, dtype: np.dtype, some: slice = slice(None)) -> np.ndarray:
+        """Returns the tokens of pairs, A before B."""
+        ranges = self.ranges[some]
+        return _ragged(self.ids, ranges[:, [0, 2]], self._lengths(ranges)).astype(dtype)
+
+    def tokens_of_buckets(self) -> np.ndarray:
+        """Returns int64 [num_buckets], the tokens in each."""
+        bucket = np.repeat(np.arange(len(self.counts)), self.counts)
+        sizes = self._lengths(self.ranges).sum(axis=1)
+        return np.bincount(bucket, sizes, len(self.counts)).astype(np.int64)
+
+    @staticmethod
+    def _lengths(ranges: np.ndarray) -> np.ndarray:
+        return ranges[:, [1, 3]] - ranges[:, [0, 2]]
+
+
+def token_type(tokenizer: FullTokenizer) -> np.dtype:
+    """Returns the type of a spilled token: two bytes, if its id fits them."""
+    return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
+
+
+def pair_block(
+    recipe: Recipe,
+    stream: str,
+    index: int,
+    documents: Sequence[Document],
+    passes: range,
+    num_buckets: int,
+    before_pass: Callable[[], None] = lambda: None,
+) -> DealtPairs:
+    """Returns the pairs of some passes over block `index` of a stream, dealt out to buckets."""
+    block = tokenize_block(documents, load_tokenizer(recipe))
+    pairs, buckets = [np.zeros((0, 5), np.int64)], [np.zeros(0, np.int64)]
+    for number in passes:
+        before_pass()
+        seed = child_seed(recipe.random_seed, stream, "pairs", index, number)
+        found = create_pairs(block, recipe.pairs, random.Random(seed))
+        rng = np.random.default_rng(seed)
+        table = np.array(found, np.int64).reshape(-1, 5)
+        pairs.append(truncate_pairs(table, recipe.pairs.max_tokens, rng))
+        buckets.append(_deal(len(table), num_buckets, rng))
+    bucket = np.concatenate(buckets)
+    ranges = np.concatenate(pairs)[np.argsort(bucket, kind="stable")]
+    return DealtPairs(block.ids, ranges, np.bincount(bucket, minlength=num_buckets))
 
 
 class Spill(NamedTuple):
@@ -165,32 +330,20 @@ def spill_block(
     Raises:
       UserError: the disk is full; StoppedError: see `ask_to_stop`.
     """
-    tokenizer = load_tokenizer(recipe)
-    block = tokenize_block(documents, tokenizer)
-    pairs, buckets = [np.zeros((0, 5), np.int64)], [np.zeros(0, np.int64)]
-    for number in passes:
-        _end_if_asked(os.path.dirname(path))
-        seed = child_seed(recipe.random_seed, stream, "pairs", index, number)
-        found = create_pairs(block, recipe.pairs, random.Random(seed))
-        rng = np.random.default_rng(seed)
-        table = np.array(found, np.int64).reshape(-1, 5)
-        pairs.append(truncate_pairs(table, recipe.pairs.max_tokens, rng))
-        buckets.append(_deal(len(table), num_buckets, rng))
-    table, bucket = np.concatenate(pairs), np.concatenate(buckets)
-    table = table[np.argsort(bucket, kind="stable")]
-    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4")
-    lengths = table[:, [1, 3]] - table[:, [0, 2]]
-    tokens = np.bincount(np.sort(bucket), lengths.sum(axis=1), num_buckets).astype(np.int64)
-    try:
-        with open(path, "wb") as out:
-            out.write(np.column_stack([lengths, table[:, 4]]).astype("<i4").tobytes())
-            for start in range(0, len(table), 1 << 14):
-                some = slice(start, start + (1 << 14))
-                ids = _ragged(block.ids, table[some][:, [0, 2]], lengths[some])
-                out.write(ids.astype(dtype).tobytes())
-    except OSError as error:
-        raise UserError(f"cannot write {path} ({error.strerror})") from error
-    return Spill(path, np.bincount(bucket, minlength=num_buckets), tokens, dtype.itemsize)
+    if done := _read_done(path):
+        counts, tokens, token_bytes = done
+        return Spill(path, np.array(counts), np.array(tokens), token_bytes)
+    pairs = pair_block(
+        recipe, stream, index, documents, passes, num_buckets,
+        lambda: _end_if_asked(os.path.dirname(path)),
+    )
+    dtype, tokens = token_type(load_tokenizer(recipe)), pairs.tokens_of_buckets()
+    with _write_whole(path) as out:
+        out.write(pairs.table().tobytes())
+        for start in range(0, len(pairs.ranges), 1 << 14):
+            out.write(pairs.tokens(dtype, slice(start, start + (1 << 14))).tobytes())
+    _note_done(path, [pairs.counts.tolist(), tokens.tolist(), dtype.itemsize])
+    return Spill(path, pairs.counts, tokens, dtype.itemsize)
 
 
 def _deal(count: int, num_buckets: int, rng: np.random.Generator) -> np.ndarray:
@@ -235,25 +388,42 @@ def finish_bucket(
     Raises:
       UserError: the disk is full; StoppedError: see `ask_to_stop`.
     """
+    if done := _read_done(path):
+        return Part(path, *done)
     table, ids = _read_bucket(sections)
+    size, printed = 0, []
+    with _write_whole(path) as out:
+        for content, _, texts in frame_bucket(recipe, stream, bucket, table, ids, examples):
+            _end_if_asked(os.path.dirname(path))
+            size += out.write(content)
+            printed += texts
+    _note_done(path, [len(table), size, printed])
+    return Part(path, len(table), size, printed)
+
+
+def frame_bucket(
+    recipe: Recipe,
+    stream: str,
+    bucket: int,
+    table: np.ndarray,
+    ids: np.ndarray,
+    examples: int = 0,
+) -> Iterator[tuple[bytes, int, list[str]]]:
+    """Yields (framed records, how many, instances for people to read) of a bucket, shuffled.
+
+    Args:
+      table: int64 [n, 3], see `DealtPairs.table`, of all blocks in order.
+      ids: their tokens.
+    """
     rng = np.random.default_rng(child_seed(recipe.random_seed, stream, "bucket", bucket))
     starts = np.cumsum(table[:, 0] + table[:, 1]) - table[:, 0] - table[:, 1]
-    order, size = rng.permutation(len(table)), 0
-    printed: list[str] = []
-    spec = recipe.feature_spec()
-    try:
-        with open(path, "wb") as out:
-            for first in range(0, len(order), _BATCH):
-                _end_if_asked(os.path.dirname(path))
-                rows = order[first : first + _BATCH]
-                batch = make_features(recipe, ids, starts[rows], table[rows], rng)
-                content = records.frame_records(*records.encode_examples(batch, spec))
-                size += out.write(content)
-                for row in range(min(len(rows), examples - len(printed))):
-                    printed.append(_describe(recipe, batch, row))
-    except OSError as error:
-        raise UserError(f"cannot write {path} ({error.strerror})") from error
-    return Part(path, len(order), size, printed)
+    order, spec = rng.permutation(len(table)), recipe.feature_spec()
+    for first in range(0, len(order), _BATCH):
+        rows = order[first : first + _BATCH]
+        batch = make_features(recipe, ids, starts[rows], table[rows], rng)
+        texts = [_describe(recipe, batch, row) for row in range(min(len(rows), examples))]
+        examples -= len(texts)
+        yield records.frame_records(*records.encode_examples(batch, spec)), len(rows), texts
 
 
 def _read_bucket(sections: Sequence[Section]) -> tuple[np.ndarray, np.ndarray]:

@@ -12,14 +12,20 @@ seconds that importing TensorFlow takes.
 import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from albert import files
 from albert.errors import DataError
-from albert.tfrecord import count_records, frame_records, read_records, size_of, verify_records
+from albert.tfrecord import (
+    count_records,
+    frame_records,
+    read_records,
+    size_of,
+    verify_records,
+)
 
 __all__ = [
     "FeatureSpec", "check_records", "count_records", "encode_examples", "frame_records",
@@ -30,6 +36,8 @@ log = logging.getLogger("albert")
 
 FORMAT_VERSION = 1
 _BATCH = 1024  # records serialised together
+# Rows are cut to no fewer places than these (see `FeatureSpec.row_length`).
+LEAST_ROW_LENGTH = 32
 _NUMPY = {"int64": np.int64, "float32": np.float32}
 
 
@@ -39,6 +47,12 @@ class FeatureSpec:
 
     # name -> (dtype "int64" or "float32", length); length None is a scalar.
     features: Mapping[str, tuple[str, int | None]]
+    # L, where input_ids, input_mask, segment_ids and p_mask hold rows of L places and nothing
+    # but `row_features` depends on L: then a batch's places that are padding in all its
+    # rows can go.
+    row_length: int | None = None
+    # Other features with a number for each place.
+    row_features: tuple[str, ...] = ()
 
     def parse_spec(self) -> dict[str, Any]:
         """Returns what `tf.io.parse_example` needs to read such records."""
@@ -163,10 +177,17 @@ def write_records(
     Raises:
       DataError: a row's feature is missing or of another length; UserError: cannot write.
     """
-    return publish_frames(path, _framed_batches(rows, spec), spec, info)
+    return publish_frames(path, frame_rows(rows, spec), spec, info)
 
 
-def _framed_batches(rows: Iterable[Mapping[str, Any]], spec: FeatureSpec):
+def frame_rows(
+    rows: Iterable[Mapping[str, Any]], spec: FeatureSpec
+) -> Iterator[tuple[bytes, int]]:
+    """Yields (bytes of whole framed records, how many) of rows, as `write_records` takes them.
+
+    Raises:
+      DataError: a row's feature is missing or of another length.
+    """
     batch, filled, total = spec.zeros(_BATCH), 0, 0
     for row in rows:
         for name, (_, length) in spec.features.items():
@@ -223,14 +244,21 @@ def write_manifest(
     path: str, records: int, size: int, spec: FeatureSpec, info: Mapping[str, Any]
 ) -> None:
     """Publishes the manifest of a record file of `records` records and `size` bytes."""
+    files.write_sealed_json(manifest_path(path), manifest(records, size, spec, info))
+
+
+def manifest(
+    records: int, size: int, spec: FeatureSpec, info: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the manifest of a record file of `records` records and `size` bytes."""
     features = [[name, dtype, length] for name, (dtype, length) in spec.features.items()]
-    files.write_json(manifest_path(path), {
+    return {
         "format_version": FORMAT_VERSION,
         "records": records,
         "bytes": size,
         "features": features,
         "info": dict(info),
-    })
+    }
 
 
 def read_manifest(path: str) -> dict[str, Any] | None:
@@ -244,8 +272,8 @@ def read_manifest(path: str) -> dict[str, Any] | None:
     where = manifest_path(path)
     if not os.path.exists(where):
         return None
-    manifest = files.read_json(where)
-    if not isinstance(manifest, dict) or "format_version" not in manifest:
+    manifest = files.read_sealed_json(where)
+    if "format_version" not in manifest:
         raise DataError(f"{where}: not a manifest of a record file")
     if manifest["format_version"] != FORMAT_VERSION:
         raise DataError(
@@ -255,7 +283,42 @@ def read_manifest(path: str) -> dict[str, Any] | None:
     missing = [key for key in ("records", "bytes", "features", "info") if key not in manifest]
     if missing:
         raise DataError(f"{where}: lacks {', '.join(missing)}")
+    bad = [key for key, is_good in _MANIFEST_KEYS.items() if not is_good(manifest[key])]
+    if bad:
+        raise DataError(
+            f"{where}: unusable {', '.join(bad)}: write {os.path.basename(path)} anew"
+        )
     return manifest
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_feature(value: Any) -> bool:
+    return (
+        isinstance(value, list) and len(value) == 3 and isinstance(value[0], str)
+        and value[1] in tuple(_NUMPY) and (value[2] is None or _is_count(value[2]))
+    )
+
+
+def _is_info(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    shards = value.get("shards", [])
+    return (
+        isinstance(shards, list) and all(isinstance(name, str) for name in shards)
+        and (value.get("vocab_size") is None or _is_count(value["vocab_size"]))
+    )
+
+
+# What each key of a manifest must be.
+_MANIFEST_KEYS = {
+    "records": _is_count,
+    "bytes": _is_count,
+    "features": lambda value: isinstance(value, list) and all(map(_is_feature, value)),
+    "info": _is_info,
+}
 
 
 # === Checking ===
@@ -343,9 +406,11 @@ def _check_features(path: str, lengths: Mapping[str, int], expected: FeatureSpec
         if has == want:
             continue
         if name in _LENGTH_FLAGS:
-            flag = _LENGTH_FLAGS[name]
+            flag, length = _LENGTH_FLAGS[name], has
+            if name == "input_ids" and expected.row_length:
+                has, want = (count * expected.row_length // want for count in (has, want))
             raise DataError(
-                f"{path} has {flag} {has} ({name} of length {has}), expected {want}: "
+                f"{path} has {flag} {has} ({name} of length {length}), expected {want}: "
                 f"pass --{flag}={has}"
             )
         raise DataError(f"{path}: {name} has length {has}, expected {want}")

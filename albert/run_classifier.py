@@ -1,4 +1,4 @@
-"""Fine-tunes ALBERT on a GLUE task, evaluates it and predicts with it.
+"""Fine-tunes ALBERT on a GLUE task or on your own labelled texts, evaluates it and predicts.
 
   python -m albert.run_classifier --data_dir=glue --task_name=MNLI --output_dir=out \\
       --init_checkpoint=albert_base/model.ckpt-best \\
@@ -10,6 +10,10 @@
 With --do_eval every checkpoint is evaluated and the best is kept; evaluation
 alone, prediction and export use it. The same command again goes on from the
 newest checkpoint of --output_dir.
+
+--task_name=tsv takes train.tsv, dev.tsv and test.tsv of --data_dir, with
+--text_column, --text_pair_column and --label_column (names of the header, or
+numbers from 0) and --label_list=a,b,c, or --regression for numbers.
 """
 
 import dataclasses
@@ -17,77 +21,91 @@ import logging
 
 from albert import fine_tuning, flags
 from albert.errors import FlagError
-from albert.tasks import glue
+from albert.tasks import glue, tsv
 
 log = logging.getLogger("albert")
 
-TASKS = {
-    "ax": glue.AX,
-    "cola": glue.COLA,
-    "mismnli": glue.MISMNLI,
-    "mnli": glue.MNLI,
-    "mrpc": glue.MRPC,
-    "qnli": glue.QNLI,
-    "qqp": glue.QQP,
-    "rte": glue.RTE,
-    "sst-2": glue.SST_2,
-    "sts-b": glue.STS_B,
-    "wnli": glue.WNLI,
-}
+# What only --task_name=tsv looks at.
+TSV_FLAGS = ("label_list", "text_column", "text_pair_column", "label_column", "regression")
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, and a few of ours."""
     flags.define("string", values, "data_dir", None, "Folder with the tasks' folders. Required.")
-    flags.define("string", values, "task_name", None, f"One of {', '.join(TASKS)}. Required.")
+    flags.define("string", values, "task_name", None,
+                 f"One of {', '.join(glue.TASKS)} and {tsv.NAME}. Required.")
+    flags.define("string", values, "label_list", None,
+                 "Labels of --task_name=tsv, separated by commas, in the order of their ids.")
+    flags.define("bool", values, "regression", False,
+                 "Whether the labels of --task_name=tsv are numbers.")
+    flags.define("string", values, "text_column", None,
+                 "Column of the text in --task_name=tsv: its name, or its number from 0.")
+    flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
+    flags.define("string", values, "label_column", None, "Column of the label.")
+    flags.define("bool", values, "tsv_header", True,
+                 "Whether the files of --task_name=tsv start with the columns' names.")
     fine_tuning.define_encoder_flags(values)
-    flags.define("string", values, "cached_dir", None,
-                 "Where feature files are kept; --output_dir if absent.")
-    flags.define("bool", values, "do_train", False, "Train on the train file.")
-    flags.define("bool", values, "do_eval", False, "Evaluate on the dev file.")
-    flags.define("bool", values, "do_predict", False, "Predict the test file.")
-    flags.define("integer", values, "train_batch_size", 32, "Sequences of a training step.")
-    flags.define("integer", values, "eval_batch_size", 8, "Sequences of an evaluation batch.")
-    flags.define("integer", values, "predict_batch_size", 8, "Sequences of a prediction batch.")
+    flags.define("float", values, "classifier_dropout", 0.1,
+                 "Dropout on the pooled output (classifier DR of the paper's table 14).")
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
-    flags.define("float", values, "learning_rate", 5e-5, "Peak rate; it decays to 0.")
-    flags.define("integer", values, "train_step", 1000, "Training steps in all.")
-    flags.define("integer", values, "warmup_step", 0, "Steps of linear warm-up.")
     flags.define("string", values, "export_dir", None,
                  "Write a SavedModel that takes serialized tf.Example strings there.")
     flags.define("float", values, "threshold_to_export", float("nan"),
                  "Constant to export beside the predictions.")
-    flags.define_run_flags(values, save_checkpoints_steps=1000)
-    flags.define_device_flags(values)
+    fine_tuning.define_training_flags(
+        values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
+        by_default=False,
+    )
 
 
-def _check(values: flags.FlagValues) -> glue.GlueTask:
+def _check(values: flags.FlagValues) -> None:
     flags.require(values, "data_dir", "task_name", "output_dir")
     name = values.task_name.lower()
-    if name not in TASKS:
-        raise FlagError(f"--task_name={values.task_name} is not one of {', '.join(TASKS)}")
-    if not (values.do_train or values.do_eval or values.do_predict or values.export_dir):
+    if name == tsv.NAME:
+        _check_tsv_flags(values)
+    elif name not in glue.TASKS:
         raise FlagError(
-            "at least one of --do_train, --do_eval, --do_predict and --export_dir is needed"
+            f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}, {tsv.NAME}"
         )
+    else:
+        given = [f"--{flag}" for flag in TSV_FLAGS if getattr(values, flag)]
+        if given:
+            raise FlagError(f"{', '.join(given)}: only --task_name=tsv takes this")
+    fine_tuning.check_training_flags(values, "export_dir")
     fine_tuning.check_encoder_flags(values)
-    flags.require_positive(
-        values, "train_batch_size", "eval_batch_size", "predict_batch_size", "train_step",
-        "save_checkpoints_steps", "log_steps", "iterations_per_loop", "learning_rate",
+    fine_tuning.check_dropout(values, "classifier_dropout")
+
+
+def _check_tsv_flags(values: flags.FlagValues) -> None:
+    flags.require(values, "text_column")
+    if bool(values.label_list) == values.regression:
+        raise FlagError("--task_name=tsv needs --label_list=a,b,c or --regression, one of them")
+    labels = _labels(values)
+    if values.label_list and (len(labels) < 2 or "" in labels or len(set(labels)) < len(labels)):
+        raise FlagError(f"--label_list={values.label_list} is not two or more different labels")
+    if (values.do_train or values.do_eval) and values.label_column is None:
+        raise FlagError("--label_column is needed for --do_train and --do_eval")
+
+
+def _labels(values: flags.FlagValues) -> list[str]:
+    return [label.strip() for label in values.label_list.split(",")] if values.label_list else []
+
+
+def _glue_task(values: flags.FlagValues, splits: list[str]) -> glue.GlueTask:
+    name = values.task_name.lower()
+    if name in glue.TASKS:
+        return glue.TASKS[name]
+    return tsv.make_task(
+        values.data_dir, splits, labels=_labels(values), text=values.text_column,
+        text_pair=values.text_pair_column, label=values.label_column,
+        has_header=values.tsv_header,
     )
-    if not 0 <= values.warmup_step <= values.train_step:
-        raise FlagError(
-            f"--warmup_step={values.warmup_step} is not within 0 ... "
-            f"--train_step={values.train_step}"
-        )
-    flags.check_device_flags(values)
-    return TASKS[name]
 
 
 def main(values: flags.FlagValues) -> None:
-    glue_task = _check(values)
-    wanted = {"train": values.do_train, "dev": values.do_eval, "test": values.do_predict}
-    splits = [split for split, is_wanted in wanted.items() if is_wanted]
+    _check(values)
+    splits = fine_tuning.wanted_splits(values)
+    glue_task = _glue_task(values, splits)
     for split in splits:
         glue_task.path(values.data_dir, split)
     config, tokenizer, module = fine_tuning.open_encoder(values)
@@ -100,59 +118,49 @@ def main(values: flags.FlagValues) -> None:
     }
 
     flags.import_tensorflow()  # after all input is known to be good: it takes seconds
-    run = _run_config(values)
-    task = _task(glue_task, values.max_seq_length)
-    init = fine_tuning.initial_weights(values, module)
-    results = _train(values, task, config, run, records, init) if values.do_train else {}
-    if not (values.do_eval or values.do_predict or values.export_dir):
-        log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
-        return
-    weights = fine_tuning.finished_weights(values, init)
-    if values.do_eval:
-        fine_tuning.evaluate(task, config, run, records["dev"], weights, results)
-    if values.do_predict:
-        _predict(values, glue_task, task, config, run, records["test"], weights)
-    if values.export_dir:
-        _export(values, task, config, run, weights)
+    task = _task(glue_task, values)
+
+    def finish(run, weights):
+        if values.do_predict:
+            _predict(values, glue_task, task, config, run, records["test"], weights)
+        if values.export_dir:
+            _export(values, task, config, run, weights)
+
+    fine_tuning.Course(
+        values, task, config, records, fine_tuning.initial_weights(values, module),
+        values.optimizer,
+        check=lambda weights: _check_labels(values, weights),
+        finish=finish if values.do_predict or values.export_dir else None,
+        tokenizer=tokenizer,
+    ).go()
 
 
-def _run_config(values: flags.FlagValues):
-    from albert import trainer
-
-    return trainer.RunConfig(
-        **flags.select(values, trainer.RunConfig), num_train_steps=values.train_step
-    )
-
-
-def _task(task: glue.GlueTask, max_seq_length: int):
+def _task(task: glue.GlueTask, values: flags.FlagValues):
     from albert.tasks.classification import ClassificationTask
 
     return ClassificationTask(
-        task.name, max_seq_length, task.num_labels, task.is_regression, task.metric,
-        task.best_metric,
+        task.name, values.max_seq_length, task.num_labels, task.is_regression, task.metric,
+        task.best_metric, values.classifier_dropout,
     )
 
 
-def _train(values, task, config, run, records, init) -> dict:
-    """Trains, and returns the results of the last evaluation made on the way."""
-    from albert import trainer
-    from albert.optimization import OptimizerConfig
+def _check_labels(values, weights) -> None:
+    """Refuses labels of other names, or in another order, than the checkpoint was trained with."""
+    from albert import checkpoints
 
-    optimizer = OptimizerConfig(
-        values.optimizer, values.learning_rate, values.train_step, values.warmup_step
-    )
-    eval_files = [records["dev"]] if values.do_eval else []
-    return trainer.train(
-        task, config, run, optimizer, [records["train"]],
-        eval_files=eval_files, init=init, flags=flags.to_dict(values),
-    )
+    trained = checkpoints.read_sidecar(weights.origin).get("flags", {}).get("label_list")
+    if trained and values.label_list and trained != values.label_list:
+        raise FlagError(
+            f"--label_list={values.label_list}, but {weights.origin} was trained with "
+            f"--label_list={trained}"
+        )
 
 
 def _predict(values, glue_task, task, config, run, path, weights) -> None:
     from albert import trainer
 
     run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
-    predictions = trainer.predict(task, config, run, [path], weights)
+    predictions, _ = trainer.predict(task, config, run, [path], weights)
     examples = glue.read_examples(glue_task, values.data_dir, "test")
     written = glue.write_predictions(glue_task, examples, predictions, run.output_dir)
     log.info("predictions of %s: %s", weights.origin, ", ".join(written))
@@ -164,6 +172,7 @@ def _export(values, task, config, run, weights) -> None:
 
     model, _ = trainer.load_model(task, config, run, weights)
     classification.export(task, model, values.export_dir, values.threshold_to_export)
+    fine_tuning.write_export_card(values.export_dir, weights, config)
     log.info("SavedModel of %s: %s", weights.origin, values.export_dir)
 
 

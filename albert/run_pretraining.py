@@ -7,8 +7,9 @@
 The same command again goes on from the newest checkpoint of --output_dir.
 """
 
+import dataclasses
 import logging
-import os
+import math
 
 from albert import files, flags
 from albert.config import AlbertConfig
@@ -40,7 +41,10 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Evaluation batches, repeating small data; 0 is one full pass.")
     flags.define("enum", values, "optimizer", "lamb", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("float", values, "learning_rate", 0.00176,
-                 "Peak rate; scale it with sqrt(batch / 4096).")
+                 "Peak rate; see --scale_learning_rate for other batches than 4096.")
+    flags.define("bool", values, "scale_learning_rate", False,
+                 "Multiply the rate by the square root of train_batch_size / 4096, by which LAMB's "
+                 "paper scales it: the given rate is then that of 4096 sequences.")
     flags.define("float", values, "poly_power", 1.0, "Power of the polynomial decay.")
     flags.define("integer", values, "num_train_steps", 125000, "Steps in all.")
     flags.define("integer", values, "num_warmup_steps", 3125, "Steps of linear warm-up.")
@@ -89,25 +93,40 @@ def main(values: flags.FlagValues) -> None:
         eval_files = files.expand_globs(values.eval_input_file, "eval_input_file")
 
     flags.import_tensorflow()  # after the flags are known to be good: it takes seconds
-    from albert import checkpoints, summaries, trainer
+    from albert import distribution
+
+    with distribution.scope(values):
+        _run(values, config, train_files, eval_files)
+
+
+def _run(values: flags.FlagValues, config, train_files, eval_files) -> None:
+    from albert import checkpoints, distribution, model_card, pretrained, summaries, trainer
     from albert.tasks.pretraining import PretrainingTask
 
     task = PretrainingTask(values.max_seq_length, values.max_predictions_per_seq)
     run = trainer.RunConfig(**flags.select(values, trainer.RunConfig))
-    init = checkpoints.open_weights(values.init_checkpoint) if values.init_checkpoint else None
+    optimizer = flags.optimizer_config(values)
+    if values.scale_learning_rate:
+        rate = optimizer.learning_rate * math.sqrt(values.train_batch_size / 4096)
+        optimizer = dataclasses.replace(optimizer, learning_rate=rate)
+        log.info("learning rate of %d sequences: %.3g", values.train_batch_size, rate)
+    init = pretrained.open_weights(values.init_checkpoint) if values.init_checkpoint else None
     results = {}
     if values.do_train:
         results = trainer.train(
-            task, config, run, flags.optimizer_config(values), train_files,
+            task, config, run, optimizer, train_files,
             eval_files=eval_files if values.do_eval else (),
             init=init,
             warm_start_options=flags.select(values, ("init_from_group0", "allow_partial_init")),
             flags=flags.to_dict(values),
         )
-    if values.do_eval:
+    if values.do_eval and distribution.is_chief():
         results = results or _evaluate(task, config, run, eval_files, init)
         path = summaries.write_results(files.make_dirs(run.output_dir), results)
         log.info("results: %s", path)
+    if values.do_train and distribution.is_chief():
+        best = checkpoints.newest_or_best(run.output_dir)
+        model_card.of_checkpoint(run.output_dir, best, config)
     log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
 
 

@@ -1,5 +1,6 @@
 """What a run tells: metrics.jsonl, TensorBoard, log lines, and progress on a terminal."""
 
+import contextlib
 import json
 import logging
 import os
@@ -39,7 +40,8 @@ class MetricsWriter:
     def __init__(self, directory: str, step: int):
         path = os.path.join(directory, "metrics.jsonl")
         self._written = self._keep_until(path, step)
-        self._stream = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
+        self._path = path
+        self._stream = files.open_to_append(path)
         self._boards: dict[str, tf.summary.SummaryWriter] = {}
         self._directory = os.path.join(directory, "summaries")
         self._board_failed = False
@@ -57,14 +59,22 @@ class MetricsWriter:
         return {(value["step"], value["kind"]) for _, value in kept}
 
     def has(self, step: int, kind: str) -> bool:
-        """Whether an earlier process wrote this line."""
+        """Whether this line was written, by this process or an earlier one."""
         return (step, kind) in self._written
+
+    def steps(self, kind: str) -> set[int]:
+        """Returns the steps that have a line of this kind."""
+        return {step for step, written in self._written if written == kind}
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Writes one line; `kind` is train or eval."""
         line = {"step": step, "kind": kind, **values}
-        self._stream.write(json.dumps(line) + "\n")
-        self._stream.flush()
+        try:
+            self._stream.write(json.dumps(line) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            raise files.UserError(f"cannot write {self._path} ({error.strerror})") from error
+        self._written.add((step, kind))
         if self._board_failed:
             return
         try:
@@ -81,18 +91,22 @@ class MetricsWriter:
             log.warning("no more TensorBoard summaries: %s", error.message)
 
     def close(self) -> None:
-        self._stream.close()
+        with contextlib.suppress(OSError):  # told already by the write that failed
+            self._stream.close()
         for board in self._boards.values():
-            board.close()
+            with contextlib.suppress(tf.errors.OpError):
+                board.close()
 
 
 def _parse(line: str) -> dict | None:
     """Returns a line of metrics, or None for one that a crash tore."""
     try:
         value = json.loads(line)
-        return value if line.endswith("\n") and {"step", "kind"} <= set(value) else None
-    except (json.JSONDecodeError, TypeError):
+    except (ValueError, RecursionError):
         return None
+    is_whole = line.endswith("\n") and isinstance(value, dict)
+    is_row = is_whole and isinstance(value.get("step"), int) and isinstance(value.get("kind"), str)
+    return value if is_row else None
 
 
 class Progress:
@@ -107,8 +121,9 @@ class Progress:
         stream=None,
         clock: Callable[[], float] = time.monotonic,
         interval: float = 30.0,
+        unit: str = "steps",
     ):
-        self._label, self._total = label, total
+        self._label, self._total, self._unit = label, total, unit
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._tty = self._stream.isatty()
@@ -125,7 +140,8 @@ class Progress:
         self._last = now
         rate = (done - self._start_done) / max(now - self._start, 1e-9)
         left = duration((self._total - done) / rate) if rate > 0 else "?"
-        text = f"{self._label} {done:,}/{self._total:,}, {rate:,.1f} steps/s, {left} left{detail}"
+        pace = f"{rate:,.1f} {self._unit}/s"
+        text = f"{self._label} {done:,}/{self._total:,}, {pace}, {left} left{detail}"
         if self._tty:
             self._stream.write("\r" + text.ljust(self._width))
             self._stream.flush()

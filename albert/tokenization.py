@@ -112,18 +112,19 @@ def encode_pieces(
     cut = sp_model.SampleEncodeAsPieces(text, 64, 0.1) if sample else sp_model.EncodeAsPieces(text)
     result: list[str] = []
     for piece in cut:
-        if _ends_in_digit_comma(piece):
-            result += _split_digit_comma(sp_model, piece)
+        if ends_in_digit_comma(piece):
+            result += split_digit_comma(sp_model, piece)
         else:
             result.append(piece)
     return result
 
 
-def _ends_in_digit_comma(piece: str) -> bool:
+def ends_in_digit_comma(piece: str) -> bool:
+    """Whether a piece is a number with its comma, which is cut again."""
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
-def _split_digit_comma(sp_model: Any, piece: str) -> list[str]:
+def split_digit_comma(sp_model: Any, piece: str) -> list[str]:
     """Returns the pieces of the number, then ","."""
     parts = sp_model.EncodeAsPieces(piece[:-1].replace(SPIECE_UNDERLINE, ""))
     # SentencePiece starts every text with an underline. Inside a word it is
@@ -256,12 +257,24 @@ class BasicTokenizer:
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Returns words, single punctuation characters and single ideographs."""
-        text = convert_to_unicode(text).translate(self._clean)
+        text = self.clean(convert_to_unicode(text))
         if self.do_lower_case:
-            text = text.lower()
-            if not text.isascii():
-                text = unicodedata.normalize("NFD", text).translate(self._accents)
-        return text.translate(self._split).split()
+            text = self.strip_accents(text.lower())
+        return self.separate(text).split()
+
+    def clean(self, text: str) -> str:
+        """Returns the text without control characters, its ideographs between spaces."""
+        return text.translate(self._clean)
+
+    def strip_accents(self, text: str) -> str:
+        """Returns the text decomposed (NFD), without non-spacing marks."""
+        if text.isascii():
+            return text
+        return unicodedata.normalize("NFD", text).translate(self._accents)
+
+    def separate(self, text: str) -> str:
+        """Returns the text with each punctuation character between spaces."""
+        return text.translate(self._split)
 
 
 class WordpieceTokenizer:
@@ -332,9 +345,9 @@ class FullTokenizer:
             count = self.sp_model.GetPieceSize()
             self.vocab = {self.sp_model.IdToPiece(i): i for i in range(count)}
             # What "▁2010," is cut into depends on nothing around it.
-            self._comma_ids = {
-                i: [self.sp_model.PieceToId(p) for p in _split_digit_comma(self.sp_model, piece)]
-                for piece, i in self.vocab.items() if _ends_in_digit_comma(piece)
+            self.comma_ids = {
+                i: [self.sp_model.PieceToId(p) for p in split_digit_comma(self.sp_model, piece)]
+                for piece, i in self.vocab.items() if ends_in_digit_comma(piece)
             }
         elif vocab_file:
             self.vocab = load_vocab(vocab_file)
@@ -372,15 +385,22 @@ class FullTokenizer:
         """Returns the ids of raw text: preprocessing, pieces and look-up in one call."""
         return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: Sequence[str | bytes], num_threads: int = 1) -> list[list[int]]:
-        """Returns the ids of every raw text, as `encode_text` would, faster."""
+    def encode_batch(
+        self, texts: Sequence[str | bytes], num_threads: int = 1, is_preprocessed: bool = False
+    ) -> list[list[int]]:
+        """Returns the ids of every text, as `encode_text` would, faster.
+
+        Texts are raw, or with `is_preprocessed` what `preprocess` returned: in rare
+        cases, cleaning once more would change them.
+        """
         if self.sp_model is None:
             return [self._wordpiece_ids(text) for text in texts]
-        cleaned = [scrub_surrogates(self.preprocess(text)) for text in texts]
+        clean = convert_to_unicode if is_preprocessed else self.preprocess
+        cleaned = [scrub_surrogates(clean(text)) for text in texts]
         if "," not in self.vocab:  # then unknown pieces may end in a comma too
             return [encode_ids(self.sp_model, text) for text in cleaned]
         rows = self.sp_model.EncodeAsIds(cleaned, num_threads=num_threads)
-        cut = self._comma_ids
+        cut = self.comma_ids
         for index, ids in enumerate(rows):
             if not cut.keys().isdisjoint(ids):
                 rows[index] = [new for old in ids for new in cut.get(old, (old,))]
@@ -460,8 +480,9 @@ class FullTokenizer:
 
 def check_special_pieces(tokenizer: FullTokenizer) -> None:
     """Raises one DataError that names every special piece missing from the vocabulary."""
-    pad = "<pad>" if tokenizer.is_spm else "[PAD]"
-    missing = [p for p in ("[CLS]", "[SEP]", "[MASK]", pad) if p not in tokenizer.vocab]
+    pad, unknown = ("<pad>", "<unk>") if tokenizer.is_spm else ("[PAD]", "[UNK]")
+    needed = ("[CLS]", "[SEP]", "[MASK]", pad, unknown)
+    missing = [p for p in needed if p not in tokenizer.vocab]
     if missing:
         raise DataError(
             f"{tokenizer.path}: the vocabulary has no {', '.join(missing)}; train it with "

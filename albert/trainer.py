@@ -3,33 +3,43 @@
 Legend: B batch.
 """
 
+import contextlib
 import dataclasses
 import logging
 import math
 import os
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from albert import __version__, checkpoints, files, input_pipeline, records, summaries
+from albert import (
+    __version__,
+    checkpoints,
+    distribution,
+    files,
+    input_pipeline,
+    modeling,
+    records,
+    steps,
+    summaries,
+)
+from albert.bookkeeping import NoWriter, Pace, Window
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, Preempted, TrainingDivergedError
 from albert.guards import DivergenceGuard, PreemptionLatch
-from albert.modeling import named_weights
-from albert.optimization import OptimizerConfig, create_optimizer, global_norm
+from albert.optimization import OptimizerConfig, create_optimizer
 from albert.tasks.task import Task
 
 log = logging.getLogger("albert")
 
-# One call into TensorFlow lasts about this long at most, so that a signal is
-# answered soon whatever --iterations_per_loop says.
-SECONDS_PER_CALL = 1.0
-# Columns of a training step's row before the task's (sum, weight) pairs.
-_LOSS, _NORM, _RATE, _BAD, _TOKENS, _PAIRS = range(6)
+BEST_FILE = "best.json"
+# Numbers of packed rows that a batch may have where each is compiled.
+_XLA_NUMBERS_OF_ROWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +58,14 @@ class RunConfig:
     max_eval_steps: int = 0  # evaluation batches; 0 is one full pass
     use_xla: bool = False  # compile the step
     mixed_precision: str = "float32"  # of the matrix products
+    gradient_accumulation_steps: int = 1  # micro-batches that a device cuts its rows into
+    attn_implementation: str = "eager"  # key of `attention.ATTENTION`
+    remat: bool = False  # recompute each layer in the backward pass instead of keeping it
+    per_replica_loss: bool = False  # each replica's own mean, averaged, as in the original
+    pad_to_max_seq_length: bool = False  # rows of full length, though a batch needs less
+    pack_rows: bool = False  # several short examples in a row
+    skip_loss_spikes: bool = False  # no update where the loss is far above the last ones
+    early_stopping_patience: int = 0  # evaluations without improvement that end training; 0: off
 
 
 class TrainState:
@@ -57,14 +75,25 @@ class TrainState:
         self, task: Task, config: AlbertConfig, run: RunConfig, optimizer: OptimizerConfig
     ):
         self.model = build_model(task, config, run)
-        self.weights = named_weights(self.model)
-        self.optimizer = create_optimizer(optimizer)
+        self.weights = modeling.named_weights(self.model)
+        # The step sums over replicas itself: it needs the norm of the sum.
+        self.optimizer = create_optimizer(optimizer, sums_over_replicas=False)
         # Everything exists before anything is restored into it.
         self.optimizer.build(list(self.weights.values()))
         self.slots = self.optimizer.named_slots(self.weights)
         # Scale of the loss in half precision, whose gradients underflow without it.
         half = run.mixed_precision == "float16"
-        self.loss_scale = tf.Variable([2.0**15 if half else 1.0, 0.0], trainable=False)
+        self.loss_scale = tf.Variable(
+            [2.0**15 if half else 1.0, 0.0],
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        # Oldest first; not a number where there was none yet.
+        self.recent_losses = tf.Variable(
+            [float("nan")] * steps.SPIKE_WINDOW,
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
 
     @property
     def step(self) -> int:
@@ -84,116 +113,33 @@ class TrainState:
             named[name].assign(value)
 
 
-class _Window:
-    """Averages since the last line of metrics, step by step in the same order on every run."""
-
-    def __init__(self, names: Sequence[str], state: Mapping[str, Any] | None = None):
-        self._names = names
-        self._sums = list(state["sums"]) if state else [0.0] * (_PAIRS + 2 * len(names))
-        self.steps = state["steps"] if state else 0
-
-    def add(self, row: np.ndarray) -> None:
-        self._sums = [total + float(x) for total, x in zip(self._sums, row, strict=True)]
-        self.steps += 1
-        self._last_rate = float(row[_RATE])
-
-    def state(self) -> dict[str, Any]:
-        return {"sums": self._sums, "steps": self.steps}
-
-    def flush(self) -> dict[str, float]:
-        """Returns the averages and starts anew."""
-        values = {
-            "loss": self._sums[_LOSS] / self.steps,
-            "gradient_norm": self._sums[_NORM] / self.steps,
-            "learning_rate": self._last_rate,
-            "skipped_steps": self._sums[_BAD],
-        }
-        for i, name in enumerate(self._names):
-            total, weight = self._sums[_PAIRS + 2 * i : _PAIRS + 2 * i + 2]
-            values[name] = total / weight if weight else 0.0
-        self.tokens = self._sums[_TOKENS]
-        self._sums, self.steps = [0.0] * len(self._sums), 0
-        return values
-
-
 def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model:
     """Returns the task's model, initialised from the seed, in the run's precision."""
     policy = run.mixed_precision
     keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
     keras.utils.set_random_seed(run.seed)
-    return task.build_model(config)
+    model = task.build_model(config)
+    model.bert.encoder.remat = run.remat
+    model.attn_implementation = run.attn_implementation
+    # The parity switch computes all that the original does.
+    model.bert.pooled_output_only = (
+        isinstance(model, modeling.POOLED_HEADS) and not run.pad_to_max_seq_length
+    )
+    return model
 
 
-def _loss(task: Task, batch, outputs) -> tf.Tensor:
-    weights, sums = task.loss_weights(batch), task.loss_sums(batch, outputs)
-    return tf.add_n([sums[name] / weights[name] for name in sums])
-
-
-def _make_train_steps(task: Task, state: TrainState, run: RunConfig):
-    """Returns (train_steps, names of the statistics).
-
-    `train_steps(iterator, count)` makes `count` steps in one graph and returns
-    a row [columns] for each; the names are known after its first call.
-    """
-    names: list[str] = []
-    variables = [v.value for v in state.weights.values()]
-    dynamic_scale = run.mixed_precision == "float16"
-    schedule = state.optimizer._learning_rate
-
-    def gradients(batch, step, scale):
-        with tf.GradientTape() as tape:
-            seed = tf.stack([tf.constant(run.seed, tf.int64), step])
-            outputs = state.model(batch, training=True, dropout_seed=seed)
-            loss = _loss(task, batch, outputs)
-            scaled = loss * scale
-        # Dense: a sum over the slices of an embedding gradient is not its norm.
-        grads = [
-            None if g is None else tf.convert_to_tensor(g) / scale
-            for g in tape.gradient(scaled, variables)
-        ]
-        norm = global_norm(grads)
-        pairs = task.statistics(batch, outputs)
-        names[:] = sorted(pairs)
-        flat = [tf.cast(x, tf.float32) for name in names for x in pairs[name]]
-        return loss, norm, grads, flat
-
-    # With XLA the update is compiled too: on small models half the time is its small ops.
-    @tf.function(jit_compile=run.use_xla, reduce_retracing=True)
-    def train_step(batch):
-        step = tf.cast(state.optimizer.iterations.value, tf.int64)
-        scale = state.loss_scale[0]
-        loss, norm, grads, flat = gradients(batch, step, scale)
-        finite = tf.math.is_finite(loss) & tf.math.is_finite(norm)
-        # The optimizer skips the update when a gradient is not finite.
-        poison = tf.where(finite, 1.0, float("nan"))
-        rate = schedule(step)
-        kept = [(g, v) for g, v in zip(grads, state.weights.values(), strict=True) if g is not None]
-        state.optimizer.apply([g * poison for g, _ in kept], [v for _, v in kept])
-        bad = ~finite
-        if dynamic_scale:
-            bad &= scale <= 1.0
-            _update_loss_scale(state.loss_scale, finite)
-        tokens = tf.reduce_sum(batch["input_mask"])
-        head = [loss, norm, rate, tf.cast(bad, tf.float32), tf.cast(tokens, tf.float32)]
-        return tf.stack([*head, *flat])
-
-    @tf.function(reduce_retracing=True)
-    def train_steps(iterator, count):
-        rows = tf.TensorArray(tf.float32, size=count)
-        for i in tf.range(count):
-            rows = rows.write(i, train_step(next(iterator)))
-        return rows.stack()
-
-    return train_steps, names
-
-
-def _update_loss_scale(loss_scale: tf.Variable, finite: tf.Tensor) -> None:
-    """Halves the scale after an overflow, doubles it after 2,000 steps without one."""
-    scale, good = loss_scale[0], loss_scale[1]
-    grow = finite & (good >= 1999.0)
-    scale = tf.where(finite, tf.where(grow, scale * 2.0, scale), tf.maximum(scale / 2.0, 1.0))
-    good = tf.where(finite & ~grow, good + 1.0, 0.0)
-    loss_scale.assign([scale, good])
+def row_options(run: RunConfig, batch_size: int) -> dict[str, Any]:
+    """Returns the `is_cut` and `packed_rows` of `input_pipeline` for batches of a run."""
+    if run.pad_to_max_seq_length:
+        return {"is_cut": False}
+    # Micro-batches are cut out of a batch by its examples, which rows would not show.
+    if not run.pack_rows or run.gradient_accumulation_steps > 1 or distribution.is_tpu():
+        return {"is_cut": True}
+    if not run.use_xla:
+        return {"is_cut": True, "packed_rows": 1}
+    # Each shape is compiled: rows of one length, and few numbers of them.
+    examples = batch_size // distribution.num_replicas()
+    return {"is_cut": False, "packed_rows": math.ceil(examples / _XLA_NUMBERS_OF_ROWS)}
 
 
 def train(
@@ -219,20 +165,35 @@ def train(
       Preempted: a signal came; everything is saved.
     """
     spec = task.feature_spec()
+    distribution.check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)
     num_records = sum(records.check_records(train_files, spec, vocab_size=config.vocab_size))
-    with files.lock_run_dir(run.output_dir), PreemptionLatch() as latch:
-        loop = _Loop(task, config, run, optimizer, eval_files, flags or {})
+    chief = distribution.is_chief()
+    own = files.lock_run_dir(run.output_dir) if chief else contextlib.nullcontext()
+    with own, PreemptionLatch() as latch:
+        loop = _Loop(task, config, run, optimizer, eval_files, flags or {}, num_records)
         loop.start(init, warm_start_options or {})
-        batches = input_pipeline.train_batches(
-            train_files,
-            spec,
-            num_records=num_records,
-            batch_size=run.train_batch_size,
-            vocab_size=config.vocab_size,
-            seed=run.seed,
-            position=loop.records_seen,
+        sizes = {os.path.basename(path): os.path.getsize(path) for path in train_files}
+        facts = {f"--{name}": value for name, value in (flags or {}).items()}
+        distribution.check_agreement(
+            facts | {"input files": sizes, f"step in {run.output_dir}": loop.state.step}
         )
-        with input_pipeline.blame_data([*train_files, *eval_files]):
+        batches = distribution.distributed(
+            lambda share: input_pipeline.train_batches(
+                train_files,
+                spec,
+                num_records=num_records,
+                batch_size=run.train_batch_size,
+                vocab_size=config.vocab_size,
+                seed=run.seed,
+                position=loop.records_seen,
+                **row_options(run, run.train_batch_size),
+                share=share,
+            )
+        )
+        with (
+            input_pipeline.blame_data([*train_files, *eval_files]),
+            distribution.blame_workers(lambda: loop.last_checkpoint or "the start"),
+        ):
             loop.run_to_end(iter(batches), latch)
         return loop.results
 
@@ -240,17 +201,20 @@ def train(
 class _Loop:
     """One training run: state, its position in the data, and what it tells."""
 
-    def __init__(self, task, config, run, optimizer, eval_files, flags):
+    def __init__(self, task, config, run, optimizer, eval_files, flags, num_records):
         self.task, self.config, self.run = task, config, run
+        self.num_records = num_records  # of an epoch
         self.eval_files, self.flags = eval_files, flags
         self.state = TrainState(task, config, run, optimizer)
+        self.is_chief = distribution.is_chief()
         self.guard = DivergenceGuard()
         self.records_seen = 0
         self.results: dict[str, Any] = {}
         self.last_checkpoint: str | None = None
-        self.window: _Window | None = None
+        self.window: Window | None = None
         self._window_state: dict[str, Any] | None = None
-        self._evaluator = None
+        self._evaluator: steps.EvalStep | None = None
+        self._eval_batches = None
 
     def start(self, init: checkpoints.Weights | None, options: Mapping[str, bool]) -> None:
         # Where training starts, first that applies:
@@ -259,7 +223,8 @@ class _Loop:
         #   3. random weights
         run, state = self.run, self.state
         found = checkpoints.read_newest(
-            run.output_dir, state.shapes(), self.config, self.task.name
+            run.output_dir, state.shapes(), self.config, self.task.name,
+            may_set_aside=self.is_chief,
         )
         if found:
             prefix, tensors, sidecar = found
@@ -271,13 +236,15 @@ class _Loop:
             shapes = {name: tuple(v.shape) for name, v in state.weights.items()}
             tensors, account = checkpoints.warm_start(shapes, init, **options)
             state.assign(tensors)
-            files.write_json(os.path.join(run.output_dir, "warm_start.json"), account)
+            if self.is_chief:
+                files.write_json(os.path.join(run.output_dir, "warm_start.json"), account)
             origin = checkpoints.describe(account)
         else:
             origin = "random weights"
-        path = os.path.join(run.output_dir, "albert_config.json")
-        with files.atomic_write(path) as stream:
-            stream.write(self.config.to_json_string())
+        if self.is_chief:
+            path = os.path.join(run.output_dir, "albert_config.json")
+            with files.atomic_write(path) as stream:
+                stream.write(self.config.to_json_string())
         size = sum(int(np.prod(v.shape)) for v in state.weights.values())
         log.info(
             "%s: %s parameters, steps %d to %d of %d sequences, %s, %s, into %s",
@@ -288,11 +255,18 @@ class _Loop:
 
     def _restore_sidecar(self, sidecar: Mapping[str, Any]) -> None:
         step = self.state.step
-        # A checkpoint of the original toolkit has no sidecar.
+        if not sidecar:  # a checkpoint of the original toolkit, or its sidecar was lost
+            log.warning(
+                "no model.ckpt-%d.json: data position and averages are taken from the step", step
+            )
         self.records_seen = sidecar.get("records_seen", step * self.run.train_batch_size)
         self._window_state = sidecar.get("window")
         if "loss_scale" in sidecar and self.run.mixed_precision == "float16":
             self.state.loss_scale.assign(sidecar["loss_scale"])
+        losses = sidecar.get("recent_losses", [])[-steps.SPIKE_WINDOW :]
+        missing = steps.SPIKE_WINDOW - len(losses)
+        self.state.recent_losses.assign([float("nan")] * missing + losses)
+        self.guard.restore(sidecar.get("skipped", {}))
         before = sidecar.get("flags", {})
         for name in sorted(set(before) & set(self.flags)):
             if before[name] != self.flags[name]:
@@ -303,29 +277,32 @@ class _Loop:
 
     def run_to_end(self, iterator, latch: PreemptionLatch) -> None:
         run, state = self.run, self.state
-        train_steps, names = _make_train_steps(self.task, state, run)
-        writer = summaries.MetricsWriter(run.output_dir, state.step)
+        train_steps = steps.TrainSteps(self.task, state, run)
+        chief = self.is_chief
+        writer = summaries.MetricsWriter(run.output_dir, state.step) if chief else NoWriter()
         progress = summaries.Progress(self.task.name, state.step, run.num_train_steps)
         if state.step >= run.num_train_steps:
             log.info("already trained to step %d", state.step)
-        chunk = 1
+        pace = Pace(run.iterations_per_loop)
         try:
             if self._is_due(state.step) and not writer.has(state.step, "eval"):
                 # The last process was stopped between the checkpoint and its evaluation.
-                self._evaluate(state.step, writer)
+                self._evaluate(state.step, writer, latch)
             window_start = time.monotonic()
-            while state.step < run.num_train_steps:
+            has_stalled = self._has_stalled(state.step, writer)
+            while state.step < run.num_train_steps and not has_stalled:
                 step = state.step
-                count = min(chunk, _until(step, run))
+                count = min(pace.count, _until(step, run))
                 started = time.monotonic()
-                rows = train_steps(iterator, tf.constant(count)).numpy()
-                seconds = max(time.monotonic() - started, 1e-6)
-                chunk = max(1, min(run.iterations_per_loop, int(SECONDS_PER_CALL * count / seconds)))
+                control = pace.control(latch.raised, chief)
+                rows, agreed = train_steps(iterator, tf.constant(count), tf.constant(control))
+                rows = rows.numpy()
+                must_stop = pace.update(count, time.monotonic() - started, agreed.numpy(), latch)
                 if self.window is None:
-                    self.window = _Window(names, self._window_state)
+                    self.window = Window(train_steps.names, self._window_state)
                 self._take_note(step, rows)
                 step += count
-                progress.update(step, f", loss {rows[-1][_LOSS]:.3f}")
+                progress.update(step, f", loss {rows[-1][steps.LOSS]:.3f}")
                 if step % run.log_steps == 0 or step == run.num_train_steps:
                     values = self.window.flush()
                     elapsed = max(time.monotonic() - window_start, 1e-6)
@@ -338,19 +315,24 @@ class _Loop:
                 due = self._is_due(step) and (
                     not self.guard.in_bad_streak or step == run.num_train_steps
                 )
-                if due or latch.raised:
+                if due or must_stop:
                     progress.clear()
                     self._save()
-                if latch.raised:
-                    message = f"preempted at step {step}, saved {self.last_checkpoint}"
-                    raise Preempted(message, latch.raised)
+                if must_stop:
+                    raise self._preempted(latch, step)
                 if due:
                     started = time.monotonic()
-                    self._evaluate(step, writer)
+                    self._evaluate(step, writer, latch)
+                    has_stalled = self._has_stalled(step, writer)
                     window_start += time.monotonic() - started
         finally:
             progress.clear()
             writer.close()
+
+    def _preempted(self, latch: PreemptionLatch, step: int) -> Preempted:
+        """Returns what ends the run when everything of `step` is saved."""
+        message = f"preempted at step {step}, saved {self.last_checkpoint}"
+        return Preempted(message, latch.raised or signal.SIGTERM)
 
     def _is_due(self, step: int) -> bool:
         """Whether a checkpoint, and its evaluation, belongs to this step."""
@@ -358,49 +340,94 @@ class _Loop:
             step % self.run.save_checkpoints_steps == 0 or step == self.run.num_train_steps
         )
 
+    def _has_stalled(self, step: int, writer: summaries.MetricsWriter) -> bool:
+        """Whether the last evaluations brought nothing; depends on the run's files alone."""
+        if not self.run.early_stopping_patience:
+            return False
+        return distribution.any_worker(self.is_chief and self._is_out_of_patience(step, writer))
+
+    def _is_out_of_patience(self, step: int, writer: summaries.MetricsWriter) -> bool:
+        patience = self.run.early_stopping_patience
+        if not writer.has(step, "eval"):
+            return False
+        best = read_best(self.run.output_dir)
+        best_step = best["step"] if best else 0
+        if sum(evaluated > best_step for evaluated in writer.steps("eval")) < patience:
+            return False
+        log.info(
+            "stopped early at step %d: %s has not risen in %d evaluations, best at step %d",
+            step, self.task.best_metric, patience, best_step,
+        )
+        return True
+
     def _take_note(self, step: int, rows: np.ndarray) -> None:
         for i, row in enumerate(rows):
             self.window.add(row)
+            first = self.records_seen
             self.records_seen += self.run.train_batch_size
-            if row[_BAD]:
-                log.warning("step %d skipped: loss %s, gradient norm %s",
-                            step + i + 1, row[_LOSS], row[_NORM])
+            if row[steps.BAD]:
+                log.warning("step %d skipped: loss %s, gradient norm %s, %s", step + i + 1,
+                            row[steps.LOSS], row[steps.NORM], self._describe_batch(first))
             try:
-                self.guard.check(step + i + 1, row[_BAD] > 0, row[_LOSS], row[_NORM])
+                self.guard.check(step + i + 1, row[steps.BAD] > 0, row[steps.LOSS], row[steps.NORM])
             except TrainingDivergedError as error:
                 kept = self.last_checkpoint or "none was written"
-                raise TrainingDivergedError(f"{error}; last good checkpoint: {kept}") from error
+                raise TrainingDivergedError(
+                    f"{error}; {self._describe_batch(first)}; last good checkpoint: {kept}"
+                ) from error
+
+    def _describe_batch(self, first: int) -> str:
+        """Returns which records a batch is made of, in the shuffled order of their epoch."""
+        epoch, start = divmod(first, self.num_records)
+        return f"records {start:,} to {start + self.run.train_batch_size - 1:,} of epoch {epoch:,}"
 
     def _save(self) -> None:
         sidecar = {
             "task": self.task.name,
+            "architecture": type(self.state.model).__name__,
             "config": self.config.to_dict(),
             "records_seen": self.records_seen,
             "window": self.window.state(),
             "loss_scale": self.state.loss_scale.numpy().tolist(),
+            "recent_losses": [x for x in self.state.recent_losses.numpy().tolist() if x == x],
+            "skipped": self.guard.state(),
             "flags": dict(self.flags),
             "version": __version__,
         }
         run, state = self.run, self.state
+        if not self.is_chief:
+            self.last_checkpoint = os.path.join(run.output_dir, f"model.ckpt-{state.step}")
+            return
         self.last_checkpoint = checkpoints.save(
             run.output_dir, state.step, state.tensors(), sidecar, run.keep_checkpoint_max
         )
         log.info("saved %s", self.last_checkpoint)
 
-    def _evaluate(self, step: int, writer: summaries.MetricsWriter) -> None:
-        if not self.eval_files:
+    def _evaluate(
+        self, step: int, writer: summaries.MetricsWriter, latch: PreemptionLatch
+    ) -> None:
+        if not self.eval_files or not self.is_chief:
             return
         if self._evaluator is None:
-            self._evaluator = _make_eval_step(self.task, self.state.model)
+            self._evaluator = steps.EvalStep(_evaluated(self.task), self.state.model)
+            self._eval_batches = _eval_batches(self._evaluator, self.run, self.eval_files)
         started = time.monotonic()
+
+        def end_if_asked() -> None:
+            # Several workers stop together, at the next step.
+            if latch.raised and not distribution.is_multi_worker():
+                raise self._preempted(latch, step)
+
+        # It may last long. What was begun is done again by the next process.
         self.results = _evaluate(
-            self._evaluator, self.state.model, self.task, self.run, self.eval_files
+            self._evaluator, self._eval_batches, self.eval_files, before_batch=end_if_asked
         )[0]
         self.results["global_step"] = step
+        # The line comes last: without it, the next process evaluates once more.
+        keep_if_best(self.task, self.last_checkpoint, self.results)
         writer.write(step, "eval", _scalars(self.results))
         summaries.log_results(self.results)
         log.info("evaluated in %s", summaries.duration(time.monotonic() - started))
-        keep_if_best(self.task, self.last_checkpoint, self.results)
 
 
 def _until(step: int, run: RunConfig) -> int:
@@ -416,62 +443,95 @@ def _log_step(step: int, values: Mapping[str, float]) -> None:
 
 
 def keep_if_best(task: Task, prefix: str, results: Mapping[str, Any]) -> bool:
-    """Publishes a checkpoint as the best if it beats the best so far, which outlives the process."""
-    path = os.path.join(os.path.dirname(prefix), "best.json")
+    """Publishes a checkpoint as the best if it beats the best so far, of earlier processes too."""
+    directory = os.path.dirname(prefix)
     value = float(results[task.best_metric])
     if math.isnan(value):
         log.warning("%s is not a number at step %s", task.best_metric, results["global_step"])
         return False
-    if os.path.exists(path) and value <= files.read_json(path)["value"]:
+    best = read_best(directory)
+    if best and value <= best["value"]:
         return False
     checkpoints.publish_best(prefix)
-    files.write_json(
-        path, {"metric": task.best_metric, "step": int(results["global_step"]), "value": value}
+    files.write_sealed_json(
+        os.path.join(directory, BEST_FILE),
+        {"metric": task.best_metric, "step": int(results["global_step"]), "value": value},
     )
     return True
+
+
+def read_best(directory: str) -> dict[str, Any] | None:
+    """Returns metric, step and value of a run's best checkpoint, or None if none was evaluated."""
+    path = os.path.join(directory, BEST_FILE)
+    if not os.path.lexists(path):
+        return None
+    best = files.read_sealed_json(path)
+    if not all(isinstance(best.get(key), int | float) for key in ("step", "value")):
+        raise DataError(f"{path}: no step and value of the best checkpoint: remove it")
+    return {key: best.get(key) for key in ("metric", "step", "value")}
 
 
 def _scalars(results: Mapping[str, Any]) -> dict[str, float]:
     return {k: v for k, v in results.items() if isinstance(v, int | float) and k != "global_step"}
 
 
-def _make_eval_step(task: Task, model: keras.Model):
-    @tf.function(reduce_retracing=True)
-    def eval_step(batch):
-        outputs = model(batch, training=False)
-        pairs = task.statistics(batch, outputs)
-        return _loss(task, batch, outputs), pairs, task.predictions(batch, outputs)
+def _eval_batches(
+    eval_step: steps.EvalStep, run: RunConfig, paths: Sequence[str], full_pass: bool = False
+):
+    """Returns batches that can be gone through again and again.
 
-    return eval_step
+    Each pipeline that is made leaves some memory behind in TensorFlow, so a run makes one.
+    """
+    replicas = distribution.num_evaluating_replicas()
+    batch_size = math.ceil(run.eval_batch_size / replicas) * replicas
+
+    def make(share):
+        return input_pipeline.eval_batches(
+            paths,
+            eval_step.task.feature_spec(),
+            batch_size=batch_size,
+            vocab_size=eval_step.model.config.vocab_size,
+            num_batches=0 if full_pass else run.max_eval_steps,
+            **row_options(dataclasses.replace(run, use_xla=False), batch_size),  # a graph
+            share=share,
+        )
+
+    return distribution.distributed(make) if replicas > 1 else make(None)
 
 
 def _evaluate(
-    eval_step, model: keras.Model, task: Task, run: RunConfig, paths: Sequence[str], full_pass: bool = False
+    eval_step: steps.EvalStep,
+    batches,
+    paths: Sequence[str],
+    before_batch: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns (results, predictions [all rows, ...])."""
-    batches = input_pipeline.eval_batches(
-        paths,
-        task.feature_spec(),
-        batch_size=run.eval_batch_size,
-        vocab_size=model.config.vocab_size,
-        num_batches=0 if full_pass else run.max_eval_steps,
-    )
-    losses, sums, collected = [], {}, {}
+    task = eval_step.task
+    losses: list[float | None] = []
+    sums: dict[str, tuple[float, float]] = {}
+    collected: dict[str, list[np.ndarray]] = {}
     with input_pipeline.blame_data(paths):
         for batch in batches:
+            before_batch()
             loss, pairs, predictions = eval_step(batch)
-            losses.append(float(loss))
+            losses.append(loss)
             for name, (total, weight) in pairs.items():
                 old = sums.get(name, (0.0, 0.0))
-                sums[name] = (old[0] + float(total), old[1] + float(weight))
+                sums[name] = (old[0] + total, old[1] + weight)
             for name, value in predictions.items():
-                collected.setdefault(name, []).append(value.numpy())
+                collected.setdefault(name, []).append(value)
     if not losses:
         raise DataError(f"no records to evaluate in {', '.join(paths)}")
     results = {name: total / weight if weight else 0.0 for name, (total, weight) in sums.items()}
-    results["loss"] = float(np.mean(losses))
+    if None not in losses:  # without labels there is none
+        results["loss"] = float(np.mean(losses))
     arrays = {name: np.concatenate(parts) for name, parts in collected.items()}
     return results | task.score(arrays), arrays
+
+
+def _evaluated(task: Task) -> Task:
+    """Returns the task over the records of an evaluation, which may lack labels."""
+    return task.for_evaluation() if hasattr(task, "for_evaluation") else task
 
 
 def load_model(
@@ -484,7 +544,7 @@ def load_model(
     """
     checkpoints.check_architecture(checkpoints.read_sidecar(weights.origin), config, weights.origin)
     model = build_model(task, config, run)
-    named = named_weights(model)
+    named = modeling.named_weights(model)
     shapes = {name: tuple(v.shape) for name, v in named.items()}
     absent = [name for name in shapes if name not in weights.shapes]
     if absent:
@@ -505,9 +565,11 @@ def evaluate(
     weights: checkpoints.Weights,
 ) -> dict[str, Any]:
     """Returns the metrics of a checkpoint, with `loss` and `global_step`."""
-    records.check_records(paths, task.feature_spec(), vocab_size=config.vocab_size)
+    spec = _evaluated(task).feature_spec()
+    records.check_records(paths, spec, vocab_size=config.vocab_size)
     model, step = load_model(task, config, run, weights)
-    results = _evaluate(_make_eval_step(task, model), model, task, run, paths)[0]
+    eval_step = steps.EvalStep(_evaluated(task), model)
+    results = _evaluate(eval_step, _eval_batches(eval_step, run, paths), paths)[0]
     return results | {"global_step": step}
 
 
@@ -517,9 +579,15 @@ def predict(
     run: RunConfig,
     paths: Sequence[str],
     weights: checkpoints.Weights,
-) -> dict[str, np.ndarray]:
-    """Returns the task's predictions for every record, in order, without padding rows."""
-    model, _ = load_model(task, config, run, weights)
-    arrays = _evaluate(_make_eval_step(task, model), model, task, run, paths, full_pass=True)[1]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Returns the task's predictions for every record, in order, and the results of `evaluate`.
+
+    Padding rows are in neither. The results mean nothing where the records have no labels.
+    """
+    model, step = load_model(task, config, run, weights)
+    eval_step = steps.EvalStep(_evaluated(task), model)
+    batches = _eval_batches(eval_step, run, paths, full_pass=True)
+    results, arrays = _evaluate(eval_step, batches, paths)
     real = arrays["is_real_example"] > 0
-    return {name: values[real] for name, values in arrays.items()}
+    predictions = {name: values[real] for name, values in arrays.items()}
+    return predictions, results | {"global_step": step}

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 
 from albert import records
-from albert.tasks.pretraining import PretrainingTask
 
 REPO = pathlib.Path(__file__).resolve().parents[1]
 LENGTH, PREDICTIONS, VOCAB = 12, 3, 40
@@ -47,6 +46,8 @@ def pretraining_rows(count: int, seed: int = 0):
 
 
 def write_pretraining_records(path: pathlib.Path, count: int = 40, seed: int = 0) -> str:
+    from albert.tasks.pretraining import PretrainingTask
+
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
     records.write_records(str(path), pretraining_rows(count, seed), spec, {"vocab_size": VOCAB})
     return str(path)

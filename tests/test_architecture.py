@@ -7,15 +7,22 @@ import pytest
 from helpers import REPO
 
 PACKAGE = REPO / "albert"
-COMMANDS = {"create_pretraining_data", "export_to_tfhub", "run_classifier", "run_pretraining"}
+COMMANDS = {
+    "create_pretraining_data", "evaluate_squad", "export_checkpoints", "export_model",
+    "export_to_tfhub", "extract_features", "fill_mask", "glue_report", "model_info", "predict",
+    "run_classifier", "run_pretraining", "run_race", "run_squad", "run_squad_v1", "run_squad_v2",
+    "run_token_classifier",
+}
 # What may touch flags: the commands and what they share.
-FLAG_USERS = COMMANDS | {"fine_tuning", "flags"}
+FLAG_USERS = COMMANDS | {"fine_tuning", "flags", "inference", "question_answering"}
 # Importable before TensorFlow, so that usage errors answer at once.
-LIGHT = {
-    "config", "create_pretraining_data", "documents", "errors", "export_to_tfhub", "features",
-    "files", "fine_tuning", "flags", "labelled_task", "masking", "model_size", "records",
-    "run_classifier", "run_pretraining", "tasks.glue", "tfrecord", "tokenization", "vocabulary",
-    "metrics.glue",
+LIGHT = COMMANDS | {
+    "albert_tokenizer", "beam_pipeline", "config", "documents", "errors", "features", "files", "fine_tuning",
+    "flags", "inference", "labelled_task", "masking", "metrics.entities", "metrics.glue",
+    "metrics.squad", "model_card", "model_size", "original_draws", "prediction_files",
+    "predictors", "question_answering", "records", "squad_alignment", "squad_decode",
+    "squad_features", "squad_records", "tasks.conll", "tasks.glue", "tasks.race", "tasks.tsv",
+    "tfrecord", "tokenization", "training_plan", "vocabulary",
 }
 
 
@@ -80,8 +87,9 @@ def test_light_modules_import_no_tensorflow(name):
         queue += ours(known[current], everywhere=False)
 
 
-def test_modeling_imports_keras_and_not_tensorflow():
-    names = {n.split(".")[0] for n in imports(PACKAGE / "modeling.py", everywhere=True)}
+@pytest.mark.parametrize("name", ["layers", "modeling"])
+def test_the_model_imports_keras_and_not_tensorflow(name):
+    names = {n.split(".")[0] for n in imports(PACKAGE / f"{name}.py", everywhere=True)}
     assert "keras" in names and "tensorflow" not in names
 
 
@@ -89,3 +97,15 @@ def test_the_product_uses_no_tensorflow_1_and_no_keras_2():
     for name, path in modules().items():
         text = path.read_text(encoding="utf-8")
         assert "compat.v1" not in text and "tf_keras" not in text, name
+
+
+def test_optional_packages_are_imported_in_one_place_each_and_not_at_its_top():
+    places = {
+        "tensorflow_text": "text_graph", "tf2onnx": "model_conversion",
+        "onnxruntime": "model_conversion", "apache_beam": "beam_pipeline",
+    }
+    for name, path in modules().items():
+        assert not {n.split(".")[0] for n in imports(path, everywhere=False)} & set(places), name
+        for package, home in places.items():
+            found = package in {n.split(".")[0] for n in imports(path, everywhere=True)}
+            assert found == (name == home), f"{package} in {name}"

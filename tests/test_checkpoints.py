@@ -10,7 +10,11 @@ import tensorflow as tf
 from albert import checkpoints
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
-from albert.modeling import AlbertForPreTraining, AlbertForSequenceClassification, named_weights
+from albert.modeling import (
+    AlbertForPreTraining,
+    AlbertForSequenceClassification,
+    named_weights,
+)
 
 CONFIG = AlbertConfig(
     1000, 16, 48, 3, num_attention_heads=4, intermediate_size=96, max_position_embeddings=64
@@ -208,3 +212,75 @@ def test_init_from_group0_gives_every_group_the_weights_of_group_0(shared):
 def test_the_sidecar_is_json_that_a_person_can_read(tmp_path):
     prefix = save(tmp_path, 7)
     assert json.loads(open(prefix + ".json", encoding="utf-8").read())["step"] == 7
+
+
+def test_older_scopes_are_read_under_the_released_names(shared, tmp_path):
+    # Code before the release counted attention and feed-forward; hub modules add module/.
+    path = str(shared / "golden/open/tf1_ckpt_tiny_groups")
+    released = checkpoints.open_weights(path)
+    names = [n for n in released.shapes if not checkpoints.is_slot(n)]
+    renamed = {
+        n: "module/" + n.replace("/attention_1/", "/attention_0/").replace("/ffn_1/", "/ffn_0/")
+        for n in names
+    }
+    tensors = {renamed[n]: released.read(n) for n in names}
+    checkpoints.write_bundle(str(tmp_path / "old"), tensors)
+    older = checkpoints.open_weights(str(tmp_path / "old"))
+    assert set(older.shapes) == set(names)
+    for name in names:
+        np.testing.assert_array_equal(older.read(name), released.read(name))
+
+
+def test_the_released_chinese_base_is_accepted_name_by_name(shared, tmp_path):
+    # Its index is real; the data, which is not at hand, is zeros.
+    index = shared / "data/weights/tf1_index/albert_base_model.ckpt-best"
+    shapes = tf.train.load_checkpoint(str(index)).get_variable_to_shape_map()
+    zeros = {n: np.zeros(s, "int64" if n == "global_step" else "f4") for n, s in shapes.items()}
+    checkpoints.write_bundle(str(tmp_path / "model.ckpt-best"), zeros)
+    config = AlbertConfig(
+        21128, 128, 768, 12, num_attention_heads=12, intermediate_size=3072
+    )
+    model = AlbertForPreTraining(config)
+    tensors, account = checkpoints.warm_start(
+        shapes_of(model), checkpoints.open_weights(str(tmp_path))
+    )
+    assert set(tensors) == set(shapes_of(model)) and not account["new"]
+    assert account["ignored"] == ["global_step"]
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+def test_the_third_party_albert_tiny_is_refused_by_its_name(with_data, shared, tmp_path):
+    name = "albert_zh_albert_tiny_albert_model.ckpt"
+    index = shared / "data/weights/tf1_index" / f"{name}.index"
+    (tmp_path / f"{name}.index").write_bytes(index.read_bytes())
+    if with_data:
+        (tmp_path / f"{name}.data-00000-of-00001").write_bytes(b"\0" * 64)
+    with pytest.raises(CheckpointError, match="third-party albert_zh layout.*layer_shared"):
+        checkpoints.open_weights(str(tmp_path / name))
+
+
+def test_a_bert_is_refused_as_one(tmp_path):
+    tensors = {"bert/encoder/layer_0/attention/self/query/kernel": np.zeros((2, 2), "f4")}
+    checkpoints.write_bundle(str(tmp_path / "bert"), tensors)
+    with pytest.raises(CheckpointError, match="a BERT .* not an ALBERT"):
+        checkpoints.open_weights(str(tmp_path / "bert"))
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    prefix = save(tmp_path, 7)
+    os.rename(prefix + ".data-00000-of-00001", prefix + ".data-00000-of-00003")
+    open(prefix + ".data-00002-of-00003", "wb").close()
+    with pytest.raises(CheckpointError, match=r"model\.ckpt-7\.data-00001-of-00003"):
+        checkpoints.open_weights(prefix)
+    os.unlink(prefix + ".data-00002-of-00003")
+    os.unlink(prefix + ".data-00000-of-00003")
+    with pytest.raises(CheckpointError, match=r"model\.ckpt-7\.data-00000-of-00001"):
+        checkpoints.open_weights(prefix)
+
+
+def test_a_mismatch_lists_both_sides(tmp_path):
+    checkpoints.write_bundle(str(tmp_path / "c"), {"other/x": np.zeros(3, "f4")})
+    with pytest.raises(CheckpointError) as error:
+        checkpoints.warm_start({"bert/a": (2, 3)}, checkpoints.open_weights(str(tmp_path / "c")))
+    assert "bert/a [2, 3]: not in the checkpoint" in str(error.value)
+    assert "unused in the checkpoint: other/x [3]" in str(error.value)

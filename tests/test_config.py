@@ -91,3 +91,19 @@ def test_the_constructors_defaults_are_those_of_xxlarge():
     assert (config.hidden_size, config.num_attention_heads, config.intermediate_size) == (
         4096, 64, 16384,
     )
+
+
+def test_a_file_without_head_count_takes_the_originals_default_and_warns(caplog):
+    values = {k: v for k, v in SIZES.items() if k != "num_attention_heads"}
+    with caplog.at_level(logging.WARNING, logger="albert"):
+        config = AlbertConfig.from_dict(values | {"hidden_size": 64}, origin="my.json")
+    assert config.num_attention_heads == 64
+    assert "my.json" in caplog.text and "num_attention_heads" in caplog.text
+
+
+def test_sharing_is_a_key_that_released_files_lack():
+    assert "parameter_sharing" not in AlbertConfig(**SIZES).to_dict()
+    config = AlbertConfig.from_dict(SIZES | {"parameter_sharing": "ffn"})
+    assert AlbertConfig.from_dict(config.to_dict()) == config
+    with pytest.raises(ConfigError, match="all, attention, ffn, none, got 'some'"):
+        AlbertConfig.from_dict(SIZES | {"parameter_sharing": "some"})

@@ -72,3 +72,59 @@ def test_parameter_count_agrees_with_the_model_that_is_built(name):
 def test_every_config_is_accepted_without_a_warning(name, caplog):
     load(name)
     assert not caplog.records
+
+
+# --- Recipes ---
+
+# arXiv 1909.11942, table 14: rate, batch, ALBERT dropout, classifier dropout, steps, warm-up.
+TABLE_14 = {
+    "glue/cola": (1e-5, 16, 0, 0.1, 5336, 320), "glue/sts-b": (2e-5, 16, 0, 0.1, 3598, 214),
+    "glue/sst-2": (1e-5, 32, 0, 0.1, 20935, 1256), "glue/mnli": (3e-5, 128, 0, 0.1, 10000, 1000),
+    "glue/qnli": (1e-5, 32, 0, 0.1, 33112, 1986), "glue/qqp": (5e-5, 128, 0.1, 0.1, 14000, 1000),
+    "glue/rte": (3e-5, 32, 0.1, 0.1, 800, 200), "glue/mrpc": (2e-5, 32, 0, 0.1, 800, 200),
+    "glue/wnli": (2e-5, 16, 0.1, 0.1, 2000, 250), "race": (2e-5, 32, 0.1, 0.1, 12000, 1000),
+}
+
+
+@pytest.mark.parametrize("name", TABLE_14)
+def test_fine_tuning_recipes_hold_the_papers_hyper_parameters(name):
+    from albert import flags, run_classifier, run_race
+
+    command = run_race if name == "race" else run_classifier
+    path = CONFIGS / f"{name}.flags"
+    values = flags.parse(command.define_flags, ["command", f"--flagfile={path}"])
+    assert TABLE_14[name] == (
+        values.learning_rate, values.train_batch_size, values.albert_dropout,
+        values.classifier_dropout, values.train_step, values.warmup_step,
+    )
+    assert values.max_seq_length == 512
+    assert values.do_train and values.do_eval and values.do_predict
+    header = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    assert any(f"--flagfile=configs/{name}.flags" in line for line in header)
+    if name != "race":
+        assert values.task_name.lower() == pathlib.Path(name).name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("squad_v1", (5e-5, 48, 0, 3649, 365, 384)), ("squad_v2", (3e-5, 48, 0, 8144, 814, 512))],
+)
+def test_squads_recipes_hold_the_papers_hyper_parameters(name, expected):
+    from albert import flags, run_squad_v1, run_squad_v2
+
+    command = {"squad_v1": run_squad_v1, "squad_v2": run_squad_v2}[name]
+    path = CONFIGS / f"{name}.flags"
+    values = flags.parse(command.define_flags, ["command", f"--flagfile={path}"])
+    assert expected == (
+        values.learning_rate, values.train_batch_size, values.albert_dropout,
+        values.train_step, values.warmup_step, values.max_seq_length,
+    )
+    assert values.do_train and values.do_predict
+    assert f"--flagfile=configs/{name}.flags" in path.read_text()
+    if name == "squad_v2":
+        assert values.dropout_prob == 0.1
+
+
+def test_every_task_of_the_benchmark_has_a_recipe():
+    recipes = {f"glue/{path.stem}" for path in (CONFIGS / "glue").glob("*.flags")}
+    assert recipes == set(TABLE_14) - {"race"}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from albert import create_pretraining_data as command
-from albert import documents, flags, records
+from albert import documents, flags, pretraining_buckets, records
 from albert.errors import DataError, FlagError, UserError
 from albert.masking import MaskingSettings
 from albert.pretraining_buckets import Recipe, TrainingInstance, child_seed
@@ -202,6 +202,126 @@ def test_a_killed_run_publishes_nothing_and_the_next_one_tidies_up(tiny):
     assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
 
 
+def die_at(monkeypatch, module, name, number):
+    """Lets the `number`-th call of a function end its process as by kill -9."""
+    original, left = getattr(module, name), [number]
+
+    def call(*arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            os._exit(9)
+        return original(*arguments)
+
+    monkeypatch.setattr(module, name, call)
+
+
+def calls_of(monkeypatch, module, *names):
+    """Returns {name: calls}, which is kept up to date."""
+    counts = dict.fromkeys(names, 0)
+
+    def counted(name):
+        original = getattr(module, name)
+
+        def call(*arguments):
+            counts[name] += 1
+            return original(*arguments)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(module, name, counted(name))
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "number", "kept_pairings", "framings"),
+    [
+        (pretraining_buckets, "pair_block", 2, 2, 4),
+        (pretraining_buckets, "frame_bucket", 1, None, 3),
+        # While the second file was put together: the first one's two buckets are used up.
+        (command.shutil, "copyfileobj", 2, None, 2),
+    ],
+)
+def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
+    owner, name, number, kept_pairings, framings, tiny, monkeypatch, caplog
+):
+    monkeypatch.setattr(command, "_BLOCK_CHARACTERS", 1500)
+    caplog.set_level("INFO", "albert")
+    monkeypatch.setattr(pretraining_buckets.Stream, "buckets", lambda *_: 4)
+    outputs = dict(output_file=f"{tiny}/out-0.tfrecord,{tiny}/out-1.tfrecord")
+    whole = calls_of(monkeypatch, pretraining_buckets, "pair_block", "frame_bucket")
+    run(tiny, **outputs)
+    assert whole["pair_block"] > 3 and whole["frame_bucket"] == 4
+    # None: all of them are kept.
+    pairings = 0 if kept_pairings is None else whole["pair_block"] - kept_pairings
+    expected = {path: (tiny / path).read_bytes() for path in leavings(tiny)}
+    for path in expected:
+        (tiny / path).unlink()
+    child = os.fork()
+    if child == 0:
+        try:
+            die_at(monkeypatch, owner, name, number)
+            run(tiny, **outputs)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not {path for path in leavings(tiny) if ".tmp-" not in path}
+    again = calls_of(monkeypatch, pretraining_buckets, "pair_block", "frame_bucket")
+    run(tiny, **outputs)
+    assert again == {"pair_block": pairings, "frame_bucket": framings}
+    assert "a run was killed here: going on with the" in caplog.text
+    assert {path: (tiny / path).read_bytes() for path in leavings(tiny)} == expected
+
+
+@pytest.mark.parametrize("change", ["flag", "text", "damage"])
+def test_the_work_of_another_job_or_a_damaged_one_is_not_gone_on_with(
+    change, tiny, monkeypatch
+):
+    monkeypatch.setattr(command, "_BLOCK_CHARACTERS", 1500)
+    child = os.fork()
+    if child == 0:
+        try:
+            die_at(monkeypatch, pretraining_buckets, "frame_bucket", 0)
+            run(tiny)
+        finally:
+            os._exit(1)
+    os.waitpid(child, 0)
+    [scratch] = leavings(tiny)
+    blocks, changes = len(list((tiny / scratch).glob("*.spill"))), {}
+    if change == "flag":
+        changes = {"random_seed": 7}
+    elif change == "text":
+        text = (tiny / "corpus.txt").read_text()
+        (tiny / "corpus.txt").write_text(text.replace("w1 ", "w2 "))
+    else:
+        for spill in (tiny / scratch).glob("*.spill"):
+            spill.write_bytes(spill.read_bytes()[:-1])
+    counts = calls_of(monkeypatch, pretraining_buckets, "pair_block")
+    run(tiny, **changes)
+    assert counts["pair_block"] == blocks > 3
+    found = (tiny / "out.tfrecord").read_bytes()
+    run(tiny, **changes)
+    assert (tiny / "out.tfrecord").read_bytes() == found
+    assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
+
+
+def test_a_run_killed_with_all_its_processes_is_gone_on_with(tiny):
+    flags_of_run = ("--dupe_factor=3000", "--num_processes=2", "--max_predictions_per_seq=5")
+    process = spawn(tiny, *flags_of_run)
+    deadline = time.monotonic() + 60
+    while not list(tiny.glob("*.work.tmp-*/*.done")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=60)
+    _, log = (again := spawn(tiny, *flags_of_run)).communicate(timeout=300)
+    assert again.returncode == 0 and "going on with the" in log, log
+    found = (tiny / "out.tfrecord").read_bytes()
+    _, log = (alone := spawn(tiny, *flags_of_run)).communicate(timeout=300)
+    assert alone.returncode == 0 and "going on with the" not in log, log
+    assert (tiny / "out.tfrecord").read_bytes() == found
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_full_disk_is_exit_2_and_leaves_nothing(tiny, processes):
     import resource
@@ -365,8 +485,8 @@ def test_very_long_lines_are_cut_without_loss(tmp_path, monkeypatch, text):
 
 def test_blocks_have_two_documents_wherever_there_are_two():
     def sizes(lengths, size):
-        blocks = documents.cut_blocks([["x" * n] for n in lengths], size)
-        return [len(block) for block in blocks]
+        sized = documents.with_size([["x" * n] for n in lengths])
+        return [len(block) for _, _, block in documents.cut_blocks(sized, size)]
 
     assert sizes([5] * 7, 10) == [2, 2, 3]
     assert sizes([100, 1, 100, 100], 10) == [2, 2]

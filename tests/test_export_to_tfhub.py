@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from helpers import assert_one_clear_line, write_config
+from helpers import REPO, assert_one_clear_line, write_config
 
-from albert import checkpoints, export_to_tfhub, flags, hub
+from albert import checkpoints, export_to_tfhub, files, flags, hub
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
 from albert.modeling import AlbertForPreTraining, named_weights
@@ -24,10 +25,8 @@ def command(*arguments: str) -> int:
     )
 
 
-@pytest.fixture
-def source(tmp_path):
+def write_source(folder: pathlib.Path) -> pathlib.Path:
     """A directory like a released archive: config, checkpoint with slots, SentencePiece model."""
-    folder = tmp_path / "albert"
     folder.mkdir()
     text = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen jugs"] * 9
     sentencepiece.SentencePieceTrainer.train(
@@ -44,6 +43,20 @@ def source(tmp_path):
         str(folder / "model.ckpt-best"), tensors | slots | {"global_step": np.int64(3)}
     )
     return folder
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write_source(tmp_path / "albert")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A source and the module made of it, both only to be read."""
+    folder = tmp_path_factory.mktemp("exported")
+    source = write_source(folder / "albert")
+    assert 0 == command(f"--albert_directory={source}", f"--export_path={folder / 'module'}")
+    return source, folder / "module"
 
 
 STRANGER = """
@@ -77,10 +90,10 @@ print(json.dumps({
 """
 
 
-def test_a_process_that_knows_nothing_of_us_loads_and_trains_the_module(source, tmp_path):
-    assert 0 == command(f"--albert_directory={source}", f"--export_path={tmp_path / 'module'}")
+def test_a_process_that_knows_nothing_of_us_loads_and_trains_the_module(exported, tmp_path):
+    source, path = exported
     result = subprocess.run(
-        [sys.executable, "-c", STRANGER, str(tmp_path / "module")],
+        [sys.executable, "-c", STRANGER, str(path)],
         capture_output=True, text=True, cwd=tmp_path, timeout=300,
     )
     assert result.returncode == 0, result.stderr[-3000:]
@@ -98,6 +111,180 @@ def test_a_process_that_knows_nothing_of_us_loads_and_trains_the_module(source, 
     assert seen["moved"] == len(named_weights(model)) - 7
     assert seen["signatures"] == ["mlm", "serving_default", "sop", "tokenization_info", "tokens"]
     assert seen["lower"] and seen["vocab"].endswith("30k-clean.model")
+
+
+KERAS_2 = """
+import json, sys
+import numpy as np, tensorflow as tf, tf_keras, tensorflow_hub as hub
+names = ("input_word_ids", "input_mask", "input_type_ids")
+inputs = {n: tf_keras.layers.Input([None], dtype=tf.int32, name=n) for n in names}
+layer = hub.KerasLayer(sys.argv[1], trainable=True)
+outputs = tf_keras.layers.Dense(2)(layer(inputs)["pooled_output"])
+model = tf_keras.Model(inputs, outputs)
+loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(tf_keras.optimizers.Adam(0.01), loss)
+ids = np.random.default_rng(0).integers(5, 20, (64, 8))
+before = [v.numpy().copy() for v in layer.trainable_weights]
+data = dict(zip(names, (ids, ids * 0 + 1, ids * 0)))
+history = model.fit(data, ids[:, 1] % 2, epochs=5, verbose=0).history["loss"]
+moved = [bool(np.any(a != b.numpy())) for a, b in zip(before, layer.trainable_weights)]
+mlm = hub.KerasLayer(hub.load(sys.argv[1]).mlm, trainable=True)
+data["masked_lm_positions"] = ids[:, :2] * 0 + 1
+positions = {k: tf.constant(v, tf.int32) for k, v in data.items()}
+assert not any(n.split(".")[0] == "albert" for n in sys.modules)
+print(json.dumps({"losses": history, "moved": moved, "mlm weights": len(mlm.trainable_weights),
+                  "mlm": list(mlm(positions)["mlm_logits"].shape)}))
+"""
+
+
+def test_hub_keras_layer_trains_the_module_in_a_tf_keras_fit(exported, tmp_path):
+    source, path = exported
+    result = subprocess.run(
+        [sys.executable, "-c", KERAS_2, str(path)],
+        capture_output=True, text=True, cwd=tmp_path, timeout=300,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    seen = json.loads(result.stdout.splitlines()[-1])
+    assert seen["losses"][-1] < seen["losses"][0]
+    assert len(seen["moved"]) == 25 and all(seen["moved"])
+    pieces = AlbertConfig.from_json_file(str(source / "albert_config.json")).vocab_size
+    assert seen["mlm weights"] == 25 + 5 and seen["mlm"] == [64, 2, pieces]
+
+
+def test_the_servings_signatures_are_seen_and_run_by_tensorflows_own_tool(exported, tmp_path):
+    _, path = exported
+
+    def tool(verb: str, *arguments: str) -> str:
+        line = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", verb,
+                "--dir", str(path), "--tag_set", "serve", *arguments]
+        result = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+        assert result.returncode == 0, result.stderr[-3000:]
+        return result.stdout
+
+    shown = tool("show", "--signature_def", "mlm")
+    for name in ("input_ids", "input_mask", "segment_ids", "mlm_positions", "mlm_logits",
+                 "sequence_output", "pooled_output"):
+        assert f"['{name}']" in shown, shown
+    ids = np.array([[2, 9, 11, 3], [2, 12, 3, 0]], np.int32)
+    inputs = {"input_ids": ids, "input_mask": np.sign(ids), "segment_ids": 0 * ids}
+    np.savez(tmp_path / "in.npz", **inputs)
+    given = ";".join(f"{name}={tmp_path / 'in.npz'}[{name}]" for name in inputs)
+    tool("run", "--signature_def", "serving_default", "--inputs", given,
+         "--outdir", str(tmp_path / "out"))
+    module = tf.saved_model.load(str(path))
+    expected = module({
+        "input_word_ids": tf.constant(ids), "input_mask": tf.sign(ids),
+        "input_type_ids": tf.zeros([2, 4], tf.int32),
+    })
+    for name in ("pooled_output", "sequence_output"):
+        found = np.load(tmp_path / f"out/{name}.npy")
+        np.testing.assert_allclose(found, expected[name], atol=1e-6)
+
+
+def test_too_long_a_sequence_is_named_by_every_way_in(exported):
+    _, path = exported
+    module, ids = tf.saved_model.load(str(path)), tf.ones([1, 17], tf.int32)
+    hub_inputs = {"input_word_ids": ids, "input_mask": ids, "input_type_ids": 0 * ids}
+    inputs = {"input_ids": ids, "input_mask": ids, "segment_ids": 0 * ids}
+    ways = [
+        lambda: module(hub_inputs), lambda: module(hub_inputs, training=True),
+        lambda: module.mlm(hub_inputs | {"masked_lm_positions": ids[:, :1]}),
+        lambda: module.sop(hub_inputs), lambda: module.signatures["tokens"](**inputs),
+    ]
+    for way in ways:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="at most 16 ids"):
+            way()
+
+
+def test_the_parts_give_what_the_signatures_give(exported):
+    _, path = exported
+    module, ids = tf.saved_model.load(str(path)), tf.constant([[2, 9, 11, 3]] * 2)
+    hub_inputs = {"input_word_ids": ids, "input_mask": tf.sign(ids), "input_type_ids": 0 * ids}
+    inputs = {"input_ids": ids, "input_mask": tf.sign(ids), "segment_ids": 0 * ids}
+    positions = tf.constant([[1, 2, 1], [2, 1, 0]])
+    logits = module.mlm(hub_inputs | {"masked_lm_positions": positions})["mlm_logits"]
+    flat = module.signatures["mlm"](**inputs, mlm_positions=positions)["mlm_logits"]
+    np.testing.assert_allclose(tf.reshape(logits, flat.shape), flat, atol=1e-6)
+    sop = tf.nn.log_softmax(module.sop(hub_inputs)["sop_logits"])
+    expected = module.signatures["sop"](**inputs)["sop_log_probs"]
+    np.testing.assert_allclose(sop, expected, atol=1e-6)
+    assert float(tf.reduce_max(tf.abs(module.mlm.trainable_variables[0]))) > 0
+
+
+def test_every_asset_and_a_model_card_go_with_the_module(source, tmp_path):
+    (source / "30k-clean.vocab").write_text("<pad>\t0\n")
+    files.write_json(str(source / "model.ckpt-best.json"), {
+        "step": 3, "task": "pretraining", "version": "0.1.0", "records_seen": 12,
+        "flags": {"input_file": "text.tfrecord", "learning_rate": 0.01, "do_eval": False},
+    })
+    files.write_json(
+        str(source / "eval_results.json"), {"global_step": 3, "masked_lm_accuracy": 0.25}
+    )
+    assert 0 == command(f"--albert_directory={source}", f"--export_path={tmp_path / 'module'}")
+    assert sorted(os.listdir(tmp_path / "module/assets")) == [
+        "30k-clean.model", "30k-clean.vocab", "albert_config.json", "tokenization.json"
+    ]
+    assert hub.resolve(str(tmp_path / "module")).spm_model_file.endswith("30k-clean.model")
+    card = (tmp_path / "module/README.md").read_text()
+    count = sum(np.prod(s) for n, s in checkpoints.open_weights(str(source)).shapes.items()
+                if not n.endswith("adam_m") and n != "global_step")
+    for fact in ("| hidden size | 16 |", f"| parameters | {int(count):,} |", "SentencePiece",
+                 "--input_file=text.tfrecord", "--learning_rate=0.01",
+                 "| masked_lm_accuracy | 0.2500 |", "Limitations", "1909.11942", 'load("module")'):
+        assert fact in card, fact
+    assert "do_eval" not in card
+
+
+def test_results_of_another_step_are_not_claimed_and_no_record_is_said(source, tmp_path):
+    files.write_json(str(source / "eval_results.json"), {"global_step": 4, "accuracy": 0.9})
+    assert 0 == command(f"--albert_directory={source}", f"--export_path={tmp_path / 'module'}")
+    card = (tmp_path / "module/README.md").read_text()
+    assert "0.9" not in card and "No evaluation" in card
+    assert "are not known" in card
+
+
+def test_the_use_in_a_model_card_runs(exported):
+    _, path = exported
+    card = (path / "README.md").read_text()
+    code = card.split("```python\n")[1].split("```")[0].replace("40, 41", "9, 11")
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=path.parent, timeout=300
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "tf.Tensor" in result.stdout
+
+
+def test_a_module_in_the_originals_format_becomes_one_of_ours(shared, tmp_path):
+    """The asset of 30,000 pieces is left out of the data."""
+    golden = shared / "golden/open/hub_tf1"
+    (tmp_path / "vocab.txt").write_text(
+        "".join(f"{t}\n" for t in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *range(995)])
+    )
+    assert 0 == command(
+        f"--albert_directory={golden / 'module'}", f"--vocab_file={tmp_path / 'vocab.txt'}",
+        f"--export_path={tmp_path / 'module'}",
+    )
+    values = np.load(golden / "io.npz")
+    inputs = {k: tf.constant(values[f"in/{k}"])
+              for k in ("input_ids", "input_mask", "segment_ids")}
+    module = tf.saved_model.load(str(tmp_path / "module"))
+    found = module.signatures["tokens"](**inputs)
+    np.testing.assert_allclose(found["pooled_output"], values["tokens/pooled_output"], atol=2e-5)
+
+
+def test_a_hugging_face_directory_becomes_a_module(source, tmp_path):
+    folder = tmp_path / "hf"
+    subprocess.run(
+        [sys.executable, str(REPO / "scripts/convert_hf.py"), f"--albert_directory={source}",
+         f"--output_dir={folder}"], check=True, capture_output=True, timeout=300,
+    )
+    weights = checkpoints.open_weights(str(source))
+    names = [n for n in weights.shapes if not n.endswith("adam_m") and n != "global_step"]
+    assert 0 == command(f"--albert_directory={folder}", f"--export_path={tmp_path / 'module'}")
+    module = hub.resolve(str(tmp_path / "module"))
+    assert module.spm_model_file is not None
+    for name in names:
+        np.testing.assert_array_equal(module.weights().read(name), weights.read(name))
 
 
 def test_a_module_is_read_back_as_data_with_every_weight(source, tmp_path):
@@ -126,7 +313,7 @@ def test_a_module_of_the_original_is_read_by_the_same_names(shared):
 
 
 def test_the_signatures_give_the_originals_numbers(shared, tmp_path):
-    from albert.hub_export import export_module
+    from albert.hub_export import export_module, load_model
 
     folder = shared / "golden/open/tf1_ckpt_tiny"
     golden = np.load(shared / "golden/open/hub_tf1/io.npz")
@@ -135,7 +322,7 @@ def test_the_signatures_give_the_originals_numbers(shared, tmp_path):
     asset.write_bytes(b"x")
     path = str(tmp_path / "module")
     weights = checkpoints.open_weights(str(folder))
-    export_module(config, weights, [str(asset)], path, do_lower_case=True)
+    export_module(load_model(config, weights), [str(asset)], path, do_lower_case=True)
     signatures = tf.saved_model.load(path).signatures
     base = {k: tf.constant(golden[f"in/{k}"]) for k in ("input_ids", "input_mask", "segment_ids")}
     positions = {"mlm_positions": tf.constant(golden["in/mlm_positions"])}

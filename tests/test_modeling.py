@@ -1,6 +1,7 @@
 """The model against the original's outputs, losses and gradients."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -59,7 +60,7 @@ def test_outputs_losses_and_gradients_equal_the_originals(case, part, shared):
     np.testing.assert_allclose(terms["masked_lm"], golden["out/masked_lm_loss"], rtol=1e-5)
     np.testing.assert_allclose(terms["sentence_order"], golden["out/sentence_order_loss"], rtol=1e-5)
     np.testing.assert_allclose(loss, golden["out/total_loss"], rtol=1e-5)
-    log_probs = tf.nn.log_softmax(outputs["masked_lm_logits"])
+    log_probs = tf.nn.log_softmax(outputs["prediction_logits"])
     expected = golden["out/masked_lm_log_probs"].reshape(log_probs.shape)
     np.testing.assert_allclose(log_probs[rows], expected[rows], atol=2e-5)
     for name, gradient in zip(weights, gradients, strict=True):
@@ -213,3 +214,89 @@ def test_modeling_imports_keras_and_not_tensorflow():
     code = "import ast, sys; import albert.config; print('tensorflow' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
+
+
+HEADS = {
+    "classifier_3way": (modeling.AlbertForSequenceClassification, {"num_labels": 3}),
+    "classifier_regression": (modeling.AlbertForSequenceClassification, {"num_labels": 1}),
+    "race": (modeling.AlbertForMultipleChoice, {}),
+    "squad_v1": (modeling.AlbertForQuestionAnswering, {}),
+    "squad_v2": (modeling.AlbertForBeamQuestionAnswering, {"end_n_top": 4}),
+}
+
+
+@pytest.mark.parametrize("case", HEADS)
+def test_every_fine_tuned_head_has_the_originals_weights_and_outputs(case, shared):
+    folder = shared / "golden/open/heads" / case
+    kind, sizes = HEADS[case]
+    model = kind(AlbertConfig.from_json_file(str(folder / "albert_config.json")), **sizes)
+    weights = named_weights(model)
+    reader = tf.train.load_checkpoint(str(folder / "model.ckpt"))
+    names = set(reader.get_variable_to_shape_map()) - {"global_step"}
+    assert names == set(weights)
+    for name, weight in weights.items():
+        weight.assign(reader.get_tensor(name))
+    golden = np.load(folder / "io.npz")
+    inputs = {k[3:]: golden[k] for k in golden.files if k.startswith("in/")}
+    inputs.pop("start_positions", None)  # known in training only
+    outputs = model(inputs)
+    compared = [k for k in golden.files if k.removeprefix("predict/") in outputs]
+    assert compared
+    for key in compared:
+        ours = np.reshape(outputs[key.removeprefix("predict/")], golden[key].shape)
+        np.testing.assert_allclose(ours, golden[key], atol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    ("sharing", "attentions", "feed_forwards"),
+    [("all", 1, 1), ("attention", 1, 3), ("ffn", 3, 1), ("none", 3, 3)],
+)
+def test_layers_share_what_the_config_says(sharing, attentions, feed_forwards):
+    # Paper, Table 4.
+    config = AlbertConfig(**TINY.to_dict() | {"parameter_sharing": sharing})
+    names = named_weights(AlbertModel(config))
+    assert sum(n.endswith("query/kernel") for n in names) == attentions
+    assert sum(n.endswith("inner_group_0/LayerNorm/gamma") for n in names) == attentions
+    assert sum(n.endswith("intermediate/dense/kernel") for n in names) == feed_forwards
+    assert sum(n.endswith("inner_group_0/LayerNorm_1/gamma") for n in names) == feed_forwards
+
+
+def test_equal_weights_in_every_layer_are_the_shared_model():
+    ids = np.random.default_rng(0).integers(1, TINY.vocab_size, [2, 7])
+    shared_model = AlbertModel(TINY)
+    expected = shared_model({"input_ids": ids})["sequence_output"]
+    shared_weights = named_weights(shared_model)
+    for sharing in ("attention", "ffn", "none"):
+        model = AlbertModel(AlbertConfig(**TINY.to_dict() | {"parameter_sharing": sharing}))
+        for name, weight in named_weights(model).items():
+            weight.assign(shared_weights[re.sub(r"group_\d+/inner", "group_0/inner", name)])
+        np.testing.assert_allclose(
+            model({"input_ids": ids})["sequence_output"], expected, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [*HEADS.values(), (modeling.AlbertForMaskedLM, {}),
+     (modeling.AlbertForTokenClassification, {"num_labels": 5})],
+)
+def test_a_model_is_rebuilt_from_its_config(kind, sizes):
+    model = kind(TINY, **sizes)
+    again = kind.from_config(model.get_config())
+    assert modeling.parameter_shapes(again) == modeling.parameter_shapes(model)
+
+
+def test_choices_may_be_flat_or_apart():
+    ids = np.random.default_rng(0).integers(1, TINY.vocab_size, [2, 4, 7])
+    model = modeling.AlbertForMultipleChoice(TINY)
+    apart = model({"input_ids": ids})["logits"]
+    flat = model({"input_ids": ids.reshape(2, 28)})["logits"]
+    assert apart.shape == (2, 4)
+    np.testing.assert_allclose(flat, apart)
+
+
+def test_a_sequence_longer_than_the_position_table_is_named():
+    model = AlbertModel(TINY)
+    assert model({"input_ids": np.ones((1, 12), int)})["sequence_output"].shape == (1, 12, 16)
+    with pytest.raises(ValueError, match="13 ids are more than the position table has rows: 12"):
+        model({"input_ids": np.ones((1, 13), int)})

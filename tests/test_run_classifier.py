@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from albert import flags, run_classifier
-from albert.errors import FlagError
+from albert.errors import CheckpointError, FlagError
 
 WORDS = [f"w{i}" for i in range(30)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -192,7 +193,12 @@ def test_a_hub_module_fine_tunes_as_the_checkpoint_it_was_made_of(inputs, shared
         # The original's tutorial gives this in the place of a real file.
         "module": [f"--albert_hub_module_handle={tmp_path}/module", "--vocab_file=",
                    "--spm_model_file=from_tf_hub"],
+        # Made of the same checkpoint by the original, so in TensorFlow 1's format.
+        "module of the original": [f"--albert_hub_module_handle={tmp_path}/tf1"],
     }
+    shutil.copytree(shared / "golden/open/hub_tf1/module", tmp_path / "tf1",
+                    ignore=shutil.ignore_patterns("*.vocab"))
+    shutil.copy(vocabulary, tmp_path / "tf1/assets")
     losses = []
     for name, arguments in origins.items():
         in_process(*inputs, *arguments, "--task_name=sst-2", f"--output_dir={tmp_path}/{name}",
@@ -200,7 +206,19 @@ def test_a_hub_module_fine_tunes_as_the_checkpoint_it_was_made_of(inputs, shared
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in lines])
     assert len(losses[0]) == 6
-    np.testing.assert_allclose(losses[1], losses[0], atol=1e-4)
+    for other in losses[1:]:
+        np.testing.assert_allclose(other, losses[0], atol=1e-4)
+    # Prediction alone takes the fine-tuned weights, and what describes the encoder from the module.
+    in_process(*inputs, *origins["module"], "--task_name=sst-2", f"--output_dir={tmp_path}/module",
+               "--do_predict")
+    in_process(*inputs, *origins["checkpoint"], "--task_name=sst-2", f"--output_dir={tmp_path}/p",
+               "--do_predict", f"--checkpoint={tmp_path}/module")
+    results = [(tmp_path / name / "test_results.tsv").read_text() for name in ("module", "p")]
+    assert results[0] == results[1]
+    # The module itself has no classifier.
+    with pytest.raises(CheckpointError, match="has no output_weights, output_bias"):
+        in_process(*inputs, *origins["module"], "--task_name=sst-2", f"--output_dir={tmp_path}/q",
+                   "--do_predict")
 
 
 # --- What is refused before TensorFlow is loaded ---
@@ -233,7 +251,7 @@ def test_help_and_usage_errors_answer_at_once_without_tensorflow(arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--task_name=snli"], "--task_name=snli is not one of ax, cola, mismnli"),
+        (["--task_name=imdb"], "--task_name=imdb is not one of ax, cola, mismnli"),
         ([], "--task_name is required"),
         (["--task_name=cola"], "at least one of --do_train, --do_eval, --do_predict"),
         (["--task_name=sst-2", "--do_eval", "--max_seq_length=17"],
@@ -272,3 +290,60 @@ def test_a_vocabulary_of_another_model_is_refused(inputs, tmp_path):
                f"--output_dir={tmp_path}/out")
     assert done.returncode == 2
     assert "vocab file has 32 pieces, config vocab_size is 35" in done.stderr
+
+
+@pytest.mark.parametrize("layout", ["ours", "huggingface"])
+def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
+    import keras
+
+    from albert import hf_tokenizer, huggingface, modeling, tokenization
+    from albert.config import AlbertConfig
+
+    keras.config.set_dtype_policy("float32")
+    glue = write_task_files(tmp_path / "glue")
+    model = modeling.AlbertForMaskedLM(AlbertConfig(**CONFIG))
+    folder = tmp_path / "model"
+    model.save_pretrained(str(folder))
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    if layout == "huggingface":
+        tensors = {n: w.numpy() for n, w in modeling.named_weights(model).items()}
+        tokenizer = tokenization.FullTokenizer(str(folder / "vocab.txt"))
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        kind = "AlbertForPreTraining"  # keeps the pooler
+        huggingface.serialize(
+            huggingface.tensors_to_theirs(model.config, tensors, kind),
+            str(theirs / "model.safetensors"),
+        )
+        ids = {"pad": 0, "cls": 2, "sep": 3}
+        (theirs / "config.json").write_text(
+            json.dumps(huggingface.config_to_theirs(model.config, kind, ids, None))
+        )
+        hf_tokenizer.write(tokenizer, str(theirs), 16)
+        folder = theirs
+    shared_flags = [f"--data_dir={glue}", "--task_name=sst-2", *SIZES, "--do_train", "--do_eval"]
+    in_process(*shared_flags, f"--init_checkpoint={folder}", f"--output_dir={tmp_path / 'a'}")
+    # The same as with everything spelt out.
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    in_process(
+        *shared_flags, f"--init_checkpoint={tmp_path / 'model/model.ckpt-best'}",
+        f"--albert_config_file={tmp_path / 'config.json'}",
+        f"--vocab_file={tmp_path / 'model/vocab.txt'}", f"--output_dir={tmp_path / 'b'}",
+    )
+    first, second = (
+        json.loads((tmp_path / name / "eval_results.json").read_text()) for name in ("a", "b")
+    )
+    assert first == second
+
+
+def test_a_directory_without_vocabulary_says_what_is_missing(tmp_path):
+    from albert import modeling
+    from albert.config import AlbertConfig
+
+    glue = write_task_files(tmp_path / "glue")
+    modeling.AlbertModel(AlbertConfig(**CONFIG)).save_pretrained(str(tmp_path / "model"))
+    with pytest.raises(FlagError, match="has no vocabulary: give --spm_model_file"):
+        in_process(
+            f"--data_dir={glue}", "--task_name=sst-2", *SIZES, "--do_train",
+            f"--init_checkpoint={tmp_path / 'model'}", f"--output_dir={tmp_path / 'out'}",
+        )

@@ -253,7 +253,7 @@ BAD = {
     "unknown flag": (["--learningrate=1"], "did you mean --learning_rate?"),
     "bad value": (["--train_batch_size=many"], "train_batch_size"),
     "nothing to do": (["{job}", "--nodo_train"], "at least one of --do_train and --do_eval"),
-    "tpu": (["{job}", "--use_tpu"], "--use_tpu: this machine has no TPU"),
+    "tpu": (["{job}", "--use_tpu"], "--use_tpu: no TPU at 'local'"),
     "tpu name": (["{job}", "--tpu_name=x"], "--tpu_name has no effect without --use_tpu"),
     "budget": (["{job}", "--masked_lm_budget=20"], "--masked_lm_budget"),
     "warm-up": (["{job}", "--num_warmup_steps=99"], "--num_warmup_steps=99 exceeds"),
@@ -340,3 +340,10 @@ def test_help_and_usage_errors_do_not_import_tensorflow(arguments):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO
     )
     assert out.stdout.splitlines()[-1] == "False False"
+
+
+def test_the_rate_of_another_batch_is_scaled_by_the_root_of_its_size(job, tmp_path):
+    assert command(*job, "--num_train_steps=4", "--scale_learning_rate", "--log_steps=1") == 0
+    rates = [line["learning_rate"] for line in metrics(tmp_path / "out") if line["kind"] == "train"]
+    # The step after the warm-up of 3: 0.01 sqrt(4 / 4096) of the rate, of which a quarter is left.
+    np.testing.assert_allclose(rates[3], 0.01 * math.sqrt(4 / 4096) * 0.25, rtol=1e-5)

@@ -182,12 +182,12 @@ def test_batches_give_the_ids_of_single_texts_with_a_home_made_model(tmp_path, w
         minloglevel=2, character_coverage=1.0,
     )
     tokenizer = FullTokenizer(None, spm_model_file=str(tmp_path / "m.model"))
-    comma_pieces = [p for p in tokenizer.vocab if tokenization._ends_in_digit_comma(p)]
+    comma_pieces = [p for p in tokenizer.vocab if tokenization.ends_in_digit_comma(p)]
     assert bool(comma_pieces) == with_commas == ("," in tokenizer.vocab)
     batch = tokenizer.encode_batch(numbers)
     for text, ids in zip(numbers, batch, strict=True):
         pieces = tokenizer.tokenize(tokenizer.preprocess(text))
-        assert not any(map(tokenization._ends_in_digit_comma, pieces))
+        assert not any(map(tokenization.ends_in_digit_comma, pieces))
         assert ids == tokenizer.convert_tokens_to_ids(pieces)
 
 

@@ -1,6 +1,6 @@
-"""One label or one number for a text or a pair of texts.
+"""One label or one number for a text or a pair of texts, or a choice among several.
 
-Legend: B batch, L sequence, C outputs of the classifier (1 for regression).
+Legend: B batch, L sequence, C outputs of the classifier (1 for regression) or choices.
 """
 
 import dataclasses
@@ -12,10 +12,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from albert import features, files
+from albert import features, files, saved_model
 from albert.config import AlbertConfig
 from albert.metrics import glue as metrics
-from albert.modeling import AlbertForSequenceClassification, cross_entropy
+from albert.modeling import (
+    AlbertForMultipleChoice,
+    AlbertForSequenceClassification,
+    cross_entropy,
+)
 from albert.records import FeatureSpec
 
 
@@ -78,6 +82,40 @@ class ClassificationTask:
         return cross_entropy(outputs["logits"], batch["label_ids"])
 
 
+@dataclasses.dataclass(frozen=True)
+class MultipleChoiceTask(ClassificationTask):
+    """Cross entropy over C choices, each a row of L places, which follow one another."""
+
+    # (name, number of examples) of the evaluated file's parts, in their order.
+    parts: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of_choices(cls, name: str, max_seq_length: int, num_choices: int, **fields):
+        """Returns the task as RACE has it: C labels, scored by accuracy."""
+        return cls(
+            name, max_seq_length, num_choices, False, "accuracy", "eval_accuracy", **fields
+        )
+
+    def feature_spec(self) -> FeatureSpec:
+        return features.classification_spec(self.max_seq_length, False, self.num_labels)
+
+    def build_model(self, config: AlbertConfig) -> keras.Model:
+        return AlbertForMultipleChoice(config, self.num_labels, self.classifier_dropout)
+
+    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Adds `eval_accuracy_<part>` if the rows are those of the parts."""
+        results, (real,) = super().score(predictions), np.nonzero(predictions["is_real_example"])
+        if len(real) != sum(count for _, count in self.parts):
+            return results
+        start = 0
+        for part, count in self.parts:
+            places = real[start : start + count]
+            rows = {name: values[places] for name, values in predictions.items()}
+            results[f"eval_accuracy_{part}"] = super().score(rows)["eval_accuracy"]
+            start += count
+        return results
+
+
 def _real(batch) -> tf.Tensor:
     return tf.cast(batch["is_real_example"], tf.float32)  # [B]
 
@@ -120,4 +158,4 @@ def export(
     """Publishes `model` as a SavedModel whose default signature is `ServingModule.serve`."""
     module = ServingModule(task, model, threshold)
     with files.atomic_dir(directory) as temporary:
-        tf.saved_model.save(module, temporary, {"serving_default": module.serve})
+        saved_model.save(module, temporary, {"serving_default": module.serve})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from albert import features, files
+from albert import features, files, prediction_files
 from albert.errors import DataError, FlagError
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("albert")
 
 LAST = -1  # the last column of a row, however many there are
+NO_LABEL = "-"  # of a row whose annotators disagreed (SNLI)
+# Bytes of one line. More is no table: another kind of file, or no line feeds in it.
+MAX_LINE = 16 * 1024 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +34,11 @@ class Split:
     text_a: int
     text_b: int | None = None
     label: int | None = None  # None: the file has no labels
-    guid: int | None = 0  # None: "<split>-<row>", the header being row 0
+    guid: int | None = 0  # None: "<split>-<row>", the header being row 0; of a test file the row
     has_header: bool = True
     skips_short_rows: bool = False
+    skips_unlabelled_rows: bool = False
+    num_columns: int | None = None  # what every row must have, if that is known
 
     @property
     def min_columns(self) -> int:
@@ -53,6 +58,8 @@ class GlueTask:
     train: Split | None
     dev: Split | None
     test: Split
+    submission: str | None = None  # file name of the benchmark's server
+    is_strict: bool = False  # whether invalid UTF-8 is an error, not replaced
 
     @property
     def is_regression(self) -> bool:
@@ -92,9 +99,9 @@ class GlueTask:
         """
         path = os.path.join(data_dir, self.directory, self.split(name).file)
         if not os.path.isfile(path):
-            raise DataError(
-                f"no such file: {path}; --data_dir must hold the folder {self.directory}"
-            )
+            file = os.path.basename(path)
+            held = f"folder {self.directory}" if self.directory else f"file {file}"
+            raise DataError(f"no such file: {path}; --data_dir must hold the {held}")
         return path
 
 
@@ -117,16 +124,17 @@ def _pair_task(name: str, labels: Sequence[str]) -> GlueTask:
     train, dev = _same("{}.tsv", text_a=1, text_b=2, label=LAST)
     test = Split("test.tsv", text_a=1, text_b=2)
     folder = name.upper()
-    return GlueTask(name, folder, tuple(labels), "accuracy", train, dev, test)
+    return GlueTask(name, folder, tuple(labels), "accuracy", train, dev, test, f"{folder}.tsv")
 
 
-def _mnli(name: str, kind: str) -> GlueTask:
+def _mnli(name: str, kind: str, submission: str) -> GlueTask:
     columns = {"text_a": 8, "text_b": 9}
     return GlueTask(
         name, "MNLI", _NLI_LABELS, "accuracy",
         Split("train.tsv", label=LAST, **columns),
         Split(f"dev_{kind}.tsv", label=LAST, **columns),
         Split(f"test_{kind}.tsv", **columns),
+        submission,
     )
 
 
@@ -138,13 +146,15 @@ COLA = GlueTask(
     "cola", "CoLA", _BINARY, "matthews",
     *_same("{}.tsv", text_a=3, label=1, guid=None, has_header=False),
     Split("test.tsv", text_a=1),
+    "CoLA.tsv",
 )
-MNLI = _mnli("mnli", "matched")
-MISMNLI = _mnli("mismnli", "mismatched")
+MNLI = _mnli("mnli", "matched", "MNLI-m.tsv")
+MISMNLI = _mnli("mismnli", "mismatched", "MNLI-mm.tsv")
 MRPC = GlueTask(
     "mrpc", "MRPC", _BINARY, "accuracy_and_f1",
     *_same("{}.tsv", text_a=3, text_b=4, label=0, guid=None),
     Split("test.tsv", text_a=3, text_b=4),
+    "MRPC.tsv",
 )
 QNLI = _pair_task("qnli", _ENTAILMENT)
 # The real train file has a few rows with a line break inside a question.
@@ -152,23 +162,39 @@ QQP = GlueTask(
     "qqp", "QQP", _BINARY, "accuracy_and_f1",
     *_same("{}.tsv", text_a=3, text_b=4, label=5, skips_short_rows=True),
     Split("test.tsv", text_a=1, text_b=2),
+    "QQP.tsv",
 )
 RTE = _pair_task("rte", _ENTAILMENT)
 SST_2 = GlueTask(
     "sst-2", "SST-2", _BINARY, "accuracy",
     *_same("{}.tsv", text_a=0, label=1, guid=None),
     Split("test.tsv", text_a=1),
+    "SST-2.tsv",
+)
+# Not of the benchmark, but in its layout. Train has one annotator's label, dev and test five.
+SNLI = GlueTask(
+    "snli", "SNLI", _NLI_LABELS, "accuracy",
+    *_same("{}.tsv", text_a=7, text_b=8, label=LAST, skips_unlabelled_rows=True),
+    Split("test.tsv", text_a=7, text_b=8),
 )
 STS_B = GlueTask(
     "sts-b", "STS-B", (), "regression",
     *_same("{}.tsv", text_a=7, text_b=8, label=LAST),
     Split("test.tsv", text_a=7, text_b=8),
+    "STS-B.tsv",
 )
 WNLI = _pair_task("wnli", _BINARY)
 AX = GlueTask(
     "ax", "diagnostic", _NLI_LABELS, "accuracy", None, None,
     Split("diagnostic.tsv", text_a=1, text_b=2),
+    "AX.tsv",
 )
+
+# By their names on the command line.
+TASKS = {
+    task.name: task
+    for task in (AX, COLA, MISMNLI, MNLI, MRPC, QNLI, QQP, RTE, SNLI, SST_2, STS_B, WNLI)
+}
 
 
 def read_examples(
@@ -184,8 +210,8 @@ def read_examples(
       DataError: no such file, no examples, too few columns, unknown label (file:line).
     """
     layout, path = task.split(split), task.path(data_dir, split)
-    examples, num_skipped = [], 0
-    for line, columns in read_tsv(path):
+    examples, num_skipped, num_unlabelled = [], 0, 0
+    for line, columns in read_tsv(path, task.is_strict):
         if layout.has_header and line == 1:
             _check_header(task, layout, path, columns)
             continue
@@ -195,11 +221,22 @@ def read_examples(
                 continue
             raise DataError(
                 f"{path}:{line}: expected at least {layout.min_columns} tab-separated columns, "
-                f"got {len(columns)}; is this the {task.directory} file of GLUE?"
+                f"got {len(columns)}"
+                + (f"; is this the {task.directory} file of GLUE?" if task.directory else "")
             )
+        if layout.num_columns not in (None, len(columns)):
+            raise DataError(
+                f"{path}:{line}: {len(columns)} tab-separated columns, the first line has "
+                f"{layout.num_columns}; a tab or line feed inside a text must be removed"
+            )
+        if layout.skips_unlabelled_rows and columns[layout.label] == NO_LABEL:
+            num_unlabelled += 1
+            continue
         examples.append(_example(task, layout, split, path, line, columns, normalize))
     if num_skipped:
         log.warning("%s: skipped %s rows with too few columns", path, f"{num_skipped:,}")
+    if num_unlabelled:
+        log.info("%s: left out %s rows without a gold label", path, f"{num_unlabelled:,}")
     if not examples:
         raise DataError(f"{path}: no examples in it")
     return examples
@@ -255,40 +292,45 @@ def write_predictions(
     predictions: Mapping[str, np.ndarray],
     directory: str,
 ) -> list[str]:
-    """Publishes `test_results.tsv` and `submit_results.tsv` and returns their paths.
+    """Publishes the test set's predictions and returns their files' paths.
 
-    The first has a line of tab-separated probabilities for each row (for
-    regression the value), the second a header and each row's index and label.
+    `test_results.tsv` and `submit_results.tsv` are the original's; the third, of
+    a benchmark's task, has the name and the labels that the benchmark's server
+    takes (similarities within 0 ... 5).
     """
     probabilities = predictions["probabilities"]
-    if len(probabilities) != len(examples):
-        raise ValueError(f"{len(probabilities)} predictions for {len(examples)} examples")
-    results = os.path.join(directory, "test_results.tsv")
-    with files.atomic_write(results) as stream:
-        stream.writelines("\t".join(map(str, row)) + "\n" for row in probabilities)
-    submit = os.path.join(directory, "submit_results.tsv")
-    with files.atomic_write(submit) as stream:
-        stream.write("index\tprediction\n")
-        for example, row in zip(examples, probabilities, strict=True):
-            answer = str(row[0]) if task.is_regression else task.labels[int(np.argmax(row))]
-            stream.write(f"{example.guid}\t{answer}\n")
-    return [results, submit]
+    if task.is_regression:
+        answers = [str(row[0]) for row in probabilities]
+        submitted = [str(np.clip(row[0], 0, 5)) for row in probabilities]
+    else:
+        answers = submitted = [task.labels[int(np.argmax(row))] for row in probabilities]
+    guids = [example.guid for example in examples]
+    written = prediction_files.write_test_results(directory, guids, answers, probabilities)
+    if task.submission:
+        path = os.path.join(directory, task.submission)
+        written.append(prediction_files.write_answers(path, zip(guids, submitted, strict=True)))
+    return written
 
 
-def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
+def read_tsv(path: str, is_strict: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Yields (line number from 1, columns) of a tab-separated file, empty last lines left out.
 
     Quotes mean nothing in GLUE files: a reader that honours them swallows the
     lines after a stray one. Only a line feed ends a line; other separators
     (U+2028, form feed) are text. Bytes that are not UTF-8 become U+FFFD, with
-    one warning that counts the lines.
+    one warning that counts the lines; with `is_strict` they are an error.
 
     Raises:
-      DataError: the file is empty.
+      DataError: the file is empty or has a line of more than MAX_LINE bytes.
     """
     num_bad, num_lines, num_empty = 0, 0, 0
     with open(path, "rb") as stream:
-        for num_lines, raw in enumerate(stream, start=1):
+        for num_lines, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
+            if len(raw) > MAX_LINE:
+                raise DataError(
+                    f"{path}:{num_lines}: a line of more than {MAX_LINE:,} bytes; is this a "
+                    "tab-separated text whose lines end with a line feed?"
+                )
             if num_lines == 1:
                 raw = raw.removeprefix(b"\xef\xbb\xbf")
             raw = raw.rstrip(b"\r\n")
@@ -301,7 +343,11 @@ def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
             num_empty = 0
             try:
                 text = raw.decode("utf-8")
-            except UnicodeDecodeError:
+            except UnicodeDecodeError as error:
+                if is_strict:
+                    raise DataError(
+                        f"{path}:{num_lines}: not UTF-8 text (byte {error.start + 1} of the line)"
+                    ) from error
                 text = raw.decode("utf-8", errors="replace")
                 num_bad += 1
             yield num_lines, text.split("\t")
@@ -318,8 +364,14 @@ def _example(task, layout, split, path, line, columns, normalize) -> Example:
     label: str | float = 0.0 if task.is_regression else task.labels[0]
     if layout.label is not None:
         label = _label(task, columns[layout.label], f"{path}:{line}", normalize)
+    if layout.guid is not None:
+        guid = columns[layout.guid]
+    elif split == "test":
+        guid = str(line - 1 - layout.has_header)
+    else:
+        guid = f"{split}-{line - 1}"
     return Example(
-        guid=f"{split}-{line - 1}" if layout.guid is None else columns[layout.guid],
+        guid=guid,
         text_a=columns[layout.text_a],
         text_b=None if layout.text_b is None else columns[layout.text_b],
         label=label,
@@ -332,7 +384,7 @@ def _label(task: GlueTask, text: str, place: str, normalize) -> str | float:
         if value is None:
             raise DataError(f"{place}: label {text!r} is not a number")
         return value
-    label = normalize(text)
+    label = text if text in task.labels else normalize(text)
     if label not in task.labels:
         raise DataError(f"{place}: label {text!r} is not one of {', '.join(task.labels)}")
     return label

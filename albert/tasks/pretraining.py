@@ -70,10 +70,10 @@ class PretrainingTask:
 
         return {
             "masked_lm_accuracy": mean(
-                hits(outputs["masked_lm_logits"], batch["masked_lm_ids"]), weights
+                hits(outputs["prediction_logits"], batch["masked_lm_ids"]), weights
             ),
             "masked_lm_loss": mean(masked_lm, weights),
-            "sentence_order_accuracy": mean(hits(outputs["sentence_order_logits"], labels), real),
+            "sentence_order_accuracy": mean(hits(outputs["sop_logits"], labels), real),
             "sentence_order_loss": mean(sentence_order, real),
         }
 
@@ -87,6 +87,6 @@ class PretrainingTask:
 def _losses(batch, outputs):
     """Returns the losses per masked position [B, P] and per sequence [B]."""
     return (
-        cross_entropy(outputs["masked_lm_logits"], batch["masked_lm_ids"]),
-        cross_entropy(outputs["sentence_order_logits"], batch["next_sentence_labels"][:, 0]),
+        cross_entropy(outputs["prediction_logits"], batch["masked_lm_ids"]),
+        cross_entropy(outputs["sop_logits"], batch["next_sentence_labels"][:, 0]),
     )

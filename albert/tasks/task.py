@@ -55,3 +55,6 @@ class Task(Protocol):
 
     def score(self, predictions: Mapping[str, "np.ndarray"]) -> dict[str, Any]:
         """Returns the official numbers for the real rows of a whole data set; may be empty."""
+
+    # And, where the records of an evaluation differ from those of training:
+    # for_evaluation() -> Task, whose losses and statistics may be empty.

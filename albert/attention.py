@@ -1,0 +1,84 @@
+"""Scaled dot-product attention, computed plainly or in blocks that need little memory.
+
+Legend: B batch, N heads, Q queries, L keys, D width of a head.
+"""
+
+import keras
+from keras import ops
+
+# Queries of a block. The scores of a block, N x 128 x L, mostly fit a processor's cache.
+QUERY_BLOCK = 128
+
+
+def eager(query, key, value, mask_adder, dropout, rate: float):
+    """Returns softmax(query key^T + mask_adder) value, [B, N, Q, D].
+
+    Args:
+      query: [B, N, Q, D], scaled by 1 / sqrt(D).
+      key, value: [B, N, L, D].
+      mask_adder: [B, 1, 1 or Q, L].
+      dropout: a `layers.Dropout`; falls at `rate` on the probabilities, drawn for
+        each block of queries by itself, so that `fused` draws the same.
+    """
+    probs = _probabilities(query, key, mask_adder)
+    if rate and dropout.is_live:
+        starts = _block_starts(query)
+        parts = [
+            part(probs[:, :, start : start + QUERY_BLOCK] if len(starts) > 1 else probs, rate)
+            for start, part in zip(starts, dropout.of_parts(len(starts)), strict=True)
+        ]
+        probs = parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=2)
+    return ops.matmul(probs, value)
+
+
+def fused(query, key, value, mask_adder, dropout, rate: float):
+    """Returns what `eager` returns, without ever holding the scores of all queries.
+
+    On JAX without dropout, the device's own kernel. Elsewhere block after block
+    of queries; the backward pass computes each block's probabilities again.
+    """
+    if keras.backend.backend() == "jax" and not (rate and dropout.is_live):
+        return _device_kernel(query, key, value, mask_adder)
+    starts = _block_starts(query)
+    parts = []
+    for start, part in zip(starts, dropout.of_parts(len(starts)), strict=True):
+
+        def block(query, key, value, adder, part=part):
+            # The part is made anew each time: a second computation draws the same.
+            return ops.matmul(part.again()(_probabilities(query, key, adder), rate), value)
+
+        stop = start + QUERY_BLOCK
+        adder = mask_adder if ops.shape(mask_adder)[2] == 1 else mask_adder[:, :, start:stop]
+        if len(starts) == 1:
+            return keras.remat(block)(query, key, value, adder)
+        parts.append(keras.remat(block)(query[:, :, start:stop], key, value, adder))
+    return ops.concatenate(parts, axis=2)
+
+
+ATTENTION = {"eager": eager, "fused": fused}
+
+
+def _block_starts(query) -> list[int]:
+    """Returns each block's first query; of a length unknown until run time, one block."""
+    count = ops.shape(query)[2]
+    return list(range(0, count, QUERY_BLOCK)) if isinstance(count, int) else [0]
+
+
+def _probabilities(query, key, mask_adder):
+    scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) + mask_adder  # [B, N, Q, L]
+    # Half precision is too coarse to sum hundreds of probabilities in.
+    return ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), query.dtype)
+
+
+def _device_kernel(query, key, value, mask_adder):
+    def places_first(x):
+        return ops.transpose(x, (0, 2, 1, 3))  # [B, L, N, D]
+
+    mask = ops.broadcast_to(
+        mask_adder > -1.0,
+        (ops.shape(query)[0], 1, ops.shape(query)[2], ops.shape(key)[2]),
+    )
+    context = ops.dot_product_attention(
+        places_first(query), places_first(key), places_first(value), mask=mask, scale=1.0
+    )
+    return places_first(context)

@@ -1,0 +1,90 @@
+"""Scores predictions of SQuAD as the official scripts do, and prints one JSON object.
+
+  python -m albert.evaluate_squad --dataset_file=dev-v1.1.json --predictions_file=predictions.json
+  python -m albert.evaluate_squad --version_2_with_negative --dataset_file=dev-v2.0.json \\
+      --predictions_file=predictions.json --null_odds_file=null_odds.json
+
+Predictions are {question id: answer}, "" for none. Of 2.0 there are exact, f1
+and total of all questions, of those with and without answer; with odds also
+the best thresholds.
+"""
+
+import json
+import logging
+from typing import Any
+
+from albert import files, flags
+from albert.errors import DataError, FlagError
+from albert.metrics import squad as metrics
+from albert.squad_features import read_dataset
+
+log = logging.getLogger("albert")
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    flags.define("string", values, "dataset_file", None, "SQuAD JSON with answers. Required.")
+    flags.define("string", values, "predictions_file", None, "JSON of answers by id. Required.")
+    flags.define("string", values, "null_odds_file", None,
+                 "JSON of the odds, or probabilities, of having no answer, by id (2.0).")
+    flags.define("bool", values, "version_2_with_negative", False,
+                 "Score as SQuAD 2.0, where questions may have no answer.")
+    flags.define("float", values, "na_prob_thresh", 1.0,
+                 "With --null_odds_file: odds above it leave a question unanswered.")
+    flags.define("string", values, "output_file", None, "Write the object there too.")
+
+
+def main(values: flags.FlagValues) -> None:
+    flags.require(values, "dataset_file", "predictions_file")
+    if values.null_odds_file and not values.version_2_with_negative:
+        raise FlagError("--null_odds_file needs --version_2_with_negative")
+    dataset = read_dataset(files.require_file(values.dataset_file, "dataset_file"))
+    if not values.version_2_with_negative:
+        _check_all_have_answers(values.dataset_file, dataset)
+    answers = _by_id(values.predictions_file, "predictions_file", str, "a string")
+    odds = None
+    if values.null_odds_file:
+        odds = _by_id(values.null_odds_file, "null_odds_file", (int, float), "a number")
+        answerable = metrics.has_answer(dataset)
+        without = [qid for qid in answers if qid in answerable and qid not in odds]
+        if without:
+            raise DataError(
+                f"{values.null_odds_file}: no odds of {len(without):,} predicted questions, as "
+                f"{without[0]!r}"
+            )
+    missing = metrics.unanswered(dataset, answers)
+    if missing:
+        log.warning("%s: no prediction for %s questions, scored 0: %s%s", values.predictions_file,
+                    f"{len(missing):,}", ", ".join(missing[:5]),
+                    " ..." if len(missing) > 5 else "")
+    if values.version_2_with_negative:
+        results = metrics.evaluate_v2(dataset, answers, odds, values.na_prob_thresh)
+    else:
+        results = metrics.evaluate_v1(dataset, answers)
+    if values.output_file:
+        files.write_json(values.output_file, results)
+    print(json.dumps(results, indent=2))
+
+
+def _check_all_have_answers(path: str, dataset) -> None:
+    without = [qid for qid, has_one in metrics.has_answer(dataset).items() if not has_one]
+    if without:
+        raise DataError(
+            f"{path}: {len(without):,} questions have no answer, as {without[0]!r}; "
+            "add --version_2_with_negative"
+        )
+
+
+def _by_id(path: str, flag: str, kind, name: str) -> dict[str, Any]:
+    value = files.read_json(files.require_file(path, flag))
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: expected an object, got {type(value).__name__}")
+    for qid, found in value.items():
+        if not isinstance(found, kind) or isinstance(found, bool) or found != found:  # NaN
+            raise DataError(f"{path}: {qid!r} must be {name}, got {found!r:.60}")
+    return value
+
+
+cli = flags.command(__doc__, define_flags, main)
+
+if __name__ == "__main__":
+    cli()

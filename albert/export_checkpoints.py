@@ -1,0 +1,103 @@
+"""Writes a clean TF1-style checkpoint: the model's variables, and nothing of the optimizer.
+
+  python -m albert.export_checkpoints --albert_directory=out --export_path=clean/model.ckpt-best
+
+Names and shapes are those of the original toolkit, one to one, with
+`global_step` 0. Values are copied bit for bit. Heads of a fine-tuned model
+are kept; what belongs neither to the encoder nor to a head is left out.
+"""
+
+import logging
+import os
+import re
+
+from albert import files, flags
+from albert.config import AlbertConfig
+from albert.errors import CheckpointError, FlagError
+
+log = logging.getLogger("albert")
+
+# Every head of the original, and the encoder.
+_OF_A_MODEL = re.compile(
+    r"^(bert|cls|start_logits|end_logits|answer_class)/|^output_(weights|bias)$"
+)
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """The original's flags, and where the configuration is if it lies elsewhere."""
+    flags.define("string", values, "albert_directory", None,
+                 "Directory with albert_config.json and the checkpoint. Required.")
+    flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
+    flags.define("bool", values, "do_lower_case", True, "Accepted, and of no effect.")
+    flags.define("string", values, "export_path", None,
+                 "Prefix of the checkpoint to write. Required.")
+    flags.define("string", values, "albert_config_file", None,
+                 "Architecture, if not albert_directory/albert_config.json.")
+
+
+def main(values: flags.FlagValues) -> None:
+    flags.require(values, "albert_directory", "export_path")
+    source = values.albert_directory
+    if not os.path.isdir(source):
+        raise FlagError(f"--albert_directory: no such directory: {source}")
+    if os.path.exists(values.export_path + ".index"):
+        raise FlagError(f"--export_path: {values.export_path}.index exists; name another")
+    config_file = values.albert_config_file or os.path.join(source, "albert_config.json")
+    config = AlbertConfig.from_json_file(files.require_file(config_file, "albert_config_file"))
+    flags.import_tensorflow()
+    import numpy as np
+
+    from albert import checkpoints
+
+    weights = checkpoints.open_weights(
+        os.path.join(source, values.checkpoint_name), "checkpoint_name"
+    )
+    tensors = model_tensors(config, weights)
+    files.make_dirs(os.path.dirname(os.path.abspath(values.export_path)))
+    checkpoints.write_bundle(values.export_path, tensors | {"global_step": np.int64(0)})
+    _write_card(os.path.dirname(os.path.abspath(values.export_path)), config, weights, tensors)
+    left_out = sorted(set(weights.shapes) - set(tensors))
+    log.info(
+        "%s: %d variables; left out: %s", values.export_path, len(tensors),
+        checkpoints.some(left_out) or "nothing",
+    )
+
+
+def _write_card(directory: str, config: AlbertConfig, weights, tensors) -> None:
+    from albert import checkpoints, model_card
+
+    if os.path.exists(os.path.join(directory, model_card.NAME)):
+        return  # of a model exported before, or of what else is there
+    sidecar = checkpoints.read_sidecar(weights.origin)
+    model_card.write(
+        directory, config=config, title="ALBERT checkpoint", sidecar=sidecar,
+        summary="Variables under the names of the original toolkit, without an optimizer's.",
+        parameters=sum(value.size for value in tensors.values()),
+        results=model_card.results_beside(weights.origin, sidecar.get("step")),
+    )
+
+
+def model_tensors(config: AlbertConfig, weights) -> dict:
+    """Returns the variables of encoder and heads, the encoder complete and of the config's shapes.
+
+    Raises:
+      CheckpointError: lists what is absent or of another shape.
+    """
+    from albert import checkpoints, modeling
+
+    encoder = modeling.parameter_shapes(modeling.AlbertModel(config))
+    checkpoints.warm_start(encoder, weights)
+    names = [n for n in weights.shapes if _OF_A_MODEL.match(n) and not checkpoints.is_slot(n)]
+    strangers = [n for n in names if n.startswith("bert/") and n not in encoder]
+    if strangers:
+        raise CheckpointError(
+            f"{weights.origin} has encoder variables that the config does not: "
+            f"{checkpoints.some(strangers)}"
+        )
+    return {name: weights.read(name) for name in sorted(names)}
+
+
+cli = flags.command(__doc__, define_flags, main)
+
+if __name__ == "__main__":
+    cli()

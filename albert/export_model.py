@@ -1,0 +1,140 @@
+"""Writes a pretrained or fine-tuned model for other runtimes: LiteRT or ONNX.
+
+  python -m albert.export_model --model_dir=out --export_path=encoder.tflite \\
+      --max_seq_length=128 --quantize
+  python -m albert.export_model --model_dir=classifier --head=sequence_classification \\
+      --export_path=classifier.onnx
+
+`--model_dir` is an output directory of ours, a released archive, a directory of
+Hugging Face's layout or a TF-Hub module. Inputs are `input_ids`, `input_mask` and
+`segment_ids`, int32: [1, max_seq_length] in LiteRT, [B, L] of any size in ONNX.
+What was written is run and compared with the model before it is published.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from albert import files, flags
+from albert.errors import CheckpointError, FlagError
+
+log = logging.getLogger("albert")
+
+# What each head is called in `modeling`, and which of its outputs are written.
+HEADS = {
+    "encoder": ("AlbertModel", ("pooled_output", "sequence_output")),
+    "masked_lm": ("AlbertForMaskedLM", ("prediction_logits",)),
+    "sequence_classification": ("AlbertForSequenceClassification", ("logits",)),
+    "token_classification": ("AlbertForTokenClassification", ("logits",)),
+    "question_answering": ("AlbertForQuestionAnswering", ("start_logits", "end_logits")),
+}
+# Of the largest value: other runtimes add in another order.
+_TOLERANCE = 1e-4
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """All are ours: the original exports to TensorFlow only."""
+    flags.define("string", values, "model_dir", None,
+                 "Directory of the model, or a checkpoint's prefix. Required.")
+    flags.define("string", values, "export_path", None,
+                 "File to write; it ends in .tflite or .onnx, which says the format. Required.")
+    flags.define("enum", values, "head", "encoder", "What the model computes.",
+                 enum_values=list(HEADS))
+    flags.define("integer", values, "max_seq_length", None,
+                 "Length of LiteRT's input; 128, or the position table's length if shorter.")
+    flags.define("bool", values, "quantize", False,
+                 "Keep LiteRT's large matrices as int8 (dynamic range): a quarter of the size.")
+
+
+def main(values: flags.FlagValues) -> None:
+    flags.require(values, "model_dir", "export_path")
+    suffix = os.path.splitext(values.export_path)[1]
+    if suffix not in (".tflite", ".onnx"):
+        raise FlagError(f"--export_path={values.export_path} must end in .tflite or .onnx")
+    if os.path.exists(values.export_path):
+        raise FlagError(f"--export_path: {values.export_path} exists; remove it or name another")
+    if suffix == ".onnx" and (values.quantize or values.max_seq_length is not None):
+        raise FlagError("--quantize and --max_seq_length are for .tflite only")
+    if not (os.path.isdir(values.model_dir) or os.path.isfile(values.model_dir + ".index")):
+        raise FlagError(f"--model_dir: neither a directory nor a checkpoint: {values.model_dir}")
+    flags.import_tensorflow()
+    from albert import model_conversion, modeling, pretrained
+
+    if suffix == ".onnx":
+        model_conversion.import_onnx()
+    kind, outputs = HEADS[values.head]
+    model = pretrained.load(getattr(modeling, kind), values.model_dir, complete=True)
+    length = _length(values, model.config.max_position_embeddings)
+    if suffix == ".onnx":
+        content = model_conversion.to_onnx(model, outputs)
+        run = model_conversion.run_onnx(content)
+    else:
+        content = model_conversion.to_tflite(model, outputs, length, values.quantize)
+        run = model_conversion.run_tflite(content)
+    found = model_conversion.largest_difference(model, outputs, run, length)
+    for name, (difference, largest) in found.items():
+        log.info("%s: largest difference from the model %.2g, of values up to %.2g",
+                 name, difference, largest)
+        if not values.quantize and not difference <= _TOLERANCE * max(largest, 1.0):
+            raise CheckpointError(
+                f"{suffix} gives another {name} than the model (by {difference:.2g}); "
+                "nothing was written: please report this"
+            )
+    with files.atomic_write(values.export_path, "wb") as stream:
+        stream.write(content)
+    log.info("%s: %s bytes", values.export_path, f"{len(content):,}")
+    _write_card(values, kind, found)
+
+
+_USAGES = {
+    ".tflite": """
+import tensorflow as tf
+
+model = tf.lite.Interpreter("{name}").get_signature_runner()
+outputs = model(input_ids=ids, input_mask=mask, segment_ids=segments)  # int32 [1, {length}]
+""",
+    ".onnx": """
+import onnxruntime
+
+model = onnxruntime.InferenceSession("{name}")
+outputs = model.run(None, {{"input_ids": ids, "input_mask": mask, "segment_ids": segments}})
+""",
+}
+
+
+def _write_card(values: flags.FlagValues, kind: str, found: Mapping[str, Any]) -> None:
+    """Writes NAME.README.md beside the file."""
+    from albert import model_card, pretrained
+
+    source = pretrained.open_path(values.model_dir)
+    stem, suffix = os.path.splitext(values.export_path)
+    length = _length(values, source.config.max_position_embeddings)
+    outputs = ", ".join(f"`{name}` (differs by up to {difference:.1g})"
+                        for name, (difference, _) in found.items())
+    exact = "large matrices as int8, the rest as float32" if values.quantize else "float32"
+    name = os.path.basename(values.export_path)
+    model_card.of_checkpoint(
+        stem + "." + model_card.NAME, source.weights().origin, source.config, name=name,
+        title=f"{name}: {kind}",
+        summary=f"{suffix[1:]} of an ALBERT, {exact}. Its outputs, compared with the model's on "
+                f"four rows: {outputs}.",
+        usage=_USAGES[suffix].format(name=name, length=length),
+    )
+
+
+def _length(values: flags.FlagValues, most: int) -> int:
+    if values.max_seq_length is None:
+        return min(128, most)
+    if not 1 <= values.max_seq_length <= most:
+        raise FlagError(
+            f"--max_seq_length={values.max_seq_length} is not within 1 ... {most}, "
+            "the config's max_position_embeddings"
+        )
+    return values.max_seq_length
+
+
+cli = flags.command(__doc__, define_flags, main)
+
+if __name__ == "__main__":
+    cli()

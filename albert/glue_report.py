@@ -1,0 +1,88 @@
+"""The table of a run of several GLUE tasks, in the benchmark's layout. No TensorFlow.
+
+  python -m albert.glue_report --directory=glue_output
+
+Reads <directory>/<task>/eval_results.json; writes glue_results.md and .json. A task
+with two metrics counts with their mean, MNLI with that of its two dev sets; the
+average is of the tasks that are there (the benchmark's leaves out no task).
+"""
+
+import os
+import statistics
+from collections.abc import Mapping
+
+from albert import errors, files, flags
+
+# Column of the table: the task's folder and its metrics' keys, shown times 100.
+COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
+    "CoLA": (("cola", "matthew_corr"),),
+    "SST-2": (("sst-2", "eval_accuracy"),),
+    "MRPC": (("mrpc", "f1"), ("mrpc", "eval_accuracy")),
+    "STS-B": (("sts-b", "pearson"), ("sts-b", "spearman")),
+    "QQP": (("qqp", "f1"), ("qqp", "eval_accuracy")),
+    "MNLI-m/mm": (("mnli", "eval_accuracy"), ("mismnli", "eval_accuracy")),
+    "QNLI": (("qnli", "eval_accuracy"),),
+    "RTE": (("rte", "eval_accuracy"),),
+    "WNLI": (("wnli", "eval_accuracy"),),
+}
+METRICS = ("Matthews", "acc", "F1/acc", "Pearson/Spearman", "F1/acc", "acc", "acc", "acc", "acc")
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    flags.define("string", values, "directory", None, "What run_glue.sh wrote. Required.")
+
+
+def main(values: flags.FlagValues) -> None:
+    flags.require(values, "directory")
+    scores = read_scores(values.directory)
+    text = table(scores)
+    with files.atomic_write(os.path.join(values.directory, "glue_results.md")) as stream:
+        stream.write(text)
+    files.write_json(os.path.join(values.directory, "glue_results.json"), {
+        **{name: list(numbers) for name, numbers in scores.items()}, "average": average(scores),
+    })
+    print(text, end="")
+
+
+def read_scores(directory: str) -> dict[str, list[float]]:
+    """Returns {column: its metrics, in percent}, of the tasks that were evaluated.
+
+    Raises:
+      DataError: none was, or a results file lacks its metric.
+    """
+    scores: dict[str, list[float]] = {}
+    for name, parts in COLUMNS.items():
+        for folder, key in parts:
+            path = os.path.join(directory, folder, "eval_results.json")
+            if not os.path.isfile(path):
+                continue
+            results = files.read_json(path)
+            if not isinstance(results, Mapping) or not isinstance(results.get(key), int | float):
+                raise errors.DataError(f"{path}: no {key} in it; was it made for another task?")
+            scores.setdefault(name, []).append(100 * results[key])
+    if not scores:
+        raise errors.DataError(f"--directory: no <task>/eval_results.json in {directory}")
+    return scores
+
+
+def average(scores: Mapping[str, list[float]]) -> float:
+    """Returns the mean over the tasks, each with the mean of its metrics."""
+    return statistics.fmean(statistics.fmean(numbers) for numbers in scores.values())
+
+
+def table(scores: Mapping[str, list[float]]) -> str:
+    """Returns a Markdown table of all columns, those without a result empty."""
+    cells = ["/".join(f"{x:.1f}" for x in scores.get(name, ())) or "-" for name in COLUMNS]
+    rows = [
+        ["", *COLUMNS, "average"],
+        ["---"] * (len(COLUMNS) + 2),
+        ["metric", *METRICS, f"of {len(scores)}"],
+        ["dev", *cells, f"{average(scores):.1f}"],
+    ]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+cli = flags.command(__doc__, define_flags, main)
+
+if __name__ == "__main__":
+    cli()

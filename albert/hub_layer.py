@@ -1,0 +1,137 @@
+"""`HubLayer`: a TF-Hub module as a Keras 3 layer that trains.
+
+`hub.KerasLayer` is of Keras 2, and Keras 3's own `TFSMLayer` copies a module's
+variables, so that what it trains is not what the module computes with.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from albert.errors import CheckpointError
+
+
+class _ModuleVariable(keras.Variable):
+    """A Keras variable whose storage is a variable of the module, not a copy of it."""
+
+    def _convert_to_tensor(self, value, dtype=None):
+        return value if isinstance(value, tf.Variable) else super()._convert_to_tensor(value, dtype)
+
+    def _initialize(self, value):
+        self._value = value
+
+
+@keras.saving.register_keras_serializable("albert")
+class HubLayer(keras.layers.Layer):
+    """A reusable SavedModel whose variables are the layer's weights.
+
+        encoder = HubLayer("module", output_key="pooled_output")
+        inputs = {name: keras.Input([None], dtype="int32", name=name)
+                  for name in ("input_word_ids", "input_mask", "input_type_ids")}
+        model = keras.Model(inputs, keras.layers.Dense(2)(encoder(inputs)))
+
+    The weights are there from construction on, so `save_weights` and
+    `load_weights` of a model around the layer hold them. A `.keras` file holds
+    the handle, not the graph: the module must still be there when it is loaded.
+
+    Args:
+      handle: directory of the module, or an address that TF-Hub can fetch.
+      trainable: whether the weights train. If not, dropout is off too, as with
+        `hub.KerasLayer`.
+      output_key: which entry of a dict of outputs to return; None for all.
+      part: name of a callable part of the module, `"mlm"` for example.
+
+    Raises:
+      CheckpointError: no reusable SavedModel there, or none with such a part.
+    """
+
+    def __init__(
+        self,
+        handle: str,
+        trainable: bool = True,
+        output_key: str | None = None,
+        part: str | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+    ):
+        super().__init__(name=name, dtype=dtype)
+        self.handle, self.output_key, self.part = handle, output_key, part
+        target = _callable_part(_load(handle), part, handle)
+        self._module = _Untracked(target)
+        trains = {id(variable) for variable in getattr(target, "trainable_variables", [])}
+        # Keras tracks the variables of a layer's lists.
+        self.module_weights = [
+            _ModuleVariable(
+                variable, dtype=variable.dtype.name, trainable=id(variable) in trains,
+                name=variable.name.split(":")[0].replace("/", "_"),
+            )
+            for variable in getattr(target, "variables", [])
+        ]
+        # What tf.train.Checkpoint finds; it looks into no list of Keras.
+        self.checkpointed = tf.Module()
+        self.checkpointed.variables_of_module = [v.value for v in self.module_weights]
+        self.trainable = trainable  # after the variables are there, which it tells
+        self.built = True
+
+    def call(self, inputs, training=False):
+        if isinstance(inputs, Mapping):
+            inputs = {name: _as_int32(value) for name, value in inputs.items()}
+        else:
+            inputs = _as_int32(inputs)
+        # Modules are traced for a plain True and False.
+        training = bool(training) and self.trainable
+        outputs = self._module.target(inputs, training=training)
+        if self.output_key is None:
+            return outputs
+        if not isinstance(outputs, Mapping) or self.output_key not in outputs:
+            keys = ", ".join(outputs) if isinstance(outputs, Mapping) else "a single tensor"
+            raise ValueError(f"{self.handle} has no output {self.output_key!r}; it gives {keys}")
+        return outputs[self.output_key]
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {
+            "handle": self.handle,
+            "trainable": self.trainable,
+            "output_key": self.output_key,
+            "part": self.part,
+        }
+
+
+class _Untracked:
+    """Hides the module's graph from checkpoints, which need its variables only."""
+
+    def __init__(self, target):
+        self.target = target
+
+
+def _as_int32(tensor):
+    tensor = tf.convert_to_tensor(tensor)
+    return tf.cast(tensor, tf.int32) if tensor.dtype.is_integer else tensor
+
+
+def _load(handle: str):
+    import tensorflow_hub as hub
+
+    if "://" not in handle and not os.path.isfile(os.path.join(handle, "saved_model.pb")):
+        raise CheckpointError(f"{handle} is not a module: no saved_model.pb in it")
+    try:
+        return hub.load(handle)
+    except (OSError, RuntimeError, ValueError, KeyError, tf.errors.OpError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"cannot load the module {handle}: {reason}") from error
+
+
+def _callable_part(module, part: str | None, handle: str):
+    target = module if part is None else getattr(module, part, None)
+    if target is None:
+        raise CheckpointError(f"{handle} has no part {part!r}")
+    if not callable(target):
+        what = "it" if part is None else f"its part {part!r}"
+        raise CheckpointError(
+            f"{handle}: {what} cannot be called, so it is no reusable SavedModel; one in the "
+            "TF1 format fine-tunes with --albert_hub_module_handle of the run commands"
+        )
+    return target

@@ -1,0 +1,253 @@
+"""What the commands that use a model share: its directory, lines of text, batches of few lengths.
+
+No TensorFlow at import; a command has checked its input before it is loaded.
+
+Legend: L places of a row.
+"""
+
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from albert import flags, tokenization
+from albert.config import AlbertConfig
+from albert.errors import CheckpointError, DataError, FlagError, UserError
+
+log = logging.getLogger("albert")
+
+STDIN = "-"
+# Texts that are tokenised, sorted by length and computed together.
+CHUNK = 4096
+
+Row = Mapping[str, np.ndarray]  # each is [..., L], or of another length if it is not of places
+Outputs = Mapping[str, np.ndarray]
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """The model, and what it reads."""
+    flags.define("string", values, "model", None,
+                 "Directory with the model: an output directory, a released archive, Hugging "
+                 "Face's layout or a TF-Hub module; or a checkpoint's prefix. Required.")
+    flags.define("string", values, "spm_model_file", None,
+                 "SentencePiece model, if it is not in the directory.")
+    flags.define("string", values, "vocab_file", None,
+                 "WordPiece vocabulary, if it is not in the directory.")
+    flags.define("bool", values, "do_lower_case", None,
+                 "Whether the model is lower-cased; by default what the directory says, else yes.")
+    flags.define("string", values, "input_file", STDIN,
+                 "UTF-8 text, one input a line; - is the standard input.")
+    flags.define("integer", values, "max_seq_length", None,
+                 "Longest input in pieces; by default that of the training, else the model's.")
+    flags.define("integer", values, "batch_size", 32, "Inputs computed together.")
+
+
+def check_flags(values: flags.FlagValues) -> None:
+    """Raises a UserError for flags that are missing or out of range, and absent files."""
+    flags.require(values, "model")
+    flags.require_positive(values, "batch_size", "max_seq_length")
+    if not (os.path.isdir(values.model) or os.path.isfile(values.model + ".index")):
+        raise CheckpointError(f"--model: no such directory or checkpoint: {values.model}")
+    if values.max_seq_length is not None and values.max_seq_length < 4:
+        raise FlagError(f"--max_seq_length={values.max_seq_length} is too short; 4 is the least")
+
+
+# === The model ===
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A model's directory, its vocabulary, and what is known of its training."""
+
+    path: str
+    directory: str
+    config: AlbertConfig
+    tokenizer: tokenization.FullTokenizer
+    max_seq_length: int
+    shapes: Mapping[str, Sequence[int]]  # of its weights
+    trained: Mapping[str, Any]  # what is told beside the weights: task, flags, architecture
+
+    @property
+    def flags(self) -> Mapping[str, Any]:
+        """Those of the command that trained it."""
+        return self.trained.get("flags", {})
+
+
+def open_model(values: flags.FlagValues) -> Opened:
+    """Returns what --model and the vocabulary flags mean, which fit each other.
+
+    Raises:
+      UserError: no model, no vocabulary, or --max_seq_length beyond its positions.
+    """
+    flags.import_tensorflow()
+    from albert import checkpoints, pretrained
+
+    source = pretrained.open_path(values.model, "model")
+    weights = source.weights()
+    trained = checkpoints.read_sidecar(weights.origin)
+    if source.architecture:
+        trained = {"architecture": source.architecture, **trained}
+    told = trained.get("flags", {})
+    lower = source.do_lower_case if values.do_lower_case is None else values.do_lower_case
+    tokenizer = tokenization.FullTokenizer(*_vocabulary(values, source, told, lower))
+    tokenization.check_vocabulary(tokenizer, source.config)
+    most = source.config.max_position_embeddings
+    if (values.max_seq_length or 0) > most:
+        raise FlagError(
+            f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings {most} of "
+            f"{values.model}"
+        )
+    length = values.max_seq_length or min(told.get("max_seq_length") or most, most)
+    return Opened(
+        values.model, source.directory, source.config, tokenizer, length, weights.shapes, trained
+    )
+
+
+def _vocabulary(values, source, told, lower: bool) -> tuple[str | None, bool, str | None]:
+    """Returns the arguments of the tokenizer: given, in the directory, or where training had it."""
+    places = (
+        (values.spm_model_file, values.vocab_file),
+        (source.spm_model_file, source.vocab_file),
+        (told.get("spm_model_file"), told.get("vocab_file")),
+    )
+    for number, (spm, vocab) in enumerate(places):
+        if (spm or vocab) and (number == 0 or os.path.isfile(spm or vocab)):
+            return vocab, lower, spm
+    raise DataError(
+        f"{source.directory} has no vocabulary: give --spm_model_file or --vocab_file"
+    )
+
+
+# === Lines ===
+
+
+def read_texts(path: str) -> list[str]:
+    """Returns the lines of a UTF-8 file, or of the standard input.
+
+    Only a line feed ends a line. An empty line is a text too, so that outputs
+    are as many as lines.
+
+    Raises:
+      DataError: no such file, no lines, or not UTF-8 (file:line).
+    """
+    if path == STDIN:
+        return _decode(sys.stdin.buffer.read(), "standard input")
+    if not os.path.isfile(path):
+        raise DataError(f"--input_file: no such file: {path}")
+    with open(path, "rb") as stream:
+        return _decode(stream.read(), path)
+
+
+def _decode(raw: bytes, name: str) -> list[str]:
+    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{name}:{line}: not UTF-8 text (byte {error.start + 1:,})") from error
+    if not text:
+        raise DataError(f"{name}: nothing in it")
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def source_name(path: str) -> str:
+    """Returns how messages call the input."""
+    return "standard input" if path == STDIN else path
+
+
+# === Rows and batches ===
+
+
+def row(first: Sequence[int], second: Sequence[int] | None, opened: Opened) -> dict[str, Any]:
+    """Returns one unpadded row of a model, cut if need be, and whether it was (`is_cut`)."""
+    from albert import features
+
+    special = 2 if second is None else 3
+    needed = len(first) + len(second or ()) + special
+    length = min(needed, opened.max_seq_length)
+    packed = features.pack(
+        first, second, length, opened.tokenizer.cls_id, opened.tokenizer.sep_id
+    )
+    return {**packed.as_dict(), "is_cut": needed > length}
+
+
+class Computer:
+    """Applies a compiled function to rows, in batches of rows of nearly the same length."""
+
+    def __init__(
+        self,
+        function: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        batch_size: int,
+        max_seq_length: int,
+    ):
+        """Takes `function`, from a batch of tensors [B, ..., L] to tensors [B, ...]."""
+        import tensorflow as tf
+
+        from albert import input_pipeline
+
+        self._function = tf.function(function, reduce_retracing=True)
+        self._batch_size = batch_size
+        self._lengths = input_pipeline.row_lengths(max_seq_length)
+
+    def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[int, Outputs]]:
+        """Yields (index of a row, its outputs), the longest rows first.
+
+        Arrays of another length than the row's `input_ids` are passed as they are.
+        """
+        sizes = [one["input_ids"].shape[-1] for one in rows]
+        order = sorted(range(len(rows)), key=lambda index: -sizes[index])
+        for start in range(0, len(order), self._batch_size):
+            chosen = order[start : start + self._batch_size]
+            length = next(n for n in self._lengths if n >= sizes[chosen[0]])
+            batch = {
+                name: np.stack([_padded(rows[i][name], sizes[i], length) for i in chosen])
+                for name in rows[chosen[0]]
+            }
+            outputs = {k: v.numpy() for k, v in self._function(batch).items()}
+            for place, index in enumerate(chosen):
+                yield index, {name: value[place] for name, value in outputs.items()}
+
+
+def _padded(values: np.ndarray, size: int, length: int) -> np.ndarray:
+    values = np.asarray(values, np.int32)
+    if values.shape[-1] != size:
+        return values
+    room = [(0, 0)] * (values.ndim - 1) + [(0, length - size)]
+    return np.pad(values, room)
+
+
+def model_inputs(one: Mapping[str, Any]) -> Row:
+    """Returns what of a row a model reads."""
+    return {name: one[name] for name in ("input_ids", "input_mask", "segment_ids")}
+
+
+def report_cut(count: int, opened: Opened, what: str = "inputs") -> None:
+    """Warns of inputs that were longer than a row."""
+    if count:
+        log.warning(
+            "%s %s are longer than --max_seq_length=%d and were cut",
+            f"{count:,}", what, opened.max_seq_length,
+        )
+
+
+def numbers(values: np.ndarray) -> list[float]:
+    """Returns the shortest decimals that are the same float32 again."""
+    return [float(str(x)) for x in np.asarray(values, np.float32)]
+
+
+def print_line(line: str) -> None:
+    """Writes a line to the standard output at once.
+
+    Raises:
+      UserError: nobody reads it any more, as after `| head`.
+    """
+    try:
+        print(line, flush=True)
+    except BrokenPipeError as error:
+        # What is still buffered must not fail once more at the end of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise UserError("the standard output was closed before the end") from error

@@ -1,0 +1,514 @@
+"""ALBERT's Keras 3 layers: factorized embedding, shared encoder, heads (section 3.1).
+
+Legend: B batch, L sequence, H hidden, E embedding, N heads, D = H / N, I
+intermediate, V vocabulary, P predictions, C labels; R rows of M places (see
+`row_layout`): B rows of L places unless rows are packed.
+
+A layer's weights carry the names of a released checkpoint. The scopes
+`attention_1`, `ffn_1` and the place of the LayerNorms are the released ones,
+odd as they look. Only Keras is imported here, so the same layers run on any of
+its backends; precision, compilation and distribution come from outside.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from albert.attention import ATTENTION
+from albert.config import AlbertConfig
+from albert.row_layout import RowLayout, mask_adder
+
+# tf.contrib's layer_norm, which the released models were trained with.
+LAYER_NORM_EPSILON = 1e-12
+
+
+def gelu(x):
+    """Returns the tanh form of the Gaussian error linear unit, the released models' form."""
+    return ops.gelu(x, approximate=True)
+
+
+def gelu_erf(x):
+    """Returns the exact Gaussian error linear unit: PyTorch's "gelu", no released model's."""
+    return ops.gelu(x, approximate=False)
+
+
+def get_activation(name):
+    """Returns the function of an activation's name; None, "" and "linear" are the identity.
+
+    "gelu" is the tanh form, as in the original; "gelu_erf" is for models that
+    were trained elsewhere with the exact one.
+    """
+    if not isinstance(name, str) and name is not None:
+        return name
+    table = {
+        "gelu": gelu, "gelu_erf": gelu_erf, "relu": ops.relu, "tanh": ops.tanh,
+        "linear": None, "": None,
+    }
+    key = (name or "").lower()
+    if key not in table:
+        raise ValueError(f"Unsupported activation: {name}")
+    return table[key]
+
+
+def truncated_normal(stddev: float) -> keras.initializers.Initializer:
+    return keras.initializers.TruncatedNormal(stddev=stddev)
+
+
+def layer_norm(name: str) -> keras.layers.LayerNormalization:
+    return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, name=name)
+
+
+def dense_layer(units: int, config: AlbertConfig, name: str, activation=None) -> keras.layers.Dense:
+    return keras.layers.Dense(
+        units,
+        activation=activation,
+        kernel_initializer=truncated_normal(config.initializer_range),
+        name=name,
+    )
+
+
+class StepSeeds(keras.random.SeedGenerator):
+    """A generator without state: the n-th seed is a function of the given one and n.
+
+    Keras draws seeds only from a SeedGenerator; the ordinary one keeps its
+    state in a variable, which a checkpoint would have to carry and which may
+    not change inside a compiled loop.
+    """
+
+    def __init__(self, seed, first: int = 0, part: int = 0):  # the parent's creates the variable
+        self._seed = seed
+        self.count = first
+        self._part = part << 24  # more than there are steps, which the second integer counts
+
+    def next(self, ordered=True):
+        self.count += 1
+        offset = [self.count * 1000003, self._part]
+        return self._seed + ops.convert_to_tensor(offset, self._seed.dtype)
+
+
+class Dropout:
+    """The dropout of one forward pass; without a seed (two integers) it is the identity."""
+
+    def __init__(self, seed=None, first: int = 0, part: int = 0):
+        self._seed = seed
+        self._start = first, part
+        self._seeds = None if seed is None else StepSeeds(seed, first, part)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is more than the identity."""
+        return self._seeds is not None
+
+    def again(self) -> "Dropout":
+        """Returns the dropout that draws the same once more."""
+        return Dropout(self._seed, *self._start)
+
+    def __call__(self, x, rate: float):
+        if self._seeds is None or not rate:
+            return x
+        return keras.random.dropout(x, rate, seed=self._seeds)
+
+    def of_parts(self, count: int) -> list["Dropout"]:
+        """Returns the dropout of each part of the next value; together they count as one draw."""
+        if self._seeds is None:
+            return [self] * count
+        first = self._seeds.count
+        self._seeds.count += 1
+        return [Dropout(self._seed, first, part) for part in range(count)]
+
+    def of_block(self, index: int) -> "Dropout":
+        """Returns the dropout of one block, whose draws do not depend on earlier ones."""
+        return Dropout(self._seed, _DRAWS_PER_BLOCK * (index + 1))
+
+
+# More than a block makes, or embeddings and head together.
+_DRAWS_PER_BLOCK = 8
+NO_DROPOUT = Dropout()
+
+
+class FactorizedEmbedding(keras.layers.Layer):
+    """Word, segment and position embeddings of width E, summed and normalised (section 3.1).
+
+    The second factor, E to H, is the encoder's `embedding_hidden_mapping_in`.
+    """
+
+    def __init__(self, config: AlbertConfig, name: str = "embeddings"):
+        super().__init__(name=name)
+        self.config = config
+        self.layer_norm = layer_norm("LayerNorm")
+
+    def build(self, input_shape=None):
+        config = self.config
+
+        def table(name, rows):
+            # Rows are cast after the look-up: casting the table costs V x E each step.
+            return self.add_weight(
+                shape=(rows, config.embedding_size),
+                initializer=truncated_normal(config.initializer_range),
+                autocast=False,
+                name=name,
+            )
+
+        self.word_embeddings = table("word_embeddings", config.vocab_size)
+        self.token_type_embeddings = table("token_type_embeddings", config.type_vocab_size)
+        self.position_embeddings = table("position_embeddings", config.max_position_embeddings)
+        self.layer_norm.build((None, None, config.embedding_size))
+
+    def call(self, input_ids, segment_ids, position_ids=None, dropout: Dropout = NO_DROPOUT):
+        words = ops.take(self.word_embeddings, input_ids, axis=0)  # [B, L, E]
+        x = words + ops.take(self.token_type_embeddings, segment_ids, axis=0)
+        x = x + self._positions(ops.shape(input_ids)[1], position_ids)
+        x = self.layer_norm(ops.cast(x, self.compute_dtype))
+        return words, dropout(x, self.config.hidden_dropout_prob)
+
+    def _positions(self, length: int, position_ids):
+        """Returns [L, E], or [R, M, E] for the given positions of packed rows."""
+        most = self.config.max_position_embeddings
+        if position_ids is not None:
+            return ops.take(self.position_embeddings, position_ids, axis=0)
+        if isinstance(length, int) and length > most:
+            raise ValueError(f"{length} ids are more than the position table has rows: {most}")
+        return self.position_embeddings[:length]
+
+
+class _Attention(keras.layers.Layer):
+    """Multi-head self-attention with its output projection (no residual)."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__(name="attention_1")
+        self.config = config
+        self.implementation = "eager"  # key of attention.ATTENTION
+        self.query = dense_layer(config.hidden_size, config, "query")
+        self.key = dense_layer(config.hidden_size, config, "key")
+        self.value = dense_layer(config.hidden_size, config, "value")
+        self.projection = dense_layer(config.hidden_size, config, "dense")
+
+    def build(self, input_shape=None):
+        shape = (None, None, self.config.hidden_size)
+        with keras.name_scope("self"):
+            self.query.build(shape)
+            self.key.build(shape)
+            self.value.build(shape)
+        with keras.name_scope("output"):
+            self.projection.build(shape)
+
+    def _heads(self, x):
+        heads = (-1, ops.shape(x)[1], self.config.num_attention_heads, self.config.head_size)
+        return ops.transpose(ops.reshape(x, heads), (0, 2, 1, 3))  # [B, N, L, D]
+
+    def call(self, hidden, mask_adder, dropout: Dropout = NO_DROPOUT):
+        return self._attend(hidden, self.key(hidden), self.value(hidden), mask_adder, dropout)
+
+    def of_first(self, hidden, first, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
+        """Returns what a call returns for each example's first place alone: [B, 1, H]."""
+        key, value = layout.every(self.key(hidden)), layout.every(self.value(hidden))
+        adder = mask_adder(layout.key_mask(), self.compute_dtype)
+        return self._attend(first, key, value, adder, dropout)
+
+    def _attend(self, asking, key, value, mask_adder, dropout: Dropout):
+        query = self._heads(self.query(asking) * (1.0 / math.sqrt(self.config.head_size)))
+        key, value = self._heads(key), self._heads(value)
+        attend = ATTENTION[self.implementation]
+        rate = self.config.attention_probs_dropout_prob
+        context = attend(query, key, value, mask_adder, dropout, rate)  # [B, N, L, D]
+        context = ops.transpose(context, (0, 2, 1, 3))
+        context = ops.reshape(context, (-1, ops.shape(asking)[1], self.config.hidden_size))
+        return dropout(self.projection(context), self.config.hidden_dropout_prob)
+
+
+class _FeedForward(keras.layers.Layer):
+    """H to I to H with the config's activation between (no residual)."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__(name="ffn_1")
+        self.config = config
+        self.inner = dense_layer(
+            config.intermediate_size, config, "dense", get_activation(config.hidden_act)
+        )
+        self.outer = dense_layer(config.hidden_size, config, "dense")
+
+    def build(self, input_shape=None):
+        with keras.name_scope("intermediate"):
+            self.inner.build((None, None, self.config.hidden_size))
+            with keras.name_scope("output"):
+                self.outer.build((None, None, self.config.intermediate_size))
+
+    def call(self, hidden, dropout: Dropout = NO_DROPOUT):
+        return dropout(self.outer(self.inner(hidden)), self.config.hidden_dropout_prob)
+
+
+class AlbertBlock(keras.layers.Layer):
+    """One post-LayerNorm transformer block: attention, then feed-forward.
+
+    Where only one half is shared (`parameter_sharing`), a block holds the half
+    that belongs to its group, and another block of the same layer the other one.
+    """
+
+    def __init__(
+        self,
+        config: AlbertConfig,
+        name: str,
+        has_attention: bool = True,
+        has_feed_forward: bool = True,
+    ):
+        super().__init__(name=name)
+        self.config = config
+        if has_attention:
+            self.attention = _Attention(config)
+            self.attention_norm = layer_norm("LayerNorm")
+        if has_feed_forward:
+            self.feed_forward = _FeedForward(config)
+            self.feed_forward_norm = layer_norm("LayerNorm_1")
+        self.has_attention, self.has_feed_forward = has_attention, has_feed_forward
+
+    def build(self, input_shape=None):
+        shape = (None, None, self.config.hidden_size)
+        if self.has_attention:
+            self.attention.build(shape)
+            self.attention_norm.build(shape)
+        if self.has_feed_forward:
+            self.feed_forward.build(shape)
+            self.feed_forward_norm.build(shape)
+
+    def attend(self, hidden, mask_adder, dropout: Dropout = NO_DROPOUT):
+        """Returns LayerNorm(hidden + attention(hidden)), [B, L, H]."""
+        attended = self.attention(hidden, mask_adder, dropout=dropout)
+        return self.attention_norm(attended + hidden)
+
+    def attend_from_first(self, hidden, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
+        """Returns what `attend` returns at each example's first place: [B, 1, H]."""
+        first = layout.first(hidden)[:, None]
+        attended = self.attention.of_first(hidden, first, layout, dropout)
+        return self.attention_norm(attended + first)
+
+    def transform(self, hidden, dropout: Dropout = NO_DROPOUT):
+        """Returns LayerNorm(hidden + feed_forward(hidden)), [B, L, H]."""
+        return self.feed_forward_norm(self.feed_forward(hidden, dropout=dropout) + hidden)
+
+    def call(self, hidden, mask_adder, dropout: Dropout = NO_DROPOUT):
+        return self.transform(self.attend(hidden, mask_adder, dropout), dropout)
+
+
+class AlbertEncoder(keras.layers.Layer):
+    """Cross-layer parameter sharing (section 3.1): few blocks, applied many times."""
+
+    def __init__(self, config: AlbertConfig, name: str = "encoder"):
+        super().__init__(name=name)
+        self.config = config
+        self.remat = False  # recompute each block in the backward pass, to save memory
+        self._attn_implementation = "eager"
+        self.embedding_projection = None
+        if config.has_embedding_projection:
+            self.embedding_projection = dense_layer(
+                config.hidden_size, config, "embedding_hidden_mapping_in"
+            )
+        # Rounding leaves a group out in a few odd cases; like the original, it gets no weights.
+        layers = range(config.num_hidden_layers)
+        attention = {config.attention_group(layer) for layer in layers}
+        feed_forward = {config.feed_forward_group(layer) for layer in layers}
+        self.groups = [
+            [
+                AlbertBlock(config, f"inner_group_{j}", g in attention, g in feed_forward)
+                for j in range(config.inner_group_num)
+            ]
+            for g in range(max(attention | feed_forward) + 1)
+        ]
+
+    @property
+    def attn_implementation(self) -> str:
+        """How attention is computed, with the same result: a key of `attention.ATTENTION`."""
+        return self._attn_implementation
+
+    @attn_implementation.setter
+    def attn_implementation(self, name: str) -> None:
+        if name not in ATTENTION:
+            raise ValueError(f"attn_implementation {name!r} is not one of {', '.join(ATTENTION)}")
+        self._attn_implementation = name
+        for blocks in self.groups:
+            for block in blocks:
+                if block.has_attention:
+                    block.attention.implementation = name
+
+    def build(self, input_shape=None):
+        if self.embedding_projection is not None:
+            self.embedding_projection.build((None, None, self.config.embedding_size))
+        with keras.name_scope("transformer"):
+            for g, blocks in enumerate(self.groups):
+                with keras.name_scope(f"group_{g}"):
+                    for block in blocks:
+                        block.build()
+
+    def call(
+        self, embedded, layout: RowLayout, dropout: Dropout = NO_DROPOUT, first_only: bool = False
+    ):
+        """Returns the hidden states [R, M, H] after each block.
+
+        With `first_only`, the last is computed for each example's first place
+        alone, [B, 1, H]: nothing later reads the others.
+        """
+        hidden = embedded
+        if self.embedding_projection is not None:
+            hidden = self.embedding_projection(hidden)
+        adder = mask_adder(layout.row_mask(), self.compute_dtype)
+        blocks = self._blocks()
+        outputs = []
+        for index, (attending, transforming) in enumerate(blocks):
+            if first_only and index == len(blocks) - 1:
+                block = _last_block(attending, transforming, layout, dropout, index)
+            else:
+                block = _block(attending, transforming, adder, dropout, index)
+            hidden = (keras.remat(block) if self.remat else block)(hidden)
+            outputs.append(hidden)
+        return outputs
+
+    def _blocks(self) -> list[tuple[AlbertBlock, AlbertBlock]]:
+        """Returns the blocks that attend and transform, in the order of their application."""
+        return [
+            pair
+            for layer in range(self.config.num_hidden_layers)
+            for pair in zip(
+                self.groups[self.config.attention_group(layer)],
+                self.groups[self.config.feed_forward_group(layer)],
+                strict=True,
+            )
+        ]
+
+
+def _block(attending: AlbertBlock, transforming: AlbertBlock, adder, dropout: Dropout, index: int):
+    def apply(hidden):
+        # Made here, so that a second computation in the backward pass draws the same.
+        own = dropout.of_block(index)
+        return transforming.transform(attending.attend(hidden, adder, own), own)
+
+    return apply
+
+
+def _last_block(attending: AlbertBlock, transforming: AlbertBlock, layout, dropout, index: int):
+    def apply(hidden):
+        own = dropout.of_block(index)
+        return transforming.transform(attending.attend_from_first(hidden, layout, own), own)
+
+    return apply
+
+
+class MaskedLmHead(keras.layers.Layer):
+    """Vocabulary logits through the transposed word table (`cls/predictions`)."""
+
+    def __init__(self, config: AlbertConfig, name: str = "predictions"):
+        super().__init__(name=name)
+        self.config = config
+        self.dense = dense_layer(
+            config.embedding_size, config, "dense", get_activation(config.hidden_act)
+        )
+        self.layer_norm = layer_norm("LayerNorm")
+
+    def build(self, input_shape=None):
+        with keras.name_scope("transform"):
+            self.dense.build((None, None, self.config.hidden_size))
+            self.layer_norm.build((None, None, self.config.embedding_size))
+        self.output_bias = self.add_weight(
+            shape=(self.config.vocab_size,), initializer="zeros", name="output_bias"
+        )
+
+    def call(self, hidden, word_embeddings):
+        x = self.layer_norm(self.dense(hidden))  # [B, P, E]
+        table = ops.cast(word_embeddings, self.compute_dtype)
+        return ops.matmul(x, ops.transpose(table)) + self.output_bias  # [B, P, V]
+
+
+def label_weights(layer: keras.layers.Layer, labels: int, width: int, stddev: float):
+    """Adds the released heads' `output_weights` [C, H] and `output_bias` [C]."""
+    weights = layer.add_weight(
+        shape=(labels, width), initializer=truncated_normal(stddev), name="output_weights"
+    )
+    return weights, layer.add_weight(shape=(labels,), initializer="zeros", name="output_bias")
+
+
+def label_logits(x, output_weights, output_bias):
+    """Returns x [..., H] times the transposed `output_weights` [C, H], plus bias: [..., C]."""
+    return ops.matmul(x, ops.transpose(output_weights)) + output_bias
+
+
+class LabelHead(keras.layers.Layer):
+    """C logits of each vector: sentence order (`cls/seq_relationship`), spans (`cls/squad`)."""
+
+    def __init__(self, config: AlbertConfig, num_labels: int, stddev: float, name: str):
+        super().__init__(name=name)
+        self.config = config
+        self.num_labels = num_labels
+        self.stddev = stddev
+
+    def build(self, input_shape=None):
+        self.output_weights, self.output_bias = label_weights(
+            self, self.num_labels, self.config.hidden_size, self.stddev
+        )
+
+    def call(self, x):
+        return label_logits(x, self.output_weights, self.output_bias)
+
+
+class SpanStartHead(keras.layers.Layer):
+    """One logit of each token for being the answer's first (`start_logits`, spec 4.4)."""
+
+    def __init__(self, config: AlbertConfig, name: str = "start_logits"):
+        super().__init__(name=name)
+        self.config = config
+        self.dense = dense_layer(1, config, "dense")
+
+    def build(self, input_shape=None):
+        self.dense.build((None, None, self.config.hidden_size))
+
+    def call(self, sequence):
+        return self.dense(sequence)[..., 0]  # [B, L]
+
+
+class SpanEndHead(keras.layers.Layer):
+    """Logits of each token for being the last, given first tokens (`end_logits`)."""
+
+    def __init__(self, config: AlbertConfig, name: str = "end_logits"):
+        super().__init__(name=name)
+        self.config = config
+        self.dense_0 = dense_layer(config.hidden_size, config, "dense_0")
+        self.layer_norm = layer_norm("LayerNorm")
+        self.dense_1 = dense_layer(1, config, "dense_1")
+
+    def build(self, input_shape=None):
+        width = self.config.hidden_size
+        self.dense_0.build((None, 2 * width))
+        self.layer_norm.build((None, width))
+        self.dense_1.build((None, width))
+
+    def call(self, sequence, starts):
+        """Maps tokens [B, L, H] and K first tokens [B, K, H] to [B, K, L]."""
+        width = self.config.hidden_size
+        # dense_0 of each pair [token; start]: its halves apart, so that the
+        # product over tokens is made once and not once per start.
+        of_token = ops.matmul(sequence, self.dense_0.kernel[:width])[:, None]
+        of_start = ops.matmul(starts, self.dense_0.kernel[width:])[:, :, None]
+        x = ops.tanh(of_token + of_start + self.dense_0.bias)  # [B, K, L, H]
+        return self.dense_1(self.layer_norm(x))[..., 0]
+
+
+class AnswerClassHead(keras.layers.Layer):
+    """One logit for having no answer (`answer_class`); its last layer has no bias."""
+
+    def __init__(self, config: AlbertConfig, name: str = "answer_class"):
+        super().__init__(name=name)
+        self.config = config
+        self.dense_0 = dense_layer(config.hidden_size, config, "dense_0", ops.tanh)
+        self.dense_1 = keras.layers.Dense(
+            1,
+            use_bias=False,
+            kernel_initializer=truncated_normal(config.initializer_range),
+            name="dense_1",
+        )
+
+    def build(self, input_shape=None):
+        width = self.config.hidden_size
+        self.dense_0.build((None, 2 * width))
+        self.dense_1.build((None, width))
+
+    def call(self, start_feature, first_token, dropout: Dropout = NO_DROPOUT, rate: float = 0.0):
+        x = self.dense_0(ops.concatenate([start_feature, first_token], axis=-1))  # [B, H]
+        return self.dense_1(dropout(x, rate))[:, 0]

@@ -1,0 +1,219 @@
+"""The official scores of SQuAD 1.1 and 2.0, from their papers (arXiv 1606.05250, 1806.03822).
+
+Answers are compared without case, punctuation, articles and surplus blanks; F1
+is of the tokens they share. No TensorFlow.
+"""
+
+import collections
+import re
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+Scores = dict[str, float]  # by question
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+    """Returns the text in lower case, without ASCII punctuation, articles and surplus blanks."""
+    text = text.lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def exact_match(gold: str, prediction: str) -> bool:
+    """Whether two answers are the same after normalisation."""
+    return normalize_answer(gold) == normalize_answer(prediction)
+
+
+def f1_score(gold: str, prediction: str, no_answer_is_one: bool = False) -> float:
+    """Returns the F1 of the shared tokens.
+
+    With `no_answer_is_one` (2.0), two answers without tokens agree, and one
+    of them alone does not; in 1.1 both score 0.
+    """
+    theirs, ours = normalize_answer(gold).split(), normalize_answer(prediction).split()
+    if no_answer_is_one and not (theirs and ours):
+        return float(theirs == ours)
+    shared = sum((collections.Counter(theirs) & collections.Counter(ours)).values())
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(ours), shared / len(theirs)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _questions(dataset: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for article in dataset:
+        for paragraph in article["paragraphs"]:
+            yield from paragraph["qas"]
+
+
+def _golds(qa: Mapping[str, Any]) -> list[str]:
+    """Returns the texts of the answers; an impossible question need not have the list."""
+    return [answer["text"] for answer in qa.get("answers", ())]
+
+
+def unanswered(dataset: Sequence[Mapping[str, Any]], predictions: Mapping[str, str]) -> list[str]:
+    """Returns the ids of the questions that have no prediction."""
+    return [qa["id"] for qa in _questions(dataset) if qa["id"] not in predictions]
+
+
+# === 1.1 ===
+
+
+def evaluate_v1(
+    dataset: Sequence[Mapping[str, Any]], predictions: Mapping[str, str]
+) -> dict[str, float]:
+    """Returns `exact_match` and `f1` in per cent, of all questions; one without answer scores 0.
+
+    Args:
+      dataset: what stands under "data" in the file.
+      predictions: {question id: answer}.
+    """
+    exact = f1 = 0.0
+    total = 0
+    for qa in _questions(dataset):
+        total += 1
+        if qa["id"] in predictions:
+            golds = _golds(qa)
+            answer = predictions[qa["id"]]
+            exact += max((exact_match(gold, answer) for gold in golds), default=False)
+            f1 += max((f1_score(gold, answer) for gold in golds), default=0.0)
+    if not total:
+        return {"exact_match": 0.0, "f1": 0.0}
+    return {"exact_match": 100.0 * exact / total, "f1": 100.0 * f1 / total}
+
+
+# === 2.0 ===
+
+
+def has_answer(dataset: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Returns for each question whether it has an answer."""
+    return {qa["id"]: bool(_golds(qa)) for qa in _questions(dataset)}
+
+
+def raw_scores(
+    dataset: Sequence[Mapping[str, Any]], predictions: Mapping[str, str]
+) -> tuple[Scores, Scores]:
+    """Returns exact match and F1 of each question that has a prediction, before any threshold.
+
+    Gold answers that are nothing after normalisation do not count; a question
+    without any has the empty answer.
+    """
+    exact, f1 = {}, {}
+    for qa in _questions(dataset):
+        if qa["id"] not in predictions:
+            continue
+        answer = predictions[qa["id"]]
+        golds = [text for text in _golds(qa) if normalize_answer(text)] or [""]
+        exact[qa["id"]] = max(int(exact_match(gold, answer)) for gold in golds)
+        f1[qa["id"]] = max(f1_score(gold, answer, no_answer_is_one=True) for gold in golds)
+    return exact, f1
+
+
+def apply_no_answer_threshold(
+    scores: Scores,
+    null_odds: Mapping[str, float],
+    answerable: Mapping[str, bool],
+    threshold: float = 1.0,
+) -> Scores:
+    """Returns the scores if questions with odds above the threshold were left unanswered."""
+    return {
+        qid: float(not answerable[qid]) if null_odds[qid] > threshold else score
+        for qid, score in scores.items()
+    }
+
+
+def find_best_threshold(
+    predictions: Mapping[str, str],
+    scores: Scores,
+    null_odds: Mapping[str, float],
+    answerable: Mapping[str, bool],
+) -> tuple[float, float]:
+    """Returns (best score in per cent, the odds from which on questions stay unanswered).
+
+    Questions are answered one after another in the order of their odds. The
+    first best threshold counts; 0 stands for answering none.
+    """
+    # Left unanswered only if something was predicted: an absent prediction earns nothing.
+    current = best = sum(not has_one and qid in scores for qid, has_one in answerable.items())
+    threshold = 0.0
+    for qid in sorted(null_odds, key=null_odds.__getitem__):
+        if qid not in scores:
+            continue
+        if answerable[qid]:
+            change = scores[qid]
+        else:
+            change = -1 if predictions[qid] else 0
+        current += change
+        if current > best:
+            best, threshold = current, null_odds[qid]
+    return (100.0 * best / len(answerable) if answerable else 0.0), threshold
+
+
+def evaluate_v2(
+    dataset: Sequence[Mapping[str, Any]],
+    predictions: Mapping[str, str],
+    null_odds: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """Returns the official script's keys: exact, f1, total, HasAns_*, NoAns_*, best_*.
+
+    A question without prediction scores 0 whatever the threshold; the official
+    script breaks off there.
+
+    Args:
+      dataset: what stands under "data" in the file.
+      predictions: {question id: answer}, "" for no answer.
+      null_odds: {question id: odds (or a probability) of having no answer}; without them
+        nothing is left unanswered but empty predictions, and there is no best_*.
+      threshold: odds above it leave a question unanswered.
+    """
+    answerable = has_answer(dataset)
+    odds = dict.fromkeys(predictions, 0.0) if null_odds is None else null_odds
+    raw = dict(zip(("exact", "f1"), raw_scores(dataset, predictions), strict=True))
+    final = {
+        name: apply_no_answer_threshold(scores, odds, answerable, threshold)
+        for name, scores in raw.items()
+    }
+    results = _averages(final, list(answerable))
+    for prefix, wanted in (("HasAns", True), ("NoAns", False)):
+        some = [qid for qid, has_one in answerable.items() if has_one is wanted]
+        if some:
+            parts = _averages(final, some)
+            results |= {f"{prefix}_{name}": value for name, value in parts.items()}
+    if null_odds is not None:
+        results |= best_scores(predictions, raw, odds, answerable)
+    return results
+
+
+def best_scores(
+    predictions: Mapping[str, str],
+    raw: Mapping[str, Scores],
+    null_odds: Mapping[str, float],
+    answerable: Mapping[str, bool],
+) -> dict[str, float]:
+    """Returns best_exact, best_exact_thresh, best_f1 and best_f1_thresh."""
+    results = {}
+    for name, scores in raw.items():
+        best, threshold = find_best_threshold(predictions, scores, null_odds, answerable)
+        results |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
+    return results
+
+
+def _averages(scores: Mapping[str, Scores], qids: Sequence[str]) -> dict[str, float]:
+    total = len(qids)
+    means: dict[str, float] = {
+        name: 100.0 * _sum(each.get(qid, 0.0) for qid in qids) / total if total else 0.0
+        for name, each in scores.items()
+    }
+    return means | {"total": total}
+
+
+def _sum(numbers: Iterable[float]) -> float:
+    """Adds from left to right. The last digit depends on it, and `sum` of Python 3.12 differs."""
+    total = 0.0
+    for number in numbers:
+        total += number
+    return total

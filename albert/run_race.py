@@ -1,0 +1,144 @@
+"""Fine-tunes ALBERT on RACE, evaluates it and predicts the test questions.
+
+  python -m albert.run_race --data_dir=data --output_dir=out \\
+      --init_checkpoint=albert_base/model.ckpt-best \\
+      --albert_config_file=albert_base/albert_config.json \\
+      --spm_model_file=albert_base/30k-clean.model --do_predict \\
+      --max_seq_length=512 --max_qa_length=128 --train_batch_size=32 \\
+      --learning_rate=1e-5 --train_step=12000 --warmup_step=1000 --save_checkpoints_steps=100
+
+data/RACE/{train,dev,test}/{middle,high}/ holds the files of the official archive,
+or all.txt. Training and evaluation are on unless --nodo_train or --nodo_eval
+is given. Accuracy is reported overall and for each level. A batch is one of
+questions: four sequences each.
+"""
+
+import dataclasses
+import logging
+import os
+
+from albert import features, files, fine_tuning, flags
+from albert.errors import FlagError
+from albert.tasks import race
+
+log = logging.getLogger("albert")
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """The original's flags with its defaults, and a few of ours."""
+    flags.define("string", values, "data_dir", None,
+                 "Folder that holds the folder RACE. Required, unless all feature files are there.")
+    flags.define("enum", values, "task_name", race.NAME, "The task.", enum_values=[race.NAME])
+    for name, split in (("train_file", "train"), ("eval_file", "dev"), ("predict_file", "test")):
+        flags.define("string", values, name, None,
+                     f"Feature file (TFRecord) of {split}, written if absent; a keyed one in "
+                     "--cached_dir by default.")
+    flags.define("integer", values, "max_qa_length", 128,
+                 "Longest question with option; longer ones lose their beginning.")
+    flags.define("bool", values, "high_only", False, "Leave out the level middle.")
+    flags.define("bool", values, "middle_only", False, "Leave out the level high.")
+    fine_tuning.define_encoder_flags(values)
+    flags.define("float", values, "dropout_prob", 0.1,
+                 "Dropout on the pooled output (classifier DR of the paper's table 14).")
+    fine_tuning.define_training_flags(
+        values, learning_rate=1e-5, train_step=12000, warmup_step=1000,
+        save_checkpoints_steps=100, by_default=True,
+    )
+    flags.define_alias(values, "classifier_dropout", "dropout_prob")
+    flags.define_alias(values, "num_keep_checkpoint", "keep_checkpoint_max")
+
+
+def _check(values: flags.FlagValues) -> None:
+    flags.require(values, "output_dir")
+    fine_tuning.check_training_flags(values)
+    fine_tuning.check_encoder_flags(values)
+    fine_tuning.check_dropout(values, "dropout_prob")
+    flags.require_positive(values, "max_qa_length")
+    if values.max_qa_length > values.max_seq_length - 3:
+        raise FlagError(
+            f"--max_qa_length={values.max_qa_length} leaves no place in "
+            f"--max_seq_length={values.max_seq_length}: three are of [CLS] and [SEP]"
+        )
+    if values.high_only and values.middle_only:
+        raise FlagError("give one of --high_only and --middle_only")
+
+
+def main(values: flags.FlagValues) -> None:
+    _check(values)
+    levels = [
+        level for level in race.LEVELS
+        if not (values.high_only and level == "middle" or values.middle_only and level == "high")
+    ]
+    config, tokenizer, module = fine_tuning.open_encoder(values)
+    named = {"train": values.train_file, "dev": values.eval_file, "test": values.predict_file}
+    records, questions = {}, {}
+    for split in fine_tuning.wanted_splits(values):
+        # A file of the original says nothing of its origin, and is taken as it is; without
+        # --data_dir so is any.
+        is_there = bool(named[split]) and os.path.isfile(named[split])
+        if split != "test" and is_there and (
+            not values.data_dir or features.has_no_manifest(named[split])
+        ):
+            log.info("features from %s", named[split])
+            records[split], questions[split] = named[split], []
+            continue
+        if not values.data_dir:
+            flag = {"train": "train_file", "dev": "eval_file", "test": "predict_file"}[split]
+            raise FlagError(f"--data_dir is required to make --{flag} of")
+        questions[split] = race.read_questions(values.data_dir, split, tokenizer, levels)
+        records[split] = race.feature_file(
+            questions[split], split, tokenizer, values.max_seq_length, values.max_qa_length,
+            values.cached_dir or values.output_dir, named[split],
+        )
+
+    flags.import_tensorflow()  # after all input is known to be good: it takes seconds
+    from albert.tasks.classification import MultipleChoiceTask
+
+    task = MultipleChoiceTask.of_choices(
+        race.NAME, values.max_seq_length, race.NUM_CHOICES,
+        classifier_dropout=values.dropout_prob,
+        parts=race.level_sizes(questions.get("dev", [])),
+    )
+
+    def predict(run, weights):
+        _predict(values, task, config, run, records["test"], questions["test"], weights)
+
+    fine_tuning.Course(
+        values, task, config, records, fine_tuning.initial_weights(values, module),
+        finish=predict if values.do_predict else None,
+        tokenizer=tokenizer,
+    ).go()
+
+
+def _predict(values, task, config, run, path, questions, weights) -> None:
+    from albert import trainer
+
+    run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
+    task = dataclasses.replace(task, parts=race.level_sizes(questions))
+    predictions, results = trainer.predict(task, config, run, [path], weights)
+    written = race.write_predictions(questions, predictions["probabilities"], run.output_dir)
+    if questions[0].label is not None:
+        best = trainer.read_best(os.path.dirname(weights.origin))
+        written.append(_write_results(run.output_dir, results, best))
+    log.info("predictions of %s: %s", weights.origin, ", ".join(written))
+
+
+def _write_results(directory: str, results: dict, best: dict | None) -> str:
+    """Publishes the test set's results in the original's form; `best` is of the dev set."""
+    from albert import summaries
+
+    summaries.log_results(results, "Predict results")
+    path = os.path.join(directory, "predict_results.txt")
+    with files.atomic_write(path) as stream:
+        stream.write("***** Predict results *****\n")
+        stream.writelines(f"{key} = {results[key]}\n" for key in sorted(results))
+        if best:
+            stream.write(f"best = {best['value']}\n")
+    files.write_json(os.path.join(directory, "predict_results.json"), results)
+    return path
+
+
+cli = flags.command(__doc__, define_flags, main)
+
+if __name__ == "__main__":
+    cli()

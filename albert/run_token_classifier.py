@@ -1,0 +1,147 @@
+"""Fine-tunes ALBERT to label words: named entities, word classes, in CoNLL files.
+
+  python -m albert.run_token_classifier --data_dir=conll2003 --output_dir=out \\
+      --init_checkpoint=albert_base/model.ckpt-best \\
+      --albert_config_file=albert_base/albert_config.json \\
+      --spm_model_file=albert_base/30k-clean.model --do_train --do_eval --do_predict \\
+      --max_seq_length=128 --learning_rate=3e-5 --train_step=2500 --warmup_step=250 \\
+      --save_checkpoints_steps=250
+
+--data_dir holds train.txt, dev.txt and test.txt: a word a line with its columns
+separated by blanks or tabs, the first the word, the last its label, and an empty line
+after each sentence. Precision, recall and F1 are of whole entities, as conlleval
+counts them; the checkpoint of the best F1 is kept. With --scheme=none the labels are
+of words, and their accuracy is what counts. The same command again goes on from
+the newest checkpoint of --output_dir.
+"""
+
+import dataclasses
+import logging
+import os
+
+from albert import fine_tuning, flags
+from albert.errors import DataError, FlagError
+from albert.tasks import conll
+
+log = logging.getLogger("albert")
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """The flags of run_classifier where they apply."""
+    flags.define("string", values, "data_dir", None,
+                 "Folder with train.txt, dev.txt and test.txt. Required.")
+    flags.define("enum", values, "scheme", "bio",
+                 "How labels mark entities: B- begins one and I- continues it (bio); B- only "
+                 "begins one that touches another (iob1, as in the files of CoNLL-2003); E- ends "
+                 "one and S- is a whole one too (iobes); labels are not of entities (none).",
+                 enum_values=conll.SCHEMES)
+    flags.define("string", values, "label_list", None,
+                 "Labels in the order of their ids, separated by commas or by blanks; by default "
+                 "those of train.txt, or those that the checkpoint was trained with.")
+    fine_tuning.define_encoder_flags(values)
+    flags.define("float", values, "classifier_dropout", 0.1, "Dropout on the encoder's output.")
+    flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
+    fine_tuning.define_training_flags(
+        values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
+        by_default=False,
+    )
+
+
+def _check(values: flags.FlagValues) -> None:
+    flags.require(values, "data_dir", "output_dir")
+    fine_tuning.check_training_flags(values)
+    fine_tuning.check_encoder_flags(values)
+    fine_tuning.check_dropout(values, "classifier_dropout")
+
+
+def main(values: flags.FlagValues) -> None:
+    _check(values)
+    splits = fine_tuning.wanted_splits(values)
+    paths = {split: conll.file_path(values.data_dir, split) for split in splits}
+    labels = conll.parse_labels(values.label_list, values.scheme) if values.label_list else None
+    config, tokenizer, module = fine_tuning.open_encoder(values)
+    if labels is None and not values.do_train:
+        labels = _trained_labels(values)
+    sentences = {}
+    for split, path in paths.items():
+        sentences[split] = conll.read_sentences(path, values.scheme, labels, split != "test")
+        log.info("%s: %s sentences, %s words", path, f"{len(sentences[split]):,}",
+                 f"{sum(len(s.words) for s in sentences[split]):,}")
+        if labels is None:  # train is the first
+            labels = conll.collect_labels(sentences[split], values.scheme)
+            if len(labels) < 2:
+                raise DataError(f"{path}: {labels[0]} is its only label, nothing to learn")
+            log.info("labels: %s", " ".join(labels))
+    values.label_list = " ".join(labels)  # kept with each checkpoint
+    records = {
+        split: conll.feature_file(
+            paths[split], split, sentences[split], labels, tokenizer, values.max_seq_length,
+            values.cached_dir or values.output_dir,
+        )
+        for split in splits
+    }
+
+    flags.import_tensorflow()  # after all input is known to be good: it takes seconds
+    from albert.tasks.token_classification import TokenClassificationTask
+
+    task = TokenClassificationTask(
+        values.max_seq_length, labels, values.scheme != "none", values.classifier_dropout
+    )
+
+    def predict(run, weights):
+        has_labels = all(sentence.labels for sentence in sentences["test"])
+        _predict(values, task, config, run, records["test"], paths["test"], has_labels, weights)
+
+    fine_tuning.Course(
+        values, task, config, records, fine_tuning.initial_weights(values, module),
+        values.optimizer,
+        check=lambda weights: _check_labels(labels, weights),
+        finish=predict if values.do_predict else None,
+        tokenizer=tokenizer,
+    ).go()
+
+
+def _trained_labels(values: flags.FlagValues) -> tuple[str, ...]:
+    """Returns the labels that the checkpoint to be used was trained with."""
+    from albert import checkpoints
+
+    weights = fine_tuning.finished_weights(values, None, values.output_dir)
+    trained = checkpoints.read_sidecar(weights.origin).get("flags", {}).get("label_list")
+    if not trained:
+        raise FlagError(f"{weights.origin} does not tell its labels: give --label_list")
+    return tuple(trained.split())
+
+
+def _check_labels(labels, weights) -> None:
+    """Refuses labels of other names, or in another order, than the checkpoint was trained with."""
+    from albert import checkpoints
+
+    trained = checkpoints.read_sidecar(weights.origin).get("flags", {}).get("label_list")
+    if trained and tuple(trained.split()) != tuple(labels):
+        raise FlagError(
+            f"{weights.origin} was trained with --label_list={trained!r}, not with "
+            f"{' '.join(labels)!r}"
+        )
+
+
+def _predict(values, task, config, run, records, path, has_labels, weights) -> None:
+    from albert import summaries, trainer
+
+    run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
+    predictions, results = trainer.predict(task, config, run, [records], weights)
+    written = [
+        conll.write_predictions(
+            path, task.predicted_labels(predictions),
+            os.path.join(run.output_dir, "test_predictions.txt"),
+        )
+    ]
+    if has_labels:
+        summaries.log_results(results, "Predict results")
+        written.append(summaries.write_results(run.output_dir, results, "predict_results"))
+    log.info("predictions of %s: %s", weights.origin, ", ".join(written))
+
+
+cli = flags.command(__doc__, define_flags, main)
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,397 @@
+"""Words with labels: files in CoNLL layout, and the rows made of them. No TensorFlow.
+
+A line is a word and what is known of it, in columns separated by blanks or tabs:
+the first is the word, the last its label. An empty line ends a sentence;
+`-DOCSTART-` lines separate documents and belong to none. What is trained on it is
+`token_classification.TokenClassificationTask`.
+
+Legend: L places of a row.
+"""
+
+import dataclasses
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from albert import features, files
+from albert.errors import DataError, FlagError
+from albert.metrics import entities
+from albert.records import FeatureSpec
+
+if TYPE_CHECKING:
+    from albert.tokenization import FullTokenizer
+
+log = logging.getLogger("albert")
+
+NAME = "token_classification"
+DOCUMENT_START = "-DOCSTART-"
+OUTSIDE = "O"
+# How labels mark entities: B- at the start of each; B- only between two that touch (the
+# original files of CoNLL-2003); E- at the end and S- alone too; or not at all (word classes).
+SCHEMES = ("bio", "iob1", "iobes", "none")
+_PREFIXES = {"bio": "BI", "iob1": "BI", "iobes": "BIES"}
+# White space of other kinds, as the no-break space, is part of a word.
+_SEPARATOR = re.compile("[ \t]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """Words as they stand in the file; `labels` is None where there are none."""
+
+    words: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    line: int  # of its first word in the file, from 1
+
+
+# === Reading ===
+
+
+def file_path(data_dir: str, split: str) -> str:
+    """Returns the file of train, dev or test.
+
+    Raises:
+      DataError: it is not there.
+    """
+    path = os.path.join(data_dir, f"{split}.txt")
+    if not os.path.isfile(path):
+        raise DataError(f"no such file: {path}; --data_dir must hold {split}.txt")
+    return path
+
+
+def read_lines(path: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line number from 1, columns) of every line; of an empty one no columns.
+
+    Raises:
+      DataError: a line is not UTF-8 text, or lines differ in their number of columns.
+    """
+    expected = 0
+    with open(path, "rb") as stream:
+        for number, raw in enumerate(stream, start=1):
+            if number == 1:
+                raw = raw.removeprefix(b"\xef\xbb\xbf")
+            try:
+                text = raw.decode("utf-8").strip(" \t\r\n")
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{path}:{number}: not UTF-8 text (byte {error.start + 1} of the line)"
+                ) from error
+            columns = _SEPARATOR.split(text) if text else []
+            if columns and columns[0] != DOCUMENT_START:
+                expected = expected or len(columns)
+                if len(columns) != expected:
+                    raise DataError(
+                        f"{path}:{number}: {len(columns)} columns, the lines before have {expected}"
+                    )
+            yield number, columns
+
+
+def read_sentences(
+    path: str,
+    scheme: str = "bio",
+    known: Sequence[str] | None = None,
+    needs_labels: bool = True,
+) -> list[Sentence]:
+    """Returns the sentences of a file; labels of `iob1` become those of `bio`.
+
+    Args:
+      scheme: one of SCHEMES.
+      known: the labels that may occur; None takes any.
+      needs_labels: whether a file of words alone is refused.
+
+    Raises:
+      DataError: no sentences, no labels, or a label that is unknown or out of place (file:line).
+    """
+    sentences: list[Sentence] = []
+    for rows in _groups(read_lines(path)):
+        lines = [line for line, _ in rows]
+        has_labels = len(rows[0][1]) > 1
+        if needs_labels and not has_labels:
+            raise DataError(
+                f"{path}:{lines[0]}: one column, expected a word and its label, separated by a "
+                "blank or tab"
+            )
+        labels = None
+        if has_labels:
+            places = [f"{path}:{line}" for line in lines]
+            labels = _check_labels([row[-1] for _, row in rows], places, scheme, known)
+        sentences.append(Sentence(tuple(row[0] for _, row in rows), labels, lines[0]))
+    if not sentences:
+        raise DataError(f"{path}: no sentences in it")
+    return sentences
+
+
+def _groups(lines: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
+    """Yields the numbered rows of each sentence."""
+    group: list[tuple[int, list[str]]] = []
+    for line, columns in lines:
+        if columns and columns[0] != DOCUMENT_START:
+            group.append((line, columns))
+        elif group:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _check_labels(
+    labels: list[str], places: list[str], scheme: str, known: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Returns the labels of a sentence, in `bio` where they were in `iob1`."""
+    if scheme != "none":
+        for label, place in zip(labels, places, strict=True):
+            _check_form(label, place, scheme)
+    if scheme == "iob1":
+        labels = [_begun(label, before) for label, before in _with_previous(labels)]
+    for (label, before), place in zip(_with_previous(labels), places, strict=True):
+        if known is not None and label not in known:
+            raise DataError(f"{place}: label {label!r} is not one of {', '.join(known)[:200]}")
+        if scheme != "none" and not entities.may_follow(label, before):
+            raise DataError(
+                f"{place}: {label} continues nothing: {before} is before it; correct it, or give "
+                "--scheme=iob1 if entities begin with I- in these files"
+            )
+    return tuple(labels)
+
+
+def _with_previous(labels: Sequence[str]) -> Iterator[tuple[str, str]]:
+    yield from zip(labels, [OUTSIDE, *labels[:-1]], strict=True)
+
+
+def _begun(label: str, before: str) -> str:
+    """Returns the label of `iob1` in `bio`."""
+    if label.startswith("I-") and entities.split_label(before)[1] != label[2:]:
+        return "B" + label[1:]
+    return label
+
+
+def _check_form(label: str, place: str, scheme: str) -> None:
+    prefix, _ = entities.split_label(label)
+    if label != OUTSIDE and prefix not in _PREFIXES[scheme]:
+        listed = ", ".join(f"{p}-<type>" for p in _PREFIXES[scheme])
+        raise DataError(
+            f"{place}: label {label!r} is not {OUTSIDE}, {listed}; give --scheme=none if labels "
+            "are not of entities"
+        )
+
+
+def parse_labels(text: str, scheme: str) -> tuple[str, ...]:
+    """Returns the labels of a list separated by blanks or, without any blank, by commas.
+
+    Raises:
+      FlagError: fewer than two, one twice, or one that is not of the scheme.
+    """
+    if " " in text.strip():
+        labels = [part if part == "," else part.removesuffix(",") for part in text.split()]
+    else:
+        labels = text.strip().split(",")
+    if len(labels) < 2 or "" in labels or len(set(labels)) < len(labels):
+        raise FlagError(f"--label_list={text} is not two or more different labels")
+    if scheme != "none":
+        for label in labels:
+            _check_form(label, "--label_list", scheme)
+    return tuple(labels)
+
+
+def collect_labels(sentences: Iterable[Sentence], scheme: str) -> tuple[str, ...]:
+    """Returns every label in the order of the alphabet, O first; of an entity's also its others.
+
+    A type that has only `B-` in the file gets `I-` too: a model without it could
+    never find longer entities.
+    """
+    found = {label for sentence in sentences for label in sentence.labels or ()}
+    if scheme != "none":
+        kinds = {entities.split_label(label)[1] for label in found - {OUTSIDE}}
+        found |= {f"{prefix}-{kind}" for kind in kinds for prefix in _PREFIXES[scheme]}
+    return tuple(sorted(found, key=lambda label: (label != OUTSIDE, label)))
+
+
+# === Words to rows ===
+
+
+def encode_words(tokenizer: "FullTokenizer", words: Sequence[str]) -> list[list[int]]:
+    """Returns the ids of each word's pieces, at least one for every word.
+
+    Each word is encoded alone, so that no piece is of two words, whatever its
+    punctuation and case; a word of which cleaning leaves nothing (a lone
+    accent, an invisible character) is an unknown piece.
+    """
+    unknown = tokenizer.vocab.get("<unk>" if tokenizer.is_spm else "[UNK]", tokenizer.mask_id)
+    return [ids or [unknown] for ids in tokenizer.encode_batch(words)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Words `start` ... `end` - 1 of a sentence; `first` ... `last` - 1 get their labels here."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+
+
+def windows(sizes: Sequence[int], room: int) -> list[Window]:
+    """Returns the windows of at most `room` pieces that label each word of a sentence once.
+
+    Neighbouring windows share about a quarter of their pieces, of which each
+    labels its half: no word is labelled without what is around it.
+
+    Args:
+      sizes: pieces of each word, none more than `room`.
+    """
+    found: list[Window] = []
+    start, first = 0, 0
+    while True:
+        end, used = start, 0
+        while end < len(sizes) and used + sizes[end] <= room:
+            used += sizes[end]
+            end += 1
+        if end == len(sizes):
+            return [*found, Window(start, end, first, end)]
+        # About a quarter is shared, if the next word fits in beside it.
+        most, shared, following = min(room // 4, room - sizes[end]), 0, end
+        while following - 1 > start and shared + sizes[following - 1] <= most:
+            following -= 1
+            shared += sizes[following]
+        last = max((following + end + 1) // 2, first + 1)
+        found.append(Window(start, end, first, last))
+        start, first = following, last
+
+
+def feature_spec(max_seq_length: int) -> FeatureSpec:
+    """Returns the record of a window.
+
+    `label_ids` [L] is 0 where nothing is to be labelled, else 1 + the label's id;
+    `continues` is 1 if the row before is of the same sentence.
+    """
+    rows = {
+        name: ("int64", max_seq_length)
+        for name in ("input_ids", "input_mask", "segment_ids", "label_ids")
+    }
+    return FeatureSpec(
+        {**rows, "continues": ("int64", None), "is_real_example": ("int64", None)},
+        row_length=max_seq_length,
+        row_features=("label_ids",),
+    )
+
+
+@dataclasses.dataclass
+class Counts:
+    """What did not fit in a row."""
+
+    sentences: int = 0  # in several windows
+    words: int = 0  # cut, because they alone are longer than a row
+
+    def report(self, origin: str, max_seq_length: int) -> None:
+        if self.sentences:
+            log.warning(
+                "%s: %s sentences are longer than --max_seq_length=%d and were split into windows",
+                origin, f"{self.sentences:,}", max_seq_length,
+            )
+        if self.words:
+            log.warning(
+                "%s: %s words are longer than --max_seq_length=%d and were cut",
+                origin, f"{self.words:,}", max_seq_length,
+            )
+
+
+def sentence_rows(
+    pieces: Sequence[Sequence[int]],
+    label_ids: Sequence[int],
+    tokenizer: "FullTokenizer",
+    max_seq_length: int,
+    counts: Counts,
+) -> Iterator[dict[str, Any]]:
+    """Yields the records of one sentence; the label of a word is on its first piece.
+
+    Args:
+      pieces: of each word (see `encode_words`).
+      label_ids: of each word, from 0.
+    """
+    room = max_seq_length - 2
+    cut = [list(ids[:room]) for ids in pieces]
+    counts.words += sum(len(ids) > room for ids in pieces)
+    found = windows([len(ids) for ids in cut], room)
+    counts.sentences += len(found) > 1
+    for number, window in enumerate(found):
+        ids, labels = [], np.zeros(max_seq_length, np.int64)
+        for word in range(window.start, window.end):
+            if window.first <= word < window.last:
+                labels[1 + len(ids)] = 1 + label_ids[word]
+            ids += cut[word]
+        row = features.pack(ids, None, max_seq_length, tokenizer.cls_id, tokenizer.sep_id)
+        yield {
+            **row.as_dict(), "label_ids": labels, "continues": int(number > 0),
+            "is_real_example": 1,
+        }
+
+
+def feature_rows(
+    sentences: Sequence[Sentence],
+    labels: Sequence[str],
+    tokenizer: "FullTokenizer",
+    max_seq_length: int,
+    counts: Counts,
+) -> Iterator[dict[str, Any]]:
+    """Yields the records of all sentences; words without labels get the first one."""
+    ids = {label: i for i, label in enumerate(labels)}
+    for sentence in sentences:
+        pieces = encode_words(tokenizer, sentence.words)
+        numbers = [ids[label] for label in sentence.labels or [labels[0]] * len(pieces)]
+        yield from sentence_rows(pieces, numbers, tokenizer, max_seq_length, counts)
+
+
+def feature_file(
+    path: str,
+    split: str,
+    sentences: Sequence[Sentence],
+    labels: Sequence[str],
+    tokenizer: "FullTokenizer",
+    max_seq_length: int,
+    cache_dir: str,
+) -> str:
+    """Returns the record file of the sentences of `path`, a keyed one in `cache_dir`."""
+    counts = Counts()
+
+    def rows():
+        yield from feature_rows(sentences, labels, tokenizer, max_seq_length, counts)
+        counts.report(path, max_seq_length)
+
+    depends_on = {
+        "task": NAME,
+        "split": split,
+        "sentences": hashlib.sha256(repr(sentences).encode("utf-8", "replace")).hexdigest(),
+        "labels": list(labels),
+        "tokenizer": tokenizer.sha256,
+        "max_seq_length": max_seq_length,
+    }
+    spec = feature_spec(max_seq_length)
+    return features.cached_records(cache_dir, f"{NAME}_{split}", rows(), spec, depends_on)
+
+
+# === Writing ===
+
+
+def write_predictions(path: str, predictions: Iterable[str], destination: str) -> str:
+    """Publishes the lines of `path` with one column more, the predicted label; returns the path.
+
+    conlleval takes the file as it is, where `path` had gold labels. `-DOCSTART-` is
+    outside of every entity.
+    """
+    labels = iter(predictions)
+    with files.atomic_write(destination) as stream:
+        for _, columns in read_lines(path):
+            if columns:
+                is_word = columns[0] != DOCUMENT_START
+                label = next(labels, None) if is_word else OUTSIDE
+                if label is None:
+                    raise ValueError(f"fewer predictions than words in {path}")
+                columns = [*columns, label]
+            stream.write(" ".join(columns) + "\n")
+        if next(labels, None) is not None:
+            raise ValueError(f"more predictions than words in {path}")
+    return destination

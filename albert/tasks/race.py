@@ -1,0 +1,259 @@
+"""RACE: passages with multiple-choice questions from English exams. No TensorFlow.
+
+`RACE/{train,dev,test}/{middle,high}/` under the data folder holds one file a
+passage, as in the official archive, or `all.txt` with all of them. What is
+trained on it is `classification.MultipleChoiceTask`.
+
+Legend: C choices (4), L sequence.
+"""
+
+import collections
+import dataclasses
+import glob
+import hashlib
+import itertools
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from albert import features, prediction_files
+from albert.errors import DataError
+
+if TYPE_CHECKING:
+    from albert.tokenization import FullTokenizer
+
+log = logging.getLogger("albert")
+
+NAME = "race"
+LEVELS = ("middle", "high")  # in the order in which they are read
+ANSWERS = "ABCD"
+NUM_CHOICES = len(ANSWERS)
+_SPACE = re.compile(r"\s*")
+BLANK = "_"  # in a question: where the option goes
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """One question with its choices, cleaned as the tokenizer wants them."""
+
+    guid: str  # the passage's id and the question's number, from 0
+    level: str
+    article: str
+    endings: tuple[str, ...]  # C: the question with each option put in or after it
+    label: int | None  # None: the file has no answers
+
+
+def read_questions(
+    data_dir: str, split: str, tokenizer: "FullTokenizer", levels: Sequence[str] = LEVELS
+) -> list[Question]:
+    """Returns the questions of train, dev or test, level by level.
+
+    Answers may be absent from the passages of test.
+
+    Raises:
+      DataError: nothing there, not JSON, not UTF-8, or not a passage of RACE (file:line).
+    """
+    questions: list[Question] = []
+    for level in levels:
+        folder = os.path.join(data_dir, "RACE", split, level)
+        for place, passage in _passages(folder):
+            questions += _questions(passage, place, level, split, tokenizer)
+    labelled = sum(question.label is not None for question in questions)
+    if labelled not in (0, len(questions)):
+        raise DataError(
+            f"{data_dir}/RACE/{split}: {labelled:,} of {len(questions):,} questions have answers"
+        )
+    log.info("%s/RACE/%s: %s questions", data_dir, split, f"{len(questions):,}")
+    return questions
+
+
+def level_sizes(questions: Sequence[Question]) -> tuple[tuple[str, int], ...]:
+    """Returns (level, number of questions) in their order."""
+    return tuple(collections.Counter(question.level for question in questions).items())
+
+
+def feature_rows(
+    questions: Sequence[Question],
+    tokenizer: "FullTokenizer",
+    max_seq_length: int,
+    max_qa_length: int,
+) -> Iterator[dict[str, Any]]:
+    """Yields each question's record: C packed rows one after another, and the answer's number.
+
+    A row is the passage, cut at its end, and the question with one option, cut to
+    its last `max_qa_length` tokens: the option is what must not be lost.
+    """
+    cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
+    for article, group in itertools.groupby(questions, lambda question: question.article):
+        same_passage = list(group)
+        endings = [ending for question in same_passage for ending in question.endings]
+        context, *rest = tokenizer.encode_batch([article, *endings], is_preprocessed=True)
+        ids = iter(rest)
+        for question in same_passage:
+            rows = []
+            for ending in itertools.islice(ids, NUM_CHOICES):
+                ending = ending[-max_qa_length:]
+                start = context[: max_seq_length - 3 - len(ending)]
+                rows.append(features.pack(start, ending, max_seq_length, cls_id, sep_id).as_dict())
+            packed = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+            yield {**packed, "label_ids": question.label or 0, "is_real_example": 1}
+
+
+def feature_file(
+    questions: Sequence[Question],
+    split: str,
+    tokenizer: "FullTokenizer",
+    max_seq_length: int,
+    max_qa_length: int,
+    cache_dir: str,
+    path: str | None = None,
+) -> str:
+    """Returns the record file of the questions: `path`, or a keyed one in `cache_dir`.
+
+    Raises:
+      DataError: `path` exists and was made from other questions or settings.
+    """
+    spec = features.classification_spec(max_seq_length, False, NUM_CHOICES)
+    depends_on = {
+        "task": NAME,
+        "split": split,
+        "questions": hashlib.sha256(repr(questions).encode("utf-8", "replace")).hexdigest(),
+        "tokenizer": tokenizer.sha256,
+        "max_seq_length": max_seq_length,
+        "max_qa_length": max_qa_length,
+    }
+    rows = feature_rows(questions, tokenizer, max_seq_length, max_qa_length)
+    if path:
+        return features.named_records(path, rows, spec, depends_on)
+    return features.cached_records(cache_dir, f"{NAME}_{split}", rows, spec, depends_on)
+
+
+def write_predictions(
+    questions: Sequence[Question], probabilities: np.ndarray, directory: str
+) -> list[str]:
+    """Publishes probabilities [N, C] of the options and each question's letter; returns paths."""
+    return prediction_files.write_test_results(
+        directory,
+        [question.guid for question in questions],
+        [ANSWERS[choice] for choice in np.argmax(probabilities, axis=-1)],
+        probabilities,
+    )
+
+
+# --- Reading ---
+
+
+def _passages(folder: str) -> Iterator[tuple[str, Any]]:
+    """Yields (file:line, parsed JSON) of every passage of a level."""
+    if not os.path.isdir(folder):
+        raise DataError(
+            f"no such directory: {folder}; --data_dir must hold the folder RACE of the archive"
+        )
+    together = os.path.join(folder, "all.txt")
+    apart = sorted(glob.glob(os.path.join(glob.escape(folder), "*.txt")))
+    paths = [together] if os.path.isfile(together) else apart
+    count = 0
+    for path in paths:
+        for place, passage in _json_values(path):
+            yield place, passage
+            count += 1
+    if not count:
+        raise DataError(f"{folder}: no passage in it (*.txt, or all.txt)")
+
+
+def _json_values(path: str) -> Iterator[tuple[str, Any]]:
+    """Yields (file:line, value) of the JSON values of a file, whatever is between them.
+
+    The archive's files end without a line feed, so that files put together
+    with `cat` are values on one line.
+    """
+    with open(path, "rb") as stream:
+        raw = stream.read().removeprefix(b"\xef\xbb\xbf")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}:{line}: not UTF-8 text (byte {error.start + 1:,})") from error
+    decoder, end, line = json.JSONDecoder(), 0, 1
+    while True:
+        start = _SPACE.match(text, end).end()
+        line += text.count("\n", end, start)
+        if start == len(text):
+            return
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            place = f"{path}:{error.lineno}:{error.colno}"
+            raise DataError(f"{place}: not JSON: {error.msg}") from error
+        except ValueError as error:  # an integer of thousands of digits
+            raise DataError(f"{path}:{line}: not usable JSON: {error}") from error
+        except RecursionError as error:
+            raise DataError(f"{path}:{line}: not usable JSON: nested too deeply") from error
+        yield f"{path}:{line}", value
+        line += text.count("\n", start, end)
+
+
+def _questions(
+    passage: Any, place: str, level: str, split: str, tokenizer: "FullTokenizer"
+) -> list[Question]:
+    if not isinstance(passage, Mapping):
+        raise DataError(f"{place}: a passage is a JSON object, got {type(passage).__name__}")
+    wanted = ["article", "questions", "options"] + ["answers"] * (split != "test")
+    missing = [key for key in wanted if key not in passage]
+    if missing:
+        raise DataError(f"{place}: the passage has no {', '.join(missing)}")
+    asked, options, answers = (passage.get(key) for key in ("questions", "options", "answers"))
+    if "answers" not in passage and isinstance(asked, list):
+        answers = [None] * len(asked)
+    lists = {"questions": asked, "options": options, "answers": answers}
+    for key, value in lists.items():
+        if not isinstance(value, list):
+            raise DataError(f"{place}: {key} are not a list: {value!r:.80}")
+    if not len(asked) == len(options) == len(answers):
+        counts = ", ".join(f"{len(value)} {key}" for key, value in lists.items())
+        raise DataError(f"{place}: the passage has {counts}")
+    if not isinstance(passage["article"], str):
+        raise DataError(f"{place}: the article is not a text")
+    article = tokenizer.preprocess(passage["article"])
+    return [
+        Question(
+            f"{passage.get('id', level + os.path.basename(place))}-{number}", level, article,
+            endings_of(question, choices, f"{place}: question {number + 1}", tokenizer),
+            _label(answer, f"{place}: question {number + 1}"),
+        )
+        for number, (question, choices, answer) in enumerate(
+            zip(asked, options, answers, strict=True)
+        )
+    ]
+
+
+def endings_of(question: Any, options: Any, place: str, tokenizer) -> tuple[str, ...]:
+    """Returns the question with each option, cleaned: put where its blank is, else after it.
+
+    Raises:
+      DataError: not texts, or not as many as there must be (`place` names them).
+    """
+    if not isinstance(question, str):
+        raise DataError(f"{place} is not a text: {question!r:.80}")
+    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+        raise DataError(f"{place}: its options are not a list of texts: {options!r:.80}")
+    if len(options) != NUM_CHOICES:
+        raise DataError(f"{place} has {len(options)} options, expected {NUM_CHOICES}")
+    question = tokenizer.preprocess(question)
+    cleaned = map(tokenizer.preprocess, options)
+    if BLANK in question:  # every one of them, as in the original
+        return tuple(question.replace(BLANK, option) for option in cleaned)
+    return tuple(f"{question} {option}" for option in cleaned)
+
+
+def _label(answer: Any, place: str) -> int | None:
+    if answer is None:
+        return None
+    if not isinstance(answer, str) or len(answer) != 1 or answer not in ANSWERS:
+        raise DataError(f"{place}: answer {answer!r:.80} is not one of {', '.join(ANSWERS)}")
+    return ANSWERS.index(answer)

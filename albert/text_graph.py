@@ -1,0 +1,249 @@
+"""The tokenizer as a TensorFlow graph: raw strings to the very ids of `tokenization`.
+
+What a character turns into is worked out with Python's own Unicode data when
+the graph is made, not with the ICU of the process that runs it: TensorFlow's
+`tf.strings.lower` follows that process's locale (in a Turkish one, "I" becomes
+a dotless i), and its normalisation another version of Unicode than Python's.
+
+Legend: B batch, (n) a ragged number of tokens, L sequence.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from albert import tokenization
+from albert.errors import DataError, FlagError
+
+_AutoTrackable = tf.__internal__.tracking.AutoTrackable
+
+_SIGMA = "\u03a3"  # its lower case depends on its neighbours, unlike any other letter's
+_ABSENT = b"\xff"  # never a part of UTF-8
+_UNKNOWN_WORD = "\1"  # control characters are cleaned away, so no vocabulary has it
+# What TF-Hub's preprocessing modules give when they are not told a length.
+DEFAULT_SEQ_LENGTH = 128
+
+
+def import_tensorflow_text():
+    """Returns the tensorflow_text module.
+
+    Raises:
+      FlagError: it is not installed, or made for another TensorFlow.
+    """
+    try:
+        import tensorflow_text
+    except (ImportError, tf.errors.NotFoundError) as error:
+        minor = ".".join(tf.__version__.split(".")[:2])
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise FlagError(
+            f"modules that take raw text need tensorflow-text for TensorFlow {minor} ({reason}): "
+            f"pip install 'tensorflow-text=={minor}.*'"
+        ) from error
+    return tensorflow_text
+
+
+# === Characters ===
+
+
+def _all_characters() -> list[str]:
+    return [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+
+
+def _character_class(is_member: Callable[[str], bool]) -> str:
+    """Returns RE2's bracketed class of the characters that a predicate accepts."""
+    ranges: list[list[int]] = []
+    for code in (ord(char) for char in _all_characters() if is_member(char)):
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "[" + "".join(f"\\x{{{a:x}}}-\\x{{{b:x}}}" for a, b in ranges) + "]"
+
+
+class _CharacterMap(_AutoTrackable):
+    """Replaces each character of texts [B] by what `change` makes of it alone."""
+
+    def __init__(self, change: Callable[[str], str]):
+        pairs = [(c.encode(), new.encode()) for c in _all_characters() if (new := change(c)) != c]
+        keys, values = zip(*pairs, strict=True)
+        self._table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(
+                # As objects: NumPy's byte strings lose a NUL at their end.
+                tf.constant(np.array(keys, object)), tf.constant(np.array(values, object))
+            ),
+            default_value=_ABSENT,
+        )
+
+    def __call__(self, texts):
+        characters = tf.strings.unicode_split(texts, "UTF-8")  # [B, (characters)]
+        found = self._table.lookup(characters.values)
+        changed = tf.where(tf.equal(found, _ABSENT), characters.values, found)
+        return tf.strings.reduce_join(characters.with_values(changed), axis=1)
+
+
+def _lower_but_sigma(text: str) -> str:
+    return _SIGMA.join(part.lower() for part in text.split(_SIGMA))
+
+
+def _lower_sigma(texts):
+    """Lower-cases capital sigmas, in texts that have no other upper-case letter any more.
+
+    ICU knows, as Python does, whether one ends a word; its locale has no say in that.
+    """
+    # A NUL ends a text for TensorFlow's ICU; as a constant or attribute it would get lost.
+    nul = tf.strings.unicode_encode([0], "UTF-8")
+    parts = tf.strings.split(texts, nul)
+    has_sigma = tf.strings.regex_full_match(parts.values, f"(?s).*{_SIGMA}.*")
+    lower = tf.where(has_sigma, tf.strings.lower(parts.values, encoding="utf-8"), parts.values)
+    joined = tf.strings.reduce_join(parts.with_values(tf.strings.join([lower, nul])), axis=1)
+    lengths = tf.strings.length(joined) - 1
+    return tf.strings.substr(joined, tf.zeros_like(lengths), lengths)
+
+
+def _without_bad_bytes(texts):
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
+
+
+class _JoinedWords:
+    """`" ".join(text.split())`: white space is Python's, so Unicode's."""
+
+    def __init__(self):
+        self._runs = _character_class(str.isspace) + "+"
+
+    def __call__(self, texts):
+        return tf.strings.strip(tf.strings.regex_replace(texts, self._runs, " "))
+
+
+# === Ids ===
+
+
+class SentencePieceIds(_AutoTrackable):
+    """`FullTokenizer.encode_text` with a SentencePiece model: texts [B] to int32 [B, (n)]."""
+
+    def __init__(self, tokenizer: tokenization.FullTokenizer):
+        text = import_tensorflow_text()
+        with open(tokenizer.path, "rb") as stream:
+            proto = stream.read()
+        self._ids = _segmenter(text, proto, tokenizer)
+        self._lower = tokenizer.do_lower_case
+        self._joined = _JoinedWords()
+        lower = _lower_but_sigma if self._lower else str
+        self._characters = _CharacterMap(
+            lambda c: lower(tokenization.preprocess_text(c, remove_space=False))
+        )
+        # Row i: what piece i is cut into ("2010," into "2010" and ","), else i alone.
+        cut = [tokenizer.comma_ids.get(i, [i]) for i in range(tokenizer.vocab_size)]
+        self._cut = np.array([i for row in cut for i in row], np.int32)
+        self._cut_lengths = np.array([len(row) for row in cut], np.int64)
+        # Without a piece "," an unknown piece, a run of unknown characters, may
+        # end in a digit and a comma as well; both of its parts are unknown again.
+        self._unknown_comma = ""
+        if "," not in tokenizer.vocab:
+            self._unknown_comma = f"(?s).*{_character_class(str.isdigit)},"
+            self._unknown_id = tokenizer.sp_model.unk_id()
+            # Of one kind with these, so that both cut a text at the same places.
+            self._ids = text.SentencepieceTokenizer(proto, out_type=tf.int32)
+            self._pieces = text.SentencepieceTokenizer(proto, out_type=tf.string)
+
+    def __call__(self, texts):
+        texts = self._characters(self._joined(_without_bad_bytes(texts)))
+        if self._lower:
+            texts = _lower_sigma(texts)
+        ids = self._ids.tokenize(texts).with_row_splits_dtype(tf.int64)
+        cut = tf.RaggedTensor.from_row_lengths(self._cut, self._cut_lengths)
+        result = tf.gather(cut, ids).merge_dims(1, 2)
+        if not self._unknown_comma:
+            return result
+        pieces = self._pieces.tokenize(texts).values
+        is_cut = tf.strings.regex_full_match(pieces, self._unknown_comma)
+        counts = 1 + tf.cast(is_cut & tf.equal(ids.values, self._unknown_id), tf.int64)
+        parts = tf.RaggedTensor.from_row_lengths(tf.repeat(ids.values, counts), counts)
+        return tf.gather(cut, ids.with_values(parts).merge_dims(1, 2)).merge_dims(1, 2)
+
+
+def _segmenter(text, proto: bytes, tokenizer: tokenization.FullTokenizer):
+    """Returns the implementation that cuts as the installed sentencepiece does.
+
+    Both of tensorflow-text's find a best segmentation. Of several equally good
+    ones ("e", "ee" or "ee", "e") the quick one takes ours, but it is for unigram
+    models without special features only. Which may be used is tried out, on
+    texts that have every piece of the vocabulary in them.
+    """
+    pieces = [p.replace(tokenization.SPIECE_UNDERLINE, " ") for p in tokenizer.vocab]
+    probes = ["".join(pieces[i : i + 8]) for i in range(0, len(pieces), 8)]
+    probes += [f"x{char}{char}{char}" for char in pieces if len(char) == 1]
+    probes = [tokenization.scrub_surrogates(probe) for probe in probes]
+    expected = tokenizer.sp_model.EncodeAsIds(probes)
+    quick = text.FastSentencepieceTokenizer(proto)
+    if quick.tokenize(tf.constant([p.encode() for p in probes])).to_list() == expected:
+        return quick
+    return text.SentencepieceTokenizer(proto, out_type=tf.int32)
+
+
+class WordPieceIds(_AutoTrackable):
+    """`FullTokenizer.encode_text` with a WordPiece vocabulary: texts [B] to int32 [B, (n)]."""
+
+    def __init__(self, tokenizer: tokenization.FullTokenizer):
+        text = import_tensorflow_text()
+        basic, wordpiece = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer
+        if wordpiece.unk_token not in tokenizer.vocab:
+            raise DataError(f"{tokenizer.path}: the vocabulary has no piece {wordpiece.unk_token}")
+        self._lower = basic.do_lower_case
+        if self._lower:
+            self._clean = _CharacterMap(lambda c: _lower_but_sigma(basic.clean(c)))
+            self._split = _CharacterMap(lambda c: basic.separate(basic.strip_accents(c)))
+        else:
+            self._split = _CharacterMap(lambda c: basic.separate(basic.clean(c)))
+        self._joined = _JoinedWords()
+        self._longest = wordpiece.max_input_chars_per_word
+        self._table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(
+                tf.constant(np.array([token.encode() for token in tokenizer.vocab], object)),
+                tf.constant(list(tokenizer.vocab.values()), tf.int64),
+            ),
+            default_value=-1,
+        )
+        self._wordpiece = text.WordpieceTokenizer(
+            self._table,
+            unknown_token=wordpiece.unk_token,
+            max_bytes_per_word=4 * self._longest,  # characters are counted here
+            token_out_type=tf.int64,
+        )
+
+    def __call__(self, texts):
+        texts = _without_bad_bytes(texts)
+        if self._lower:
+            texts = _lower_sigma(self._clean(texts))
+        words = tf.strings.split(self._joined(self._split(texts)))
+        is_long = tf.strings.length(words.values, "UTF8_CHAR") > self._longest
+        words = words.with_values(tf.where(is_long, _UNKNOWN_WORD, words.values))
+        return tf.cast(self._wordpiece.tokenize(words).merge_dims(1, 2), tf.int32)
+
+
+def ids_of(tokenizer: tokenization.FullTokenizer) -> SentencePieceIds | WordPieceIds:
+    """Returns the tokenizer as a callable, trackable graph.
+
+    Raises:
+      FlagError: tensorflow-text is not installed.
+    """
+    return SentencePieceIds(tokenizer) if tokenizer.is_spm else WordPieceIds(tokenizer)
+
+
+# === Packed inputs ===
+
+
+def pack(segments: Sequence[tf.RaggedTensor], seq_length, tokenizer: tokenization.FullTokenizer):
+    """Returns `features.pack` of one or two ragged texts [B, (n)], as the encoder's inputs [B, L].
+
+    `seq_length` may be a tensor. Too long a pair is cut from the end of its longer text.
+    """
+    text = import_tensorflow_text()
+    room = seq_length - len(segments) - 1
+    # Handing out places in turn, first to last, is cutting the longest, last to first.
+    segments = text.RoundRobinTrimmer(room).trim(list(segments))
+    ids, types = text.combine_segments(segments, tokenizer.cls_id, tokenizer.sep_id)
+    ids, mask = text.pad_model_inputs(ids, seq_length, pad_value=tokenizer.pad_id)
+    types, _ = text.pad_model_inputs(types, seq_length)
+    return {"input_word_ids": ids, "input_mask": mask, "input_type_ids": types}

@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Fine-tunes on the GLUE tasks with the paper's hyper-parameters, and shows one table.
+#
+#   ALBERT_HUB_MODULE_HANDLE=MODULE GLUE_DIR=glue bash run_glue.sh
+#   INIT_CHECKPOINT=albert_base/model.ckpt-best GLUE_DIR=glue bash run_glue.sh CoLA RTE MRPC
+#   bash run_glue.sh --smoke       everything on tiny made-up data, in a few minutes
+#
+# Arguments are tasks (default: all nine), --output_dir=DIR (default: glue_output) and flags
+# for every run_classifier command, such as --num_runs=5 or --train_batch_size=16. The
+# hyper-parameters are in configs/glue. With INIT_CHECKPOINT, albert_config.json and the one
+# *.model (or vocab.txt) beside it are used, unless ALBERT_CONFIG_FILE and SPM_MODEL_FILE or
+# VOCAB_FILE name others. The same command again goes on where it stopped; finished tasks are
+# not repeated. PYTHON is used as it is if it has TensorFlow; otherwise .venv is made.
+#
+# Results: DIR/<task>, DIR/submission (for the benchmark's server), DIR/glue_results.md.
+set -euo pipefail
+# shellcheck source=scripts/environment.sh
+source "$(dirname "${BASH_SOURCE[0]}")/scripts/environment.sh"
+
+usage() {
+  sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+}
+
+known="cola sst-2 mrpc sts-b qqp mnli qnli rte wnli"
+out="glue_output" smoke="" tasks=() extra=()
+while (($#)); do
+  case "$1" in
+    -h | --help) usage; exit 0 ;;
+    --smoke) smoke=1; shift ;;
+    --output_dir=*) out="${1#*=}"; shift ;;
+    --output_dir) (($# > 1)) || fail "--output_dir needs a value"; out="$2"; shift 2 ;;
+    --*) extra+=("$1"); shift ;;
+    *)
+      task="$(tr '[:upper:]' '[:lower:]' <<<"$1")"
+      [[ " $known " == *" $task "* ]] || fail "unknown task $1; there are: $known"
+      tasks+=("$task")
+      shift
+      ;;
+  esac
+done
+[[ -n "$out" ]] || fail "--output_dir is empty"
+out="${out%/}"
+# shellcheck disable=SC2206
+((${#tasks[@]})) || tasks=($known)
+if [[ -z "$smoke" ]]; then
+  # Before minutes of installation, not after.
+  glue="${GLUE_DIR:-${ALBERT_ROOT:+$ALBERT_ROOT/glue}}"
+  [[ -n "$glue" ]] || fail "set GLUE_DIR to the folder that holds CoLA, SST-2, ..."
+  [[ -d "$glue" ]] || fail "GLUE_DIR: no such directory: $glue"
+  if [[ -n "${ALBERT_HUB_MODULE_HANDLE:-}" ]]; then
+    [[ -z "${INIT_CHECKPOINT:-}" ]] || fail "set one of ALBERT_HUB_MODULE_HANDLE and INIT_CHECKPOINT"
+  else
+    [[ -n "${INIT_CHECKPOINT:-}" ]] || fail "set ALBERT_HUB_MODULE_HANDLE or INIT_CHECKPOINT (see --help)"
+  fi
+fi
+mkdir -p "$out/.steps" || fail "cannot create $out"
+
+export PYTHONPATH="$repository${PYTHONPATH:+:$PYTHONPATH}"
+if [[ -n "${PYTHON:-}" ]] && "$PYTHON" -c \
+  'import importlib.util as u, sys; sys.exit(u.find_spec("tensorflow") is None)' 2>/dev/null; then
+  python="$PYTHON"
+else
+  ensure_environment
+fi
+export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
+root="$repository/" input_file="" total_steps=${#tasks[@]}
+[[ " ${tasks[*]} " != *" mnli "* ]] || total_steps=$((total_steps + 2))
+[[ -z "$smoke" ]] || total_steps=$((total_steps + 1))
+# shellcheck source=scripts/steps.sh
+source "$repository/scripts/steps.sh"
+
+if [[ -n "$smoke" ]]; then
+  made="$out/smoke"
+  step make_glue_smoke "made-up words" "$python" "${root}scripts/make_glue_smoke.py" "--output_dir=$made"
+  glue="$made/glue"
+  INIT_CHECKPOINT="$made/encoder/model.ckpt-best" ALBERT_HUB_MODULE_HANDLE=""
+  extra=(--max_seq_length=32 --train_step=4 --warmup_step=1 --save_checkpoints_steps=2
+    --train_batch_size=8 --eval_batch_size=16 --predict_batch_size=16 ${extra[@]+"${extra[@]}"})
+fi
+
+if [[ -n "${ALBERT_HUB_MODULE_HANDLE:-}" ]]; then
+  encoder=("--albert_hub_module_handle=$ALBERT_HUB_MODULE_HANDLE")
+  architecture=("${encoder[@]}")
+else
+  folder="$(dirname "$INIT_CHECKPOINT")"
+  if [[ -z "${SPM_MODEL_FILE:-}${VOCAB_FILE:-}" ]]; then
+    models=("$folder"/*.model)
+    if [[ -f "${models[0]}" ]]; then
+      ((${#models[@]} == 1)) || fail "several *.model in $folder: set SPM_MODEL_FILE"
+      SPM_MODEL_FILE="${models[0]}"
+    else
+      [[ -f "$folder/vocab.txt" ]] || fail "no *.model and no vocab.txt in $folder: set SPM_MODEL_FILE"
+      VOCAB_FILE="$folder/vocab.txt"
+    fi
+  fi
+  architecture=("--albert_config_file=${ALBERT_CONFIG_FILE:-$folder/albert_config.json}"
+    ${SPM_MODEL_FILE:+"--spm_model_file=$SPM_MODEL_FILE"} ${VOCAB_FILE:+"--vocab_file=$VOCAB_FILE"})
+  encoder=("${architecture[@]}" "--init_checkpoint=$INIT_CHECKPOINT")
+fi
+
+# folder_of TASK: the task's folder under GLUE_DIR.
+folder_of() {
+  case "$1" in
+    cola) echo CoLA ;;
+    mismnli) echo MNLI ;;
+    ax) echo diagnostic ;;
+    *) tr '[:lower:]' '[:upper:]' <<<"$1" ;;
+  esac
+}
+
+# classify TASK FLAG...: one run_classifier command, made once for these data.
+classify() {
+  local task="$1" data
+  shift
+  data="$glue/$(folder_of "$task")"
+  compgen -G "$data/*.tsv" >/dev/null || fail "no *.tsv in $data"
+  step "$task" "data $(digest "$data"/*.tsv)" \
+    "$python" -m albert.run_classifier "$@" "--data_dir=$glue" "--output_dir=$out/$task"
+  mkdir -p "$out/submission"
+  find "$out/$task" -maxdepth 1 -name '*.tsv' ! -name test_results.tsv ! -name submit_results.tsv \
+    -exec cp {} "$out/submission/" \;
+}
+
+# with_mnli TASK FLAG...: another test of the classifier that mnli has trained.
+with_mnli() {
+  local task="$1" best
+  shift
+  best="$("$python" -c 'import json, sys
+seed = json.load(open(sys.argv[1] + "/eval_results.json")).get("best_seed")
+print(sys.argv[1] if seed is None else f"{sys.argv[1]}/seed-{seed}")' "$out/mnli")"
+  classify "$task" "--flagfile=${root}configs/glue/mnli.flags" "--task_name=$task" --nodo_train "$@" \
+    "${architecture[@]}" ${extra[@]+"${extra[@]}"} --num_runs=1 "--checkpoint=$best"
+}
+
+for task in "${tasks[@]}"; do
+  classify "$task" "--flagfile=${root}configs/glue/$task.flags" "${encoder[@]}" \
+    ${extra[@]+"${extra[@]}"}
+  if [[ "$task" == mnli ]]; then
+    with_mnli mismnli
+    if [[ -f "$glue/diagnostic/diagnostic.tsv" ]]; then
+      with_mnli ax --nodo_eval
+    else
+      step_number=$((step_number + 1))
+      echo "[$step_number/$total_steps] ax: left out, no $glue/diagnostic/diagnostic.tsv"
+    fi
+  fi
+done
+
+echo
+"$python" -m albert.glue_report "--directory=$out"

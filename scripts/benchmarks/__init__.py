@@ -1,0 +1,1 @@
+"""What `scripts/benchmark.py` is made of: sides in processes of their own, which take turns."""

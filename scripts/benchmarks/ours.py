@@ -1,0 +1,112 @@
+"""Our side of the model benchmarks: inference, and steps of pretraining and fine-tuning."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import serve  # noqa: E402
+
+
+def prepare(spec):
+    import keras
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])
+    policy = spec.get("precision", "float32")
+    keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
+    return {"inference": _inference, "pretrain": _pretrain, "finetune": _finetune}[spec["work"]](
+        spec, serve.load_rows(spec)
+    )
+
+
+def _model_inputs(rows):
+    return {name: rows[name] for name in ("input_ids", "input_mask", "segment_ids")}
+
+
+def _inference(spec, rows):
+    import tensorflow as tf
+
+    import albert
+
+    model = albert.AlbertModel.from_pretrained(
+        spec["model"], attn_implementation=spec.get("attn_implementation", "eager")
+    )
+    names = ("sequence_output", "pooled_output")
+
+    @tf.function(jit_compile=spec.get("use_xla", False))
+    def compute(batch):
+        outputs = model(batch)
+        return {name: outputs[name] for name in names}
+
+    batch = {name: tf.constant(value) for name, value in _model_inputs(rows).items()}
+
+    def turn():
+        return {name: value.numpy() for name, value in compute(batch).items()}
+
+    outputs = turn()
+    outputs["sequence_output"] = outputs["sequence_output"] * rows["input_mask"][..., None]
+    return turn, outputs
+
+
+def _train_steps(spec, task):
+    """Returns (a function of an iterator and a count that trains, the state)."""
+    import tensorflow as tf
+
+    from albert import pretrained, steps, trainer
+    from albert.optimization import OptimizerConfig
+
+    run = trainer.RunConfig(
+        "", num_train_steps=10**6, use_xla=spec.get("use_xla", False),
+        mixed_precision=spec.get("precision", "float32"), remat=spec.get("remat", False),
+        attn_implementation=spec.get("attn_implementation", "eager"),
+        pack_rows=spec.get("pack_rows", False),
+        pad_to_max_seq_length=spec.get("pad_to_max_seq_length", False),
+    )
+    source = pretrained.open_path(spec["model"])
+    state = trainer.TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-6, 10**6, 0))
+    pretrained.assign(state.model, source.weights())
+    train = steps.TrainSteps(task, state, run)
+
+    def go(iterator, count):
+        return train(iterator, tf.constant(count), tf.constant([0.0, 0.0]))[0].numpy()
+
+    return go, run
+
+
+def _pretrain(spec, rows):
+    import tensorflow as tf
+
+    from albert import steps
+    from albert.tasks.pretraining import PretrainingTask
+
+    length, predictions = rows["input_ids"].shape[1], rows["masked_lm_positions"].shape[1]
+    go, _ = _train_steps(spec, PretrainingTask(length, predictions))
+    batch = dict(rows) | {"is_real_example": rows["input_mask"][:, 0]}
+    iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    loss = go(iterator, 1)[0, steps.LOSS]
+    return lambda: go(iterator, 1), {"loss": loss}
+
+
+def _finetune(spec, rows):
+    from albert import input_pipeline, records, trainer
+    from albert.tasks.classification import ClassificationTask
+
+    length, labels = rows["input_ids"].shape[1], int(rows["label_ids"].max()) + 1
+    task = ClassificationTask("benchmark", length, labels, False, "accuracy", "eval_accuracy", 0.0)
+    path = spec["outputs"] + ".tfrecord"
+    examples = (
+        {name: value[i] for name, value in rows.items()} | {"is_real_example": 1}
+        for i in range(len(rows["label_ids"]))
+    )
+    records.write_records(path, examples, task.feature_spec(), {})
+    go, run = _train_steps(spec, task)
+    size, count = spec["batch_size"], len(rows["label_ids"])
+    batches = iter(input_pipeline.train_batches(
+        [path], task.feature_spec(), num_records=count, batch_size=size,
+        vocab_size=spec["vocab_size"], seed=1, **trainer.row_options(run, size),
+    ))
+    return lambda: go(batches, count // size), {"done": 1.0}
+
+
+serve.serve(prepare)

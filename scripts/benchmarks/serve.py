@@ -1,0 +1,51 @@
+"""The end of a benchmark that computes. Imports nothing of the project: peers use it too.
+
+A side is a program that is started with a specification (JSON), prepares its
+work, computes it once for the comparison of outputs, and then does as many
+turns as it is told on its standard input. It answers with JSON lines on what
+was its standard output; whatever libraries print goes to the standard error.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+
+def serve(prepare: Callable[[Mapping[str, Any]], tuple[Callable[[], Any], Mapping[str, Any]]]):
+    """Runs a side: `prepare(spec)` returns (one turn's work, outputs to compare)."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def answer(**values: Any) -> None:
+        answers.write(json.dumps(values) + "\n")
+        answers.flush()
+
+    with open(sys.argv[1]) as stream:
+        spec = json.load(stream)
+    started = time.perf_counter()
+    turn, outputs = prepare(spec)
+    np.savez(spec["outputs"], **{k: np.asarray(v, np.float32) for k, v in outputs.items()})
+    turn()  # what is compiled or traced at the first call
+    answer(prepared=time.perf_counter() - started)
+    for _ in sys.stdin:
+        started = time.perf_counter()
+        turn()
+        answer(seconds=time.perf_counter() - started, peak_bytes=peak_bytes())
+
+
+def peak_bytes() -> int:
+    """Returns the most memory that this process has had, resident."""
+    with open("/proc/self/status") as stream:
+        [line] = [line for line in stream if line.startswith("VmHWM")]
+    return int(line.split()[1]) << 10
+
+
+def load_rows(spec: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns the arrays of the specification's inputs."""
+    with np.load(spec["inputs"]) as arrays:
+        return {name: arrays[name] for name in arrays.files}

@@ -1,0 +1,138 @@
+"""transformers' side of the model benchmarks, on PyTorch. Knows nothing of this project."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import numpy as np  # noqa: E402
+import serve  # noqa: E402
+
+
+def prepare(spec):
+    import torch
+
+    torch.set_num_threads(spec["threads"])
+    torch.manual_seed(0)
+    rows = serve.load_rows(spec)
+    return {"inference": _inference, "pretrain": _pretrain, "finetune": _finetune}[spec["work"]](
+        spec, rows
+    )
+
+
+def _tensors(rows):
+    import torch
+
+    names = {"input_ids": "input_ids", "input_mask": "attention_mask",
+             "segment_ids": "token_type_ids"}
+    return {theirs: torch.tensor(np.asarray(rows[ours], np.int64)) for ours, theirs in names.items()}
+
+
+def _autocast(spec):
+    import torch
+
+    precision = spec.get("precision", "float32")
+    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def _load(spec, kind):
+    import transformers
+
+    return getattr(transformers, kind).from_pretrained(
+        spec["model"], attn_implementation=spec.get("attn_implementation", "sdpa")
+    )
+
+
+def _compiled(spec, model):
+    import torch
+
+    return torch.compile(model) if spec.get("compile") else model
+
+
+def _inference(spec, rows):
+    import torch
+
+    model, tensors = _load(spec, "AlbertModel").eval(), _tensors(rows)
+    call = _compiled(spec, model)
+
+    def turn():
+        with torch.inference_mode(), _autocast(spec):
+            outputs = call(**tensors)
+            return outputs.last_hidden_state.float().numpy(), outputs.pooler_output.float().numpy()
+
+    sequence, pooled = turn()
+    return turn, {
+        "sequence_output": sequence * rows["input_mask"][..., None], "pooled_output": pooled
+    }
+
+
+def _pretrain(spec, rows):
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    model, tensors = _load(spec, "AlbertForPreTraining").train(), _tensors(rows)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    positions = torch.tensor(np.asarray(rows["masked_lm_positions"], np.int64))
+    targets = torch.tensor(np.asarray(rows["masked_lm_ids"], np.int64))
+    order = torch.tensor(np.asarray(rows["next_sentence_labels"][:, 0], np.int64))
+
+    def loss_of_all():  # as it ships: vocabulary scores of every position
+        labels = torch.full_like(tensors["input_ids"], -100).scatter(1, positions, targets)
+        return model(**tensors, labels=labels, sentence_order_label=order).loss
+
+    def loss_of_masked():
+        outputs = model.albert(**tensors)
+        index = positions[..., None].expand(-1, -1, outputs.last_hidden_state.shape[-1])
+        scores = model.predictions(outputs.last_hidden_state.gather(1, index))
+        masked = cross_entropy(scores.flatten(0, 1), targets.flatten())
+        return masked + cross_entropy(model.sop_classifier(outputs.pooler_output), order)
+
+    loss_function = _compiled(spec, loss_of_masked if spec.get("gathered") else loss_of_all)
+
+    def turn():
+        optimizer.zero_grad(set_to_none=True)
+        with _autocast(spec):
+            loss = loss_function()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.item()
+
+    return turn, {"loss": turn()}
+
+
+def _finetune(spec, rows):
+    import torch
+
+    model = _load(spec, "AlbertForSequenceClassification").train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    tensors, labels = _tensors(rows), torch.tensor(np.asarray(rows["label_ids"], np.int64))
+    lengths = rows["input_mask"].sum(1)
+    size, count = spec["batch_size"], len(lengths)
+    rng = np.random.default_rng(0)
+
+    def batches():
+        order = rng.permutation(count)
+        if spec["batching"] == "grouped":  # by length within chunks of 50 batches, as theirs
+            chunks = [order[i : i + 50 * size] for i in range(0, count, 50 * size)]
+            order = np.concatenate([c[np.argsort(-lengths[c], kind="stable")] for c in chunks])
+        for start in range(0, count - size + 1, size):
+            yield order[start : start + size]
+
+    def turn():
+        for chosen in batches():
+            width = tensors["input_ids"].shape[1]
+            if spec["batching"] != "padded":
+                width = int(lengths[chosen].max())
+            batch = {name: value[chosen, :width] for name, value in tensors.items()}
+            optimizer.zero_grad(set_to_none=True)
+            with _autocast(spec):
+                loss = model(**batch, labels=labels[chosen]).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    return turn, {"done": 1.0}
+
+
+serve.serve(prepare)

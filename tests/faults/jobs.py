@@ -1,0 +1,185 @@
+"""Tiny jobs of the commands, for the tests of faults."""
+
+import contextlib
+import ctypes
+import dataclasses
+import importlib.util
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+from helpers import (
+    PREDICTIONS,
+    REPO,
+    VOCAB,
+    start,
+    write_config,
+    write_pretraining_records,
+)
+
+from albert import (
+    create_pretraining_data,
+    export_to_tfhub,
+    flags,
+    run_classifier,
+    run_pretraining,
+)
+
+PRETRAINING = "albert.run_pretraining"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [f"w{i}" for i in range(VOCAB - len(SPECIALS))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run's output directory, and the flags that made it."""
+
+    out: pathlib.Path
+    flags: list[str]
+
+    def copy(self, out: pathlib.Path, step: int | None = None) -> "Run":
+        """Returns a copy of it, or of what there was when `step` had just been saved."""
+        shutil.copytree(self.out, out)
+        if step is not None:
+            kept = (".lock", "albert_config.json", "metrics.jsonl", f"model.ckpt-{step}.*")
+            for path in out.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif not any(path.match(pattern) for pattern in kept):
+                    path.unlink()
+            lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True)
+            values = [(line, json.loads(line)) for line in lines]
+            (out / "metrics.jsonl").write_text("".join(
+                line for line, value in values
+                if value["step"] < step or value["step"] == step and value["kind"] == "train"
+            ))
+        return Run(out, [*self.flags, f"--output_dir={out}"])
+
+
+def command(module, *arguments: str) -> int:
+    """Runs a command's module in this process; returns its exit code."""
+    return flags.run_command(
+        module.__doc__, module.define_flags, module.main, ["command", *map(str, arguments)]
+    )
+
+
+def pretrain(*arguments: str) -> int:
+    return command(run_pretraining, *arguments)
+
+
+def classify(*arguments: str) -> int:
+    return command(run_classifier, *arguments)
+
+
+def create_data(*arguments: str) -> int:
+    return command(create_pretraining_data, *arguments)
+
+
+def export_hub(*arguments: str) -> int:
+    return command(export_to_tfhub, *arguments)
+
+
+def pretraining_flags(folder: pathlib.Path, **changes) -> list[str]:
+    """23 steps of 4 records, of 40; saved every 10."""
+    values = {
+        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "input_file": write_pretraining_records(folder / "train.tfrecord"),
+        "output_dir": folder / "out", "max_seq_length": 12,
+        "max_predictions_per_seq": PREDICTIONS, "train_batch_size": 4, "eval_batch_size": 4,
+        "max_eval_steps": 2, "num_train_steps": 23, "num_warmup_steps": 3,
+        "save_checkpoints_steps": 10, "log_steps": 4, "learning_rate": 0.01,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+def write_vocabulary(folder: pathlib.Path) -> str:
+    path = folder / "vocab.txt"
+    path.write_text("\n".join([*SPECIALS, *WORDS]) + "\n")
+    return str(path)
+
+
+def write_corpus(folder: pathlib.Path, documents: int = 30) -> str:
+    path = folder / "corpus.txt"
+    texts = [
+        "\n".join(" ".join(WORDS[(d + n + i) % len(WORDS)] for i in range(6)) for n in range(6))
+        for d in range(documents)
+    ]
+    path.write_text("\n\n".join(texts) + "\n")
+    return str(path)
+
+
+def data_flags(folder: pathlib.Path, **changes) -> list[str]:
+    values = {
+        "input_file": write_corpus(folder), "output_file": folder / "out.tfrecord",
+        "vocab_file": write_vocabulary(folder), "max_seq_length": 12,
+        "max_predictions_per_seq": PREDICTIONS, "dupe_factor": 2, "num_processes": 1,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+def write_task(folder: pathlib.Path, rows: int = 12) -> pathlib.Path:
+    """Labelled texts whose label says whether the first word is an even one."""
+    for split in ("train", "dev", "test"):
+        lines = [
+            f"{WORDS[i % len(WORDS)]} {WORDS[2 * i % len(WORDS)]}\t{i % 2}" for i in range(rows)
+        ]
+        (folder / f"{split}.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
+    return folder
+
+
+def classifier_flags(folder: pathlib.Path, **changes) -> list[str]:
+    values = {
+        "data_dir": write_task(folder), "task_name": "tsv", "text_column": "text",
+        "label_column": "label", "label_list": "0,1", "output_dir": folder / "out",
+        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "vocab_file": write_vocabulary(folder), "max_seq_length": 8, "train_step": 6, "save_checkpoints_steps": 3,
+        "train_batch_size": 4, "eval_batch_size": 5, "predict_batch_size": 5,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+@contextlib.contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen]:
+    """Starts pretraining, and kills it in the end, whatever has become of the test."""
+    process = start(PRETRAINING, *arguments, preexec_fn=_die_with_parent)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            stream.close()
+
+
+def _die_with_parent() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, of Linux
+
+
+def wait_for(path: pathlib.Path, process: subprocess.Popen, seconds: float = 120) -> None:
+    """Returns when the file is there or the process has ended."""
+    deadline = time.monotonic() + seconds
+    while not path.exists() and process.poll() is None:
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.01)
+
+
+def script(name: str):
+    """Returns a script of scripts/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, REPO / f"scripts/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def change_json(path: pathlib.Path, **changes) -> None:
+    """Changes a JSON file as a person would, without its seal."""
+    value = json.loads(path.read_text())
+    value.pop("content_sha256", None)
+    path.write_text(json.dumps(value | changes))
+
+

@@ -1,0 +1,206 @@
+"""A crash before any one file operation, for all of them: nothing is lost, nothing is mixed.
+
+A forked child works until its n-th file operation and dies there as by kill -9;
+then the parent looks at what is left, and does the work again. TensorFlow's
+threads do not survive a fork, so its one operation here is a copy of files.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from invariants import assert_tidy, snapshot
+
+from albert import checkpoints, files, records
+from albert.config import AlbertConfig
+from albert.records import FeatureSpec
+from faults import jobs
+
+CRASHED = 9
+OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
+CONFIG = AlbertConfig(100, 8, 16, 2, num_attention_heads=2, intermediate_size=8)
+SHAPES = {"bert/a": (2, 3), "global_step": ()}
+
+
+def crash_at(number: int, work, folder) -> bool:
+    """Does `work` in a child that dies before file operation `number`; whether it died."""
+    child = os.fork()
+    if child == 0:
+        left = [number]
+
+        def count(event, arguments):
+            if event in OPERATIONS and str(arguments[0]).startswith(str(folder)):
+                left[0] -= 1
+                if left[0] < 0:
+                    os._exit(CRASHED)
+
+        code = 1
+        with contextlib.suppress(BaseException):
+            sys.addaudithook(count)
+            work()
+            code = 0
+        os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, CRASHED)
+    return status == CRASHED
+
+
+@pytest.fixture
+def bundles(tmp_path, monkeypatch):
+    """Bundles of steps 1 to 4, and SaveV2 replaced by a copy of them; returns the folder."""
+    folder = tmp_path / "bundles"
+    folder.mkdir()
+    for step in range(1, 5):
+        tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
+        checkpoints.write_bundle(str(folder / str(step)), tensors)
+
+    def copy(prefix, tensor_names, shape_and_slices, tensors):
+        for ending in (".data-00000-of-00001", ".index"):
+            shutil.copyfile(f"{folder}/{int(tensors[1])}{ending}", prefix + ending)
+
+    monkeypatch.setattr(checkpoints.tf.raw_ops, "SaveV2", copy)
+    monkeypatch.setattr(checkpoints.tf, "convert_to_tensor", lambda value: value)
+    return folder
+
+
+def save(out, step):
+    tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
+    sidecar = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
+    return checkpoints.save(str(out), step, tensors, sidecar, keep=2)
+
+
+def newest(out):
+    prefix, tensors, sidecar = checkpoints.read_newest(str(out), SHAPES, CONFIG, "t")
+    step = int(tensors["global_step"])
+    assert (tensors["bert/a"] == step).all() and sidecar["records_seen"] == 4 * step
+    return step
+
+
+def test_a_crash_anywhere_in_saving_leaves_the_old_checkpoint_or_the_new_one(tmp_path, bundles):
+    number, seen = 0, set()
+    while True:
+        out = tmp_path / f"out-{number}"
+        out.mkdir()
+        for step in (1, 2):
+            save(out, step)
+        crashed = crash_at(number, lambda out=out: save(out, 3), out)
+        files.sweep_litter(str(out))
+        step = newest(out)
+        assert step in (2, 3)
+        seen.add(step)
+        assert_tidy(out)
+        # The next process goes on, and in the end nothing of the crash is left.
+        for again in range(step + 1, 5):
+            save(out, again)
+        assert newest(out) == 4
+        names = {name.partition(".")[0] + name.partition("ckpt")[2] for name in os.listdir(out)}
+        assert not [name for name in names if "-1." in name or "-2." in name], names
+        if not crashed:
+            break
+        number += 1
+    assert number > 10 and seen == {2, 3}
+
+
+def test_a_crash_anywhere_in_keeping_the_best_leaves_a_whole_one_or_none(tmp_path, bundles):
+    number, seen = 0, set()
+    while True:
+        out = tmp_path / f"out-{number}"
+        out.mkdir()
+        checkpoints.publish_best(save(out, 1))
+        prefix = save(out, 2)
+        crashed = crash_at(number, lambda prefix=prefix: checkpoints.publish_best(prefix), out)
+        files.sweep_litter(str(out))
+        assert_tidy(out)
+        if os.path.exists(out / "model.ckpt-best.index"):
+            best = checkpoints.open_weights(str(out / "model.ckpt-best"))
+            step = int(best.read("global_step"))
+            assert (best.read("bert/a") == step).all()
+            assert checkpoints.read_sidecar(best.origin)["step"] == step
+            seen.add(step)
+        if not crashed:
+            break
+        number += 1
+    assert number > 5 and seen == {1, 2}
+
+
+def test_a_crash_anywhere_in_writing_records_leaves_records_with_their_manifest_or_none(tmp_path):
+    spec = FeatureSpec({"x": ("int64", 2)})
+
+    def write(path, value, count):
+        rows = ({"x": np.array([value, value])} for _ in range(count))
+        records.write_records(str(path), rows, spec, {"value": value})
+
+    number = 0
+    while True:
+        path = tmp_path / f"{number}" / "x.tfrecord"
+        write(path, 1, 5)
+        crashed = crash_at(number, lambda path=path: write(path, 2, 7), path.parent)
+        files.sweep_litter(str(path.parent))
+        assert_tidy(path.parent)
+        manifest = records.read_manifest(str(path))
+        count = records.verify_records(str(path))
+        assert count in (5, 7)
+        if manifest:
+            assert manifest["records"] == count
+            assert manifest["info"]["value"] == {5: 1, 7: 2}[count]
+        if not crashed:
+            break
+        number += 1
+    assert number > 3
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_crash_anywhere_in_replacing_a_directory_leaves_one_whole_directory(
+    can_exchange, tmp_path, monkeypatch
+):
+    if not can_exchange:  # older file systems
+        monkeypatch.setattr(files, "_exchange", lambda *_: False)
+
+    def publish(path, value):
+        with files.atomic_dir(str(path)) as scratch:
+            for name in "ab":
+                files.write_json(os.path.join(scratch, name), {"value": value})
+
+    number = 0
+    while True:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        publish(folder / "module", 1)
+        crashed = crash_at(number, lambda folder=folder: publish(folder / "module", 2), folder)
+        if not can_exchange:
+            files.sweep_litter(str(folder))
+        values = {
+            name: files.read_json(str(folder / "module" / name))["value"] for name in "ab"
+        }
+        assert len(set(values.values())) == 1
+        publish(folder / "module", 3)
+        assert_tidy(folder)
+        if not crashed:
+            break
+        number += 1
+    assert number > 3
+
+
+@pytest.mark.parametrize("step", [1, pytest.param(7, marks=pytest.mark.slow)])
+def test_a_crash_in_data_creation_publishes_nothing_and_the_next_run_gives_the_same_bytes(
+    step, tmp_path
+):
+    arguments = jobs.data_flags(tmp_path)
+    assert jobs.create_data(*arguments) == 0
+    whole = snapshot(tmp_path)
+    number, crashes = 0, 0
+    while True:
+        crashed = crash_at(number, lambda: jobs.create_data(*arguments), tmp_path)
+        crashes += crashed
+        if os.path.exists(tmp_path / "out.tfrecord.manifest.json"):
+            # Old or new, which are the same bytes; a manifest never stands beside others.
+            files.sweep_litter(str(tmp_path))
+            assert {k: v for k, v in snapshot(tmp_path).items() if ".work." not in k} == whole
+        if not crashed:
+            break
+        number += step
+    assert jobs.create_data(*arguments) == 0
+    assert snapshot(tmp_path) == whole and crashes > 3

@@ -1,0 +1,247 @@
+"""Files from strangers: nothing of them is executed, and nothing is written outside."""
+
+import ast
+import json
+import os
+import pathlib
+import pickle
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from helpers import REPO, assert_one_clear_line, write_config
+from invariants import nothing_lost, snapshot
+
+from albert import checkpoints, files, hub, huggingface, pretrained, squad_records
+from albert.config import AlbertConfig
+from albert.errors import CheckpointError, DataError, UserError
+from albert.tasks import glue
+from faults import jobs
+
+
+class Bomb:
+    """Pickled, it leaves a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (os.mkdir, (self.path,))
+
+
+@pytest.fixture
+def bomb(tmp_path):
+    owned = tmp_path / "owned"
+    yield pickle.dumps(Bomb(owned))
+    assert not owned.exists(), "code of the file was executed"
+
+
+def test_the_bomb_works(tmp_path):
+    pickle.loads(pickle.dumps(Bomb(tmp_path / "owned")))
+    assert (tmp_path / "owned").exists()
+
+
+# --- Nothing is unpickled or executed ---
+
+FORBIDDEN = {
+    "pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "torch", "h5py", "yaml",
+}
+CALLS = {"eval", "exec", "compile", "__import__", "unpack_archive", "extractall", "system", "popen"}
+# hub_layer is the one place where a module's graph runs, which is its purpose (docs/security.md).
+MAY_LOAD_GRAPHS = {"hub_layer"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPO / "albert").rglob("*.py")), ids=lambda p: p.stem
+)
+def test_no_module_can_execute_what_it_reads(path):
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert not {alias.name.split(".")[0] for alias in node.names} & FORBIDDEN
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").split(".")[0] not in FORBIDDEN
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            last = name.rsplit(".", 1)[-1]
+            assert last not in CALLS or name == "re.compile" or "compile" in name, name
+            if name.endswith("np.load") or name == "numpy.load":
+                assert any(
+                    k.arg == "allow_pickle" and ast.unparse(k.value) == "False"
+                    for k in node.keywords
+                )
+            if name.endswith(("models.load_model", "saved_model.load", "hub.load")):
+                assert path.stem in MAY_LOAD_GRAPHS, name
+
+
+@pytest.mark.parametrize("name", ["w.pkl", "w.h5", "w.keras", "w.bin", "w.pt", "model.ckpt-1"])
+def test_a_pickle_by_any_name_is_no_checkpoint(name, bomb, tmp_path, capsys):
+    job = jobs.pretraining_flags(tmp_path)
+    path = tmp_path / name
+    path.write_bytes(bomb)
+    with nothing_lost(tmp_path):
+        assert jobs.pretrain(*job, f"--init_checkpoint={path}") == 2
+    assert name in assert_one_clear_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("ending", [".index", ".data-00000-of-00001", ".json"])
+def test_a_pickle_among_a_checkpoints_files_is_refused(ending, bomb, tmp_path):
+    prefix = checkpoints.save(
+        str(tmp_path), 1, {"bert/a": np.zeros(9, "float32")}, {"records_seen": 1}, 0
+    )
+    pathlib.Path(prefix + ending).write_bytes(bomb)
+    with pytest.raises(UserError):
+        checkpoints.read_sidecar(prefix)
+        checkpoints.open_weights(prefix).read("bert/a")
+
+
+def test_pickles_in_archives_and_window_files_stay_closed(bomb, tmp_path):
+    config = AlbertConfig.from_json_file(write_config(tmp_path))
+    np.savez(tmp_path / "w.npz", **{"albert.pooler.weight": np.array([Bomb(tmp_path / "owned")])})
+    (tmp_path / "plain.npz").write_bytes(bomb)
+    with zipfile.ZipFile(tmp_path / "inner.npz", "w") as archive:
+        archive.writestr("albert.pooler.weight.npy", bomb)
+    for name in ("w.npz", "plain.npz", "inner.npz"):
+        with pytest.raises(CheckpointError):
+            pretrained.open_tensors(str(tmp_path / name), config)
+    (tmp_path / "left").write_bytes(bomb)
+    with pytest.raises(DataError, match="never opened"):
+        squad_records.read_windows(str(tmp_path / "left"), "key")
+
+
+# --- Sizes that lie ---
+
+
+@pytest.mark.parametrize("length", [1 << 62, (1 << 64) - 1, 200_000_000])
+def test_a_safetensors_header_of_absurd_length_is_refused_at_once(length, tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", length) + b"{" + b" " * 64)
+    config = AlbertConfig.from_json_file(write_config(tmp_path))
+    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
+        pretrained.open_tensors(str(path), config)
+
+
+def test_an_archive_that_would_unpack_to_more_than_a_model_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface, "_MOST_NPZ_BYTES", 1000)
+    np.savez_compressed(tmp_path / "w.npz", **{"albert.pooler.bias": np.zeros(10_000, "float32")})
+    config = AlbertConfig.from_json_file(write_config(tmp_path))
+    with pytest.raises(CheckpointError, match="would unpack to"):
+        pretrained.open_tensors(str(tmp_path / "w.npz"), config)
+
+
+# --- Paths that lead elsewhere ---
+
+
+@pytest.mark.parametrize("name", ["../out.safetensors", "/etc/out.safetensors", "a/b.safetensors",
+                                  "..", "weights.bin"])
+def test_shards_outside_their_directory_are_refused(name, tmp_path):
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in/model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": {"albert.pooler.weight": name}}))
+    config = AlbertConfig.from_json_file(write_config(tmp_path))
+    with pytest.raises(CheckpointError, match="is not a plain"):
+        pretrained.open_tensors(str(path), config)
+
+
+@pytest.mark.parametrize("name", ["../glue", "/etc", "sst-2/../../x", "CoLA\0", ".."])
+def test_a_task_is_one_of_those_known_and_never_a_path(name, tmp_path, capsys):
+    job = jobs.classifier_flags(tmp_path, task_name=name)
+    job = [a for a in job if not a.startswith(("--text_", "--label_"))]
+    with nothing_lost(tmp_path):
+        assert jobs.classify(*job, "--do_train") == 2
+    assert_one_clear_line(capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("guid", ["../../etc/passwd", "a\tb\nc\td", "\ud800", "\0", "=1+1", ""])
+def test_ids_of_the_data_are_content_and_never_names_or_lines(guid, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    examples = [glue.Example(guid, "a", None, "0"), glue.Example("7", "a", None, "0")]
+    before = snapshot(tmp_path)
+    written = glue.write_predictions(
+        glue.SST_2, examples, {"probabilities": np.eye(2)}, str(out)
+    )
+    assert not before and {os.path.dirname(path) for path in written} == {str(out)}
+    assert set(snapshot(tmp_path)) == set(written)
+    for path in written[1:]:
+        lines = pathlib.Path(path).read_bytes().decode("utf-8").split("\n")
+        assert len(lines) == 4 and all(line.count("\t") == 1 for line in lines[:3])
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", ".lock"])
+def test_output_is_not_written_through_links_that_lie_in_the_directory(
+    name, tmp_path, capsys
+):
+    job = jobs.pretraining_flags(tmp_path)
+    victim = tmp_path / "victim"
+    precious = '{"step": 0, "kind": "train"}\n'
+    victim.write_text(precious)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to(victim)
+    assert jobs.pretrain(*job) == 2
+    assert name in assert_one_clear_line(capsys.readouterr().err)
+    assert victim.read_text() == precious
+
+
+def test_published_files_replace_links_and_leave_what_they_point_to(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name in ("best.json", "model.ckpt-1.json", "model.ckpt-1.index", "checkpoint"):
+        (tmp_path / name).symlink_to(victim)
+    files.write_sealed_json(str(tmp_path / "best.json"), {"step": 1})
+    checkpoints.save(str(tmp_path), 1, {"bert/a": np.zeros(3, "float32")}, {}, 0)
+    assert victim.read_text() == "precious"
+    assert not any(p.is_symlink() for p in tmp_path.iterdir())
+
+
+def test_clean_up_follows_no_link(tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/file").write_text("x")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/x.tmp-999999999").symlink_to(tmp_path / "precious")
+    files.sweep_litter(str(tmp_path / "run"))
+    assert (tmp_path / "precious/file").exists() and not list((tmp_path / "run").iterdir())
+
+
+# --- Modules of strangers ---
+
+
+@pytest.fixture
+def trap(tmp_path):
+    """A SavedModel that writes a file when it is called, and one when it is loaded."""
+    import tensorflow as tf
+
+    class Trap(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = {"bert/a": tf.Variable(tf.ones([3]))}
+
+        @tf.function(input_signature=[])
+        def serve(self):
+            tf.io.write_file(str(tmp_path / "owned"), "called")
+            return {"x": tf.constant(1)}
+
+    module = Trap()
+    folder = tmp_path / "module"
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
+    (folder / "assets").mkdir(exist_ok=True)
+    os.rename(write_config(tmp_path), folder / "assets/albert_config.json")
+    return folder
+
+
+def test_a_module_of_a_stranger_is_read_for_its_variables_and_neither_loaded_nor_called(
+    trap, tmp_path, monkeypatch
+):
+    import tensorflow as tf
+
+    def refuse(*_, **__):
+        raise AssertionError("the graph was loaded")
+
+    monkeypatch.setattr(tf.saved_model, "load", refuse)
+    weights = hub.resolve(str(trap)).weights()
+    np.testing.assert_array_equal(weights.read("bert/a"), np.ones(3))
+    (trap / "saved_model.pb").write_bytes(b"\xff garbage, which nobody reads")
+    np.testing.assert_array_equal(pretrained.open_weights(str(trap)).read("bert/a"), np.ones(3))
+    assert not (tmp_path / "owned").exists()

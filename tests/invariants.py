@@ -1,0 +1,54 @@
+"""What must hold after every fault, whatever it was."""
+
+import contextlib
+import fnmatch
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterator
+
+from albert import files
+
+# What a run extends or renews by its nature; everything else is written once.
+LIVING = (
+    "*/.lock", "*/metrics.jsonl", "*/checkpoint", "*/events.out.*", "*/albert_config.json",
+    "*/eval_results.*", "*/README.md",
+)
+
+
+def snapshot(folder: pathlib.Path) -> dict[str, str]:
+    """Returns {path: digest} of every file below a folder."""
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+
+
+def assert_tidy(folder: pathlib.Path) -> None:
+    """No temporary litter, and every JSON file is whole and as it was written."""
+    litter = [str(path) for path in folder.rglob("*") if ".tmp" in path.name]
+    assert not litter
+    for path in folder.rglob("*.json"):
+        if isinstance(json.loads(path.read_text("utf-8")), dict):
+            files.read_sealed_json(str(path))
+    for path in folder.rglob("metrics.jsonl"):
+        for line in path.read_text("utf-8").splitlines():
+            json.loads(line)
+
+
+@contextlib.contextmanager
+def nothing_lost(folder: pathlib.Path, *may_change: str) -> Iterator[None]:
+    """Checks the three invariants when the block ends.
+
+    1. no temporary litter; 2. no half-written JSON; 3. what was there before is
+    byte-identical or, for a damaged checkpoint, renamed to `*.corrupt`.
+    `may_change` are patterns of whole paths.
+    """
+    before = snapshot(folder)
+    yield
+    assert_tidy(folder)
+    after = snapshot(folder)
+    for path, digest in before.items():
+        if any(fnmatch.fnmatch(path, pattern) for pattern in (*LIVING, *may_change)):
+            continue
+        assert after.get(path + ".corrupt", after.get(path)) == digest, path

@@ -1,0 +1,122 @@
+"""`AlbertTokenizer`: rows, masks and offsets, for both kinds of vocabulary."""
+
+import gzip
+import json
+import shutil
+
+import numpy as np
+import pytest
+from helpers import write_config
+
+import albert
+from albert import tokenization
+from albert.albert_tokenizer import encode_with_offsets
+from albert.errors import CheckpointError, DataError
+
+
+@pytest.fixture(params=["spm", "wordpiece"])
+def tokenizer(request, shared):
+    name = {"spm": "30k-clean.model", "wordpiece": "albert_zh_vocab.txt"}[request.param]
+    return albert.AlbertTokenizer.from_pretrained(str(shared / "data/spm" / name))
+
+
+def test_rows_are_packed_as_the_model_reads_them(tokenizer):
+    t = tokenizer.tokenizer
+    a, b = t.encode_text("the first one"), t.encode_text("a second")
+    encoded = tokenizer(["the first one", "a second"], ["a second", "the first one"])
+    assert encoded["input_ids"].dtype == np.int32
+    expected = [t.cls_id, *a, t.sep_id, *b, t.sep_id]
+    assert encoded["input_ids"][0].tolist() == expected
+    assert tokenizer.encode("the first one", "a second") == expected
+    assert encoded["segment_ids"][0].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert tokenizer.build_inputs_with_special_tokens(a, b) == expected
+    segments = encoded["segment_ids"][0].tolist()
+    assert tokenizer.create_token_type_ids_from_sequences(a, b) == segments
+    mask = tokenizer.get_special_tokens_mask(a, b)
+    assert mask == tokenizer.get_special_tokens_mask(expected, already_has_special_tokens=True)
+    assert mask == [1, *[0] * len(a), 1, *[0] * len(b), 1]
+
+
+def test_short_rows_are_padded_and_long_ones_cut_from_the_longer_text(tokenizer):
+    encoded = tokenizer(["the", "the first one of many"], padding="max_length", max_length=8)
+    assert encoded["input_ids"].shape == (2, 8)
+    assert encoded["input_mask"][0].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
+    assert not encoded["input_ids"][0, 3:].any()
+    cut = tokenizer("the first one of very many", "a", max_length=6)["input_ids"][0].tolist()
+    assert len(cut) == 6
+    assert cut[-2:] == [*tokenizer.tokenizer.encode_text("a"), tokenizer.tokenizer.sep_id]
+    with pytest.raises(DataError, match="text 0 has .* places, 6 are the most"):
+        tokenizer("the first one of very many", max_length=6, truncation=False)
+
+
+def test_the_mask_may_be_written_and_other_special_pieces_are_text(tokenizer):
+    t = tokenizer.tokenizer
+    ids = tokenizer.encode("the [MASK] one")
+    assert ids.count(t.mask_id) == 1
+    assert ids[1] == t.encode_text("the")[0]
+    assert tokenizer.encode("the [SEP] one").count(t.sep_id) == 1
+    assert tokenizer.decode(ids, skip_special_tokens=True).split() == ["the", "one"]
+
+
+def normal(text: str) -> str:
+    return tokenization.preprocess_text(text, lower=True).replace(" ", "")
+
+
+def test_every_piece_is_found_where_it_stands(tokenizer):
+    text = "  The naïve  café, in 1999, (sold)\tＴＥＡ to Ünder-writers…"
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    pieces = tokenizer.convert_ids_to_tokens(encoded["input_ids"][0])
+    offsets = encoded["offset_mapping"][0].tolist()
+    assert offsets[0] == offsets[-1] == [0, 0]
+    unknown = ("[UNK]", "<unk>")
+    for piece, (begin, end) in zip(pieces[1:-1], offsets[1:-1], strict=True):
+        plain = normal(piece.replace("▁", "").removeprefix("##"))
+        # One character of the text may make several of the pieces ("…").
+        assert piece in unknown or plain == normal(text[begin:end]) or text[begin:end] == "…"
+    assert text[offsets[2][0] : offsets[2][1]][0] in "naN"
+
+
+def test_offsets_hold_for_awkward_strings(tokenizer, shared):
+    with gzip.open(shared / "golden/open/tokenization/tokenization.json.gz") as stream:
+        texts = [case["text"] for case in json.load(stream)["cases"]]
+    total = right = 0
+    for text in texts:
+        ids, spans = encode_with_offsets(tokenizer.tokenizer, text)
+        assert ids == tokenizer.tokenizer.encode_text(text)
+        assert len(ids) == len(spans)
+        begins = [begin for begin, _ in spans]
+        assert begins == sorted(begins)
+        assert all(0 <= begin <= end <= len(text) for begin, end in spans)
+        for piece, (begin, end) in zip(tokenizer.convert_ids_to_tokens(ids), spans, strict=True):
+            if piece not in ("[UNK]", "<unk>", "▁"):
+                total += 1
+                plain = normal(piece.replace("▁", "").removeprefix("##"))
+                right += normal(text[begin:end]) == plain
+    # The rest are characters that make several ("½"), or that a normaliser drops.
+    assert right / total > 0.98
+
+
+def test_texts_that_are_none_are_refused(tokenizer):
+    with pytest.raises(DataError, match="text 1 is not a string but int: 7"):
+        tokenizer(["a", 7])
+    with pytest.raises(DataError, match="text_pair 0 is not a string but NoneType"):
+        tokenizer(["a"], [None])
+    with pytest.raises(DataError, match="2 texts and 1 second texts"):
+        tokenizer(["a", "b"], ["c"])
+
+
+def test_a_models_directory_gives_its_tokenizer_and_keeps_it(shared, tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_config(folder, vocab_size=30000)
+    with pytest.raises(DataError, match="no vocabulary"):
+        albert.AlbertTokenizer.from_pretrained(str(folder))
+    shutil.copy(shared / "data/spm/30k-clean.model", folder)
+    tokenizer = albert.AlbertTokenizer.from_pretrained(str(folder))
+    assert tokenizer.model_max_length == 16
+    (path,) = tokenizer.save_vocabulary(str(tmp_path / "copy"), "my")
+    assert path.endswith("my-30k-clean.model")
+    again = albert.AlbertTokenizer.from_pretrained(path)
+    assert again.encode("hello world") == tokenizer.encode("hello world")
+    with pytest.raises(CheckpointError, match="neither albert_config.json"):
+        albert.AlbertTokenizer.from_pretrained(str(tmp_path))

@@ -1,0 +1,128 @@
+"""Fused attention gives what eager attention gives, with masks, dropout and in half precision."""
+
+import keras
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from albert import attention, flags, modeling, packing  # noqa: E402
+from albert.config import AlbertConfig  # noqa: E402
+
+LENGTH = 300  # two blocks of queries and a part of one
+CONFIG = AlbertConfig(
+    vocab_size=40, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=24, max_position_embeddings=LENGTH, initializer_range=0.3,
+    hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2,
+)
+
+
+@pytest.fixture(autouse=True)
+def float32():
+    keras.config.set_dtype_policy("float32")
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+def make_batch(is_packed):
+    rng = np.random.default_rng(0)
+    mask = (np.arange(LENGTH) < np.array([300, 130, 40])[:, None]).astype(np.int32)
+    batch = {
+        "input_ids": rng.integers(5, 40, mask.shape, np.int32) * mask,
+        "input_mask": mask,
+        "segment_ids": 0 * mask,
+    }
+    return packing.pack_rows(batch, 1, [LENGTH]) if is_packed else batch
+
+
+def outputs_and_gradients(model, batch, implementation, training, wrap=lambda f: f):
+    model.attn_implementation = implementation
+    weights = {n: w.value for n, w in modeling.named_weights(model).items()}
+    real = tf.cast(make_batch(False)["input_mask"], tf.float32)[..., None]
+    # Not the output's square, whose sum a LayerNorm keeps constant.
+    direction = np.random.default_rng(1).normal(size=CONFIG.hidden_size).astype(np.float32)
+
+    @wrap
+    def compute():
+        with tf.GradientTape() as tape:
+            seed = tf.constant([3, 4], tf.int64)
+            output = model(batch, training=training, dropout_seed=seed)["sequence_output"]
+            loss = tf.reduce_sum(real * tf.cast(output, tf.float32) * direction)
+        grads = tape.gradient(loss, weights)
+        dense = {n: tf.convert_to_tensor(g) for n, g in grads.items() if g is not None}
+        return dense | {"output": tf.cast(output, tf.float32) * real}
+
+    return {name: value.numpy() for name, value in compute().items()}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_outputs_and_gradients_are_those_of_eager_attention(is_packed, training):
+    model, batch = modeling.AlbertModel(CONFIG), make_batch(is_packed)
+    expected = outputs_and_gradients(model, batch, "eager", training)
+    found = outputs_and_gradients(model, batch, "fused", training)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        atol = 1e-5 * max(np.abs(value).max(), 1.0)
+        np.testing.assert_allclose(found[name], value, atol=atol, err_msg=name)
+    if training:  # dropout is live
+        calm = outputs_and_gradients(model, batch, "fused", False)
+        assert np.abs(calm["output"] - found["output"]).max() > 0.1
+
+
+@pytest.mark.parametrize("wrap", [tf.function, tf.function(jit_compile=True)])
+def test_a_compiled_graph_gives_the_same_and_holds_no_scores_of_all_queries(wrap):
+    model, batch = modeling.AlbertModel(CONFIG.with_dropout(0.0)), make_batch(False)
+    expected = outputs_and_gradients(model, batch, "eager", False)
+    found = outputs_and_gradients(model, batch, "fused", False, wrap)
+    for name, value in expected.items():
+        atol = 1e-5 * max(np.abs(value).max(), 1.0)
+        np.testing.assert_allclose(found[name], value, atol=atol, err_msg=name)
+    shapes = {}
+    for implementation in attention.ATTENTION:
+        model.attn_implementation = implementation
+        graph = tf.function(lambda: model(batch)["pooled_output"]).get_concrete_function().graph
+        shapes[implementation] = _widest_scores(graph)
+    assert shapes == {"eager": LENGTH, "fused": attention.QUERY_BLOCK}
+
+
+def _widest_scores(graph) -> int:
+    """Returns the most queries of a softmax, in the graph and the functions that it calls."""
+    softmaxes = [n for n in graph.as_graph_def().node if n.op == "Softmax"]
+    library = graph.as_graph_def(add_shapes=True).library.function
+    found = [op.outputs[0].shape[2] for op in graph.get_operations() if op.type == "Softmax"]
+    assert softmaxes or library
+    for function in library:
+        for node in function.node_def:
+            if node.op == "Softmax":
+                found.append(node.attr["_output_shapes"].list.shape[0].dim[2].size)
+    return max(found)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("implementation", attention.ATTENTION)
+def test_half_precision_is_near_the_full_one(policy, implementation):
+    keras.config.set_dtype_policy(policy)
+    half = modeling.AlbertModel(CONFIG)
+    keras.config.set_dtype_policy("float32")
+    full = modeling.AlbertModel(CONFIG)
+    half.set_weights(full.get_weights())
+    expected = outputs_and_gradients(full, make_batch(False), implementation, False)["output"]
+    found = outputs_and_gradients(half, make_batch(False), implementation, False)["output"]
+    assert 0 < np.abs(found - expected).max() < 0.15
+    assert np.abs(found - expected).mean() < 0.02
+
+
+def test_an_unknown_implementation_is_refused():
+    model = modeling.AlbertForMaskedLM(CONFIG)
+    with pytest.raises(ValueError, match="'flash' is not one of eager, fused"):
+        model.attn_implementation = "flash"
+    model.attn_implementation = "fused"
+    assert model.bert.attn_implementation == "fused"
+
+
+def test_the_flag_offers_every_implementation():
+    values = flags.FlagValues()
+    flags.define_device_flags(values)
+    values(["command"])
+    assert values["attn_implementation"].parser.enum_values == list(attention.ATTENTION)

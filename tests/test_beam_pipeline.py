@@ -1,0 +1,262 @@
+"""Records through Apache Beam: the bytes of the plain command, by whatever runner.
+
+Those tests that run a pipeline are skipped where Beam is not installed; none
+of them needs TensorFlow.
+"""
+
+import io
+import os
+import random
+import signal
+import sys
+import time
+
+import pytest
+from helpers import assert_one_clear_line
+from helpers import run as run_process
+from helpers import start as start_process
+
+from albert import beam_pipeline, documents, flags
+from albert import create_pretraining_data as command
+from albert.errors import DataError
+
+COMMAND = "albert.create_pretraining_data"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def needs_beam():
+    pytest.importorskip("apache_beam", reason="Apache Beam is not installed (extra: beam)")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A folder with a vocabulary and three texts; documents go on from a file to the next."""
+    words, rng = [f"w{i}" for i in range(200)], random.Random(1)
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, *words]) + "\n")
+    for name in "abc":
+        texts = [
+            "\n".join(" ".join(rng.choices(words, k=rng.randint(3, 12)))
+                      for _ in range(rng.randint(1, 9)))
+            for _ in range(40)
+        ]
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(texts) + "\n")
+    (tmp_path / "d.txt").write_bytes(b"\xff\xfe w1 w2\n" + b"w3 " * 100 + b"\n\n")
+    return tmp_path
+
+
+def arguments(folder, **changes):
+    values = {
+        "input_file": folder / "?.txt", "vocab_file": folder / "vocab.txt",
+        "output_file": f"{folder}/out-0.tfrecord,{folder}/out-1.tfrecord",
+        "eval_output_file": folder / "eval.tfrecord", "held_out_fraction": 0.1,
+        "max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 11,
+    } | changes
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+
+
+def run(*argv):
+    """Runs the command in this process; returns its exit code."""
+    return flags.run_command(
+        command.__doc__, command.define_flags, command.main, ["command", *map(str, argv)],
+        takes_arguments=True,
+    )
+
+
+def outputs(folder):
+    """Takes the command's outputs away; returns their bytes."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix != ".txt":
+            found[path.name] = path.read_bytes()
+            path.unlink()
+    return found
+
+
+# --- Documents found without their text ---
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("break_between_files", [False, True])
+def test_documents_found_by_their_places_are_those_read_in_order(
+    seed, break_between_files, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(documents, "_LONGEST_LINE", 16)  # lines are cut, blank ones too
+    rng, paths = random.Random(seed), []
+    for number in range(rng.randint(1, 5)):
+        lines = [
+            rng.choice([b"", b"", b" " * 40, b"a b", b"word " * 9, b"x" * 50, b"\xff\xfe",
+                        "é".encode() * 12, b"a" + b" " * 60 + b"b"])
+            for _ in range(rng.randint(0, 8))
+        ]
+        path = tmp_path / str(number)
+        path.write_bytes(b"\n".join(lines) + rng.choice([b"", b"\n", b"\n\n"]))
+        paths.append(path)
+    expected, counts = documents.ReadingCounts(), documents.ReadingCounts()
+    texts = list(documents.read_documents(
+        [str(path) for path in paths], str.strip, expected, break_between_files
+    ))
+    scans = [documents.scan_file(io.BytesIO(p.read_bytes()), str.strip) for p in paths]
+    found = list(documents.join_scans(scans, break_between_files))
+    for scan in scans:
+        counts.add(scan.counts)
+    counts.documents = len(found)
+    assert counts == expected
+    assert [size for _, size in found] == [size for _, size in documents.with_size(texts)]
+    assert texts == [
+        [line for number, place in document
+         for line in documents.read_run(io.BytesIO(paths[number].read_bytes()), place)]
+        for document, _ in found
+    ]
+
+
+# --- The same records ---
+
+
+@pytest.mark.parametrize("break_between_files", [False, True])
+def test_a_pipeline_gives_the_bytes_of_the_plain_command(corpus, monkeypatch, break_between_files):
+    needs_beam()
+    monkeypatch.setattr(command, "_BLOCK_CHARACTERS", 1500)  # several blocks
+    argv = arguments(corpus, document_break_between_files=break_between_files)
+    assert run(*argv) == 0
+    plain = outputs(corpus)
+    assert len(plain) == 6
+    assert run(*argv, "--runner=DirectRunner") == 0
+    assert outputs(corpus) == plain
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--runner=DirectRunner", "--", "--direct_running_mode=multi_processing",
+         "--direct_num_workers=2"],
+        # Beam's own portable job service, in the process that launches.
+        ["--runner=PortableRunner", "--", "--job_endpoint=embed",
+         "--environment_type=LOOPBACK"],
+    ],
+    ids=["several processes", "portable"],
+)
+def test_other_runners_give_the_same_bytes(corpus, options):
+    needs_beam()
+    assert run(*arguments(corpus)) == 0
+    plain = outputs(corpus)
+    done = run_process(COMMAND, *arguments(corpus), *options)
+    assert done.returncode == 0, done.stderr
+    assert "1 of " in done.stderr and "had invalid UTF-8" in done.stderr
+    assert outputs(corpus) == plain
+
+
+def test_a_pipeline_needs_no_tensorflow(corpus):
+    needs_beam()
+    code = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "from albert import create_pretraining_data as c; c.cli(sys.argv)\n"
+    )
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments(corpus), "--runner=DirectRunner"],
+        cwd=os.path.dirname(os.path.dirname(os.path.abspath(command.__file__))),
+        capture_output=True, text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# --- What cannot be done ---
+
+
+def test_without_beam_one_line_says_what_to_install(corpus, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    assert run(*arguments(corpus), "--runner=DirectRunner") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "needs Apache Beam, which is not installed: pip install 'apache-beam" in line
+    assert not outputs(corpus)
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "message"),
+    [
+        ({}, ["--", "--project=p"], "unexpected argument '--project=p'"),
+        ({"runner": "DirectRunner", "num_processes": 2}, [], "--num_processes has no effect with"),
+        ({"runner": "DirectRunner", "original_draw_order": True, "held_out_fraction": 0}, [],
+         "--runner is not of the original"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(changes, more, message, corpus, capsys):
+    assert run(*arguments(corpus, **changes), *more) == 2
+    assert message in assert_one_clear_line(capsys.readouterr().err)
+    assert not outputs(corpus)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--runner=NoSuchRunner"], "--runner=NoSuchRunner"),
+        (["--runner=DirectRunner", "--", "--direct_num_workers=many"], "direct_num_workers"),
+    ],
+)
+def test_what_beam_does_not_know_is_refused(options, message, corpus, capsys):
+    needs_beam()
+    assert run(*arguments(corpus), *options) == 2
+    assert message in assert_one_clear_line(capsys.readouterr().err)
+    assert not outputs(corpus)
+
+
+@pytest.mark.parametrize("pattern", ["nowhere://bucket/*.txt", "/absent/*.txt"])
+def test_texts_that_are_not_there_are_refused(pattern, corpus, capsys):
+    needs_beam()
+    assert run(*arguments(corpus, input_file=pattern), "--runner=DirectRunner") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "--input_file" in line and pattern.strip("*.tx") in line
+
+
+def test_a_text_that_vanishes_ends_the_pipeline_in_one_line(corpus, monkeypatch, capsys):
+    needs_beam()
+    real = beam_pipeline._make_pipeline
+
+    def late(*options):
+        (corpus / "b.txt").unlink()
+        return real(*options)
+
+    monkeypatch.setattr(beam_pipeline, "_make_pipeline", late)
+    assert run(*arguments(corpus), "--runner=DirectRunner") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert f"cannot read {corpus}/b.txt: No such file or directory" in line
+    assert not outputs(corpus)
+
+
+def test_a_corpus_of_blank_lines_publishes_nothing(corpus, capsys):
+    needs_beam()
+    for name in "abcd":
+        (corpus / f"{name}.txt").write_text("\n \n")
+    assert run(*arguments(corpus), "--runner=DirectRunner") == 2
+    assert "no documents, only blank lines" in assert_one_clear_line(capsys.readouterr().err)
+    assert not outputs(corpus)
+
+
+def test_a_failure_keeps_the_records_of_before(corpus, monkeypatch):
+    needs_beam()
+    assert run(*arguments(corpus), "--runner=DirectRunner") == 0
+    before = {p.name: p.read_bytes() for p in corpus.iterdir()}
+
+    def fail(*_):
+        raise DataError("no")
+
+    monkeypatch.setattr(beam_pipeline, "_assemble", fail)
+    assert run(*arguments(corpus, random_seed=2), "--runner=DirectRunner") == 2
+    assert {p.name: p.read_bytes() for p in corpus.iterdir()} == before
+
+
+def test_a_terminated_pipeline_leaves_nothing(corpus):
+    needs_beam()
+    process = start_process(
+        COMMAND, *arguments(corpus, dupe_factor=100000), "--runner=DirectRunner"
+    )
+    deadline = time.monotonic() + 60
+    while not any(".work.tmp-" in name for name in os.listdir(corpus)):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143 and "stopped by SIGTERM" in err, err
+    assert not [path for path in corpus.iterdir() if path.suffix != ".txt"]

@@ -1,0 +1,86 @@
+"""Tasks with labels: the original's logits, losses and gradients; padding rows count nothing."""
+
+import numpy as np
+import pytest
+
+from albert import checkpoints, trainer
+from albert.config import AlbertConfig
+from albert.modeling import named_weights
+from albert.tasks.classification import ClassificationTask, MultipleChoiceTask
+
+tf = pytest.importorskip("tensorflow")
+
+TASKS = {
+    "classifier_3way": ClassificationTask("mnli", 24, 3, False, "accuracy", "eval_accuracy"),
+    "classifier_regression": ClassificationTask("sts-b", 24, 1, True, "regression", "pearson"),
+    "race": MultipleChoiceTask.of_choices("race", 24, 4),
+}
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def case(request, shared):
+    """(task, model, batch with a row of padding at its end, golden values of the original)."""
+    folder = shared / f"golden/open/heads/{request.param}"
+    golden, task = np.load(folder / "io.npz"), TASKS[request.param]
+    config = AlbertConfig.from_json_file(str(folder / "albert_config.json"))
+    weights = checkpoints.open_weights(str(folder))
+    model, _ = trainer.load_model(task, config, trainer.RunConfig("unused"), weights)
+    batch = {k.removeprefix("in/"): tf.constant(golden[k]) for k in golden if k.startswith("in/")}
+    batch = {k: tf.concat([v, tf.zeros_like(v[:1])], axis=0) for k, v in batch.items()}
+    rows = len(batch["label_ids"])
+    batch["is_real_example"] = tf.constant([1] * (rows - 1) + [0])
+    return task, model, batch, golden
+
+
+def loss_of(task, batch, outputs):
+    return task.loss_sums(batch, outputs)["loss"] / task.loss_weights(batch)["loss"]
+
+
+def test_logits_probabilities_and_losses_are_the_originals(case):
+    task, model, batch, golden = case
+    outputs = model(batch, training=False)
+    logits = np.reshape(outputs["logits"][:-1], golden["predict/logits"].shape)
+    np.testing.assert_allclose(logits, golden["predict/logits"], atol=1e-5)
+    probabilities = task.predictions(batch, outputs)["probabilities"][:-1]
+    np.testing.assert_allclose(probabilities, golden["predict/probabilities"], atol=1e-5)
+    np.testing.assert_allclose(loss_of(task, batch, outputs), golden["predict/loss"], atol=1e-5)
+    total, weight = task.statistics(batch, outputs)["eval_loss"]
+    np.testing.assert_allclose(total / weight, golden["predict/loss"], atol=1e-5)
+    losses = task._example_loss(batch, outputs)[:-1]
+    np.testing.assert_allclose(losses, golden["predict/per_example_loss"], atol=1e-5)
+
+
+def test_gradients_of_every_variable_are_the_originals(case):
+    task, model, batch, golden = case
+    weights = named_weights(model)
+    with tf.GradientTape() as tape:
+        loss = loss_of(task, batch, model(batch, training=False))
+    grads = tape.gradient(loss, [v.value for v in weights.values()])
+    ours = {n: tf.convert_to_tensor(g).numpy() for n, g in zip(weights, grads, strict=True)}
+    prefix = "predict/grad/"
+    theirs = {k.removeprefix(prefix): golden[k] for k in golden if k.startswith(prefix)}
+    assert ours.keys() == theirs.keys() and len(theirs) == 27
+    for name, want in theirs.items():
+        np.testing.assert_allclose(ours[name], want, atol=1e-5, err_msg=name)
+
+
+def test_classifier_dropout_falls_on_training_alone(case):
+    task, model, batch, _ = case
+    plain = model(batch, training=False)["logits"].numpy()
+    model.classifier_dropout, rate = 0.5, model.classifier_dropout
+    try:
+        np.testing.assert_array_equal(model(batch, training=False)["logits"], plain)
+        seed = tf.constant([1, 2], tf.int64)
+        assert not np.allclose(model(batch, training=True, dropout_seed=seed)["logits"], plain)
+    finally:
+        model.classifier_dropout = rate
+    np.testing.assert_array_equal(task.build_model(model.config).classifier_dropout, 0.1)
+
+
+def test_accuracy_of_a_batch_leaves_padding_out(case):
+    task, model, batch, golden = case
+    if task.is_regression:
+        pytest.skip("a regression has no accuracy")
+    hits, weight = task.statistics(batch, model(batch, training=False))["eval_accuracy"]
+    want = golden["predict/predictions"] == golden["in/label_ids"]
+    assert (hits, weight) == (want.sum(), len(want))

@@ -1,0 +1,175 @@
+"""CoNLL files: what is read, what is refused, and how words become rows."""
+
+import itertools
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert import tokenization
+from albert.errors import DataError, FlagError
+from albert.tasks import conll
+
+SAMPLE = """-DOCSTART- -X- O O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+German JJ B-NP B-MISC
+call NN I-NP O
+. . O O
+
+Peter NNP B-NP B-PER
+Blackburn NNP I-NP I-PER
+"""
+
+
+def write(folder, text, name="train.txt"):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def test_words_and_labels_are_the_first_and_last_column(tmp_path):
+    first, second = conll.read_sentences(write(tmp_path, SAMPLE))
+    assert first.words == ("EU", "rejects", "German", "call", ".")
+    assert first.labels == ("B-ORG", "O", "B-MISC", "O", "O")
+    assert (first.line, second.line) == (3, 9)
+    assert second.labels == ("B-PER", "I-PER")
+
+
+def test_byte_order_mark_line_ends_and_other_white_space(tmp_path):
+    text = "\ufeffa\u00a0b\tO\r\nc\u2028d\tB-X\r\n \t\r\n\r\ne\tO\n-DOCSTART-\nf\tO"
+    sentences = conll.read_sentences(write(tmp_path, text))
+    assert [s.words for s in sentences] == [("a\u00a0b", "c\u2028d"), ("e",), ("f",)]
+
+
+def test_iob1_becomes_bio(tmp_path):
+    text = "a I-X\nb I-X\nc B-X\nd I-Y\ne O\nf I-Y\n"
+    (sentence,) = conll.read_sentences(write(tmp_path, text), "iob1")
+    assert sentence.labels == ("B-X", "I-X", "B-X", "B-Y", "O", "B-Y")
+
+
+def test_labels_are_listed_with_what_longer_entities_need(tmp_path):
+    sentences = conll.read_sentences(write(tmp_path, "a B-X\nb O\n"))
+    assert conll.collect_labels(sentences, "bio") == ("O", "B-X", "I-X")
+    sentences = conll.read_sentences(write(tmp_path, "a ,\nb NN\n"), "none")
+    assert conll.collect_labels(sentences, "none") == (",", "NN")
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "message"),
+    [
+        ("a O\nb B-X\nc NN O\n", "bio", ":3: 3 columns, the lines before have 2"),
+        ("a O\nb I-X\n", "bio", ":2: I-X continues nothing: O is before it; .* --scheme=iob1"),
+        ("a B-X\n\nb I-X\n", "bio", ":3: I-X continues nothing"),
+        ("a B-Y\nb I-X\n", "bio", ":2: I-X continues nothing: B-Y is before it"),
+        ("a O\nb NN\n", "bio", ":2: label 'NN' is not O, B-<type>, I-<type>; give --scheme=none"),
+        ("a S-X\n", "bio", ":1: label 'S-X' is not O"),
+        ("a\nb\n", "bio", ":1: one column, expected a word and its label"),
+        ("", "bio", ": no sentences in it"),
+        ("-DOCSTART- O\n\n", "bio", ": no sentences in it"),
+        (b"a O\nb\xff O\n", "bio", r":2: not UTF-8 text \(byte 2 of the line\)"),
+    ],
+)
+def test_bad_files_are_told_with_their_line(tmp_path, text, scheme, message):
+    with pytest.raises(DataError, match="train.txt" + message):
+        conll.read_sentences(write(tmp_path, text), scheme)
+
+
+def test_an_unknown_label_is_told_with_its_line(tmp_path):
+    path = write(tmp_path, "a O\n\nb B-X\n")
+    with pytest.raises(DataError, match="train.txt:3: label 'B-X' is not one of O, B-Y"):
+        conll.read_sentences(path, known=("O", "B-Y"))
+
+
+def test_words_alone_are_enough_where_nothing_is_learned(tmp_path):
+    (sentence,) = conll.read_sentences(write(tmp_path, "a\nb\n"), needs_labels=False)
+    assert sentence == conll.Sentence(("a", "b"), None, 1)
+
+
+@pytest.mark.parametrize("text", ["O", "O,O", "O,,B-X", ""])
+def test_a_label_list_has_two_different_labels(text):
+    with pytest.raises(FlagError, match="not two or more different labels"):
+        conll.parse_labels(text, "bio")
+
+
+def test_label_lists_are_separated_by_commas_or_blanks():
+    assert conll.parse_labels("O, B-X, I-X", "bio") == conll.parse_labels("O B-X I-X", "bio")
+    assert conll.parse_labels(", NN .", "none") == (",", "NN", ".")
+    with pytest.raises(DataError, match="--label_list: label 'NN' is not O"):
+        conll.parse_labels("O,NN", "bio")
+
+
+# --- Rows ---
+
+
+@given(st.lists(st.integers(1, 10), min_size=1, max_size=60), st.integers(10, 30))
+def test_windows_label_every_word_once_with_its_neighbours(sizes, room):
+    found = conll.windows(sizes, room)
+    labelled = [word for w in found for word in range(w.first, w.last)]
+    assert labelled == list(range(len(sizes)))
+    for window in found:
+        assert window.start <= window.first < window.last <= window.end
+        assert sum(sizes[window.start : window.end]) <= room
+    if sum(sizes) <= room:
+        assert len(found) == 1
+
+
+def test_a_word_at_the_edge_of_a_window_has_context_on_both_sides():
+    found = conll.windows([1] * 100, 40)
+    for before, after in itertools.pairwise(found):
+        assert before.end - before.last >= 4 and after.first - after.start >= 4
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris", "(", ")", ".", "u", "s",
+             "play", "##ing"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    return tokenization.FullTokenizer(str(tmp_path / "vocab.txt"))
+
+
+def test_the_label_is_on_the_first_piece_of_each_word(tokenizer):
+    # Case, punctuation inside a word, and words of which nothing is left.
+    words = ("PARIS", "(Paris)", "playing", "U.S.", "\u0301", "\u200b")
+    sentence = conll.Sentence(words, ("O", "B-X", "O", "B-X", "O", "B-X"), 1)
+    counts = conll.Counts()
+    (row,) = conll.feature_rows([sentence], ("O", "B-X", "I-X"), tokenizer, 20, counts)
+    ids = tokenizer.convert_ids_to_tokens(row["input_ids"])
+    labelled = [(ids[i], int(label)) for i, label in enumerate(row["label_ids"]) if label]
+    assert labelled == [
+        ("paris", 1), ("(", 2), ("play", 1), ("u", 2), ("[UNK]", 1), ("[UNK]", 2)
+    ]
+    assert row["input_mask"].sum() == 2 + 1 + 3 + 2 + 4 + 1 + 1
+    assert counts == conll.Counts()
+
+
+def test_long_sentences_are_split_and_counted(tokenizer, caplog):
+    caplog.set_level("WARNING", logger="albert")
+    words = ("paris",) * 30 + ("s" * 3 + ".",) + ("." * 20,)
+    sentence = conll.Sentence(words, tuple("OB"[i % 2] for i in range(32)), 1)
+    counts = conll.Counts()
+    rows = list(conll.feature_rows([sentence], ("O", "B"), tokenizer, 12, counts))
+    labels = np.concatenate([row["label_ids"][row["label_ids"] > 0] for row in rows])
+    assert labels.tolist() == [1 + i % 2 for i in range(32)]
+    assert [row["continues"] for row in rows] == [0] + [1] * (len(rows) - 1)
+    assert counts == conll.Counts(sentences=1, words=1)
+    counts.report("train.txt", 12)
+    assert "1 sentences are longer than --max_seq_length=12" in caplog.text
+    assert "1 words are longer" in caplog.text
+
+
+def test_predictions_have_the_layout_of_the_file(tmp_path):
+    path = write(tmp_path, SAMPLE)
+    out = conll.write_predictions(path, "ABCDEFG", str(tmp_path / "out.txt"))
+    lines = pathlib.Path(out).read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(SAMPLE.splitlines())
+    assert lines[:4] == ["-DOCSTART- -X- O O O", "", "EU NNP B-NP B-ORG A",
+                         "rejects VBZ B-VP O B"]
+    assert lines[-1] == "Blackburn NNP I-NP I-PER G"
+    for wrong in ("ABCDEF", "ABCDEFGH"):
+        with pytest.raises(ValueError, match="predictions than words"):
+            conll.write_predictions(path, wrong, str(tmp_path / "bad.txt"))
+    assert not (tmp_path / "bad.txt").exists()

@@ -1,0 +1,229 @@
+"""One device, several, several machines, micro-batches: the same numbers. Real processes."""
+
+import json
+import os
+import socket
+import time
+
+import numpy as np
+import pytest
+from helpers import (
+    LENGTH,
+    PREDICTIONS,
+    assert_one_clear_line,
+    metrics,
+    run,
+    start,
+    write_config,
+    write_pretraining_records,
+)
+
+from albert import checkpoints, distribution
+from albert.errors import FlagError
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """The arguments of a short run without dropout: its numbers depend on nothing but the data."""
+    folder = tmp_path_factory.mktemp("job")
+    config = write_config(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    records = write_pretraining_records(folder / "records.tfrecord", 60)
+    return [
+        f"--albert_config_file={config}", f"--input_file={records}", "--do_train", "--do_eval",
+        f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}",
+        "--train_batch_size=8", "--eval_batch_size=8", "--max_eval_steps=0",
+        f"--num_train_steps={STEPS}", "--num_warmup_steps=2", "--learning_rate=0.02",
+        "--save_checkpoints_steps=3", "--log_steps=1",
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(job, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone")
+    done = run("albert.run_pretraining", *job, f"--output_dir={folder}")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def assert_same_run(folder, alone):
+    ours, theirs = metrics(folder), metrics(alone)
+    assert [(line["step"], line["kind"]) for line in ours] == [
+        (line["step"], line["kind"]) for line in theirs
+    ]
+    for mine, expected in zip(ours, theirs, strict=True):
+        for name, value in expected.items():
+            if isinstance(value, float):
+                np.testing.assert_allclose(mine[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+    weights, expected = (
+        checkpoints.open_weights(str(f / f"model.ckpt-{STEPS}")) for f in (folder, alone)
+    )
+    for name in expected.shapes:
+        if not checkpoints.is_slot(name):
+            np.testing.assert_allclose(
+                weights.read(name), expected.read(name), atol=1e-4, err_msg=name
+            )
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["--num_virtual_devices=2"],
+        ["--num_virtual_devices=4", "--use_xla"],
+        ["--gradient_accumulation_steps=4"],
+        ["--num_virtual_devices=2", "--gradient_accumulation_steps=2", "--remat"],
+        ["--use_xla", "--remat"],
+    ],
+    ids=lambda flags: "-".join(f.strip("-") for f in flags),
+)
+def test_replicas_and_micro_batches_give_the_curve_of_one_device(how, job, alone, tmp_path):
+    done = run("albert.run_pretraining", *job, *how, f"--output_dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert_same_run(tmp_path, alone)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def start_workers(count: int, *arguments: str, of_each=None):
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+    return [
+        start(
+            "albert.run_pretraining", *arguments, *(of_each[i] if of_each else ()),
+            env={
+                "TF_CONFIG": json.dumps(
+                    {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": i}}
+                ),
+            },
+        )
+        for i in range(count)
+    ]
+
+
+def finish(workers, timeout: float = 240):
+    """Returns [(exit code, stderr)] of every worker."""
+    results = []
+    for worker in workers:
+        _, err = worker.communicate(timeout=timeout)
+        results.append((worker.returncode, err))
+    return results
+
+
+def test_two_machines_give_the_curve_of_one_and_only_the_chief_writes(job, alone, tmp_path):
+    results = finish(start_workers(2, *job, f"--output_dir={tmp_path}"))
+    assert [code for code, _ in results] == [0, 0], results
+    assert_same_run(tmp_path, alone)
+    assert "step 1:" in results[0][1] and "step 1:" not in results[1][1]
+    # Evaluated and kept by the chief, once.
+    assert (tmp_path / "eval_results.json").exists()
+
+
+def wait_for(path, worker, seconds: float = 120):
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline and worker.poll() is None, path
+        time.sleep(0.2)
+
+
+def test_a_killed_worker_ends_the_job_and_the_same_command_goes_on(job, alone, tmp_path):
+    long = [*job, "--num_train_steps=4000", f"--output_dir={tmp_path}"]
+    workers = start_workers(2, *long)
+    wait_for(tmp_path / "model.ckpt-3.index", workers[0])
+    workers[1].kill()
+    (code, err), _ = finish(workers)
+    assert code == 75, err
+    assert "another worker was lost" in assert_one_clear_line(err)
+    # Restarted on one machine instead of two: the same data, the same curve.
+    for path in tmp_path.glob("model.ckpt-*"):
+        if not path.name.startswith("model.ckpt-3."):
+            path.unlink()
+    done = run("albert.run_pretraining", *job, f"--output_dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    weights, expected = (
+        checkpoints.open_weights(str(f / f"model.ckpt-{STEPS}")) for f in (tmp_path, alone)
+    )
+    for name in ("bert/pooler/dense/kernel", "bert/embeddings/word_embeddings"):
+        np.testing.assert_allclose(weights.read(name), expected.read(name), atol=1e-3)
+
+
+def test_a_preempted_worker_stops_all_at_the_same_step_after_saving(job, tmp_path):
+    long = [*job, "--num_train_steps=4000", f"--output_dir={tmp_path}"]
+    workers = start_workers(2, *long)
+    wait_for(tmp_path / "model.ckpt-3.index", workers[0])
+    workers[1].terminate()
+    results = finish(workers)
+    assert [code for code, _ in results] == [143, 143], results
+    step = max(checkpoints.list_steps(str(tmp_path)))
+    assert f"preempted at step {step}" in results[0][1]
+
+
+def test_workers_with_different_flags_are_refused_by_the_flags_name(job, tmp_path):
+    workers = start_workers(
+        2, *job, f"--output_dir={tmp_path}",
+        of_each=[["--learning_rate=0.02"], ["--learning_rate=0.03"]],
+    )
+    results = finish(workers)
+    assert [code for code, _ in results] == [2, 2], results
+    for _, err in results:
+        line = assert_one_clear_line(err)
+        assert "workers differ in --learning_rate: worker 0 has 0.02, worker 1 has 0.03" in line
+    assert not list(tmp_path.glob("model.ckpt*"))
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused(job, tmp_path):
+    done = run(
+        "albert.run_pretraining", *job, "--num_virtual_devices=2",
+        "--gradient_accumulation_steps=3", f"--output_dir={tmp_path / 'out'}",
+    )
+    assert done.returncode == 2
+    line = assert_one_clear_line(done.stderr)
+    assert "--train_batch_size=8 cannot be divided by 2 replicas x 3" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "TF_CONFIG is not usable"),
+        ("[]", "TF_CONFIG is not usable"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}',
+         "task 'worker' 2 is not in its cluster of 2 worker"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}}', "task None None"),
+        ('{"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}}',
+         "an address stands twice"),
+    ],
+)
+def test_an_inconsistent_cluster_is_refused(text, message):
+    with pytest.raises(FlagError, match=message):
+        distribution.read_cluster(text)
+
+
+def test_a_cluster_of_one_is_no_cluster():
+    one = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'
+    assert distribution.read_cluster(one) is None
+    assert distribution.read_cluster(None) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--num_gpus=9"], "--num_gpus=9: this machine has"),
+        (["--distribution_strategy=multi_worker"], "needs TF_CONFIG"),
+        (["--use_tpu"], "--use_tpu: no TPU at 'local'"),
+        (["--use_tpu", "--distribution_strategy=mirrored"], "--use_tpu contradicts"),
+        (["--distribution_strategy=tpu"], "needs --use_tpu"),
+    ],
+)
+def test_devices_that_are_not_there_are_refused(flags, message, job, tmp_path):
+    environment = {k: "" for k in os.environ if k == "TF_CONFIG"}
+    out = f"--output_dir={tmp_path / 'out'}"
+    done = run("albert.run_pretraining", *job, *flags, out, env=environment)
+    assert done.returncode == 2
+    assert message in assert_one_clear_line(done.stderr)

@@ -1,0 +1,168 @@
+"""Models for other runtimes: what is written computes what the model computes."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers import assert_one_clear_line, write_config
+
+from albert import checkpoints, export_model, flags, model_conversion, pretrained
+from albert.config import AlbertConfig
+from albert.modeling import (
+    AlbertForPreTraining,
+    AlbertForSequenceClassification,
+    AlbertModel,
+    named_weights,
+)
+
+LENGTH = 12
+
+
+def command(*arguments: str) -> int:
+    return flags.run_command(
+        export_model.__doc__, export_model.define_flags, export_model.main,
+        ["export_model", *arguments],
+    )
+
+
+def write_model(folder, model) -> None:
+    rng = np.random.default_rng(3)
+    named = named_weights(model).items()
+    tensors = {n: w.numpy() + rng.normal(0, 0.2, w.shape).astype("f4") for n, w in named}
+    checkpoints.write_bundle(str(folder / "model.ckpt-best"), tensors)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A pretrained directory whose matrices are large enough to be quantized."""
+    folder = tmp_path / "albert"
+    folder.mkdir()
+    write_config(folder, vocab_size=200, embedding_size=32, hidden_size=64, intermediate_size=128)
+    config = AlbertConfig.from_json_file(str(folder / "albert_config.json"))
+    write_model(folder, AlbertForPreTraining(config))
+    return folder
+
+
+def rows(length: int, count: int = 1) -> dict[str, np.ndarray]:
+    ids = np.random.default_rng(5).integers(5, 200, (count, length)).astype(np.int32)
+    mask = np.ones_like(ids)
+    mask[:, length // 2 :] = 0
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": 0 * ids}
+
+
+LITERT = """
+import sys, numpy as np, tensorflow as tf
+run = tf.lite.Interpreter(sys.argv[1]).get_signature_runner()
+outputs = run(**np.load(sys.argv[2]))
+assert not any(n.split(".")[0] == "albert" for n in sys.modules)
+np.savez(sys.argv[3], **outputs)
+"""
+
+
+def run_as_a_stranger(path, inputs, folder) -> dict[str, np.ndarray]:
+    np.savez(folder / "in.npz", **inputs)
+    result = subprocess.run(
+        [sys.executable, "-c", LITERT, str(path), "in.npz", "out.npz"],
+        capture_output=True, text=True, cwd=folder, timeout=300,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return dict(np.load(folder / "out.npz"))
+
+
+def test_a_litert_model_gives_the_models_outputs(source, tmp_path):
+    path = tmp_path / "encoder.tflite"
+    assert 0 == command(
+        f"--model_dir={source}", f"--export_path={path}", f"--max_seq_length={LENGTH}"
+    )
+    inputs = rows(LENGTH)
+    expected = pretrained.load(AlbertModel, str(source))(inputs)
+    found = run_as_a_stranger(path, inputs, tmp_path)
+    assert set(found) == {"pooled_output", "sequence_output"}
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], atol=2e-5)
+
+
+def test_quantization_makes_it_small_and_keeps_it_near(source, tmp_path):
+    for name, more in (("whole", []), ("small", ["--quantize"])):
+        path = f"--export_path={tmp_path / name}.tflite"
+        assert 0 == command(f"--model_dir={source}", path, *more)
+    sizes = [(tmp_path / f"{name}.tflite").stat().st_size for name in ("whole", "small")]
+    assert sizes[1] < 0.5 * sizes[0]
+    inputs = rows(16)
+    expected = np.ravel(pretrained.load(AlbertModel, str(source))(inputs)["sequence_output"])
+    found = run_as_a_stranger(tmp_path / "small.tflite", inputs, tmp_path)
+    small = np.ravel(found["sequence_output"])
+    assert not np.array_equal(small, expected)
+    assert np.corrcoef(small, expected)[0, 1] > 0.99
+
+
+def test_a_fine_tuned_classifier_keeps_its_labels(source, tmp_path):
+    config = AlbertConfig.from_json_file(str(source / "albert_config.json"))
+    write_model(source, AlbertForSequenceClassification(config, num_labels=3))
+    path = tmp_path / "classifier.tflite"
+    assert 0 == command(
+        f"--model_dir={source}", f"--export_path={path}", "--head=sequence_classification"
+    )
+    inputs = rows(16)
+    expected = pretrained.load(AlbertForSequenceClassification, str(source))(inputs)["logits"]
+    found = run_as_a_stranger(path, inputs, tmp_path)["logits"]
+    assert found.shape == (1, 3)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("head", ["encoder", "masked_lm"])
+def test_an_onnx_model_takes_any_batch_and_length(head, source, tmp_path):
+    pytest.importorskip("tf2onnx", reason="the [onnx] extra is not installed")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    path = tmp_path / "encoder.onnx"
+    assert 0 == command(f"--model_dir={source}", f"--export_path={path}", f"--head={head}")
+    kind, outputs = export_model.HEADS[head]
+    from albert import modeling
+
+    model = pretrained.load(getattr(modeling, kind), str(source))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for length, count in ((16, 1), (5, 3)):
+        inputs = rows(length, count)
+        expected = model(inputs)
+        for name, value in zip(outputs, session.run(list(outputs), inputs), strict=True):
+            np.testing.assert_allclose(value, expected[name], atol=5e-5)
+
+
+def test_outputs_that_differ_are_never_published(source, tmp_path, monkeypatch, capsys):
+    real = model_conversion.to_tflite
+
+    def of_another_model(model, *arguments):
+        pooler_bias = model.weights[-1]
+        pooler_bias.assign(pooler_bias + 0.1)
+        content = real(model, *arguments)
+        pooler_bias.assign(pooler_bias - 0.1)
+        return content
+
+    monkeypatch.setattr(model_conversion, "to_tflite", of_another_model)
+    assert 2 == command(f"--model_dir={source}", f"--export_path={tmp_path / 'e.tflite'}")
+    assert "another pooled_output" in assert_one_clear_line(capsys.readouterr().err)
+    assert not (tmp_path / "e.tflite").exists()
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--export_path=m.h5"], "must end in .tflite or .onnx"),
+    (["--export_path=m.onnx", "--quantize"], "for .tflite only"),
+    (["--export_path=m.tflite", "--max_seq_length=17"], "not within 1 ... 16"),
+    (["--export_path=m.tflite", "--head=sequence_classification"], "no classifier yet"),
+    (["--export_path=m.tflite", "--head=question_answering"], "has no trained cls/squad"),
+    (["--export_path=m.tflite", "--model_dir=nowhere"], "neither a directory nor a checkpoint"),
+])
+def test_what_cannot_be_is_refused(arguments, message, source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert 2 == command(f"--model_dir={source}", *arguments)
+    assert message in assert_one_clear_line(capsys.readouterr().err)
+    assert [p.name for p in tmp_path.iterdir()] == ["albert"]
+
+
+def test_without_the_onnx_packages_the_remedy_is_named(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tf2onnx", None)  # as if not installed
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert 2 == command(f"--model_dir={source}", f"--export_path={tmp_path / 'e.onnx'}")
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "pip install onnx tf2onnx onnxruntime" in line

@@ -1,0 +1,232 @@
+"""fill_mask and extract_features: what they tell is what the model says."""
+
+import io
+import json
+import sys
+
+import helpers
+import keras
+import numpy as np
+import pytest
+
+from albert import extract_features, fill_mask, flags, modeling
+from albert.albert_tokenizer import AlbertTokenizer
+from albert.config import AlbertConfig
+
+WORDS = [f"w{i}" for i in range(35)]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A pretrained and a bare model, with large weights so that inputs matter."""
+    place = tmp_path_factory.mktemp("models")
+    keras.utils.set_random_seed(3)
+    config = AlbertConfig.from_dict(
+        helpers.SIZES | {"initializer_range": 0.5, "max_position_embeddings": 48}
+    )
+    for name in ("AlbertForPreTraining", "AlbertForSequenceClassification", "AlbertModel"):
+        options = {"num_labels": 2} if "Classification" in name else {}
+        getattr(modeling, name)(config, **options).save_pretrained(str(place / name))
+        (place / name / "vocab.txt").write_text("\n".join(VOCABULARY))
+    return place
+
+
+def fill(capsys, *arguments) -> list[str]:
+    fill_mask.main(*flags.parse_with_arguments(fill_mask.define_flags, ["x", *arguments]))
+    return capsys.readouterr().out.splitlines()
+
+
+def masks(folder, text):
+    """Returns the probabilities [P, V] at the masks of one text, by the model's own call."""
+    path = str(folder / "AlbertForPreTraining")
+    model = modeling.AlbertForMaskedLM.from_pretrained(path)
+    encoded = AlbertTokenizer.from_pretrained(path)(text)
+    logits = model(encoded)["prediction_logits"][0]
+    at = np.flatnonzero(encoded["input_ids"][0] == 4)
+    return keras.ops.convert_to_numpy(keras.ops.softmax(logits))[at]
+
+
+TEXTS = ["w1 [MASK] w3", "[MASK] w2 " + "w5 " * 37 + "[MASK]", "w7 [MASK]"]
+
+
+def test_the_likeliest_pieces_of_every_mask_come_with_the_models_probabilities(folder, capsys):
+    lines = fill(capsys, f"--model={folder}/AlbertForPreTraining", "--format=json", "--top_k=3",
+                 "--batch_size=2", *TEXTS)
+    assert [json.loads(line)["text"] for line in lines] == TEXTS
+    for text, line in zip(TEXTS, lines, strict=True):
+        expected, found = masks(folder, text), json.loads(line)["masks"]
+        assert len(found) == len(expected) == text.count("[MASK]")
+        for row, pieces in zip(expected, found, strict=True):
+            best = np.argsort(-row)[:3]
+            assert [p["id"] for p in pieces] == best.tolist()
+            assert [p["piece"] for p in pieces] == [VOCABULARY[i] for i in best]
+            np.testing.assert_allclose([p["probability"] for p in pieces], row[best], rtol=1e-4)
+
+
+def test_the_table_names_each_mask(folder, capsys):
+    lines = fill(capsys, f"--model={folder}/AlbertForPreTraining", "--top_k=2", TEXTS[1])
+    assert lines[0] == TEXTS[1]
+    assert [line for line in lines if "[MASK] " in line][1:] == ["  [MASK] 1", "  [MASK] 2"]
+    probability, piece = lines[2].split()
+    row = masks(folder, TEXTS[1])[0]
+    assert piece == VOCABULARY[row.argmax()] and probability == f"{row.max():.4f}"
+
+
+def test_texts_come_from_a_file_or_from_the_standard_input(folder, capsys, tmp_path, monkeypatch):
+    (tmp_path / "in.txt").write_text("\n".join([*TEXTS, "", ""]))
+    model = f"--model={folder}/AlbertForPreTraining"
+    expected = fill(capsys, model, "--format=json", *TEXTS)
+    assert fill(capsys, model, "--format=json", f"--input_file={tmp_path}/in.txt") == expected
+    raw = io.TextIOWrapper(io.BytesIO("\n".join(TEXTS).encode()))
+    monkeypatch.setattr(sys, "stdin", raw)
+    assert fill(capsys, model, "--format=json") == expected
+
+
+def refused(capsys, module, *arguments, takes_arguments=False) -> str:
+    code = flags.run_command(
+        module.__doc__, module.define_flags, module.main, ["x", *map(str, arguments)],
+        takes_arguments,
+    )
+    assert code == 2
+    return helpers.assert_one_clear_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model={}/AlbertForPreTraining", "no mask"], "argument 1: no [MASK] in the text"),
+        (["--model={}/AlbertForPreTraining", "[MASK]", "w1 " * 50 + "[MASK]"],
+         "argument 2: 53 pieces with [CLS] and [SEP], 48 are the most"),
+        (["--model={}/AlbertForPreTraining", "[MASK] \udcff"], "argument 1: not UTF-8 text"),
+        (["--model={}/AlbertForPreTraining", "--max_seq_length=49", "[MASK]"],
+         "--max_seq_length=49 exceeds max_position_embeddings 48"),
+        (["--model={}/AlbertForPreTraining", "--top_k=41", "[MASK]"], "there are 40 pieces"),
+        (["--model={}/AlbertForPreTraining", "--top_k=0", "[MASK]"], "must be above zero: --top_k"),
+        (["--model={}/AlbertForPreTraining", "--input_file={}/none", ], "no such file"),
+        (["--model={}/AlbertForPreTraining", "--input_file={}/none", "[MASK]"], "not both"),
+        (["--model={}/AlbertForSequenceClassification", "[MASK]"],
+         "has no trained cls/predictions"),
+        (["--model={}", "[MASK]"], "holds neither albert_config.json"),
+        (["--model={}/none", "[MASK]"], "--model: no such directory"),
+        (["[MASK]"], "--model is required"),
+    ],
+)
+def test_what_cannot_be_filled_is_refused(folder, capsys, arguments, message):
+    line = refused(capsys, fill_mask, *(a.replace("{}", str(folder)) for a in arguments),
+                   takes_arguments=True)
+    assert message in line
+
+
+# --- extract_features ---
+
+LINES = ["w1 w2", "", "w9 " * 60, *(f"w{i % 35} w{i % 7} w3" * (1 + i % 9) for i in range(30))]
+
+
+def extract(folder, tmp_path, name, *arguments, lines=LINES):
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
+    values = flags.parse(extract_features.define_flags, [
+        "x", f"--model={folder}/AlbertModel", f"--input_file={tmp_path}/in.txt",
+        f"--output_file={tmp_path}/{name}", "--batch_size=4", *arguments,
+    ])
+    extract_features.main(values)
+    if name.endswith(".npz"):
+        return dict(np.load(tmp_path / name))
+    return [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def outputs(folder):
+    """The model's own outputs for each line alone."""
+    path = str(folder / "AlbertModel")
+    model = modeling.AlbertModel.from_pretrained(path)
+    tokenizer = AlbertTokenizer.from_pretrained(path)
+    found = []
+    for line in LINES:
+        encoded = tokenizer(line)
+        result = model(encoded)
+        found.append({
+            "ids": encoded["input_ids"][0], "pooled": np.array(result["pooled_output"][0]),
+            "layers": [np.array(x[0]) for x in result["encoder_outputs"]],
+        })
+    return found
+
+
+@pytest.mark.parametrize("pooling", ["pooled", "cls", "mean"])
+def test_vectors_are_the_models_in_the_order_of_the_lines(folder, tmp_path, outputs, pooling):
+    vectors = extract(folder, tmp_path, "x.npz", f"--pooling={pooling}")["vectors"]
+    expected = {
+        "pooled": lambda o: o["pooled"], "cls": lambda o: o["layers"][-1][0],
+        "mean": lambda o: o["layers"][-1].mean(axis=0),
+    }[pooling]
+    np.testing.assert_allclose(vectors, [expected(o) for o in outputs], atol=2e-5)
+
+
+def test_json_lines_are_the_same_numbers(folder, tmp_path):
+    vectors = extract(folder, tmp_path, "x.npz")["vectors"]
+    lines = extract(folder, tmp_path, "x.jsonl")
+    assert [line["text"] for line in lines] == LINES
+    assert np.array_equal(np.array([line["vector"] for line in lines], np.float32), vectors)
+
+
+def test_tokens_and_layers(folder, tmp_path, outputs):
+    found = extract(folder, tmp_path, "x.npz", "--tokens", "--layers=1,-1", "--pooling=cls")
+    bounds = list(zip(found["offsets"], found["offsets"][1:], strict=False))
+    assert len(bounds) == len(LINES)
+    for (start, end), vector, one in zip(bounds, found["vectors"], outputs, strict=True):
+        assert np.array_equal(found["input_ids"][start:end], one["ids"])
+        expected = np.concatenate([one["layers"][0], one["layers"][-1]], axis=-1)
+        np.testing.assert_allclose(found["token_vectors"][start:end], expected, atol=2e-5)
+        np.testing.assert_allclose(vector, expected[0], atol=2e-5)
+    first, *_ = extract(folder, tmp_path, "x.jsonl", "--tokens", lines=LINES[:1])
+    assert [t["piece"] for t in first["tokens"]] == ["[CLS]", "w1", "w2", "[SEP]"]
+    assert len(first["tokens"][0]["vector"]) == helpers.SIZES["hidden_size"]
+
+
+def test_order_and_batch_size_do_not_matter(folder, tmp_path, monkeypatch):
+    whole = extract(folder, tmp_path, "x.npz")["vectors"]
+    monkeypatch.setattr(extract_features.inference, "CHUNK", 7)
+    parts = extract(folder, tmp_path, "x.npz", "--batch_size=3")["vectors"]
+    np.testing.assert_allclose(parts, whole, atol=2e-5)
+
+
+def test_cut_lines_are_counted(folder, tmp_path, caplog):
+    caplog.set_level("WARNING", logger="albert")
+    extract(folder, tmp_path, "x.npz", "--max_seq_length=10")
+    cut = sum(len(line.split()) > 8 for line in LINES)
+    assert f"{cut} lines are longer than --max_seq_length=10 and were cut" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output_file=x.txt"], "ends neither in .jsonl nor in .npz"),
+        (["--layers=3", "--pooling=cls"], "has 2 layers"),
+        (["--layers=0", "--pooling=cls"], "--layers=0 is not a list of numbers"),
+        (["--layers=a", "--pooling=cls"], "--layers=a is not a list of numbers"),
+        (["--layers=1"], "--layers has no effect on --pooling=pooled"),
+        (["--input_file={}/bad.txt"], "bad.txt:2: not UTF-8 text"),
+        (["--input_file={}/empty.txt"], "empty.txt: nothing in it"),
+        (["--model={}/none"], "--model: no such directory"),
+        (["--batch_size=0"], "must be above zero: --batch_size=0"),
+    ],
+)
+def test_what_cannot_be_extracted_is_refused(folder, capsys, tmp_path, arguments, message):
+    (tmp_path / "bad.txt").write_bytes(b"good\n\xff\n")
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "in.txt").write_text("w1\n")
+    line = refused(
+        capsys, extract_features, f"--model={folder}/AlbertModel",
+        f"--input_file={tmp_path}/in.txt", f"--output_file={tmp_path}/x.npz",
+        *(a.replace("{}", str(tmp_path)) for a in arguments),
+    )
+    assert message in line
+    assert not (tmp_path / "x.npz").exists()
+
+
+def test_as_a_process_texts_are_arguments_and_nothing_else_is_on_stdout(folder):
+    done = helpers.run("albert.fill_mask", f"--model={folder}/AlbertForPreTraining",
+                       "--format=json", "w1 [MASK]")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert len(json.loads(line)["masks"][0]) == 5

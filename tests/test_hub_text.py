@@ -1,0 +1,271 @@
+"""Modules that take raw text: their ids are our tokenizer's, for every string."""
+
+import gzip
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+from helpers import assert_one_clear_line, write_config
+
+from albert import checkpoints, export_to_tfhub, features, flags, text_graph
+from albert.config import AlbertConfig
+from albert.modeling import AlbertForPreTraining, named_weights
+from albert.tokenization import FullTokenizer
+
+pytest.importorskip("tensorflow_text", reason="the [text] extra is not installed")
+
+
+def command(*arguments: str) -> int:
+    return flags.run_command(
+        export_to_tfhub.__doc__, export_to_tfhub.define_flags, export_to_tfhub.main,
+        ["export_to_tfhub", *arguments],
+    )
+
+
+def write_checkpoint(folder: pathlib.Path, **sizes) -> AlbertConfig:
+    config = AlbertConfig.from_json_file(write_config(folder, **sizes))
+    weights = named_weights(AlbertForPreTraining(config))
+    # Far from their initial values, so that no output is near another by chance.
+    rng = np.random.default_rng(3)
+    tensors = {n: w.numpy() + rng.normal(0, 0.2, w.shape).astype("f4") for n, w in weights.items()}
+    checkpoints.write_bundle(str(folder / "model.ckpt-best"), tensors)
+    return config
+
+
+def stranger(code: str, *arguments, folder, **environment) -> dict:
+    """Runs code in a process that cannot import this package; returns the JSON it prints last."""
+    result = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True, text=True, cwd=folder, timeout=300, env=os.environ | environment,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def graph_ids(tokenizer: FullTokenizer, texts) -> list[list[int]]:
+    """Returns the ids that the graph, not eager execution, gives."""
+    encoded = [t if isinstance(t, bytes) else t.encode() for t in texts]
+    graph = tf.function(text_graph.ids_of(tokenizer).__call__)
+    return graph(tf.constant(np.array(encoded, object))).to_list()
+
+
+@pytest.fixture(scope="module")
+def cases(shared) -> list[dict]:
+    path = shared / "golden/open/tokenization/tokenization.json.gz"
+    return json.loads(gzip.decompress(path.read_bytes()))["cases"]
+
+
+@pytest.fixture(scope="module")
+def modules(shared, tmp_path_factory):
+    """The three modules of a tiny model with the released vocabulary."""
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "albert").mkdir()
+    write_checkpoint(folder / "albert", vocab_size=30000)
+    assert 0 == command(
+        f"--albert_directory={folder / 'albert'}",
+        f"--spm_model_file={shared / 'data/spm/30k-clean.model'}",
+        f"--export_path={folder / 'encoder'}",
+        f"--export_preprocessor_path={folder / 'preprocessor'}",
+        f"--export_text_embedding_path={folder / 'embedding'}", "--text_embedding=mean",
+    )
+    return folder
+
+
+PREPROCESS = """
+import json, sys
+import tensorflow as tf, tensorflow_hub as hub, tensorflow_text
+module = hub.load(sys.argv[1])
+texts = json.load(open(sys.argv[2]))
+assert not any(n.split(".")[0] == "albert" for n in sys.modules)
+ids = module.tokenize(tf.constant([t.encode() for t in texts]))
+pair = [module.tokenize(["One text, of 1999, here."]), module.tokenize(["Its second."])]
+packed = module.bert_pack_inputs(pair, 13)
+packed |= {"default": module.bert_pack_inputs(pair)["input_word_ids"]}
+packed |= {"single": module(["One text, of 1999, here."])["input_word_ids"]}
+try:
+    module.bert_pack_inputs(pair, seq_length=17)
+    error = ""
+except tf.errors.InvalidArgumentError as e:
+    error = str(e)
+print(json.dumps({
+    "ids": ids.to_list(), "error": error,
+    "packed": {k: v.numpy().tolist() for k, v in packed.items()},
+    "special": {k: int(v) for k, v in module.tokenize.get_special_tokens_dict().items()},
+    "inputs": str(module.signatures["serving_default"].structured_input_signature),
+}))
+"""
+
+
+def test_a_stranger_gets_the_originals_ids_from_text(modules, cases, shared, tmp_path):
+    (tmp_path / "texts.json").write_text(json.dumps([case["text"] for case in cases]))
+    # TensorFlow's own lower-casing would follow the locale: "I" to a dotless i.
+    seen = stranger(
+        PREPROCESS, modules / "preprocessor", tmp_path / "texts.json", folder=tmp_path,
+        LC_ALL="tr_TR.UTF-8", LANG="tr_TR.UTF-8",
+    )
+    for case, ids in zip(cases, seen["ids"], strict=True):
+        assert ids == case["lower_true"]["ids"], case["text"]
+    assert seen["special"] == {
+        "vocab_size": 30000, "padding_id": 0, "start_of_sequence_id": 2, "end_of_segment_id": 3,
+        "mask_id": 4,
+    }
+    tokenizer = FullTokenizer(None, True, str(shared / "data/spm/30k-clean.model"))
+    a, b = tokenizer.encode_text("One text, of 1999, here."), tokenizer.encode_text("Its second.")
+    expected = features.pack(a, b, 13, tokenizer.cls_id, tokenizer.sep_id)
+    assert seen["packed"]["input_word_ids"] == [expected.input_ids.tolist()]
+    assert seen["packed"]["input_mask"] == [expected.input_mask.tolist()]
+    assert seen["packed"]["input_type_ids"] == [expected.segment_ids.tolist()]
+    # Without a length, the model's longest: its position table has 16 rows.
+    expected = features.pack(a, b, 16, tokenizer.cls_id, tokenizer.sep_id)
+    assert seen["packed"]["default"] == [expected.input_ids.tolist()]
+    expected = features.pack(a, None, 16, tokenizer.cls_id, tokenizer.sep_id)
+    assert seen["packed"]["single"] == [expected.input_ids.tolist()]
+    assert "at most 16 ids" in seen["error"]
+
+
+EMBED = """
+import json, sys
+import tensorflow as tf, tensorflow_hub as hub, tensorflow_text
+assert not any(n.split(".")[0] == "albert" for n in sys.modules)
+texts = ["One text, of 1999, here and there and everywhere, and so on, and on.", "Two.", ""]
+preprocess, encoder = hub.load(sys.argv[1]), hub.load(sys.argv[2])
+embed = hub.load(sys.argv[3])
+inputs = preprocess(texts)
+outputs = encoder(inputs)
+mask = tf.cast(inputs["input_mask"], tf.float32)[:, :, None]
+expected = tf.reduce_sum(outputs["sequence_output"] * mask, 1) / tf.reduce_sum(mask, 1)
+with tf.GradientTape() as tape:
+    found = embed(texts, training=True)
+    loss = tf.reduce_sum(found)
+grads = tape.gradient(loss, embed.trainable_variables)
+print(json.dumps({
+    "difference": float(tf.reduce_max(tf.abs(embed(texts) - expected))),
+    "spread": float(tf.reduce_max(tf.abs(expected[0] - expected[1]))),
+    "dropout": float(tf.reduce_max(tf.abs(found - expected))),
+    "without gradient": sum(g is None for g in grads), "shape": list(expected.shape),
+    "served": float(tf.reduce_max(tf.abs(
+        embed.signatures["serving_default"](tf.constant(texts))["default"] - expected))),
+    "none": list(embed(tf.zeros([0], tf.string)).shape),
+}))
+"""
+
+
+def test_the_text_embedding_is_preprocessing_and_encoder_in_one(modules, tmp_path):
+    seen = stranger(
+        EMBED, *(modules / n for n in ("preprocessor", "encoder", "embedding")), folder=tmp_path
+    )
+    assert seen["shape"] == [3, 16] and seen["none"] == [0, 16]
+    assert seen["difference"] < 1e-5 and seen["served"] < 1e-5
+    assert seen["spread"] > 1e-2 and seen["dropout"] > 1e-4
+    assert seen["without gradient"] == 2  # the pooler, which a mean does not read
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("kind", ["spm", "wordpiece"])
+def test_the_graph_cuts_every_golden_text_as_the_original(kind, lower, cases, shared):
+    spm = kind == "spm"
+    tokenizer = FullTokenizer(
+        None if spm else str(shared / "data/spm/albert_zh_vocab.txt"), lower,
+        str(shared / "data/spm/30k-clean.model") if spm else None,
+    )
+    found = graph_ids(tokenizer, [case["text"] for case in cases])
+    key = f"lower_{lower}".lower()
+    for case, ids in zip(cases, found, strict=True):
+        assert ids == case[key if spm else f"wordpiece_{key}"]["ids"], case["text"]
+
+
+@pytest.mark.parametrize("kind", ["spm", "wordpiece"])
+def test_every_character_is_treated_as_python_treats_it(kind, shared):
+    tokenizer = FullTokenizer(
+        str(shared / "data/spm/albert_zh_vocab.txt"), True,
+        str(shared / "data/spm/30k-clean.model") if kind == "spm" else None,
+    )
+    # The whole of the Basic Multilingual Plane, and of the others what is not ideographs.
+    codes = [*range(0xD800), *range(0xE000, 0x20000), *range(0xE0000, 0xE0200)]
+    texts = [f"aB{chr(c)}C3{chr(c)}, {chr(c)}Σ" for c in codes]
+    found = graph_ids(tokenizer, texts)
+    expected = tokenizer.encode_batch(texts)
+    assert not [t for t, a, b in zip(texts, found, expected, strict=True) if a != b]
+
+
+def test_bytes_that_are_no_utf8_are_dropped_as_python_drops_them(shared):
+    tokenizer = FullTokenizer(None, True, str(shared / "data/spm/30k-clean.model"))
+    rng = np.random.default_rng(0)
+    alphabet = np.frombuffer(b"Aa \x80\xbf\xc0\xc2\xe2\x82\xac\xed\xa0\xf0\x9f\x98\xf4\xff", "u1")
+    texts = [rng.choice(alphabet, rng.integers(1, 12)).tobytes() for _ in range(2000)]
+    assert graph_ids(tokenizer, texts) == tokenizer.encode_batch(texts)
+
+
+TEXTS = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen jugs",
+         "in 1999, 20 of 100 and 345 eeeee iiii"]
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"model_type": "bpe"}, {"model_type": "char"}, {"byte_fallback": True, "vocab_size": 340},
+    {"user_defined_symbols": ["<x>", "("]}, {"normalization_rule_name": "identity"},
+], ids=str)
+@pytest.mark.parametrize("comma", [",", ""], ids=["comma", "no comma"])
+def test_vocabularies_of_every_kind_are_followed(settings, comma, tmp_path):
+    """Without a piece for the comma too, where unknown pieces can end in a digit and a comma."""
+    model = io.BytesIO()
+    settings = {"vocab_size": 80, "model_type": "unigram"} | settings
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([t.replace(",", comma) for t in TEXTS] * 9), model_writer=model,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        hard_vocab_limit=False, minloglevel=2, **settings,
+    )
+    (tmp_path / "spm.model").write_bytes(model.getvalue())
+    tokenizer = FullTokenizer(None, True, str(tmp_path / "spm.model"))
+    rng = np.random.default_rng(1)
+    alphabet = list("abeeeiii  019,,78(.²<x>") + ["[CLS]", "Ж", "<unk>", "\u00bd"]
+    texts = ["".join(rng.choice(alphabet, rng.integers(0, 20))) for _ in range(1000)]
+    texts += ["7,", "7,7", "Ж7,", "78,,", "7,x", "²,", "20,", "(20,", "19,99"]
+    found = graph_ids(tokenizer, texts)
+    for text, ids, expected in zip(texts, found, tokenizer.encode_batch(texts), strict=True):
+        assert ids == expected, text
+
+
+def test_a_word_too_long_is_unknown_by_characters_not_bytes(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
+                                                   "ж", "##ж", "a", "##a"]) + "\n")
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), True, None)
+    texts = ["ж" * 200, "ж" * 201, "a" * 200, "a" * 201, "aжab a"]
+    found = graph_ids(tokenizer, texts)
+    assert found == tokenizer.encode_batch(texts)
+    assert [len(row) for row in found] == [200, 1, 200, 1, 2]
+
+
+def test_without_tensorflow_text_the_options_are_refused_and_nothing_is_written(
+    shared, tmp_path, monkeypatch, capsys
+):
+    write_checkpoint(tmp_path, vocab_size=30000)
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)  # as if not installed
+    common = [f"--albert_directory={tmp_path}",
+              f"--spm_model_file={shared / 'data/spm/30k-clean.model'}"]
+    assert 2 == command(*common, f"--export_path={tmp_path / 'a'}",
+                        f"--export_preprocessor_path={tmp_path / 'b'}")
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "pip install 'tensorflow-text==2.21.*'" in line
+    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
+    assert 0 == command(*common, f"--export_path={tmp_path / 'a'}")
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ([], "is required"),
+    (["--export_path={0}/m", "--export_preprocessor_path={0}/m"], "must be different"),
+    (["--export_preprocessor_path={0}/m", "--max_seq_length=17"], "not within 3 ... 16"),
+    (["--export_preprocessor_path={0}"], "exists; remove it"),
+])
+def test_paths_and_lengths_that_cannot_be_are_refused(arguments, message, tmp_path, capsys):
+    write_config(tmp_path)
+    (tmp_path / "spm.model").write_bytes(b"not read so far")
+    arguments = [a.format(tmp_path) for a in arguments]
+    assert 2 == command(f"--albert_directory={tmp_path}", *arguments)
+    assert message in assert_one_clear_line(capsys.readouterr().err)

@@ -1,0 +1,103 @@
+"""Rows are cut to a batch's need, or packed, which changes no result."""
+
+import numpy as np
+import pytest
+
+from albert import features, records
+
+tf = pytest.importorskip("tensorflow")
+
+from albert import input_pipeline, trainer  # noqa: E402
+from albert.config import AlbertConfig  # noqa: E402
+from albert.modeling import named_weights  # noqa: E402
+from albert.optimization import OptimizerConfig  # noqa: E402
+from albert.tasks.classification import ClassificationTask, MultipleChoiceTask  # noqa: E402
+
+LENGTH, VOCAB = 96, 40
+CONFIG = AlbertConfig(
+    vocab_size=VOCAB, embedding_size=8, hidden_size=16, num_hidden_layers=2,
+    num_attention_heads=2, intermediate_size=24, max_position_embeddings=LENGTH,
+)
+TASKS = {
+    "one": ClassificationTask("one", LENGTH, 3, False, "accuracy", "eval_accuracy", 0.0),
+    "choice": MultipleChoiceTask.of_choices("choice", LENGTH, 3, classifier_dropout=0.0),
+}
+
+
+def write(path, name, used):
+    """A record for each number of tokens; of a choice, the rows after the first are shorter."""
+    rng, choices = np.random.default_rng(1), 3 if name == "choice" else 1
+
+    def rows():
+        for number, count in enumerate(used):
+            packed = [
+                features.pack(rng.integers(5, VOCAB, max(n, 1)).tolist(), None, LENGTH, 2, 3)
+                for n in range(count - 2, count - 2 - choices, -1)
+            ]
+            arrays = {k: np.concatenate([p.as_dict()[k] for p in packed]) for k in
+                      ("input_ids", "input_mask", "segment_ids")}
+            yield {**arrays, "label_ids": number % 3, "is_real_example": 1}
+
+    records.write_records(str(path), rows(), TASKS[name].feature_spec(), {})
+    return [str(path)]
+
+
+def batches(paths, name, is_cut):
+    spec = TASKS[name].feature_spec()
+    return list(input_pipeline.eval_batches(
+        paths, spec, batch_size=2, vocab_size=VOCAB, is_cut=is_cut
+    ))
+
+
+def test_the_lengths_are_few_and_end_with_the_whole_row():
+    assert input_pipeline.row_lengths(512) == [64, 128, 192, 256, 320, 384, 448, 512]
+    assert input_pipeline.row_lengths(128) == [32, 64, 96, 128]
+    assert input_pipeline.row_lengths(100) == [32, 64, 96, 100]
+    assert input_pipeline.row_lengths(20) == [20]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_batch_is_as_long_as_its_longest_row_needs_and_loses_no_token(tmp_path, name):
+    paths = write(tmp_path / "r", name, [5, 32, 33, 4, 7, 65, 96, 3, 9])
+    choices = 3 if name == "choice" else 1
+    whole, cut = batches(paths, name, False), batches(paths, name, True)
+    assert [b["input_ids"].shape[1] // choices for b in cut] == [32, 64, 96, 96, 32]
+    for before, after in zip(whole, cut, strict=True):
+        length = after["input_ids"].shape[1] // choices
+        for key in ("input_ids", "input_mask", "segment_ids"):
+            rows = np.reshape(before[key], [-1, LENGTH])
+            np.testing.assert_array_equal(np.reshape(after[key], [-1, length]), rows[:, :length])
+            assert not rows[:, length:].any()
+        np.testing.assert_array_equal(after["label_ids"], before["label_ids"])
+
+
+@pytest.mark.parametrize(
+    ("name", "use_xla", "pack_rows"),
+    [("one", False, False), ("one", False, True), ("one", True, False), ("one", True, True),
+     ("choice", False, False), ("choice", False, True)],
+)
+def test_losses_weights_and_predictions_are_the_same_as_with_full_rows(
+    tmp_path, name, use_xla, pack_rows
+):
+    paths = write(tmp_path / "r", name, [5, 30, 40, 20, 70, 8, 96, 50, 11, 12, 3])
+    outcomes = []
+    for is_padded in (False, True):
+        run = trainer.RunConfig(
+            str(tmp_path / str(is_padded)), num_train_steps=6, train_batch_size=2,
+            eval_batch_size=4, log_steps=1, pad_to_max_seq_length=is_padded, use_xla=use_xla,
+            pack_rows=pack_rows,
+        )
+        results = trainer.train(
+            TASKS[name], CONFIG, run, OptimizerConfig("adamw", 1e-3, 6, 0), paths, eval_files=paths
+        )
+        weights = trainer.checkpoints.open_weights(run.output_dir)
+        model, _ = trainer.load_model(TASKS[name], CONFIG, run, weights)
+        predictions, _ = trainer.predict(TASKS[name], CONFIG, run, paths, weights)
+        outcomes.append((results, named_weights(model), predictions))
+    (ours, weights, predictions), (theirs, want_weights, want) = outcomes
+    assert ours == pytest.approx(theirs, abs=1e-5)
+    for key, value in weights.items():
+        np.testing.assert_allclose(value, want_weights[key], atol=1e-5, err_msg=key)
+    for key, value in predictions.items():
+        np.testing.assert_allclose(value, want[key], atol=1e-5, err_msg=key)
+    assert len(predictions["logits"]) == 11

@@ -1,0 +1,496 @@
+"""What is printed of an architecture is what is built of it, and what the paper says of it."""
+
+import collections
+import json
+import math
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from helpers import REPO, SIZES, assert_one_clear_line, run, write_config
+
+from albert import model_size, training_plan
+from albert.config import AlbertConfig
+from albert.model_size import Workload
+from albert.training_plan import GIB, Assumptions
+
+SHARING = ("all", "attention", "ffn", "none")
+
+
+def config_of(**changes) -> AlbertConfig:
+    return AlbertConfig(**SIZES | changes)
+
+
+# --- Parameters ---
+
+
+def test_every_part_by_hand():
+    # V 40, E 8, H 16, I 24, two layers that share everything.
+    assert model_size.parameters_by_part(config_of()) == {
+        "word_embeddings": 320, "segment_embeddings": 16, "position_embeddings": 128,
+        "embedding_layer_norm": 16, "embedding_projection": 144, "attention": 1088,
+        "attention_layer_norm": 32, "feed_forward": 408 + 400, "feed_forward_layer_norm": 32,
+        "pooler": 272, "masked_lm": 136 + 16 + 40, "sentence_order": 34,
+    }
+
+
+# Names of checkpoint variables, told apart without our arithmetic.
+OWNERS = [
+    (r"embeddings/word_", "word_embeddings"), (r"embeddings/token_type", "segment_embeddings"),
+    (r"embeddings/position", "position_embeddings"),
+    (r"embeddings/LayerNorm", "embedding_layer_norm"), (r"mapping_in", "embedding_projection"),
+    (r"attention_1/", "attention"), (r"inner_group_\d+/LayerNorm/", "attention_layer_norm"),
+    (r"ffn_1/", "feed_forward"), (r"inner_group_\d+/LayerNorm_1/", "feed_forward_layer_norm"),
+    (r"pooler", "pooler"), (r"cls/predictions", "masked_lm"),
+    (r"cls/seq_relationship", "sentence_order"),
+]
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_hidden_layers": 3},
+        {"num_hidden_layers": 5, "num_hidden_groups": 2, "inner_group_num": 2},
+        {"num_hidden_layers": 4, "num_hidden_groups": 4, "embedding_size": 16},
+    ],
+    ids=["one group", "groups and inner groups", "E = H"],
+)
+def test_the_model_that_is_built_has_the_counts(changes, sharing):
+    from albert import modeling
+
+    config = config_of(parameter_sharing=sharing, **changes)
+    of_groups = collections.defaultdict(collections.Counter)
+    built = collections.Counter(dict.fromkeys(model_size.parameters_by_part(config), 0))
+    for name, shape in modeling.parameter_shapes(modeling.AlbertForPreTraining(config)).items():
+        owners = [part for pattern, part in OWNERS if re.search(pattern, name)]
+        assert len(owners) == 1, name
+        built[owners[0]] += math.prod(shape)
+        if group := re.search(r"/group_(\d+)/", name):
+            of_groups[int(group[1])][owners[0]] += math.prod(shape)
+    assert of_groups == {
+        group: {part: count for part, count in parts.items() if count}
+        for group, parts in model_size.parameters_by_group(config).items()
+    }
+    assert dict(built) == model_size.parameters_by_part(config)
+    assert built.total() == model_size.parameter_count(config, heads=True)
+
+
+# The paper counts a model whose layers share something with its pooler, and one whose layers
+# share nothing (BERT is one with E = H) without; never the heads. Tables 1, 3 and 4, millions.
+PAPER = [
+    (768, 768, 12, "none", 108), (1024, 1024, 24, "none", 334),  # BERT base and large
+    (768, 128, 12, "all", 12), (1024, 128, 24, "all", 18),
+    (768, 64, 12, "none", 87), (768, 128, 12, "none", 89), (768, 256, 12, "none", 93),
+    (768, 64, 12, "all", 10), (768, 256, 12, "all", 16), (768, 768, 12, "all", 31),
+    (768, 768, 12, "attention", 83), (768, 768, 12, "ffn", 57),
+    (768, 128, 12, "attention", 64), (768, 128, 12, "ffn", 38),
+    (1024, 128, 48, "all", 18),  # table 11
+]
+
+
+def of_paper(hidden, embedding, layers, sharing="all") -> AlbertConfig:
+    return AlbertConfig(
+        vocab_size=30000, embedding_size=embedding, hidden_size=hidden, num_hidden_layers=layers,
+        num_attention_heads=hidden // 64, intermediate_size=4 * hidden, parameter_sharing=sharing,
+    )
+
+
+@pytest.mark.parametrize(("hidden", "embedding", "layers", "sharing", "millions"), PAPER)
+def test_the_papers_counts_to_the_printed_digit(hidden, embedding, layers, sharing, millions):
+    config = of_paper(hidden, embedding, layers, sharing)
+    count = model_size.parameter_count(config, with_pooler=sharing != "none")
+    assert round(count / 1e6) == millions
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "millions"),
+    [(768, 12, 12), (1024, 24, 18), (2048, 24, 60), (4096, 3, 225), (6144, 3, 499)],
+)
+def test_the_papers_wide_models_have_positions_of_the_hidden_width(hidden, layers, millions):
+    # Tables 1 and 12. The released ones have positions of width E: 58.7 million for xlarge.
+    # The 235 (table) or 233 (text) million of xxlarge follow from neither.
+    config = of_paper(hidden, 128, layers)
+    count = model_size.parameter_count(config) + 512 * (hidden - 128)
+    assert round(count / 1e6) == millions
+
+
+@pytest.mark.parametrize("name", sorted(model_size.SLOTS))
+def test_an_optimizer_keeps_as_many_slots_as_are_told(name):
+    from albert import modeling, optimization
+
+    model = modeling.AlbertForPreTraining(config_of())
+    optimizer = optimization.create_optimizer(optimization.OptimizerConfig(
+        name=name, learning_rate=0.1, num_train_steps=10, num_warmup_steps=0
+    ))
+    optimizer.build(model.trainable_weights)
+    held = sum(
+        math.prod(slot.shape) * 4
+        for slot in optimizer.named_slots(modeling.named_weights(model)).values()
+    )
+    told = model_size.memory_bytes(config_of(), Workload(optimizer=name, max_seq_length=16))
+    assert told["optimizer_slots"] == held
+    assert told["weights"] == told["gradients"] == 4 * model.count_params()
+
+
+# --- Computation ---
+
+# Layers and widths of the released models with 125,000 steps of 4096 x 512 tokens, as a public
+# summary of the paper prints them: millions of parameters, cost.
+PUBLISHED = {"base": (89, 2.333e19), "large": (307, 8.048e19), "xlarge": (1216, 3.188e20),
+             "xxlarge": (2437, 6.388e20)}
+UNROUNDED = {"base": 2.345e19, "large": 8.048e19, "xlarge": 3.188e20, "xxlarge": 6.389e20}
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_published_costs_follow_from_parameters_in_whole_millions(size):
+    config = AlbertConfig.from_json_file(str(REPO / f"configs/albert_{size}_v1.json"))
+    millions, cost = PUBLISHED[size]
+    parameters = model_size.compute_parameters(config)
+    assert round(parameters / 1e6) == millions
+    assert float(f"{model_size.normalized_cost(millions * 10**6, Workload()):.3e}") == cost
+    exact = model_size.normalized_cost(parameters, Workload())
+    assert float(f"{exact:.3e}") == UNROUNDED[size]
+
+
+def product_flops(graph) -> int:
+    """Returns two FLOPs for each multiply-add of the matrix products in a traced graph."""
+    total = 0
+    for operation in graph.get_operations():
+        if operation.type not in ("MatMul", "BatchMatMulV2"):
+            assert operation.type not in ("Einsum", "BatchMatMul", "BatchMatMulV3")
+            continue
+        left, result = operation.inputs[0].shape, operation.outputs[0].shape
+        turned = "transpose_a" if operation.type == "MatMul" else "adj_x"
+        inner = left[-2] if operation.get_attr(turned) else left[-1]
+        total += 2 * math.prod(result) * inner
+    return total
+
+
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [{"num_hidden_layers": 3, "inner_group_num": 2}, {"embedding_size": 16, "vocab_size": 70}],
+    ids=["inner groups", "E = H"],
+)
+def test_flops_are_those_of_the_traced_model(changes, remat):
+    import tensorflow as tf
+
+    from albert import modeling
+
+    config, rows = config_of(**changes), 3
+    workload = Workload(max_seq_length=12, max_predictions_per_seq=5, remat=remat)
+    model = modeling.AlbertForPreTraining(config)
+    model.bert.encoder.remat = remat
+    inputs = {
+        "input_ids": tf.TensorSpec([rows, 12], tf.int32),
+        "masked_lm_positions": tf.TensorSpec([rows, 5], tf.int32),
+    }
+
+    def loss(batch):
+        outputs = model(batch, training=False)
+        logits = outputs["prediction_logits"], outputs["sop_logits"]
+        return tf.add_n([tf.reduce_sum(tf.square(x)) for x in logits])
+
+    def gradients(batch):
+        with tf.GradientTape() as tape:
+            value = loss(batch)
+        return tape.gradient(value, [w.value for w in model.trainable_weights])
+
+    tokens = rows * 12
+    forward = product_flops(tf.function(loss).get_concrete_function(inputs).graph)
+    both = product_flops(tf.function(gradients).get_concrete_function(inputs).graph)
+    assert model_size.forward_flops(config, workload) * tokens == pytest.approx(forward, rel=1e-12)
+    assert model_size.training_flops(config, workload) * tokens == pytest.approx(both, rel=1e-12)
+
+
+def test_recomputation_costs_the_blocks_once_more_and_saves_their_activations():
+    config = AlbertConfig.from_json_file(str(REPO / "configs/albert_base_v2.json"))
+    plain, remat = Workload(), Workload(remat=True)
+    # 12 (8 H^2 + 4 H I + 4 S H), H = 768, I = 3072, S = 512.
+    blocks = 12 * (4_718_592 + 9_437_184 + 1_572_864)
+    assert model_size.block_flops(config, 512) == blocks
+    more = model_size.training_flops(config, remat) - model_size.training_flops(config, plain)
+    assert more == pytest.approx(blocks)
+    # Of a sequence, w = 4, no dropout: a block keeps (8 H + 2 I) 4 + 12 S 4 = 73,728 bytes a token,
+    # the embeddings 2 E 4, a prediction (H + 2 E) 4 + V 8.
+    rest = 512 * 1024 + 20 * 244_096
+    one = {"train_batch_size": 1}
+    kept = model_size.activation_bytes(config, Workload(**one))
+    assert kept == 512 * 12 * 73_728 + rest
+    kept = model_size.activation_bytes(config, Workload(remat=True, **one))
+    assert kept == 512 * (12 * 768 * 4 + 73_728) + rest
+
+
+# --- Memory ---
+
+
+def test_activations_of_a_block_by_hand():
+    # H 16, I 24, N 2, S 12, float32, both dropouts: (128 + 48) 4 + 32 + 24 (4 + 5).
+    assert model_size.block_activations(config_of(), 12, 4) == 704 + 32 + 216
+    no_dropout = config_of(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    assert model_size.block_activations(no_dropout, 12, 4) == 704 + 96
+    # arXiv 2205.05198: 34 H + 5 N S of a half-precision block with I = 4 H; and our softmax.
+    half = config_of(intermediate_size=64)
+    assert model_size.block_activations(half, 12, 2) == 34 * 16 + 5 * 24 + 4 * 24
+
+
+def test_activations_of_a_batch_by_hand():
+    workload = Workload(train_batch_size=24, max_seq_length=12, max_predictions_per_seq=3,
+                        num_devices=2, gradient_accumulation_steps=3)
+    # 4 rows at once; two blocks of 952 and 2 E w = 64 a token; (16 + 16) 4 + 40 (4 + 4) a mask.
+    assert model_size.activation_bytes(config_of(), workload) == 4 * (12 * 1968 + 3 * 448)
+    told = model_size.memory_bytes(config_of(), workload)
+    assert told["gradients"] == 2 * told["weights"]  # of a part, and their sum
+
+
+# --- Plans ---
+
+
+def assumptions(memory: float, **changes) -> Assumptions:
+    """Round numbers: all memory is usable, the estimates are right, a tenth of 1e9 FLOPs."""
+    return Assumptions(**{
+        "memory": memory, "usable": 1.0, "peak_flops": 1e9, "utilization": 0.1,
+        "activation_factor": 1.0, "remat_activation_factor": 1.0,
+    } | changes)
+
+
+PLANNED = Workload(num_train_steps=10, train_batch_size=24, max_seq_length=12,
+                   max_predictions_per_seq=3, num_devices=2)
+# Of config_of(): a row takes 12 x 1,968 + 3 x 448 bytes (by hand above), four or five sets of
+# 4-byte values of 3,082 parameters stay.
+ROW, SET = 24_960, 4 * 3_082
+
+
+def test_the_largest_equal_part_that_fits_is_planned():
+    # 12 rows on each of two devices: parts of 12, 6, 4, 3, 2 and 1, never 5.
+    whole = training_plan.make_plan(config_of(), PLANNED, assumptions(12 * ROW + 4 * SET))
+    assert (whole.fits, whole.micro_batch, whole.gradient_accumulation_steps) == (True, 12, 1)
+    assert whole.weights_gradients_and_slots == 4 * SET and whole.activations == 12 * ROW
+    # A byte less, and gradients are held twice and the rows halved.
+    less = training_plan.make_plan(config_of(), PLANNED, assumptions(12 * ROW + 4 * SET - 1))
+    assert (less.micro_batch, less.gradient_accumulation_steps) == (6, 2)
+    assert less.memory == 6 * ROW + 5 * SET
+    five = training_plan.make_plan(config_of(), PLANNED, assumptions(5 * ROW + 5 * SET))
+    assert (five.micro_batch, five.gradient_accumulation_steps) == (4, 3)
+    doubled = assumptions(5 * ROW + 5 * SET, activation_factor=2.0)
+    plan = training_plan.make_plan(config_of(), PLANNED, doubled)
+    assert (plan.micro_batch, plan.activations) == (2, 4 * ROW)
+    halved = assumptions(2 * (5 * ROW + 5 * SET), usable=0.5)
+    assert training_plan.make_plan(config_of(), PLANNED, halved).micro_batch == 4
+
+
+def test_accumulation_that_is_asked_for_is_the_least():
+    import dataclasses
+
+    asked = dataclasses.replace(PLANNED, gradient_accumulation_steps=3)
+    plan = training_plan.make_plan(config_of(), asked, assumptions(GIB))
+    assert (plan.micro_batch, plan.gradient_accumulation_steps) == (4, 3)
+
+
+def test_what_does_not_fit_is_told_and_whether_recomputation_helps():
+    deep = config_of(num_hidden_layers=20)  # the parameters of config_of()
+    # Of a row: 12 (20 x 952 + 64) + 3 x 448 bytes, recomputed 12 (20 x 64 + 952 + 64) + 1,344.
+    kept, recomputed = 230_592, 28_896
+    plan = training_plan.make_plan(deep, PLANNED, assumptions(kept + 5 * SET - 1))
+    assert (plan.fits, plan.micro_batch, plan.fits_with_remat) == (False, 1, True)
+    assert plan.memory == kept + 5 * SET
+    none = training_plan.make_plan(deep, PLANNED, assumptions(recomputed + 5 * SET - 1))
+    assert not none.fits and not none.fits_with_remat
+
+
+def test_days_are_flops_over_speed():
+    plan = training_plan.make_plan(config_of(), PLANNED, assumptions(GIB))
+    # 10 steps of 24 x 12 tokens on two devices that reach 1e8 a second. Forward, of a token: two
+    # blocks of 2 (4 H^2 + 2 H I) + 4 S H, 2 E H, and of a row 3 x 2 E (H + V) + 2 H^2 + 4 H.
+    forward = 2 * (2 * (1024 + 768) + 768) + 256 + (3 * 896 + 512 + 64) / 12
+    assert plan.days == pytest.approx(3 * forward * 10 * 24 * 12 / 2e8 / 86_400)
+
+
+def test_the_tpus_utilization_is_what_the_papers_own_run_implies():
+    config = AlbertConfig.from_json_file(str(REPO / "configs/albert_xxlarge_v1.json"))
+    run_flops = model_size.training_flops(config, Workload()) * 125_000 * 4096 * 512
+    core = training_plan.DEVICES["tpu-v3"]
+    reached = run_flops / (32 * 3600) / (512 * 2 * core.peak_flops["bfloat16"])
+    assert core.utilization < reached < core.utilization + 0.05
+
+
+# --- The command ---
+
+
+def columns(stdout: str, label: str) -> list[str]:
+    line = next(line for line in stdout.splitlines() if line.strip().startswith(label))
+    return re.split(r"\s{2,}", line.strip())[1:]
+
+
+def test_the_released_sizes_side_by_side_as_published():
+    result = run("albert.model_info", "--albert_config_file=configs/albert_*_v1.json", cwd=REPO)
+    assert result.returncode == 0, result.stderr
+    names = result.stdout.splitlines()[0].split()
+    assert names == ["albert_base_v1", "albert_large_v1", "albert_xlarge_v1", "albert_xxlarge_v1"]
+    assert columns(result.stdout, "= encoder") == [
+        "11,683,584", "17,683,968", "58,724,864", "222,595,584",
+    ]
+    rounded = [float(cell) for cell in columns(result.stdout, "normalised cost, rounded")]
+    exact = [float(cell) for cell in columns(result.stdout, "normalised cost")]
+    assert rounded == [cost for _, cost in PUBLISHED.values()]
+    assert exact == list(UNROUNDED.values())
+    assert "125,000 steps of 4,096 x 512 tokens" in result.stdout
+    readme = (REPO / "README.md").read_text(encoding="utf-8")
+    readme = readme.split("**What a model costs.**")[1].split("Compute parameters")[0]
+    shown = [line[4:] for line in readme.splitlines() if line.startswith("    ")]
+    assert shown[0].split() == names and len(shown) == 6
+    assert set(shown) <= set(result.stdout.splitlines())
+
+
+def test_json_holds_the_same_for_programs(tmp_path):
+    path = write_config(tmp_path, parameter_sharing="ffn", num_hidden_layers=3)
+    result = run(
+        "albert.model_info", f"--albert_config_file={path}", "--format=json",
+        "--max_seq_length=12", "--train_batch_size=8", "--num_train_steps=5", "--optimizer=adamw",
+    )
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)
+    model, config = told["models"][0], AlbertConfig.from_json_file(path)
+    assert told["workload"]["optimizer"] == "adamw"
+    assert model["parameters"]["total"] == model_size.parameter_count(config, heads=True)
+    assert model["parameters"]["attention"] == 3 * 1088  # every layer its own
+    assert model["parameters"]["feed_forward"] == 808
+    assert model["architecture"]["attention_weight_sets"] == 3
+    assert model["cost"]["tokens"] == 5 * 8 * 12
+    assert model["memory_bytes"]["total"] == sum(
+        size for name, size in model["memory_bytes"].items() if name != "total"
+    )
+
+
+def test_it_answers_without_tensorflow(tmp_path):
+    code = (
+        "import sys\nfrom albert import model_info\n"
+        "try:\n    model_info.cli(sys.argv)\n"
+        "except SystemExit as end:\n    assert end.code == 0\n"
+        "heavy = {'tensorflow', 'keras', 'numpy', 'sklearn'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, f"--albert_config_file={write_config(tmp_path)}",
+         "--max_seq_length=12"],
+        cwd=REPO, capture_output=True, text=True, timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_equal_names_become_paths_and_released_archives_their_folders(tmp_path):
+    from albert import model_info
+
+    archives = ["models/base/albert_config.json", "models/large/albert_config.json"]
+    assert model_info.names_of(archives) == ["base", "large"]
+    assert model_info.names_of(["a/x.json", "b/x.json"]) == ["a/x.json", "b/x.json"]
+
+
+def test_defaults_are_those_of_the_training_command():
+    from albert import flags, model_info, run_pretraining
+
+    ours, theirs = (
+        flags.to_dict(flags.parse(command.define_flags, ["command"]))
+        for command in (model_info, run_pretraining)
+    )
+    shared = set(ours) & set(theirs)
+    assert set(ours) - shared == {
+        "format", "num_devices", "num_replicas", "plan", "device", "utilization",
+        "device_memory_gib", "device_tflops", "activation_factor",
+    }
+    assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
+
+
+def planned(tmp_path, *flags: str) -> subprocess.CompletedProcess:
+    return run(
+        "albert.model_info", f"--albert_config_file={write_config(tmp_path)}", "--plan",
+        "--max_seq_length=12", "--max_predictions_per_seq=3", "--num_replicas=2",
+        "--train_batch_size=24", *flags,
+    )
+
+
+def test_a_plan_names_its_assumptions_and_takes_others(tmp_path):
+    told = planned(tmp_path, "--device=a100", "--mixed_precision=bfloat16", "--use_xla").stdout
+    assert columns(told, "micro-batch of a device") == ["12"]
+    assert columns(told, "gradient accumulation steps") == ["1"]
+    for words in ("A100", "312e12", "35 % is reached", "90 % is usable", "1.4 times the estimate",
+                  "not on this device"):
+        assert words in told, words
+    # A GiB is 2^30 bytes, of which nine tenths.
+    memory = (6 * 2.0 * ROW + 5 * SET + 1) / 0.9 / GIB
+    other = planned(
+        tmp_path, "--device=cpu", f"--device_memory_gib={memory!r}", "--activation_factor=2",
+        "--utilization=0.125", "--device_tflops=3", "--format=json",
+    )
+    assert other.returncode == 0, other.stderr
+    facts = json.loads(other.stdout)
+    plan = facts["models"][0]["plan"]
+    assert (plan["micro_batch"], plan["gradient_accumulation_steps"]) == (6, 2)
+    assert plan["memory"] == 12 * ROW + 5 * SET
+    flops = facts["models"][0]["cost"]["training_flops"]
+    assert plan["days"] == pytest.approx(flops / (2 * 3e12 * 0.125 * 86_400))
+    assert facts["plan"]["peak_flops"] == 3e12 and facts["plan"]["utilization"] == 0.125
+    assert any("12.5 % is reached" in line for line in facts["plan"]["assumptions"])
+
+
+def test_the_readmes_plan_is_the_one_that_is_printed():
+    readme = (REPO / "README.md").read_text(encoding="utf-8")
+    section = readme.split("`--plan` tells")[1].split("What it assumes")[0]
+    command, excerpt = re.search(r"```bash\n(.*?)```\n(.*)", section, re.DOTALL).groups()
+    arguments = shlex.split(command.replace("\\\n", " "))[3:]
+    told = run("albert.model_info", *arguments, cwd=REPO).stdout.splitlines()
+    shown = [line[4:] for line in excerpt.splitlines() if line.startswith("    ")]
+    assert len(shown) == 5 and set(shown) <= set(told)
+
+
+def test_a_plan_that_does_not_fit_says_so_and_gives_no_days(tmp_path):
+    told = planned(tmp_path, "--device_memory_gib=0.00001").stdout
+    assert columns(told, "micro-batch of a device") == ["none"]
+    assert columns(told, "days") == ["-"]
+
+
+def test_groups_that_are_alike_share_a_row(tmp_path):
+    path = write_config(tmp_path, parameter_sharing="attention", num_hidden_layers=5)
+    told = run("albert.model_info", f"--albert_config_file={path}", "--max_seq_length=12").stdout
+    assert columns(told, "group 0: attention") == ["1,088"]
+    assert columns(told, "group 1 to 4, each: attention") == ["0"]
+    assert columns(told, "group 1 to 4, each: feed-forward") == ["808"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--device=tpu-v3", "--mixed_precision=float16"), "--mixed_precision=float16"),
+        (("--utilization=1.5",), "--utilization=1.5"),
+        (("--device_memory_gib=0",), "--device_memory_gib=0"),
+        (("--num_replicas=5",), "--train_batch_size=24"),
+        (("--device=abacus",), "abacus"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_clear_line(flags, named, tmp_path):
+    result = planned(tmp_path, *flags)
+    assert result.returncode == 2 and not result.stdout
+    assert named in assert_one_clear_line(result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("flag", "named"),
+    [
+        ("--max_seq_length=17", "max_position_embeddings 16"),
+        ("--train_batch_size=0", "--train_batch_size=0"),
+        ("--num_devices=3", "--train_batch_size=4096"),
+        ("--albert_config_file=absent.json", "absent.json"),
+        ("--albert_config_file=,", "--albert_config_file"),
+        ("--optimizer=sgd", "optimizer"),
+    ],
+)
+def test_what_cannot_be_is_one_clear_line(flag, named, tmp_path):
+    result = run(
+        "albert.model_info", f"--albert_config_file={write_config(tmp_path)}",
+        "--max_seq_length=16", flag, cwd=tmp_path,
+    )
+    assert result.returncode == 2 and not result.stdout
+    assert named in assert_one_clear_line(result.stderr)

@@ -1,0 +1,216 @@
+"""`--original_draw_order`: the original's instances, token for token."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import assert_one_clear_line
+
+from albert import create_pretraining_data, flags, tokenization
+from albert.documents import PairSettings
+from albert.masking import MaskingSettings
+from albert.original_draws import Draws, OriginalRecipe
+
+
+@pytest.fixture(scope="module")
+def golden(shared):
+    # spec 17: the original's functions run with fixed seeds of both generators.
+    return json.loads((shared / "golden/spec_golden.json").read_text())["pretraining_data"]
+
+
+def recipe(golden, pairs=None, **masking) -> OriginalRecipe:
+    return OriginalRecipe(
+        pairs or PairSettings(), MaskingSettings(**masking), golden["vocab"],
+        lambda piece: tokenization.is_start_piece(piece, True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("wwm=True perm=False favor=True max=20", {}),
+        ("wwm=True perm=False favor=False max=20", {"favor_shorter_ngram": False}),
+        ("wwm=False perm=False favor=True max=3",
+         {"do_whole_word_mask": False, "max_predictions_per_seq": 3}),
+        ("wwm=True perm=True favor=True max=4",
+         {"do_permutation": True, "max_predictions_per_seq": 4}),
+    ],
+)
+def test_masks_are_the_originals_token_for_token(name, settings, golden):
+    draws = Draws(random.Random(12345), np.random.RandomState(7))
+    made = recipe(golden, masked_lm_prob=0.3, **settings).create_masked_lm_predictions(
+        golden["toks"], draws
+    )
+    expected = golden[name]
+    keys = ("tokens", "positions", "labels", "boundary")
+    assert dict(zip(keys, map(list, made), strict=True)) == expected
+
+
+@pytest.mark.parametrize("random_next", [False, True])
+def test_instances_are_the_originals_token_for_token(random_next, golden):
+    pairs = PairSettings(max_seq_length=16, random_next_sentence=random_next)
+    one = recipe(golden, pairs, max_predictions_per_seq=2)
+    draws = Draws(random.Random(5), np.random.RandomState(3))
+    made = [
+        instance
+        for index in range(len(golden["docs"]))
+        for instance in one.create_instances_from_document(golden["docs"], index, draws)
+    ]
+    expected = golden[f"instances_rns={random_next}"]
+    assert len(made) == len(expected)
+    for ours, theirs in zip(made, expected, strict=True):
+        assert ours.tokens == theirs["tokens"]
+        assert ours.segment_ids == theirs["seg"]
+        assert int(ours.is_random_next) == theirs["label"]
+        assert ours.masked_lm_positions == theirs["pos"]
+        assert ours.masked_lm_labels == theirs["labels"]
+        assert ours.token_boundary == theirs["boundary"]
+
+
+def command(*arguments) -> int:
+    return flags.run_command(
+        create_pretraining_data.__doc__, create_pretraining_data.define_flags,
+        create_pretraining_data.main, ["create_pretraining_data", *map(str, arguments)],
+    )
+
+
+def records_of(path) -> list[bytes]:
+    compression = "GZIP" if path.suffix == ".gz" else None
+    return list(tf.data.TFRecordDataset(str(path), compression).as_numpy_iterator())
+
+
+@pytest.mark.parametrize("setting", ["default", "random_next", "permutation"])
+def test_the_command_writes_the_originals_records(setting, shared, tmp_path):
+    folder = shared / "golden/open/pretraining_data"
+    chosen = json.loads((folder / "stats.json").read_text())[setting]
+    arguments = [f"--{name}={value}" for name, value in chosen["settings"].items()]
+    out = tmp_path / "out.tfrecord"
+    assert 0 == command(
+        f"--input_file={folder / 'corpus.txt'}", f"--output_file={out}", *arguments,
+        f"--spm_model_file={shared / 'data/spm/30k-clean.model'}",
+        f"--random_seed={chosen['seed']}", "--original_draw_order",
+    )
+    theirs = folder / f"{setting}.tfrecord"
+    theirs = theirs if theirs.exists() else theirs.with_suffix(".tfrecord.gz")
+    ours = [tf.train.Example.FromString(r) for r in records_of(out)]
+    expected = [tf.train.Example.FromString(r) for r in records_of(theirs)]
+    assert len(ours) == len(expected)
+    for mine, original in zip(ours, expected, strict=True):
+        assert mine == original
+
+
+def test_instances_go_round_robin_over_the_files(shared, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join("one two three four\nfive six seven" for _ in range(9)))
+    common = (
+        f"--input_file={text}", f"--spm_model_file={shared / 'data/spm/30k-clean.model'}",
+        "--max_seq_length=12", "--dupe_factor=2", "--original_draw_order",
+    )
+    one, a, b = (tmp_path / f"{name}.tfrecord" for name in ("one", "a", "b"))
+    assert command(*common, f"--output_file={one}") == 0
+    assert command(*common, f"--output_file={a},{b}") == 0
+    whole, first, second = map(records_of, (one, a, b))
+    assert (first, second) == (whole[::2], whole[1::2])
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["--strict_sentence_order", "--nomask_across_segments", "--held_out_fraction=0.1",
+     "--num_processes=2"],
+)
+def test_what_the_original_had_not_is_refused_with_its_draws(flag, shared, tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("one two\n\nthree four\n")
+    more = [f"--eval_output_file={tmp_path / 'e'}"] if "held_out" in flag else []
+    assert 2 == command(
+        f"--input_file={text}", f"--output_file={tmp_path / 'out'}", flag, *more,
+        f"--spm_model_file={shared / 'data/spm/30k-clean.model'}", "--original_draw_order",
+    )
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "--original_draw_order" in line and flag.split("=")[0].replace("--no", "--") in line
+
+
+@pytest.fixture
+def small(shared, tmp_path):
+    """Flags for a text of four documents, without the output."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join("one two three four\nfive six seven" for _ in range(4)))
+    return (
+        f"--input_file={text}", f"--spm_model_file={shared / 'data/spm/30k-clean.model'}",
+        "--max_seq_length=12", "--dupe_factor=2",
+    )
+
+
+def test_the_numpy_seed_is_the_other_one_unless_given(small, tmp_path):
+    def written(*flags_):
+        out = tmp_path / "out.tfrecord"
+        assert command(*small, f"--output_file={out}", "--original_draw_order", *flags_) == 0
+        return records_of(out)
+
+    default, same, other = (
+        written(*more) for more in ((), ("--numpy_seed=12345",), ("--numpy_seed=6",))
+    )
+    assert default == same != other
+
+
+@pytest.mark.parametrize(
+    ("flags_", "named"),
+    [
+        (["--original_draw_order", "--random_seed=-1"], "-1"),
+        (["--original_draw_order", "--numpy_seed=4294967296"], "4294967296"),
+        (["--numpy_seed=1"], "--original_draw_order"),
+    ],
+)
+def test_seeds_that_numpy_does_not_take_are_one_clear_line(flags_, named, small, tmp_path, capsys):
+    assert command(*small, f"--output_file={tmp_path / 'out'}", *flags_) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "--numpy_seed" in line and named in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_negative_seed_goes_with_a_numpy_seed(small, tmp_path):
+    assert command(
+        *small, f"--output_file={tmp_path / 'out'}", "--original_draw_order", "--random_seed=-1",
+        "--numpy_seed=1",
+    ) == 0
+
+
+def test_all_files_or_none_are_written(small, tmp_path, capsys):
+    outputs = [str(tmp_path / f"{number}.tfrecord") for number in range(60)]
+    before = sorted(tmp_path.iterdir())
+    assert command(*small, f"--output_file={','.join(outputs)}", "--original_draw_order") == 2
+    assert "would be empty" in assert_one_clear_line(capsys.readouterr().err)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_words_of_a_wordpiece_vocabulary(tmp_path):
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing", "##s", "we"])
+    )
+    (tmp_path / "text.txt").write_text("\n\n".join("We playing\nplays we playing" for _ in "abcd"))
+    out = tmp_path / "out.tfrecord"
+    assert 0 == command(
+        f"--input_file={tmp_path / 'text.txt'}", f"--vocab_file={tmp_path / 'vocab.txt'}",
+        f"--output_file={out}", "--max_seq_length=12", "--dupe_factor=3", "--original_draw_order",
+        "--short_seq_prob=0", "--max_predictions_per_seq=4", "--masked_lm_prob=0.4",
+    )
+    whole = set()
+    for record in records_of(out):
+        feature = tf.train.Example.FromString(record).features.feature
+        ids, boundary, positions, labels = (
+            list(feature[name].int64_list.value)
+            for name in ("input_ids", "token_boundary", "masked_lm_positions", "masked_lm_ids")
+        )
+        length = sum(feature["input_mask"].int64_list.value)
+        for position, label in zip(positions, labels, strict=True):
+            if position:
+                ids[position] = label
+        assert boundary[:length] == [int(i not in (6, 7)) for i in ids[:length]]
+        chosen = set(positions) - {0}
+        for position in range(1, length):
+            if ids[position] in (6, 7):  # goes with its word, whole
+                assert (position in chosen) == (position - 1 in chosen)
+                whole.add(position in chosen)
+    assert whole == {True, False}

@@ -1,0 +1,153 @@
+"""Several examples in a row give what each gives by itself."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+tf = pytest.importorskip("tensorflow")
+
+from albert import modeling, packing  # noqa: E402
+from albert.config import AlbertConfig  # noqa: E402
+
+LENGTH, VOCAB = 48, 40
+CONFIG = AlbertConfig(
+    vocab_size=VOCAB, embedding_size=8, hidden_size=16, num_hidden_layers=2, inner_group_num=2,
+    num_attention_heads=2, intermediate_size=24, max_position_embeddings=LENGTH,
+    hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.3,
+)
+USED = np.array([5, 48, 20, 1, 30, 17, 9, 0])  # the last is padding of the batch
+REAL = len(USED) - 1
+MODELS = {
+    "encoder": modeling.AlbertModel(CONFIG),
+    "pretraining": modeling.AlbertForPreTraining(CONFIG),
+    "classification": modeling.AlbertForSequenceClassification(CONFIG, 3),
+    "tokens": modeling.AlbertForTokenClassification(CONFIG, 3),
+    "choice": modeling.AlbertForMultipleChoice(CONFIG, 2),
+    "answers": modeling.AlbertForBeamQuestionAnswering(CONFIG, 2, 2),
+}
+
+
+def make_batch(name):
+    rng = np.random.default_rng(3)
+    shape = (len(USED), LENGTH)
+    mask = (np.arange(LENGTH) < USED[:, None]).astype(np.int32)
+    batch = {
+        "input_ids": rng.integers(5, VOCAB, shape, np.int32) * mask,
+        "segment_ids": rng.integers(0, 2, shape, np.int32) * mask,
+        "input_mask": mask,
+    }
+    if name == "choice":
+        return {key: value.reshape(-1, 2 * LENGTH) for key, value in batch.items()}
+    if name == "pretraining":
+        batch["masked_lm_positions"] = rng.integers(0, np.maximum(USED, 1)[:, None], (8, 3))
+    if name == "answers":
+        batch["p_mask"] = 1.0 - mask
+        batch["start_positions"] = np.zeros(len(USED), np.int32)
+    return batch
+
+
+def outputs_and_gradients(model, batch):
+    """Returns each output at real places, and the gradient of a number made of them, by name."""
+    real = (np.arange(LENGTH) < USED[:, None]) & (np.arange(len(USED)) < REAL)[:, None]
+    weights = {n: w.value for n, w in modeling.named_weights(model).items()}
+    with tf.GradientTape() as tape:
+        outputs = model({name: tf.constant(value) for name, value in batch.items()})
+        flat = {}
+        for name, value in outputs.items():
+            for number, one in enumerate(value if isinstance(value, list) else [value]):
+                if one.shape[:2] == real.shape:
+                    kept = one[real]
+                else:  # of examples or of choices
+                    kept = one[: REAL * one.shape[0] // len(USED)]
+                flat[f"{name}/{number}"] = kept
+        loss = tf.add_n([_some_number(tf.clip_by_value(x, -9, 9)) for x in flat.values()])
+    grads = tape.gradient(loss, weights)
+    found = {n: tf.convert_to_tensor(g).numpy() for n, g in grads.items() if g is not None}
+    return {name: value.numpy() for name, value in flat.items()}, found
+
+
+def _some_number(x):
+    """A weighted sum: that of the squares is constant behind a LayerNorm."""
+    weights = np.random.default_rng(1).normal(size=x.shape[-1]).astype(np.float32)
+    return tf.reduce_sum(tf.cast(x, tf.float32) * weights)
+
+
+def assert_same(found, expected):
+    """To 1e-5 of the largest value."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        atol = 1e-5 * max(np.abs(value).max(initial=0.0), 1.0)
+        np.testing.assert_allclose(found[name], value, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_outputs_and_gradients_of_packed_rows_are_those_of_each_row_by_itself(name):
+    model, batch = MODELS[name], make_batch(name)
+    packed = packing.pack_rows(batch, 2 if name == "choice" else 1, [LENGTH])
+    assert packed["input_ids"].shape == (3, LENGTH)  # 130 tokens
+    for found, expected in zip(
+        outputs_and_gradients(model, packed), outputs_and_gradients(model, batch), strict=True
+    ):
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("name", ["classification", "choice"])
+def test_the_last_layer_at_the_first_place_alone_gives_the_same(name, is_packed):
+    model, batch = MODELS[name], make_batch(name)
+    if is_packed:
+        batch = packing.pack_rows(batch, 2 if name == "choice" else 1, [LENGTH])
+
+    def of_logits(is_short):
+        model.bert.pooled_output_only = is_short
+        with tf.GradientTape() as tape:
+            outputs = model({key: tf.constant(value) for key, value in batch.items()})
+            kept = outputs["logits"][: REAL // (2 if name == "choice" else 1)]
+            loss = tf.reduce_sum(kept**2)
+        weights = {n: w.value for n, w in modeling.named_weights(model).items()}
+        grads = {n: tf.convert_to_tensor(g).numpy() for n, g in tape.gradient(loss, weights).items()}
+        return outputs, grads | {"logits": kept.numpy()}
+
+    try:
+        outputs, short = of_logits(True)
+        assert "sequence_output" not in outputs
+    finally:
+        model.bert.pooled_output_only = False
+    assert_same(short, of_logits(False)[1])
+
+
+def test_the_number_of_rows_is_a_multiple_and_rows_have_a_length_that_is_allowed():
+    batch = make_batch("encoder")
+    packed = packing.pack_rows(batch, 1, [32, LENGTH], 4)
+    assert packed["input_ids"].shape == (4, LENGTH)
+    short = {name: value[:, :20] for name, value in batch.items()}
+    assert packing.pack_rows(short, 1, [20, 32])["input_ids"].shape[1] == 32
+    assert packing.pack_rows(short, 1, [20, 128, 512])["input_ids"].shape[1] == 128
+
+
+def test_dropout_falls_on_packed_rows_too():
+    model = modeling.AlbertForSequenceClassification(CONFIG.with_dropout(0.5), 3)
+    packed = packing.pack_rows(make_batch("classification"), 1, [LENGTH])
+    logits = [
+        model(packed, training=True, dropout_seed=tf.constant([seed, 0]))["logits"][:REAL]
+        for seed in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(logits[0], logits[1])
+    assert np.abs(logits[0] - logits[2]).max() > 1e-3
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=60))
+def test_examples_lie_apart_in_no_more_rows_than_they_are(lengths):
+    rows, starts = packing.place(np.array(lengths), 20)
+    taken = set()
+    for row, start, length in zip(rows, starts, lengths, strict=True):
+        assert start + length <= 20
+        places = {(row, start + i) for i in range(length)}
+        assert not places & taken
+        taken |= places
+    used = [length for length in lengths if length]
+    assert int(rows.max()) + 1 <= max(len(used), 1)
+    # No two rows would fit in one: best fit opens a row only where none has room.
+    filled = [sum(n for r, n in zip(rows, lengths, strict=True) if r == row) for row in set(rows)]
+    assert sum(2 * n <= 20 for n in filled) <= 1

@@ -1,0 +1,326 @@
+"""predict: what the commands predict in files is what it says of the same texts."""
+
+import json
+import os
+import subprocess
+import sys
+
+import helpers
+import keras
+import numpy as np
+import pytest
+import test_run_race
+from test_run_token_classifier import VOCABULARY as NER_VOCABULARY
+from test_run_token_classifier import write_conll
+
+from albert import (
+    flags,
+    modeling,
+    predict,
+    run_classifier,
+    run_race,
+    run_squad_v1,
+    run_squad_v2,
+    run_token_classifier,
+)
+from albert.config import AlbertConfig
+from albert.metrics import entities
+
+WORDS = [f"w{i}" for i in range(35)]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+LARGE = {"max_position_embeddings": 64, "initializer_range": 0.3}
+STEPS = ["--train_step=2", "--warmup_step=1", "--save_checkpoints_steps=2", "--train_batch_size=4",
+         "--learning_rate=0.01"]
+
+
+@pytest.fixture(autouse=True)
+def float32():
+    keras.config.set_dtype_policy("float32")
+
+
+def train(module, folder, vocabulary, *arguments):
+    """Runs a command with prediction; returns its output directory, all that is left."""
+    source = folder / "words.txt"
+    source.write_text("\n".join(vocabulary))
+    config = helpers.write_config(folder, **LARGE | {"vocab_size": len(vocabulary)})
+    values = flags.parse(module.define_flags, [
+        "x", f"--albert_config_file={config}", f"--vocab_file={source}",
+        f"--output_dir={folder}/out", "--do_train", "--do_predict", *STEPS, *arguments,
+    ])
+    module.main(values)
+    source.unlink()  # the output directory is complete by itself
+    return folder / "out"
+
+
+def ask(folder, model, lines, *arguments) -> list[dict]:
+    (folder / "lines.txt").write_text("".join(line + "\n" for line in lines))
+    predict.main(flags.parse(predict.define_flags, [
+        "x", f"--model={model}", f"--input_file={folder}/lines.txt",
+        f"--output_file={folder}/answers.jsonl", "--batch_size=4", *arguments,
+    ]))
+    return [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+
+
+def refused(capsys, *arguments) -> str:
+    code = flags.run_command(
+        predict.__doc__, predict.define_flags, predict.main, ["x", *map(str, arguments)]
+    )
+    assert code == 2
+    return helpers.assert_one_clear_line(capsys.readouterr().err)
+
+
+def probabilities(folder):
+    rows = (folder / "test_results.tsv").read_text().splitlines()
+    return np.array([[float(x) for x in row.split("\t")] for row in rows])
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    rng = np.random.default_rng(2)
+
+    def text():
+        return " ".join(rng.choice(WORDS, rng.integers(1, 30)))
+
+    return [(text(), text() if i % 4 else "") for i in range(11)]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory, pairs):
+    """An output directory of classification of pairs, of --task_name=tsv."""
+    folder = tmp_path_factory.mktemp("classifier")
+    for split in ("train", "dev", "test"):
+        rows = [f"{a}\t{b}\t{('yes', 'no')[i % 2]}" for i, (a, b) in enumerate(pairs)]
+        (folder / f"{split}.tsv").write_text("\n".join(["a\tb\tlabel", *rows]) + "\n")
+    return train(
+        run_classifier, folder, VOCABULARY, "--task_name=tsv", f"--data_dir={folder}",
+        "--text_column=a", "--text_pair_column=b", "--label_column=label",
+        "--label_list=yes,no", "--max_seq_length=40",
+    )
+
+
+def test_classification_of_pairs(classifier, pairs, tmp_path):
+    answers = ask(tmp_path, classifier, [f"{a}\t{b}" for a, b in pairs])
+    expected = probabilities(classifier)
+    found = [[answer["probabilities"][label] for label in ("yes", "no")] for answer in answers]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for answer, row in zip(answers, expected, strict=True):
+        assert answer["label"] == ("yes", "no")[row.argmax()]
+        assert answer["probability"] == max(answer["probabilities"].values())
+
+
+def test_a_checkpoint_may_be_named(classifier, pairs, tmp_path):
+    lines = [f"{a}\t{b}" for a, b in pairs]
+    assert ask(tmp_path, f"{classifier}/model.ckpt-2", lines) == ask(tmp_path, classifier, lines)
+
+
+def test_regression_of_a_task_of_glue(tmp_path, pairs):
+    for split in ("train", "dev", "test"):
+        rows = ["x\t" * 7 + f"{a}\t{b}" + ("" if split == "test" else f"\t{i % 6}")
+                for i, (a, b) in enumerate(pairs)]
+        (tmp_path / "STS-B").mkdir(exist_ok=True)
+        (tmp_path / f"STS-B/{split}.tsv").write_text("\n".join(["h\t" * 9 + "score", *rows]) + "\n")
+    out = train(run_classifier, tmp_path, VOCABULARY, "--task_name=STS-B",
+                f"--data_dir={tmp_path}", "--max_seq_length=40")
+    answers = ask(tmp_path, out, [f"{a}\t{b}" for a, b in pairs])
+    np.testing.assert_allclose([a["value"] for a in answers], probabilities(out)[:, 0], atol=1e-5)
+
+
+def test_words_are_labelled_as_in_the_file(tmp_path):
+    write_conll(tmp_path)
+    out = train(run_token_classifier, tmp_path, NER_VOCABULARY, f"--data_dir={tmp_path}",
+                "--max_seq_length=40", "--train_step=60", "--warmup_step=6",
+                "--train_batch_size=16", "--learning_rate=0.005", "--albert_dropout=0", "--classifier_dropout=0")
+    sentences = [
+        [line.split() for line in group.splitlines()]
+        for group in (out / "test_predictions.txt").read_text().split("\n\n") if group
+    ][1:]
+    answers = ask(tmp_path, out, [" ".join(row[0] for row in s) for s in sentences] + [" "],
+                  "--is_tokenized")
+    assert len({row[-1] for s in sentences for row in s}) > 1
+    for sentence, answer in zip(sentences, answers[:-1], strict=True):
+        assert answer["words"] == [row[0] for row in sentence]
+        assert answer["labels"] == [row[-1] for row in sentence]
+        assert len(answer["probabilities"]) == len(sentence)
+    assert answers[-1] == {"words": [], "labels": [], "probabilities": [], "entities": []}
+    # Raw text: punctuation is apart, and entities are told with their places.
+    text = "W1.  N3 M2. N1 M1 N2, N5."
+    (raw,) = ask(tmp_path, out, [text])
+    words = raw["words"]
+    assert words == ["W1", ".", "N3", "M2", ".", "N1", "M1", "N2", ",", "N5", "."]
+    expected = entities.find_entities(raw["labels"])
+    assert expected
+    for entity, (kind, first, last) in zip(raw["entities"], expected, strict=True):
+        assert entity["type"] == kind
+        assert entity["text"].replace(" ", "") == "".join(words[first : last + 1])
+        assert text[entity["start"] : entity["end"]] == entity["text"]
+
+
+def test_words_keep_punctuation_inside_them():
+    found = predict.predictors._WORD.findall('He said: "don\'t pay $3.50 in U.S.A.!" (état-major)')
+    assert found == ["He", "said", ":", '"', "don't", "pay", "$", "3.50", "in", "U.S.A", ".", "!",
+                     '"', "(", "état-major", ")"]
+
+
+def test_multiple_choice(tmp_path):
+    test_run_race.write_race(tmp_path)
+    out = train(run_race, tmp_path, VOCABULARY, f"--data_dir={tmp_path}", "--nodo_eval",
+                "--max_seq_length=40", "--max_qa_length=6")
+    lines = []
+    for level in ("middle", "high"):
+        for path in sorted((tmp_path / "RACE/test" / level).iterdir()):
+            for line in path.read_text().splitlines():
+                one = json.loads(line)
+                lines += [
+                    "\t".join([one["article"], question, *options])
+                    for question, options in zip(one["questions"], one["options"], strict=True)
+                ]
+    answers = ask(tmp_path, out, lines)
+    found = [[answer["probabilities"][letter] for letter in "ABCD"] for answer in answers]
+    np.testing.assert_allclose(found, probabilities(out), atol=1e-5)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_question_answering(tmp_path, version):
+    rng = np.random.default_rng(5)
+    paragraphs = []
+    for i in range(8):
+        context = " ".join(rng.choice(WORDS, 10 + 12 * (i % 5)))  # some in several windows
+        answer = context.split()[3]
+        qa = {"id": str(i), "question": f"w{i} w1?", "is_impossible": False,
+              "answers": [{"text": answer, "answer_start": context.index(answer)}]}
+        paragraphs.append({"context": context, "qas": [qa]})
+    path = tmp_path / "data.json"
+    data = {"version": "v", "data": [{"title": "t", "paragraphs": paragraphs}]}
+    path.write_text(json.dumps(data))
+    blind = tmp_path / "blind.json"
+    for paragraph in paragraphs:
+        paragraph["qas"][0] |= {"answers": []}
+        del paragraph["qas"][0]["is_impossible"]
+    blind.write_text(json.dumps(data))
+    out = train(
+        (run_squad_v1, run_squad_v2)[version - 1], tmp_path, VOCABULARY, f"--train_file={path}",
+        f"--predict_file={blind}", "--max_seq_length=40", "--doc_stride=16",
+        "--max_query_length=8", "--max_answer_length=5",
+    )
+    nbest = json.loads((out / "nbest_predictions.json").read_text())
+    answers = ask(tmp_path, out, [f"{p['qas'][0]['question']}\t{p['context']}" for p in paragraphs])
+    for i, answer in enumerate(answers):
+        assert answer["answer"] == nbest[str(i)][0]["text"]
+        assert answer["probability"] == pytest.approx(nbest[str(i)][0]["probability"], abs=1e-4)
+    if version == 2:
+        odds = json.loads((out / "null_odds.json").read_text())
+        found = [answer["no_answer_score"] for answer in answers]
+        np.testing.assert_allclose(found, [odds[str(i)] for i in range(8)], atol=1e-4)
+
+
+# --- Other directories ---
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Directories of save_pretrained, one with each head."""
+    folder = tmp_path_factory.mktemp("saved")
+    config = AlbertConfig.from_dict(helpers.SIZES)
+    for name, options in (
+        ("AlbertForSequenceClassification", {"num_labels": 3}),
+        ("AlbertForTokenClassification", {"num_labels": 3}),
+        ("AlbertForPreTraining", {}),
+    ):
+        getattr(modeling, name)(config, **options).save_pretrained(str(folder / name))
+        (folder / name / "vocab.txt").write_text("\n".join(VOCABULARY))
+    return folder
+
+
+def test_a_saved_model_tells_its_head_and_its_labels_are_numbers_or_given(saved, tmp_path):
+    (answer,) = ask(tmp_path, saved / "AlbertForSequenceClassification", ["w1\tw2"])
+    assert list(answer["probabilities"]) == ["0", "1", "2"]
+    (answer,) = ask(tmp_path, saved / "AlbertForTokenClassification", ["w1 w2"],
+                    "--label_list=O,B-X,I-X", "--task=token_classification")
+    assert set(answer["labels"]) <= {"O", "B-X", "I-X"}
+
+
+def test_hugging_faces_layout_with_its_label_names(saved, tmp_path):
+    script = str(helpers.REPO / "scripts/convert_hf.py")
+    subprocess.run(
+        [sys.executable, script, f"--albert_directory={saved}/AlbertForTokenClassification",
+         f"--output_dir={tmp_path}/hf", "--architecture=AlbertForTokenClassification",
+         f"--vocab_file={saved}/AlbertForTokenClassification/vocab.txt"],
+        check=True, capture_output=True,
+    )
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    config["id2label"] = {"0": "O", "1": "B-X", "2": "I-X"}
+    (tmp_path / "hf/config.json").write_text(json.dumps(config))
+    lines = ["w1 w2 w3", "w4"]
+    ours = ask(tmp_path, saved / "AlbertForTokenClassification", lines, "--label_list=O,B-X,I-X")
+    assert ask(tmp_path, tmp_path / "hf", lines) == ours
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("AlbertForPreTraining", ["--task=classification"], "has no head for classification"),
+        ("AlbertForPreTraining", [], "does not tell what it was fine-tuned for: give --task="),
+        ("AlbertForPreTraining", ["--task=question_answering"],
+         "has no head for question_answering"),
+        ("AlbertForSequenceClassification", ["--task=token_classification"],
+         "was fine-tuned for classification"),
+        ("AlbertForSequenceClassification", ["--label_list=a,b"], "has 3 labels, not 2 (a b)"),
+        ("AlbertForSequenceClassification", ["--is_tokenized"], "--is_tokenized has no effect"),
+        ("AlbertForSequenceClassification", ["--task=translation"], "--task"),
+        ("AlbertForSequenceClassification", ["--max_seq_length=17"],
+         "exceeds max_position_embeddings 16"),
+        ("AlbertForSequenceClassification", ["--input_file={}/three.txt"],
+         "three.txt:2: 3 tab-separated texts, expected 1 or 2"),
+        ("AlbertForSequenceClassification", ["--input_file={}/bad.txt"],
+         "bad.txt:1: not UTF-8 text"),
+        ("none", [], "--model: no such directory"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(saved, capsys, tmp_path, name, arguments, message):
+    (tmp_path / "in.txt").write_text("w1\n")
+    (tmp_path / "three.txt").write_text("w1\nw1\tw2\tw3\n")
+    (tmp_path / "bad.txt").write_bytes(b"\xff")
+    line = refused(
+        capsys, f"--model={saved}/{name}", f"--input_file={tmp_path}/in.txt",
+        f"--output_file={tmp_path}/out.jsonl",
+        *(argument.replace("{}", str(tmp_path)) for argument in arguments),
+    )
+    assert message in line
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_line_for_pairs_needs_two_texts(classifier, capsys, tmp_path):
+    (tmp_path / "in.txt").write_text("w1\tw2\nw1\n")
+    line = refused(capsys, f"--model={classifier}", f"--input_file={tmp_path}/in.txt")
+    assert line.endswith("in.txt:2: 1 tab-separated texts, expected 2")
+
+
+def test_a_directory_without_vocabulary_is_told(classifier, capsys, tmp_path):
+    os.symlink(classifier, tmp_path / "model")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in classifier.iterdir():
+        if path.name != "vocab.txt" and path.is_file():
+            os.symlink(path, copy / path.name)
+    (tmp_path / "in.txt").write_text("w1\tw2\n")
+    line = refused(capsys, f"--model={copy}", f"--input_file={tmp_path}/in.txt")
+    assert line.endswith("has no vocabulary: give --spm_model_file or --vocab_file")
+    (answer,) = ask(tmp_path, copy, ["w1\tw2"], f"--vocab_file={classifier}/vocab.txt")
+    assert answer == ask(tmp_path, classifier, ["w1\tw2"])[0]
+
+
+def test_as_a_process_it_reads_the_standard_input(classifier):
+    process = helpers.start("albert.predict", f"--model={classifier}", stdin=-1)
+    out, err = process.communicate("w1\tw2\nw3\t\n", timeout=300)
+    assert process.returncode == 0, err
+    assert [json.loads(line)["label"] in ("yes", "no") for line in out.splitlines()] == [True] * 2
+
+
+def test_a_reader_that_goes_away_is_no_crash(classifier):
+    process = helpers.start("albert.predict", f"--model={classifier}", stdin=-1)
+    process.stdout.close()
+    process.stdin.write("w1\tw2\n" * 50)
+    process.stdin.close()
+    error = process.stderr.read()
+    assert process.wait(timeout=300) == 2
+    assert helpers.assert_one_clear_line(error).endswith("was closed before the end")

@@ -1,0 +1,97 @@
+"""`from_pretrained` and `save_pretrained`: any layout in, ours out, the same numbers."""
+
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from test_convert_hf import HEADS, batch, random_model, save
+
+import albert
+from albert import checkpoints, modeling
+from albert.errors import CheckpointError
+
+
+@pytest.fixture(autouse=True)
+def float32():
+    keras.config.set_dtype_policy("float32")
+
+
+def outputs(model, kind):
+    inputs = batch(HEADS[kind].get("num_choices"))
+    return {k: np.asarray(v) for k, v in model(inputs).items() if k != "encoder_outputs"}
+
+
+@pytest.mark.parametrize("kind", [k for k in HEADS if k != "AlbertForPreTraining"])
+def test_what_was_saved_is_loaded(kind, tmp_path):
+    model = random_model(kind)
+    model.save_pretrained(str(tmp_path / "model"))
+    sizes = {k: v for k, v in HEADS[kind].items() if k == "num_choices"}
+    again = getattr(albert, kind).from_pretrained(str(tmp_path / "model"), **sizes)
+    expected = outputs(model, kind)
+    for name, value in outputs(again, kind).items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("layout", ["tf1_ckpt_tiny", "hf/tiny", "hub_tf1/module", "prefix"])
+def test_every_layout_loads_without_being_told_which(layout, shared, tmp_path):
+    golden = shared / "golden/open"
+    io = np.load(golden / "tf1_ckpt_tiny/io.npz")
+    path = golden / ("tf1_ckpt_tiny/model.ckpt-best" if layout == "prefix" else layout)
+    model = albert.AlbertModel.from_pretrained(str(path))
+    inputs = {k: io[f"in/{k}"] for k in ("input_ids", "input_mask", "segment_ids")}
+    output = model(inputs)["sequence_output"]
+    np.testing.assert_allclose(output, io["out/sequence_output"], atol=1e-5)
+    theirs = {
+        "input_ids": inputs["input_ids"], "attention_mask": inputs["input_mask"],
+        "token_type_ids": inputs["segment_ids"],
+    }
+    np.testing.assert_array_equal(model(theirs)["sequence_output"], output)
+
+
+def test_a_head_that_is_not_there_is_new_and_told(shared, caplog):
+    path = str(shared / "golden/open/tf1_ckpt_tiny")
+    with pytest.raises(CheckpointError, match="give num_labels"):
+        albert.AlbertForSequenceClassification.from_pretrained(path)
+    model = albert.AlbertForSequenceClassification.from_pretrained(path, num_labels=4)
+    assert model.num_labels == 4
+    assert "new, to be trained: output_weights; output_bias" in caplog.text
+
+
+def test_a_directory_without_a_model_or_with_another_one_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="no such directory"):
+        albert.AlbertModel.from_pretrained(str(tmp_path / "nothing"))
+    with pytest.raises(CheckpointError, match="neither albert_config.json"):
+        albert.AlbertModel.from_pretrained(str(tmp_path))
+    folder = save(random_model("AlbertModel"), tmp_path / "model")
+    other = save(random_model("AlbertModel", hidden_size=32), tmp_path / "other")
+    shutil.copy(other / "albert_config.json", folder)
+    with pytest.raises(CheckpointError, match=r"checkpoint \[8, 16\], model \[8, 32\]"):
+        albert.AlbertModel.from_pretrained(str(folder))
+
+
+def test_a_loaded_model_trains_in_compile_and_fit(tmp_path):
+    random_model("AlbertModel").save_pretrained(str(tmp_path / "model"))
+    inputs = {
+        name: keras.Input((None,), dtype="int32", name=name)
+        for name in ("input_ids", "input_mask", "segment_ids")
+    }
+    encoder = albert.AlbertModel.from_pretrained(str(tmp_path / "model"))
+    keras.utils.set_random_seed(0)
+    logits = keras.layers.Dense(2)(encoder(inputs)["pooled_output"])
+    model = keras.Model(inputs, logits)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss)
+    before = {n: w.numpy().copy() for n, w in modeling.named_weights(encoder).items()}
+    data = {name: np.asarray(value, "int32") for name, value in batch().items()}
+    history = model.fit(data, np.array([0, 1, 1]), epochs=20, verbose=0).history["loss"]
+    assert history[-1] < history[0]
+    after = modeling.named_weights(encoder)
+    assert any(not np.array_equal(after[n].numpy(), before[n]) for n in before)
+
+
+def test_the_saved_directory_is_one_for_every_command(tmp_path):
+    random_model("AlbertForPreTraining").save_pretrained(str(tmp_path / "model"))
+    weights = checkpoints.open_weights(str(tmp_path / "model"))
+    assert "cls/seq_relationship/output_weights" in weights.shapes
+    assert checkpoints.read_sidecar(weights.origin)["architecture"] == "AlbertForPreTraining"

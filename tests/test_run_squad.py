@@ -1,0 +1,349 @@
+"""run_squad_v1, run_squad_v2 and run_squad: trained, evaluated, predicted, refused."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+from helpers import assert_one_clear_line, write_config
+
+from albert import checkpoints, flags, modeling, run_squad, run_squad_v1, run_squad_v2
+from albert.config import AlbertConfig
+from albert.tasks.squad import SquadV1Task, SquadV2Task
+
+COMMANDS = {"v1": run_squad_v1, "v2": run_squad_v2, "both": run_squad}
+
+
+@pytest.fixture(autouse=True)
+def float32():
+    keras.config.set_dtype_policy("float32")
+
+
+def command(version: str, *arguments) -> int:
+    module = COMMANDS[version]
+    return flags.run_command(
+        module.__doc__, module.define_flags, module.main, [version, *map(str, arguments)]
+    )
+
+
+ANIMALS = ["cat", "dog", "hen", "fox", "cow", "pig", "owl", "bee"]
+
+
+def dataset(with_answers: bool, is_v2: bool) -> dict:
+    """Small passages, each with a question that has an answer and, in 2.0, one that has none."""
+    paragraphs = []
+    for i, animal in enumerate(ANIMALS):
+        other = ANIMALS[(i + 3) % len(ANIMALS)]
+        context = f"The {animal} sat on the mat. Then the {other} ran down the long road."
+        qas = [{"id": f"{i}-who", "question": "Who sat on the mat?"}]
+        if with_answers:
+            qas[0]["answers"] = [{"text": animal, "answer_start": context.index(animal)}]
+        if is_v2:
+            qas.append({"id": f"{i}-none", "question": "Who flew over the sea?"})
+            if with_answers:
+                qas[1] |= {"answers": [], "is_impossible": True}
+        paragraphs.append({"context": context, "qas": qas})
+    return {"version": "x", "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("squad")
+    for version in (1, 2):
+        for name, with_answers in (("dev", True), ("blind", False)):
+            path = folder / f"{name}-v{version}.json"
+            path.write_text(json.dumps(dataset(with_answers, version == 2)))
+    text = [p["context"].lower() for p in dataset(False, False)["data"][0]["paragraphs"]]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter((text + ["who sat on the mat? who flew over the sea?"]) * 9),
+        model_prefix=str(folder / "spm"), vocab_size=70, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"], hard_vocab_limit=False, minloglevel=2,
+    )
+    size = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
+    write_config(folder, vocab_size=size.get_piece_size(), max_position_embeddings=64)
+    return folder
+
+
+def job(workshop, version: int, out, *more) -> list[str]:
+    return [
+        f"--albert_config_file={workshop / 'albert_config.json'}",
+        f"--spm_model_file={workshop / 'spm.model'}", f"--output_dir={out}",
+        f"--predict_file={workshop / f'dev-v{version}.json'}",
+        "--max_seq_length=48", "--doc_stride=8", "--max_query_length=12",
+        "--train_batch_size=4", "--learning_rate=3e-3", *more,
+    ]
+
+
+def train(workshop, version: int, out, *more) -> int:
+    return command(
+        f"v{version}",
+        *job(workshop, version, out, f"--train_file={workshop / f'dev-v{version}.json'}",
+             "--do_train", "--do_predict", "--num_train_epochs=3",
+             "--save_checkpoints_steps=3", *more),
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(workshop, tmp_path_factory):
+    """{version: output_dir} of runs that trained and predicted."""
+    folders = {version: tmp_path_factory.mktemp(f"trained{version}") for version in (1, 2)}
+    for version, folder in folders.items():
+        assert train(workshop, version, folder) == 0
+    return folders
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_it_trains_keeps_the_best_by_f1_and_predicts_with_it(version, trained):
+    folder = trained[version]
+    results = json.loads((folder / "eval_results.json").read_text())
+    best = json.loads((folder / "best.json").read_text())
+    assert best["metric"] == "f1" and best["value"] == results["f1"]
+    assert {1: "exact_match", 2: "exact"}[version] in results
+    assert "loss" not in results  # the evaluated windows have no labels
+    answers = json.loads((folder / "predictions.json").read_text())
+    asked = [f"{i}-{kind}" for i in range(len(ANIMALS)) for kind in ("who", "none")[:version]]
+    assert list(answers) == asked
+    nbest = json.loads((folder / "nbest_predictions.json").read_text())
+    assert list(nbest) == asked and set(nbest["0-who"][0]) == {
+        "text", "probability", "start_log_prob", "end_log_prob"
+    }
+    assert (folder / "null_odds.json").exists() == (version == 2)
+    # What the best checkpoint says of the predictions that it wrote.
+    from albert.metrics import squad as metrics
+
+    data = dataset(True, version == 2)["data"]
+    if version == 1:
+        assert metrics.evaluate_v1(data, answers)["f1"] == pytest.approx(results["f1"])
+    else:
+        assert metrics.evaluate_v2(data, answers)["f1"] == pytest.approx(results["f1"])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_without_answers_is_predicted_without_the_training_file(
+    version, workshop, trained, tmp_path
+):
+    blind = f"--predict_file={workshop / f'blind-v{version}.json'}"
+    named = f"--checkpoint={trained[version] / 'model.ckpt-best'}"
+    out = tmp_path / "b"
+    assert command("both", *job(workshop, version, out, blind, named, "--do_predict"),
+                   *(["--version_2_with_negative"] if version == 2 else [])) == 0
+    assert not (out / "eval_results.json").exists()
+    theirs = json.loads((trained[version] / "nbest_predictions.json").read_text())
+    assert json.loads((out / "nbest_predictions.json").read_text()) == theirs
+
+
+def test_training_goes_on_where_it_stopped(workshop, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert train(workshop, 1, whole) == 0
+    assert train(workshop, 1, parts, "--train_step=3") == 0
+    assert train(workshop, 1, parts) == 0
+    expected, found = (checkpoints.open_weights(str(f / "model.ckpt-6")) for f in (whole, parts))
+    # The first part's rate decayed to its own end, so only position and step are compared.
+    assert expected.shapes == found.shapes
+    assert found.read("global_step") == 6
+
+
+def test_version_1_is_exported_for_serving(workshop, tmp_path):
+    assert train(workshop, 1, tmp_path, f"--export_dir={tmp_path / 'served'}") == 0
+    served = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
+    rows = {
+        name: tf.ones([2, 48], tf.int32) for name in ("input_ids", "input_mask", "segment_ids")
+    }
+    outputs = served(**rows)
+    assert {name: value.shape.as_list() for name, value in outputs.items()} == {
+        "start_logits": [2, 48], "end_logits": [2, 48]
+    }
+
+
+# golden/open/heads: the original's training graph.
+@pytest.mark.parametrize("version", [1, 2])
+def test_losses_and_gradients_are_the_originals(version, shared):
+    folder = shared / f"golden/open/heads/squad_v{version}"
+    golden = np.load(folder / "io.npz")
+    batch = {k[3:]: tf.constant(golden[k]) for k in golden.files if k.startswith("in/")}
+    batch["is_real_example"] = tf.ones(batch["input_ids"].shape[0], tf.int32)
+    length = batch["input_ids"].shape[1]
+    task = SquadV1Task(length) if version == 1 else SquadV2Task(length, end_n_top=4)
+    model = task.build_model(AlbertConfig.from_json_file(str(folder / "albert_config.json")))
+    weights = modeling.named_weights(model)
+    reader = tf.train.load_checkpoint(str(folder / "model.ckpt"))
+    for name, weight in weights.items():
+        weight.assign(reader.get_tensor(name))
+    with tf.GradientTape() as tape:
+        outputs = model(batch)
+        sums, divisors = task.loss_sums(batch, outputs), task.loss_weights(batch)
+        loss = tf.add_n([sums[name] / divisors[name] for name in sums])
+    np.testing.assert_allclose(loss, golden["train/loss"], rtol=1e-5)
+    gradients = tape.gradient(loss, [w.value for w in weights.values()])
+    without = {str(name) for name in golden["train/variables_without_gradient"]}
+    for name, gradient in zip(weights, gradients, strict=True):
+        if gradient is None:
+            assert name in without
+        else:
+            np.testing.assert_allclose(
+                tf.convert_to_tensor(gradient), golden[f"train/grad/{name}"], atol=1e-5,
+                err_msg=name,
+            )
+
+
+def questions(folder, *qas, context="The cat sat on the mat.", name="asked.json"):
+    path = folder / name
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}))
+    return f"--predict_file={path}"
+
+
+CAT = {"id": "1", "question": "Who sat?", "answers": [{"text": "cat", "answer_start": 4}]}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_with_some_answers_is_predicted_and_not_evaluated(
+    version, workshop, trained, tmp_path, capsys
+):
+    asked = questions(tmp_path, CAT, {"id": "2", "question": "Where?"})
+    named = f"--checkpoint={trained[version]}"
+    done = command(f"v{version}", *job(workshop, version, tmp_path, asked, named, "--do_predict"))
+    assert done == 0, capsys.readouterr().err
+    assert list(json.loads((tmp_path / "predictions.json").read_text())) == ["1", "2"]
+    assert not (tmp_path / "eval_results.json").exists()
+    assert "has questions without answers: no evaluation" in capsys.readouterr().err
+
+
+def test_an_impossible_question_needs_no_list_of_answers(workshop, trained, tmp_path):
+    asked = questions(tmp_path, CAT, {"id": "2", "question": "Why?", "is_impossible": True})
+    arguments = job(workshop, 2, tmp_path, asked, f"--checkpoint={trained[2]}", "--do_predict")
+    assert command("v2", *arguments) == 0
+    results = json.loads((tmp_path / "eval_results.json").read_text())
+    assert (results["HasAns_total"], results["NoAns_total"]) == (1, 1)
+
+
+def test_answers_to_evaluate_are_checked_before_anything_is_done(workshop, tmp_path, capsys):
+    asked = questions(tmp_path, CAT | {"answers": [{"text": 5, "answer_start": 0}]})
+    arguments = job(workshop, 1, tmp_path / "out", asked, "--do_predict")
+    assert command("v1", *arguments) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "data[0].paragraphs[0].qas[0].answers[0]: 'text' must be a string, got 5" in line
+
+
+def null_odds(folder):
+    return json.loads((folder / "null_odds.json").read_text())
+
+
+def answered(folder):
+    return {k: bool(v) for k, v in json.loads((folder / "predictions.json").read_text()).items()}
+
+
+def test_without_answers_the_threshold_of_the_checkpoints_evaluation_holds(
+    workshop, trained, tmp_path
+):
+    blind = f"--predict_file={workshop / 'blind-v2.json'}"
+    arguments = job(workshop, 2, tmp_path, blind, f"--checkpoint={trained[2]}", "--do_predict")
+    assert command("v2", *arguments) == 0
+    found = json.loads((trained[2] / "eval_results.json").read_text())
+    threshold = found["null_score_diff_threshold"]
+    assert answered(tmp_path) == {k: odds < threshold for k, odds in null_odds(tmp_path).items()}
+    assert answered(tmp_path) == answered(trained[2])
+
+
+@pytest.mark.parametrize("name", ["dev", "blind"])
+def test_a_given_threshold_holds_with_answers_and_without(name, workshop, trained, tmp_path):
+    middle = sorted(null_odds(trained[2]).values())[len(ANIMALS)]
+    arguments = job(
+        workshop, 2, tmp_path, f"--predict_file={workshop / f'{name}-v2.json'}", "--do_predict",
+        f"--checkpoint={trained[2]}", f"--null_score_diff_threshold={middle}",
+    )
+    assert command("v2", *arguments) == 0
+    assert answered(tmp_path) == {k: odds < middle for k, odds in null_odds(tmp_path).items()}
+    assert set(answered(tmp_path).values()) == {True, False}
+    if name == "dev":
+        results = json.loads((tmp_path / "eval_results.json").read_text())
+        assert results["null_score_diff_threshold"] == middle
+
+
+def test_without_an_evaluation_the_threshold_is_0(workshop, trained, tmp_path):
+    for file in trained[2].glob("model.ckpt-best.*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    blind = f"--predict_file={workshop / 'blind-v2.json'}"
+    named = f"--checkpoint={tmp_path / 'model.ckpt-best'}"
+    arguments = job(workshop, 2, tmp_path / "out", blind, named, "--do_predict")
+    assert command("v2", *arguments) == 0
+    odds = null_odds(tmp_path / "out")
+    assert answered(tmp_path / "out") == {k: value < 0 for k, value in odds.items()}
+
+
+@pytest.mark.parametrize("flag", ["train_feature_file", "predict_feature_file"])
+def test_a_feature_file_of_the_original_is_never_overwritten(
+    flag, workshop, tmp_path, capsys, shared
+):
+    original = tmp_path / "original.tfrecord"
+    content = (shared / "golden/open/squad/train-v2.0.s96.tfrecord").read_bytes()
+    original.write_bytes(content)
+    arguments = job(
+        workshop, 2, tmp_path / "out", f"--train_file={workshop / 'dev-v2.json'}", "--do_train",
+        "--do_predict", f"--{flag}={original}",
+    )
+    # It is of other lengths: training says so, prediction does not know what it is of.
+    assert command("v2", *arguments) == 2
+    is_training = flag == "train_feature_file"
+    message = "has max_seq_length 96" if is_training else "does not tell what it was made from"
+    assert message in assert_one_clear_line(capsys.readouterr().err)
+    assert original.read_bytes() == content
+
+
+def test_a_best_checkpoint_that_was_just_evaluated_is_not_run_again(
+    workshop, tmp_path, monkeypatch
+):
+    from albert import trainer
+
+    monkeypatch.setattr(trainer, "predict", None)
+    assert train(workshop, 2, tmp_path) == 0
+    assert (tmp_path / "predictions.json").exists()
+
+
+def test_rows_of_2_0_lose_the_padding_that_they_share_with_the_same_answers(
+    workshop, trained, tmp_path
+):
+    nbest = []
+    for more in (["--pad_to_max_seq_length"], []):
+        out = tmp_path / str(len(more))
+        arguments = job(workshop, 2, out, f"--checkpoint={trained[2]}", "--do_predict", *more)
+        assert command("v2", *arguments) == 0
+        nbest.append(json.loads((out / "nbest_predictions.json").read_text()))
+    for guid, entries in nbest[0].items():
+        for ours, theirs in zip(nbest[1][guid], entries, strict=True):
+            assert ours["text"] == theirs["text"]
+            assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-5)
+    assert SquadV2Task(48).feature_spec().row_length == 48
+    assert SquadV2Task(48, end_n_top=40).feature_spec().row_length is None
+    assert SquadV1Task(48).feature_spec().row_length is None
+
+
+def test_early_stopping_needs_no_flag_but_answers(workshop, tmp_path, capsys):
+    more = ["--early_stopping_patience=9"]
+    assert train(workshop, 1, tmp_path / "a", "--train_step=2", *more) == 0
+    blind = f"--predict_file={workshop / 'blind-v1.json'}"
+    assert train(workshop, 1, tmp_path / "b", blind, *more) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "--early_stopping_patience:" in line and "cannot be evaluated" in line
+
+
+BAD = {
+    "nothing to do": (1, [], "at least one of"),
+    "no train file": (1, ["--do_train"], "--train_file is required"),
+    "too short": (1, ["--do_predict", "--max_seq_length=15"], "must be greater than"),
+    "proportion": (1, ["--do_predict", "--warmup_proportion=2"], "is not within 0 ... 1"),
+    "beam": (2, ["--do_predict", "--start_n_top=0"], "--start_n_top=0"),
+    "no checkpoint": (1, ["--do_predict"], "train first"),
+    "few questions": (1, ["--do_train", "--train_file={dev}", "--train_batch_size=99"],
+                      "8 questions make no step"),
+    "no file": (1, ["--do_predict", "--predict_file=absent.json"], "absent.json"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_usage_errors_are_one_line(case, workshop, tmp_path, capsys):
+    version, more, message = BAD[case]
+    more = [flag.replace("{dev}", str(workshop / "dev-v1.json")) for flag in more]
+    assert command(f"v{version}", *job(workshop, version, tmp_path / "out", *more)) == 2
+    assert message in assert_one_clear_line(capsys.readouterr().err)

@@ -1,0 +1,120 @@
+"""The alignment of SQuAD's passages against a plain reading of the original's table."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from albert import squad_alignment
+from albert.errors import DataError
+from albert.squad_alignment import Alignment, align, convert_indices
+
+
+def plain_alignment(original, cleaned) -> Alignment | None:
+    """Spec 10.3 cell by cell."""
+    n, m = len(original), len(cleaned)
+    if not n or not m:
+        return None
+    band = abs(n - m) + 5
+    for _ in range(2):
+        table, pointers = np.zeros((n, m), int), {}
+        for i in range(n):
+            for j in range(max(0, i - band), min(m, i + band)):
+                value = 0
+                if i:
+                    value, pointers[i, j] = table[i - 1, j], 0
+                if j and table[i, j - 1] > value:
+                    value, pointers[i, j] = table[i, j - 1], 1
+                diagonal = table[i - 1, j - 1] if i and j else 0
+                if original[i] == cleaned[j] and diagonal + 1 > value:
+                    value, pointers[i, j] = diagonal + 1, 2
+                table[i, j] = value
+        if table[n - 1, m - 1] > 0.8 * n:
+            break
+        band *= 2
+    to_cleaned, to_original = np.full(n, -1), np.full(m, -1)
+    i, j = n - 1, m - 1
+    while (i, j) in pointers:
+        pointer = pointers[i, j]
+        if pointer == 2:
+            to_cleaned[i], to_original[j] = j, i
+        i, j = i - (pointer != 1), j - (pointer != 0)
+    if table[n - 1, m - 1] < 0.8 * n or (to_cleaned < 0).all():
+        return None
+    return Alignment(to_cleaned, to_original)
+
+
+def assert_equal(ours, expected):
+    assert (ours is None) == (expected is None)
+    if expected is not None:
+        np.testing.assert_array_equal(ours.to_cleaned, expected.to_cleaned)
+        np.testing.assert_array_equal(ours.to_original, expected.to_original)
+
+
+words = st.lists(st.integers(0, 3), max_size=24)
+
+
+@settings(max_examples=300, deadline=None)
+@given(words, words)
+def test_random_texts_are_aligned_as_by_the_plain_table(original, cleaned):
+    assert_equal(align(original, cleaned), plain_alignment(original, cleaned))
+
+
+# Rows that share masks: a text may end within their first, or go over many of them.
+@pytest.mark.parametrize("block", [1, 3, 512])
+def test_texts_that_differ_in_a_few_places_are_aligned_as_by_the_plain_table(monkeypatch, block):
+    monkeypatch.setattr(squad_alignment, "_BLOCK", block)
+    rng, mismatches = random.Random(block), 0
+    for _ in range(400):
+        kinds = rng.randint(1, 4)
+        original = [rng.randrange(kinds) for _ in range(rng.randint(0, 40))]
+        cleaned = list(original)
+        for _ in range(rng.randint(0, 6)):
+            place = rng.randint(0, len(cleaned))
+            new = [rng.randrange(kinds)] * rng.randint(0, 3)
+            cleaned[place : place + rng.randint(0, 2)] = new
+        expected = plain_alignment(original, cleaned)
+        assert_equal(align(original, cleaned), expected)
+        mismatches += expected is None
+    assert 10 < mismatches < 200
+
+
+def test_a_long_text_is_aligned_as_by_the_plain_table():
+    rng = random.Random(5)
+    original = [rng.randrange(6) for _ in range(1300)]
+    cleaned = [*original[:700], *original[712:1100], 9, 9, *original[1100:]]
+    assert_equal(align(original, cleaned), plain_alignment(original, cleaned))
+
+
+def test_a_text_that_cannot_be_aligned_costs_no_table():
+    # A million spaces that collapse: the band would be as wide.
+    assert align([1, *[0] * 10**6, 2], [0, 1, 0, 2]) is None
+
+
+def test_a_table_beyond_memory_is_refused_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(squad_alignment, "_MOST_BITS", 10_000)
+    with pytest.raises(DataError, match="passage of 200 characters is too long .* paragraphs"):
+        align([1, 2] * 100, [1, 2] * 100)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, 2), max_size=14), st.integers(0, 2))
+def test_texts_with_one_more_character_in_front_are_aligned_as_by_the_plain_table(original, first):
+    ours = align(original, [first, *original])
+    assert_equal(ours, plain_alignment(original, [first, *original]))
+
+
+def test_nothing_to_align_is_a_mismatch():
+    assert [align(*texts) for texts in (([], [1]), ([1], []), ([], []))] == [None, None, None]
+
+
+def test_positions_without_counterpart_take_a_neighbours_as_in_the_original(shared):
+    # spec 17: keys are (position, length, is_start).
+    golden = json.loads((shared / "golden/spec_golden.json").read_text())
+    index = np.array([-1, 2, -1, -1, 7, -1])
+    for key, expected in golden["pretraining_data"]["convert_index"].items():
+        position, length, is_start = eval(key, {"__builtins__": {}})
+        assert convert_indices(index, np.array([position]), length, is_start) == [expected], key

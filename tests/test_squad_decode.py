@@ -1,0 +1,181 @@
+"""From scores of windows to answers, on passages that can be reckoned through by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from albert import squad_decode
+from albert.squad_features import SquadExample, Window
+
+LENGTH = 8
+TEXT = "Ada met Bob in Rome"
+WORDS = [(0, 2), (4, 6), (8, 10), (12, 13), (15, 18)]  # first and last character
+
+
+def example(qas_id="q", text=TEXT):
+    return SquadExample(qas_id, "?", text, None, None, False, "here")
+
+
+def window(words=WORDS, unique_id=1, example_index=0, without_context=()):
+    """[CLS] ? [SEP] and the words from place 3 on, without a last [SEP]."""
+    return Window(
+        unique_id=unique_id, example_index=example_index, doc_span_index=0,
+        tok_start_to_orig_index=[first for first, _ in words],
+        tok_end_to_orig_index=[last for _, last in words],
+        token_is_max_context={3 + i: 3 + i not in without_context for i in range(len(words))},
+        tokens=(["[CLS]", "?", "[SEP]"] + ["word"] * len(words) + ["<pad>"] * LENGTH)[:LENGTH],
+        input_ids=[0] * LENGTH, input_mask=[1] * LENGTH, segment_ids=[0] * LENGTH,
+        p_mask=[0] * LENGTH, paragraph_len=3 + len(words),
+    )
+
+
+def logits(**scores):
+    """Logits by place, as p4=2.0; -9 elsewhere."""
+    row = np.full(LENGTH, -9.0, "float32")
+    for place, score in scores.items():
+        row[int(place[1:])] = score
+    return row
+
+
+def decode_v1(windows, results, n_best_size=2, max_answer_length=5):
+    answers, nbest = squad_decode.decode_v1(
+        [example()], windows, results, n_best_size=n_best_size,
+        max_answer_length=max_answer_length,
+    )
+    assert answers["q"] == nbest["q"][0]["text"]
+    return nbest["q"]
+
+
+def texts(entries):
+    return [entry["text"] for entry in entries]
+
+
+def test_the_best_pair_is_cut_out_of_the_passage_with_its_probability():
+    first, second = decode_v1([window()], {1: (logits(p3=2, p5=1), logits(p5=3, p0=9))})
+    assert first == {
+        "text": "Ada met Bob", "start_log_prob": 2.0, "end_log_prob": 3.0,
+        "probability": pytest.approx(math.e / (math.e + 1)),
+    }
+    assert second["text"] == "Bob"
+    assert second["probability"] == pytest.approx(1 / (math.e + 1))
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        (logits(p0=9, p1=8), logits(p3=9, p4=8)),  # starts before the passage
+        (logits(p3=9, p4=8), logits(p1=9, p2=8)),  # ends before it
+        (logits(p6=9, p7=8), logits(p3=9, p4=8)),  # ends before its start
+        (logits(p3=9, p4=8), logits(p6=9, p7=8)),  # longer than 2 pieces
+    ],
+)
+def test_what_cannot_be_an_answer_is_none(scores):
+    assert decode_v1([window()], {1: scores}, max_answer_length=2) == [
+        {"text": "empty", "probability": 1.0, "start_log_prob": 0.0, "end_log_prob": 0.0}
+    ]
+
+
+def test_padding_after_the_passage_is_no_answer():
+    scores = logits(p3=1, p6=9), logits(p3=1, p7=9)
+    assert texts(decode_v1([window(WORDS[:2])], {1: scores})) == ["Ada"]
+
+
+def test_a_word_starts_an_answer_only_where_it_has_most_context():
+    late = window(WORDS[2:], unique_id=2)
+    early = window(WORDS, unique_id=1, without_context={5, 6, 7})
+    results = {1: (logits(p5=9), logits(p5=9)), 2: (logits(p3=1), logits(p3=1))}
+    entries = decode_v1([early, late], results, n_best_size=1)
+    assert [(e["text"], e["start_log_prob"]) for e in entries] == [("Bob", 1.0)]
+
+
+def test_one_text_counts_once_with_its_best_score():
+    twice = [window(unique_id=1), window(unique_id=2)]
+    results = {1: (logits(p3=1), logits(p3=1)), 2: (logits(p3=4), logits(p3=4, p4=2))}
+    entries = decode_v1(twice, results)
+    assert [(e["text"], e["start_log_prob"]) for e in entries] == [("Ada", 4.0), ("Ada met", 4.0)]
+
+
+def test_of_equal_scores_the_first_window_and_place_wins():
+    flat = np.zeros(LENGTH, "float32")
+    words = [window(WORDS[:1], unique_id=1), window(WORDS[1:2], unique_id=2)]
+    entries = decode_v1(words, {1: (flat, flat), 2: (flat, flat)}, n_best_size=LENGTH)
+    assert texts(entries) == ["Ada", "met"]
+    # Only the first n places of equal scores are combined: none is in the passage.
+    assert texts(decode_v1(words, {1: (flat, flat), 2: (flat, flat)})) == ["empty"]
+
+
+def test_scores_of_several_runs_are_averaged_over_those_that_propose_the_pair():
+    runs = [
+        {1: (logits(p3=2, p4=0), logits(p4=2, p5=1))},
+        {1: (logits(p3=4, p6=1), logits(p4=6, p6=0))},
+    ]
+    assert [
+        (e["text"], e["start_log_prob"], e["end_log_prob"]) for e in decode_v1([window()], runs)
+    ] == [("Ada met", 3.0, 4.0), ("Ada met Bob in", 4.0, 0.0)]
+
+
+def beam(starts, ends, cls=0.0):
+    """Starts [(place, score)], and for each its ends."""
+    flat = [end for own in ends for end in own]
+    return {
+        "start_top_index": np.array([p for p, _ in starts]),
+        "start_top_log_probs": np.array([s for _, s in starts], "float32"),
+        "end_top_index": np.array([p for p, _ in flat]),
+        "end_top_log_probs": np.array([s for _, s in flat], "float32"),
+        "cls_logits": np.float32(cls),
+    }
+
+
+def decode_v2(examples, windows, results, start_n_top=2, end_n_top=2):
+    return squad_decode.decode_v2(
+        examples, windows, results, n_best_size=3, max_answer_length=5,
+        start_n_top=start_n_top, end_n_top=end_n_top,
+    )
+
+
+def test_each_start_has_its_own_ends():
+    result = beam([(3, -1), (5, -2)], [[(4, -1), (5, -3)], [(7, -0.5), (5, -9)]])
+    _, nbest, _ = decode_v2([example()], [window()], {1: result})
+    assert [(e["text"], e["start_log_prob"], e["end_log_prob"]) for e in nbest["q"]] == [
+        ("Ada met", -1, -1), ("Bob in Rome", -2, -0.5), ("Ada met Bob", -1, -3)
+    ]
+
+
+def test_null_odds_are_the_least_of_the_windows_averaged_over_the_runs():
+    own = [[(4, -1), (5, -3)]] * 2
+    runs = [
+        {1: beam([(3, -1), (5, -2)], own, cls=a), 2: beam([(3, -1), (5, -2)], own, cls=b)}
+        for a, b in ((2.0, -1.0), (0.5, 4.0))
+    ]
+    windows = [window(unique_id=1), window(unique_id=2)]
+    assert decode_v2([example()], windows, runs)[2] == {"q": -0.25}
+
+
+def test_a_question_without_windows_has_no_answer():
+    result = beam([(3, -1), (5, -2)], [[(4, -1), (5, -3)]] * 2, cls=-2)
+    examples = [example("lost"), example("q")]
+    answers, nbest, odds = decode_v2(examples, [window(example_index=1)], {1: result})
+    assert answers == {"lost": "", "q": "Ada met"} and odds == {"lost": 1000000.0, "q": -2.0}
+    assert nbest["lost"] == [
+        {"text": "", "probability": 1.0, "start_log_prob": -1e6, "end_log_prob": -1e6}
+    ]
+
+
+def test_a_beam_of_another_size_is_refused():
+    result = beam([(3, -1), (5, -2)], [[(4, -1), (5, -3)]] * 2)
+    with pytest.raises(ValueError, match=r"window 1: start_top_log_probs has shape \(2,\)"):
+        decode_v2([example()], [window()], {1: result}, start_n_top=1, end_n_top=1)
+    with pytest.raises(ValueError, match=r"end_top_log_probs has shape \(4,\), expected \(6,\)"):
+        decode_v2([example()], [window()], {1: result}, end_n_top=3)
+
+
+def test_odds_that_reach_the_threshold_withhold_the_answer():
+    answers, odds = {"a": "x", "b": "y", "c": "z"}, {"a": 0.0, "b": 1.0, "c": 2.0}
+    chosen = squad_decode.with_threshold(answers, odds, 1.0)
+    assert chosen == {"a": "x", "b": "", "c": ""}
+    assert squad_decode.with_threshold(answers, odds, None) == answers
+
+
+def test_files_look_as_the_originals():
+    assert squad_decode.to_json({"q": "½"}) == '{\n    "q": "\\u00bd"\n}\n'

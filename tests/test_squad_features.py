@@ -1,0 +1,339 @@
+"""SQuAD's windows: the original's, field by field; and files that are none."""
+
+import dataclasses
+import gzip
+import json
+import random
+
+import pytest
+import tensorflow as tf
+
+from albert import records, squad_alignment, squad_records, tfrecord
+from albert.errors import DataError
+from albert.squad_features import SquadExample, has_answers, make_windows, read_examples
+from albert.tokenization import FullTokenizer
+
+SETTINGS = {
+    "s96": {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 16},
+    "s96cased": {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 16},
+    "s384": {"max_seq_length": 384, "doc_stride": 128, "max_query_length": 64},
+}
+CASES = [
+    ("dev-v1.1", "s96"), ("dev-v2.0", "s96"), ("dev-v2.0", "s96cased"), ("dev-v2.0", "s384"),
+    ("train-v1.1", "s96"), ("train-v2.0", "s96"), ("train-v2.0", "s384"),
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(shared):
+    return FullTokenizer(None, True, str(shared / "data/spm/30k-clean.model"))
+
+
+def windows_of(shared, file, setting, is_training):
+    lower = setting != "s96cased"
+    tokenizer = FullTokenizer(None, lower, str(shared / "data/spm/30k-clean.model"))
+    examples = read_examples(str(shared / f"golden/open/squad/{file}.json"), is_training)
+    return examples, list(
+        make_windows(examples, tokenizer, is_training=is_training, **SETTINGS[setting])
+    )
+
+
+@pytest.mark.parametrize(("file", "setting"), CASES)
+def test_every_field_of_every_window_is_the_originals(file, setting, shared):
+    is_training = file.startswith("train")
+    with gzip.open(shared / f"golden/open/squad/features.{file}.{setting}.json.gz") as stream:
+        golden = json.load(stream)
+    examples, windows = windows_of(shared, file, setting, is_training)
+    assert len(windows) == len(golden)
+    for window, expected in zip(windows, golden, strict=True):
+        ours = json.loads(json.dumps(dataclasses.asdict(window)))
+        assert ours == expected, window.unique_id
+    summary = json.loads((shared / "golden/open/squad/features_summary.json").read_text())
+    dropped = summary[f"{file}.json/{setting}"]["examples_dropped_as_mismatch"]
+    if dropped is not None:
+        with_windows = {window.example_index for window in windows}
+        assert [i for i in range(len(examples)) if i not in with_windows] == dropped
+
+
+def test_the_training_records_are_the_originals(shared, tokenizer, tmp_path):
+    folder = shared / "golden/open/squad"
+    examples = read_examples(str(folder / "train-v2.0.json"), True)
+    settings = squad_records.WindowSettings(**SETTINGS["s96"])
+    path = squad_records.training_records(
+        examples, tokenizer, settings, str(tmp_path), {"input file": "x"}, None
+    )
+    ours = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
+    theirs = list(
+        tf.data.TFRecordDataset(str(folder / "train-v2.0.s96.tfrecord")).as_numpy_iterator()
+    )
+
+    def rows(records):
+        """Without the ids, which count windows in their order."""
+        found = []
+        for record in records:
+            example = tf.train.Example.FromString(record)
+            features = {
+                k: tuple(v.int64_list.value) for k, v in example.features.feature.items()
+                if k != "unique_ids"
+            }
+            found.append(tuple(sorted(features.items())))
+        return found
+
+    # The reference has the file's order; the command shuffles questions first.
+    assert sorted(rows(ours)) == sorted(rows(theirs))
+    shuffled = list(examples)
+    random.Random(12345).shuffle(shuffled)
+    assert shuffled != examples
+
+
+def test_in_the_files_order_the_training_records_are_the_originals_with_their_ids(
+    shared, tokenizer, tmp_path
+):
+    folder = shared / "golden/open/squad"
+    windows = make_windows(
+        read_examples(str(folder / "train-v2.0.json"), True), tokenizer, is_training=True,
+        **SETTINGS["s96"],
+    )
+    ours = str(tmp_path / "train.tf_record")
+    rows = squad_records.window_rows(windows, True)
+    records.write_records(ours, rows, squad_records.record_spec(96, True), {})
+
+    def messages(path):
+        return [tf.train.Example.FromString(record) for record in tfrecord.read_records(path)]
+
+    assert messages(ours) == messages(str(folder / "train-v2.0.s96.tfrecord"))
+
+
+def test_windows_for_prediction_are_kept_and_a_stale_file_is_refused(shared, tokenizer, tmp_path):
+    examples = read_examples(str(shared / "golden/open/squad/dev-v1.1.json"), False)
+    settings = squad_records.WindowSettings(**SETTINGS["s96"])
+
+    def make(key, left=None):
+        return squad_records.prediction_records(
+            examples, tokenizer, settings, str(tmp_path), {"input file": key}, None, left
+        )
+
+    path, windows = make("a")
+    again_path, again = make("a")
+    assert (path, windows) == (again_path, again)
+    (left,) = tmp_path.glob("*.left.json.gz")
+    with pytest.raises(DataError, match="made from another file"):
+        make("b", str(left))
+    left.write_bytes(b"\x80\x04pickle")
+    with pytest.raises(DataError, match="a pickle of the original is never opened"):
+        make("a")
+
+
+def test_wordpiece_windows_find_their_answers(shared, tmp_path):
+    tokenizer = FullTokenizer(str(shared / "data/spm/albert_zh_vocab.txt"), True)
+    context = "北京是中国的首都，人口超过2000万。ALBERT 于 2019 年发布。"
+    questions = [("中国的首都是哪里", "北京"), ("人口多少", "2000万"), ("哪年发布", "2019")]
+    data = {"data": [{"paragraphs": [{"context": context, "qas": [
+        {"id": str(i), "question": q, "answers": [{"text": a, "answer_start": context.index(a)}]}
+        for i, (q, a) in enumerate(questions)
+    ]}]}]}
+    path = tmp_path / "zh.json"
+    path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
+    windows = list(
+        make_windows(
+            read_examples(str(path), True), tokenizer, max_seq_length=32, doc_stride=8,
+            max_query_length=12, is_training=True,
+        )
+    )
+    found = set()
+    for window in windows:
+        if window.is_impossible:
+            continue
+        offset = window.tokens.index("[SEP]") + 1
+        begin = window.tok_start_to_orig_index[window.start_position - offset]
+        last = window.tok_end_to_orig_index[window.end_position - offset]
+        found.add(context[begin : last + 1])
+    assert found >= {"北京", "2019"}
+    assert any(answer in ("2000万", "2000") for answer in found)
+
+
+CHINESE = (
+    "ＡＬＢＥＲＴ　是Ｇｏｏｇｌｅ的模型，Naïve café\u200b 模型 İstanbul ﬁrst 𠀀字 😀 "
+    "保禄·若瑟（），1963年被任为主教"
+)
+
+
+def test_every_wordpiece_stands_at_its_own_characters(shared):
+    tokenizer = FullTokenizer(str(shared / "data/spm/albert_zh_vocab.txt"), True)
+    example = SquadExample("1", "谁", CHINESE, None, None, False, "zh.json")
+    (window,) = make_windows(
+        [example], tokenizer, max_seq_length=128, doc_stride=8, max_query_length=8,
+        is_training=False,
+    )
+    pieces = window.tokens[window.tokens.index("[SEP]") + 1 : window.paragraph_len - 1]
+    begins, lasts = window.tok_start_to_orig_index, window.tok_end_to_orig_index
+    for piece, begin, last in zip(pieces, begins, lasts, strict=True):
+        text = CHINESE[begin : last + 1]
+        if piece == "[UNK]":
+            assert text in ("ﬁrst", "𠀀", "😀")
+        else:
+            (word,) = tokenizer.basic_tokenizer.tokenize(text)
+            assert word == piece.removeprefix("##")
+    assert all(last < begin for last, begin in zip(lasts, begins[1:], strict=False))
+    covered = {i for span in zip(begins, lasts, strict=True) for i in range(span[0], span[1] + 1)}
+    assert {CHINESE[i] for i in set(range(len(CHINESE))) - covered} == {"\u3000", "\u200b", " "}
+
+
+def test_an_answer_in_wordpieces_is_widened_to_whole_pieces_and_no_further(shared):
+    tokenizer = FullTokenizer(str(shared / "data/spm/albert_zh_vocab.txt"), True)
+    settings = {"max_seq_length": 128, "doc_stride": 8, "max_query_length": 8}
+    for start in range(len(CHINESE)):
+        for end in range(start + 1, min(start + 7, len(CHINESE)) + 1):
+            answer = CHINESE[start:end]
+            if answer != answer.strip(" \u3000\u200b"):
+                continue
+            example = SquadExample("1", "谁", CHINESE, answer, start, False, "zh.json")
+            (window,) = make_windows([example], tokenizer, is_training=True, **settings)
+            offset = window.tokens.index("[SEP]") + 1
+            first, last = window.start_position - offset, window.end_position - offset
+            begins, lasts = window.tok_start_to_orig_index, window.tok_end_to_orig_index
+            assert begins[first] <= start <= lasts[first]
+            assert begins[last] <= end - 1 <= lasts[last]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_seq_length": 19}, {"doc_stride": 0}, {"max_query_length": -1}]
+)
+def test_lengths_that_leave_no_place_for_a_passage_are_refused(changes):
+    with pytest.raises(ValueError, match="max_seq_length must be greater"):
+        next(make_windows([], None, is_training=False, **SETTINGS["s96"] | changes))
+
+
+def squad(tmp_path, *qas, context="the cat sat on the mat"):
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}))
+    return str(path)
+
+
+def question(**changes):
+    return {
+        "id": "1", "question": "who sat?", "answers": [{"text": "cat", "answer_start": 4}]
+    } | changes
+
+
+BAD = {
+    "no data": ('{"version": 1}', "s.json: no 'data'"),
+    "list": ("[]", "s.json: expected an object, got list"),
+    "not json": ("{", "s.json:1:2: not JSON"),
+    "empty": ("", "s.json:1:1: not JSON"),
+    "no questions": ('{"data": []}', "s.json: no questions"),
+    "no paragraphs": ('{"data": [{}]}', "s.json: data[0]: no 'paragraphs'"),
+    "context": ('{"data": [{"paragraphs": [{"context": 3, "qas": []}]}]}',
+                "data[0].paragraphs[0]: 'context' must be a string, got 3"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_file_that_is_none_is_refused_with_the_place(case, tmp_path):
+    text, message = BAD[case]
+    (tmp_path / "s.json").write_text(text)
+    with pytest.raises(DataError) as error:
+        read_examples(str(tmp_path / "s.json"), True)
+    assert message in str(error.value)
+
+
+BAD_QUESTIONS = {
+    "no id": ([{"question": "x", "answers": []}], "qas[0]: no 'id'"),
+    "twice": ([question(), question()], "qas[1]: id '1' stands already at data[0].paragraphs[0]"),
+    "two answers": ([question(answers=[{}, {}])], "qas[0]: 2 answers"),
+    "no answers": ([question(answers=[])], "qas[0]: 0 answers"),
+    "answer": ([question(answers=[{"text": "cat"}])], "qas[0].answers[0]: no 'answer_start'"),
+    "impossible": ([question(is_impossible="no")], "'is_impossible' must be true or false"),
+    "start": ([question(answers=[{"text": "cat", "answer_start": "4"}])],
+              "'answer_start' must be a whole number"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_QUESTIONS)
+def test_a_bad_question_is_refused_with_its_place(case, tmp_path):
+    questions, message = BAD_QUESTIONS[case]
+    path = squad(tmp_path, *questions)
+    with pytest.raises(DataError) as error:
+        read_examples(path, True)
+    assert message in str(error.value)
+    assert "data[0].paragraphs[0].qas[" in str(error.value)
+
+
+def test_invalid_utf8_is_refused(tmp_path):
+    (tmp_path / "s.json").write_bytes(b'{"data": "\xff"}')
+    with pytest.raises(DataError, match="not UTF-8 text"):
+        read_examples(str(tmp_path / "s.json"), False)
+
+
+def test_an_answer_that_is_not_where_the_file_says_is_left_out_and_told(tmp_path, caplog):
+    wrong = question(id="2", answers=[{"text": "dog", "answer_start": 4}])
+    examples = read_examples(squad(tmp_path, question(), wrong), True)
+    assert [e.qas_id for e in examples] == ["1"]
+    assert "1 of 2 questions" in caplog.text and "2 (data[0].paragraphs[0].qas[1])" in caplog.text
+
+
+def test_prediction_needs_no_answers(tmp_path):
+    bare = {"id": "1", "question": "who sat?"}
+    (example,) = read_examples(squad(tmp_path, bare), False)
+    assert example.orig_answer_text is None and not example.is_impossible
+
+
+@pytest.mark.parametrize("answers", [None, "cat", ["cat"], [{}], [{"text": 1}], [{"text": "c"}]])
+def test_to_predict_nothing_is_asked_of_answers(answers, tmp_path, caplog):
+    (example,) = read_examples(squad(tmp_path, question(answers=answers)), False)
+    assert example.orig_answer_text is None and not caplog.records
+
+
+def test_to_predict_a_displaced_answer_is_told_of_and_its_question_kept(tmp_path, caplog):
+    wrong = question(id="2", answers=[{"text": "cat", "answer_start": 4000}])
+    unplaced = question(id="3", answers=[{"text": "cat"}])
+    examples = read_examples(squad(tmp_path, question(), wrong, unplaced), False)
+    assert [e.qas_id for e in examples] == ["1", "2", "3"]
+    assert "1 of 3 questions" in caplog.text and "left out" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "v1", "v2"),
+    [
+        ({}, True, True),
+        ({"answers": []}, False, True),  # in 2.0 it may have none
+        ({"answers": [], "is_impossible": True}, False, True),
+    ],
+)
+def test_a_file_has_answers_if_every_question_can_be_scored(changes, v1, v2, tmp_path):
+    path = squad(tmp_path, question(), question(id="2", **changes))
+    assert (has_answers(path, False), has_answers(path, True)) == (v1, v2)
+    bare = {"id": "3", "question": "why?"}
+    path = squad(tmp_path, question(), bare)
+    assert (has_answers(path, False), has_answers(path, True)) == (False, False)
+    path = squad(tmp_path, question(), bare | {"answers": None})
+    assert (has_answers(path, False), has_answers(path, True)) == (False, False)
+    # As some write a test set.
+    assert not has_answers(squad(tmp_path, question(answers=[])), True)
+
+
+def test_a_training_file_without_one_usable_answer_is_refused(tmp_path):
+    wrong = question(answers=[{"text": "dog", "answer_start": 4}])
+    with pytest.raises(DataError, match="no question has its answer where answer_start says"):
+        read_examples(squad(tmp_path, wrong), True)
+
+
+def test_a_shuffled_file_reads_each_passage_once(shared, tokenizer, monkeypatch):
+    examples = read_examples(str(shared / "golden/open/squad/dev-v1.1.json"), False)
+    random.Random(1).shuffle(examples)
+    read, align = [], squad_alignment.align
+    monkeypatch.setattr(
+        squad_alignment, "align", lambda *texts: read.append(texts) or align(*texts)
+    )
+    list(make_windows(examples, tokenizer, is_training=False, **SETTINGS["s96"]))
+    assert len(read) == len({example.paragraph_text for example in examples})
+
+
+def test_a_file_of_blank_passages_leaves_no_empty_records(tokenizer, tmp_path):
+    examples = read_examples(squad(tmp_path, question(answers=[]), context=" \n "), False)
+    settings = squad_records.WindowSettings(**SETTINGS["s96"])
+    with pytest.raises(DataError, match=r"qas\[0\]: neither this passage nor any other can be"):
+        squad_records.prediction_records(
+            examples, tokenizer, settings, str(tmp_path / "out"), {}, None, None
+        )
+    assert not (tmp_path / "out").exists()
