@@ -59,6 +59,7 @@ def _train_steps(spec, task):
     run = trainer.RunConfig(
         "", num_train_steps=10**6, use_xla=spec.get("use_xla", False),
         mixed_precision=spec.get("precision", "float32"), remat=spec.get("remat", False),
+        gradient_accumulation_steps=spec.get("gradient_accumulation_steps", 1),
         attn_implementation=spec.get("attn_implementation", "eager"),
         pack_rows=spec.get("pack_rows", False),
         pad_to_max_seq_length=spec.get("pad_to_max_seq_length", False),

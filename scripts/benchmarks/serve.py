@@ -16,6 +16,10 @@ from typing import Any
 import numpy as np
 
 
+class Parts(dict):
+    """What a turn may return: {part of its work: seconds}, reported beside the whole."""
+
+
 def serve(prepare: Callable[[Mapping[str, Any]], tuple[Callable[[], Any], Mapping[str, Any]]]):
     """Runs a side: `prepare(spec)` returns (one turn's work, outputs to compare)."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
@@ -27,15 +31,20 @@ def serve(prepare: Callable[[Mapping[str, Any]], tuple[Callable[[], Any], Mappin
 
     with open(sys.argv[1]) as stream:
         spec = json.load(stream)
+    if spec["threads"] == 1:  # whatever libraries make threads for
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     started = time.perf_counter()
     turn, outputs = prepare(spec)
     np.savez(spec["outputs"], **{k: np.asarray(v, np.float32) for k, v in outputs.items()})
-    turn()  # what is compiled or traced at the first call
+    if not spec.get("is_warm"):
+        turn()  # what is compiled or traced at the first call
     answer(prepared=time.perf_counter() - started)
     for _ in sys.stdin:
         started = time.perf_counter()
-        turn()
-        answer(seconds=time.perf_counter() - started, peak_bytes=peak_bytes())
+        outcome = turn()
+        seconds = time.perf_counter() - started
+        parts = outcome if isinstance(outcome, Parts) else {}
+        answer(seconds=seconds, peak_bytes=peak_bytes(), parts=parts)
 
 
 def peak_bytes() -> int:

@@ -25,7 +25,9 @@ def _tensors(rows):
 
     names = {"input_ids": "input_ids", "input_mask": "attention_mask",
              "segment_ids": "token_type_ids"}
-    return {theirs: torch.tensor(np.asarray(rows[ours], np.int64)) for ours, theirs in names.items()}
+    return {
+        theirs: torch.tensor(np.asarray(rows[ours], np.int64)) for ours, theirs in names.items()
+    }
 
 
 def _autocast(spec):
@@ -47,6 +49,17 @@ def _compiled(spec, model):
     import torch
 
     return torch.compile(model) if spec.get("compile") else model
+
+
+def _recompute_layers(model):
+    """Lets each layer's activations be computed again: their ALBERT has no switch for it."""
+    from torch.utils.checkpoint import checkpoint
+
+    for group in model.albert.encoder.albert_layer_groups:
+        def forward(*args, plain=group.forward, **kwargs):
+            return checkpoint(plain, *args, use_reentrant=False, **kwargs)
+
+        group.forward = forward
 
 
 def _inference(spec, rows):
@@ -71,6 +84,8 @@ def _pretrain(spec, rows):
     from torch.nn.functional import cross_entropy
 
     model, tensors = _load(spec, "AlbertForPreTraining").train(), _tensors(rows)
+    if spec.get("gradient_checkpointing"):
+        _recompute_layers(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
     positions = torch.tensor(np.asarray(rows["masked_lm_positions"], np.int64))
     targets = torch.tensor(np.asarray(rows["masked_lm_ids"], np.int64))
