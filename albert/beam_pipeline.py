@@ -236,7 +236,7 @@ def _outcome(job: Job, stream: Stream) -> list[Part]:
         path = job.under_way(stream.name, number)
         where = _report_path(job, stream.name, number)
         told = json.loads(_read(where)) if _file_systems().exists(where) else None
-        parts.append(Part(path, **told) if told else Part(path, 0, 0, []))
+        parts.append(Part(path, **told) if told else Part(path, 0, 0, [], []))
     return parts
 
 
@@ -336,8 +336,8 @@ def _read_documents(job: Job, documents: list[list[tuple[int, Run]]]) -> list[Do
     return texts
 
 
-# (bucket, its file, records, bytes, instances for people to read)
-_Finished = tuple[int, str, int, int, list[str]]
+# (bucket, its file, instances for people to read, blocks as of a `Part`)
+_Finished = tuple[int, str, list[str], list[tuple[int, int]]]
 
 
 def _finish(
@@ -348,16 +348,17 @@ def _finish(
     table = np.frombuffer(b"".join(pair[2] for pair in ordered), "<i4").reshape(-1, 3)
     ids = np.frombuffer(b"".join(pair[3] for pair in ordered), dtype)
     del ordered
-    size, printed = 0, []
+    blocks, printed = [], []
     examples = job.examples if stream == "train" and number == 0 else 0
     path = os.path.join(job.work, f"{stream}-{number}.part")
     with _create(path) as out:
-        for content, _, texts in frame_bucket(
+        for content, count, texts in frame_bucket(
             job.recipe, stream, number, table.astype(np.int64), ids, examples
         ):
-            size += out.write(content)
+            out.write(content)
+            blocks.append((count, len(content)))
             printed += texts
-    return (stream, number % job.num_outputs(stream)), (number, path, len(table), size, printed)
+    return (stream, number % job.num_outputs(stream)), (number, path, printed, blocks)
 
 
 def _assemble(output: tuple[tuple[str, int], Iterable[_Finished]], job: Job) -> str:
@@ -368,10 +369,12 @@ def _assemble(output: tuple[tuple[str, int], Iterable[_Finished]], job: Job) -> 
             with _open(path) as content:
                 for block in iter(lambda content=content: content.read(1 << 20), b""):
                     out.write(block)
+    blocks = [block for *_, its in ordered for block in its]
     told = {
-        "records": sum(bucket[2] for bucket in ordered),
-        "bytes": sum(bucket[3] for bucket in ordered),
-        "examples": [text for bucket in ordered for text in bucket[4]],
+        "records": sum(count for count, _ in blocks),
+        "bytes": sum(size for _, size in blocks),
+        "examples": [text for _, _, printed, _ in ordered for text in printed],
+        "blocks": blocks,
     }
     _write(_report_path(job, stream, number), json.dumps(told).encode())
     return job.under_way(stream, number)

@@ -175,7 +175,7 @@ def _make_with_beam(
         spec = recipe.feature_spec()
         beam_pipeline.publish(job, parts, {
             path: records.manifest(
-                part.records, part.bytes, spec,
+                part.blocks, spec,
                 _manifest_info(values, recipe, stream, path, counts),
             )
             for stream in streams
@@ -493,9 +493,9 @@ def _publish(run: _Run, parts: dict[str, list[Part]], counts: ReadingCounts) -> 
     for stream in run.streams:
         for number, path in enumerate(stream.outputs):
             mine = parts[stream.name][number :: len(stream.outputs)]
-            count, size = sum(p.records for p in mine), sum(p.bytes for p in mine)
+            blocks = [block for part in mine for block in part.blocks]
             info = _manifest_info(run.values, run.recipe, stream, path, counts)
-            records.write_manifest(path, count, size, run.recipe.feature_spec(), info)
+            records.write_manifest(path, blocks, run.recipe.feature_spec(), info)
 
 
 def _report_outcome(

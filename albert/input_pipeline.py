@@ -1,23 +1,29 @@
 """tf.data: record files to batches, in an order that depends on seed and position alone.
 
-The order of epoch e is a function of (seed, e), and a run that resumes skips
-the records it has seen before parsing them. So nothing of the pipeline needs
-to be in a checkpoint but the number of records consumed.
+The order of epoch e is a function of (seed, e), so nothing of the pipeline needs to
+be in a checkpoint but the number of records consumed. Up to `SHUFFLE_BUFFER`
+records are shuffled as a whole, and a run that resumes skips, before parsing,
+what it has seen of one epoch. More are read in the order of `data_order`, in which a
+run that resumes seeks its place, and each of several workers reads its own
+records' blocks.
 """
 
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
-from albert import packing, records
+from albert import data_order, packing, records
 from albert.distribution import Share
 from albert.errors import DataError
 from albert.records import FeatureSpec
 
 SHUFFLE_BUFFER = 65536  # records; whole data sets of usual size fit
+_READ_BYTES = 256 << 10  # at once, of a file
 _FOREVER = 1 << 62
 # Fixed, not tuned at run time: tf.data's tuner can hold up the end of a process
 # for most of a minute, and parsing is a small share of a step.
@@ -51,6 +57,18 @@ def train_batches(
     """
     if not num_records:
         raise DataError(f"no records in {', '.join(paths)}")
+    if num_records > SHUFFLE_BUFFER:
+        batches = _large_batches(paths, batch_size, seed, position, share or Share())
+    else:
+        batches = _small_batches(paths, num_records, batch_size, seed, position)
+        batches = _shared(batches, share, batch_size)
+    return _ready(_packed(_parsed(batches, spec, vocab_size, is_cut), spec, is_cut, packed_rows))
+
+
+def _small_batches(
+    paths: Sequence[str], num_records: int, batch_size: int, seed: int, position: int
+) -> tf.data.Dataset:
+    """Returns whole batches of serialised records, each epoch shuffled at once."""
 
     def epoch(number):
         files = tf.data.Dataset.from_tensor_slices(list(paths))
@@ -61,13 +79,77 @@ def train_batches(
             num_parallel_calls=min(_PARALLEL_CALLS, len(paths)),
             deterministic=True,
         )
-        buffer = min(num_records, SHUFFLE_BUFFER)
-        return records.shuffle(buffer, seed=seed + number, reshuffle_each_iteration=False)
+        return records.shuffle(num_records, seed=seed + number, reshuffle_each_iteration=False)
 
     first, offset = divmod(position, num_records)
     records = tf.data.Dataset.range(first, _FOREVER).flat_map(epoch).skip(offset)
-    batches = _shared(records.batch(batch_size, drop_remainder=True), share, batch_size)
-    return _ready(_packed(_parsed(batches, spec, vocab_size, is_cut), spec, is_cut, packed_rows))
+    return records.batch(batch_size, drop_remainder=True)
+
+
+def _large_batches(
+    paths: Sequence[str], batch_size: int, seed: int, position: int, share: Share
+) -> tf.data.Dataset:
+    """Returns the parts of a share's replicas, one after another, in the order of `data_order`.
+
+    Of a batch, a worker has every row whose number is its own modulo the workers.
+    """
+    blocks = _blocks(paths)
+    num_workers = share.num_replicas // share.count
+    # The batch's first record is that of the first worker.
+    worker = (share.first // share.count + position) % num_workers
+    order_of = functools.lru_cache(maxsize=2)(
+        lambda epoch: data_order.EpochOrder(blocks, seed, epoch)
+    )
+    epoch = position // blocks.num_records
+    num_groups = order_of(epoch).num_groups
+    first_group = epoch * num_groups + order_of(epoch).group_at(position)
+
+    def plan(number):
+        epoch, group = divmod(int(number), num_groups)
+        found = order_of(epoch).reading(group, position, worker, num_workers)
+        return found.blocks, np.int64(found.skip), np.int64(found.every)
+
+    def records_of_group(number):
+        numbers, skip, every = tf.numpy_function(plan, [number], [tf.int64] * 3)
+        chosen = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(numbers, [None, 4]))
+        in_turn = chosen.interleave(
+            records_of_block, cycle_length=data_order.LANES,
+            num_parallel_calls=_PARALLEL_CALLS, deterministic=True,
+        )
+        skip, every = tf.ensure_shape(skip, []), tf.ensure_shape(every, [])
+        return in_turn.skip(skip).shard(every, 0)
+
+    def records_of_block(numbers):
+        # Not tf.unstack, at which TensorFlow 2.21 crashes here.
+        file, offset, count, block_seed = (numbers[i] for i in range(4))
+        found = _records_from(tf.gather(list(paths), file), offset).take(count)
+        return found.shuffle(count, seed=block_seed, reshuffle_each_iteration=False)
+
+    groups = tf.data.Dataset.range(first_group, _FOREVER)
+    rows = batch_size // share.num_replicas
+    return groups.flat_map(records_of_group).batch(rows, drop_remainder=True)
+
+
+def _blocks(paths: Sequence[str]) -> data_order.Blocks:
+    """Returns where the blocks of all files begin."""
+    rows = []
+    for number, path in enumerate(paths):
+        offset = 0
+        for count, size in records.block_sizes(path):
+            if count:
+                rows.append((number, offset, count))
+            offset += size
+    return data_order.Blocks(*np.array(rows, np.int64).T)
+
+
+def _records_from(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
+    """Returns the records of a file from a byte on."""
+    # What tf.data.TFRecordDataset is made of; it has no argument for the byte.
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=path[None], compression_type="", buffer_size=_READ_BYTES,
+        byte_offsets=offset[None],
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
 
 
 def eval_batches(

@@ -217,15 +217,16 @@ def write_part(
     Raises:
       UserError: the disk is full.
     """
-    size = 0
+    blocks = []
     try:
         with open(path, "wb") as out:
             rows = to_features(instances, recipe, to_ids)
-            for content, _ in records.frame_rows(rows, recipe.feature_spec()):
-                size += out.write(content)
+            for content, count in records.frame_rows(rows, recipe.feature_spec()):
+                blocks.append((count, out.write(content)))
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror})") from error
-    return Part(path, len(instances), size, [str(instance) for instance in instances[:examples]])
+    size, shown = sum(size for _, size in blocks), map(str, instances[:examples])
+    return Part(path, len(instances), size, list(shown), blocks)
 
 
 def to_features(

@@ -370,6 +370,7 @@ class Part(NamedTuple):
     records: int
     bytes: int
     examples: list[str]  # the first instances, printed
+    blocks: list[tuple[int, int]]  # (records, bytes) of successive parts of it
 
 
 def finish_bucket(
@@ -391,14 +392,15 @@ def finish_bucket(
     if done := _read_done(path):
         return Part(path, *done)
     table, ids = _read_bucket(sections)
-    size, printed = 0, []
+    blocks, printed = [], []
     with _write_whole(path) as out:
-        for content, _, texts in frame_bucket(recipe, stream, bucket, table, ids, examples):
+        for content, count, texts in frame_bucket(recipe, stream, bucket, table, ids, examples):
             _end_if_asked(os.path.dirname(path))
-            size += out.write(content)
+            blocks.append((count, out.write(content)))
             printed += texts
-    _note_done(path, [len(table), size, printed])
-    return Part(path, len(table), size, printed)
+    done = [len(table), sum(size for _, size in blocks), printed, blocks]
+    _note_done(path, done)
+    return Part(path, *done)
 
 
 def frame_bucket(

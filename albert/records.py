@@ -20,15 +20,17 @@ import numpy as np
 from albert import files
 from albert.errors import DataError
 from albert.tfrecord import (
+    HEADER_BYTES,
     count_records,
     frame_records,
     read_records,
+    scan,
     size_of,
     verify_records,
 )
 
 __all__ = [
-    "FeatureSpec", "check_records", "count_records", "encode_examples", "frame_records",
+    "FeatureSpec", "block_sizes", "check_records", "count_records", "encode_examples", "frame_records",
     "publish_frames", "read_manifest", "read_records", "verify_records", "write_records",
 ]
 
@@ -38,6 +40,8 @@ FORMAT_VERSION = 1
 _BATCH = 1024  # records serialised together
 # Rows are cut to no fewer places than these (see `FeatureSpec.row_length`).
 LEAST_ROW_LENGTH = 32
+# (records, bytes) of successive parts of a file.
+Sizes = list[tuple[int, int]]
 _NUMPY = {"int64": np.int64, "float32": np.float32}
 
 
@@ -219,14 +223,14 @@ def publish_frames(
 
     A manifest of an earlier file goes first, so that it never describes this one.
     """
-    records = size = 0
+    blocks: Sizes = []
     with files.atomic_write(path, "wb") as stream:
         for content, count in frames:
             stream.write(content)
-            records, size = records + count, size + len(content)
+            blocks.append((count, len(content)))
         remove_manifest(path)
-    write_manifest(path, records, size, spec, info)
-    return records
+    write_manifest(path, blocks, spec, info)
+    return sum(count for count, _ in blocks)
 
 
 def manifest_path(path: str) -> str:
@@ -241,30 +245,55 @@ def remove_manifest(path: str) -> None:
 
 
 def write_manifest(
-    path: str, records: int, size: int, spec: FeatureSpec, info: Mapping[str, Any]
+    path: str, blocks: Sequence[tuple[int, int]], spec: FeatureSpec, info: Mapping[str, Any]
 ) -> None:
-    """Publishes the manifest of a record file of `records` records and `size` bytes."""
-    files.write_sealed_json(manifest_path(path), manifest(records, size, spec, info))
+    """Publishes the `manifest` of a record file."""
+    files.write_sealed_json(manifest_path(path), manifest(blocks, spec, info))
 
 
 def manifest(
-    records: int, size: int, spec: FeatureSpec, info: Mapping[str, Any]
+    blocks: Sequence[tuple[int, int]], spec: FeatureSpec, info: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the manifest of a record file of `records` records and `size` bytes."""
+    """Returns the manifest of a record file.
+
+    Args:
+      blocks: (records, bytes) of successive parts of the file, together all of it.
+    """
     features = [[name, dtype, length] for name, (dtype, length) in spec.features.items()]
     return {
         "format_version": FORMAT_VERSION,
-        "records": records,
-        "bytes": size,
+        "records": sum(records for records, _ in blocks),
+        "bytes": sum(size for _, size in blocks),
+        "blocks": [list(block) for block in blocks],
         "features": features,
         "info": dict(info),
     }
 
 
+def block_sizes(path: str) -> Sizes:
+    """Returns (records, bytes) of the blocks of a file, in order.
+
+    They are in the manifest. Of a file without one, or with one of an earlier
+    version, the lengths of all records are read.
+
+    Raises:
+      DataError: the file cannot be read, is cut, or its manifest is not usable.
+    """
+    told = read_manifest(path)
+    if told and "blocks" in told:
+        return [(records, size) for records, size in told["blocks"]]
+    starts, _ = scan(path)
+    firsts = starts[::_BATCH]
+    begins = np.concatenate([firsts[:1] * 0, firsts[1:] - HEADER_BYTES, [size_of(path)]])
+    counts = np.diff(np.append(np.arange(0, len(starts), _BATCH), len(starts)))
+    return list(zip(counts.tolist(), np.diff(begins).tolist(), strict=True))
+
+
 def read_manifest(path: str) -> dict[str, Any] | None:
     """Returns the manifest of a record file, or None if it has none.
 
-    Keys: format_version, records, bytes, features (list of [name, dtype, length]), info.
+    Keys: format_version, records, bytes, features (list of [name, dtype, length]), info and,
+    in later ones, blocks (list of [records, bytes], see `block_sizes`).
 
     Raises:
       DataError: it is not a manifest, or of a later version of the toolkit.
@@ -284,6 +313,8 @@ def read_manifest(path: str) -> dict[str, Any] | None:
     if missing:
         raise DataError(f"{where}: lacks {', '.join(missing)}")
     bad = [key for key, is_good in _MANIFEST_KEYS.items() if not is_good(manifest[key])]
+    if "blocks" in manifest and not bad and not _are_blocks(manifest):
+        bad = ["blocks"]
     if bad:
         raise DataError(
             f"{where}: unusable {', '.join(bad)}: write {os.path.basename(path)} anew"
@@ -293,6 +324,16 @@ def read_manifest(path: str) -> dict[str, Any] | None:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are_blocks(manifest: Mapping[str, Any]) -> bool:
+    blocks = manifest["blocks"]
+    return (
+        isinstance(blocks, list)
+        and all(isinstance(b, list) and len(b) == 2 and all(map(_is_count, b)) for b in blocks)
+        and sum(b[0] for b in blocks) == manifest["records"]
+        and sum(b[1] for b in blocks) == manifest["bytes"]
+    )
 
 
 def _is_feature(value: Any) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from albert.errors import DataError
 
 _BATCH = 1024  # records checked together
-_HEADER, _FOOTER = 12, 4  # length and its checksum; checksum of the payload
+HEADER_BYTES, _FOOTER = 12, 4  # length and its checksum; checksum of the payload
 
 
 # === Checksums ===
@@ -87,17 +87,17 @@ def frame_records(flat: np.ndarray, sizes: np.ndarray) -> bytes:
     """
     count, sizes = len(sizes), np.asarray(sizes, np.int64)
     starts = np.cumsum(sizes) - sizes
-    frame_starts = starts + np.arange(count) * (_HEADER + _FOOTER)
-    out = np.empty(len(flat) + count * (_HEADER + _FOOTER), np.uint8)
+    frame_starts = starts + np.arange(count) * (HEADER_BYTES + _FOOTER)
+    out = np.empty(len(flat) + count * (HEADER_BYTES + _FOOTER), np.uint8)
     lengths = np.ascontiguousarray(sizes, "<i8").view(np.uint8)
     eight = np.full(count, 8, np.int64)
     header_crc = _mask_crc(_crc32c(lengths, np.arange(count) * 8, eight))
     header = np.concatenate([lengths.reshape(count, 8), _as_bytes(header_crc)], axis=1)
-    out[frame_starts[:, None] + np.arange(_HEADER)] = header
-    footer_starts = frame_starts + _HEADER + sizes
+    out[frame_starts[:, None] + np.arange(HEADER_BYTES)] = header
+    footer_starts = frame_starts + HEADER_BYTES + sizes
     footer = _as_bytes(_mask_crc(_crc32c(flat, starts, sizes)))
     out[footer_starts[:, None] + np.arange(_FOOTER)] = footer
-    shift = np.repeat(frame_starts + _HEADER - starts, sizes)
+    shift = np.repeat(frame_starts + HEADER_BYTES - starts, sizes)
     out[np.arange(len(flat)) + shift] = flat
     return out.tobytes()
 
@@ -122,15 +122,15 @@ def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
     with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         length_at, at = struct.Struct("<Q").unpack_from, 0
         while at < end:
-            size = length_at(data, at)[0] if at + _HEADER <= end else end
-            if at + _HEADER + size + _FOOTER > end:
+            size = length_at(data, at)[0] if at + HEADER_BYTES <= end else end
+            if at + HEADER_BYTES + size + _FOOTER > end:
                 break
-            starts.append(at + _HEADER)
+            starts.append(at + HEADER_BYTES)
             sizes.append(size)
-            at += _HEADER + size + _FOOTER
+            at += HEADER_BYTES + size + _FOOTER
         # A damaged length sends the scan astray, so the first bad one is the fault.
-        begins = [start - _HEADER for start in starts] + [at] * (at + _HEADER <= end)
-        bad = np.flatnonzero(~_header_is_good(_gather(data, begins, _HEADER)))
+        begins = [start - HEADER_BYTES for start in starts] + [at] * (at + HEADER_BYTES <= end)
+        bad = np.flatnonzero(~_header_is_good(_gather(data, begins, HEADER_BYTES)))
     if bad.size:
         raise _corrupt(path, int(bad[0]), begins[int(bad[0])])
     if at < end:
@@ -193,7 +193,7 @@ def read_records(path: str) -> Iterator[bytes]:
             good = (crcs == flat[(at + size)[:, None] + np.arange(_FOOTER)]).all(axis=1)
             for row in range(len(at)):
                 if not good[row]:
-                    raise _corrupt(path, first + row, int(starts[first + row]) - _HEADER)
+                    raise _corrupt(path, first + row, int(starts[first + row]) - HEADER_BYTES)
                 yield flat[at[row] : at[row] + size[row]].tobytes()
 
 

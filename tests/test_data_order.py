@@ -1,0 +1,187 @@
+"""The order of training records is of seed and position alone, and its place is found, not read."""
+
+import itertools
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers import REPO
+
+from albert import data_order, records
+from albert import files as files_module
+from albert.distribution import Share
+from albert.errors import DataError
+
+tf = pytest.importorskip("tensorflow")
+
+from albert import input_pipeline  # noqa: E402
+
+SPEC = records.FeatureSpec({"number": ("int64", None)})
+COUNTS = (640, 100, 333, 1, 4, 460)
+TOTAL = sum(COUNTS)
+BATCH = 840  # which 1 to 8 share
+EPOCHS = 3
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Files of numbered records, too many to be shuffled at once."""
+    monkeypatch.setattr(records, "_BATCH", 8)
+    monkeypatch.setattr(data_order, "LANES", 8)
+    monkeypatch.setattr(input_pipeline, "SHUFFLE_BUFFER", 400)
+    return write(tmp_path, COUNTS)
+
+
+def write(folder, counts):
+    number, paths = itertools.count(), []
+    for index, count in enumerate(counts):
+        paths.append(str(folder / f"{index}.tfrecord"))
+        rows = ({"number": next(number)} for _ in range(count))
+        records.write_records(paths[-1], rows, SPEC, {})
+    return paths
+
+
+def batches(paths, count, *, position=0, seed=7, batch_size=BATCH, share=None, total=TOTAL):
+    """Returns the numbers of so many elements of the pipeline."""
+    made = input_pipeline.train_batches(
+        paths, SPEC, num_records=total, batch_size=batch_size, vocab_size=9, seed=seed,
+        position=position, share=share,
+    )
+    return [batch["number"].numpy().tolist() for batch in made.take(count)]
+
+
+def shared_batches(paths, count, workers, replicas, position=0):
+    """Returns the batches that so many workers get together, of so many replicas each."""
+    parts = [
+        batches(paths, count * replicas, position=position,
+                share=Share(workers * replicas, worker * replicas, replicas))
+        for worker in range(workers)
+    ]
+    found = []
+    for step in range(count):
+        own = [sum(part[step * replicas : (step + 1) * replicas], []) for part in parts]
+        assert {len(rows) for rows in own} == {BATCH // workers}
+        found.append([rows[i] for i in range(len(own[0])) for rows in own])
+    return found
+
+
+def test_each_epoch_has_every_record_once_in_an_order_of_its_own(files):
+    flat = sum(batches(files, 3 * EPOCHS * TOTAL // 6, batch_size=2), [])
+    epochs = [flat[i * TOTAL : (i + 1) * TOTAL] for i in range(EPOCHS)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(TOTAL))
+    assert epochs[0] != epochs[1] != epochs[2]
+    # Far from the order of the files: a group is of blocks from everywhere.
+    ranks = np.corrcoef(np.arange(TOTAL), epochs[0])[0, 1]
+    assert abs(ranks) < 0.2
+    assert batches(files, 2) == batches(files, 2) != batches(files, 2, seed=8)
+
+
+@pytest.mark.parametrize("workers", range(1, 9))
+def test_the_batches_are_the_same_however_many_workers_read_them(files, workers):
+    replicas = 2 if BATCH % (2 * workers) == 0 and workers < 5 else 1
+    assert shared_batches(files, 5, workers, replicas) == batches(files, 5)
+
+
+@pytest.mark.parametrize("workers", range(1, 9))
+def test_a_resumed_order_is_the_uninterrupted_one(files, workers):
+    whole = batches(files, 6)
+    # In the first epoch, at its end, in the second and the third; a batch is 0.55 of one.
+    for step in (1, 2, 4):
+        assert shared_batches(files, 6 - step, workers, 1, step * BATCH) == whole[step:]
+
+
+def test_any_position_can_be_gone_on_from(files):
+    flat = sum(batches(files, 2 * TOTAL // 11, batch_size=11), [])
+    for position in (0, 1, 17, TOTAL - 60, TOTAL - 1, TOTAL, TOTAL + 5):
+        [rest] = batches(files, 1, position=position, batch_size=200)
+        assert rest == flat[position : position + 200]
+
+
+def test_files_without_blocks_in_their_manifest_are_read_in_the_same_order(files):
+    whole = batches(files, 4)
+    for path in files[:3]:
+        records.remove_manifest(path)
+    manifest = json.loads(open(records.manifest_path(files[3])).read())
+    del manifest["blocks"], manifest[files_module._SEAL]
+    open(records.manifest_path(files[3]), "w").write(json.dumps(manifest))
+    assert batches(files, 4) == whole
+
+
+def test_blocks_are_whole_records(files):
+    for path, count in zip(files, COUNTS, strict=True):
+        blocks = records.block_sizes(path)
+        assert sum(records for records, _ in blocks) == count
+        assert [records for records, _ in blocks[:-1]] == [8] * (len(blocks) - 1)
+        records.remove_manifest(path)
+        assert records.block_sizes(path) == blocks
+
+
+def test_blocks_that_are_not_the_file_are_refused(files):
+    path = records.manifest_path(files[0])
+    manifest = json.loads(open(path).read())
+    manifest["blocks"][0][0] += 1
+    del manifest[files_module._SEAL]
+    open(path, "w").write(json.dumps(manifest))
+    with pytest.raises(DataError, match="unusable blocks"):
+        records.block_sizes(files[0])
+
+
+def test_the_order_of_sets_that_are_shuffled_at_once_is_what_it_was(tmp_path):
+    # As this pipeline had it before larger sets got an order of their own.
+    golden = [11, 12, 1, 7, 10, 0, 3, 2, 4, 5, 8, 9, 6, 13, 0, 3, 8, 4, 7, 6, 2, 1, 12, 10]
+    paths = write(tmp_path, (7, 2, 5))
+    flat = sum(batches(paths, 8, batch_size=3, total=14), [])
+    assert flat == golden
+    assert sum(batches(paths, 2, batch_size=3, total=14, position=18), []) == golden[18:]
+
+
+READ = """
+import sys
+sys.path.insert(0, {tests!r})
+import test_data_order as t
+from albert import data_order, input_pipeline, records
+from albert.distribution import Share
+data_order.LANES, input_pipeline.SHUFFLE_BUFFER, input_pipeline._READ_BYTES = 16, 400, 1024
+paths, total = {paths!r}, {total}
+def read():
+    with open("/proc/self/io") as stream:
+        return int(next(stream).split()[1])
+t.batches(paths, 1, batch_size=8, total=total)  # what TensorFlow reads at its first use
+before = read()
+t.batches(paths, {count}, batch_size=8, total=total, position={position}, share={share})
+print(read() - before)
+"""
+
+
+def bytes_read(paths, total, position, count, share=None):
+    """Returns what a process reads of its files for so many batches, counted by the kernel."""
+    program = READ.format(tests=str(REPO / "tests"), paths=paths, total=total, count=count,
+                          position=position, share=share)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=REPO,
+        env={"PYTHONPATH": f"{REPO}", "PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return int(done.stdout)
+
+
+def test_a_resumed_run_reads_no_more_than_a_new_one_and_a_worker_its_own_blocks(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(records, "_BATCH", 64)
+    total = 40_000
+    paths = write(tmp_path, (total // 2, total // 2))
+    size = sum((tmp_path / f"{i}.tfrecord").stat().st_size for i in range(2))
+    begun = bytes_read(paths, total, 0, 10)
+    # At nine tenths of the second epoch: neither what the first nor what this one had is read.
+    resumed = bytes_read(paths, total, int(1.9 * total), 10)
+    assert begun < 0.2 * size
+    assert resumed < 1.2 * begun
+    # A whole epoch: each of four workers reads about a quarter.
+    whole = bytes_read(paths, total, 0, total // 8 - 8)
+    quarter = bytes_read(paths, total, 0, total // 8 - 8, "Share(4, 1, 1)")
+    assert 0.9 * size < whole < 1.5 * size
+    assert quarter < 0.4 * whole
