@@ -35,7 +35,10 @@ from albert.config import AlbertConfig  # noqa: E402
 from albert.errors import DataError, FlagError  # noqa: E402
 from albert.tasks.pretraining import PretrainingTask  # noqa: E402
 
-PEERS = ("torch==2.13.0", "transformers==5.23.0", "numpy", "safetensors")
+PEERS = (
+    "torch==2.13.0", "transformers==5.23.0", "numpy", "safetensors",
+    "tensorflow==2.21.0", "keras-hub==0.32.0",
+)
 # Of the largest output: sums of half precision differ in the second digit.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.2}
 PREDICTIONS = 20
@@ -230,6 +233,9 @@ def _model_sides(values, paths, spec, ours: dict, theirs: dict) -> list[Side]:
     if python:
         sides += [Side(name, "theirs_torch.py", spec | {"model": paths["theirs"]} | more, python)
                   for name, more in theirs.items()]
+        if spec["work"] != "finetune":  # whose ways of batching are those of transformers
+            sides += [Side(name, "theirs_keras_hub.py", spec | {"model": paths["ours"]} | more, python)
+                      for name, more in _KERAS_HUB.items()]
     return sides
 
 
@@ -242,6 +248,7 @@ _THEIRS = {
     "transformers, SDPA": {"attn_implementation": "sdpa"},
     "transformers, SDPA, compiled": {"attn_implementation": "sdpa", "compile": True},
 }
+_KERAS_HUB = {"keras-hub": {}, "keras-hub, XLA": {"use_xla": True}}
 _GATHERED = {
     "transformers, SDPA, gathered positions": {"attn_implementation": "sdpa", "gathered": True},
     "transformers, SDPA, gathered positions, compiled":
