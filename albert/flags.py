@@ -73,7 +73,9 @@ def define_device_flags(values: FlagValues) -> None:
     define("string", values, "gcp_project", None, "Project of the Cloud TPU.")
     define("string", values, "master", None, "TensorFlow master address (TPU only).")
     define("integer", values, "num_tpu_cores", 8, "TPU cores to use.")
-    define("bool", values, "use_xla", False, "Compile the training step with XLA.")
+    define("bool", values, "use_xla", None,
+           "Compile the training step with XLA; by default on GPUs, and not on CPUs, where only "
+           "small models of rows of one length gain.")
     define(
         "enum", values, "mixed_precision", "float32",
         "Precision of the matrix products; weights stay float32.",
@@ -94,6 +96,14 @@ def define_run_flags(values: FlagValues, *, save_checkpoints_steps: int) -> None
            "Skip the update where the loss is above mean + 6 standard deviations of the last 128.")
     define("integer", values, "log_steps", 100, "Steps between lines of metrics.")
     define("integer", values, "seed", 12345, "Everything random derives from it.")
+
+
+def define_packing_flag(values: FlagValues) -> None:
+    """How rows that are mostly padding are computed."""
+    define("bool", values, "pack_rows", True,
+           "Where rows are mostly padding, compute several examples in one, each attending to "
+           "itself alone. Off with --gradient_accumulation_steps, on TPUs, and for SQuAD 1.1, "
+           "where padding counts.")
 
 
 def check_device_flags(values: FlagValues) -> None:

@@ -23,7 +23,6 @@ import pathlib
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,9 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 REPO = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))
+sys.path[:0] = [str(REPO), str(REPO / "scripts")]
+
+import loopback  # noqa: E402
 
 LENGTH, PREDICTIONS, WORDS = 16, 3, 60
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -103,7 +104,7 @@ class Storm:
         """Starts the command on each worker."""
         if self.workers == 1:
             return [Process(self.module, arguments, {})]
-        addresses = [f"127.0.0.1:{port}" for port in _free_ports(self.workers)]
+        addresses = [f"127.0.0.1:{port}" for port in loopback.free_ports(self.workers)]
         configs = [
             {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
             for index in range(self.workers)
@@ -155,16 +156,6 @@ class Storm:
             if between:
                 between()
         self.to_end(arguments)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def _write_text(folder: pathlib.Path, documents: int) -> list[str]:

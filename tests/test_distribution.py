@@ -2,7 +2,7 @@
 
 import json
 import os
-import socket
+import sys
 import time
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 from helpers import (
     LENGTH,
     PREDICTIONS,
+    REPO,
     assert_one_clear_line,
     metrics,
     run,
@@ -20,6 +21,10 @@ from helpers import (
 
 from albert import checkpoints, distribution
 from albert.errors import FlagError
+
+sys.path.insert(0, str(REPO / "scripts"))
+
+from loopback import free_ports  # noqa: E402
 
 STEPS = 6
 
@@ -81,16 +86,6 @@ def test_replicas_and_micro_batches_give_the_curve_of_one_device(how, job, alone
     done = run("albert.run_pretraining", *job, *how, f"--output_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert_same_run(tmp_path, alone)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def start_workers(count: int, *arguments: str, of_each=None):
@@ -176,6 +171,18 @@ def test_workers_with_different_flags_are_refused_by_the_flags_name(job, tmp_pat
         line = assert_one_clear_line(err)
         assert "workers differ in --learning_rate: worker 0 has 0.02, worker 1 has 0.03" in line
     assert not list(tmp_path.glob("model.ckpt*"))
+
+
+def test_workers_with_different_data_are_refused_before_a_step(job, tmp_path):
+    other = write_pretraining_records(tmp_path / "records.tfrecord", 59)
+    same = next(argument for argument in job if argument.startswith("--input_file"))
+    workers = start_workers(
+        2, *job, f"--output_dir={tmp_path / 'out'}", of_each=[[same], [f"--input_file={other}"]],
+    )
+    for code, err in finish(workers):
+        assert code == 2, err
+        assert "workers differ in --input_file" in assert_one_clear_line(err)
+    assert not list(tmp_path.glob("out/model.ckpt*"))
 
 
 def test_a_batch_that_cannot_be_shared_out_is_refused(job, tmp_path):

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 from benchmarks import turns
 
-from albert import flags
+from albert import files, flags
 from albert.config import AlbertConfig
-from albert.errors import FlagError
+from albert.errors import DataError, FlagError
 
-PEERS = ("torch==2.13.0", "transformers==5.23.0", "tokenizers", "numpy", "safetensors")
+PEERS = (
+    "torch==2.13.0", "transformers==5.23.0", "tokenizers", "numpy", "safetensors",
+    "tensorflow==2.21.0", "keras-hub==0.32.0",
+)
 # Of the largest output: sums of half precision differ in the second digit.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.2}
 PREDICTIONS = 20
@@ -64,6 +67,35 @@ def write_rows(folder: str, config: AlbertConfig, batch: int, length: int) -> st
     path = os.path.join(folder, f"rows-{batch}-{length}.npz")
     np.savez(path, **make_rows(config, batch, length))
     return path
+
+
+def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
+    """Writes the first rows of a record file as arrays; returns (path, length, tokens)."""
+    import tensorflow as tf
+
+    from albert import records
+    from albert.tasks.pretraining import PretrainingTask
+
+    files.require_file(path, "input_file")
+    lengths = records.feature_lengths(path)
+    try:
+        task = PretrainingTask(lengths["input_ids"], lengths["masked_lm_positions"])
+    except KeyError as error:
+        raise DataError(f"{path}: no {error} in its records: not those of pretraining") from error
+    spec = task.feature_spec()
+    [count] = records.check_records([path], spec)
+    if count < batch:
+        raise DataError(f"{path}: {count} records, fewer than a batch of {batch}")
+    rows = tf.io.parse_example(
+        list(itertools.islice(records.read_records(path), batch)), spec.parse_spec()
+    )
+    rows = {
+        name: value.numpy().astype(np.float32 if value.dtype.is_floating else np.int32)
+        for name, value in rows.items()
+    }
+    found = os.path.join(folder, f"rows-{batch}.npz")
+    np.savez(found, **rows)
+    return found, task.max_seq_length, int(rows["input_mask"].sum())
 
 
 def write_records(folder: str, config: AlbertConfig, count: int, length: int) -> str:

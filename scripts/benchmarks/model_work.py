@@ -56,6 +56,13 @@ def model_sides(values, paths, spec, ours: dict, theirs: dict) -> list[Side]:
     return sides
 
 
+def _with_keras_hub(values, paths, spec, sides: list[Side]) -> list[Side]:
+    if python := inputs.peers_python(values):
+        sides += [Side(name, "theirs_keras_hub.py", spec | {"model": paths["ours"]} | more, python)
+                  for name, more in _KERAS_HUB.items()]
+    return sides
+
+
 _OURS = {
     "ours": {},
     "ours, XLA": {"use_xla": True},
@@ -65,6 +72,7 @@ _THEIRS = {
     "transformers, SDPA": {"attn_implementation": "sdpa"},
     "transformers, SDPA, compiled": {"attn_implementation": "sdpa", "compile": True},
 }
+_KERAS_HUB = {"keras-hub": {}, "keras-hub, XLA": {"use_xla": True}}
 _GATHERED = {
     "transformers, SDPA, gathered positions": {"attn_implementation": "sdpa", "gathered": True},
     "transformers, SDPA, gathered positions, compiled":
@@ -72,22 +80,28 @@ _GATHERED = {
 }
 
 
-def _on_full_rows(values, config, folder, kind, work, theirs):
+def _on_rows(values, config, folder, kind, work, theirs):
     paths = inputs.make_model(config, kind, folder, bool(values.peers_env))
     results, rows = [], []
     for precision, (batch, length) in itertools.product(
         values.precisions, inputs.sizes(values, (8,), (128,))
     ):
-        spec = {"work": work, "precision": precision,
-                "inputs": inputs.write_rows(folder, config, batch, length)}
-        sides = model_sides(values, paths, spec, _OURS, theirs)
+        ours = _OURS
+        if values.input_file and work == "pretrain":
+            given, length, tokens = inputs.read_rows(values.input_file, folder, batch)
+            ours = {"ours, packed": {"pack_rows": True}, "ours, padded": {}}
+        else:
+            given, tokens = inputs.write_rows(folder, config, batch, length), batch * length
+        spec = {"work": work, "precision": precision, "inputs": given}
+        sides = _with_keras_hub(
+            values, paths, spec, model_sides(values, paths, spec, ours, theirs)
+        )
         found = compare(sides, os.path.join(folder, f"{precision}-{batch}-{length}"),
-                        rounds=values.rounds, tolerance=inputs.TOLERANCES[precision],
-                        work=batch * length)
+                        rounds=values.rounds, tolerance=inputs.TOLERANCES[precision], work=tokens)
         peak = gemm_rate(precision)
-        wanted = flops(config, length, work) * batch * length
+        wanted = flops(config, length, work) * tokens
         results.append({"precision": precision, "batch": batch, "length": length,
-                        "gemm_flops_per_second": peak, "sides": found})
+                        "tokens": tokens, "gemm_flops_per_second": peak, "sides": found})
         for name, one in found.items():
             share = wanted / one["median_seconds"] / peak
             rows.append([
@@ -112,13 +126,13 @@ def flops(config: AlbertConfig, length: int, work: str) -> float:
 
 
 def pretrain_step(values, config, folder):
-    return _on_full_rows(
+    return _on_rows(
         values, config, folder, "AlbertForPreTraining", "pretrain", _THEIRS | _GATHERED
     )
 
 
 def inference(values, config, folder):
-    return _on_full_rows(values, config, folder, "AlbertModel", "inference", _THEIRS)
+    return _on_rows(values, config, folder, "AlbertModel", "inference", _THEIRS)
 
 
 def finetune(values, config, folder):

@@ -41,7 +41,8 @@ def _load(spec, kind):
     import transformers
 
     return getattr(transformers, kind).from_pretrained(
-        spec["model"], attn_implementation=spec.get("attn_implementation", "sdpa")
+        spec["model"], attn_implementation=spec.get("attn_implementation", "sdpa"),
+        classifier_dropout_prob=0.0,  # of its sentence-order head too
     )
 
 
