@@ -10,7 +10,7 @@ NAME.json and NAME.md. Peers live in an environment of their own, which is made
 in --peers_env if it is not there yet.
 
   attention      eager against fused attention, training and inference: time and peak memory
-  pretrain_step  a training step with both heads, on full rows, or on those of --input_file
+  pretrain_step  a training step with both heads, on full rows, or on those of --records_file
   inference      the encoder's outputs of full rows
   finetune       an epoch of a classifier on rows of real lengths
   gemm           the machine's largest rate of a matrix product, to compare with
@@ -42,16 +42,18 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("list", values, "lengths", None, "Places of a row; of some, several.")
     flags.define("list", values, "precisions", ["float32"], "float32, bfloat16.")
     flags.define("integer", values, "rounds", 5, "Turns of each side.")
-    flags.define("string", values, "input_file", None,
+    flags.define("enum", values, "device", "cpu", "Where models compute, ours and theirs.",
+                 enum_values=["cpu", "gpu"])
+    flags.define("string", values, "records_file", None,
                  "Pretraining records, whose first rows pretrain_step takes: padding and all.")
     flags.define("string", values, "glue_file", None,
                  "TSV of SST-2's layout, whose texts finetune takes its lengths from.")
     flags.define("string", values, "spm_model_file", None,
                  "SentencePiece model of what reads text.")
-    flags.define("string", values, "text_file", None,
+    flags.define("string", values, "input_file", None,
                  "Text of tokenize, make_records and scaling's corpus.")
     flags.define("list", values, "corpus_bytes", None,
-                 "How much of --text_file; of scaling, several.")
+                 "How much of --input_file; of scaling, several.")
     flags.define("integer", values, "dupe_factor", 5, "Passes over the text of make_records.")
     flags.define("integer", values, "examples", 512,
                  "Rows of finetune's epoch and of input_pipeline's records.")

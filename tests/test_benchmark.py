@@ -125,7 +125,7 @@ def test_a_start_is_timed_part_by_part(tmp_path):
 
 
 def texts(shared):
-    return (f"--text_file={shared / 'data/corpus/sherlock_holmes_se_cc0.txt'}",
+    return (f"--input_file={shared / 'data/corpus/sherlock_holmes_se_cc0.txt'}",
             f"--spm_model_file={shared / 'data/spm/30k-clean.model'}")
 
 

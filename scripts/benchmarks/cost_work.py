@@ -62,7 +62,7 @@ def scaling(values, config, folder):
         "batch": _batch_curve(values, config, folder),
         "layers": _layer_curve(values, config, folder),
     }
-    if values.text_file:
+    if values.input_file:
         curves["corpus"] = _corpus_curve(values, folder)
     rows = []
     for name, points in curves.items():
@@ -132,10 +132,10 @@ def _step_curve(values, folder, name, points):
 
 def _corpus_curve(values, folder):
     """Returns seconds of a byte of text, made into records."""
-    source = files.require_file(values.text_file, "text_file")
+    source = files.require_file(values.input_file, "input_file")
     sizes = inputs.numbers(values, "corpus_bytes", (250_000, 500_000, 1_000_000, 2_000_000))
     if os.path.getsize(source) < max(sizes):
-        raise FlagError(f"--text_file: {source} has fewer than {max(sizes):,} bytes")
+        raise FlagError(f"--input_file: {source} has fewer than {max(sizes):,} bytes")
     flags.require(values, "spm_model_file")
     paths = [inputs.write_text(folder, source, size) for size in sizes]
     sides = [

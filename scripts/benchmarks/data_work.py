@@ -13,10 +13,10 @@ from albert.errors import FlagError
 
 
 def _text(values, folder: str) -> str:
-    """Returns the text that the benchmark reads: --corpus_bytes of --text_file, or all of it."""
-    flags.require(values, "text_file", "spm_model_file")
+    """Returns the text that the benchmark reads: --corpus_bytes of --input_file, or all of it."""
+    flags.require(values, "input_file", "spm_model_file")
     files.require_file(values.spm_model_file, "spm_model_file")
-    source = files.require_file(values.text_file, "text_file")
+    source = files.require_file(values.input_file, "input_file")
     return inputs.write_text(
         folder, source, inputs.numbers(values, "corpus_bytes", (os.path.getsize(source),))[0]
     )

@@ -70,13 +70,17 @@ def write_rows(folder: str, config: AlbertConfig, batch: int, length: int) -> st
 
 
 def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
-    """Writes the first rows of a record file as arrays; returns (path, length, tokens)."""
+    """Writes the first rows of a record file as arrays; returns (path, length, tokens).
+
+    Raises:
+      DataError: they are no records of pretraining, or too few.
+    """
     import tensorflow as tf
 
     from albert import records
     from albert.tasks.pretraining import PretrainingTask
 
-    files.require_file(path, "input_file")
+    files.require_file(path, "records_file")
     lengths = records.feature_lengths(path)
     try:
         task = PretrainingTask(lengths["input_ids"], lengths["masked_lm_positions"])
@@ -86,12 +90,10 @@ def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
     [count] = records.check_records([path], spec)
     if count < batch:
         raise DataError(f"{path}: {count} records, fewer than a batch of {batch}")
-    rows = tf.io.parse_example(
-        list(itertools.islice(records.read_records(path), batch)), spec.parse_spec()
-    )
+    first = list(itertools.islice(records.read_records(path), batch))
     rows = {
         name: value.numpy().astype(np.float32 if value.dtype.is_floating else np.int32)
-        for name, value in rows.items()
+        for name, value in tf.io.parse_example(first, spec.parse_spec()).items()
     }
     found = os.path.join(folder, f"rows-{batch}.npz")
     np.savez(found, **rows)

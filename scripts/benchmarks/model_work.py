@@ -19,7 +19,7 @@ def attention(values, config, folder):
     for work, precision, (batch, length) in itertools.product(
         rows, values.precisions, inputs.sizes(values, (2, 8), (128, 512))
     ):
-        spec = {"work": work, "model": model, "precision": precision,
+        spec = {"work": work, "model": model, "precision": precision, "device": values.device,
                 "inputs": inputs.write_rows(folder, config, batch, length)}
         sides = [
             Side(name, "ours.py", spec | {"attn_implementation": name})
@@ -46,20 +46,19 @@ def attention(values, config, folder):
     return results, "\n".join(f"{titles[k]}\n\n{table(header, v)}" for k, v in rows.items())
 
 
-def model_sides(values, paths, spec, ours: dict, theirs: dict) -> list[Side]:
+def model_sides(
+    values, paths, spec, ours: dict, theirs: dict, keras_hub: dict | None = None
+) -> list[Side]:
+    """Returns a side for each {name: additions to the specification}; peers' if they are there."""
     python = inputs.peers_python(values)
+    spec = spec | {"device": values.device}
     sides = [Side(name, "ours.py", spec | {"model": paths["ours"]} | more)
              for name, more in ours.items()]
     if python:
         sides += [Side(name, "theirs_torch.py", spec | {"model": paths["theirs"]} | more, python)
                   for name, more in theirs.items()]
-    return sides
-
-
-def _with_keras_hub(values, paths, spec, sides: list[Side]) -> list[Side]:
-    if python := inputs.peers_python(values):
         sides += [Side(name, "theirs_keras_hub.py", spec | {"model": paths["ours"]} | more, python)
-                  for name, more in _KERAS_HUB.items()]
+                  for name, more in (keras_hub or {}).items()]
     return sides
 
 
@@ -87,15 +86,13 @@ def _on_rows(values, config, folder, kind, work, theirs):
         values.precisions, inputs.sizes(values, (8,), (128,))
     ):
         ours = _OURS
-        if values.input_file and work == "pretrain":
-            given, length, tokens = inputs.read_rows(values.input_file, folder, batch)
+        if values.records_file and work == "pretrain":
+            path, length, tokens = inputs.read_rows(values.records_file, folder, batch)
             ours = {"ours, packed": {"pack_rows": True}, "ours, padded": {}}
         else:
-            given, tokens = inputs.write_rows(folder, config, batch, length), batch * length
-        spec = {"work": work, "precision": precision, "inputs": given}
-        sides = _with_keras_hub(
-            values, paths, spec, model_sides(values, paths, spec, ours, theirs)
-        )
+            path, tokens = inputs.write_rows(folder, config, batch, length), batch * length
+        spec = {"work": work, "precision": precision, "inputs": path}
+        sides = model_sides(values, paths, spec, ours, theirs, _KERAS_HUB)
         found = compare(sides, os.path.join(folder, f"{precision}-{batch}-{length}"),
                         rounds=values.rounds, tolerance=inputs.TOLERANCES[precision], work=tokens)
         peak = gemm_rate(precision)

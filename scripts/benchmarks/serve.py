@@ -20,8 +20,14 @@ class Parts(dict):
     """What a turn may return: {part of its work: seconds}, reported beside the whole."""
 
 
-def serve(prepare: Callable[[Mapping[str, Any]], tuple[Callable[[], Any], Mapping[str, Any]]]):
-    """Runs a side: `prepare(spec)` returns (one turn's work, outputs to compare)."""
+def serve(
+    prepare: Callable[[Mapping[str, Any]], tuple[Callable[[], Any], Mapping[str, Any]]],
+    gpu_peak_bytes: Callable[[], int] | None = None,
+):
+    """Runs a side: `prepare(spec)` returns (one turn's work, outputs to compare).
+
+    `gpu_peak_bytes` tells the most memory used of a GPU, if that is where it computes.
+    """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -33,6 +39,8 @@ def serve(prepare: Callable[[Mapping[str, Any]], tuple[Callable[[], Any], Mappin
         spec = json.load(stream)
     if spec["threads"] == 1:  # whatever libraries make threads for
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    on_gpu = spec.get("device") == "gpu"
+    peak = gpu_peak_bytes if on_gpu and gpu_peak_bytes else peak_bytes
     started = time.perf_counter()
     turn, outputs = prepare(spec)
     np.savez(spec["outputs"], **{k: np.asarray(v, np.float32) for k, v in outputs.items()})
@@ -44,7 +52,7 @@ def serve(prepare: Callable[[Mapping[str, Any]], tuple[Callable[[], Any], Mappin
         outcome = turn()
         seconds = time.perf_counter() - started
         parts = outcome if isinstance(outcome, Parts) else {}
-        answer(seconds=seconds, peak_bytes=peak_bytes(), parts=parts)
+        answer(seconds=seconds, peak_bytes=peak(), parts=parts)
 
 
 def peak_bytes() -> int:

@@ -19,6 +19,8 @@ def prepare(spec):
     import keras
     import tensorflow as tf
 
+    if spec.get("device") != "gpu":
+        tf.config.set_visible_devices([], "GPU")
     tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])
     policy = spec.get("precision", "float32")
     keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
@@ -103,4 +105,10 @@ def _pretrain(spec, config, rows, inputs):
     return turn, {"loss": value}
 
 
-serve.serve(prepare)
+def _gpu_peak_bytes():
+    import tensorflow as tf
+
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"]
+
+
+serve.serve(prepare, _gpu_peak_bytes)
