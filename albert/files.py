@@ -59,6 +59,7 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
     temporary = f"{path}.tmp-{os.getpid()}"
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     try:
+        sweep_litter(_parent(path), f"{os.path.basename(path)}.tmp-")
         with open(temporary, mode, **text) as stream:
             yield stream
             stream.flush()
@@ -121,12 +122,13 @@ def sweep_litter(directory: str, prefix: str = "") -> None:
             continue
         path = os.path.join(directory, name)
         original = path.rpartition(_OLD)[0]
-        if original and not os.path.exists(original):
-            os.rename(path, original)
-        elif os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):  # another process sweeps, too
+            if original and not os.path.exists(original):
+                os.rename(path, original)
+            elif os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
 
 
 def left_behind(path: str) -> list[str]:
