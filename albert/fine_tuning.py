@@ -74,9 +74,7 @@ def define_training_flags(
     flags.define("float", values, "learning_rate", learning_rate, "Peak rate; it decays to 0.")
     flags.define("integer", values, "train_step", train_step, "Training steps in all.")
     flags.define("integer", values, "warmup_step", warmup_step, "Steps of linear warm-up.")
-    flags.define("bool", values, "pack_rows", True,
-                 "Compute several short examples in one row, each attending to itself alone. Off "
-                 "with --gradient_accumulation_steps and for SQuAD 1.1, where padding counts.")
+    flags.define_packing_flag(values)
     flags.define("bool", values, "pad_to_max_seq_length", False,
                  "Do all the work that the original does: rows padded to --max_seq_length, and the "
                  "last layer at every token where only [CLS] is read. Slower; results differ only "

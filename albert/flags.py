@@ -96,6 +96,14 @@ def define_run_flags(values: FlagValues, *, save_checkpoints_steps: int) -> None
     define("integer", values, "seed", 12345, "Everything random derives from it.")
 
 
+def define_packing_flag(values: FlagValues) -> None:
+    """How rows that are mostly padding are computed."""
+    define("bool", values, "pack_rows", True,
+           "Where rows are mostly padding, compute several examples in one, each attending to "
+           "itself alone. Off with --gradient_accumulation_steps, on TPUs, and for SQuAD 1.1, "
+           "where padding counts.")
+
+
 def check_device_flags(values: FlagValues) -> None:
     """Refuses device flags that contradict each other; what is there, TensorFlow tells later.
 

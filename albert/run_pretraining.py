@@ -51,6 +51,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.")
     flags.define("float", values, "masked_lm_budget", 0.0,
                  "Masking on the fly, which the original's public code lacks too; must be 0.")
+    flags.define_packing_flag(values)
     flags.define_run_flags(values, save_checkpoints_steps=5000)
     flags.define_device_flags(values)
 

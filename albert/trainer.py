@@ -40,6 +40,8 @@ log = logging.getLogger("albert")
 BEST_FILE = "best.json"
 # Numbers of packed rows that a batch may have where each is compiled.
 _XLA_NUMBERS_OF_ROWS = 8
+# Share of places that are tokens from which cutting and packing rows saves less than it costs.
+_FULL_ENOUGH = 0.8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,12 +135,16 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
     return model
 
 
-def row_options(run: RunConfig, batch_size: int) -> dict[str, Any]:
-    """Returns the `is_cut` and `packed_rows` of `input_pipeline` for batches of a run."""
-    if run.pad_to_max_seq_length:
+def row_options(
+    run: RunConfig, spec: records.FeatureSpec, paths: Sequence[str], batch_size: int
+) -> dict[str, Any]:
+    """Returns the `is_cut` and `packed_rows` of `input_pipeline` for the batches of a run."""
+    if run.pad_to_max_seq_length or not spec.row_length or distribution.is_tpu():
+        return {"is_cut": False}
+    if records.mean_fill(paths, spec) >= _FULL_ENOUGH:
         return {"is_cut": False}
     # Micro-batches are cut out of a batch by its examples, which rows would not show.
-    if not run.pack_rows or run.gradient_accumulation_steps > 1 or distribution.is_tpu():
+    if not run.pack_rows or run.gradient_accumulation_steps > 1:
         return {"is_cut": True}
     if not run.use_xla:
         return {"is_cut": True, "packed_rows": 1}
@@ -182,6 +188,11 @@ def train(
         distribution.check_agreement(
             facts | {"input files": sizes, f"step in {run.output_dir}": loop.state.step}
         )
+        options = row_options(run, spec, train_files, run.train_batch_size)
+        log.info(
+            "rows: %s",
+            "packed" if "packed_rows" in options else "cut" if options["is_cut"] else "whole",
+        )
         batches = distribution.distributed(
             lambda share: input_pipeline.train_batches(
                 train_files,
@@ -191,7 +202,7 @@ def train(
                 vocab_size=config.vocab_size,
                 seed=run.seed,
                 position=loop.records_seen,
-                **row_options(run, run.train_batch_size),
+                **options,
                 share=share,
             )
         )
@@ -510,14 +521,18 @@ def _eval_batches(
     replicas = distribution.num_evaluating_replicas()
     batch_size = math.ceil(run.eval_batch_size / replicas) * replicas
 
+    spec = eval_step.task.feature_spec()
+    run = dataclasses.replace(run, use_xla=False)  # evaluation is a graph
+    options = row_options(run, spec, paths, batch_size)
+
     def make(share):
         return input_pipeline.eval_batches(
             paths,
-            eval_step.task.feature_spec(),
+            spec,
             batch_size=batch_size,
             vocab_size=eval_step.model.config.vocab_size,
             num_batches=0 if full_pass else run.max_eval_steps,
-            **row_options(dataclasses.replace(run, use_xla=False), batch_size),  # a graph
+            **options,
             share=share,
         )
 

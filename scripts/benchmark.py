@@ -10,7 +10,7 @@ NAME.json and NAME.md. Peers live in an environment of their own, which is made
 in --peers_env if it is not there yet.
 
   attention      eager against fused attention, training and inference: time and peak memory
-  pretrain_step  a training step with both heads, on full rows
+  pretrain_step  a training step with both heads, on full rows, or on those of --input_file
   inference      the encoder's outputs of full rows
   finetune       an epoch of a classifier on rows of real lengths
   gemm           the machine's largest rate of a matrix product, to compare with
@@ -32,7 +32,8 @@ from benchmarks.turns import Side, compare, table  # noqa: E402
 
 from albert import files, flags, model_size  # noqa: E402
 from albert.config import AlbertConfig  # noqa: E402
-from albert.errors import FlagError  # noqa: E402
+from albert.errors import DataError, FlagError  # noqa: E402
+from albert.tasks.pretraining import PretrainingTask  # noqa: E402
 
 PEERS = ("torch==2.13.0", "transformers==5.23.0", "numpy", "safetensors")
 # Of the largest output: sums of half precision differ in the second digit.
@@ -47,6 +48,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("list", values, "lengths", None, "Places of a row; of attention, several.")
     flags.define("list", values, "precisions", ["float32"], "float32, bfloat16.")
     flags.define("integer", values, "rounds", 5, "Turns of each side.")
+    flags.define("string", values, "input_file", None,
+                 "Pretraining records, whose first rows pretrain_step takes: padding and all.")
     flags.define("string", values, "glue_file", None,
                  "TSV of SST-2's layout, whose texts finetune takes its lengths from.")
     flags.define("string", values, "spm_model_file", None, "SentencePiece model of finetune.")
@@ -125,6 +128,34 @@ def _write_rows(folder: str, config: AlbertConfig, batch: int, length: int) -> s
         next_sentence_labels=rng.integers(0, 2, (batch, 1), np.int32),
     )
     return path
+
+
+def _read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
+    """Writes the first rows of a record file; returns (path, length, tokens)."""
+    import tensorflow as tf
+
+    from albert import records
+
+    files.require_file(path, "input_file")
+    lengths = records.feature_lengths(path)
+    try:
+        task = PretrainingTask(lengths["input_ids"], lengths["masked_lm_positions"])
+    except KeyError as error:
+        raise DataError(f"{path}: no {error} in its records: not those of pretraining") from error
+    spec = task.feature_spec()
+    [count] = records.check_records([path], spec)
+    if count < batch:
+        raise DataError(f"{path}: {count} records, fewer than a batch of {batch}")
+    rows = tf.io.parse_example(
+        list(itertools.islice(records.read_records(path), batch)), spec.parse_spec()
+    )
+    rows = {
+        name: value.numpy().astype(np.float32 if value.dtype.is_floating else np.int32)
+        for name, value in rows.items()
+    }
+    found = os.path.join(folder, f"rows-{batch}.npz")
+    np.savez(found, **rows)
+    return found, task.max_seq_length, int(rows["input_mask"].sum())
 
 
 def _peers_python(values: flags.FlagValues) -> str | None:
@@ -218,22 +249,26 @@ _GATHERED = {
 }
 
 
-def _on_full_rows(values, config, folder, kind, work, theirs):
+def _on_rows(values, config, folder, kind, work, theirs):
     paths = _make_model(config, kind, folder, bool(values.peers_env))
     results, rows = [], []
     for precision, (batch, length) in itertools.product(
         values.precisions, _sizes(values, (8,), (128,))
     ):
-        spec = {"work": work, "precision": precision,
-                "inputs": _write_rows(folder, config, batch, length)}
-        sides = _model_sides(values, paths, spec, _OURS, theirs)
+        ours = _OURS
+        if values.input_file and work == "pretrain":
+            inputs, length, tokens = _read_rows(values.input_file, folder, batch)
+            ours = {"ours, packed": {"pack_rows": True}, "ours, padded": {}}
+        else:
+            inputs, tokens = _write_rows(folder, config, batch, length), batch * length
+        spec = {"work": work, "precision": precision, "inputs": inputs}
+        sides = _model_sides(values, paths, spec, ours, theirs)
         found = compare(sides, os.path.join(folder, f"{precision}-{batch}-{length}"),
-                        rounds=values.rounds, tolerance=TOLERANCES[precision],
-                        work=batch * length)
+                        rounds=values.rounds, tolerance=TOLERANCES[precision], work=tokens)
         peak = gemm_rate(precision)
-        flops = _flops(config, length, work) * batch * length
+        flops = _flops(config, length, work) * tokens
         results.append({"precision": precision, "batch": batch, "length": length,
-                        "gemm_flops_per_second": peak, "sides": found})
+                        "tokens": tokens, "gemm_flops_per_second": peak, "sides": found})
         for name, one in found.items():
             share = flops / one["median_seconds"] / peak
             rows.append([
@@ -258,13 +293,13 @@ def _flops(config: AlbertConfig, length: int, work: str) -> float:
 
 
 def pretrain_step(values, config, folder):
-    return _on_full_rows(
+    return _on_rows(
         values, config, folder, "AlbertForPreTraining", "pretrain", _THEIRS | _GATHERED
     )
 
 
 def inference(values, config, folder):
-    return _on_full_rows(values, config, folder, "AlbertModel", "inference", _THEIRS)
+    return _on_rows(values, config, folder, "AlbertModel", "inference", _THEIRS)
 
 
 def finetune(values, config, folder):

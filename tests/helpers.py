@@ -25,11 +25,14 @@ def write_config(folder: pathlib.Path, **changes) -> str:
     return str(path)
 
 
-def pretraining_rows(count: int, seed: int = 0):
-    """Random but learnable records: the masked token is that of the first position."""
+def pretraining_rows(count: int, seed: int = 0, least: int = 8, most: int = LENGTH):
+    """Random but learnable records: the masked token is that of the first position.
+
+    Of their LENGTH places `least` to `most` are tokens.
+    """
     rng = np.random.default_rng(seed)
     for _ in range(count):
-        token, length = int(rng.integers(5, VOCAB)), int(rng.integers(8, LENGTH + 1))
+        token, length = int(rng.integers(5, VOCAB)), int(rng.integers(least, most + 1))
         ids = np.zeros(LENGTH, int)
         ids[:length] = token
         ids[0], ids[length // 2], ids[length - 1] = 2, 3, 3
@@ -45,11 +48,12 @@ def pretraining_rows(count: int, seed: int = 0):
         }
 
 
-def write_pretraining_records(path: pathlib.Path, count: int = 40, seed: int = 0) -> str:
+def write_pretraining_records(path: pathlib.Path, count: int = 40, seed: int = 0, **lengths) -> str:
     from albert.tasks.pretraining import PretrainingTask
 
+    rows = pretraining_rows(count, seed, **lengths)
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-    records.write_records(str(path), pretraining_rows(count, seed), spec, {"vocab_size": VOCAB})
+    records.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
     return str(path)
 
 

@@ -34,7 +34,8 @@ class PretrainingTask:
                 "masked_lm_weights": ("float32", predictions),
                 # The name is BERT's; the label is the sentence order (1 = swapped).
                 "next_sentence_labels": ("int64", 1),
-            }
+            },
+            row_length=length,
         )
 
     def build_model(self, config: AlbertConfig) -> keras.Model:

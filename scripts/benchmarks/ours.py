@@ -77,13 +77,16 @@ def _train_steps(spec, task):
 def _pretrain(spec, rows):
     import tensorflow as tf
 
-    from albert import steps
+    from albert import packing, steps
     from albert.tasks.pretraining import PretrainingTask
 
     length, predictions = rows["input_ids"].shape[1], rows["masked_lm_positions"].shape[1]
-    go, _ = _train_steps(spec, PretrainingTask(length, predictions))
+    go, run = _train_steps(spec, PretrainingTask(length, predictions))
     batch = dict(rows) | {"is_real_example": rows["input_mask"][:, 0]}
-    iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    batches = tf.data.Dataset.from_tensors(batch).repeat()
+    if run.pack_rows:
+        batches = batches.map(lambda batch: packing.pack_rows(batch, 1, [length])).prefetch(4)
+    iterator = iter(batches)
     loss = go(iterator, 1)[0, steps.LOSS]
     return lambda: go(iterator, 1), {"loss": loss}
 
@@ -104,7 +107,7 @@ def _finetune(spec, rows):
     size, count = spec["batch_size"], len(rows["label_ids"])
     batches = iter(input_pipeline.train_batches(
         [path], task.feature_spec(), num_records=count, batch_size=size,
-        vocab_size=spec["vocab_size"], seed=1, **trainer.row_options(run, size),
+        vocab_size=spec["vocab_size"], seed=1, **trainer.row_options(run, task.feature_spec(), [path], size),
     ))
     return lambda: go(batches, count // size), {"done": 1.0}
 
