@@ -175,6 +175,18 @@ def read_json(path: str) -> Any:
         raise DataError(f"{path}: not usable JSON: {error}") from error
 
 
+def read_json_object(path: str) -> dict[str, Any]:
+    """Returns the parsed file, which holds an object.
+
+    Raises:
+      DataError: see `read_json`; it is no object.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
 def _seal_of(value: dict[str, Any]) -> str:
     text = json.dumps(value, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -197,9 +209,7 @@ def read_sealed_json(path: str) -> dict[str, Any]:
     Raises:
       DataError: see `read_json`; it is no object, or is not what was written.
     """
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    value = read_json_object(path)
     seal = value.pop(_SEAL, None)
     # The damage may be in the digest's own name.
     is_hidden = seal is None and difflib.get_close_matches(_SEAL, value, n=1, cutoff=0.8)

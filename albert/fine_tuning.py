@@ -409,7 +409,7 @@ def export_card(
 
 
 def _read_results(run: "RunConfig") -> dict[str, float]:
-    return files.read_json(os.path.join(run.output_dir, "eval_results.json"))
+    return files.read_json_object(os.path.join(run.output_dir, "eval_results.json"))
 
 
 def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:

@@ -171,17 +171,23 @@ def test_a_directory_of_another_architecture_or_task_is_refused_by_every_fine_tu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_damaged_features_are_made_again_to_the_same_results(name, whole, finished):
+def test_features_that_were_cut_are_made_again_and_flipped_ones_are_named(
+    name, whole, finished, capsys
+):
     caches = [*finished.out.glob("*.tf_record")]
     assert len(caches) >= 2
-    for number, path in enumerate(caches):
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content if number else content[: len(content) // 2])
     for path in finished.out.glob("model.ckpt-*"):  # train again, from those features
         path.unlink()
     for file in ("metrics.jsonl", "best.json"):
         (finished.out / file).unlink()
+    [path] = finished.out.glob("*_train-*.tf_record")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert TUNERS[name].run(*finished.flags) == 2
+    assert f"{path.name}: corrupt after record" in assert_one_clear_line(capsys.readouterr().err)
+    for path in caches:
+        os.truncate(path, path.stat().st_size // 2)
     assert TUNERS[name].run(*finished.flags) == 0
     assert_same_results(name, finished.out, whole.out)
     for path in caches:
@@ -352,7 +358,7 @@ def test_an_answer_that_cannot_be_placed_is_left_out_of_training_and_stays_in_th
 
 
 @pytest.mark.slow
-def test_a_passage_of_ten_megabytes_is_cut_into_windows_within_a_minute_and_four_gigabytes(
+def test_a_passage_of_ten_megabytes_is_cut_into_windows_within_a_minute_of_cpu_and_4_gb(
     tmp_path
 ):
     words = " ".join(jobs.WORDS[i % len(jobs.WORDS)] for i in range(2_700_000))
@@ -366,11 +372,11 @@ def test_a_passage_of_ten_megabytes_is_cut_into_windows_within_a_minute_and_four
         "import sys, time; from albert import squad_features as s\n"
         "from albert.tokenization import FullTokenizer\n"
         "tokenizer = FullTokenizer(sys.argv[2], True)\n"
-        "examples, started = s.read_examples(sys.argv[1], True), time.monotonic()\n"
+        "examples = s.read_examples(sys.argv[1], True)\n"
         "count = sum(1 for _ in s.make_windows(examples, tokenizer, max_seq_length=384,\n"
         "    doc_stride=128, max_query_length=64, is_training=True))\n"
         "[line] = [l for l in open('/proc/self/status') if l.startswith('VmHWM')]\n"
-        "print(count, time.monotonic() - started, line.split()[1])"
+        "print(count, time.process_time(), line.split()[1])"
     )
     count, seconds, kilobytes = jobs.python(
         code, path, jobs.write_vocabulary(tmp_path)).split()

@@ -107,7 +107,9 @@ def test_a_run_killed_between_evaluation_and_its_line_still_keeps_the_best(begun
 
 def test_a_stopped_classifier_resumes_to_the_same_bits(classified, tmp_path, monkeypatch):
     flags = [*classified.flags, f"--output_dir={tmp_path / 'out'}", "--do_train", "--do_eval"]
-    jobs.sigterm_when(monkeypatch, trainer._Loop, "_take_note", lambda loop, before, rows: before >= 3)
+    jobs.sigterm_when(
+        monkeypatch, trainer._Loop, "_take_note", lambda loop, before, rows: before >= 3
+    )
     assert jobs.classify(*flags) == 143
     with nothing_lost(tmp_path):
         assert jobs.classify(*flags) == 0
