@@ -173,6 +173,11 @@ def is_tpu() -> bool:
     return isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 
+def has_gpu() -> bool:
+    """Whether this process computes on a GPU."""
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
 def num_replicas() -> int:
     """Returns how many devices, of all machines, share a training batch."""
     return tf.distribute.get_strategy().num_replicas_in_sync

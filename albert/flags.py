@@ -73,7 +73,9 @@ def define_device_flags(values: FlagValues) -> None:
     define("string", values, "gcp_project", None, "Project of the Cloud TPU.")
     define("string", values, "master", None, "TensorFlow master address (TPU only).")
     define("integer", values, "num_tpu_cores", 8, "TPU cores to use.")
-    define("bool", values, "use_xla", False, "Compile the training step with XLA.")
+    define("bool", values, "use_xla", None,
+           "Compile the training step with XLA; by default on GPUs, and not on CPUs, where only "
+           "small models of rows of one length gain.")
     define(
         "enum", values, "mixed_precision", "float32",
         "Precision of the matrix products; weights stay float32.",

@@ -58,7 +58,7 @@ class RunConfig:
     log_steps: int = 100  # steps between lines of metrics
     seed: int = 12345  # everything random derives from it
     max_eval_steps: int = 0  # evaluation batches; 0 is one full pass
-    use_xla: bool = False  # compile the step
+    use_xla: bool | None = None  # compile the step; None: where it is known to pay
     mixed_precision: str = "float32"  # of the matrix products
     gradient_accumulation_steps: int = 1  # micro-batches that a device cuts its rows into
     attn_implementation: str = "eager"  # key of `attention.ATTENTION`
@@ -175,6 +175,8 @@ def train(
       TrainingDivergedError: the last good checkpoint is kept.
       Preempted: a signal came; everything is saved.
     """
+    if run.use_xla is None:
+        run = dataclasses.replace(run, use_xla=distribution.has_gpu())
     spec = task.feature_spec()
     distribution.check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)
     num_records = sum(records.check_records(train_files, spec, vocab_size=config.vocab_size))
@@ -265,7 +267,7 @@ class _Loop:
         log.info(
             "%s: %s parameters, steps %d to %d of %d sequences, %s, %s, into %s",
             self.task.name, f"{size:,}", state.step, run.num_train_steps, run.train_batch_size,
-            "XLA" if run.use_xla else "graph", run.mixed_precision, run.output_dir,
+            "compiled by XLA" if run.use_xla else "not compiled", run.mixed_precision, run.output_dir,
         )
         log.info("start: %s", origin)
 

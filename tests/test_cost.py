@@ -1,0 +1,165 @@
+"""The causes of speed: what a training step computes, and how often it is compiled.
+
+Nothing here is timed; `scripts/benchmark.py` does that.
+"""
+
+import collections
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import pretraining_rows
+from tensorflow.python.eager import context
+
+from albert import input_pipeline, packing, records, steps, trainer
+from albert.config import AlbertConfig
+from albert.optimization import OptimizerConfig
+from albert.tasks.pretraining import PretrainingTask
+
+# All different, so that a shape tells what a tensor is.
+VOCAB, EMBEDDING, LAYERS, BATCH, LENGTH, PREDICTIONS = 61, 9, 3, 4, 12, 3
+TASK = PretrainingTask(LENGTH, PREDICTIONS)
+CONFIG = AlbertConfig(
+    VOCAB, EMBEDDING, 16, LAYERS, num_attention_heads=2, intermediate_size=24,
+    max_position_embeddings=LENGTH,
+)
+
+
+@pytest.fixture(autouse=True)
+def float32_afterwards():
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+def train_steps(**options) -> steps.TrainSteps:
+    run = trainer.RunConfig("", num_train_steps=10, **options)
+    state = trainer.TrainState(TASK, CONFIG, run, OptimizerConfig("lamb", 1e-3, 10, 0))
+    return steps.TrainSteps(TASK, state, run)
+
+
+def batch_of(rows) -> dict[str, np.ndarray]:
+    rows = list(rows)
+    batch = {
+        name: np.stack([row[name] for row in rows]).astype(
+            np.float32 if dtype == "float32" else np.int32
+        )
+        for name, (dtype, _) in TASK.feature_spec().features.items()
+    }
+    return batch | {"is_real_example": np.ones(len(rows), np.int32)}
+
+
+def take_steps(train: steps.TrainSteps, batches: tf.data.Dataset, count: int) -> None:
+    train(iter(batches), tf.constant(count), tf.constant([0.0, 0.0]))
+
+
+def same_batch() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors(batch_of(pretraining_rows(BATCH))).repeat()
+
+
+class StepGraph:
+    """The graph of a training step, as traced and as TensorFlow runs it."""
+
+    def __init__(self, precision: str):
+        train = train_steps(mixed_precision=precision)
+        context.context().enable_graph_collection()
+        try:
+            take_steps(train, same_batch(), 2)
+            metadata = context.context().export_run_metadata()
+        finally:
+            context.context().disable_graph_collection()
+        [traced] = train._gradients._list_all_concrete_functions()
+        self.traced = traced.graph.get_operations()
+        graphs = [g.post_optimization_graph for g in metadata.function_graphs]
+        self.run = max((g.node for g in graphs), key=len)
+        self.counts = collections.Counter(node.op for node in self.run)
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def graph(request):
+    return StepGraph(request.param), request.param
+
+
+def test_a_step_holds_the_model_once(graph):
+    assert graph[0].counts["Softmax"] == LAYERS
+
+
+def test_each_cross_entropy_is_computed_once_for_loss_and_metrics(graph):
+    assert graph[0].counts["SparseSoftmaxCrossEntropyWithLogits"] == 2
+
+
+def test_the_vocabulary_is_scored_at_masked_positions_only(graph):
+    products = [op.outputs[0].shape for op in graph[0].traced if op.type == "MatMul"]
+    rows = {shape[0] for shape in products if shape[-1] == VOCAB}
+    assert rows == {BATCH * PREDICTIONS, EMBEDDING}  # the scores, and the table's gradient
+
+
+def test_the_word_table_is_cast_for_the_projection_alone_and_never_transposed(graph):
+    step, precision = graph
+    casts = [
+        op for op in step.traced
+        if op.type == "Cast" and op.inputs[0].shape == (VOCAB, EMBEDDING)
+        and op.inputs[0].dtype == tf.float32
+    ]
+    assert len(casts) == (precision == "bfloat16")
+    # A product takes its factor as it lies.
+    turned = [node.name for node in step.run if node.op == "Transpose"]
+    assert turned and not [
+        name for name in turned if "predictions" in name and "gradient_tape" not in name
+    ]
+
+
+def test_steps_are_traced_once_however_many_packed_rows_a_batch_has():
+    train = train_steps(pack_rows=True)
+    shapes = set()
+
+    def batches():
+        for number, most in enumerate((5, 12, 6, 9)):
+            batch = batch_of(pretraining_rows(BATCH, number, least=5, most=most))
+            packed = packing.pack_rows(batch, 1, [LENGTH])
+            shapes.add(tuple(packed["input_ids"].shape))
+            yield packed
+
+    first = next(batches())
+    spec = {
+        name: tf.TensorSpec([None, None] if name in packing.FEATURES else value.shape, value.dtype)
+        for name, value in first.items()
+    }
+    take_steps(train, tf.data.Dataset.from_generator(batches, output_signature=spec), 4)
+    assert len(shapes) > 1
+    for function in (train._step, train._gradients):
+        assert function.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("use_xla", [False, True])
+def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path):
+    size = 16
+    # A quarter of them long, so that the number of rows differs from batch to batch.
+    rows = [*pretraining_rows(240, least=5, most=6), *pretraining_rows(80, least=LENGTH)]
+    path = str(tmp_path / "rows.tfrecord")
+    records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
+    run = trainer.RunConfig("", pack_rows=True, use_xla=use_xla)
+    options = trainer.row_options(run, TASK.feature_spec(), [path], size)
+    batches = input_pipeline.train_batches(
+        [path], TASK.feature_spec(), num_records=len(rows), batch_size=size, vocab_size=VOCAB,
+        seed=1, **options,
+    )
+    shapes = {tuple(batch["input_ids"].shape) for batch in batches.take(60)}
+    assert len(shapes) <= 8 if use_xla else len(shapes) > 1
+    assert all(rows < size for rows, _ in shapes)
+
+
+def test_a_record_of_the_originals_format_takes_the_bytes_it_must(tmp_path):
+    length = 128
+    spec = PretrainingTask(length, 20).feature_spec()
+    rng = np.random.default_rng(0)
+    rows = {
+        name: rng.integers(0, 2, (100, size)) for name, (_, size) in spec.features.items()
+    } | {"input_ids": rng.integers(5, 30000, (100, length)),
+         "masked_lm_ids": rng.integers(5, 30000, (100, 20))}
+    flat, sizes = records.encode_examples(rows, spec)
+    assert len(flat) == sizes.sum()
+    # Ids take up to three bytes as variable-length numbers, flags one, weights four.
+    numbers = (3 + 2) * length + 20 * (2 + 3 + 4) + 1
+    names = sum(len(name) + 16 for name in spec.features)
+    assert sizes.max() <= numbers + names
