@@ -43,6 +43,9 @@ def main(values: flags.FlagValues) -> None:
     source = values.albert_directory
     if not os.path.isdir(source):
         raise FlagError(f"--albert_directory: no such directory: {source}")
+    directory = os.path.dirname(os.path.abspath(values.export_path))
+    if os.path.isdir(directory):  # a kill right after the index was published
+        files.sweep_litter(directory, os.path.basename(values.export_path) + ".tmp-")
     if os.path.exists(values.export_path + ".index"):
         raise FlagError(f"--export_path: {values.export_path}.index exists; name another")
     config_file = values.albert_config_file or os.path.join(source, "albert_config.json")
@@ -56,8 +59,7 @@ def main(values: flags.FlagValues) -> None:
         os.path.join(source, values.checkpoint_name), "checkpoint_name"
     )
     tensors = model_tensors(config, weights)
-    files.make_dirs(os.path.dirname(os.path.abspath(values.export_path)))
-    directory = os.path.dirname(os.path.abspath(values.export_path))
+    files.make_dirs(directory)
     checkpoints.write_bundle(
         values.export_path, tensors | {"global_step": np.int64(0)},
         before=lambda: _write_card(directory, config, weights, tensors),
