@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import REPO, write_config
+from helpers import REPO, assert_one_clear_line, write_config
 
 from albert.errors import DataError, UserError
 
@@ -63,8 +63,9 @@ def test_unequal_work_is_not_timed(side, tmp_path):
 
 
 def test_a_side_that_fails_is_named_with_its_last_line(side, tmp_path):
+    sides = [side("a"), side("b", fails=True)]
     with pytest.raises(UserError, match="b ended: MemoryError: no room"):
-        turns.compare([side("a"), side("b", fails=True)], str(tmp_path / "w"), rounds=1, tolerance=0)
+        turns.compare(sides, str(tmp_path / "w"), rounds=1, tolerance=0)
 
 
 def test_an_unknown_benchmark_is_refused_with_the_known_ones():
@@ -74,17 +75,127 @@ def test_an_unknown_benchmark_is_refused_with_the_known_ones():
     assert done.stderr.startswith("error: the first argument is one of attention, pretrain_step")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["attention", "pretrain_step", "inference"])
-def test_each_benchmark_of_a_model_runs(name, tmp_path):
-    config = write_config(tmp_path, vocab_size=60, max_position_embeddings=64)
+def benchmark(name, folder, *more, timeout=900):
+    """Runs a benchmark of a tiny model for one round; returns its results and its table."""
+    config = write_config(folder, vocab_size=60, max_position_embeddings=64)
     done = subprocess.run(
         [sys.executable, str(REPO / "scripts/benchmark.py"), name, "--rounds=1",
-         f"--albert_config_file={config}", "--batch_sizes=2", "--lengths=48",
-         f"--output_dir={tmp_path}", "--precisions=float32,bfloat16"],
-        capture_output=True, text=True, timeout=900,
+         f"--albert_config_file={config}", f"--output_dir={folder}", *more],
+        capture_output=True, text=True, timeout=timeout,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    results = json.loads((tmp_path / f"{name}.json").read_text())["results"]
+    table = (folder / f"{name}.md").read_text()
+    return json.loads((folder / f"{name}.json").read_text())["results"], table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["attention", "pretrain_step", "inference", "memory"])
+def test_each_benchmark_of_a_model_runs(name, tmp_path):
+    results, table = benchmark(
+        name, tmp_path, "--batch_sizes=2", "--lengths=48", "--precisions=float32,bfloat16"
+    )
     assert {r["precision"] for r in results} == {"float32", "bfloat16"}
-    assert (tmp_path / f"{name}.md").read_text().count("\n| ") >= 4
+    assert table.count("\n| ") >= 4
+    if name == "memory":
+        assert set(results[0]["sides"]) >= {"ours", "ours, remat", "ours, accumulation"}
+
+
+@pytest.mark.slow
+def test_the_cost_of_each_thing_that_grows_is_told_and_drawn(tmp_path, shared):
+    curves, _ = benchmark(
+        "scaling", tmp_path, "--batch_sizes=2,4", "--lengths=32,48", "--layers=1,2",
+        "--corpus_bytes=20000,40000", *texts(shared),
+    )
+    assert {k: [p["value"] for p in v] for k, v in curves.items()} == {
+        "length": [32, 48], "batch": [2, 4], "layers": [1, 2], "corpus": [20000, 40000],
+    }
+    # Twice the layers is nearly twice the work of a token; twice the batch is none more.
+    assert curves["layers"][1]["work"] > 1.5 * curves["layers"][0]["work"]
+    assert curves["batch"][1]["work"] == curves["batch"][0]["work"]
+    assert (tmp_path / "scaling.png").read_bytes()[1:4] == b"PNG"
+
+
+@pytest.mark.slow
+def test_a_start_is_timed_part_by_part(tmp_path):
+    results, _ = benchmark("startup", tmp_path, "--batch_sizes=2", "--lengths=48")
+    for one in results.values():
+        assert set(one["parts"]) == {"import", "build", "first step"}
+        assert sum(one["parts"].values()) <= one["median_seconds"]
+        assert min(one["parts"].values()) > 0
+
+
+def texts(shared):
+    return (f"--input_file={shared / 'data/corpus/sherlock_holmes_se_cc0.txt'}",
+            f"--spm_model_file={shared / 'data/spm/30k-clean.model'}")
+
+
+def test_the_ids_of_both_tokenizers_are_compared(tmp_path, shared):
+    pytest.importorskip("tokenizers")
+    (tmp_path / "bin").mkdir()  # this interpreter, as that of an environment with the peers
+    (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "bin" / "python").chmod(0o755)
+    results, table = benchmark(
+        "tokenize", tmp_path, f"--peers_env={tmp_path}", "--corpus_bytes=30000", *texts(shared)
+    )
+    assert results["tokenizers"]["largest_difference"] == 0
+    assert results["ours"]["rate"] > 0 and "identical ids" in table
+
+
+def test_records_of_the_plain_recipe_are_those_of_the_original_draws(tmp_path, shared):
+    results, _ = benchmark(
+        "make_records", tmp_path, "--corpus_bytes=60000", "--lengths=64", *texts(shared)
+    )
+    assert set(results) == {"plain Python", "ours", "ours, --original_draw_order"}
+    assert len({one["instances"] for one in results.values()}) <= 2
+    # Every record, and not only the statistics: compared in its order.
+    plain, drawn = results["plain Python"], results["ours, --original_draw_order"]
+    assert drawn["largest_difference"] == plain["largest_difference"] == 0
+    assert plain["instances"] == drawn["instances"] > 100
+    assert 0 < results["ours"]["largest_difference"] <= 0.1
+
+
+def test_cores_for_the_accelerators_follow_from_the_rate_and_the_arithmetic(tmp_path):
+    [result], table = benchmark(
+        "input_pipeline", tmp_path, "--batch_sizes=8", "--lengths=48", "--examples=40",
+        "--accelerators=2", "--utilization=0.5",
+    )
+    wanted = 2 * 989.4e12 * 0.5 / result["flops_per_token"]
+    assert result["tokens_per_second_wanted"] == pytest.approx(wanted)
+    assert result["cores"] == pytest.approx(wanted / (result["sides"]["ours"]["rate"] * 48))
+    assert "2 accelerators x 989.4 TFLOP/s x 0.5" in table
+    assert result["sides"]["record by record"]["largest_difference"] == 0
+
+
+def test_a_bad_number_is_one_clear_line(tmp_path):
+    command = [sys.executable, str(REPO / "scripts/benchmark.py"), "input_pipeline",
+               f"--output_dir={tmp_path}"]
+    for flag, message in (
+        ("--lengths=0", "--lengths must be above zero: 0"),
+        ("--precisions=float8", "--precisions: float8 is not among float32, bfloat16"),
+        ("--utilization=2", "--utilization=2.0 must be above 0 and at most 1"),
+    ):
+        done = subprocess.run([*command, flag], capture_output=True, text=True)
+        assert done.returncode == 2 and message in assert_one_clear_line(done.stderr)
+
+
+def test_sides_of_different_work_are_timed_without_comparison(side, tmp_path):
+    sides = [side("a"), side("b", seconds=0.05, loss=[9.0])]
+    results = turns.compare(
+        sides, str(tmp_path / "work"), rounds=1, tolerance=None, work=[10, 100]
+    )
+    assert results["b"]["largest_difference"] is None
+    assert results["b"]["rate"] == pytest.approx(100 / results["b"]["median_seconds"])
+
+
+def test_each_kind_of_output_has_its_tolerance(side, tmp_path):
+    sides = [side("a"), side("b", loss=[1.0, 2.1])]
+    for tolerance in ({"loss": 0.1}, {"loss": 0.01}):
+        work = (sides, str(tmp_path / "work"))
+        if tolerance["loss"] == 0.1:
+            turns.compare(*work, rounds=1, tolerance=tolerance)
+        else:
+            with pytest.raises(DataError, match="of the largest value in loss"):
+                turns.compare(*work, rounds=1, tolerance=tolerance)
+    longer = [side("a"), side("b", loss=[1.0, 2.0, 3.0])]
+    with pytest.raises(DataError, match="differs by inf"):
+        turns.compare(longer, str(tmp_path / "more"), rounds=1, tolerance=1.0)

@@ -3,14 +3,20 @@
 Runs where the extra `interop` is installed (`pip install -e .[interop]`).
 """
 
+import sys
+
 import keras
 import numpy as np
 import pytest
+from helpers import REPO
 
 from albert.config import AlbertConfig
 from albert.modeling import AlbertModel, named_weights
 
-keras_hub = pytest.importorskip("keras_hub", reason="needs the extra `interop`")
+pytest.importorskip("keras_hub", reason="needs the extra `interop`")
+sys.path.insert(0, str(REPO / "scripts/benchmarks"))
+
+import keras_hub_weights  # noqa: E402
 
 CONFIG = AlbertConfig(
     60, 8, 16, 4, num_hidden_groups=2, inner_group_num=2, num_attention_heads=2,
@@ -18,58 +24,13 @@ CONFIG = AlbertConfig(
 )
 
 
-def theirs(config: AlbertConfig) -> keras.Model:
-    return keras_hub.models.AlbertBackbone(
-        vocabulary_size=config.vocab_size,
-        num_layers=config.num_hidden_layers,
-        num_heads=config.num_attention_heads,
-        embedding_dim=config.embedding_size,
-        hidden_dim=config.hidden_size,
-        intermediate_dim=config.intermediate_size,
-        num_groups=config.num_hidden_groups,
-        num_inner_repetitions=config.inner_group_num,
-        max_sequence_length=config.max_position_embeddings,
-    )
-
-
-def pairs(config: AlbertConfig, backbone: keras.Model):
-    """Yields (our name, their variable); ours have the same elements in the same order."""
-    yield "bert/embeddings/word_embeddings", backbone.token_embedding.embeddings
-    yield "bert/embeddings/token_type_embeddings", backbone.segment_embedding.embeddings
-    yield "bert/embeddings/position_embeddings", backbone.position_embedding.position_embeddings
-    scope = "bert/encoder/"
-    layers = {
-        "bert/embeddings/LayerNorm": backbone.embeddings_layer_norm,
-        scope + "embedding_hidden_mapping_in": backbone.embeddings_projection,
-        "bert/pooler/dense": backbone.pooled_dense,
-    }
-    for g in range(config.num_hidden_groups):
-        for j in range(config.inner_group_num):
-            block = backbone.transformer_layers[g][j]
-            inner = f"{scope}transformer/group_{g}/inner_group_{j}/"
-            attention = block._self_attention_layer
-            layers |= {
-                inner + "attention_1/self/query": attention._query_dense,
-                inner + "attention_1/self/key": attention._key_dense,
-                inner + "attention_1/self/value": attention._value_dense,
-                inner + "attention_1/output/dense": attention._output_dense,
-                inner + "LayerNorm": block._self_attention_layer_norm,
-                inner + "ffn_1/intermediate/dense": block._feedforward_intermediate_dense,
-                inner + "ffn_1/intermediate/output/dense": block._feedforward_output_dense,
-                inner + "LayerNorm_1": block._feedforward_layer_norm,
-            }
-    for name, layer in layers.items():
-        is_norm = isinstance(layer, keras.layers.LayerNormalization)
-        yield f"{name}/{'gamma' if is_norm else 'kernel'}", layer.gamma if is_norm else layer.kernel
-        yield f"{name}/{'beta' if is_norm else 'bias'}", layer.beta if is_norm else layer.bias
-
-
 @pytest.mark.parametrize("direction", ["to", "from"])
 def test_keras_hub_computes_the_same(direction):
     keras.config.set_dtype_policy("float32")
-    ours, backbone = AlbertModel(CONFIG), theirs(CONFIG)
+    config = CONFIG.to_dict()
+    ours, backbone = AlbertModel(CONFIG), keras_hub_weights.make_backbone(config)
     weights = named_weights(ours)
-    counterparts = dict(pairs(CONFIG, backbone))
+    counterparts = dict(keras_hub_weights.of_backbone(config, backbone))
     assert set(counterparts) == set(weights)
     assert len(counterparts) == len(backbone.weights)
     rng = np.random.default_rng(0)

@@ -12,6 +12,8 @@ def prepare(spec):
     import keras
     import tensorflow as tf
 
+    if spec.get("device") != "gpu":
+        tf.config.set_visible_devices([], "GPU")
     tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])
     policy = spec.get("precision", "float32")
     keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
@@ -59,6 +61,7 @@ def _train_steps(spec, task):
     run = trainer.RunConfig(
         "", num_train_steps=10**6, use_xla=spec.get("use_xla", False),
         mixed_precision=spec.get("precision", "float32"), remat=spec.get("remat", False),
+        gradient_accumulation_steps=spec.get("gradient_accumulation_steps", 1),
         attn_implementation=spec.get("attn_implementation", "eager"),
         pack_rows=spec.get("pack_rows", False),
         pad_to_max_seq_length=spec.get("pad_to_max_seq_length", False),
@@ -112,4 +115,10 @@ def _finetune(spec, rows):
     return lambda: go(batches, count // size), {"done": 1.0}
 
 
-serve.serve(prepare)
+def _gpu_peak_bytes():
+    import tensorflow as tf
+
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"]
+
+
+serve.serve(prepare, _gpu_peak_bytes)

@@ -16,8 +16,18 @@ from typing import Any
 import numpy as np
 
 
-def serve(prepare: Callable[[Mapping[str, Any]], tuple[Callable[[], Any], Mapping[str, Any]]]):
-    """Runs a side: `prepare(spec)` returns (one turn's work, outputs to compare)."""
+class Parts(dict):
+    """What a turn may return: {part of its work: seconds}, reported beside the whole."""
+
+
+def serve(
+    prepare: Callable[[Mapping[str, Any]], tuple[Callable[[], Any], Mapping[str, Any]]],
+    gpu_peak_bytes: Callable[[], int] | None = None,
+):
+    """Runs a side: `prepare(spec)` returns (one turn's work, outputs to compare).
+
+    `gpu_peak_bytes` tells the most memory used of a GPU, if that is where it computes.
+    """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -27,15 +37,22 @@ def serve(prepare: Callable[[Mapping[str, Any]], tuple[Callable[[], Any], Mappin
 
     with open(sys.argv[1]) as stream:
         spec = json.load(stream)
+    if spec["threads"] == 1:  # whatever libraries make threads for
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    on_gpu = spec.get("device") == "gpu"
+    peak = gpu_peak_bytes if on_gpu and gpu_peak_bytes else peak_bytes
     started = time.perf_counter()
     turn, outputs = prepare(spec)
     np.savez(spec["outputs"], **{k: np.asarray(v, np.float32) for k, v in outputs.items()})
-    turn()  # what is compiled or traced at the first call
+    if not spec.get("is_warm"):
+        turn()  # what is compiled or traced at the first call
     answer(prepared=time.perf_counter() - started)
     for _ in sys.stdin:
         started = time.perf_counter()
-        turn()
-        answer(seconds=time.perf_counter() - started, peak_bytes=peak_bytes())
+        outcome = turn()
+        seconds = time.perf_counter() - started
+        parts = outcome if isinstance(outcome, Parts) else {}
+        answer(seconds=seconds, peak_bytes=peak(), parts=parts)
 
 
 def peak_bytes() -> int:

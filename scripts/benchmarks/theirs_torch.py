@@ -14,10 +14,15 @@ def prepare(spec):
 
     torch.set_num_threads(spec["threads"])
     torch.manual_seed(0)
+    torch.set_default_device(_device(spec))
     rows = serve.load_rows(spec)
     return {"inference": _inference, "pretrain": _pretrain, "finetune": _finetune}[spec["work"]](
         spec, rows
     )
+
+
+def _device(spec):
+    return "cuda" if spec.get("device") == "gpu" else "cpu"
 
 
 def _tensors(rows):
@@ -25,28 +30,43 @@ def _tensors(rows):
 
     names = {"input_ids": "input_ids", "input_mask": "attention_mask",
              "segment_ids": "token_type_ids"}
-    return {theirs: torch.tensor(np.asarray(rows[ours], np.int64)) for ours, theirs in names.items()}
+    return {
+        theirs: torch.tensor(np.asarray(rows[ours], np.int64)) for ours, theirs in names.items()
+    }
 
 
 def _autocast(spec):
     import torch
 
     precision = spec.get("precision", "float32")
-    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
+    return torch.autocast(_device(spec), torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def _load(spec, kind):
     import transformers
 
-    return getattr(transformers, kind).from_pretrained(
-        spec["model"], attn_implementation=spec.get("attn_implementation", "sdpa")
+    model = getattr(transformers, kind).from_pretrained(
+        spec["model"], attn_implementation=spec.get("attn_implementation", "sdpa"),
+        classifier_dropout_prob=0.0,  # of its sentence-order head too
     )
+    return model.to(_device(spec))
 
 
 def _compiled(spec, model):
     import torch
 
     return torch.compile(model) if spec.get("compile") else model
+
+
+def _recompute_layers(model):
+    """Lets each layer's activations be computed again: their ALBERT has no switch for it."""
+    from torch.utils.checkpoint import checkpoint
+
+    for group in model.albert.encoder.albert_layer_groups:
+        def forward(*args, plain=group.forward, **kwargs):
+            return checkpoint(plain, *args, use_reentrant=False, **kwargs)
+
+        group.forward = forward
 
 
 def _inference(spec, rows):
@@ -58,7 +78,9 @@ def _inference(spec, rows):
     def turn():
         with torch.inference_mode(), _autocast(spec):
             outputs = call(**tensors)
-            return outputs.last_hidden_state.float().numpy(), outputs.pooler_output.float().numpy()
+            return [
+                x.float().cpu().numpy() for x in (outputs.last_hidden_state, outputs.pooler_output)
+            ]
 
     sequence, pooled = turn()
     return turn, {
@@ -71,6 +93,8 @@ def _pretrain(spec, rows):
     from torch.nn.functional import cross_entropy
 
     model, tensors = _load(spec, "AlbertForPreTraining").train(), _tensors(rows)
+    if spec.get("gradient_checkpointing"):
+        _recompute_layers(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
     positions = torch.tensor(np.asarray(rows["masked_lm_positions"], np.int64))
     targets = torch.tensor(np.asarray(rows["masked_lm_ids"], np.int64))
@@ -131,8 +155,15 @@ def _finetune(spec, rows):
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
+        loss.item()  # waits for a GPU
 
     return turn, {"done": 1.0}
 
 
-serve.serve(prepare)
+def _gpu_peak_bytes():
+    import torch
+
+    return torch.cuda.max_memory_allocated()
+
+
+serve.serve(prepare, _gpu_peak_bytes)

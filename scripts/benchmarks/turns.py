@@ -1,8 +1,9 @@
-"""The end of a benchmark that measures: starts the sides, lets them take turns, compares, reports."""
+"""The end of a benchmark that measures: starts the sides, gives turns, compares, reports."""
 
 import dataclasses
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -29,17 +30,23 @@ class Side:
     threads: int = os.cpu_count() or 1
 
 
+def outputs_path(folder: str, side: Side) -> str:
+    """Returns where a side writes what is compared."""
+    # A list of files on a command line is separated by commas.
+    return os.path.join(folder, re.sub(r"\W+", "-", side.name).strip("-") + ".npz")
+
+
 class _Process:
     def __init__(self, side: Side, folder: str):
         self.side = side
-        self.outputs = os.path.join(folder, f"{side.name}.npz")
-        spec = os.path.join(folder, f"{side.name}.json")
+        self.outputs = outputs_path(folder, side)
+        spec = self.outputs.removesuffix(".npz") + ".json"
         files.write_json(spec, {**side.spec, "outputs": self.outputs, "threads": side.threads})
         environment = os.environ | {
-            "PYTHONPATH": REPOSITORY, "TF_CPP_MIN_LOG_LEVEL": "3", "TOKENIZERS_PARALLELISM": "false",
-            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": REPOSITORY, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
         }
-        self.errors = os.path.join(folder, f"{side.name}.err")
+        self.errors = self.outputs.removesuffix(".npz") + ".err"
         with open(self.errors, "w") as errors:
             self.process = subprocess.Popen(
                 [side.python, os.path.join(FOLDER, side.program), spec], env=environment,
@@ -66,7 +73,12 @@ class _Process:
 
 
 def compare(
-    sides: Sequence[Side], folder: str, *, rounds: int, tolerance: float, work: float = 1.0
+    sides: Sequence[Side],
+    folder: str,
+    *,
+    rounds: int,
+    tolerance: float | Mapping[str, float] | None,
+    work: float | Sequence[float] = 1.0,
 ) -> dict[str, Any]:
     """Returns each side's median and spread in seconds, and its ratio to the first one's rate.
 
@@ -74,57 +86,84 @@ def compare(
     one that does not is refused. Then each does its work once a round.
 
     Args:
-      work: how much a turn does, as tokens or examples; rates are given of it.
+      tolerance: for all outputs, or {what an output's name begins with, up to a
+        slash: tolerance}; None where the sides do different work.
+      work: how much a turn does, as tokens or examples, or of each side; rates are given of it.
 
     Raises:
       UserError: a side ended; DataError: its outputs are others than the first one's.
     """
-    started = [_Process(side, files.make_dirs(folder)) for side in sides]
+    amounts = list(work) if isinstance(work, Sequence) else [work] * len(sides)
+    started: list[_Process] = []
     try:
-        differences = _check_outputs(started, tolerance)
-        turns: list[list[dict[str, float]]] = [[] for _ in started]
+        for side in sides:
+            started.append(_Process(side, files.make_dirs(folder)))
+        differences = {} if tolerance is None else _check_outputs(started, tolerance)
+        turns: list[list[dict[str, Any]]] = [[] for _ in started]
         for _ in range(rounds):
             for answers, one in zip(turns, started, strict=True):
                 answers.append(one.turn())
     finally:
         for one in started:
             one.end()
-    results: dict[str, Any] = {}
-    for answers, one in zip(turns, started, strict=True):
-        seconds = [answer["seconds"] for answer in answers]
-        results[one.side.name] = {
-            "median_seconds": statistics.median(seconds),
-            "least_seconds": min(seconds),
-            "most_seconds": max(seconds),
-            "rate": work / statistics.median(seconds),
-            "peak_bytes": max(answer["peak_bytes"] for answer in answers),
+    results = {
+        one.side.name: _summary(answers, amount) | {
             "prepared_seconds": one.prepared,
-            "largest_difference": differences[one.side.name],
+            "largest_difference": differences.get(one.side.name),
         }
+        for answers, one, amount in zip(turns, started, amounts, strict=True)
+    }
     first = results[sides[0].name]
     for result in results.values():
-        result["ratio"] = first["median_seconds"] / result["median_seconds"]
+        result["ratio"] = result["rate"] / first["rate"]
     return results
 
 
-def _check_outputs(started: Sequence[_Process], tolerance: float) -> dict[str, float]:
+def _summary(answers: Sequence[Mapping[str, Any]], work: float) -> dict[str, Any]:
+    seconds = [answer["seconds"] for answer in answers]
+    return {
+        "median_seconds": statistics.median(seconds),
+        "least_seconds": min(seconds),
+        "most_seconds": max(seconds),
+        "rate": work / statistics.median(seconds),
+        "peak_bytes": max(answer["peak_bytes"] for answer in answers),
+        "parts": {
+            name: statistics.median(answer["parts"][name] for answer in answers)
+            for name in answers[0]["parts"]
+        },
+    }
+
+
+def _check_outputs(
+    started: Sequence[_Process], tolerance: float | Mapping[str, float]
+) -> dict[str, float]:
     """Returns each side's largest difference from the first, as a share of the largest value."""
     found = {}
     with np.load(started[0].outputs) as stored:
         expected = {name: stored[name] for name in stored.files}
     for one in started:
         with np.load(one.outputs) as stored:
-            shares = []
-            for name in sorted(set(stored.files) & set(expected)):
-                largest = max(float(np.abs(expected[name]).max()), 1e-6)
-                shares.append(float(np.abs(stored[name] - expected[name]).max()) / largest)
-        if not shares or not max(shares) <= tolerance:
+            shares = {
+                name: _difference(stored[name], expected[name])
+                for name in sorted(set(stored.files) & set(expected))
+            }
+        most = tolerance if isinstance(tolerance, Mapping) else dict.fromkeys(shares, tolerance)
+        bad = [name for name, share in shares.items() if not share <= most[name.split("/")[0]]]
+        if bad or not shares:
+            what = f" in {bad[0]}" if isinstance(tolerance, Mapping) and bad else ""
             raise DataError(
-                f"{one.side.name} computes something else than {started[0].side.name}: "
-                f"differs by {max(shares, default=float('nan')):.2g} of the largest value"
+                f"{one.side.name} computes something else than {started[0].side.name}: differs "
+                f"by {max((shares[name] for name in bad), default=float('nan')):.2g} of the "
+                f"largest value{what}"
             )
-        found[one.side.name] = max(shares)
+        found[one.side.name] = max(shares.values())
     return found
+
+
+def _difference(value: np.ndarray, expected: np.ndarray) -> float:
+    if value.shape != expected.shape:
+        return float("inf")
+    return float(np.abs(value - expected).max()) / max(float(np.abs(expected).max()), 1e-6)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

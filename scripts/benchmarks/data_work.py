@@ -1,0 +1,147 @@
+"""Benchmarks of data: text to ids, text to records, records to batches. One core each."""
+
+import dataclasses
+import os
+
+import numpy as np
+from benchmarks import inputs
+from benchmarks.model_work import flops
+from benchmarks.turns import Side, compare, outputs_path, table
+
+from albert import files, flags, hf_tokenizer, tokenization, training_plan
+from albert.errors import FlagError
+
+
+def _text(values, folder: str) -> str:
+    """Returns the text that the benchmark reads: --corpus_bytes of --input_file, or all of it."""
+    flags.require(values, "input_file", "spm_model_file")
+    files.require_file(values.spm_model_file, "spm_model_file")
+    source = files.require_file(values.input_file, "input_file")
+    return inputs.write_text(
+        folder, source, inputs.numbers(values, "corpus_bytes", (os.path.getsize(source),))[0]
+    )
+
+
+def _rows(found, *columns):
+    return [
+        [name, f"{one['median_seconds']:.2f}",
+         f"{one['least_seconds']:.2f} ... {one['most_seconds']:.2f}",
+         *(column(one) for column in columns), f"{one['ratio']:.2f}"]
+        for name, one in found.items()
+    ]
+
+
+def tokenize(values, config, folder):
+    """Raw lines to ids: our tokenizer, and Rust's with the same pieces and normalisation."""
+    text = _text(values, folder)
+    directory = files.make_dirs(os.path.join(folder, "tokenizer"))
+    hf_tokenizer.write(
+        tokenization.FullTokenizer(None, True, values.spm_model_file), directory, 512
+    )
+    spec = {"work": "tokenize", "text": text, "spm_model_file": values.spm_model_file,
+            "tokenizer": os.path.join(directory, "tokenizer.json")}
+    sides = [Side("ours", "ours_data.py", spec, threads=1)]
+    if python := inputs.peers_python(values):
+        sides.append(Side("tokenizers", "theirs_tokenizers.py", spec, python, threads=1))
+    size = os.path.getsize(text)
+    found = compare(sides, os.path.join(folder, "turns"), rounds=values.rounds, tolerance=0.0,
+                    work=size / 1e6)
+    header = ("side", "median s", "spread s", "MB/s", "speed, ours = 1")
+    told = f"{size / 1e6:.1f} MB of text, one core, identical ids\n\n"
+    return found, told + table(header, _rows(found, lambda one: f"{one['rate']:.2f}"))
+
+
+def make_records(values, config, folder):
+    """Text to records in the original's format, against a plain reading of its recipe."""
+    text = _text(values, folder)
+    [length] = inputs.numbers(values, "lengths", (128,))[:1]
+    spec = {
+        "work": "make_records", "text": text, "spm_model_file": values.spm_model_file,
+        "dupe_factor": values.dupe_factor, "length": length, "predictions": inputs.PREDICTIONS,
+    }
+    plain = Side("plain Python", "theirs_records.py", spec, threads=1)
+    sides = [
+        plain,
+        Side("ours", "ours_data.py", spec, threads=1),
+        Side("ours, --original_draw_order", "ours_data.py",
+             spec | {"original_draw_order": True}, threads=1),
+    ]
+    # The same records, token for token, from the same draws; else the same statistics.
+    found = compare(sides, os.path.join(folder, "turns"), rounds=values.rounds,
+                    tolerance={"records": 0.0, "statistics": 0.1})
+    for one, side in zip(found.values(), sides, strict=True):
+        count = _statistic(os.path.join(folder, "turns"), side, "statistics/records")
+        one["instances"], one["rate"] = int(count), count / one["median_seconds"]
+        one["ratio"] = one["rate"] / found[plain.name]["rate"]
+    header = ("side", "median s", "spread s", "instances/s", "speed, plain Python = 1")
+    told = (f"{os.path.getsize(text) / 1e6:.1f} MB of text, {values.dupe_factor} passes, length "
+            f"{length}, one core\n\n")
+    return found, told + table(header, _rows(found, lambda one: f"{one['rate']:,.0f}"))
+
+
+def _statistic(folder: str, side: Side, name: str) -> float:
+    with np.load(outputs_path(folder, side)) as stored:
+        return float(stored[name])
+
+
+@dataclasses.dataclass(frozen=True)
+class Appetite:
+    """What accelerators read, from arithmetic: peak x utilization / FLOPs of a token."""
+
+    accelerators: int
+    peak: float
+    utilization: float
+    flops_per_token: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all of them."""
+        return self.accelerators * self.peak * self.utilization / self.flops_per_token
+
+    def __str__(self) -> str:
+        return (
+            f"{self.accelerators} accelerators x {self.peak / 1e12:.1f} TFLOP/s x "
+            f"{self.utilization:g} / {self.flops_per_token / 1e6:.1f} MFLOP a token = "
+            f"{self.tokens_per_second:,.0f} tokens/s"
+        )
+
+
+def input_pipeline(values, config, folder):
+    """Records to batches: whole batches parsed at once, against one record after another."""
+    device = training_plan.DEVICES["h200"]
+    share = device.utilization if values.utilization is None else values.utilization
+    if not 0 < share <= 1:
+        raise FlagError(f"--utilization={share} must be above 0 and at most 1")
+    results, rows, told = [], [], []
+    for batch, length in inputs.sizes(values, (256,), (128,)):
+        count = max(1, values.examples // batch) * batch
+        spec = {
+            "work": "input_pipeline", "batch": batch, "length": length, "count": count,
+            "predictions": min(inputs.PREDICTIONS, length), "vocab_size": config.vocab_size,
+            "records": inputs.write_records(folder, config, count, length),
+        }
+        sides = [
+            Side("ours", "ours_data.py", spec, threads=1),
+            Side("record by record", "theirs_input.py", spec, threads=1),
+        ]
+        found = compare(sides, os.path.join(folder, f"{batch}-{length}"), rounds=values.rounds,
+                        tolerance=0.0, work=count)
+        appetite = Appetite(values.accelerators, device.peak_flops["bfloat16"], share,
+                            flops(config, length, "pretrain"))
+        cores = appetite.tokens_per_second / (found["ours"]["rate"] * length)
+        results.append({
+            "batch": batch, "length": length, "sides": found, "cores": cores,
+            "tokens_per_second_wanted": appetite.tokens_per_second,
+            **dataclasses.asdict(appetite),
+        })
+        rows += [
+            [f"{batch} x {length}", *row] for row in _rows(
+                found, lambda one: f"{one['rate']:,.0f}",
+                lambda one, length=length: f"{one['rate'] * length:,.0f}",
+            )
+        ]
+        told.append(f"\n{device.description}, length {length}: {appetite}, which {cores:.1f} "
+                    "such cores read\n")
+    header = ("batch", "side", "median s", "spread s", "sequences/s a core", "tokens/s a core",
+              "speed, ours = 1")
+    return results, table(header, rows) + "".join(told)

@@ -1,0 +1,164 @@
+"""What the sides of a benchmark get: models, rows, texts, and the peers' environment."""
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+from benchmarks import turns
+
+from albert import files, flags
+from albert.config import AlbertConfig
+from albert.errors import DataError, FlagError
+
+PEERS = (
+    "torch==2.13.0", "transformers==5.23.0", "tokenizers", "numpy", "safetensors",
+    "tensorflow==2.21.0", "keras-hub==0.32.0",
+)
+# Of the largest output: sums of half precision differ in the second digit.
+TOLERANCES = {"float32": 1e-3, "bfloat16": 0.2}
+PREDICTIONS = 20
+
+
+def make_model(
+    config: AlbertConfig, kind: str, folder: str, for_peers: bool, **options
+) -> dict[str, str]:
+    """Writes a random model in our layout and, if asked, Hugging Face's; returns their paths."""
+    import keras
+
+    import albert
+
+    keras.utils.set_random_seed(1)
+    model = getattr(albert, kind)(config, **options)
+    ours = os.path.join(folder, kind)
+    model.save_pretrained(ours)
+    paths = {"ours": ours}
+    if for_peers:
+        paths["theirs"] = ours + "-hf"
+        subprocess.run(
+            [sys.executable, os.path.join(turns.REPOSITORY, "scripts", "convert_hf.py"),
+             f"--albert_directory={ours}", f"--output_dir={paths['theirs']}",
+             f"--architecture={kind}"],
+            check=True, stderr=subprocess.DEVNULL,
+        )
+    return paths
+
+
+def make_rows(config: AlbertConfig, batch: int, length: int) -> dict[str, np.ndarray]:
+    """Returns full rows of random ids, with masked positions."""
+    rng = np.random.default_rng(0)
+    count = min(PREDICTIONS, length)
+    positions = np.stack([rng.permutation(length)[:count] for _ in range(batch)])
+    return {
+        "input_ids": rng.integers(5, config.vocab_size, (batch, length), np.int32),
+        "input_mask": np.ones((batch, length), np.int32),
+        "segment_ids": np.tile((np.arange(length) >= length // 2).astype(np.int32), (batch, 1)),
+        "masked_lm_positions": positions.astype(np.int32),
+        "masked_lm_ids": rng.integers(5, config.vocab_size, (batch, count), np.int32),
+        "masked_lm_weights": np.ones((batch, count), np.float32),
+        "next_sentence_labels": rng.integers(0, 2, (batch, 1), np.int32),
+    }
+
+
+def write_rows(folder: str, config: AlbertConfig, batch: int, length: int) -> str:
+    """Writes `make_rows` as arrays; returns their path."""
+    path = os.path.join(folder, f"rows-{batch}-{length}.npz")
+    np.savez(path, **make_rows(config, batch, length))
+    return path
+
+
+def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
+    """Writes the first rows of a record file as arrays; returns (path, length, tokens).
+
+    Raises:
+      DataError: they are no records of pretraining, or too few.
+    """
+    import tensorflow as tf
+
+    from albert import records
+    from albert.tasks.pretraining import PretrainingTask
+
+    files.require_file(path, "records_file")
+    lengths = records.feature_lengths(path)
+    try:
+        task = PretrainingTask(lengths["input_ids"], lengths["masked_lm_positions"])
+    except KeyError as error:
+        raise DataError(f"{path}: no {error} in its records: not those of pretraining") from error
+    spec = task.feature_spec()
+    [count] = records.check_records([path], spec)
+    if count < batch:
+        raise DataError(f"{path}: {count} records, fewer than a batch of {batch}")
+    first = list(itertools.islice(records.read_records(path), batch))
+    rows = {
+        name: value.numpy().astype(np.float32 if value.dtype.is_floating else np.int32)
+        for name, value in tf.io.parse_example(first, spec.parse_spec()).items()
+    }
+    found = os.path.join(folder, f"rows-{batch}.npz")
+    np.savez(found, **rows)
+    return found, task.max_seq_length, int(rows["input_mask"].sum())
+
+
+def write_records(folder: str, config: AlbertConfig, count: int, length: int) -> str:
+    """Writes `make_rows` as a record file; returns its path."""
+    from albert import records
+    from albert.tasks.pretraining import PretrainingTask
+
+    rows = make_rows(config, count, length)
+    path = os.path.join(folder, f"rows-{count}-{length}.tfrecord")
+    records.write_records(
+        path, ({name: value[i] for name, value in rows.items()} for i in range(count)),
+        PretrainingTask(length, min(PREDICTIONS, length)).feature_spec(),
+        {"vocab_size": config.vocab_size},
+    )
+    return path
+
+
+def write_text(folder: str, source: str, size: int) -> str:
+    """Writes the first `size` bytes of a text, and its line to the end; returns their path."""
+    path = os.path.join(folder, f"text-{size}.txt")
+    with open(source, "rb") as stream, open(path, "wb") as out:
+        out.write(stream.read(size))
+        out.write(stream.readline())
+    return path
+
+
+def peers_python(values: flags.FlagValues) -> str | None:
+    """Returns the interpreter of --peers_env, which is made and filled if need be."""
+    if not values.peers_env:
+        return None
+    python = os.path.join(os.path.abspath(values.peers_env), "bin", "python")
+    if not os.path.exists(python):
+        flags.log.info("making %s with %s", values.peers_env, ", ".join(PEERS))
+        for command in (
+            [sys.executable, "-m", "venv", values.peers_env],
+            [python, "-m", "pip", "install", "--quiet", *PEERS],
+        ):
+            if subprocess.run(command).returncode:
+                raise FlagError(f"--peers_env: {' '.join(command[:4])} ... failed (see above)")
+    return python
+
+
+def numbers(values: flags.FlagValues, name: str, default: Sequence[int]) -> list[int]:
+    """Returns the whole numbers of a list flag, or the default.
+
+    Raises:
+      FlagError: one is not a number above zero.
+    """
+    try:
+        found = [int(x) for x in getattr(values, name) or default]
+    except ValueError as error:
+        raise FlagError(f"--{name}: {error}") from error
+    if any(number <= 0 for number in found):
+        raise FlagError(f"--{name} must be above zero: {', '.join(map(str, found))}")
+    return found
+
+
+def sizes(
+    values: flags.FlagValues, batch_sizes: Sequence[int], lengths: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Returns each of --batch_sizes with each of --lengths."""
+    return list(itertools.product(
+        numbers(values, "batch_sizes", batch_sizes), numbers(values, "lengths", lengths)
+    ))

@@ -1,0 +1,208 @@
+"""Benchmarks of the model: attention, steps, inference, fine-tuning, a product's rate."""
+
+import itertools
+import os
+import time
+
+import numpy as np
+from benchmarks import inputs
+from benchmarks.turns import Side, compare, table
+
+from albert import files, flags, model_size
+from albert.config import AlbertConfig
+
+
+def attention(values, config, folder):
+    """Eager against fused, over batch and length."""
+    model = inputs.make_model(config, "AlbertForPreTraining", folder, False)["ours"]
+    results, rows = [], {"pretrain": [], "inference": []}
+    for work, precision, (batch, length) in itertools.product(
+        rows, values.precisions, inputs.sizes(values, (2, 8), (128, 512))
+    ):
+        spec = {"work": work, "model": model, "precision": precision, "device": values.device,
+                "inputs": inputs.write_rows(folder, config, batch, length)}
+        sides = [
+            Side(name, "ours.py", spec | {"attn_implementation": name})
+            for name in ("eager", "fused")
+        ]
+        found = compare(sides, os.path.join(folder, f"{work}-{precision}-{batch}-{length}"),
+                        rounds=values.rounds, tolerance=inputs.TOLERANCES[precision],
+                        work=batch * length)
+        results.append(
+            {"work": work, "precision": precision, "batch": batch, "length": length, **found}
+        )
+        eager, fused = found["eager"], found["fused"]
+        rows[work].append([
+            precision, batch, length, f"{eager['median_seconds']:.3f}",
+            f"{fused['median_seconds']:.3f}", f"{100 * (fused['ratio'] - 1):.1f}",
+            eager["peak_bytes"] >> 20, fused["peak_bytes"] >> 20,
+            f"{100 * (eager['peak_bytes'] / fused['peak_bytes'] - 1):.1f}",
+        ])
+        flags.log.info("%s", rows[work][-1])
+    header = ("precision", "batch_size", "seq_len", "Time per batch (eager - s)",
+              "Time per batch (fused - s)", "Speedup (%)", "Eager peak mem (MiB)",
+              "Fused peak mem (MiB)", "Mem saving (%)")
+    titles = {"pretrain": "Training", "inference": "Inference"}
+    return results, "\n".join(f"{titles[k]}\n\n{table(header, v)}" for k, v in rows.items())
+
+
+def model_sides(
+    values, paths, spec, ours: dict, theirs: dict, keras_hub: dict | None = None
+) -> list[Side]:
+    """Returns a side for each {name: additions to the specification}; peers' if they are there."""
+    python = inputs.peers_python(values)
+    spec = spec | {"device": values.device}
+    sides = [Side(name, "ours.py", spec | {"model": paths["ours"]} | more)
+             for name, more in ours.items()]
+    if python:
+        sides += [Side(name, "theirs_torch.py", spec | {"model": paths["theirs"]} | more, python)
+                  for name, more in theirs.items()]
+        sides += [Side(name, "theirs_keras_hub.py", spec | {"model": paths["ours"]} | more, python)
+                  for name, more in (keras_hub or {}).items()]
+    return sides
+
+
+_OURS = {
+    "ours": {},
+    "ours, XLA": {"use_xla": True},
+}
+_THEIRS = {
+    "transformers, eager": {"attn_implementation": "eager"},
+    "transformers, SDPA": {"attn_implementation": "sdpa"},
+    "transformers, SDPA, compiled": {"attn_implementation": "sdpa", "compile": True},
+}
+_KERAS_HUB = {"keras-hub": {}, "keras-hub, XLA": {"use_xla": True}}
+_GATHERED = {
+    "transformers, SDPA, gathered positions": {"attn_implementation": "sdpa", "gathered": True},
+    "transformers, SDPA, gathered positions, compiled":
+        {"attn_implementation": "sdpa", "gathered": True, "compile": True},
+}
+
+
+def _on_rows(values, config, folder, kind, work, theirs):
+    paths = inputs.make_model(config, kind, folder, bool(values.peers_env))
+    results, rows = [], []
+    for precision, (batch, length) in itertools.product(
+        values.precisions, inputs.sizes(values, (8,), (128,))
+    ):
+        ours = _OURS
+        if values.records_file and work == "pretrain":
+            path, length, tokens = inputs.read_rows(values.records_file, folder, batch)
+            ours = {"ours, packed": {"pack_rows": True}, "ours, padded": {}}
+        else:
+            path, tokens = inputs.write_rows(folder, config, batch, length), batch * length
+        spec = {"work": work, "precision": precision, "inputs": path}
+        sides = model_sides(values, paths, spec, ours, theirs, _KERAS_HUB)
+        found = compare(sides, os.path.join(folder, f"{precision}-{batch}-{length}"),
+                        rounds=values.rounds, tolerance=inputs.TOLERANCES[precision], work=tokens)
+        peak = gemm_rate(precision)
+        wanted = flops(config, length, work) * tokens
+        results.append({"precision": precision, "batch": batch, "length": length,
+                        "tokens": tokens, "gemm_flops_per_second": peak, "sides": found})
+        for name, one in found.items():
+            share = wanted / one["median_seconds"] / peak
+            rows.append([
+                precision, f"{batch} x {length}", name, f"{one['median_seconds']:.3f}",
+                f"{one['least_seconds']:.3f} ... {one['most_seconds']:.3f}",
+                f"{one['rate']:,.0f}", f"{one['ratio']:.2f}", f"{100 * share:.0f} %",
+                one["peak_bytes"] >> 20,
+            ])
+    header = ("precision", "rows", "side", "median s", "spread s", "tokens/s",
+              "speed, ours = 1", "of the matrix-product peak", "peak MiB")
+    return results, table(header, rows)
+
+
+def flops(config: AlbertConfig, length: int, work: str) -> float:
+    """Returns the FLOPs of a token's matrix products, forward or in a training step."""
+    workload = model_size.Workload(
+        max_seq_length=length,
+        max_predictions_per_seq=min(inputs.PREDICTIONS, length) if work == "pretrain" else 0,
+    )
+    count = model_size.training_flops if work == "pretrain" else model_size.forward_flops
+    return count(config, workload)
+
+
+def pretrain_step(values, config, folder):
+    return _on_rows(
+        values, config, folder, "AlbertForPreTraining", "pretrain", _THEIRS | _GATHERED
+    )
+
+
+def inference(values, config, folder):
+    return _on_rows(values, config, folder, "AlbertModel", "inference", _THEIRS)
+
+
+def finetune(values, config, folder):
+    """An epoch on the lengths of real texts, each side with its ways of batching."""
+    flags.require(values, "glue_file", "spm_model_file")
+    path, lengths = _write_examples(values, config, folder)
+    [(size, _)] = inputs.sizes(values, (32,), (128,))
+    paths = inputs.make_model(
+        config, "AlbertForSequenceClassification", folder, bool(values.peers_env), num_labels=2
+    )
+    results, rows = [], []
+    for precision in values.precisions:
+        spec = {"work": "finetune", "precision": precision, "inputs": path, "batch_size": size,
+                "vocab_size": config.vocab_size}
+        sides = model_sides(
+            values, paths, spec,
+            {"ours, packed": {"pack_rows": True}, "ours, cut": {},
+             "ours, padded": {"pad_to_max_seq_length": True}},
+            {f"transformers, {name}": {"batching": name}
+             for name in ("padded", "dynamic", "grouped")},
+        )
+        found = compare(sides, os.path.join(folder, precision), rounds=values.rounds,
+                        tolerance=0.0, work=len(lengths))
+        results.append({"precision": precision, "batch": size, "lengths": lengths, "sides": found})
+        rows += [
+            [precision, name, f"{one['median_seconds']:.1f}",
+             f"{one['least_seconds']:.1f} ... {one['most_seconds']:.1f}", f"{one['rate']:.1f}",
+             f"{one['ratio']:.2f}"]
+            for name, one in found.items()
+        ]
+    header = ("precision", "side", "epoch, median s", "spread s", "examples/s", "speed, ours = 1")
+    told = (f"{len(lengths)} texts, {np.mean(lengths):.0f} pieces on average, "
+            f"{np.percentile(lengths, 95):.0f} at the 95th percentile\n\n")
+    return results, told + table(header, rows)
+
+
+def _write_examples(values, config, folder) -> tuple[str, list[int]]:
+    from albert import features, tokenization
+
+    tokenizer = tokenization.FullTokenizer(
+        None, True, files.require_file(values.spm_model_file, "spm_model_file")
+    )
+    tokenization.check_vocabulary(tokenizer, config)
+    [(_, length)] = inputs.sizes(values, (32,), (128,))
+    with open(files.require_file(values.glue_file, "glue_file"), encoding="utf-8") as stream:
+        next(stream)
+        texts = [line.split("\t")[0] for line in stream][: values.examples]
+    packed = [
+        features.pack(ids, None, length, tokenizer.cls_id, tokenizer.sep_id).as_dict()
+        for ids in tokenizer.encode_batch(texts)
+    ]
+    rows = {name: np.stack([p[name] for p in packed]).astype(np.int32) for name in packed[0]}
+    rows["label_ids"] = (np.arange(len(texts)) % 2).astype(np.int32)
+    path = os.path.join(folder, "examples.npz")
+    np.savez(path, **rows)
+    return path, rows["input_mask"].sum(1).tolist()
+
+
+def gemm_rate(precision: str, size: int = 2048, seconds: float = 2.0) -> float:
+    """Returns the FLOP/s of the best of many large square products in TensorFlow."""
+    import tensorflow as tf
+
+    a = tf.cast(tf.random.stateless_normal([size, size], seed=[1, 2]), precision)
+    multiply = tf.function(lambda x: tf.matmul(x, a))
+    multiply(a)
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        started = time.perf_counter()
+        multiply(a).numpy()
+        best = min(best, time.perf_counter() - started)
+    return 2.0 * size**3 / best
+
+
+def gemm(values, config, folder):
+    rates = {precision: gemm_rate(precision) for precision in values.precisions}
+    return rates, table(("precision", "GFLOP/s"), [(k, f"{v / 1e9:.0f}") for k, v in rates.items()])

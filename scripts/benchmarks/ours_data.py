@@ -1,0 +1,73 @@
+"""Our side of the data benchmarks: text to ids, text to records, records to batches."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import record_facts  # noqa: E402
+import serve  # noqa: E402
+
+
+def prepare(spec):
+    return {
+        "tokenize": _tokenize, "make_records": _make_records, "input_pipeline": _input_pipeline,
+    }[spec["work"]](spec)
+
+
+def _tokenize(spec):
+    from albert.tokenization import FullTokenizer
+
+    tokenizer = FullTokenizer(None, True, spec["spm_model_file"])
+    with open(spec["text"], encoding="utf-8", newline="\n") as stream:
+        texts = stream.read().split("\n")
+    ids = [i for row in tokenizer.encode_batch(texts) for i in row]
+    return lambda: tokenizer.encode_batch(texts), {"ids": ids}
+
+
+def _make_records(spec):
+    from albert import create_pretraining_data, flags
+
+    output = spec["outputs"] + ".tfrecord"
+    argv = [
+        "create_pretraining_data", f"--input_file={spec['text']}", f"--output_file={output}",
+        f"--spm_model_file={spec['spm_model_file']}", f"--max_seq_length={spec['length']}",
+        f"--max_predictions_per_seq={spec['predictions']}", "--num_processes=1",
+        f"--dupe_factor={spec['dupe_factor']}",
+    ]
+    is_original = spec.get("original_draw_order", False)
+    if is_original:
+        argv.append("--original_draw_order")
+
+    def turn():
+        code = flags.run_command(
+            "", create_pretraining_data.define_flags, create_pretraining_data.main, argv,
+            takes_arguments=True,
+        )
+        if code:
+            raise RuntimeError(f"create_pretraining_data ended with {code}")
+
+    turn()
+    return turn, record_facts.describe(output, spec["length"], spec["predictions"], is_original)
+
+
+def _input_pipeline(spec):
+    import tensorflow as tf
+
+    from albert import input_pipeline
+    from albert.tasks.pretraining import PretrainingTask
+
+    tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])
+    features = PretrainingTask(spec["length"], spec["predictions"]).feature_spec()
+    batches = iter(input_pipeline.train_batches(
+        [spec["records"]], features, num_records=spec["count"], batch_size=spec["batch"],
+        vocab_size=spec["vocab_size"], seed=1,
+    ))
+
+    def turn():
+        return [next(batches) for _ in range(spec["count"] // spec["batch"])]
+
+    return turn, record_facts.sums(turn())
+
+
+serve.serve(prepare)

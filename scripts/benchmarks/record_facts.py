@@ -1,0 +1,58 @@
+"""What record files and batches hold, as arrays to compare. Knows nothing of this project."""
+
+import zlib
+
+import numpy as np
+
+
+def features(length: int, predictions: int) -> dict:
+    """Returns what a parser needs to read the original's records."""
+    import tensorflow as tf
+
+    def fixed(count, dtype=tf.int64):
+        return tf.io.FixedLenFeature([count], dtype)
+
+    rows = ("input_ids", "input_mask", "segment_ids", "token_boundary")
+    return {name: fixed(length) for name in rows} | {
+        "masked_lm_positions": fixed(predictions), "masked_lm_ids": fixed(predictions),
+        "masked_lm_weights": fixed(predictions, tf.float32), "next_sentence_labels": fixed(1),
+    }
+
+
+def describe(path: str, length: int, predictions: int, with_records: bool) -> dict:
+    """Returns statistics of a file's records and, if asked, a checksum of each in its order."""
+    import tensorflow as tf
+
+    records = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
+    rows = tf.io.parse_example(records, features(length, predictions))
+    rows = {name: value.numpy() for name, value in rows.items()}
+    used, weights = rows["input_mask"].sum(), rows["masked_lm_weights"]
+    at_masks = np.take_along_axis(rows["input_ids"], rows["masked_lm_positions"], 1)
+    # The commonest id at masked places: [MASK], of any vocabulary.
+    mask = np.bincount(at_masks[weights > 0]).argmax()
+    facts = {
+        "statistics/records": len(records),
+        "statistics/tokens": used / len(records),
+        "statistics/masks": weights.sum() / len(records),
+        "statistics/masks_replaced": np.mean(at_masks[weights > 0] == mask),
+        "statistics/swapped": rows["next_sentence_labels"].mean(),
+        "statistics/word_starts": rows["token_boundary"].sum() / used,
+    }
+    if with_records:
+        # Of the values and not the bytes, in which a map's entries have any order; 24 bits are
+        # what a float32 holds.
+        columns = [np.ascontiguousarray(rows[name]) for name in sorted(rows)]
+        facts["records"] = [
+            zlib.crc32(b"".join(column[i].tobytes() for column in columns)) & 0xFFFFFF
+            for i in range(len(records))
+        ]
+    return facts
+
+
+def sums(batches: list) -> dict[str, np.ndarray]:
+    """Returns the sum of each row of each feature, in ascending order: the order is free."""
+    names = sorted(set(batches[0]) - {"is_real_example"})
+    return {
+        name: np.sort(np.concatenate([batch[name].numpy().sum(1) for batch in batches]))
+        for name in names
+    }

@@ -1,0 +1,24 @@
+"""The side of Rust's tokenizers: the lines of a text to ids. Knows nothing of this project."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import serve  # noqa: E402
+
+
+def prepare(spec):
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_file(spec["tokenizer"])
+    with open(spec["text"], encoding="utf-8", newline="\n") as stream:
+        texts = stream.read().split("\n")
+
+    def turn():
+        return tokenizer.encode_batch(texts, add_special_tokens=False)
+
+    return turn, {"ids": [i for encoding in turn() for i in encoding.ids]}
+
+
+serve.serve(prepare)
