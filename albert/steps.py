@@ -166,7 +166,7 @@ def _update_loss_scale(loss_scale: tf.Variable, finite: tf.Tensor, overflow: tf.
     grow = finite & (good >= 1999.0)
     scale = tf.where(grow, scale * 2.0, tf.where(overflow, tf.maximum(scale / 2.0, 1.0), scale))
     good = tf.where(finite & ~grow, good + 1.0, 0.0)
-    loss_scale.assign([scale, good])
+    loss_scale.assign(tf.stack([scale, good]))  # a list is refused where there are replicas
 
 
 class EvalStep:
