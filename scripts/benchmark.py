@@ -12,7 +12,8 @@ in --peers_env if it is not there yet.
   attention      eager against fused attention, training and inference: time and peak memory
   pretrain_step  a training step with both heads, on full rows, or on those of --records_file
   inference      the encoder's outputs of full rows
-  finetune       an epoch of a classifier on rows of real lengths
+  finetune       an epoch of a classifier on texts of whatever lengths they are
+  predict        the classifier's logits of such texts
   gemm           the machine's largest rate of a matrix product, to compare with
   memory         a training step's peak: plain, recomputed, accumulated
   scaling        cost of a token as length, batch, layers and corpus grow; also NAME.png
@@ -47,7 +48,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "records_file", None,
                  "Pretraining records, whose first rows pretrain_step takes: padding and all.")
     flags.define("string", values, "glue_file", None,
-                 "TSV of SST-2's layout, whose texts finetune takes its lengths from.")
+                 "TSV of SST-2's layout, whose texts finetune and predict take.")
     flags.define("string", values, "spm_model_file", None,
                  "SentencePiece model of what reads text.")
     flags.define("string", values, "input_file", None,
@@ -100,7 +101,8 @@ def _machine() -> str:
 
 WORK = {
     "attention": model_work.attention, "pretrain_step": model_work.pretrain_step,
-    "inference": model_work.inference, "finetune": model_work.finetune, "gemm": model_work.gemm,
+    "inference": model_work.inference, "finetune": model_work.finetune,
+    "predict": model_work.predict, "gemm": model_work.gemm,
     "memory": cost_work.memory, "scaling": cost_work.scaling, "startup": start_work.startup,
     "tokenize": data_work.tokenize, "make_records": data_work.make_records,
     "input_pipeline": data_work.input_pipeline,

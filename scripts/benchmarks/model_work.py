@@ -133,7 +133,17 @@ def inference(values, config, folder):
 
 
 def finetune(values, config, folder):
-    """An epoch on the lengths of real texts, each side with its ways of batching."""
+    """An epoch of training on texts."""
+    return _on_texts(values, config, folder, "finetune")
+
+
+def predict(values, config, folder):
+    """The logits of texts."""
+    return _on_texts(values, config, folder, "predict", {"keras-hub, padded": {}})
+
+
+def _on_texts(values, config, folder, work, keras_hub=None):
+    """All texts once, of whatever lengths they are, each side with its ways of batching."""
     flags.require(values, "glue_file", "spm_model_file")
     path, lengths = _write_examples(values, config, folder)
     [(size, _)] = inputs.sizes(values, (32,), (128,))
@@ -142,7 +152,7 @@ def finetune(values, config, folder):
     )
     results, rows = [], []
     for precision in values.precisions:
-        spec = {"work": "finetune", "precision": precision, "inputs": path, "batch_size": size,
+        spec = {"work": work, "precision": precision, "inputs": path, "batch_size": size,
                 "vocab_size": config.vocab_size}
         sides = model_sides(
             values, paths, spec,
@@ -150,9 +160,10 @@ def finetune(values, config, folder):
              "ours, padded": {"pad_to_max_seq_length": True}},
             {f"transformers, {name}": {"batching": name}
              for name in ("padded", "dynamic", "grouped")},
+            keras_hub,
         )
         found = compare(sides, os.path.join(folder, precision), rounds=values.rounds,
-                        tolerance=0.0, work=len(lengths))
+                        tolerance=inputs.TOLERANCES[precision], work=len(lengths))
         results.append({"precision": precision, "batch": size, "lengths": lengths, "sides": found})
         rows += [
             [precision, name, f"{one['median_seconds']:.1f}",
@@ -160,7 +171,7 @@ def finetune(values, config, folder):
              f"{one['ratio']:.2f}"]
             for name, one in found.items()
         ]
-    header = ("precision", "side", "epoch, median s", "spread s", "examples/s", "speed, ours = 1")
+    header = ("precision", "side", "all texts, median s", "spread s", "examples/s", "speed, ours = 1")
     told = (f"{len(lengths)} texts, {np.mean(lengths):.0f} pieces on average, "
             f"{np.percentile(lengths, 95):.0f} at the 95th percentile\n\n")
     return results, told + table(header, rows)

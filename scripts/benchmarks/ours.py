@@ -5,6 +5,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import numpy as np  # noqa: E402
 import serve  # noqa: E402
 
 
@@ -17,9 +18,10 @@ def prepare(spec):
     tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])
     policy = spec.get("precision", "float32")
     keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
-    return {"inference": _inference, "pretrain": _pretrain, "finetune": _finetune}[spec["work"]](
-        spec, serve.load_rows(spec)
-    )
+    work = {
+        "inference": _inference, "pretrain": _pretrain, "finetune": _finetune, "predict": _predict,
+    }
+    return work[spec["work"]](spec, serve.load_rows(spec))
 
 
 def _model_inputs(rows):
@@ -51,14 +53,10 @@ def _inference(spec, rows):
     return turn, outputs
 
 
-def _train_steps(spec, task):
-    """Returns (a function of an iterator and a count that trains, the state)."""
-    import tensorflow as tf
+def _run_config(spec):
+    from albert import trainer
 
-    from albert import pretrained, steps, trainer
-    from albert.optimization import OptimizerConfig
-
-    run = trainer.RunConfig(
+    return trainer.RunConfig(
         "", num_train_steps=10**6, use_xla=spec.get("use_xla", False),
         mixed_precision=spec.get("precision", "float32"), remat=spec.get("remat", False),
         gradient_accumulation_steps=spec.get("gradient_accumulation_steps", 1),
@@ -66,6 +64,16 @@ def _train_steps(spec, task):
         pack_rows=spec.get("pack_rows", False),
         pad_to_max_seq_length=spec.get("pad_to_max_seq_length", False),
     )
+
+
+def _train_steps(spec, task):
+    """Returns (a function of an iterator and a count that trains, the run's settings)."""
+    import tensorflow as tf
+
+    from albert import pretrained, steps, trainer
+    from albert.optimization import OptimizerConfig
+
+    run = _run_config(spec)
     source = pretrained.open_path(spec["model"])
     state = trainer.TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-6, 10**6, 0))
     pretrained.assign(state.model, source.weights())
@@ -94,8 +102,9 @@ def _pretrain(spec, rows):
     return lambda: go(iterator, 1), {"loss": loss}
 
 
-def _finetune(spec, rows):
-    from albert import input_pipeline, records, trainer
+def _classification(spec, rows):
+    """Returns a task and a file with its records, as the commands would make them."""
+    from albert import records
     from albert.tasks.classification import ClassificationTask
 
     length, labels = rows["input_ids"].shape[1], int(rows["label_ids"].max()) + 1
@@ -106,13 +115,40 @@ def _finetune(spec, rows):
         for i in range(len(rows["label_ids"]))
     )
     records.write_records(path, examples, task.feature_spec(), {})
+    return task, path
+
+
+def _finetune(spec, rows):
+    from albert import input_pipeline, trainer
+
+    task, path = _classification(spec, rows)
     go, run = _train_steps(spec, task)
     size, count = spec["batch_size"], len(rows["label_ids"])
+    features = task.feature_spec()
     batches = iter(input_pipeline.train_batches(
-        [path], task.feature_spec(), num_records=count, batch_size=size,
-        vocab_size=spec["vocab_size"], seed=1, **trainer.row_options(run, task.feature_spec(), [path], size),
+        [path], features, num_records=count, batch_size=size, vocab_size=spec["vocab_size"],
+        seed=1, **trainer.row_options(run, features, [path], size),
     ))
     return lambda: go(batches, count // size), {"done": 1.0}
+
+
+def _predict(spec, rows):
+    from albert import input_pipeline, pretrained, steps, trainer
+
+    task, path = _classification(spec, rows)
+    source, run, features = pretrained.open_path(spec["model"]), _run_config(spec), task.feature_spec()
+    model, _ = trainer.load_model(task, source.config, run, source.weights())
+    step = steps.EvalStep(task, model)
+    batches = input_pipeline.eval_batches(
+        [path], features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"],
+        **trainer.row_options(run, features, [path], spec["batch_size"]),
+    )
+
+    def turn():
+        logits = np.concatenate([step(batch)[2]["logits"] for batch in batches])
+        return logits[: len(rows["label_ids"])]
+
+    return turn, {"logits": turn()}
 
 
 def _gpu_peak_bytes():

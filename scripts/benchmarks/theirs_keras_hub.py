@@ -29,7 +29,7 @@ def prepare(spec):
     rows = serve.load_rows(spec)
     inputs = {"token_ids": rows["input_ids"], "segment_ids": rows["segment_ids"],
               "padding_mask": rows["input_mask"]}
-    work = {"inference": _inference, "pretrain": _pretrain}[spec["work"]]
+    work = {"inference": _inference, "pretrain": _pretrain, "predict": _predict}[spec["work"]]
     return work(spec, config, rows, inputs)
 
 
@@ -103,6 +103,23 @@ def _pretrain(spec, config, rows, inputs):
     places = rows["masked_lm_weights"]
     value = first["masked_loss"] * places.size / places.sum() + first["order_loss"]
     return turn, {"loss": value}
+
+
+def _predict(spec, config, rows, inputs):
+    import keras
+    import keras_hub_weights as weights
+
+    backbone = weights.make_backbone(config)
+    classes = keras.layers.Dense(int(rows["label_ids"].max()) + 1, dtype="float32")
+    model = keras.Model(backbone.input, classes(backbone(backbone.input)["pooled_output"]))
+    _assign(spec, [*weights.of_backbone(config, backbone), ("output_bias", classes.bias)])
+    classes.kernel.assign(_tensors(spec)("output_weights").T)
+    model.compile(jit_compile=spec.get("use_xla", False))
+
+    def turn():
+        return model.predict(inputs, batch_size=spec["batch_size"], verbose=0)
+
+    return turn, {"logits": turn()}
 
 
 def _gpu_peak_bytes():

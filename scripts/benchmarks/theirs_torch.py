@@ -16,9 +16,10 @@ def prepare(spec):
     torch.manual_seed(0)
     torch.set_default_device(_device(spec))
     rows = serve.load_rows(spec)
-    return {"inference": _inference, "pretrain": _pretrain, "finetune": _finetune}[spec["work"]](
-        spec, rows
-    )
+    work = {
+        "inference": _inference, "pretrain": _pretrain, "finetune": _finetune, "predict": _predict,
+    }
+    return work[spec["work"]](spec, rows)
 
 
 def _device(spec):
@@ -158,6 +159,30 @@ def _finetune(spec, rows):
         loss.item()  # waits for a GPU
 
     return turn, {"done": 1.0}
+
+
+def _predict(spec, rows):
+    import torch
+
+    model, tensors = _load(spec, "AlbertForSequenceClassification").eval(), _tensors(rows)
+    lengths, size = rows["input_mask"].sum(1), spec["batch_size"]
+    order = np.arange(len(lengths))
+    if spec["batching"] == "grouped":
+        order = np.argsort(-lengths, kind="stable")
+
+    def turn():
+        logits = np.zeros((len(order), int(rows["label_ids"].max()) + 1), np.float32)
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
+            width = tensors["input_ids"].shape[1]
+            if spec["batching"] != "padded":
+                width = int(lengths[chosen].max())
+            batch = {name: value[chosen, :width] for name, value in tensors.items()}
+            with torch.inference_mode(), _autocast(spec):
+                logits[chosen] = model(**batch).logits.float().cpu().numpy()
+        return logits
+
+    return turn, {"logits": turn()}
 
 
 def _gpu_peak_bytes():
