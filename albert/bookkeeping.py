@@ -21,8 +21,14 @@ SECONDS_PER_CALL = 1.0
 class Window:
     """Averages since the last line of metrics, step by step in the same order on every run."""
 
-    def __init__(self, names: Sequence[str], state: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        names: Sequence[str],
+        state: Mapping[str, Any] | None = None,
+        has_loss_scale: bool = False,
+    ):
         self._names = names
+        self._has_loss_scale = has_loss_scale
         columns = steps.PAIRS + 2 * len(names)
         if state and len(state["sums"]) != columns:
             log.warning("the running averages are of an older version: starting them anew")
@@ -46,6 +52,8 @@ class Window:
             "learning_rate": self._last_rate,
             "skipped_steps": self._sums[steps.BAD],
         }
+        if self._has_loss_scale:  # skipped too, but for the scale's sake
+            values["loss_scale_overflows"] = self._sums[steps.OVERFLOW]
         for i, name in enumerate(self._names):
             total, weight = self._sums[steps.PAIRS + 2 * i : steps.PAIRS + 2 * i + 2]
             values[name] = total / weight if weight else 0.0

@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -239,14 +239,21 @@ def save(
     return prefix
 
 
-def write_bundle(prefix: str, tensors: Mapping[str, Any]) -> None:
+def write_bundle(
+    prefix: str, tensors: Mapping[str, Any], before: Callable[[], None] = lambda: None
+) -> None:
     """Publishes a tensor bundle; its index appears last.
+
+    `before` is called when all is written and nothing is published yet.
 
     Raises:
       CheckpointError: it could not be written (disk full, say); nothing is left behind.
     """
     scratch = f"{prefix}.tmp-{os.getpid()}"
+    parent = os.path.dirname(os.path.abspath(prefix))
     try:
+        os.makedirs(parent, exist_ok=True)
+        files.sweep_litter(parent, os.path.basename(prefix) + ".tmp-")
         os.makedirs(scratch, exist_ok=True)
         inner = os.path.join(scratch, "bundle")
         tf.raw_ops.SaveV2(
@@ -258,8 +265,10 @@ def write_bundle(prefix: str, tensors: Mapping[str, Any]) -> None:
         for suffix in (".data-00000-of-00001", ".index"):
             with open(inner + suffix, "rb") as stream:
                 os.fsync(stream.fileno())
+        before()
+        for suffix in (".data-00000-of-00001", ".index"):
             os.replace(inner + suffix, prefix + suffix)
-        files.fsync_dir(os.path.dirname(os.path.abspath(prefix)))
+        files.fsync_dir(parent)
     except (tf.errors.OpError, OSError) as error:
         raise CheckpointError(
             f"cannot write {prefix}: {first_line(error)}; is the disk full?"

@@ -315,7 +315,7 @@ def _make_scratch(streams: list[Stream], job: str) -> str:
 
 def _job_of(scratch: str) -> str | None:
     try:
-        return files.read_json(os.path.join(scratch, _JOB_FILE))["job"]
+        return files.read_json_object(os.path.join(scratch, _JOB_FILE)).get("job")
     except DataError:
         return None
 

@@ -23,6 +23,9 @@ _OF_A_MODEL = re.compile(
 )
 
 
+_TITLE = "ALBERT checkpoint"  # of the card
+
+
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags, and where the configuration is if it lies elsewhere."""
     flags.define("string", values, "albert_directory", None,
@@ -40,6 +43,9 @@ def main(values: flags.FlagValues) -> None:
     source = values.albert_directory
     if not os.path.isdir(source):
         raise FlagError(f"--albert_directory: no such directory: {source}")
+    directory = os.path.dirname(os.path.abspath(values.export_path))
+    if os.path.isdir(directory):  # a kill right after the index was published
+        files.sweep_litter(directory, os.path.basename(values.export_path) + ".tmp-")
     if os.path.exists(values.export_path + ".index"):
         raise FlagError(f"--export_path: {values.export_path}.index exists; name another")
     config_file = values.albert_config_file or os.path.join(source, "albert_config.json")
@@ -53,9 +59,11 @@ def main(values: flags.FlagValues) -> None:
         os.path.join(source, values.checkpoint_name), "checkpoint_name"
     )
     tensors = model_tensors(config, weights)
-    files.make_dirs(os.path.dirname(os.path.abspath(values.export_path)))
-    checkpoints.write_bundle(values.export_path, tensors | {"global_step": np.int64(0)})
-    _write_card(os.path.dirname(os.path.abspath(values.export_path)), config, weights, tensors)
+    files.make_dirs(directory)
+    checkpoints.write_bundle(
+        values.export_path, tensors | {"global_step": np.int64(0)},
+        before=lambda: _write_card(directory, config, weights, tensors),
+    )
     left_out = sorted(set(weights.shapes) - set(tensors))
     log.info(
         "%s: %d variables; left out: %s", values.export_path, len(tensors),
@@ -66,15 +74,26 @@ def main(values: flags.FlagValues) -> None:
 def _write_card(directory: str, config: AlbertConfig, weights, tensors) -> None:
     from albert import checkpoints, model_card
 
-    if os.path.exists(os.path.join(directory, model_card.NAME)):
+    if os.path.exists(os.path.join(directory, model_card.NAME)) and not _is_stray(directory):
         return  # of a model exported before, or of what else is there
     sidecar = checkpoints.read_sidecar(weights.origin)
     model_card.write(
-        directory, config=config, title="ALBERT checkpoint", sidecar=sidecar,
+        directory, config=config, title=_TITLE, sidecar=sidecar,
         summary="Variables under the names of the original toolkit, without an optimizer's.",
         parameters=sum(value.size for value in tensors.values()),
         results=model_card.results_beside(weights.origin, sidecar.get("step")),
     )
+
+
+def _is_stray(directory: str) -> bool:
+    """Whether the README.md is the card of an export that was killed before its checkpoint."""
+    from albert import model_card
+
+    if any(name.endswith(".index") for name in os.listdir(directory)):
+        return False
+    path = os.path.join(directory, model_card.NAME)
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        return f"# {_TITLE}\n" in stream.read()
 
 
 def model_tensors(config: AlbertConfig, weights) -> dict:

@@ -81,10 +81,13 @@ def main(values: flags.FlagValues) -> None:
                 f"{suffix} gives another {name} than the model (by {difference:.2g}); "
                 "nothing was written: please report this"
             )
+    # The card first: there is never a model without one. A card alone, which only a kill
+    # between the two leaves, is written anew by the next run.
     with files.atomic_write(values.export_path, "wb") as stream:
         stream.write(content)
+        stream.flush()
+        _write_card(values, kind, found)
     log.info("%s: %s bytes", values.export_path, f"{len(content):,}")
-    _write_card(values, kind, found)
 
 
 _USAGES = {

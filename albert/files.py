@@ -59,6 +59,7 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
     temporary = f"{path}.tmp-{os.getpid()}"
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     try:
+        sweep_litter(_parent(path), f"{os.path.basename(path)}.tmp-")
         with open(temporary, mode, **text) as stream:
             yield stream
             stream.flush()
@@ -121,12 +122,13 @@ def sweep_litter(directory: str, prefix: str = "") -> None:
             continue
         path = os.path.join(directory, name)
         original = path.rpartition(_OLD)[0]
-        if original and not os.path.exists(original):
-            os.rename(path, original)
-        elif os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):  # another process sweeps, too
+            if original and not os.path.exists(original):
+                os.rename(path, original)
+            elif os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
 
 
 def left_behind(path: str) -> list[str]:
@@ -173,6 +175,18 @@ def read_json(path: str) -> Any:
         raise DataError(f"{path}: not usable JSON: {error}") from error
 
 
+def read_json_object(path: str) -> dict[str, Any]:
+    """Returns the parsed file, which holds an object.
+
+    Raises:
+      DataError: see `read_json`; it is no object.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
 def _seal_of(value: dict[str, Any]) -> str:
     text = json.dumps(value, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -195,9 +209,7 @@ def read_sealed_json(path: str) -> dict[str, Any]:
     Raises:
       DataError: see `read_json`; it is no object, or is not what was written.
     """
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    value = read_json_object(path)
     seal = value.pop(_SEAL, None)
     # The damage may be in the digest's own name.
     is_hidden = seal is None and difflib.get_close_matches(_SEAL, value, n=1, cutoff=0.8)

@@ -387,20 +387,29 @@ print(serve.structured_input_signature, serve.structured_outputs)
 """
 
 
-def write_export_card(directory: str, weights: "Weights", config: AlbertConfig) -> None:
-    """Writes the model card of a SavedModel for serving."""
+def export_card(
+    directory: str, weights: "Weights", config: AlbertConfig
+) -> Callable[[str], None]:
+    """Returns what writes the model card of a SavedModel for serving.
+
+    It is called with the folder that is to become `directory`.
+    """
     from albert import model_card
 
     name = os.path.basename(os.path.abspath(directory))
-    model_card.of_checkpoint(
-        directory, weights.origin, config, title=f"{name}: a fine-tuned ALBERT for serving",
-        summary="A TensorFlow SavedModel with one signature, as TensorFlow Serving takes it.",
-        usage=_EXPORT_USAGE.format(name=name),
-    )
+
+    def write(scratch: str) -> None:
+        model_card.of_checkpoint(
+            scratch, weights.origin, config, title=f"{name}: a fine-tuned ALBERT for serving",
+            summary="A TensorFlow SavedModel with one signature, as TensorFlow Serving takes it.",
+            usage=_EXPORT_USAGE.format(name=name),
+        )
+
+    return write
 
 
 def _read_results(run: "RunConfig") -> dict[str, float]:
-    return files.read_json(os.path.join(run.output_dir, "eval_results.json"))
+    return files.read_json_object(os.path.join(run.output_dir, "eval_results.json"))
 
 
 def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:

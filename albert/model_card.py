@@ -178,7 +178,7 @@ def of_class(architecture: str, name: str, has_tokenizer: bool = True) -> dict[s
 def results_beside(checkpoint: str, step: int | None) -> dict[str, Any]:
     """Returns the eval_results.json of a checkpoint's directory if it is of this very step."""
     path = os.path.join(os.path.dirname(checkpoint), "eval_results.json")
-    results = files.read_json(path) if step is not None and os.path.isfile(path) else {}
+    results = files.read_json_object(path) if step is not None and os.path.isfile(path) else {}
     return results if results.get("global_step") == step else {}
 
 

@@ -365,11 +365,10 @@ class AlbertForMultipleChoice(_LabelModel):
 
     def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
         dropout = self._dropout(training, dropout_seed)
-        names = ("input_ids", *_THEIR_NAMES, *_THEIR_NAMES.values())
-        flat = {name: self._rows(inputs[name]) for name in names if name in inputs}
-        if "packed_places" in inputs:
-            flat = inputs  # each choice is an example of a packed row
-        outputs = self.bert.encode(flat, dropout).outputs()
+        if "packed_places" not in inputs:  # there, each choice is an example of a row
+            names = ("input_ids", *_THEIR_NAMES, *_THEIR_NAMES.values())
+            inputs = {name: self._rows(inputs[name]) for name in names if name in inputs}
+        outputs = self.bert.encode(inputs, dropout).outputs()
         logits = self._logits(outputs["pooled_output"], dropout)  # [B * C, 1]
         outputs["logits"] = ops.reshape(logits, (-1, self.num_choices))
         return outputs

@@ -196,7 +196,7 @@ def _told_labels(opened: inference.Opened, task: str) -> tuple[str, ...]:
         parts = listed.split() if task == TOKENS else listed.split(",")
         return tuple(part.strip() for part in parts)
     path = os.path.join(opened.directory, "config.json")
-    theirs = files.read_json(path).get("id2label") if os.path.isfile(path) else None
+    theirs = files.read_json_object(path).get("id2label") if os.path.isfile(path) else None
     if not isinstance(theirs, dict):
         return ()
     return tuple(str(theirs.get(str(i), i)) for i in range(len(theirs)))

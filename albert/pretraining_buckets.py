@@ -178,8 +178,8 @@ def _note_done(path: str, result: list) -> None:
 def _read_done(path: str) -> list | None:
     """Returns what was noted of a file that is there as it was written, else None."""
     try:
-        note = files.read_json(path + _DONE)
-        return note["result"] if note["bytes"] == os.path.getsize(path) else None
+        note = files.read_json_object(path + _DONE)
+        return note.get("result") if note.get("bytes") == os.path.getsize(path) else None
     except (DataError, OSError):
         return None
 

@@ -338,6 +338,8 @@ def _export(values, task, config, run, weights) -> None:
     from albert.tasks import squad_export
 
     model, _ = trainer.load_model(task, config, run, weights)
-    squad_export.export(model, values.export_dir, values.max_seq_length)
-    fine_tuning.write_export_card(values.export_dir, weights, config)
+    squad_export.export(
+        model, values.export_dir, values.max_seq_length,
+        complete=fine_tuning.export_card(values.export_dir, weights, config),
+    )
     log.info("SavedModel of %s: %s", weights.origin, values.export_dir)

@@ -171,8 +171,10 @@ def _export(values, task, config, run, weights) -> None:
     from albert.tasks import classification
 
     model, _ = trainer.load_model(task, config, run, weights)
-    classification.export(task, model, values.export_dir, values.threshold_to_export)
-    fine_tuning.write_export_card(values.export_dir, weights, config)
+    classification.export(
+        task, model, values.export_dir, values.threshold_to_export,
+        complete=fine_tuning.export_card(values.export_dir, weights, config),
+    )
     log.info("SavedModel of %s: %s", weights.origin, values.export_dir)
 
 

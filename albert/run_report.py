@@ -35,7 +35,7 @@ def read_metrics(path: str) -> dict[str, list[dict[str, Any]]]:
     """
     files.require_file(path, "directory")
     by_kind: dict[str, list[dict[str, Any]]] = {"train": [], "eval": []}
-    with open(path, encoding="utf-8") as stream:
+    with open(path, encoding="utf-8", errors="replace") as stream:
         lines = stream.readlines()
     for number, line in enumerate(lines, start=1):
         if number == len(lines) and not line.endswith("\n"):
@@ -44,7 +44,7 @@ def read_metrics(path: str) -> dict[str, list[dict[str, Any]]]:
             value = json.loads(line)
             by_kind.setdefault(value["kind"], []).append(value)
             assert isinstance(value["step"], int)
-        except (ValueError, TypeError, KeyError, AssertionError) as error:
+        except (ValueError, TypeError, KeyError, AssertionError, RecursionError) as error:
             raise DataError(f"{path}:{number}: not a line of metrics") from error
     if not any(by_kind.values()):
         raise DataError(f"{path}: no metrics yet; let run_pretraining finish first")
@@ -54,10 +54,7 @@ def read_metrics(path: str) -> dict[str, list[dict[str, Any]]]:
 def read_results(directory: str) -> dict[str, float]:
     """Returns `eval_results.json` of a run's directory."""
     path = os.path.join(directory, "eval_results.json")
-    results = files.read_json(path)
-    if not isinstance(results, dict):
-        raise DataError(f"{path}: expected a JSON object of results")
-    return results
+    return files.read_json_object(path)
 
 
 def value_of(results: dict[str, float], key: str, directory: str) -> float:

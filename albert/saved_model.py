@@ -1,10 +1,11 @@
 """The one place where a SavedModel is written."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
+from albert import files
 from albert.errors import UserError, first_line
 
 
@@ -19,3 +20,22 @@ def save(module: tf.Module, directory: str, signatures: Mapping[str, Any]) -> No
     except (tf.errors.OpError, OSError) as error:
         reason = first_line(error)
         raise UserError(f"cannot write a SavedModel: {reason}; is the disk full?") from error
+
+
+def publish(
+    module: tf.Module,
+    directory: str,
+    signatures: Mapping[str, Any],
+    complete: Callable[[str], None],
+) -> None:
+    """Writes a SavedModel that replaces `directory` when it is whole.
+
+    Args:
+      complete: adds to the directory that it is given what belongs to the model, its card.
+
+    Raises:
+      UserError: it could not be written; what was there before still is.
+    """
+    with files.atomic_dir(directory) as scratch:
+        save(module, scratch, signatures)
+        complete(scratch)

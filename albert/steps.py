@@ -17,7 +17,7 @@ from albert.optimization import global_norm
 from albert.tasks.task import Task
 
 # Columns of a training step's row before the task's (sum, weight) pairs.
-LOSS, NORM, RATE, BAD, TOKENS, PAIRS = range(6)
+LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
 
 
 # With --skip_loss_spikes, a loss this many standard deviations above the mean of
@@ -83,13 +83,15 @@ class TrainSteps:
         rate = state.optimizer._learning_rate(step)
         trained = [v for v, is_t in zip(state.weights.values(), self._trained, strict=True) if is_t]
         state.optimizer.apply([g * poison for g in grads], trained)
-        bad = ~finite
+        # The scale multiplies gradients, not the loss: where the loss is a number and its
+        # gradient is none, a lower scale may help; at scale 1, or without a loss, nothing does.
+        overflow = tf.constant(False)
         if self.run.mixed_precision == "float16":
-            bad &= scale <= 1.0
-            _update_loss_scale(state.loss_scale, finite)
-        bad |= spike
-        head = [sums[0], norm, rate, tf.cast(bad, tf.float32), sums[1]]
-        return tf.concat([tf.stack(head), sums[2:]], axis=0)
+            overflow = ~finite & tf.math.is_finite(sums[0]) & (scale > 1.0)
+            _update_loss_scale(state.loss_scale, finite, overflow)
+        bad = ~finite & ~overflow | spike
+        head = [sums[0], norm, rate, tf.cast(bad, tf.float32), tf.cast(overflow, tf.float32)]
+        return tf.concat([tf.stack(head), sums[1:]], axis=0)
 
     def _accumulated(self, batch, step, weights, scale):
         """Returns (sums, gradients) of this replica's rows, micro-batch after micro-batch."""
@@ -158,13 +160,13 @@ def remember(recent: tf.Variable, loss: tf.Tensor) -> None:
     recent.assign(tf.where(tf.math.is_finite(loss), newer, old))
 
 
-def _update_loss_scale(loss_scale: tf.Variable, finite: tf.Tensor) -> None:
-    """Halves the scale after an overflow, doubles it after 2,000 steps without one."""
+def _update_loss_scale(loss_scale: tf.Variable, finite: tf.Tensor, overflow: tf.Tensor) -> None:
+    """Halves the scale after an overflow, doubles it after 2,000 good steps without one."""
     scale, good = loss_scale[0], loss_scale[1]
     grow = finite & (good >= 1999.0)
-    scale = tf.where(finite, tf.where(grow, scale * 2.0, scale), tf.maximum(scale / 2.0, 1.0))
+    scale = tf.where(grow, scale * 2.0, tf.where(overflow, tf.maximum(scale / 2.0, 1.0), scale))
     good = tf.where(finite & ~grow, good + 1.0, 0.0)
-    loss_scale.assign([scale, good])
+    loss_scale.assign(tf.stack([scale, good]))  # a list is refused where there are replicas
 
 
 class EvalStep:

@@ -109,6 +109,11 @@ class TrainState:
         named = {name: v.value for name, v in (self.weights | self.slots).items()}
         return named | {"global_step": np.int64(self.step)}
 
+    def not_finite(self) -> list[str]:
+        """Returns the names of weights and moments that hold an infinity or no number."""
+        named = self.weights | self.slots
+        return [n for n, v in named.items() if not tf.reduce_all(tf.math.is_finite(v.value))]
+
     def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
         named = self.weights | self.slots | {"global_step": self.optimizer.iterations}
         for name, value in tensors.items():
@@ -274,13 +279,15 @@ class _Loop:
             )
         self.records_seen = sidecar.get("records_seen", step * self.run.train_batch_size)
         self._window_state = sidecar.get("window")
-        if "loss_scale" in sidecar and self.run.mixed_precision == "float16":
+        before = sidecar.get("flags", {})
+        # In the other precisions the scale is 1, and no start for this one.
+        had_scale = before.get("mixed_precision", "float16") == "float16"
+        if "loss_scale" in sidecar and had_scale and self.run.mixed_precision == "float16":
             self.state.loss_scale.assign(sidecar["loss_scale"])
         losses = sidecar.get("recent_losses", [])[-steps.SPIKE_WINDOW :]
         missing = steps.SPIKE_WINDOW - len(losses)
         self.state.recent_losses.assign([float("nan")] * missing + losses)
         self.guard.restore(sidecar.get("skipped", {}))
-        before = sidecar.get("flags", {})
         for name in sorted(set(before) & set(self.flags)):
             if before[name] != self.flags[name]:
                 log.warning(
@@ -312,7 +319,9 @@ class _Loop:
                 rows = rows.numpy()
                 must_stop = pace.update(count, time.monotonic() - started, agreed.numpy(), latch)
                 if self.window is None:
-                    self.window = Window(train_steps.names, self._window_state)
+                    self.window = Window(
+                        train_steps.names, self._window_state, run.mixed_precision == "float16"
+                    )
                 self._take_note(step, rows)
                 step += count
                 progress.update(step, f", loss {rows[-1][steps.LOSS]:.3f}")
@@ -381,13 +390,17 @@ class _Loop:
             if row[steps.BAD]:
                 log.warning("step %d skipped: loss %s, gradient norm %s, %s", step + i + 1,
                             row[steps.LOSS], row[steps.NORM], self._describe_batch(first))
+            elif row[steps.OVERFLOW]:
+                log.info("step %d skipped: its gradient overflows float16; the loss scale is "
+                         "halved", step + i + 1)
             try:
                 self.guard.check(step + i + 1, row[steps.BAD] > 0, row[steps.LOSS], row[steps.NORM])
             except TrainingDivergedError as error:
-                kept = self.last_checkpoint or "none was written"
-                raise TrainingDivergedError(
-                    f"{error}; {self._describe_batch(first)}; last good checkpoint: {kept}"
-                ) from error
+                raise self._diverged(f"{error}; {self._describe_batch(first)}") from error
+
+    def _diverged(self, what: str) -> TrainingDivergedError:
+        kept = self.last_checkpoint or "none was written"
+        return TrainingDivergedError(f"{what}; last good checkpoint: {kept}")
 
     def _describe_batch(self, first: int) -> str:
         """Returns which records a batch is made of, in the shuffled order of their epoch."""
@@ -395,6 +408,18 @@ class _Loop:
         return f"records {start:,} to {start + self.run.train_batch_size - 1:,} of epoch {epoch:,}"
 
     def _save(self) -> None:
+        """Saves everything of this step.
+
+        Raises:
+          TrainingDivergedError: a weight is no number; nothing was written.
+        """
+        # Finite gradients may still lead beyond the largest number, at a high rate.
+        lost = self.state.not_finite()
+        if lost:
+            raise self._diverged(
+                f"training diverged at step {self.state.step}: not finite: "
+                f"{checkpoints.some(lost)}. A lower --learning_rate may help"
+            )
         sidecar = {
             "task": self.task.name,
             "architecture": type(self.state.model).__name__,

@@ -42,7 +42,7 @@ CONFIG = {
     "max_position_embeddings": LENGTH, "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,
 }
-GRACE = 120.0  # seconds that a process may take to end after SIGTERM
+GRACE = 600.0  # seconds that a process may take to get under way, or to end; machines are busy
 
 
 class Difference(Exception):
@@ -146,7 +146,10 @@ class Storm:
             deadline = time.monotonic() + GRACE
             while not is_under_way() and all(process.is_alive() for process in processes):
                 if time.monotonic() > deadline:
-                    self._end(processes, set(), 0)
+                    said = processes[0].last_line()
+                    for process in processes:
+                        process.kill()
+                    raise Difference(f"nothing was saved within {GRACE:.0f} s: {said}")
                 time.sleep(0.005)
             time.sleep(self._random.random() * patience)
             kind = (signal.SIGTERM, signal.SIGKILL)[number % 2]

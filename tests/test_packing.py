@@ -92,6 +92,17 @@ def test_outputs_and_gradients_of_packed_rows_are_those_of_each_row_by_itself(na
         assert_same(found, expected)
 
 
+def test_choices_share_rows_of_a_length_that_their_number_does_not_divide():
+    batch = make_batch("choice")
+    packed = packing.pack_rows(batch, 2, [LENGTH + 1])
+    assert packed["input_ids"].shape == (3, LENGTH + 1)
+    found, expected = (
+        MODELS["choice"]({key: tf.constant(value) for key, value in rows.items()})["logits"][:3]
+        for rows in (packed, batch)
+    )
+    assert_same({"logits": found.numpy()}, {"logits": expected.numpy()})
+
+
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("name", ["classification", "choice"])
 def test_the_last_layer_at_the_first_place_alone_gives_the_same(name, is_packed):

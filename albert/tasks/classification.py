@@ -5,14 +5,14 @@ Legend: B batch, L sequence, C outputs of the classifier (1 for regression) or c
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from albert import features, files, saved_model
+from albert import features, saved_model
 from albert.config import AlbertConfig
 from albert.metrics import glue as metrics
 from albert.modeling import (
@@ -153,9 +153,15 @@ class ServingModule(tf.Module):
 
 
 def export(
-    task: ClassificationTask, model: keras.Model, directory: str, threshold: float = math.nan
+    task: ClassificationTask,
+    model: keras.Model,
+    directory: str,
+    threshold: float = math.nan,
+    complete: Callable[[str], None] = lambda scratch: None,
 ) -> None:
-    """Publishes `model` as a SavedModel whose default signature is `ServingModule.serve`."""
+    """Publishes `model` as a SavedModel whose default signature is `ServingModule.serve`.
+
+    `complete` adds what is published with it; see `saved_model.publish`.
+    """
     module = ServingModule(task, model, threshold)
-    with files.atomic_dir(directory) as temporary:
-        saved_model.save(module, temporary, {"serving_default": module.serve})
+    saved_model.publish(module, directory, {"serving_default": module.serve}, complete)

@@ -1,9 +1,11 @@
 """A SQuAD 1.1 model for serving, as `run_squad_v1 --export_dir` writes it."""
 
+from collections.abc import Callable
+
 import keras
 import tensorflow as tf
 
-from albert import files, saved_model
+from albert import saved_model
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 
@@ -26,8 +28,15 @@ class SquadModule(tf.Module):
         return {name: outputs[name] for name in ("start_logits", "end_logits")}
 
 
-def export(model: keras.Model, directory: str, max_seq_length: int) -> None:
-    """Publishes `model` as a SavedModel with the signature of `SquadModule`."""
+def export(
+    model: keras.Model,
+    directory: str,
+    max_seq_length: int,
+    complete: Callable[[str], None] = lambda scratch: None,
+) -> None:
+    """Publishes `model` as a SavedModel with the signature of `SquadModule`.
+
+    `complete` adds what is published with it; see `saved_model.publish`.
+    """
     module = SquadModule(model, max_seq_length)
-    with files.atomic_dir(directory) as temporary:
-        saved_model.save(module, temporary, {"serving_default": module.serve})
+    saved_model.publish(module, directory, {"serving_default": module.serve}, complete)

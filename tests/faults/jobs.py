@@ -5,28 +5,35 @@ import ctypes
 import dataclasses
 import importlib.util
 import json
+import os
 import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
+import numpy as np
 from helpers import (
     PREDICTIONS,
     REPO,
     VOCAB,
+    metrics,
     start,
     write_config,
     write_pretraining_records,
 )
 
 from albert import (
+    checkpoints,
     create_pretraining_data,
     export_to_tfhub,
     flags,
     run_classifier,
     run_pretraining,
+    run_race,
+    run_squad_v1,
 )
 
 PRETRAINING = "albert.run_pretraining"
@@ -73,6 +80,14 @@ def pretrain(*arguments: str) -> int:
 
 def classify(*arguments: str) -> int:
     return command(run_classifier, *arguments)
+
+
+def squad(*arguments: str) -> int:
+    return command(run_squad_v1, *arguments)
+
+
+def race(*arguments: str) -> int:
+    return command(run_race, *arguments)
 
 
 def create_data(*arguments: str) -> int:
@@ -136,8 +151,63 @@ def classifier_flags(folder: pathlib.Path, **changes) -> list[str]:
         "data_dir": write_task(folder), "task_name": "tsv", "text_column": "text",
         "label_column": "label", "label_list": "0,1", "output_dir": folder / "out",
         "albert_config_file": write_config(folder, num_hidden_layers=1),
-        "vocab_file": write_vocabulary(folder), "max_seq_length": 8, "train_step": 6, "save_checkpoints_steps": 3,
+        "vocab_file": write_vocabulary(folder), "max_seq_length": 8, "train_step": 6,
+        "save_checkpoints_steps": 3,
         "train_batch_size": 4, "eval_batch_size": 5, "predict_batch_size": 5,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+def write_squad(folder: pathlib.Path) -> str:
+    """Passages of four words with a question each, whose answer is the second word."""
+    paragraphs = [
+        {"context": f"w{i} w{i + 9} w{i + 1} w{i + 2}", "qas": [{
+            "id": f"q{i}", "question": "w5 w6?",
+            "answers": [{"text": f"w{i + 9}", "answer_start": len(f"w{i} ")}],
+        }]} for i in range(8)
+    ]
+    path = folder / "squad.json"
+    path.write_text(json.dumps({"version": "1.1", "data": [
+        {"title": "t", "paragraphs": paragraphs}
+    ]}))
+    return str(path)
+
+
+def squad_flags(folder: pathlib.Path, **changes) -> list[str]:
+    """Flags of a tiny SQuAD 1.1 run: 4 steps of 4 questions."""
+    data = write_squad(folder)
+    values = {
+        "train_file": data, "predict_file": data, "output_dir": folder / "out",
+        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "vocab_file": write_vocabulary(folder), "max_seq_length": 14, "doc_stride": 4,
+        "max_query_length": 6, "train_batch_size": 4, "predict_batch_size": 4,
+        "num_train_epochs": 2, "save_checkpoints_steps": 2, "do_train": True, "do_predict": True,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+def write_race(folder: pathlib.Path, passages: int = 4) -> pathlib.Path:
+    """Passages of one question, in the archive's layout."""
+    for split in ("train", "dev", "test"):
+        for level in ("middle", "high"):
+            place = folder / "RACE" / split / level
+            place.mkdir(parents=True)
+            for i in range(passages):
+                (place / f"{i}.txt").write_text(json.dumps({
+                    "id": f"{level}{i}.txt", "article": f"w{i} w{i + 1}", "questions": ["w3 _"],
+                    "options": [[f"w{i}", "w7", "w8", "w9"]], "answers": ["A"],
+                }))
+    return folder
+
+
+def race_flags(folder: pathlib.Path, **changes) -> list[str]:
+    """Flags of a tiny RACE run: 4 steps of 4 questions."""
+    values = {
+        "data_dir": write_race(folder), "output_dir": folder / "out",
+        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "vocab_file": write_vocabulary(folder), "max_seq_length": 14, "max_qa_length": 6,
+        "train_step": 4, "warmup_step": 1, "save_checkpoints_steps": 2, "train_batch_size": 4,
+        "eval_batch_size": 4, "predict_batch_size": 4, "do_predict": True,
     }
     return [f"--{name}={value}" for name, value in (values | changes).items()]
 
@@ -168,6 +238,16 @@ def wait_for(path: pathlib.Path, process: subprocess.Popen, seconds: float = 120
         time.sleep(0.01)
 
 
+def python(code: str, *arguments) -> str:
+    """Runs code as a process of its own; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], cwd=REPO, capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def script(name: str):
     """Returns a script of scripts/ as a module."""
     spec = importlib.util.spec_from_file_location(name, REPO / f"scripts/{name}.py")
@@ -183,3 +263,28 @@ def change_json(path: pathlib.Path, **changes) -> None:
     path.write_text(json.dumps(value | changes))
 
 
+def tensors(prefix):
+    weights = checkpoints.open_weights(str(prefix))
+    return {name: weights.read(name) for name in weights.shapes}
+
+
+def assert_same_run(folder, whole, step):
+    assert metrics(folder) == metrics(whole)
+    ours, theirs = (tensors(d / f"model.ckpt-{step}") for d in (folder, whole))
+    assert set(ours) == set(theirs)
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def sigterm_when(monkeypatch, owner, name, condition):
+    """Makes this process get a SIGTERM, once, when a function is called on a condition."""
+    original, sent = getattr(owner, name), []
+
+    def wrapper(*arguments, **options):
+        if not sent and condition(*arguments):
+            sent.append(True)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, wrapper)
+    return sent

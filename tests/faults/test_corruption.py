@@ -24,13 +24,18 @@ from invariants import snapshot
 
 from albert import (
     checkpoints,
+    create_pretraining_data,
+    documents,
     evaluate_squad,
     features,
     files,
     hub,
     huggingface,
+    model_card,
     pretrained,
+    pretraining_buckets,
     records,
+    run_report,
     squad_features,
     squad_records,
     trainer,
@@ -40,7 +45,7 @@ from albert.errors import UserError
 from albert.metrics import squad
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.records import FeatureSpec
-from albert.tasks import glue, race
+from albert.tasks import conll, glue, race
 from albert.tasks.pretraining import PretrainingTask
 from albert.tokenization import FullTokenizer, check_special_pieces
 from faults import jobs
@@ -271,7 +276,71 @@ def make_best(folder):
     files.write_sealed_json(str(folder / "best.json"), {"metric": "a", "step": 3, "value": 0.5})
 
 
+def make_results(folder):
+    for name in ("", "sst-2", "stsb"):
+        files.write_json(str(folder / name / "eval_results.json"), {
+            "eval_accuracy": 0.5, "pearson": 0.25, "spearmanr": 0.75, "global_step": 3,
+            "eval_loss": 1.0,
+        })
+
+
+def read_results(folder):
+    beside = model_card.results_beside(str(folder / "model.ckpt-3"), 3)
+    return model_card._table(sorted(beside.items())), run_report.read_results(str(folder))
+
+
+def make_metrics(folder):
+    lines = [{"step": step, "kind": kind, "loss": 1.0 / step}
+             for step in range(1, 20) for kind in ("train", "eval")]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_metrics(folder):
+    return run_report.read_metrics(str(folder / "metrics.jsonl"))
+
+
+def make_conll(folder):
+    rows = [("w1", "B-PER"), ("w2", "I-PER"), ("w3", "O"), ("", ""), ("w4", "B-LOC"), ("w5", "O")]
+    (folder / "train.txt").write_text("".join(f"{' '.join(row).strip()}\n" for row in rows * 5))
+
+
+def read_conll(folder):
+    return conll.read_sentences(str(folder / "train.txt"))
+
+
+def make_corpus(folder):
+    jobs.write_corpus(folder, 4)
+    jobs.write_vocabulary(folder)
+
+
+def read_corpus(folder):
+    tokenizer = FullTokenizer(str(folder / "vocab.txt"), True)
+    counts = documents.ReadingCounts()
+    found = documents.read_documents([str(folder / "corpus.txt")], tokenizer.preprocess, counts)
+    return [tokenizer.encode_text(line) for document in found for line in document]
+
+
+def make_work(folder):
+    (folder / "part").write_bytes(b"content")
+    pretraining_buckets._note_done(str(folder / "part"), [1, 2])
+    files.write_json(str(folder / create_pretraining_data._JOB_FILE), {"job": "a job"})
+
+
+def read_work(folder):
+    # What a killed run left, damaged, is as if it was not there.
+    job = create_pretraining_data._job_of(str(folder))
+    return job, pretraining_buckets._read_done(str(folder / "part"))
+
+
 READERS = {
+    "results": Reader(("eval_results.json",), make_results, read_results),
+    "metrics": Reader(("metrics.jsonl",), make_metrics, read_metrics),
+    "conll": Reader(("train.txt",), make_conll, read_conll),
+    "corpus": Reader(("corpus.txt",), make_corpus, read_corpus),
+    "work": Reader(
+        (create_pretraining_data._JOB_FILE, f"part{pretraining_buckets._DONE}"), make_work,
+        read_work,
+    ),
     "checkpoint": Reader(
         ("model.ckpt-3.index", "model.ckpt-3.data-00000-of-00001"), make_checkpoint,
         read_checkpoint, is_checked=True,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from invariants import assert_tidy, snapshot
 
-from albert import checkpoints, files, records
+from albert import checkpoints, files, records, saved_model
 from albert.config import AlbertConfig
 from albert.records import FeatureSpec
 from faults import jobs
@@ -182,6 +182,51 @@ def test_a_crash_anywhere_in_replacing_a_directory_leaves_one_whole_directory(
             break
         number += 1
     assert number > 3
+
+
+def publish_module(out, monkeypatch):
+    def write(module, directory, signatures):
+        for name in ("saved_model.pb", "fingerprint.pb"):
+            files.write_json(os.path.join(directory, name), {})
+
+    monkeypatch.setattr(saved_model.tf.saved_model, "save", write)
+    saved_model.publish(
+        None, str(out / "served"), {},
+        lambda scratch: files.write_json(os.path.join(scratch, "README.md"), {}),
+    )
+
+
+def publish_checkpoint(out, _):
+    tensors = {"bert/a": np.zeros((2, 3), "float32"), "global_step": np.int64(1)}
+    checkpoints.write_bundle(
+        str(out / "clean"), tensors,
+        before=lambda: files.write_json(str(out / "README.md"), {}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("publish", "model", "card"),
+    [(publish_module, "served/saved_model.pb", "served/README.md"),
+     (publish_checkpoint, "clean.index", "README.md")],
+    ids=["module", "checkpoint"],
+)
+def test_a_crash_anywhere_in_an_export_never_leaves_a_model_without_its_card(
+    publish, model, card, tmp_path, bundles, monkeypatch
+):
+    number, seen = 0, set()
+    while True:
+        out = tmp_path / f"out-{number}"
+        out.mkdir()
+        crashed = crash_at(number, lambda out=out: publish(out, monkeypatch), out)
+        seen.add((out / model).exists())
+        assert (out / card).exists() or not (out / model).exists()
+        publish(out, monkeypatch)
+        assert (out / card).exists() and (out / model).exists()
+        assert_tidy(out)
+        if not crashed:
+            break
+        number += 1
+    assert number > 5 and seen == {True, False}
 
 
 @pytest.mark.parametrize("step", [1, pytest.param(7, marks=pytest.mark.slow)])

@@ -7,17 +7,19 @@ import pytest
 from helpers import (
     LENGTH,
     PREDICTIONS,
+    REPO,
     VOCAB,
     assert_one_clear_line,
     metrics,
     pretraining_rows,
+    run,
 )
 from invariants import nothing_lost
 
 from albert import checkpoints, records, steps
 from albert.guards import DivergenceGuard
 from albert.tasks.pretraining import PretrainingTask
-from faults import jobs
+from faults import jobs, odd_pretraining
 
 
 def write_with_one_odd_record(path, weight, count=40):
@@ -86,6 +88,130 @@ def test_more_than_one_in_a_hundred_bad_steps_is_exit_3_and_the_good_checkpoint_
     assert all(np.isfinite(v).all() for v in tensors(tmp_path / "out", newest).values())
     with nothing_lost(tmp_path):
         assert jobs.pretrain(*job) == 3  # the bad steps before are not forgotten
+
+
+# --- Every strategy, every precision ---
+
+LOSS, GRADIENT = np.nan, odd_pretraining.MARK  # what weight of a masked token spoils which
+ONE, MIRRORED, ACCUMULATED = [], ["--num_virtual_devices=2"], ["--gradient_accumulation_steps=2"]
+QUICK = [(LOSS, "float32", MIRRORED), (GRADIENT, "bfloat16", ACCUMULATED)]
+
+
+def cases():
+    for kind in (LOSS, GRADIENT):
+        for precision in ("float32", "bfloat16", "float16"):
+            for how in (ONE, MIRRORED, ACCUMULATED):
+                name = f"{'loss' if kind is LOSS else 'gradient'} {precision} {' '.join(how)}"
+                marks = () if (kind, precision, how) in QUICK else pytest.mark.slow
+                yield pytest.param(kind, precision, how, id=name.strip(), marks=marks)
+
+
+def write_odd_records(path, weight):
+    """Records whose loss or gradient is no number, each of them."""
+    rows = list(pretraining_rows(40))
+    for row in rows:
+        row["masked_lm_weights"] = np.array([weight, 0, 0], "float32")
+    spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
+    records.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
+
+
+def train_on(flags) -> tuple[int, str | None]:
+    """Returns (exit code, stderr); several devices need a process of their own."""
+    if MIRRORED[0] in flags:
+        paths = {"PYTHONPATH": f"{REPO}:{REPO / 'tests'}"}
+        done = run("faults.odd_pretraining", *flags, env=paths)
+        return done.returncode, done.stderr
+    with odd_pretraining.odd_gradients():
+        return jobs.pretrain(*flags), None
+
+
+@pytest.mark.parametrize(("kind", "precision", "how"), list(cases()))
+def test_a_loss_or_gradient_that_is_no_number_is_skipped_and_counted_everywhere(
+    kind, precision, how, begun, tmp_path
+):
+    write_odd_records(tmp_path / "odd.tfrecord", kind)
+    flags = [
+        *begun.flags, *how, f"--mixed_precision={precision}", "--num_train_steps=12",
+        f"--input_file={tmp_path / 'odd.tfrecord'}", "--log_steps=2",
+    ]
+    code, stderr = train_on(flags)
+    assert code == 0, stderr
+    before, after = tensors(begun.out, 10), tensors(begun.out, 12)
+    assert after.pop("global_step") == before.pop("global_step") + 2
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+    [line] = [line for line in metrics(begun.out) if line["step"] == 12]
+    sidecar = checkpoints.read_sidecar(str(begun.out / "model.ckpt-12"))
+    bad, scale = sidecar["skipped"]["consecutive"], sidecar["loss_scale"][0]
+    if precision != "float16":
+        assert (bad, scale, line["skipped_steps"]) == (2, 1.0, 2)
+        assert "loss_scale_overflows" not in line
+    elif kind is LOSS:  # no scale helps, and none is tried
+        assert (bad, scale) == (2, 2.0**15)
+        assert (line["skipped_steps"], line["loss_scale_overflows"]) == (2, 0)
+    else:  # the scale may be too high, and no update is held against the run
+        assert (bad, scale) == (0, 2.0**13)
+        assert (line["skipped_steps"], line["loss_scale_overflows"]) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "how", "last"),
+    [
+        # 15 halvings lead from 2**15 to 1, and 11 bad steps to the end.
+        (GRADIENT, "float16", ONE, 10 + 15 + 11),
+        pytest.param(GRADIENT, "float16", MIRRORED, 10 + 15 + 11, marks=pytest.mark.slow),
+        pytest.param(LOSS, "float16", MIRRORED, 10 + 11, marks=pytest.mark.slow),
+        pytest.param(LOSS, "bfloat16", MIRRORED, 10 + 11, marks=pytest.mark.slow),
+        pytest.param(GRADIENT, "float32", ACCUMULATED, 10 + 11, marks=pytest.mark.slow),
+    ],
+)
+def test_more_than_ten_bad_steps_in_a_row_are_exit_3_and_the_good_checkpoint_stays_everywhere(
+    kind, precision, how, last, begun, tmp_path, capsys
+):
+    write_odd_records(tmp_path / "odd.tfrecord", kind)
+    flags = [
+        *begun.flags, *how, f"--mixed_precision={precision}", "--num_train_steps=100",
+        f"--input_file={tmp_path / 'odd.tfrecord'}", "--save_checkpoints_steps=1",
+        "--keep_checkpoint_max=0",
+    ]
+    with nothing_lost(begun.out):
+        code, stderr = train_on(flags)
+    stderr = stderr or capsys.readouterr().err
+    assert code == 3, stderr
+    line = assert_one_clear_line(stderr)
+    assert f"training diverged at step {last}" in line and "11 bad steps in a row" in line
+    steps_saved = list(checkpoints.list_steps(str(begun.out)))
+    assert steps_saved == list(range(10, last - 11 + 1))
+    assert f"last good checkpoint: {begun.out}/model.ckpt-{steps_saved[-1]}" in line
+    right = tensors(begun.out, 10)
+    for name, value in tensors(begun.out, steps_saved[-1]).items():
+        assert name == "global_step" or np.array_equal(value, right[name]), name
+
+
+@pytest.mark.parametrize(
+    "task", ["pretraining", pytest.param("classifier", marks=pytest.mark.slow)]
+)
+def test_weights_that_grow_beyond_the_largest_number_are_never_saved(
+    task, begun, classified, tmp_path, capsys
+):
+    extra = ["--learning_rate=3e38", "--save_checkpoints_steps=1", "--log_steps=1"]
+    if task == "pretraining":
+        folder = begun.out
+        flags = [*begun.flags, *extra, "--num_warmup_steps=0"]
+    else:
+        trained = classified.copy(tmp_path / "classifier")
+        folder, flags = trained.out, [*trained.flags, *extra, "--do_train", "--train_step=20"]
+    newest = max(checkpoints.list_steps(str(folder)))
+    code = {"pretraining": jobs.pretrain, "classifier": jobs.classify}[task]
+    with nothing_lost(folder):
+        assert code(*flags) == 3
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "training diverged at step" in line and "learning_rate" in line
+    saved = checkpoints.list_steps(str(folder))
+    assert newest in saved
+    for step in saved:
+        for name, value in tensors(folder, step).items():
+            assert np.isfinite(value).all(), (step, name)
 
 
 def test_the_count_of_bad_steps_outlives_the_process():

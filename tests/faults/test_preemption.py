@@ -7,40 +7,12 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 from helpers import REPO, assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
 
 from albert import checkpoints, files, trainer
 from faults import jobs
-
-
-def tensors(prefix):
-    weights = checkpoints.open_weights(str(prefix))
-    return {name: weights.read(name) for name in weights.shapes}
-
-
-def assert_same_run(folder, whole, step):
-    assert metrics(folder) == metrics(whole)
-    ours, theirs = (tensors(d / f"model.ckpt-{step}") for d in (folder, whole))
-    assert set(ours) == set(theirs)
-    for name in ours:
-        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
-
-
-def sigterm_when(monkeypatch, owner, name, condition):
-    """Makes this process get a SIGTERM, once, when a function is called on a condition."""
-    original, sent = getattr(owner, name), []
-
-    def wrapper(*arguments, **options):
-        if not sent and condition(*arguments):
-            sent.append(True)
-            os.kill(os.getpid(), signal.SIGTERM)
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(owner, name, wrapper)
-    return sent
 
 
 def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exits_143(
@@ -66,7 +38,7 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
     [(step, prefix)] = checkpoints.list_steps(str(out)).items()
     assert f"preempted at step {step}, saved {prefix}" in stderr
     assert "Traceback" not in stderr
-    assert int(tensors(prefix)["global_step"]) == step
+    assert int(jobs.tensors(prefix)["global_step"]) == step
     assert_tidy(tmp_path)
     # The lock of a dead process is no lock, whatever its file says.
     assert f"pid {process.pid}" in (out / ".lock").read_text()
@@ -91,12 +63,12 @@ def test_a_second_signal_kills_by_its_default_action():
 @pytest.mark.parametrize("step", [10, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 13))])
 def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(step, whole, tmp_path, monkeypatch):
     flags = [*whole.flags, f"--output_dir={tmp_path / 'out'}", "--do_eval"]
-    sent = sigterm_when(
+    sent = jobs.sigterm_when(
         monkeypatch, trainer._Loop, "_take_note", lambda loop, before, rows: before + 1 >= step
     )
     assert jobs.pretrain(*flags) == 143 and sent
     assert jobs.pretrain(*flags) == 0
-    assert_same_run(tmp_path / "out", whole.out, 23)
+    jobs.assert_same_run(tmp_path / "out", whole.out, 23)
     ours, theirs = (
         checkpoints.read_sidecar(str(d / "model.ckpt-23")) for d in (tmp_path / "out", whole.out)
     )
@@ -105,12 +77,12 @@ def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(step, whole, tmp_pat
 
 
 def test_a_signal_ends_an_evaluation_which_the_successor_makes_again(begun, whole, monkeypatch):
-    sigterm_when(monkeypatch, trainer.input_pipeline, "eval_batches", lambda *_: True)
+    jobs.sigterm_when(monkeypatch, trainer.input_pipeline, "eval_batches", lambda *_: True)
     assert jobs.pretrain(*begun.flags, "--do_eval") == 143
     assert not [line for line in metrics(begun.out) if line["kind"] == "eval"]
     with nothing_lost(begun.out):
         assert jobs.pretrain(*begun.flags, "--do_eval") == 0
-    assert_same_run(begun.out, whole.out, 23)
+    jobs.assert_same_run(begun.out, whole.out, 23)
     best = [d / "best.json" for d in (begun.out, whole.out)]
     assert best[0].read_bytes() == best[1].read_bytes()
 
@@ -135,11 +107,13 @@ def test_a_run_killed_between_evaluation_and_its_line_still_keeps_the_best(begun
 
 def test_a_stopped_classifier_resumes_to_the_same_bits(classified, tmp_path, monkeypatch):
     flags = [*classified.flags, f"--output_dir={tmp_path / 'out'}", "--do_train", "--do_eval"]
-    sigterm_when(monkeypatch, trainer._Loop, "_take_note", lambda loop, before, rows: before >= 3)
+    jobs.sigterm_when(
+        monkeypatch, trainer._Loop, "_take_note", lambda loop, before, rows: before >= 3
+    )
     assert jobs.classify(*flags) == 143
     with nothing_lost(tmp_path):
         assert jobs.classify(*flags) == 0
-    assert_same_run(tmp_path / "out", classified.out, 6)
+    jobs.assert_same_run(tmp_path / "out", classified.out, 6)
     assert (tmp_path / "out/eval_results.txt").read_text() == (
         classified.out / "eval_results.txt").read_text()
 

@@ -181,6 +181,43 @@ def test_a_vocabulary_that_is_not_the_models_is_refused_before_any_compute(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_vocabulary_of_another_model_is_refused_by_export_and_conversion(
+    finished, tmp_path, capsys
+):
+    jobs.write_vocabulary(tmp_path)
+    (tmp_path / "small.txt").write_text("\n".join([*jobs.SPECIALS, "w1"]) + "\n")
+    common = [f"--albert_directory={finished.out}", f"--vocab_file={tmp_path / 'small.txt'}"]
+    with nothing_lost(tmp_path):
+        assert jobs.export_hub(*common, f"--export_path={tmp_path / 'module'}") == 2
+        assert "vocab_size" in assert_one_clear_line(capsys.readouterr().err)
+        convert = jobs.script("convert_hf")
+        assert jobs.command(convert, *common, f"--output_dir={tmp_path / 'theirs'}") == 2
+        assert "vocab_size" in assert_one_clear_line(capsys.readouterr().err)
+    assert not (tmp_path / "module").exists() and not (tmp_path / "theirs").exists()
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "of another size"])
+def test_a_sentencepiece_model_that_is_not_the_models_is_refused_before_any_compute(
+    damage, tmp_path, capsys
+):
+    from albert import vocabulary
+
+    arguments = jobs.classifier_flags(tmp_path)
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(f"w{i} abc w{i % 7}, hello world" for i in range(300)))
+    settings = vocabulary.Settings(vocab_size=50, character_coverage=1.0)
+    content = vocabulary.train([str(text)], settings)
+    size = {"empty": 0, "cut": len(content) // 2, "of another size": len(content)}[damage]
+    (tmp_path / "spm.model").write_bytes(content[:size])
+    with nothing_lost(tmp_path):
+        assert jobs.classify(
+            *arguments, "--do_train", "--vocab_file=", f"--spm_model_file={tmp_path}/spm.model"
+        ) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert {"of another size": "50 pieces"}.get(damage, "spm.model") in line
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_problem_of_a_configuration_is_in_one_message_within_seconds(tmp_path):
     values = {k: v for k, v in SIZES.items() if k != "num_hidden_layers"} | {
         "num_hidden_layer": 2, "hidden_size": "16", "num_attention_heads": 0,
@@ -264,11 +301,8 @@ def peak_memory(arguments) -> int:
         "[line] = [l for l in open('/proc/self/status') if l.startswith('VmHWM')]\n"
         "print(code, line.split()[1])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=REPO, capture_output=True, text=True
-    )
-    code, kilobytes = done.stdout.split()
-    assert code == "0", done.stderr
+    code, kilobytes = jobs.python(code, *arguments).split()
+    assert code == "0"
     return int(kilobytes) << 10
 
 
