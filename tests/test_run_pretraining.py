@@ -215,7 +215,7 @@ def test_short_sequences_are_packed_and_train_and_evaluate_the_same(extra, tmp_p
     assert "rows: packed" in said and "rows: cut" in said_too
     assert len(packed) == len(padded) == 7
     for found, expected in zip(packed, padded, strict=True):
-        assert found.pop("split") == expected.pop("split")
+        assert found.pop("kind") == expected.pop("kind")
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
