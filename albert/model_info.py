@@ -75,8 +75,9 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Also tell the micro-batch that fits on --device, its memory, and days.")
     flags.define("enum", values, "device", "h200", "What each replica computes on, for --plan.",
                  enum_values=list(DEVICES))
-    flags.define("bool", values, "use_xla", False,
-                 "Compile the training step with XLA; for --plan.")
+    flags.define("bool", values, "use_xla", None,
+                 "Compile the training step with XLA; for --plan, which assumes that it is not "
+                 "unless this is given.")
     flags.define("float", values, "utilization", None,
                  "Part of the device's peak that training reaches, for --plan; by default "
                  + ", ".join(f"{d.utilization} ({name})" for name, d in DEVICES.items()) + ".")
@@ -141,7 +142,7 @@ def _assumptions(values: flags.FlagValues, workload: Workload) -> Assumptions:
         return default if value is None else value * unit
 
     def factor(remat: bool) -> float:
-        default = training_plan.activation_factor(remat, values.use_xla)
+        default = training_plan.activation_factor(remat, bool(values.use_xla))
         return given("activation_factor", default)
 
     return Assumptions(

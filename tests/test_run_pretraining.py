@@ -193,7 +193,14 @@ def test_the_same_command_gives_the_same_bytes_and_another_seed_does_not(job, tm
     assert a == b != c
 
 
-@pytest.mark.parametrize("extra", [[], ["--use_xla"], ["--num_virtual_devices=2"]])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        [],
+        pytest.param(["--use_xla"], marks=pytest.mark.slow),
+        pytest.param(["--num_virtual_devices=2"], marks=pytest.mark.slow),
+    ],
+)
 def test_short_sequences_are_packed_and_train_and_evaluate_the_same(extra, tmp_path):
     config = write_config(
         tmp_path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
