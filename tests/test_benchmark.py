@@ -141,6 +141,7 @@ def test_the_ids_of_both_tokenizers_are_compared(tmp_path, shared):
     assert results["ours"]["rate"] > 0 and "identical ids" in table
 
 
+@pytest.mark.slow
 def test_records_of_the_plain_recipe_are_those_of_the_original_draws(tmp_path, shared):
     results, _ = benchmark(
         "make_records", tmp_path, "--corpus_bytes=60000", "--lengths=64", *texts(shared)
@@ -154,6 +155,7 @@ def test_records_of_the_plain_recipe_are_those_of_the_original_draws(tmp_path, s
     assert 0 < results["ours"]["largest_difference"] <= 0.1
 
 
+@pytest.mark.slow
 def test_cores_for_the_accelerators_follow_from_the_rate_and_the_arithmetic(tmp_path):
     [result], table = benchmark(
         "input_pipeline", tmp_path, "--batch_sizes=8", "--lengths=48", "--examples=40",

@@ -85,7 +85,10 @@ def test_the_batches_are_the_same_however_many_workers_read_them(files, workers)
     assert shared_batches(files, 5, workers, replicas) == batches(files, 5)
 
 
-@pytest.mark.parametrize("workers", range(1, 9))
+@pytest.mark.parametrize(
+    "workers",
+    [1, 3, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 5, 6, 7))],
+)
 def test_a_resumed_order_is_the_uninterrupted_one(files, workers):
     whole = batches(files, 6)
     # In the first epoch, at its end, in the second and the third; a batch is 0.55 of one.
