@@ -59,7 +59,7 @@ def define_device_flags(values: FlagValues) -> None:
     define(
         "enum", values, "attn_implementation", "eager",
         "eager: plain products. fused: the device's kernel, or blocks of queries whose scores are "
-        "computed again in the backward pass; less memory at long sequences, the same result.",
+        "computed again in the backward pass; a little less memory, the same result.",
         enum_values=["eager", "fused"],
     )
     define("bool", values, "remat", False,
