@@ -227,3 +227,17 @@ def test_the_originals_file_without_manifest_is_accepted(shared):
     spec = FeatureSpec({"input_ids": ("int64", 128), "masked_lm_positions": ("int64", 20)})
     assert records.check_records([path], spec) == [1440]
     assert records.verify_records(path) == 1440
+
+
+def test_the_share_of_tokens_is_that_of_the_first_records_of_every_file(tmp_path):
+    spec = FeatureSpec({"input_mask": ("int64", 4)})
+    paths = []
+    for name, lengths in (("a", [1, 1, 4, 4]), ("b", [2, 3, 4, 4])):
+        paths.append(str(tmp_path / name))
+        masks = ({"input_mask": np.arange(4) < n} for n in lengths)
+        records.write_records(paths[-1], masks, spec, {})
+    assert records.mean_fill(paths, spec, sample=4) == (1 + 1 + 2 + 3) / 16
+    assert records.mean_fill(paths, spec) == 23 / 32
+    (tmp_path / "c").write_bytes(tfrecord.frame_records(np.array([255], np.uint8), np.array([1])))
+    with pytest.raises(DataError, match="not a tf.train.Example"):
+        records.mean_fill([str(tmp_path / "c")], spec)
