@@ -126,7 +126,8 @@ model.compile(tf_keras.optimizers.Adam(0.01), loss)
 ids = np.random.default_rng(0).integers(5, 20, (64, 8))
 before = [v.numpy().copy() for v in layer.trainable_weights]
 data = dict(zip(names, (ids, ids * 0 + 1, ids * 0)))
-history = model.fit(data, ids[:, 1] % 2, epochs=5, verbose=0).history["loss"]
+# One label for all: learned from any start, on any processor, by a wide margin.
+history = model.fit(data, ids[:, 0] * 0 + 1, epochs=5, verbose=0).history["loss"]
 moved = [bool(np.any(a != b.numpy())) for a, b in zip(before, layer.trainable_weights)]
 mlm = hub.KerasLayer(hub.load(sys.argv[1]).mlm, trainable=True)
 data["masked_lm_positions"] = ids[:, :2] * 0 + 1
@@ -145,7 +146,7 @@ def test_hub_keras_layer_trains_the_module_in_a_tf_keras_fit(exported, tmp_path)
     )
     assert result.returncode == 0, result.stderr[-3000:]
     seen = json.loads(result.stdout.splitlines()[-1])
-    assert seen["losses"][-1] < seen["losses"][0]
+    assert seen["losses"][-1] < 0.7 * seen["losses"][0]
     assert len(seen["moved"]) == 25 and all(seen["moved"])
     pieces = AlbertConfig.from_json_file(str(source / "albert_config.json")).vocab_size
     assert seen["mlm weights"] == 25 + 5 and seen["mlm"] == [64, 2, pieces]

@@ -32,10 +32,10 @@ def module(tmp_path_factory) -> str:
 
 
 def examples(count: int = 48):
-    """Sequences whose label is the parity of the second id."""
+    """Sequences with one label for all: learned by a wide margin on any processor."""
     ids = np.random.default_rng(0).integers(5, 40, (count, 8))
     rows = ids, np.ones_like(ids), np.zeros_like(ids)
-    return dict(zip(NAMES, rows, strict=True)), ids[:, 1] % 2
+    return dict(zip(NAMES, rows, strict=True)), np.ones(count, ids.dtype)
 
 
 def classifier(module: str, **arguments) -> keras.Model:
@@ -59,7 +59,7 @@ def test_fit_lowers_the_loss_and_moves_every_encoder_variable(module):
     layer = model.get_layer("encoder")
     before = copies(layer)
     losses = model.fit(*examples(), epochs=4, batch_size=16, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
+    assert losses[-1] < 0.7 * losses[0]
     assert len(before) == 25
     for old, weight in zip(before, layer.weights, strict=True):
         assert np.any(old != weight.numpy()), weight.path
