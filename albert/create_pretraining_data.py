@@ -35,11 +35,13 @@ from albert import (
     files,
     flags,
     original_draws,
+    pair_records,
     records,
     tokenization,
     workers,
 )
 from albert.documents import (
+    SENTENCE_OBJECTIVES,
     Document,
     PairSettings,
     ReadingCounts,
@@ -57,6 +59,7 @@ from albert.pretraining_buckets import (
     ask_to_stop,
     choose_held_out,
     finish_bucket,
+    load_pieces,
     load_tokenizer,
     resume,
     spill_block,
@@ -83,17 +86,23 @@ def define_flags(values: flags.FlagValues) -> None:
     define("enum", "input_file_mode", "r", "Of no effect: text is read as UTF-8 either way.",
            enum_values=["r", "rb"])
     define("bool", "do_lower_case", True, "Lower-case the text.")
-    define("bool", "do_whole_word_mask", True, "Mask whole words instead of pieces.")
-    define("bool", "do_permutation", False, "Also let as many tokens again swap places.")
-    define("bool", "favor_shorter_ngram", True, "n-grams with p(n) ~ 1/n; if false, reversed.")
+    flags.define_masking_flags(values)
+    define("bool", "static_masks", True,
+           "Write masked records. If false, they hold pairs without masks, each once, and "
+           "run_pretraining --masked_lm_budget draws masks, and swaps A and B, as it reads them.")
     define("bool", "random_next_sentence", False,
            "B may be of a random document (BERT's task); if false, A and B may be swapped.")
+    define("enum", "sentence_objective", None,
+           "What label 1 of a pair means: A and B swapped (sop, the default), B of a random "
+           "document (nsp, as --random_next_sentence), either of them, a quarter each (both), or "
+           "nothing (none).", enum_values=list(SENTENCE_OBJECTIVES))
     define("integer", "max_seq_length", 512, "Tokens of a record.")
-    define("integer", "ngram", 3, "Most words masked together.")
     define("integer", "max_predictions_per_seq", 20,
            "Masked tokens of a record at most; 0.15 of 512 tokens would be 77.")
     define("integer", "random_seed", 12345, "Everything random derives from it.")
-    define("integer", "dupe_factor", 40, "Passes over the text, each with other pairs and masks.")
+    define("integer", "dupe_factor", 40,
+           "Passes over the text, each with other pairs and masks. With --nostatic_masks, 1 is "
+           "the default.")
     define("float", "masked_lm_prob", 0.15, "Share of the tokens that is masked.")
     define("float", "short_seq_prob", 0.1, "Share of documents cut into shorter records.")
     define("integer", "num_processes", None, "Processes to use (default: one a core).")
@@ -104,8 +113,6 @@ def define_flags(values: flags.FlagValues) -> None:
            "End the document with the file; if false, only a blank line ends it.")
     define("bool", "strict_sentence_order", False,
            "Never pair a lone segment with one of another document.")
-    define("bool", "mask_across_segments", True,
-           "Let words and n-grams reach over [SEP], as in the original.")
     define("bool", "original_draw_order", False,
            "Draw at random where the original does: its records, token for token. One process, "
            "the whole text in memory, and slower.")
@@ -120,6 +127,10 @@ def define_flags(values: flags.FlagValues) -> None:
 def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     """Checks everything that can be checked first, then makes and publishes the records."""
     flags.require(values, "input_file", "output_file")
+    if not values.static_masks and not values["dupe_factor"].present:
+        values.dupe_factor = 1
+    if not values.sentence_objective:
+        values.sentence_objective = "nsp" if values.random_next_sentence else "sop"
     _check_numbers(values)
     if values.runner:
         beam_pipeline.require_beam(values.runner)
@@ -199,21 +210,23 @@ def _streams(values: flags.FlagValues) -> list[Stream]:
 
 
 def _recipe(values: flags.FlagValues) -> Recipe:
-    def settings(kind):
-        return kind(**{f.name: getattr(values, f.name) for f in dataclasses.fields(kind)})
+    def settings(kind, **others):
+        names = {f.name for f in dataclasses.fields(kind)} - set(others)
+        return kind(**flags.select(values, names), **others)
 
     vocabulary = values.spm_model_file or values.vocab_file
     if not vocabulary:
         raise FlagError("no vocabulary: give --spm_model_file or --vocab_file")
     which = "spm_model_file" if values.spm_model_file else "vocab_file"
     return Recipe(
-        pairs=settings(PairSettings),
+        pairs=settings(PairSettings, is_swapped_later=not values.static_masks),
         masking=settings(MaskingSettings),
         vocab_file=values.vocab_file,
         spm_model_file=values.spm_model_file,
         vocabulary_sha256=files.sha256(files.require_file(vocabulary, which)),
         do_lower_case=values.do_lower_case,
         random_seed=values.random_seed,
+        static_masks=values.static_masks,
     )
 
 
@@ -236,6 +249,10 @@ def _check_numbers(values: flags.FlagValues) -> None:
         unknown = {
             "--strict_sentence_order": values.strict_sentence_order,
             "--mask_across_segments=false": not values.mask_across_segments,
+            "--replace_by_span": values.replace_by_span,
+            "--nostatic_masks": not values.static_masks,
+            f"--sentence_objective={values.sentence_objective}":
+                values.sentence_objective in ("both", "none"),
             "--held_out_fraction": values.held_out_fraction,
             "--num_processes": (values.num_processes or 1) > 1,
             "--runner": values.runner is not None,
@@ -250,6 +267,17 @@ def _check_numbers(values: flags.FlagValues) -> None:
             )
     elif values.numpy_seed is not None:
         problems.append("--numpy_seed has no effect without --original_draw_order")
+    if values.random_next_sentence and values.sentence_objective != "nsp":
+        problems.append(
+            "--random_next_sentence contradicts --sentence_objective="
+            f"{values.sentence_objective}"
+        )
+    if not values.static_masks:
+        problems += [
+            f"--{name} has no effect with --nostatic_masks: it is run_pretraining's then"
+            for name in (*flags.MASKING_FLAGS, "masked_lm_prob", "max_predictions_per_seq")
+            if values[name].present
+        ]
     if values.runner and values.num_processes:
         problems.append("--num_processes has no effect with --runner, which has options of its own")
     if values.held_out_fraction == 1:
@@ -523,8 +551,8 @@ def _manifest_info(
         "split": stream.name,
         "max_seq_length": recipe.pairs.max_seq_length,
         "max_predictions_per_seq": recipe.masking.max_predictions_per_seq,
-        "vocab_size": tokenizer.vocab_size,
         "tokenizer_sha256": tokenizer.sha256,
+        **pair_records.manifest_info(load_pieces(recipe).specials, recipe.pairs),
         "documents": counts.documents,
         "shards": [os.path.relpath(os.path.abspath(p), beside) for p in stream.outputs],
         "flags": _chosen_flags(values),

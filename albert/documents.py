@@ -317,19 +317,34 @@ def tokenize_block(documents: Sequence[Document], tokenizer: FullTokenizer) -> B
 # === Pairs ===
 
 
+# What the label of a pair is about, and the chance that label 1 comes by a random B, and
+# by A and B swapped: sentence order (the paper's), next sentence (BERT's), either, neither.
+SENTENCE_OBJECTIVES = {
+    "sop": (0.0, 0.5), "nsp": (0.5, 0.0), "both": (0.25, 0.25), "none": (0.0, 0.0),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class PairSettings:
     """How segments become pairs; the flags of the same names."""
 
     max_seq_length: int = 512  # [CLS] A [SEP] B [SEP] together
     short_seq_prob: float = 0.1  # share of documents cut into shorter pairs
-    random_next_sentence: bool = False  # B of another document instead of swapped
-    strict_sentence_order: bool = False  # never a B of another document
+    sentence_objective: str = "sop"  # key of `SENTENCE_OBJECTIVES`
+    strict_sentence_order: bool = False  # a lone segment has no B of another document
+    # A and B are always in order here: whoever reads the pairs swaps them.
+    is_swapped_later: bool = False
 
     @property
     def max_tokens(self) -> int:
         """Tokens of A and B together."""
         return self.max_seq_length - 3
+
+    @property
+    def swaps_of_ordered(self) -> float:
+        """Chance that A and B are swapped where B is not of a random document."""
+        is_random, is_swapped = SENTENCE_OBJECTIVES[self.sentence_objective]
+        return is_swapped / (1 - is_random)
 
 
 # Ranges of ids: (begin of A, its end, begin of B, its end, label).
@@ -358,6 +373,8 @@ def create_instances_from_document(
     if rng.random() < settings.short_seq_prob:
         target = rng.randint(2, target)
     pairs: list[Pair] = []
+    is_random = SENTENCE_OBJECTIVES[settings.sentence_objective][0]
+    is_swapped = 0.0 if settings.is_swapped_later else settings.swaps_of_ordered
     while at < end:
         last = min(bisect_left(segments, segments[at] + target, at + 1, end), end)
         if settings.strict_sentence_order:
@@ -369,11 +386,11 @@ def create_instances_from_document(
         a = (segments[at], segments[border])
         b = (segments[border], segments[last])
         at = last
-        if count == 1 or (settings.random_next_sentence and rng.random() < 0.5):
+        if count == 1 or (is_random and rng.random() < is_random):
             b = _random_segments(block, index, target - (a[1] - a[0]), rng)
             pairs.append((*a, *b, 1))
             at = border  # what B did not use comes again
-        elif not settings.random_next_sentence and rng.random() < 0.5:
+        elif is_swapped and rng.random() < is_swapped:
             pairs.append((*b, *a, 1))
         else:
             pairs.append((*a, *b, 0))

@@ -106,6 +106,27 @@ def define_packing_flag(values: FlagValues) -> None:
            "where padding counts.")
 
 
+# The flags of `define_masking_flags`.
+MASKING_FLAGS = (
+    "do_whole_word_mask", "do_permutation", "favor_shorter_ngram", "ngram",
+    "mask_across_segments", "replace_by_span",
+)
+
+
+def define_masking_flags(values: FlagValues) -> None:
+    """What is masked, wherever masks are drawn; see `masking.MaskingSettings`."""
+    define("bool", values, "do_whole_word_mask", True, "Mask whole words instead of pieces.")
+    define("bool", values, "do_permutation", False, "Also let as many tokens again swap places.")
+    define("bool", values, "favor_shorter_ngram", True,
+           "n-grams with p(n) ~ 1/n; if false, reversed.")
+    define("integer", values, "ngram", 3, "Most words masked together.")
+    define("bool", values, "mask_across_segments", True,
+           "Let words and n-grams reach over [SEP], as in the original.")
+    define("bool", values, "replace_by_span", False,
+           "Draw for each n-gram, not for each of its tokens, whether [MASK] (80 %), a random "
+           "piece (10 %) or the piece itself stands there.")
+
+
 def check_device_flags(values: FlagValues) -> None:
     """Refuses device flags that contradict each other; what is there, TensorFlow tells later.
 

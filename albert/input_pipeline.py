@@ -61,7 +61,7 @@ def train_batches(
         batches = _large_batches(paths, batch_size, seed, position, share or Share())
     else:
         batches = _small_batches(paths, num_records, batch_size, seed, position)
-        batches = _shared(batches, share, batch_size)
+        batches = _shared(_numbered(batches, batch_size, position), share, batch_size)
     return _ready(_packed(_parsed(batches, spec, vocab_size, is_cut), spec, is_cut, packed_rows))
 
 
@@ -127,7 +127,25 @@ def _large_batches(
 
     groups = tf.data.Dataset.range(first_group, _FOREVER)
     rows = batch_size // share.num_replicas
-    return groups.flat_map(records_of_group).batch(rows, drop_remainder=True)
+    parts = groups.flat_map(records_of_group).batch(rows, drop_remainder=True)
+    return _numbered(parts, rows, position + share.first // share.count, num_workers)
+
+
+def _numbered(
+    batches: tf.data.Dataset, rows: int, first: int, every: int = 1
+) -> tf.data.Dataset:
+    """Returns pairs of (int64 places of the records in the run, records) of batches of `rows`.
+
+    Args:
+      first: place of the first record.
+      every: distance from one record to the next.
+    """
+
+    def number(batch, serialized):
+        count = serialized.shape[0] or tf.shape(serialized, tf.int64)[0]
+        return first + (batch * rows + tf.range(count, dtype=tf.int64)) * every, serialized
+
+    return batches.enumerate().map(number)
 
 
 def _blocks(paths: Sequence[str]) -> data_order.Blocks:
@@ -172,9 +190,10 @@ def eval_batches(
     records = tf.data.TFRecordDataset(list(paths))
     if num_batches:
         batches = records.repeat().batch(batch_size, drop_remainder=True).take(num_batches)
-        batches = _parsed(batches, spec, vocab_size, is_cut)
     else:
-        batches = _parsed(records.batch(batch_size), spec, vocab_size, is_cut)
+        batches = records.batch(batch_size)
+    batches = _parsed(_numbered(batches, batch_size, 0), spec, vocab_size, is_cut)
+    if not num_batches:
         batches = batches.map(lambda batch: _pad(batch, batch_size))
     return _ready(_packed(_shared(batches, share, batch_size), spec, is_cut, packed_rows))
 
@@ -199,17 +218,16 @@ def _shared(batches: tf.data.Dataset, share: Share | None, batch_size: int) -> t
     rows = batch_size // share.num_replicas
     first, last = share.first * rows, (share.first + share.count) * rows
 
-    def cut(batch):
-        return tf.nest.map_structure(lambda x: x[first:last], batch)
-
-    def apart(batch):
+    def apart(*batch):
         def stack(x):
             return tf.reshape(x, tf.concat([[share.count, rows], tf.shape(x)[1:]], 0))
 
-        parts = tf.data.Dataset.from_tensor_slices(tf.nest.map_structure(stack, cut(batch)))
+        own = tf.nest.map_structure(lambda x: x[first:last], batch)
+        parts = tf.data.Dataset.from_tensor_slices(tf.nest.map_structure(stack, own))
         return parts.map(_with_rows)
 
-    def _with_rows(part):
+    def _with_rows(*part):
+        part = part if len(part) > 1 else part[0]
         return tf.nest.map_structure(lambda x: tf.ensure_shape(x, [rows, *x.shape[1:]]), part)
 
     return batches.flat_map(apart)
@@ -255,7 +273,7 @@ def _parsed(
 ) -> tf.data.Dataset:
     features = spec.parse_spec()
 
-    def parse(serialized):
+    def parse(positions, serialized):
         # A whole batch at once: four times the rate of record by record.
         batch = tf.io.parse_example(serialized, features)
         batch = {k: tf.cast(v, tf.int32) if v.dtype == tf.int64 else v for k, v in batch.items()}
@@ -268,6 +286,8 @@ def _parsed(
         if "is_real_example" not in batch:
             rows = serialized.shape[0] or tf.shape(serialized)[0]
             batch["is_real_example"] = tf.ones([rows], tf.int32)
+        if spec.complete:
+            batch = spec.complete(batch, positions)
         # One length only: it stays a constant, which is a little faster.
         if is_cut and spec.row_length and len(row_lengths(spec.row_length)) > 1:
             batch = cut_rows(batch, spec.row_length, spec.row_features)

@@ -7,7 +7,10 @@ passed over; of the chosen tokens 80 % become [MASK], 10 % stay, 10 % become a
 random piece. Only the loop over sequences is gone: all of them take their
 k-th word together.
 
-Shapes: B batch, L sequence, W most words of a sequence, P predictions.
+All that is random about a sequence follows from a key of its own, so that its masks
+do not depend on the sequences beside it.
+
+Shapes: B batch, L sequence, V vocabulary, W most words of a sequence, P predictions.
 """
 
 import dataclasses
@@ -29,6 +32,8 @@ class MaskingSettings:
     do_permutation: bool = False  # as many tokens again swap places
     # Words and n-grams may reach from A over [SEP] into B, as in the original.
     mask_across_segments: bool = True
+    # 80/10/10 is drawn for each n-gram, not for each of its tokens.
+    replace_by_span: bool = False
 
     @property
     def num_predictions(self) -> int:
@@ -43,6 +48,20 @@ class Pieces(NamedTuple):
     cls_id: int
     sep_id: int
     mask_id: int
+
+    @property
+    def specials(self) -> "Specials":
+        """The ids that masking itself needs."""
+        return Specials(self.cls_id, self.sep_id, self.mask_id, len(self.is_start))
+
+
+class Specials(NamedTuple):
+    """The ids that are no words, and of how many pieces a random one is drawn."""
+
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    vocab_size: int  # V
 
 
 class Masked(NamedTuple):
@@ -76,32 +95,47 @@ def num_to_predict(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray
     return np.minimum(settings.max_predictions_per_seq, np.maximum(1, wanted))
 
 
+def row_keys(seed: int, positions: np.ndarray) -> np.ndarray:
+    """Returns a key for each place in an endless series of sequences; uint64 [B].
+
+    Args:
+      positions: int64 [B].
+    """
+    begin = _hash(np.array([seed % (1 << 64)], np.uint64) + _STEP)
+    return _hash(begin + _STEP * positions.astype(np.uint64))
+
+
 def mask_batch(
     ids: np.ndarray,
     lengths: np.ndarray,
-    pieces: Pieces,
+    boundary: np.ndarray,
+    specials: Specials,
     settings: MaskingSettings,
-    rng: np.random.Generator,
+    keys: np.ndarray,
 ) -> Masked:
     """Returns the batch with its predictions.
 
     Args:
       ids: [B, L], [CLS] A [SEP] B [SEP] and padding.
       lengths: [B], tokens before the padding.
+      boundary: [B, L], not 0 where a word begins; see `token_boundaries`.
+      keys: uint64 [B], from which each sequence's masks follow.
     """
     shape = (len(ids), settings.num_predictions)
     output = ids.copy()
     if settings.masked_lm_prob == 0:
         zeros = np.zeros(shape, ids.dtype)
         return Masked(output, zeros, zeros.copy(), np.zeros(len(ids), np.int64))
-    words = _find_words(ids, lengths, pieces, settings)
+    words = _find_words(ids, lengths, boundary, specials, settings)
     budget = num_to_predict(lengths, settings)
-    masked = _choose(words, budget, np.zeros_like(words.first, bool), settings, rng)
-    chosen = _tokens_of(words, masked)
-    _replace(output, chosen, pieces, rng)
+    draws = Draws(keys)
+    none = np.full_like(words.first, -1)
+    heads = _choose(words, budget, none, settings, draws)
+    chosen, token_heads = _tokens_of(words, heads)
+    _replace(output, chosen, token_heads, specials, settings, draws)
     if settings.do_permutation:
-        permuted = _tokens_of(words, _choose(words, budget, masked, settings, rng))
-        _permute(ids, output, permuted, rng)
+        permuted, _ = _tokens_of(words, _choose(words, budget, heads, settings, draws.again()))
+        _permute(ids, output, permuted, draws)
         chosen |= permuted
     return _gather_predictions(ids, output, chosen, shape)
 
@@ -111,13 +145,20 @@ def create_masked_lm_predictions(
 ) -> tuple[list[int], list[int], list[int]]:
     """Returns (masked ids, positions, labels) of one sequence without padding."""
     batch = np.asarray(ids, np.int64)[None]
-    masked = mask_batch(batch, np.array([batch.shape[1]]), pieces, settings, rng)
+    lengths = np.array([batch.shape[1]])
+    boundary = token_boundaries(batch, lengths, pieces)
+    masked = mask_batch(batch, lengths, boundary, pieces.specials, settings, draw_keys(1, rng))
     count = int(masked.counts[0])
     return (
         masked.input_ids[0].tolist(),
         masked.positions[0, :count].tolist(),
         masked.labels[0, :count].tolist(),
     )
+
+
+def draw_keys(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Returns keys of sequences, uint64 [count]."""
+    return rng.integers(0, 1 << 64, count, np.uint64)
 
 
 def token_boundaries(ids: np.ndarray, lengths: np.ndarray, pieces: Pieces) -> np.ndarray:
@@ -127,17 +168,60 @@ def token_boundaries(ids: np.ndarray, lengths: np.ndarray, pieces: Pieces) -> np
     return ((special | pieces.is_start[ids]) & inside).astype(np.int64)
 
 
+# === Random numbers ===
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64, whose numbers these are
+
+
+def _hash(state: np.ndarray) -> np.ndarray:
+    """Returns SplitMix64's number for each state; uint64, any shape."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+class Draws:
+    """Random numbers of sequences: of each, one for every purpose and place."""
+
+    ORDER, LENGTH, ACTION, PIECE, SHUFFLE, SWAP, _PURPOSES = range(7)
+
+    def __init__(self, keys: np.ndarray, turn: int = 0):
+        self._keys, self._turn = keys, turn
+
+    def again(self) -> "Draws":
+        """Returns other numbers for the same purposes."""
+        return Draws(self._keys, self._turn + 1)
+
+    def bits(self, purpose: int, row: np.ndarray | slice, place: np.ndarray | int) -> np.ndarray:
+        """Returns uint64 numbers of the shape of `keys[row]` and `place` together."""
+        purpose += self._turn * self._PURPOSES
+        # At least one dimension: NumPy warns where single numbers wrap around.
+        number = np.atleast_1d(np.asarray(place, np.uint64)) + np.uint64(purpose << 40)
+        return _hash(self._keys[row] + _STEP * number)
+
+    def uniform(self, purpose: int, row: np.ndarray, place: np.ndarray | int) -> np.ndarray:
+        """Returns the numbers in [0, 1)."""
+        return (self.bits(purpose, row, place) >> np.uint64(11)) * 2.0**-53
+
+
+# === Choosing words ===
+
+
 def _find_words(
-    ids: np.ndarray, lengths: np.ndarray, pieces: Pieces, settings: MaskingSettings
+    ids: np.ndarray,
+    lengths: np.ndarray,
+    boundary: np.ndarray,
+    specials: Specials,
+    settings: MaskingSettings,
 ) -> _Words:
-    special = (ids == pieces.cls_id) | (ids == pieces.sep_id)
+    special = (ids == specials.cls_id) | (ids == specials.sep_id)
     is_token = ~special & (np.arange(ids.shape[1]) < lengths[:, None])
     token_rank = np.cumsum(is_token, axis=1)  # from 1
     starts = is_token
     if settings.do_whole_word_mask:
         # The first token begins a word whatever it is. A continuation at the
         # start of B (its front was cut off) belongs to the last word of A.
-        begins = pieces.is_start[ids] | (token_rank == 1)
+        begins = (boundary != 0) | (token_rank == 1)
         if not settings.mask_across_segments:
             begins[:, 1:] |= special[:, :-1]
         starts = is_token & begins
@@ -146,7 +230,7 @@ def _find_words(
     row, column = np.nonzero(starts)
     first = np.repeat(token_rank[:, -1:], int(count.max(initial=0)) + 1, axis=1)
     first[row, index[row, column]] = token_rank[row, column] - 1
-    sep = np.argmax(ids == pieces.sep_id, axis=1)
+    sep = np.argmax(ids == specials.sep_id, axis=1)
     count_a = index[np.arange(len(ids)), sep] + 1
     return _Words(is_token, np.maximum(index, 0), first, count, count_a)
 
@@ -156,38 +240,40 @@ def _choose(
     budget: np.ndarray,
     covered: np.ndarray,
     settings: MaskingSettings,
-    rng: np.random.Generator,
+    draws: Draws,
 ) -> np.ndarray:
-    """Returns which words are chosen, bool [B, W + 1], none of them `covered` before.
+    """Returns the first word of the n-gram that each chosen word is of, else -1; [B, W + 1].
 
     Args:
       budget: [B], tokens to choose at most.
-      covered: bool [B, W + 1].
+      covered: [B, W + 1], what an earlier call chose: none of these.
     """
     batch, width = words.first.shape
-    order = _random_order(words.count, width - 1, rng)
+    order = _random_order(words.count, width - 1, draws)
     limits = np.cumsum(ngram_probabilities(settings))[:-1]
     span = np.arange(settings.ngram)
     # Flat indices with room for n-grams that start at the last word.
     stride = width + settings.ngram
     taken = np.zeros((batch, stride), bool)
-    taken[:, :width] = covered
-    chosen, taken = np.zeros(batch * stride, bool), taken.ravel()
+    taken[:, :width] = covered >= 0
+    heads, taken = np.full(batch * stride, -1), taken.ravel()
     left, active = budget.copy(), np.arange(batch)
     for step in range(width - 1):
         active = active[(left[active] > 0) & (step < words.count[active])]
         if not active.size:
             break
         word = order[active, step]
-        length = np.searchsorted(limits, rng.random(len(active)), side="right") + 1
+        draw = draws.uniform(Draws.LENGTH, active, step)
+        length = np.searchsorted(limits, draw, side="right") + 1
         inside, size = _fit_ngrams(words, active, word, length, left[active], settings)
         where = (active * stride + word)[:, None] + span
         free = inside[:, 0] & ~(taken[where] & inside).any(axis=1)
         winners = np.flatnonzero(free)
-        marks = where[winners][inside[winners]]
-        chosen[marks] = taken[marks] = True
+        won = inside[winners]
+        marks = where[winners][won]
+        heads[marks], taken[marks] = np.repeat(word[winners], won.sum(axis=1)), True
         left[active[winners]] -= size[winners]
-    return chosen.reshape(batch, stride)[:, :width]
+    return heads.reshape(batch, stride)[:, :width]
 
 
 def _fit_ngrams(
@@ -215,41 +301,52 @@ def _fit_ngrams(
     return inside, sizes[np.arange(len(row)), length - 1]
 
 
-def _random_order(count: np.ndarray, width: int, rng: np.random.Generator) -> np.ndarray:
+def _random_order(count: np.ndarray, width: int, draws: Draws) -> np.ndarray:
     """Returns a random order of each row's first `count` of `width` words; [B, W]."""
     # The word in the low bits of a random number: sorting the numbers
     # themselves is several times faster than sorting indices by them.
     bits = max(int(width - 1).bit_length(), 1)
-    keys = rng.integers(0, 1 << (63 - bits), (len(count), width), np.int64) << bits
+    keys = draws.bits(Draws.ORDER, np.arange(len(count))[:, None], np.arange(width))
+    keys = (keys >> np.uint64(bits + 1)).astype(np.int64) << bits
     keys[np.arange(width) >= count[:, None]] = ((1 << (63 - bits)) - 1) << bits
     keys |= np.arange(width)
     keys.sort(axis=1)
     return keys & ((1 << bits) - 1)
 
 
-def _tokens_of(words: _Words, chosen: np.ndarray) -> np.ndarray:
-    """Returns which tokens belong to the chosen words, bool [B, L]."""
-    return np.take_along_axis(chosen, words.index, axis=1) & words.is_token
+def _tokens_of(words: _Words, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which tokens belong to chosen words, bool [B, L], and the `heads` of all [B, L]."""
+    token_heads = np.take_along_axis(heads, words.index, axis=1)
+    return (token_heads >= 0) & words.is_token, token_heads
+
+
+# === Replacing tokens ===
 
 
 def _replace(
-    output: np.ndarray, chosen: np.ndarray, pieces: Pieces, rng: np.random.Generator
+    output: np.ndarray,
+    chosen: np.ndarray,
+    token_heads: np.ndarray,
+    specials: Specials,
+    settings: MaskingSettings,
+    draws: Draws,
 ) -> None:
     """Masks the chosen tokens in place: 80 % [MASK], 10 % kept, 10 % random."""
     row, column = np.nonzero(chosen)
-    draw = rng.random(len(row))
+    place = token_heads[row, column] if settings.replace_by_span else column
+    draw = draws.uniform(Draws.ACTION, row, place)
     # Any piece may come, specials and the original too: as it was trained.
-    other = rng.integers(0, len(pieces.is_start), len(row))
+    other = draws.uniform(Draws.PIECE, row, column) * specials.vocab_size
     kept = output[row, column]
-    output[row, column] = np.where(draw < 0.8, pieces.mask_id, np.where(draw < 0.9, kept, other))
+    output[row, column] = np.where(
+        draw < 0.8, specials.mask_id, np.where(draw < 0.9, kept, other.astype(np.int64))
+    )
 
 
-def _permute(
-    ids: np.ndarray, output: np.ndarray, permuted: np.ndarray, rng: np.random.Generator
-) -> None:
+def _permute(ids: np.ndarray, output: np.ndarray, permuted: np.ndarray, draws: Draws) -> None:
     """Shuffles the tokens at the permuted places of each row among themselves, in place."""
     row, column = np.nonzero(permuted)
-    shuffled = np.lexsort((rng.random(len(row)), row))
+    shuffled = np.lexsort((draws.bits(Draws.SHUFFLE, row, column), row))
     output[row, column] = ids[row, column[shuffled]]
 
 

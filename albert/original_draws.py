@@ -48,6 +48,10 @@ class OriginalRecipe:
     vocab_words: Sequence[str]  # in the order of their ids
     is_start_piece: Callable[[str], bool]
 
+    @property
+    def _is_next_sentence(self) -> bool:
+        return self.pairs.sentence_objective == "nsp"
+
     def create_instances(
         self, documents: Sequence[list[Tokens]], dupe_factor: int, draws: Draws
     ) -> list[TrainingInstance]:
@@ -89,11 +93,11 @@ class OriginalRecipe:
         """Returns (A, B, whether swapped or random, segments to put back)."""
         cut = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
         a = [token for segment in chunk[:cut] for token in segment]
-        if len(chunk) == 1 or (self.pairs.random_next_sentence and rng.random() < 0.5):
+        if len(chunk) == 1 or (self._is_next_sentence and rng.random() < 0.5):
             b = self._random_text(documents, index, target - len(a), rng)
             return a, b, True, len(chunk) - cut
         b = [token for segment in chunk[cut:] for token in segment]
-        if not self.pairs.random_next_sentence and rng.random() < 0.5:
+        if not self._is_next_sentence and rng.random() < 0.5:
             return b, a, True, 0
         return a, b, False, 0
 

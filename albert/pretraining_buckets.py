@@ -21,7 +21,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from albert import files, masking, records
+from albert import files, masking, pair_records, records
 from albert.documents import (
     Document,
     HeldOut,
@@ -51,6 +51,7 @@ class Recipe:
     vocabulary_sha256: str  # of the one in use: a file that changed is read anew
     do_lower_case: bool
     random_seed: int
+    static_masks: bool = True  # masks are in the records, not drawn when they are read
 
     @property
     def vocabulary(self) -> str:
@@ -58,20 +59,13 @@ class Recipe:
         return self.spm_model_file or self.vocab_file
 
     def feature_spec(self) -> FeatureSpec:
-        """Returns the features of a record, as the original wrote them."""
-        length, predictions = self.pairs.max_seq_length, self.masking.num_predictions
-        return FeatureSpec({
-            "input_ids": ("int64", length),
-            "input_mask": ("int64", length),
-            "segment_ids": ("int64", length),
-            "token_boundary": ("int64", length),
-            "masked_lm_positions": ("int64", predictions),
-            "masked_lm_ids": ("int64", predictions),
-            "masked_lm_weights": ("float32", predictions),
-            # The original's name, of the days of next-sentence prediction: 1 is
-            # swapped (or of another document), 0 in order.
-            "next_sentence_labels": ("int64", 1),
-        })
+        """Returns the features of a record: as the original wrote them, or a pair's."""
+        length = self.pairs.max_seq_length
+        if not self.static_masks:
+            return FeatureSpec(pair_records.pair_features(length))
+        return FeatureSpec(
+            pair_records.masked_features(length, self.masking.num_predictions, with_boundary=True)
+        )
 
 
 @dataclasses.dataclass
@@ -134,7 +128,8 @@ def load_tokenizer(recipe: Recipe, vocabulary: str | None = None) -> FullTokeniz
 
 
 @functools.lru_cache(maxsize=1)
-def _load_pieces(recipe: Recipe) -> masking.Pieces:
+def load_pieces(recipe: Recipe) -> masking.Pieces:
+    """Returns what masking needs to know of the vocabulary."""
     tokenizer = load_tokenizer(recipe)
     is_start = np.array(tokenizer.start_pieces())
     return masking.Pieces(is_start, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
@@ -449,14 +444,14 @@ def make_features(
     table: np.ndarray,
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """Returns the features of B records, masked: see `Recipe.feature_spec`.
+    """Returns the features of B records: see `Recipe.feature_spec`.
 
     Args:
       ids: tokens, A before B of every pair.
       starts: [B], where each pair begins in `ids`.
       table: [B, 3], length of A, length of B, label.
     """
-    pieces, column = _load_pieces(recipe), np.arange(recipe.pairs.max_seq_length)
+    pieces, column = load_pieces(recipe), np.arange(recipe.pairs.max_seq_length)
     length_a, lengths = table[:, :1], (table[:, 0] + table[:, 1] + 3)[:, None]
     in_b = column > length_a + 1
     inside = column < lengths
@@ -464,29 +459,32 @@ def make_features(
     unmasked = np.where(inside, ids[source], 0).astype(np.int64)
     unmasked[:, 0] = pieces.cls_id
     unmasked[(column == length_a + 1) | (column == lengths - 1)] = pieces.sep_id
-    masked = masking.mask_batch(unmasked, lengths[:, 0], pieces, recipe.masking, rng)
-    rank = np.arange(recipe.masking.num_predictions)
-    return {
-        "input_ids": masked.input_ids,
-        "input_mask": inside.astype(np.int64),
-        "segment_ids": (in_b & inside).astype(np.int64),
-        "token_boundary": masking.token_boundaries(unmasked, lengths[:, 0], pieces),
-        "masked_lm_positions": masked.positions,
-        "masked_lm_ids": masked.labels,
-        "masked_lm_weights": (rank < masked.counts[:, None]).astype(np.float32),
-        "next_sentence_labels": table[:, 2:].astype(np.int64),
-    }
+    boundary = masking.token_boundaries(unmasked, lengths[:, 0], pieces)
+    segments, labels = table[:, :2].astype(np.int64), table[:, 2:].astype(np.int64)
+    told = {"token_boundary": boundary, "segment_lengths": segments}
+    if not recipe.static_masks:
+        return told | {"input_ids": unmasked, "next_sentence_labels": labels}
+    keys = masking.draw_keys(len(table), rng)
+    return told | pair_records.mask_rows(
+        unmasked, segments, boundary, labels, pieces.specials, recipe.masking, keys
+    )
 
 
 def _describe(recipe: Recipe, batch: dict[str, np.ndarray], row: int) -> str:
     names = load_tokenizer(recipe).convert_ids_to_tokens
-    length = int(batch["input_mask"][row].sum())
-    count = int(batch["masked_lm_weights"][row].sum())
+    in_a, in_b = batch["segment_lengths"][row].tolist()
+    length, count = in_a + in_b + 3, 0
+    if recipe.static_masks:
+        count = int(batch["masked_lm_weights"][row].sum())
+
+    def masked(feature: str) -> list[int]:
+        return batch[feature][row, :count].tolist() if count else []
+
     return str(TrainingInstance(
         tokens=names(batch["input_ids"][row, :length]),
-        segment_ids=batch["segment_ids"][row, :length].tolist(),
-        masked_lm_positions=batch["masked_lm_positions"][row, :count].tolist(),
-        masked_lm_labels=names(batch["masked_lm_ids"][row, :count]),
+        segment_ids=[0] * (in_a + 2) + [1] * (in_b + 1),
+        masked_lm_positions=masked("masked_lm_positions"),
+        masked_lm_labels=names(masked("masked_lm_ids")),
         is_random_next=bool(batch["next_sentence_labels"][row, 0]),
         token_boundary=batch["token_boundary"][row, :length].tolist(),
     ))

@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,9 @@ class FeatureSpec:
     row_length: int | None = None
     # Other features with a number for each place.
     row_features: tuple[str, ...] = ()
+    # (parsed batch, int64 [B] places of its records in the run) -> the batch that is learned
+    # from, where that is another one (see `pair_records`).
+    complete: Callable[[Any, Any], dict[str, Any]] | None = None
 
     def parse_spec(self) -> dict[str, Any]:
         """Returns what `tf.io.parse_example` needs to read such records."""
@@ -441,9 +444,13 @@ def mean_fill(paths: Sequence[str], spec: FeatureSpec, sample: int = 512) -> flo
     used = count = 0
     for path in paths[:sample]:
         for record in itertools.islice(read_records(path), -(-sample // len(paths))):
-            used += sum(_parse(path, record)["input_mask"].int64_list.value)
+            features = _parse(path, record)
+            if "segment_lengths" in features:  # of A and B, with [CLS] and twice [SEP]
+                used += sum(features["segment_lengths"].int64_list.value) + 3
+            else:
+                used += sum(features["input_mask"].int64_list.value)
             count += 1
-    return used / (count * spec.features["input_mask"][1]) if count else 1.0
+    return used / (count * spec.features["input_ids"][1]) if count else 1.0
 
 
 # Features whose length a flag of the reader decides.

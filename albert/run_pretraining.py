@@ -11,9 +11,11 @@ import dataclasses
 import logging
 import math
 
-from albert import files, flags
+from albert import files, flags, pair_records
 from albert.config import AlbertConfig
-from albert.errors import FlagError
+from albert.errors import DataError, FlagError
+from albert.masking import MaskingSettings
+from albert.pair_records import MasksOnTheFly
 
 log = logging.getLogger("albert")
 
@@ -50,7 +52,10 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "num_warmup_steps", 3125, "Steps of linear warm-up.")
     flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.")
     flags.define("float", values, "masked_lm_budget", 0.0,
-                 "Masking on the fly, which the original's public code lacks too; must be 0.")
+                 "Share of the tokens that is masked as records are read, each time anew, of "
+                 "records made with --nostatic_masks; 0 where the records hold masks. The paper "
+                 "masks 0.15.")
+    flags.define_masking_flags(values)
     flags.define_packing_flag(values)
     flags.define_run_flags(values, save_checkpoints_steps=5000)
     flags.define_device_flags(values)
@@ -65,10 +70,7 @@ def _check(values: flags.FlagValues) -> AlbertConfig:
         "eval_batch_size", "num_train_steps", "save_checkpoints_steps", "log_steps",
         "iterations_per_loop", "learning_rate",
     )
-    if values.masked_lm_budget:
-        raise FlagError(
-            "--masked_lm_budget: masks are drawn by albert.create_pretraining_data; leave it at 0"
-        )
+    _check_masking(values)
     if values.num_warmup_steps > values.num_train_steps:
         raise FlagError(
             f"--num_warmup_steps={values.num_warmup_steps} exceeds "
@@ -86,25 +88,69 @@ def _check(values: flags.FlagValues) -> AlbertConfig:
     return config
 
 
+def _check_masking(values: flags.FlagValues) -> None:
+    if not 0 <= values.masked_lm_budget <= 1:
+        raise FlagError(f"--masked_lm_budget={values.masked_lm_budget} must be between 0 and 1")
+    if values.masked_lm_budget:
+        flags.require_positive(values, "ngram")
+        return
+    given = [name for name in flags.MASKING_FLAGS if values[name].present]
+    if given:
+        raise FlagError(
+            f"--{given[0]} has no effect without --masked_lm_budget: the records hold masks"
+        )
+
+
+def _masks(values: flags.FlagValues, flag: str, paths: list[str]) -> MasksOnTheFly | None:
+    """Returns how the masks of these files are drawn, or None if they hold masks."""
+    # A file's evaluation is the same in each run.
+    seed = values.seed if flag == "input_file" else 0
+    kinds = {pair_records.holds_pairs(path): path for path in paths}
+    if len(kinds) > 1:
+        raise DataError(
+            f"--{flag}: {kinds[True]} holds pairs without masks, {kinds[False]} does not: "
+            "they cannot be read together"
+        )
+    if True not in kinds:
+        if values.masked_lm_budget and flag == "input_file":
+            raise DataError(
+                f"{paths[0]} was not made with --nostatic_masks (or its manifest is lost): leave "
+                "--masked_lm_budget at 0"
+            )
+        return None
+    if not values.masked_lm_budget:
+        raise DataError(f"{paths[0]} holds pairs without masks: pass --masked_lm_budget=0.15")
+    settings = MaskingSettings(
+        values.max_predictions_per_seq, values.masked_lm_budget,
+        **flags.select(values, flags.MASKING_FLAGS),
+    )
+    return pair_records.masks_of(paths, values.max_seq_length, settings, seed)
+
+
 def main(values: flags.FlagValues) -> None:
     config = _check(values)
     train_files = files.expand_globs(values.input_file, "input_file")
     eval_files = train_files
     if values.eval_input_file:
         eval_files = files.expand_globs(values.eval_input_file, "eval_input_file")
+    masks = {
+        "masks": _masks(values, "input_file", train_files) if values.do_train else None,
+        "eval_masks": _masks(values, "eval_input_file", eval_files) if values.do_eval else None,
+    }
+    objective = pair_records.sentence_objective(train_files if values.do_train else eval_files)
 
     flags.import_tensorflow()  # after the flags are known to be good: it takes seconds
     from albert import distribution
 
     with distribution.scope(values):
-        _run(values, config, train_files, eval_files)
+        _run(values, config, train_files, eval_files, masks | {"sentence_objective": objective})
 
 
-def _run(values: flags.FlagValues, config, train_files, eval_files) -> None:
+def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> None:
     from albert import checkpoints, distribution, model_card, pretrained, summaries, trainer
     from albert.tasks.pretraining import PretrainingTask
 
-    task = PretrainingTask(values.max_seq_length, values.max_predictions_per_seq)
+    task = PretrainingTask(values.max_seq_length, values.max_predictions_per_seq, **recipe)
     run = trainer.RunConfig(**flags.select(values, trainer.RunConfig))
     optimizer = flags.optimizer_config(values)
     if values.scale_learning_rate:

@@ -19,7 +19,8 @@ FLAG_USERS = COMMANDS | {"fine_tuning", "flags", "inference", "question_answerin
 LIGHT = COMMANDS | {
     "albert_tokenizer", "beam_pipeline", "config", "documents", "errors", "features", "files", "fine_tuning",
     "flags", "inference", "labelled_task", "masking", "metrics.entities", "metrics.glue",
-    "metrics.squad", "model_card", "model_size", "original_draws", "prediction_files",
+    "metrics.squad", "model_card", "model_size", "original_draws", "pair_records",
+    "prediction_files",
     "predictors", "question_answering", "records", "squad_alignment", "squad_decode",
     "squad_features", "squad_records", "tasks.conll", "tasks.glue", "tasks.race", "tasks.tsv",
     "tfrecord", "tokenization", "training_plan", "vocabulary",

@@ -39,7 +39,17 @@ def words_of(ids, whole_words=True):
 def run(settings, count=400, length=40, seed=0):
     rng = np.random.default_rng(seed)
     ids, lengths = make_batch(count, length, rng)
-    return ids, lengths, masking.mask_batch(ids, lengths, PIECES, settings, rng)
+    return ids, lengths, mask(ids, lengths, settings, rng)
+
+
+def draws(count):
+    return masking.Draws(masking.row_keys(0, np.arange(count)))
+
+
+def mask(ids, lengths, settings, rng):
+    boundary = masking.token_boundaries(ids, lengths, PIECES)
+    keys = masking.draw_keys(len(ids), rng)
+    return masking.mask_batch(ids, lengths, boundary, PIECES.specials, settings, keys)
 
 
 @pytest.mark.parametrize("permutation", [False, True])
@@ -81,7 +91,7 @@ def test_halves_round_to_even_and_one_token_is_always_masked():
 def test_a_word_longer_than_the_budget_is_passed_over():
     ids = np.array([[CLS, 10, 40, 40, 40, SEP, 11, 40, 40, SEP]])
     settings = MaskingSettings(2, 0.15)
-    masked = masking.mask_batch(ids, np.array([10]), PIECES, settings, np.random.default_rng(0))
+    masked = mask(ids, np.array([10]), settings, np.random.default_rng(0))
     assert masked.counts.tolist() == [0] and (masked.input_ids == ids).all()
 
 
@@ -92,9 +102,9 @@ def test_a_continuation_at_the_start_of_b_belongs_to_the_last_word_of_a():
     one = MaskingSettings(1, 0.4)
     rng = np.random.default_rng(0)
     length = np.array([5])
-    assert masking.mask_batch(ids, length, PIECES, joined, rng).positions.tolist() == [[1, 3]]
-    assert masking.mask_batch(ids, length, PIECES, one, rng).counts.tolist() == [0]
-    assert masking.mask_batch(ids, length, PIECES, apart, rng).counts.tolist() == [2]
+    assert mask(ids, length, joined, rng).positions.tolist() == [[1, 3]]
+    assert mask(ids, length, one, rng).counts.tolist() == [0]
+    assert mask(ids, length, apart, rng).counts.tolist() == [2]
 
 
 def test_ngrams_stay_inside_a_segment_when_asked():
@@ -102,9 +112,9 @@ def test_ngrams_stay_inside_a_segment_when_asked():
     ids[:, [3, 5]] = 10, 11  # the words: [1, 2], [3], [5, 6, 7]; n-grams of two from [3] cross
     settings = MaskingSettings(4, 0.5, ngram=2, favor_shorter_ngram=False)
     lengths, rng = np.full(500, 9), np.random.default_rng(0)
-    crossing = masking.mask_batch(ids, lengths, PIECES, settings, rng)
-    inside = masking.mask_batch(
-        ids, lengths, PIECES,
+    crossing = mask(ids, lengths, settings, rng)
+    inside = mask(
+        ids, lengths,
         MaskingSettings(4, 0.5, 2, False, mask_across_segments=False), rng,
     )
     first = np.array([3, 5, 6, 7])
@@ -140,8 +150,8 @@ def test_ngram_lengths_are_drawn_in_inverse_proportion(shorter, want):
     # first draw is shorter, later ones fill up, so look at the runs of three
     # that a first draw of three makes certain, through a budget of three.
     ids = np.tile([CLS, *[10] * 60, SEP, *[11] * 60, SEP], (20_000, 1))
-    masked = masking.mask_batch(
-        ids, np.full(20_000, 123), PIECES, settings, np.random.default_rng(1)
+    masked = mask(
+        ids, np.full(20_000, 123), settings, np.random.default_rng(1)
     )
     together = (masked.positions[:, 2] - masked.positions[:, 0] == 2).mean()
     # Tail n-grams are cut, and shorter draws may meet by chance: a few percent.
@@ -154,18 +164,18 @@ def test_permuted_tokens_stay_the_same_multiset():
     ids, lengths = make_batch(300, 40, rng)
     never = ids.copy()
     chosen = rng.random(ids.shape) < 0.3
-    masking._permute(ids, never, chosen, rng)
+    masking._permute(ids, never, chosen, draws(300))
     for row in range(300):
         assert sorted(never[row, chosen[row]]) == sorted(ids[row, chosen[row]])
         assert (never[row, ~chosen[row]] == ids[row, ~chosen[row]]).all()
     assert (never != ids).any()
-    masked = masking.mask_batch(ids, lengths, PIECES, settings, rng)
+    masked = mask(ids, lengths, settings, rng)
     assert (masked.counts > masking.num_to_predict(lengths, settings)).mean() > 0.9
 
 
 def test_random_order_is_a_fair_permutation():
     count = np.array([4] * 24_000 + [2] * 24_000)
-    order = masking._random_order(count, 4, np.random.default_rng(0))
+    order = masking._random_order(count, 4, draws(len(count)))
     seen, times = np.unique(order[:24_000], axis=0, return_counts=True)
     assert len(seen) == 24 and abs(times - 1000).max() < 5 * np.sqrt(1000)
     assert (np.sort(order[24_000:, :2], axis=1) == [0, 1]).all()
@@ -218,8 +228,8 @@ def test_each_position_is_masked_as_often_as_by_the_plain_recipe(settings):
         covered = sorted(slow_mask_counts(line, settings, rng))
         slow[covered] += 4
         runs_slow[len(covered)] += 4
-    masked = masking.mask_batch(
-        np.repeat(ids, times, axis=0), np.repeat(lengths, times), PIECES, settings, rng
+    masked = mask(
+        np.repeat(ids, times, axis=0), np.repeat(lengths, times), settings, rng
     )
     row, rank = np.nonzero(np.arange(settings.num_predictions) < masked.counts[:, None])
     fast = np.bincount(masked.positions[row, rank], minlength=40)

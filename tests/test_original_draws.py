@@ -50,7 +50,7 @@ def test_masks_are_the_originals_token_for_token(name, settings, golden):
 
 @pytest.mark.parametrize("random_next", [False, True])
 def test_instances_are_the_originals_token_for_token(random_next, golden):
-    pairs = PairSettings(max_seq_length=16, random_next_sentence=random_next)
+    pairs = PairSettings(16, sentence_objective="nsp" if random_next else "sop")
     one = recipe(golden, pairs, max_predictions_per_seq=2)
     draws = Draws(random.Random(5), np.random.RandomState(3))
     made = [

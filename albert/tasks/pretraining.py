@@ -10,51 +10,60 @@ import tensorflow as tf
 
 from albert.config import AlbertConfig
 from albert.modeling import AlbertForPreTraining, cross_entropy
+from albert.pair_records import MasksOnTheFly, masked_features
 from albert.records import FeatureSpec
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingTask:
-    """Loss = masked-LM loss + sentence-order loss, one to one."""
+    """Loss = masked-LM loss + sentence-order loss, one to one.
+
+    With `sentence_objective` none, it is the masked-LM loss alone (the first line of the
+    paper's table 5).
+    """
 
     max_seq_length: int  # L
     max_predictions_per_seq: int  # P
+    masks: MasksOnTheFly | None = None  # None: they are in the records
+    eval_masks: MasksOnTheFly | None = None  # of an evaluation's records
+    sentence_objective: str = "sop"  # key of `documents.SENTENCE_OBJECTIVES`
     name: str = "pretraining"
     best_metric: str = "masked_lm_accuracy"
 
     def feature_spec(self) -> FeatureSpec:
-        length, predictions = self.max_seq_length, self.max_predictions_per_seq
+        if self.masks:
+            return self.masks.feature_spec()
+        length = self.max_seq_length
         return FeatureSpec(
-            {
-                "input_ids": ("int64", length),
-                "input_mask": ("int64", length),
-                "segment_ids": ("int64", length),
-                "masked_lm_positions": ("int64", predictions),
-                "masked_lm_ids": ("int64", predictions),
-                "masked_lm_weights": ("float32", predictions),
-                # The name is BERT's; the label is the sentence order (1 = swapped).
-                "next_sentence_labels": ("int64", 1),
-            },
-            row_length=length,
+            masked_features(length, self.max_predictions_per_seq), row_length=length
         )
+
+    def for_evaluation(self) -> "PretrainingTask":
+        return dataclasses.replace(self, masks=self.eval_masks)
 
     def build_model(self, config: AlbertConfig) -> keras.Model:
         return AlbertForPreTraining(config)
 
     def loss_weights(self, batch):
         # 1e-5 as in the original: a batch without any mask has loss 0.
-        return {
-            "masked_lm": tf.reduce_sum(batch["masked_lm_weights"]) + 1e-5,
-            "sentence_order": tf.reduce_sum(tf.cast(batch["is_real_example"], tf.float32)),
-        }
+        return self._of_terms(
+            tf.reduce_sum(batch["masked_lm_weights"]) + 1e-5,
+            tf.reduce_sum(tf.cast(batch["is_real_example"], tf.float32)),
+        )
 
     def loss_sums(self, batch, outputs):
         masked_lm, sentence_order = _losses(batch, outputs)
         real = tf.cast(batch["is_real_example"], tf.float32)
-        return {
-            "masked_lm": tf.reduce_sum(masked_lm * batch["masked_lm_weights"]),
-            "sentence_order": tf.reduce_sum(sentence_order * real),
-        }
+        return self._of_terms(
+            tf.reduce_sum(masked_lm * batch["masked_lm_weights"]),
+            tf.reduce_sum(sentence_order * real),
+        )
+
+    def _of_terms(self, masked_lm, sentence_order):
+        """Returns what belongs to each term of the loss."""
+        if self.sentence_objective == "none":
+            return {"masked_lm": masked_lm}
+        return {"masked_lm": masked_lm, "sentence_order": sentence_order}
 
     def statistics(self, batch, outputs):
         masked_lm, sentence_order = _losses(batch, outputs)
@@ -69,7 +78,7 @@ class PretrainingTask:
         def hits(logits, labels):
             return tf.argmax(logits, axis=-1, output_type=tf.int32) == labels
 
-        return {
+        found = {
             "masked_lm_accuracy": mean(
                 hits(outputs["prediction_logits"], batch["masked_lm_ids"]), weights
             ),
@@ -77,6 +86,9 @@ class PretrainingTask:
             "sentence_order_accuracy": mean(hits(outputs["sop_logits"], labels), real),
             "sentence_order_loss": mean(sentence_order, real),
         }
+        if self.sentence_objective == "none":  # nothing was learned of it
+            found = {name: pair for name, pair in found.items() if name.startswith("masked_lm")}
+        return found
 
     def predictions(self, batch, outputs):
         return {}

@@ -127,7 +127,9 @@ def test_masking_gives_back_the_row_and_stays_within_its_bounds(seed, length, pr
     lengths = np.full(4, length)
     ids[:, :length] = rng.integers(5, 60, (4, length))
     ids[:, 0], ids[:, length - 1], ids[:, length // 2] = 2, 3, 3
-    out = masking.mask_batch(ids.copy(), lengths, pieces, chosen, np.random.default_rng(seed))
+    boundary = masking.token_boundaries(ids, lengths, pieces)
+    keys = masking.row_keys(seed, np.arange(4))
+    out = masking.mask_batch(ids.copy(), lengths, boundary, pieces.specials, chosen, keys)
     for row in range(4):
         count = int(out.counts[row])
         positions = out.positions[row, :count]

@@ -1,0 +1,274 @@
+"""Masks drawn as records are read: new each epoch, the same for everybody, from pairs held once."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers import metrics, run, write_config
+
+from albert import (
+    create_pretraining_data,
+    flags,
+    input_pipeline,
+    masking,
+    pair_records,
+    records,
+    run_pretraining,
+)
+from albert.distribution import Share
+from albert.masking import MaskingSettings, Specials
+
+LENGTH = 24
+SETTINGS = MaskingSettings(5, 0.2)
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A folder with a vocabulary w0..w49, forty documents of it, and records of both kinds."""
+    folder = tmp_path_factory.mktemp("corpus")
+    words = [f"w{i}" for i in range(50)]
+    (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *words]) + "\n")
+    rng = np.random.default_rng(0)
+    texts = ["\n".join(" ".join(rng.choice(words, 3 + (d + n) % 7)) for n in range(9))
+             for d in range(40)]
+    (folder / "corpus.txt").write_text("\n\n".join(texts) + "\n")
+    make(folder, "static", "--dupe_factor=40")
+    make(folder, "pairs", "--nostatic_masks", dynamic=True)
+    return folder
+
+
+def make(folder, name, *more, dynamic=False):
+    arguments = [
+        "command", f"--input_file={folder / 'corpus.txt'}",
+        f"--output_file={folder / name}.tfrecord", f"--vocab_file={folder / 'vocab.txt'}",
+        f"--max_seq_length={LENGTH}", "--num_processes=1", *more,
+    ] + ([] if dynamic else ["--max_predictions_per_seq=5", "--masked_lm_prob=0.2"])
+    create_pretraining_data.main(flags.parse(create_pretraining_data.define_flags, arguments))
+    return str(folder / f"{name}.tfrecord")
+
+
+def batches(path, count, batch_size=8, position=0, share=None, settings=SETTINGS, seed=3):
+    """Returns the first batches of a run as dictionaries of arrays."""
+    spec = pair_records.masks_of([path], LENGTH, settings, seed).feature_spec()
+    found = input_pipeline.train_batches(
+        [path], spec, num_records=records.count_records(path), batch_size=batch_size,
+        vocab_size=55, seed=3, position=position, share=share,
+    )
+    return [{k: v.numpy() for k, v in batch.items()} for batch in found.take(count)]
+
+
+def joined(parts):
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def same(one, two):
+    assert one.keys() == two.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+
+
+def originals(batch):
+    """Returns the ids before masking."""
+    ids = batch["input_ids"].copy()
+    row, rank = np.nonzero(batch["masked_lm_weights"])
+    ids[row, batch["masked_lm_positions"][row, rank]] = batch["masked_lm_ids"][row, rank]
+    return ids
+
+
+def test_forty_masked_copies_take_thirty_times_the_disk_of_the_pairs(corpus):
+    sizes = [(corpus / f"{name}.tfrecord").stat().st_size for name in ("static", "pairs")]
+    assert sizes[0] > 30 * sizes[1]
+
+
+def test_a_run_has_the_features_of_static_records_and_other_masks_each_epoch(corpus):
+    path = str(corpus / "pairs.tfrecord")
+    count = records.count_records(path)
+    epochs = [joined(batches(path, 1, count, position=epoch * count)) for epoch in range(2)]
+    features = pair_records.masked_features(LENGTH, 5)
+    for epoch in epochs:
+        assert epoch.keys() == {*features, "is_real_example"}
+        for name, (_, length) in features.items():
+            assert epoch[name].shape == (count, length), name
+        assert (epoch["masked_lm_weights"].sum(axis=1) >= 1).mean() > 0.95
+
+    def keyed(epoch):
+        # Two pairs of the corpus are hardly ever of the same words.
+        rows = zip(originals(epoch), epoch["masked_lm_positions"],
+                   epoch["next_sentence_labels"], strict=True)
+        return {tuple(sorted(ids)): (positions.tolist(), int(label[0]))
+                for ids, positions, label in rows}
+
+    one, two = map(keyed, epochs)
+    assert one.keys() == two.keys()
+    assert np.mean([one[key][0] != two[key][0] for key in one]) > 0.8
+    # A and B are swapped anew, too.
+    changed = np.mean([one[key][1] != two[key][1] for key in one])
+    assert 0.3 < changed < 0.65
+
+
+@pytest.mark.parametrize("position", [0, 8, 40, 1000])
+def test_a_resumed_run_draws_the_masks_of_the_uninterrupted_one(corpus, position):
+    path = str(corpus / "pairs.tfrecord")
+    through = batches(path, position // 8 + 3)[position // 8 :]
+    for one, two in zip(through, batches(path, 3, position=position), strict=True):
+        same(one, two)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("workers,each", [(2, 1), (1, 2), (2, 2)])
+def test_the_masks_are_the_same_however_many_read_them(
+    corpus, workers, each, is_large, monkeypatch
+):
+    if is_large:  # than what is shuffled at once
+        monkeypatch.setattr(input_pipeline, "SHUFFLE_BUFFER", 1)
+    path, replicas = str(corpus / "pairs.tfrecord"), workers * each
+    whole = batches(path, 4, position=8)
+    shares = [
+        batches(path, 4 * each, position=8, share=Share(replicas, worker * each, each))
+        for worker in range(workers)
+    ]
+    for number, batch in enumerate(whole):
+        parts = [part for share in shares for part in share[number * each : (number + 1) * each]]
+        ours, theirs = (sorted(zip(*(x[name].tolist() for name in sorted(x)), strict=True))
+                        for x in (batch, joined(parts)))
+        assert ours == theirs
+
+
+def test_masks_follow_from_the_seed(corpus):
+    path = str(corpus / "pairs.tfrecord")
+    one, again, other = (batches(path, 1, seed=seed)[0] for seed in (3, 3, 4))
+    same(one, again)
+    assert (one["masked_lm_positions"] != other["masked_lm_positions"]).any()
+
+
+def test_swapped_segments_keep_their_words_and_borders():
+    ids = np.array([[2, 10, 11, 12, 3, 20, 21, 3, 0, 0], [2, 10, 3, 20, 21, 22, 23, 24, 25, 3]])
+    segments, boundary = np.array([[3, 2], [1, 6]]), (ids % 10 < 2).astype(int)
+    masks = pair_records.MasksOnTheFly(
+        10, MaskingSettings(2, 0.0), Specials(2, 3, 4, 30), 0, swap_prob=1.0
+    )
+    out = masks.mask(ids, segments, boundary, np.zeros((2, 1), int), np.arange(2))
+    assert out["input_ids"].tolist() == [
+        [2, 20, 21, 3, 10, 11, 12, 3, 0, 0], [2, 20, 21, 22, 23, 24, 25, 3, 10, 3]
+    ]
+    assert out["segment_ids"].tolist() == [
+        [0, 0, 0, 0, 1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0, 0, 1, 1]
+    ]
+    assert out["input_mask"].sum(axis=1).tolist() == [8, 10]
+    assert out["next_sentence_labels"].tolist() == [[1], [1]]
+    random_b = masks.mask(ids, segments, boundary, np.ones((2, 1), int), np.arange(2))
+    assert (random_b["input_ids"] == ids).all()  # its label would not change
+
+
+def test_a_whole_ngram_shares_its_fate_where_asked():
+    ids = np.tile([2, *[10] * 30, 3, *[10] * 30, 3], (3000, 1))
+    settings = MaskingSettings(3, 1.0, 3, favor_shorter_ngram=False, replace_by_span=True)
+    masked = masking.mask_batch(
+        ids, np.full(3000, 63), np.ones_like(ids), Specials(2, 3, 4, 1000),
+        settings, masking.row_keys(0, np.arange(3000)),
+    )
+    together = masked.positions[:, 2] - masked.positions[:, 0] == 2
+    now = np.take_along_axis(masked.input_ids, masked.positions, axis=1)[together]
+    kinds = np.where(now == 4, 0, np.where(now == 10, 1, 2))
+    # Some runs of three are of shorter n-grams, and a random piece may be either.
+    assert (kinds == kinds[:, :1]).all(axis=1).mean() > 0.9
+    shares = np.bincount(kinds[:, 0], minlength=3) / len(kinds)
+    assert abs(shares - [0.8, 0.1, 0.1]).max() < 4 * np.sqrt(0.16 / len(kinds))
+
+
+@pytest.mark.parametrize("objective,want", [
+    ("sop", (0.5, 0.5)), ("nsp", (0.5, 0.5)), ("both", (0.5, 0.5)), ("none", (0.0, 0.0)),
+])
+def test_each_objective_has_its_share_of_labels_either_way(corpus, objective, want):
+    for static, share in zip((True, False), want, strict=True):
+        path = make(corpus, f"{objective}-{static}", f"--sentence_objective={objective}",
+                    f"--static_masks={static}", "--dupe_factor=30", "--strict_sentence_order",
+                    dynamic=True)
+        if static:
+            found = [records._parse(path, r)["next_sentence_labels"].int64_list.value[0]
+                     for r in records.read_records(path)]
+        else:
+            count = records.count_records(path)
+            found = joined(batches(path, 1, count))["next_sentence_labels"][:, 0]
+        # Passes over a text repeat its pairs: fewer are independent than there are.
+        assert abs(np.mean(found) - share) <= (0.06 if share else 0)
+        assert pair_records.sentence_objective([path]) == objective
+
+
+# --- The command ---
+
+
+def job(corpus, tmp_path, *more):
+    return [
+        f"--albert_config_file={write_config(tmp_path, vocab_size=55, max_position_embeddings=24)}",
+        f"--input_file={corpus / 'pairs.tfrecord'}", f"--output_dir={tmp_path / 'out'}",
+        f"--max_seq_length={LENGTH}", "--max_predictions_per_seq=5", "--train_batch_size=4",
+        "--eval_batch_size=4", "--max_eval_steps=2", "--num_train_steps=6",
+        "--num_warmup_steps=1", "--save_checkpoints_steps=3", "--log_steps=3", *more,
+    ]
+
+
+def command(*arguments):
+    return flags.run_command(
+        run_pretraining.__doc__, run_pretraining.define_flags, run_pretraining.main,
+        ["run_pretraining", *arguments],
+    )
+
+
+def test_pretraining_masks_on_the_fly_and_goes_on_bit_exactly(corpus, tmp_path):
+    more = ("--masked_lm_budget=0.2", "--do_eval", "--ngram=2")
+    assert command(*job(corpus, tmp_path, *more)) == 0
+    weights, told = tmp_path / "out/model.ckpt-6.data-00000-of-00001", metrics(tmp_path / "out")
+    first = weights.read_bytes()
+    for path in (tmp_path / "out").glob("model.ckpt-6.*"):
+        path.unlink()
+    assert command(*job(corpus, tmp_path, *more)) == 0
+    assert weights.read_bytes() == first and metrics(tmp_path / "out") == told
+
+
+def test_static_records_evaluate_a_run_that_masks_on_the_fly(corpus, tmp_path):
+    assert 0 == command(*job(
+        corpus, tmp_path, "--masked_lm_budget=0.2", "--do_eval",
+        f"--eval_input_file={corpus / 'static.tfrecord'}",
+    ))
+    results = json.loads((tmp_path / "out/eval_results.json").read_text())
+    assert 0 < results["masked_lm_loss"] < 6
+
+
+def test_without_a_sentence_objective_there_is_no_such_loss(corpus, tmp_path):
+    path = make(corpus, "no-objective", "--nostatic_masks", "--sentence_objective=none",
+                dynamic=True)
+    assert 0 == command(*job(
+        corpus, tmp_path, "--masked_lm_budget=0.2", "--do_eval", f"--input_file={path}"
+    ))
+    results = json.loads((tmp_path / "out/eval_results.json").read_text())
+    assert set(results) == {"masked_lm_accuracy", "masked_lm_loss", "loss", "global_step"}
+    assert results["loss"] == pytest.approx(results["masked_lm_loss"], rel=0.05)
+
+
+@pytest.mark.parametrize("more,said", [
+    ([], "holds pairs without masks: pass --masked_lm_budget=0.15"),
+    (["--masked_lm_budget=2"], "--masked_lm_budget=2.0 must be between 0 and 1"),
+    (["--ngram=2"], "--ngram has no effect without --masked_lm_budget"),
+    (["--masked_lm_budget=0.2", "--input_file={corpus}/static.tfrecord"],
+     "was not made with --nostatic_masks"),
+    (["--masked_lm_budget=0.2", "--input_file={corpus}/static.tfrecord,{corpus}/pairs.tfrecord"],
+     "they cannot be read together"),
+])
+def test_records_that_do_not_fit_the_flags_are_refused(corpus, tmp_path, more, said, capsys):
+    more = [flag.format(corpus=corpus) for flag in more]
+    assert 2 == command(*job(corpus, tmp_path, *more))
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_masking_flags_of_the_wrong_command_are_refused(corpus):
+    result = run(
+        "albert.create_pretraining_data", f"--input_file={corpus / 'corpus.txt'}",
+        f"--output_file={corpus / 'no.tfrecord'}", f"--vocab_file={corpus / 'vocab.txt'}",
+        "--nostatic_masks", "--ngram=2", "--random_next_sentence", "--sentence_objective=sop",
+    )
+    assert result.returncode == 2 and not (corpus / "no.tfrecord").exists()
+    assert "--ngram has no effect with --nostatic_masks" in result.stderr
+    assert "--random_next_sentence contradicts --sentence_objective=sop" in result.stderr
