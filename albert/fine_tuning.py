@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from albert.checkpoints import Weights
     from albert.tasks.task import Task
     from albert.tokenization import FullTokenizer
-    from albert.trainer import RunConfig
+    from albert.run_config import RunConfig
 
 log = logging.getLogger("albert")
 
@@ -257,11 +257,11 @@ class Course:
 
     def go(self) -> None:
         """Trains, evaluates and finishes, as the flags say."""
-        from albert import distribution, trainer
+        from albert import distribution, run_config
 
         values = self.values
-        run = trainer.RunConfig(
-            **flags.select(values, trainer.RunConfig), num_train_steps=values.train_step
+        run = run_config.RunConfig(
+            **flags.select(values, run_config.RunConfig), num_train_steps=values.train_step
         )
         with distribution.scope(values):
             weights = self._several(run) if values.num_runs > 1 else self._once(run)
@@ -319,7 +319,7 @@ class Course:
 
     def _several(self, run: "RunConfig") -> "Weights | None":
         """Makes the runs that are not finished; returns the best one's weights, if wanted."""
-        from albert import distribution, summaries, trainer
+        from albert import distribution, evaluation, summaries
 
         seeds = range(run.seed, run.seed + self.values.num_runs)
         runs = {
@@ -333,7 +333,7 @@ class Course:
             self._unless_finished(one)
         if not distribution.is_chief():
             return None
-        best = {seed: trainer.read_best(one.output_dir) for seed, one in runs.items()}
+        best = {seed: evaluation.read_best(one.output_dir) for seed, one in runs.items()}
         ranked = [seed for seed in seeds if best[seed]]
         if not (self.values.do_eval or self.finish):
             return None
@@ -430,10 +430,10 @@ def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
 
 def evaluate(task, config, run, path, weights, results) -> None:
     """Writes the results of the checkpoint; `results` are its own if they are of its step."""
-    from albert import checkpoints, summaries, trainer
+    from albert import checkpoints, evaluation, summaries
 
     step = checkpoints.read_sidecar(weights.origin).get("step")
     if not results or results["global_step"] != step:
-        results = trainer.evaluate(task, config, run, [path], weights)
+        results = evaluation.evaluate(task, config, run, [path], weights)
         summaries.log_results(results)
     log.info("results of %s: %s", weights.origin, summaries.write_results(run.output_dir, results))

@@ -297,6 +297,7 @@ class AlbertEncoder(keras.layers.Layer):
         super().__init__(name=name)
         self.config = config
         self.remat = False  # recompute each block in the backward pass, to save memory
+        self.depth: int | None = None  # layers to apply, if not all
         self._attn_implementation = "eager"
         self.embedding_projection = None
         if config.has_embedding_projection:
@@ -366,7 +367,7 @@ class AlbertEncoder(keras.layers.Layer):
         """Returns the blocks that attend and transform, in the order of their application."""
         return [
             pair
-            for layer in range(self.config.num_hidden_layers)
+            for layer in range(self.depth or self.config.num_hidden_layers)
             for pair in zip(
                 self.groups[self.config.attention_group(layer)],
                 self.groups[self.config.feed_forward_group(layer)],

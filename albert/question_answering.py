@@ -313,13 +313,13 @@ class _Predicted:
 
 
 def _predict(values, predicted: _Predicted, task, config, run, path, weights) -> None:
-    from albert import trainer
+    from albert import evaluation
 
     predictions = predicted.scored  # of these weights, which were evaluated last
     if predictions is None or values.num_runs > 1:
         run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
         task = dataclasses.replace(task, scorer=None)
-        predictions, _ = trainer.predict(task, config, run, [path], weights)
+        predictions, _ = evaluation.predict(task, config, run, [path], weights)
     decoded = predicted.decode(predictions)
     if predicted.dataset:
         decoded = predicted.version.evaluate(decoded, predicted.dataset)[1]
@@ -334,10 +334,10 @@ def _predict(values, predicted: _Predicted, task, config, run, path, weights) ->
 
 
 def _export(values, task, config, run, weights) -> None:
-    from albert import trainer
+    from albert import evaluation
     from albert.tasks import squad_export
 
-    model, _ = trainer.load_model(task, config, run, weights)
+    model, _ = evaluation.load_model(task, config, run, weights)
     squad_export.export(
         model, values.export_dir, values.max_seq_length,
         complete=fine_tuning.export_card(values.export_dir, weights, config),

@@ -157,20 +157,20 @@ def _check_labels(values, weights) -> None:
 
 
 def _predict(values, glue_task, task, config, run, path, weights) -> None:
-    from albert import trainer
+    from albert import evaluation
 
     run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
-    predictions, _ = trainer.predict(task, config, run, [path], weights)
+    predictions, _ = evaluation.predict(task, config, run, [path], weights)
     examples = glue.read_examples(glue_task, values.data_dir, "test")
     written = glue.write_predictions(glue_task, examples, predictions, run.output_dir)
     log.info("predictions of %s: %s", weights.origin, ", ".join(written))
 
 
 def _export(values, task, config, run, weights) -> None:
-    from albert import trainer
+    from albert import evaluation
     from albert.tasks import classification
 
-    model, _ = trainer.load_model(task, config, run, weights)
+    model, _ = evaluation.load_model(task, config, run, weights)
     classification.export(
         task, model, values.export_dir, values.threshold_to_export,
         complete=fine_tuning.export_card(values.export_dir, weights, config),

@@ -50,6 +50,12 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("float", values, "poly_power", 1.0, "Power of the polynomial decay.")
     flags.define("integer", values, "num_train_steps", 125000, "Steps in all.")
     flags.define("integer", values, "num_warmup_steps", 3125, "Steps of linear warm-up.")
+    flags.define("integer", values, "until_step", 0,
+                 "End at this step already, the learning rate being that of --num_train_steps: the "
+                 "same command with longer rows, say, then goes on from there. 0: do not.")
+    flags.define("string", values, "depth_schedule", None,
+                 "LAYERS:STEP,...: train no more than so many layers up to a step, and then the "
+                 "next; at the end all, which share the same weights.")
     flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.")
     flags.define("float", values, "masked_lm_budget", 0.0,
                  "Share of the tokens that is masked as records are read, each time anew, of "
@@ -76,6 +82,8 @@ def _check(values: flags.FlagValues) -> AlbertConfig:
             f"--num_warmup_steps={values.num_warmup_steps} exceeds "
             f"--num_train_steps={values.num_train_steps}"
         )
+    if values.until_step < 0:
+        raise FlagError(f"--until_step={values.until_step} must not be negative")
     flags.check_device_flags(values)
     config = AlbertConfig.from_json_file(
         files.require_file(values.albert_config_file, "albert_config_file")
@@ -85,7 +93,34 @@ def _check(values: flags.FlagValues) -> AlbertConfig:
             f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings "
             f"{config.max_position_embeddings} of {values.albert_config_file}"
         )
+    _depth_schedule(values.depth_schedule, config)
     return config
+
+
+def _depth_schedule(text: str | None, config: AlbertConfig) -> tuple[tuple[int, int], ...]:
+    """Returns (layers, step until which) of each stage but the last.
+
+    Raises:
+      FlagError: it is no such list, or the model's layers do not share their weights.
+    """
+    if not text:
+        return ()
+    try:
+        stages = [tuple(map(int, stage.split(":"))) for stage in text.split(",")]
+        layers, ends = zip(*stages, strict=True)
+    except ValueError as error:
+        raise FlagError(
+            f"--depth_schedule={text}: give LAYERS:STEP, with commas between them"
+        ) from error
+    if list(ends) != sorted(set(ends)) or ends[0] < 1 or min(layers) < 1:
+        raise FlagError(f"--depth_schedule={text}: steps must rise, layers be at least 1")
+    if max(layers) > config.num_hidden_layers:
+        raise FlagError(
+            f"--depth_schedule={text}: the model has {config.num_hidden_layers} layers"
+        )
+    if config.num_hidden_groups > 1 or config.parameter_sharing != "all":
+        raise FlagError("--depth_schedule: only layers that share all their weights can be added")
+    return tuple(stages)
 
 
 def _check_masking(values: flags.FlagValues) -> None:
@@ -147,11 +182,21 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> None:
-    from albert import checkpoints, distribution, model_card, pretrained, summaries, trainer
+    from albert import (
+        checkpoints,
+        distribution,
+        model_card,
+        pretrained,
+        run_config,
+        summaries,
+        trainer,
+    )
     from albert.tasks.pretraining import PretrainingTask
 
     task = PretrainingTask(values.max_seq_length, values.max_predictions_per_seq, **recipe)
-    run = trainer.RunConfig(**flags.select(values, trainer.RunConfig))
+    chosen = flags.select(values, run_config.RunConfig)
+    chosen["depth_schedule"] = _depth_schedule(values.depth_schedule, config)
+    run = run_config.RunConfig(**chosen)
     optimizer = flags.optimizer_config(values)
     if values.scale_learning_rate:
         rate = optimizer.learning_rate * math.sqrt(values.train_batch_size / 4096)
@@ -179,7 +224,7 @@ def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> N
 
 def _evaluate(task, config, run, eval_files, init):
     """Evaluates the newest checkpoint of output_dir, else --init_checkpoint."""
-    from albert import checkpoints, summaries, trainer
+    from albert import checkpoints, evaluation, summaries
 
     own = list(checkpoints.list_steps(run.output_dir).values())
     if not own and init is None:
@@ -187,10 +232,10 @@ def _evaluate(task, config, run, eval_files, init):
             f"--do_eval: no checkpoint in {run.output_dir}, and no --init_checkpoint is given"
         )
     weights = checkpoints.open_weights(own[-1], "output_dir") if own else init
-    results = trainer.evaluate(task, config, run, eval_files, weights)
+    results = evaluation.evaluate(task, config, run, eval_files, weights)
     summaries.log_results(results)
     if own:
-        trainer.keep_if_best(task, own[-1], results)
+        evaluation.keep_if_best(task, own[-1], results)
     return results
 
 

@@ -111,14 +111,14 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _predict(values, task, config, run, path, questions, weights) -> None:
-    from albert import trainer
+    from albert import evaluation
 
     run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
     task = dataclasses.replace(task, parts=race.level_sizes(questions))
-    predictions, results = trainer.predict(task, config, run, [path], weights)
+    predictions, results = evaluation.predict(task, config, run, [path], weights)
     written = race.write_predictions(questions, predictions["probabilities"], run.output_dir)
     if questions[0].label is not None:
-        best = trainer.read_best(os.path.dirname(weights.origin))
+        best = evaluation.read_best(os.path.dirname(weights.origin))
         written.append(_write_results(run.output_dir, results, best))
     log.info("predictions of %s: %s", weights.origin, ", ".join(written))
 

@@ -125,10 +125,10 @@ def _check_labels(labels, weights) -> None:
 
 
 def _predict(values, task, config, run, records, path, has_labels, weights) -> None:
-    from albert import summaries, trainer
+    from albert import evaluation, summaries
 
     run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
-    predictions, results = trainer.predict(task, config, run, [records], weights)
+    predictions, results = evaluation.predict(task, config, run, [records], weights)
     written = [
         conll.write_predictions(
             path, task.predicted_labels(predictions),

@@ -1,19 +1,14 @@
-"""The only loop in the repository: train, evaluate, predict, for any `Task`.
-
-Legend: B batch.
-"""
+"""The only training loop in the repository, for any `Task`."""
 
 import contextlib
 import dataclasses
 import logging
-import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -21,6 +16,7 @@ from albert import (
     __version__,
     checkpoints,
     distribution,
+    evaluation,
     files,
     input_pipeline,
     modeling,
@@ -30,44 +26,13 @@ from albert import (
 )
 from albert.bookkeeping import NoWriter, Pace, Window
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError, DataError, Preempted, TrainingDivergedError
+from albert.errors import Preempted, TrainingDivergedError
 from albert.guards import DivergenceGuard, PreemptionLatch
 from albert.optimization import OptimizerConfig, create_optimizer
+from albert.run_config import RunConfig, build_model, row_options
 from albert.tasks.task import Task
 
 log = logging.getLogger("albert")
-
-BEST_FILE = "best.json"
-# Numbers of packed rows that a batch may have where each is compiled.
-_XLA_NUMBERS_OF_ROWS = 8
-# Share of places that are tokens from which cutting and packing rows saves less than it costs.
-_FULL_ENOUGH = 0.8
-
-
-@dataclasses.dataclass(frozen=True)
-class RunConfig:
-    """How a run goes, apart from what is trained; every value comes from a flag."""
-
-    output_dir: str
-    num_train_steps: int = 1000  # the step at which training is done
-    train_batch_size: int = 32  # sequences of a step
-    eval_batch_size: int = 8  # sequences of an evaluation or prediction batch
-    save_checkpoints_steps: int = 1000  # steps between checkpoints
-    keep_checkpoint_max: int = 5  # newest checkpoints kept; 0 keeps all
-    iterations_per_loop: int = 1000  # most steps in one call into TensorFlow
-    log_steps: int = 100  # steps between lines of metrics
-    seed: int = 12345  # everything random derives from it
-    max_eval_steps: int = 0  # evaluation batches; 0 is one full pass
-    use_xla: bool | None = None  # compile the step; None: where it is known to pay
-    mixed_precision: str = "float32"  # of the matrix products
-    gradient_accumulation_steps: int = 1  # micro-batches that a device cuts its rows into
-    attn_implementation: str = "eager"  # key of `attention.ATTENTION`
-    remat: bool = False  # recompute each layer in the backward pass instead of keeping it
-    per_replica_loss: bool = False  # each replica's own mean, averaged, as in the original
-    pad_to_max_seq_length: bool = False  # rows of full length, though a batch needs less
-    pack_rows: bool = False  # several short examples in a row
-    skip_loss_spikes: bool = False  # no update where the loss is far above the last ones
-    early_stopping_patience: int = 0  # evaluations without improvement that end training; 0: off
 
 
 class TrainState:
@@ -120,39 +85,6 @@ class TrainState:
             named[name].assign(value)
 
 
-def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model:
-    """Returns the task's model, initialised from the seed, in the run's precision."""
-    policy = run.mixed_precision
-    keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
-    keras.utils.set_random_seed(run.seed)
-    model = task.build_model(config)
-    model.bert.encoder.remat = run.remat
-    model.attn_implementation = run.attn_implementation
-    # The parity switch computes all that the original does.
-    model.bert.pooled_output_only = (
-        isinstance(model, modeling.POOLED_HEADS) and not run.pad_to_max_seq_length
-    )
-    return model
-
-
-def row_options(
-    run: RunConfig, spec: records.FeatureSpec, paths: Sequence[str], batch_size: int
-) -> dict[str, Any]:
-    """Returns the `is_cut` and `packed_rows` of `input_pipeline` for the batches of a run."""
-    if run.pad_to_max_seq_length or not spec.row_length or distribution.is_tpu():
-        return {"is_cut": False}
-    if records.mean_fill(paths, spec) >= _FULL_ENOUGH:
-        return {"is_cut": False}
-    # Micro-batches are cut out of a batch by its examples, which rows would not show.
-    if not run.pack_rows or run.gradient_accumulation_steps > 1:
-        return {"is_cut": True}
-    if not run.use_xla:
-        return {"is_cut": True, "packed_rows": 1}
-    # Each shape is compiled: rows of one length, and few numbers of them.
-    examples = batch_size // distribution.num_replicas()
-    return {"is_cut": False, "packed_rows": math.ceil(examples / _XLA_NUMBERS_OF_ROWS)}
-
-
 def train(
     task: Task,
     config: AlbertConfig,
@@ -165,7 +97,7 @@ def train(
     warm_start_options: Mapping[str, bool] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Trains to `run.num_train_steps` and returns the last evaluation's results.
+    """Trains to `run.last_step` and returns the last evaluation's results.
 
     With `eval_files` every checkpoint is evaluated, and the best by
     `task.best_metric` is kept as `model.ckpt-best`.
@@ -266,8 +198,9 @@ class _Loop:
         size = sum(int(np.prod(v.shape)) for v in state.weights.values())
         log.info(
             "%s: %s parameters, steps %d to %d of %d sequences, %s, %s, into %s",
-            self.task.name, f"{size:,}", state.step, run.num_train_steps, run.train_batch_size,
-            "compiled by XLA" if run.use_xla else "not compiled", run.mixed_precision, run.output_dir,
+            self.task.name, f"{size:,}", state.step, run.last_step, run.train_batch_size,
+            "compiled by XLA" if run.use_xla else "not compiled", run.mixed_precision,
+            run.output_dir,
         )
         log.info("start: %s", origin)
 
@@ -297,21 +230,24 @@ class _Loop:
 
     def run_to_end(self, iterator, latch: PreemptionLatch) -> None:
         run, state = self.run, self.state
-        train_steps = steps.TrainSteps(self.task, state, run)
+        train_steps: steps.TrainSteps | None = None
         chief = self.is_chief
         writer = summaries.MetricsWriter(run.output_dir, state.step) if chief else NoWriter()
-        progress = summaries.Progress(self.task.name, state.step, run.num_train_steps)
-        if state.step >= run.num_train_steps:
+        progress = summaries.Progress(self.task.name, state.step, run.last_step)
+        if state.step >= run.last_step:
             log.info("already trained to step %d", state.step)
         pace = Pace(run.iterations_per_loop)
         try:
             if self._is_due(state.step) and not writer.has(state.step, "eval"):
                 # The last process was stopped between the checkpoint and its evaluation.
+                self._set_depth(state.step - 1)
                 self._evaluate(state.step, writer, latch)
             window_start = time.monotonic()
             has_stalled = self._has_stalled(state.step, writer)
-            while state.step < run.num_train_steps and not has_stalled:
+            while state.step < run.last_step and not has_stalled:
                 step = state.step
+                if self._set_depth(step) or train_steps is None:
+                    train_steps = steps.TrainSteps(self.task, state, run)
                 count = min(pace.count, _until(step, run))
                 started = time.monotonic()
                 control = pace.control(latch.raised, chief)
@@ -325,7 +261,7 @@ class _Loop:
                 self._take_note(step, rows)
                 step += count
                 progress.update(step, f", loss {rows[-1][steps.LOSS]:.3f}")
-                if step % run.log_steps == 0 or step == run.num_train_steps:
+                if step % run.log_steps == 0 or step == run.last_step:
                     values = self.window.flush()
                     elapsed = max(time.monotonic() - window_start, 1e-6)
                     values["tokens_per_second"] = round(self.window.tokens / elapsed, 1)
@@ -335,7 +271,7 @@ class _Loop:
                     writer.write(step, "train", values)
                 # Not in the middle of bad steps, where it might push out a good one.
                 due = self._is_due(step) and (
-                    not self.guard.in_bad_streak or step == run.num_train_steps
+                    not self.guard.in_bad_streak or step == run.last_step
                 )
                 if due or must_stop:
                     progress.clear()
@@ -351,6 +287,16 @@ class _Loop:
             progress.clear()
             writer.close()
 
+    def _set_depth(self, step: int) -> bool:
+        """Gives the encoder its layers for the step after `step`; returns if there are others."""
+        encoder, depth = self.state.model.bert.encoder, self.run.depth_at(step)
+        if encoder.depth == depth:
+            return False
+        encoder.depth = depth
+        self._evaluator = None  # it is traced with the layers of before
+        log.info("step %d: %d layers", step, depth or self.config.num_hidden_layers)
+        return True
+
     def _preempted(self, latch: PreemptionLatch, step: int) -> Preempted:
         """Returns what ends the run when everything of `step` is saved."""
         message = f"preempted at step {step}, saved {self.last_checkpoint}"
@@ -359,7 +305,7 @@ class _Loop:
     def _is_due(self, step: int) -> bool:
         """Whether a checkpoint, and its evaluation, belongs to this step."""
         return step > 0 and (
-            step % self.run.save_checkpoints_steps == 0 or step == self.run.num_train_steps
+            step % self.run.save_checkpoints_steps == 0 or step == self.run.last_step
         )
 
     def _has_stalled(self, step: int, writer: summaries.MetricsWriter) -> bool:
@@ -372,7 +318,7 @@ class _Loop:
         patience = self.run.early_stopping_patience
         if not writer.has(step, "eval"):
             return False
-        best = read_best(self.run.output_dir)
+        best = evaluation.read_best(self.run.output_dir)
         best_step = best["step"] if best else 0
         if sum(evaluated > best_step for evaluated in writer.steps("eval")) < patience:
             return False
@@ -447,8 +393,8 @@ class _Loop:
         if not self.eval_files or not self.is_chief:
             return
         if self._evaluator is None:
-            self._evaluator = steps.EvalStep(_evaluated(self.task), self.state.model)
-            self._eval_batches = _eval_batches(self._evaluator, self.run, self.eval_files)
+            self._evaluator = steps.EvalStep(evaluation.task_of(self.task), self.state.model)
+            self._eval_batches = evaluation.batches_of(self._evaluator, self.run, self.eval_files)
         started = time.monotonic()
 
         def end_if_asked() -> None:
@@ -457,12 +403,12 @@ class _Loop:
                 raise self._preempted(latch, step)
 
         # It may last long. What was begun is done again by the next process.
-        self.results = _evaluate(
+        self.results = evaluation.measure(
             self._evaluator, self._eval_batches, self.eval_files, before_batch=end_if_asked
         )[0]
         self.results["global_step"] = step
         # The line comes last: without it, the next process evaluates once more.
-        keep_if_best(self.task, self.last_checkpoint, self.results)
+        evaluation.keep_if_best(self.task, self.last_checkpoint, self.results)
         writer.write(step, "eval", _scalars(self.results))
         summaries.log_results(self.results)
         log.info("evaluated in %s", summaries.duration(time.monotonic() - started))
@@ -470,7 +416,7 @@ class _Loop:
 
 def _until(step: int, run: RunConfig) -> int:
     """Returns the steps left until something is due."""
-    due = [run.num_train_steps - step]
+    due = [run.last_step - step, *(until - step for _, until in run.depth_schedule if until > step)]
     due += [every - step % every for every in (run.save_checkpoints_steps, run.log_steps)]
     return min(due)
 
@@ -480,156 +426,5 @@ def _log_step(step: int, values: Mapping[str, float]) -> None:
     log.info("step %d: %s", step, shown)
 
 
-def keep_if_best(task: Task, prefix: str, results: Mapping[str, Any]) -> bool:
-    """Publishes a checkpoint as the best if it beats the best so far, of earlier processes too."""
-    directory = os.path.dirname(prefix)
-    value = float(results[task.best_metric])
-    if math.isnan(value):
-        log.warning("%s is not a number at step %s", task.best_metric, results["global_step"])
-        return False
-    best = read_best(directory)
-    if best and value <= best["value"]:
-        return False
-    checkpoints.publish_best(prefix)
-    files.write_sealed_json(
-        os.path.join(directory, BEST_FILE),
-        {"metric": task.best_metric, "step": int(results["global_step"]), "value": value},
-    )
-    return True
-
-
-def read_best(directory: str) -> dict[str, Any] | None:
-    """Returns metric, step and value of a run's best checkpoint, or None if none was evaluated."""
-    path = os.path.join(directory, BEST_FILE)
-    if not os.path.lexists(path):
-        return None
-    best = files.read_sealed_json(path)
-    if not all(isinstance(best.get(key), int | float) for key in ("step", "value")):
-        raise DataError(f"{path}: no step and value of the best checkpoint: remove it")
-    return {key: best.get(key) for key in ("metric", "step", "value")}
-
-
 def _scalars(results: Mapping[str, Any]) -> dict[str, float]:
     return {k: v for k, v in results.items() if isinstance(v, int | float) and k != "global_step"}
-
-
-def _eval_batches(
-    eval_step: steps.EvalStep, run: RunConfig, paths: Sequence[str], full_pass: bool = False
-):
-    """Returns batches that can be gone through again and again.
-
-    Each pipeline that is made leaves some memory behind in TensorFlow, so a run makes one.
-    """
-    replicas = distribution.num_evaluating_replicas()
-    batch_size = math.ceil(run.eval_batch_size / replicas) * replicas
-
-    spec = eval_step.task.feature_spec()
-    run = dataclasses.replace(run, use_xla=False)  # evaluation is a graph
-    options = row_options(run, spec, paths, batch_size)
-
-    def make(share):
-        return input_pipeline.eval_batches(
-            paths,
-            spec,
-            batch_size=batch_size,
-            vocab_size=eval_step.model.config.vocab_size,
-            num_batches=0 if full_pass else run.max_eval_steps,
-            **options,
-            share=share,
-        )
-
-    return distribution.distributed(make) if replicas > 1 else make(None)
-
-
-def _evaluate(
-    eval_step: steps.EvalStep,
-    batches,
-    paths: Sequence[str],
-    before_batch: Callable[[], None] = lambda: None,
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Returns (results, predictions [all rows, ...])."""
-    task = eval_step.task
-    losses: list[float | None] = []
-    sums: dict[str, tuple[float, float]] = {}
-    collected: dict[str, list[np.ndarray]] = {}
-    with input_pipeline.blame_data(paths):
-        for batch in batches:
-            before_batch()
-            loss, pairs, predictions = eval_step(batch)
-            losses.append(loss)
-            for name, (total, weight) in pairs.items():
-                old = sums.get(name, (0.0, 0.0))
-                sums[name] = (old[0] + total, old[1] + weight)
-            for name, value in predictions.items():
-                collected.setdefault(name, []).append(value)
-    if not losses:
-        raise DataError(f"no records to evaluate in {', '.join(paths)}")
-    results = {name: total / weight if weight else 0.0 for name, (total, weight) in sums.items()}
-    if None not in losses:  # without labels there is none
-        results["loss"] = float(np.mean(losses))
-    arrays = {name: np.concatenate(parts) for name, parts in collected.items()}
-    return results | task.score(arrays), arrays
-
-
-def _evaluated(task: Task) -> Task:
-    """Returns the task over the records of an evaluation, which may lack labels."""
-    return task.for_evaluation() if hasattr(task, "for_evaluation") else task
-
-
-def load_model(
-    task: Task, config: AlbertConfig, run: RunConfig, weights: checkpoints.Weights
-) -> tuple[keras.Model, int]:
-    """Returns the task's model with every weight from a checkpoint, and the checkpoint's step.
-
-    Raises:
-      CheckpointError: a weight is absent or of another shape.
-    """
-    checkpoints.check_architecture(checkpoints.read_sidecar(weights.origin), config, weights.origin)
-    model = build_model(task, config, run)
-    named = modeling.named_weights(model)
-    shapes = {name: tuple(v.shape) for name, v in named.items()}
-    absent = [name for name in shapes if name not in weights.shapes]
-    if absent:
-        raise CheckpointError(
-            f"{weights.origin} has no {', '.join(absent[:6])}: was it trained for this task?"
-        )
-    for name, value in checkpoints.warm_start(shapes, weights)[0].items():
-        named[name].assign(value)
-    step = int(weights.read("global_step")) if "global_step" in weights.shapes else 0
-    return model, step
-
-
-def evaluate(
-    task: Task,
-    config: AlbertConfig,
-    run: RunConfig,
-    paths: Sequence[str],
-    weights: checkpoints.Weights,
-) -> dict[str, Any]:
-    """Returns the metrics of a checkpoint, with `loss` and `global_step`."""
-    spec = _evaluated(task).feature_spec()
-    records.check_records(paths, spec, vocab_size=config.vocab_size)
-    model, step = load_model(task, config, run, weights)
-    eval_step = steps.EvalStep(_evaluated(task), model)
-    results = _evaluate(eval_step, _eval_batches(eval_step, run, paths), paths)[0]
-    return results | {"global_step": step}
-
-
-def predict(
-    task: Task,
-    config: AlbertConfig,
-    run: RunConfig,
-    paths: Sequence[str],
-    weights: checkpoints.Weights,
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns the task's predictions for every record, in order, and the results of `evaluate`.
-
-    Padding rows are in neither. The results mean nothing where the records have no labels.
-    """
-    model, step = load_model(task, config, run, weights)
-    eval_step = steps.EvalStep(_evaluated(task), model)
-    batches = _eval_batches(eval_step, run, paths, full_pass=True)
-    results, arrays = _evaluate(eval_step, batches, paths)
-    real = arrays["is_real_example"] > 0
-    predictions = {name: values[real] for name, values in arrays.items()}
-    return predictions, results | {"global_step": step}

@@ -64,8 +64,9 @@ def test_a_task_knows_neither_trainer_nor_command(name):
     assert not ours(modules()[name]) & ({"trainer", "input_pipeline", "checkpoints"} | FLAG_USERS)
 
 
-def test_the_trainer_knows_no_concrete_task():
-    tasks = {n for n in ours(PACKAGE / "trainer.py") if n.startswith("tasks")}
+@pytest.mark.parametrize("name", ["trainer", "evaluation", "run_config", "steps"])
+def test_the_trainer_knows_no_concrete_task(name):
+    tasks = {n for n in ours(PACKAGE / f"{name}.py") if n.startswith("tasks")}
     assert tasks <= {"tasks", "tasks.task"}
 
 

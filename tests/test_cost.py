@@ -12,7 +12,7 @@ import tensorflow as tf
 from helpers import pretraining_rows
 from tensorflow.python.eager import context
 
-from albert import input_pipeline, packing, records, steps, trainer
+from albert import input_pipeline, packing, records, run_config, steps, trainer
 from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
@@ -33,7 +33,7 @@ def float32_afterwards():
 
 
 def train_steps(**options) -> steps.TrainSteps:
-    run = trainer.RunConfig("", num_train_steps=10, **options)
+    run = run_config.RunConfig("", num_train_steps=10, **options)
     state = trainer.TrainState(TASK, CONFIG, run, OptimizerConfig("lamb", 1e-3, 10, 0))
     return steps.TrainSteps(TASK, state, run)
 
@@ -138,8 +138,8 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
     rows = [*pretraining_rows(240, least=5, most=6), *pretraining_rows(80, least=LENGTH)]
     path = str(tmp_path / "rows.tfrecord")
     records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
-    run = trainer.RunConfig("", pack_rows=True, use_xla=use_xla)
-    options = trainer.row_options(run, TASK.feature_spec(), [path], size)
+    run = run_config.RunConfig("", pack_rows=True, use_xla=use_xla)
+    options = run_config.row_options(run, TASK.feature_spec(), [path], size)
     batches = input_pipeline.train_batches(
         [path], TASK.feature_spec(), num_records=len(rows), batch_size=size, vocab_size=VOCAB,
         seed=1, **options,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert import checkpoints, steps, trainer
+from albert import checkpoints, run_config, steps, trainer
 from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
@@ -16,7 +16,7 @@ def five_steps(folder, golden, optimizer: str):
     """Yields (row of metrics, weights) after each step of the trainer from the checkpoint."""
     config = AlbertConfig.from_json_file(str(folder / "albert_config.json")).without_dropout()
     task = PretrainingTask(LENGTH, PREDICTIONS)
-    run = trainer.RunConfig("unused")
+    run = run_config.RunConfig("unused")
     state = trainer.TrainState(task, config, run, OptimizerConfig(optimizer, 0.02, 20, 3))
     weights = checkpoints.open_weights(str(folder / "model.ckpt-best"))
     for name, weight in state.weights.items():

@@ -7,7 +7,7 @@ from albert import features, records
 
 tf = pytest.importorskip("tensorflow")
 
-from albert import input_pipeline, trainer  # noqa: E402
+from albert import evaluation, input_pipeline, run_config, trainer  # noqa: E402
 from albert.config import AlbertConfig  # noqa: E402
 from albert.modeling import named_weights  # noqa: E402
 from albert.optimization import OptimizerConfig  # noqa: E402
@@ -83,7 +83,7 @@ def test_losses_weights_and_predictions_are_the_same_as_with_full_rows(
     paths = write(tmp_path / "r", name, [5, 30, 40, 20, 70, 8, 96, 50, 11, 12, 3])
     outcomes = []
     for is_padded in (False, True):
-        run = trainer.RunConfig(
+        run = run_config.RunConfig(
             str(tmp_path / str(is_padded)), num_train_steps=6, train_batch_size=2,
             eval_batch_size=4, log_steps=1, pad_to_max_seq_length=is_padded, use_xla=use_xla,
             pack_rows=pack_rows,
@@ -92,8 +92,8 @@ def test_losses_weights_and_predictions_are_the_same_as_with_full_rows(
             TASKS[name], CONFIG, run, OptimizerConfig("adamw", 1e-3, 6, 0), paths, eval_files=paths
         )
         weights = trainer.checkpoints.open_weights(run.output_dir)
-        model, _ = trainer.load_model(TASKS[name], CONFIG, run, weights)
-        predictions, _ = trainer.predict(TASKS[name], CONFIG, run, paths, weights)
+        model, _ = evaluation.load_model(TASKS[name], CONFIG, run, weights)
+        predictions, _ = evaluation.predict(TASKS[name], CONFIG, run, paths, weights)
         outcomes.append((results, named_weights(model), predictions))
     (ours, weights, predictions), (theirs, want_weights, want) = outcomes
     assert ours == pytest.approx(theirs, abs=1e-5)

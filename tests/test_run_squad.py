@@ -294,9 +294,9 @@ def test_a_feature_file_of_the_original_is_never_overwritten(
 def test_a_best_checkpoint_that_was_just_evaluated_is_not_run_again(
     workshop, tmp_path, monkeypatch
 ):
-    from albert import trainer
+    from albert import evaluation
 
-    monkeypatch.setattr(trainer, "predict", None)
+    monkeypatch.setattr(evaluation, "predict", None)
     assert train(workshop, 2, tmp_path) == 0
     assert (tmp_path / "predictions.json").exists()
 

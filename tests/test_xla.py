@@ -7,7 +7,7 @@ tf = pytest.importorskip("tensorflow")
 
 from helpers import LENGTH, PREDICTIONS, SIZES, pretraining_rows  # noqa: E402
 
-from albert import records, steps, trainer  # noqa: E402
+from albert import records, run_config, steps, trainer  # noqa: E402
 from albert.config import AlbertConfig  # noqa: E402
 from albert.optimization import OptimizerConfig  # noqa: E402
 from albert.tasks.pretraining import PretrainingTask  # noqa: E402
@@ -34,7 +34,7 @@ def batch():
 
 def train(batch, **options):
     """Returns (rows of statistics, the training function)."""
-    run = trainer.RunConfig("", num_train_steps=STEPS, seed=3, **options)
+    run = run_config.RunConfig("", num_train_steps=STEPS, seed=3, **options)
     state = trainer.TrainState(TASK, CONFIG, run, OptimizerConfig("lamb", 1e-2, STEPS, 0))
     train_steps = steps.TrainSteps(TASK, state, run)
     iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
@@ -94,6 +94,6 @@ def test_tpu_rows_are_whole(monkeypatch, tmp_path):
 
     path = str(tmp_path / "r")
     records.write_records(path, pretraining_rows(8), TASK.feature_spec(), {})
-    run = trainer.RunConfig("", pack_rows=True)
+    run = run_config.RunConfig("", pack_rows=True)
     monkeypatch.setattr(distribution, "is_tpu", lambda: True)
-    assert trainer.row_options(run, TASK.feature_spec(), [path], 4) == {"is_cut": False}
+    assert run_config.row_options(run, TASK.feature_spec(), [path], 4) == {"is_cut": False}

@@ -54,9 +54,9 @@ def _inference(spec, rows):
 
 
 def _run_config(spec):
-    from albert import trainer
+    from albert import run_config
 
-    return trainer.RunConfig(
+    return run_config.RunConfig(
         "", num_train_steps=10**6, use_xla=spec.get("use_xla", False),
         mixed_precision=spec.get("precision", "float32"), remat=spec.get("remat", False),
         gradient_accumulation_steps=spec.get("gradient_accumulation_steps", 1),
@@ -119,7 +119,7 @@ def _classification(spec, rows):
 
 
 def _finetune(spec, rows):
-    from albert import input_pipeline, trainer
+    from albert import input_pipeline, run_config
 
     task, path = _classification(spec, rows)
     go, run = _train_steps(spec, task)
@@ -127,21 +127,21 @@ def _finetune(spec, rows):
     features = task.feature_spec()
     batches = iter(input_pipeline.train_batches(
         [path], features, num_records=count, batch_size=size, vocab_size=spec["vocab_size"],
-        seed=1, **trainer.row_options(run, features, [path], size),
+        seed=1, **run_config.row_options(run, features, [path], size),
     ))
     return lambda: go(batches, count // size), {"done": 1.0}
 
 
 def _predict(spec, rows):
-    from albert import input_pipeline, pretrained, steps, trainer
+    from albert import evaluation, input_pipeline, pretrained, run_config, steps
 
     task, path = _classification(spec, rows)
     source, run, features = pretrained.open_path(spec["model"]), _run_config(spec), task.feature_spec()
-    model, _ = trainer.load_model(task, source.config, run, source.weights())
+    model, _ = evaluation.load_model(task, source.config, run, source.weights())
     step = steps.EvalStep(task, model)
     batches = input_pipeline.eval_batches(
         [path], features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"],
-        **trainer.row_options(run, features, [path], spec["batch_size"]),
+        **run_config.row_options(run, features, [path], spec["batch_size"]),
     )
 
     def turn():

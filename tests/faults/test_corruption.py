@@ -27,6 +27,7 @@ from albert import (
     create_pretraining_data,
     documents,
     evaluate_squad,
+    evaluation,
     features,
     files,
     hub,
@@ -38,7 +39,6 @@ from albert import (
     run_report,
     squad_features,
     squad_records,
-    trainer,
 )
 from albert.config import AlbertConfig
 from albert.errors import UserError
@@ -377,7 +377,7 @@ READERS = {
         read_module,
     ),
     "best": Reader(
-        ("best.json",), make_best, lambda folder: trainer.read_best(str(folder)), is_checked=True
+        ("best.json",), make_best, lambda folder: evaluation.read_best(str(folder)), is_checked=True
     ),
 }
 

@@ -11,7 +11,7 @@ import pytest
 from helpers import REPO, assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
 
-from albert import checkpoints, files, trainer
+from albert import checkpoints, evaluation, files, trainer
 from faults import jobs
 
 
@@ -96,12 +96,12 @@ def test_a_run_killed_between_evaluation_and_its_line_still_keeps_the_best(begun
 
     flags = [*begun.flags, "--do_eval", "--num_train_steps=10"]
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "keep_if_best", die)
+        patch.setattr(evaluation, "keep_if_best", die)
         with pytest.raises(Killed):
             jobs.pretrain(*flags)
     assert not (begun.out / "best.json").exists()
     assert jobs.pretrain(*flags) == 0
-    assert trainer.read_best(str(begun.out))["step"] == 10
+    assert evaluation.read_best(str(begun.out))["step"] == 10
     assert (begun.out / "model.ckpt-best.index").exists()
 
 

@@ -1,0 +1,73 @@
+"""Asks a question of one's own text: pretrains every setting of a grid, with several seeds.
+
+  python scripts/ablate.py --grid=configs/ablations/table5.json --input_file=corpus.txt
+      --spm_model_file=spm.model --output_dir=table5
+
+Writes report.md (means and spreads, and the paper's order beside the order found),
+results.json and curves.png after every run. The same command goes on where it was stopped;
+--max_minutes stops it, with everything saved.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(_HERE, os.pardir), _HERE]
+
+from ablation import curves, report, runs  # noqa: E402
+from ablation.grid import Grid  # noqa: E402
+
+from albert import files, flags  # noqa: E402
+from albert.errors import FlagError  # noqa: E402
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    flags.define("string", values, "grid", None,
+                 "Settings to compare: one of configs/ablations. Required.")
+    flags.define("string", values, "input_file", None,
+                 "Text, one sentence a line, a blank line between documents. Required.")
+    flags.define("string", values, "spm_model_file", None, "SentencePiece model. Required.")
+    flags.define("string", values, "output_dir", None, "Where everything goes. Required.")
+    flags.define("string", values, "settings", None,
+                 "Comma-separated names: these settings alone.")
+    flags.define("string", values, "seeds", None, "Comma-separated seeds, if not the grid's.")
+    flags.define("integer", values, "tokens", None,
+                 "Tokens that each run is trained on, if not the grid's.")
+    flags.define("integer", values, "parallel", 1, "Runs at a time.")
+    flags.define("float", values, "max_minutes", 0.0,
+                 "Stop, with everything saved, after so many minutes; 0: when all is done.")
+
+
+def main(values: flags.FlagValues) -> None:
+    flags.require(values, "grid", "input_file", "spm_model_file", "output_dir")
+    flags.require_positive(values, "parallel")
+    if values.max_minutes < 0:
+        raise FlagError(f"--max_minutes={values.max_minutes} must not be negative")
+    grid = Grid.read(files.require_file(values.grid, "grid"))
+    grid = grid.narrowed(_names(values.settings), _seeds(values.seeds), values.tokens)
+    files.require_file(values.spm_model_file, "spm_model_file")
+    inputs = files.expand_globs(values.input_file, "input_file")
+    work = runs.Work(grid, inputs, values.spm_model_file, files.make_dirs(values.output_dir))
+    with files.lock_run_dir(values.output_dir):
+        for _ in work.execute(values.parallel, values.max_minutes * 60):
+            results = work.results()
+            report.write(grid, results, values.output_dir)
+            curves.draw(grid, results, os.path.join(values.output_dir, "curves.png"))
+    flags.log.info("report: %s", os.path.join(values.output_dir, "report.md"))
+
+
+def _names(text: str | None) -> list[str] | None:
+    return [name.strip() for name in text.split(",")] if text else None
+
+
+def _seeds(text: str | None) -> list[int] | None:
+    try:
+        return [int(seed) for seed in text.split(",")] if text else None
+    except ValueError as error:
+        raise FlagError(f"--seeds={text}: not whole numbers with commas between them") from error
+
+
+cli = flags.command(__doc__, define_flags, main)
+
+if __name__ == "__main__":
+    cli()

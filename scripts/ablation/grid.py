@@ -1,0 +1,93 @@
+"""A grid: what all runs have in common, and in what each setting differs."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from albert import files
+from albert.errors import DataError, FlagError
+
+_PARTS = ("config", "data", "train")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One row of the comparison."""
+
+    name: str
+    config: Mapping[str, Any]  # keys of albert_config.json
+    data: Mapping[str, Any]  # flags of create_pretraining_data
+    train: Mapping[str, Any]  # flags of run_pretraining
+    start: str | None  # setting whose weights, of the same seed, the training starts from
+    paper: float | None  # the paper's figure for it
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """What is compared, and by what."""
+
+    title: str
+    about: str  # what the paper found, and what is otherwise here
+    paper_measure: str  # what `Setting.paper` is
+    primary: str  # metric of eval_results.json by which the order is judged
+    metrics: tuple[str, ...]
+    seeds: tuple[int, ...]
+    tokens: int  # that each run is trained on
+    settings: tuple[Setting, ...]
+    # Other held-out records that each run is evaluated on: {name: flags of the data}.
+    evaluations: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def read(cls, path: str) -> "Grid":
+        """Returns the grid of a JSON file.
+
+        Raises:
+          DataError: names the file and the key that is missing, unknown or unusable.
+        """
+        values = dict(files.read_json_object(path))
+        common = {part: _mapping(path, part, values.pop(part, {})) for part in _PARTS}
+        settings = []
+        for name, own in _mapping(path, "settings", values.pop("settings", None)).items():
+            own = dict(_mapping(path, f"settings.{name}", own))
+            parts = {
+                part: common[part] | _mapping(path, f"{name}.{part}", own.pop(part, {}))
+                for part in _PARTS
+            }
+            start, paper = own.pop("start", None), own.pop("paper", None)
+            if own:
+                raise DataError(f"{path}: setting {name}: unknown {', '.join(own)}")
+            if start is not None and start not in [s.name for s in settings]:
+                raise DataError(f"{path}: setting {name} starts from {start}: put that before it")
+            settings.append(Setting(name, **parts, start=start, paper=paper))
+        values.setdefault("evaluations", {})
+        wanted = {field.name for field in dataclasses.fields(cls)} - {"settings"}
+        if wrong := wanted ^ set(values):
+            raise DataError(f"{path}: missing or unknown: {', '.join(sorted(wrong))}")
+        if not (settings and values["seeds"] and values["metrics"]):
+            raise DataError(f"{path}: settings, seeds and metrics must not be empty")
+        for key in ("seeds", "metrics"):
+            values[key] = tuple(values[key])
+        if not isinstance(values["tokens"], int) or values["tokens"] < 1:
+            raise DataError(f"{path}: tokens must be a whole number from 1")
+        return cls(**values, settings=tuple(settings))
+
+    def narrowed(
+        self, names: Sequence[str] | None, seeds: Sequence[int] | None, tokens: int | None
+    ) -> "Grid":
+        """Returns the grid with these settings, seeds and tokens alone; None leaves what is."""
+        known = {setting.name: setting for setting in self.settings}
+        if unknown := [name for name in names or () if name not in known]:
+            raise FlagError(f"--settings: no {', '.join(unknown)}; there are {', '.join(known)}")
+        chosen = [known[name] for name in names] if names else list(self.settings)
+        if alone := [s.name for s in chosen if s.start and s.start not in [c.name for c in chosen]]:
+            raise FlagError(f"--settings: {', '.join(alone)} starts from another, which is missing")
+        return dataclasses.replace(
+            self, settings=tuple(chosen), seeds=tuple(seeds or self.seeds),
+            tokens=tokens or self.tokens,
+        )
+
+
+def _mapping(path: str, name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: {name} must be an object of names and values")
+    return value

@@ -1,0 +1,288 @@
+"""Makes what a grid needs, once each: records, pretraining runs, evaluations."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from typing import Any
+
+from ablation.grid import Grid, Setting
+
+from albert import files, model_size, run_report, tokenization
+from albert.config import AlbertConfig
+from albert.errors import DataError, Preempted
+
+log = logging.getLogger("albert")
+
+_ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
+
+
+class _Failed(DataError):
+    """A command failed; what it said is in a file."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What one run of a setting found."""
+
+    setting: str
+    seed: int
+    metrics: Mapping[str, float]  # of the end of training
+    others: Mapping[str, Mapping[str, float]]  # of the grid's other evaluations
+    curve: Sequence[Mapping[str, float]]  # evaluations along the way, with `tokens`
+    parameters: int
+    minutes: float
+
+
+class Work:
+    """All commands of a grid, in the order in which they give complete comparisons first."""
+
+    def __init__(self, grid: Grid, inputs: Sequence[str], spm_model_file: str, output_dir: str):
+        self._grid, self._dir = grid, output_dir
+        self._inputs, self._spm = list(map(os.path.abspath, inputs)), spm_model_file
+        self._vocab_size = tokenization.FullTokenizer(None, spm_model_file=spm_model_file).vocab_size
+        self._processes: set[subprocess.Popen] = set()
+        self._stopped = False
+        self._configs = {setting.name: self._config(setting) for setting in grid.settings}
+
+    def results(self) -> list[Result]:
+        """Returns what is known so far, in the grid's order."""
+        return [
+            found for setting in self._grid.settings for seed in self._grid.seeds
+            if (found := self._result(setting, seed))
+        ]
+
+    def execute(self, parallel: int, seconds: float) -> Iterator[None]:
+        """Does what is left to do; yields after each run, and at the end.
+
+        Args:
+          seconds: after which running commands save and end; 0: never.
+
+        Raises:
+          DataError: a command failed; Preempted: a signal came. All that is done stays.
+        """
+        deadline = time.monotonic() + seconds if seconds else math.inf
+        with self._signals(), ThreadPoolExecutor(parallel) as pool:
+            for data in self._data_sets():
+                self._make_records(data)
+            left = [(s, seed) for seed in self._grid.seeds for s in self._grid.settings]
+            running: dict[Any, tuple[Setting, int]] = {}
+            try:
+                while (left or running) and not self._stopped:
+                    while len(running) < parallel and (ready := self._ready(left, running)):
+                        left.remove(ready)
+                        running[pool.submit(self._run, *ready)] = ready
+                    done, _ = wait(running, max(0.0, min(deadline - time.monotonic(), 1e6)),
+                                   FIRST_COMPLETED)
+                    for future in done:
+                        del running[future]
+                        future.result()
+                        yield
+                    if time.monotonic() >= deadline:
+                        log.info("the time is over: %d runs are left to the next call",
+                                 len(left) + len(running))
+                        self._stop()
+            except BaseException:
+                self._stop()
+                raise
+        yield
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        def end(number, _):
+            self._stop()
+            raise Preempted("stopped; the same command goes on from here", number)
+
+        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        for process in list(self._processes):
+            process.terminate()
+
+    def _ready(self, left, running) -> tuple[Setting, int] | None:
+        """Returns the first of `left` whose start is not still to be made."""
+        waiting = {(setting.name, seed) for setting, seed in [*left, *running.values()]}
+        return next(
+            ((s, seed) for s, seed in left if s.start is None or (s.start, seed) not in waiting),
+            None,
+        )
+
+    # --- Records ---
+
+    def _data_sets(self) -> list[dict[str, Any]]:
+        every = [dict(setting.data) for setting in self._grid.settings]
+        every += [self._evaluation_data(flags) for flags in self._grid.evaluations.values()]
+        unique = {json.dumps(data, sort_keys=True): data for data in every}
+        return list(unique.values())
+
+    def _evaluation_data(self, flags: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self._grid.settings[0].data) | dict(flags)
+
+    def _records(self, data: Mapping[str, Any]) -> str:
+        name = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
+        return os.path.join(self._dir, "records", name)
+
+    def _make_records(self, data: Mapping[str, Any]) -> None:
+        folder = self._records(data)
+        self._once(folder, "records", "albert.create_pretraining_data", {
+            "input_file": ",".join(self._inputs), "spm_model_file": self._spm,
+            "output_file": os.path.join(folder, "train.tfrecord"),
+            "eval_output_file": os.path.join(folder, "heldout.tfrecord"), **data,
+        })
+
+    # --- Runs ---
+
+    def _config(self, setting: Setting) -> AlbertConfig:
+        values = {"vocab_size": self._vocab_size} | dict(setting.config)
+        return AlbertConfig.from_dict(values, f"setting {setting.name}")
+
+    def _folder(self, name: str, seed: int) -> str:
+        return os.path.join(self._dir, "runs", name.replace("/", "-").replace(" ", "_"), str(seed))
+
+    def _steps(self, setting: Setting) -> int:
+        batch, length = setting.train["train_batch_size"], setting.data["max_seq_length"]
+        return math.ceil(self._grid.tokens / (batch * length))
+
+    def _run(self, setting: Setting, seed: int) -> None:
+        folder, steps = files.make_dirs(self._folder(setting.name, seed)), self._steps(setting)
+        config = os.path.join(folder, "config.json")
+        with files.atomic_write(config) as stream:
+            stream.write(self._configs[setting.name].to_json_string())
+        records, train = self._records(setting.data), dict(setting.train)
+        # Given as shares of the steps: so that another budget of tokens is the same recipe.
+        warmup, evaluations = train.pop("warmup_share", 0.1), train.pop("num_evaluations", 5)
+        lengths = {"max_seq_length": setting.data["max_seq_length"]}
+        model = os.path.join(folder, "model")
+        given = {
+            "albert_config_file": config, "output_dir": model, "do_train": True, "do_eval": True,
+            "input_file": os.path.join(records, "train.tfrecord"),
+            "eval_input_file": os.path.join(records, "heldout.tfrecord"),
+            "num_train_steps": steps, "num_warmup_steps": int(steps * warmup), "seed": seed,
+            "save_checkpoints_steps": math.ceil(steps / evaluations), "keep_checkpoint_max": 1,
+            **lengths, **train,
+        }
+        if setting.start:
+            start = os.path.join(self._folder(setting.start, seed), "model")
+            given["init_checkpoint"] = self._last_checkpoint(start)
+        if not self._once(folder, f"{setting.name}, seed {seed}", "albert.run_pretraining", given):
+            return
+        shared = ("max_predictions_per_seq", "eval_batch_size", "max_eval_steps",
+                  "masked_lm_budget", "ngram")
+        for name, data in self._grid.evaluations.items():
+            other = files.make_dirs(os.path.join(folder, f"on-{name}"))
+            self._once(other, f"{setting.name}, seed {seed}, on {name}", "albert.run_pretraining", {
+                "albert_config_file": config, "do_train": False, "do_eval": True,
+                "input_file": os.path.join(
+                    self._records(self._evaluation_data(data)), "heldout.tfrecord"),
+                "init_checkpoint": self._last_checkpoint(model),
+                "output_dir": os.path.join(other, "model"), **lengths,
+                **{key: train[key] for key in shared if key in train},
+            })
+
+    @staticmethod
+    def _last_checkpoint(folder: str) -> str:
+        step = run_report.read_results(folder)["global_step"]
+        return os.path.join(folder, f"model.ckpt-{int(step)}")
+
+    def _result(self, setting: Setting, seed: int) -> Result | None:
+        folder = self._folder(setting.name, seed)
+        others = {name: os.path.join(folder, f"on-{name}") for name in self._grid.evaluations}
+        if not all(_is_done(where) for where in (folder, *others.values())):
+            return None
+        model = os.path.join(folder, "model")
+        tokens = setting.train["train_batch_size"] * setting.data["max_seq_length"]
+        lines = run_report.read_metrics(os.path.join(model, "metrics.jsonl"))["eval"]
+        return Result(
+            setting.name, seed, run_report.read_results(model),
+            {n: run_report.read_results(os.path.join(f, "model")) for n, f in others.items()},
+            [line | {"tokens": line["step"] * tokens} for line in lines],
+            model_size.parameter_count(self._configs[setting.name]),
+            files.read_json_object(os.path.join(folder, "command.json"))["seconds"] / 60,
+        )
+
+    # --- Commands ---
+
+    def _once(self, folder: str, what: str, module: str, flags: Mapping[str, Any]) -> bool:
+        """Runs a command unless it is done; returns whether it is done now.
+
+        Raises:
+          DataError: it failed, or the folder is that of another command.
+        """
+        path = os.path.join(files.make_dirs(folder), "command.json")
+        told = {"module": module, "flags": _relative(flags, self._dir), "seconds": 0.0}
+        if os.path.exists(path):
+            before = files.read_json_object(path)
+            for name in sorted(set(told["flags"]) | set(before.get("flags", {}))):
+                values = [x.get("flags", {}).get(name) for x in (before, told)]
+                if values[0] != values[1]:
+                    raise DataError(
+                        f"{folder} was made with --{name}={values[0]}, not {values[1]}: use "
+                        "another --output_dir"
+                    )
+            if before.get("is_done"):
+                return True
+            told["seconds"] = before["seconds"]
+        files.write_json(path, told)
+        if self._stopped:
+            return False
+        log.info("%s", what)
+        started, output = time.monotonic(), os.path.join(folder, "log.txt")
+        code = self._call([sys.executable, "-m", module, *_arguments(flags)], output)
+        told["seconds"] += time.monotonic() - started
+        if code == 0:
+            files.write_json(path, told | {"is_done": True})
+            return True
+        files.write_json(path, told)
+        if self._stopped:
+            return False
+        with open(output, encoding="utf-8", errors="replace") as stream:
+            last = (stream.read().strip().splitlines() or ["(it said nothing)"])[-1]
+        raise _Failed(f"{what}: exit code {code}: {last} (all of it: {output})")
+
+    def _call(self, command: Sequence[str], output: str) -> int:
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
+        }
+        with open(output, "a", encoding="utf-8") as stream:
+            # In a session of its own: Ctrl-C reaches it through `_stop`, once.
+            process = subprocess.Popen(
+                command, stdout=stream, stderr=subprocess.STDOUT, env=environment,
+                start_new_session=True,
+            )
+            self._processes.add(process)
+            try:
+                return process.wait()
+            finally:
+                self._processes.discard(process)
+
+
+def _is_done(folder: str) -> bool:
+    path = os.path.join(folder, "command.json")
+    return os.path.exists(path) and bool(files.read_json_object(path).get("is_done"))
+
+
+def _arguments(flags: Mapping[str, Any]) -> list[str]:
+    return [f"--{name}={value}" for name, value in flags.items()]
+
+
+def _relative(flags: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Returns the flags with paths inside the folder free of where it is."""
+    where: Callable[[Any], Any] = lambda value: (  # noqa: E731 (one expression of the next line)
+        value.replace(os.path.join(folder, ""), "") if isinstance(value, str) else value
+    )
+    return {name: where(value) for name, value in flags.items()}

@@ -1,0 +1,167 @@
+"""scripts/ablate.py: grids that can be run, gone on with, and told honestly."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from helpers import REPO, assert_one_clear_line
+
+sys.path.insert(0, str(REPO / "scripts"))
+
+from ablation import report  # noqa: E402
+from ablation.grid import Grid  # noqa: E402
+from ablation.runs import Result  # noqa: E402
+
+from albert import create_pretraining_data, flags, run_pretraining, vocabulary  # noqa: E402
+from albert.config import AlbertConfig  # noqa: E402
+
+GRIDS = sorted((REPO / "configs/ablations").glob("*.json"))
+
+
+def known(define_flags):
+    values = flags.FlagValues()
+    define_flags(values)
+    return set(values)
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_every_grid_can_be_run_and_differs_as_it_says(path):
+    grid = Grid.read(str(path))
+    train = known(run_pretraining.define_flags) | {"warmup_share", "num_evaluations"}
+    data = known(create_pretraining_data.define_flags)
+    seen = []
+    for setting in grid.settings:
+        AlbertConfig.from_dict({"vocab_size": 30000} | dict(setting.config))
+        assert set(setting.train) <= train and set(setting.data) <= data
+        assert setting.paper is not None
+        seen.append((setting.config, setting.data))
+    assert all(one != two for i, one in enumerate(seen) for two in seen[:i])
+    assert {"primary", "metrics"} <= {f.name for f in dataclasses.fields(grid)}
+    assert grid.primary in grid.metrics
+
+
+def test_there_is_a_grid_of_each_table_at_both_scales():
+    names = {path.stem for path in GRIDS}
+    assert names == {f"table{n}{scale}" for n in (3, 4, 5, 11, 12) for scale in ("", "_paper")}
+
+
+@pytest.mark.parametrize("change,said", [
+    ({"settings": {"a": {"paper": 1, "colour": 2}}}, "setting a: unknown colour"),
+    ({"settings": {"a": {"start": "b"}, "b": {}}}, "setting a starts from b"),
+    ({"titel": "x"}, "missing or unknown: titel"),
+    ({"tokens": 0}, "tokens must be a whole number"),
+    ({"settings": []}, "settings must be an object"),
+])
+def test_a_grid_that_cannot_be_used_is_told_by_its_key(tmp_path, change, said):
+    values = json.loads((REPO / "configs/ablations/table4.json").read_text()) | change
+    (tmp_path / "grid.json").write_text(json.dumps(values))
+    result = ablate(tmp_path, grid=tmp_path / "grid.json", spm="none")
+    assert result.returncode == 2
+    assert said in assert_one_clear_line(result.stderr)
+
+
+def results_of(values):
+    """Results of settings a, b... with these losses of the seeds."""
+    return [
+        Result(name, seed, {"masked_lm_loss": loss}, {}, [], 10, 1.0)
+        for name, losses in zip("abc", values, strict=False) for seed, loss in enumerate(losses)
+    ]
+
+
+def grid_of(papers):
+    settings = {name: {"paper": paper} for name, paper in zip("abc", papers, strict=False)}
+    values = json.loads((REPO / "configs/ablations/table4.json").read_text())
+    return values | {"settings": settings, "metrics": ["masked_lm_loss"], "seeds": [0, 1]}
+
+
+@pytest.mark.parametrize("losses,where", [
+    (([3.0, 3.1], [2.0, 2.1]), "as in the paper: 1 (b > a)"),
+    (([2.0, 2.1], [3.0, 3.1]), "the other way round: 1 (b > a)"),
+    (([2.0, 3.1], [2.1, 3.0]), "within the error: 1 (b > a)"),
+    (([2.0], [3.0]), "within the error: 1 (b > a)"),
+])
+def test_the_order_is_judged_against_the_spread_of_the_seeds(tmp_path, losses, where):
+    (tmp_path / "grid.json").write_text(json.dumps(grid_of((80.0, 81.0))))
+    grid = Grid.read(str(tmp_path / "grid.json"))
+    report.write(grid, results_of(losses), str(tmp_path))
+    text = (tmp_path / "report.md").read_text()
+    assert f"- {where}" in text
+    mean = np.mean(losses[0])
+    assert f"| a | 10 | {mean:.4g}" in text
+    assert len(json.loads((tmp_path / "results.json").read_text())) == sum(map(len, losses))
+
+
+def test_runs_that_are_missing_are_told(tmp_path):
+    (tmp_path / "grid.json").write_text(json.dumps(grid_of((80.0, 81.0))))
+    grid = Grid.read(str(tmp_path / "grid.json"))
+    report.write(grid, results_of(([3.0, 3.1], [2.0])), str(tmp_path))
+    assert "runs missing: b (1)" in (tmp_path / "report.md").read_text()
+
+
+# --- Whole grids ---
+
+
+def ablate(folder, *more, grid, spm):
+    return subprocess.run(
+        [sys.executable, str(REPO / "scripts/ablate.py"), f"--grid={grid}", *more,
+         f"--input_file={folder / 'corpus.txt'}", f"--spm_model_file={spm}",
+         f"--output_dir={folder / 'out'}"],
+        capture_output=True, text=True, timeout=500, cwd=folder,
+    )
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """A corpus, its vocabulary and a grid of two depths, the second from the first."""
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("abcdefgh"), 4)) for _ in range(60)]
+    texts = ["\n".join(" ".join(rng.choice(words, 8)) for _ in range(8)) for _ in range(60)]
+    (tmp_path / "corpus.txt").write_text("\n\n".join(texts) + "\n")
+    settings = vocabulary.Settings(vocab_size=90)
+    vocabulary.publish(
+        str(tmp_path / "spm"), vocabulary.train([str(tmp_path / "corpus.txt")], settings)
+    )
+    (tmp_path / "grid.json").write_text(json.dumps({
+        "title": "Depth", "about": "Tiny.", "paper_measure": "none", "primary": "masked_lm_loss",
+        "metrics": ["masked_lm_loss", "nsp/sentence_order_accuracy"], "seeds": [1],
+        "tokens": 16 * 8 * 6, "evaluations": {"nsp": {"sentence_objective": "nsp"}},
+        "config": {"embedding_size": 8, "hidden_size": 16, "num_attention_heads": 2,
+                   "intermediate_size": 16, "max_position_embeddings": 16},
+        "data": {"max_seq_length": 16, "static_masks": False, "held_out_fraction": 0.2},
+        "train": {"train_batch_size": 8, "eval_batch_size": 8, "max_eval_steps": 2,
+                  "learning_rate": 0.01, "max_predictions_per_seq": 3, "masked_lm_budget": 0.2,
+                  "num_evaluations": 2, "log_steps": 2},
+        "settings": {"one": {"config": {"num_hidden_layers": 1}, "paper": 1},
+                     "two": {"config": {"num_hidden_layers": 2}, "paper": 2, "start": "one"}},
+    }))
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(tiny):
+    options = dict(grid=tiny / "grid.json", spm=tiny / "spm.model")
+    assert ablate(tiny, "--max_minutes=0.0001", **options).returncode == 0
+    assert not (tiny / "out/results.json").exists() or \
+        json.loads((tiny / "out/results.json").read_text()) == []
+    result = ablate(tiny, **options)
+    assert result.returncode == 0, result.stderr
+    found = json.loads((tiny / "out/results.json").read_text())
+    assert [one["setting"] for one in found] == ["one", "two"]
+    assert all(0 < one["metrics"]["masked_lm_loss"] < 7 for one in found)
+    assert all(0 <= one["others"]["nsp"]["sentence_order_accuracy"] <= 1 for one in found)
+    assert (tiny / "out/curves.png").stat().st_size > 5000
+    started = (tiny / "out/runs/two/1/model/warm_start.json").read_text()
+    assert "attention_1" in started
+    # What is done is not done again; what is missing is.
+    kept = (tiny / "out/runs/one/1/model/metrics.jsonl").stat().st_mtime_ns
+    shutil.rmtree(tiny / "out/runs/two")
+    assert ablate(tiny, **options).returncode == 0
+    assert (tiny / "out/runs/one/1/model/metrics.jsonl").stat().st_mtime_ns == kept
+    assert len(json.loads((tiny / "out/results.json").read_text())) == 2
+    other = ablate(tiny, "--tokens=1000", **options)
+    assert other.returncode == 2
+    assert "use another --output_dir" in assert_one_clear_line(other.stderr)
