@@ -75,10 +75,15 @@ def assert_same_run(folder, alone):
     "how",
     [
         ["--num_virtual_devices=2"],
-        ["--num_virtual_devices=4", "--use_xla"],
         ["--gradient_accumulation_steps=4"],
-        ["--num_virtual_devices=2", "--gradient_accumulation_steps=2", "--remat"],
-        ["--use_xla", "--remat"],
+        *(
+            pytest.param(flags, marks=pytest.mark.slow)
+            for flags in (
+                ["--num_virtual_devices=4", "--use_xla"],
+                ["--num_virtual_devices=2", "--gradient_accumulation_steps=2", "--remat"],
+                ["--use_xla", "--remat"],
+            )
+        ),
     ],
     ids=lambda flags: "-".join(f.strip("-") for f in flags),
 )
@@ -149,6 +154,7 @@ def test_a_killed_worker_ends_the_job_and_the_same_command_goes_on(job, alone, t
         np.testing.assert_allclose(weights.read(name), expected.read(name), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_preempted_worker_stops_all_at_the_same_step_after_saving(job, tmp_path):
     long = [*job, "--num_train_steps=4000", f"--output_dir={tmp_path}"]
     workers = start_workers(2, *long)
@@ -173,6 +179,7 @@ def test_workers_with_different_flags_are_refused_by_the_flags_name(job, tmp_pat
     assert not list(tmp_path.glob("model.ckpt*"))
 
 
+@pytest.mark.slow
 def test_workers_with_different_data_are_refused_before_a_step(job, tmp_path):
     other = write_pretraining_records(tmp_path / "records.tfrecord", 59)
     same = next(argument for argument in job if argument.startswith("--input_file"))

@@ -236,6 +236,7 @@ def test_every_asset_and_a_model_card_go_with_the_module(source, tmp_path):
     assert "do_eval" not in card
 
 
+@pytest.mark.slow
 def test_results_of_another_step_are_not_claimed_and_no_record_is_said(source, tmp_path):
     files.write_json(str(source / "eval_results.json"), {"global_step": 4, "accuracy": 0.9})
     assert 0 == command(f"--albert_directory={source}", f"--export_path={tmp_path / 'module'}")
@@ -273,6 +274,7 @@ def test_a_module_in_the_originals_format_becomes_one_of_ours(shared, tmp_path):
     np.testing.assert_allclose(found["pooled_output"], values["tokens/pooled_output"], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_hugging_face_directory_becomes_a_module(source, tmp_path):
     folder = tmp_path / "hf"
     subprocess.run(

@@ -92,6 +92,7 @@ def test_the_numbers_over_runs():
     }
 
 
+@pytest.mark.slow
 def test_several_runs_without_evaluation_have_no_best(inputs, tmp_path):
     with pytest.raises(FlagError, match="add --do_eval"):
         run(*inputs, f"--output_dir={tmp_path}", "--num_runs=2", "--do_train", "--do_predict",
@@ -120,6 +121,7 @@ def test_training_ends_when_evaluations_bring_nothing_and_keeps_the_best_and_the
     assert {p.name for p in tmp_path.glob("*.index")} == kept
 
 
+@pytest.mark.slow
 def test_without_patience_training_goes_to_its_end(inputs, tmp_path):
     run(*inputs, f"--output_dir={tmp_path}", *STALLED, "--early_stopping_patience=0")
     assert (tmp_path / "model.ckpt-20.index").exists()

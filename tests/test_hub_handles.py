@@ -57,6 +57,7 @@ def losses(folder) -> list[float]:
     return [x["loss"] for x in map(json.loads, lines) if x["kind"] == "train"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", WORDPIECE, ids=["race", "token_classifier"])
 def test_a_module_is_fine_tuned_as_its_checkpoint(module, tmp_path):
     vocabulary, write, more = WORDPIECE[module]
@@ -73,7 +74,10 @@ def test_a_module_is_fine_tuned_as_its_checkpoint(module, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("version", "module"), [(1, run_squad_v1), (2, run_squad_v2)])
+@pytest.mark.parametrize(
+    ("version", "module"),
+    [pytest.param(1, run_squad_v1, marks=pytest.mark.slow), (2, run_squad_v2)],
+)
 def test_a_module_reads_passages_as_its_checkpoint(version, module, workshop, tmp_path):
     (tmp_path / "albert_config.json").write_text((workshop / "albert_config.json").read_text())
     origins = make_model(tmp_path, f"--spm_model_file={workshop}/spm.model")

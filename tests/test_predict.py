@@ -113,6 +113,7 @@ def test_a_checkpoint_may_be_named(classifier, pairs, tmp_path):
     assert ask(tmp_path, f"{classifier}/model.ckpt-2", lines) == ask(tmp_path, classifier, lines)
 
 
+@pytest.mark.slow
 def test_regression_of_a_task_of_glue(tmp_path, pairs):
     for split in ("train", "dev", "test"):
         rows = ["x\t" * 7 + f"{a}\t{b}" + ("" if split == "test" else f"\t{i % 6}")
@@ -316,6 +317,7 @@ def test_as_a_process_it_reads_the_standard_input(classifier):
     assert [json.loads(line)["label"] in ("yes", "no") for line in out.splitlines()] == [True] * 2
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_crash(classifier):
     process = helpers.start("albert.predict", f"--model={classifier}", stdin=-1)
     process.stdout.close()

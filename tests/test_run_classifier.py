@@ -177,6 +177,7 @@ def test_prediction_without_any_checkpoint_says_what_to_do(inputs, tmp_path):
     assert "train first (--do_train) or give --checkpoint" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_hub_module_fine_tunes_as_the_checkpoint_it_was_made_of(inputs, shared, tmp_path):
     pytest.importorskip("tensorflow")
     from albert import export_to_tfhub
@@ -292,7 +293,9 @@ def test_a_vocabulary_of_another_model_is_refused(inputs, tmp_path):
     assert "vocab file has 32 pieces, config vocab_size is 35" in done.stderr
 
 
-@pytest.mark.parametrize("layout", ["ours", "huggingface"])
+@pytest.mark.parametrize(
+    "layout", ["ours", pytest.param("huggingface", marks=pytest.mark.slow)]
+)
 def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
     import keras
 

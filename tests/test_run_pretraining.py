@@ -119,7 +119,7 @@ def test_learning_lowers_the_loss_and_finds_the_pattern(job, tmp_path):
     assert last["sentence_order_accuracy"] > 0.9
 
 
-@pytest.mark.parametrize("extra", [[], ["--use_xla"]])
+@pytest.mark.parametrize("extra", [[], pytest.param(["--use_xla"], marks=pytest.mark.slow)])
 def test_a_preempted_run_resumes_bit_exactly_with_dropout_across_an_epoch(extra, job, tmp_path):
     whole = [*job, *extra, f"--output_dir={tmp_path / 'whole'}", "--do_eval"]
     assert 0 == command(*whole)
@@ -231,7 +231,9 @@ def test_full_rows_are_not_packed(job, capsys):
     assert "rows: whole" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "precision", [pytest.param("bfloat16", marks=pytest.mark.slow), "float16"]
+)
 def test_mixed_precision_trains_like_float32_and_keeps_float32_weights(precision, job, tmp_path):
     assert 0 == command(*job, f"--output_dir={tmp_path / 'full'}")
     assert 0 == command(*job, f"--mixed_precision={precision}")

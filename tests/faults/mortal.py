@@ -36,14 +36,14 @@ class Nursery:
 
     def run(
         self, module: str, flags: list[str], folder: pathlib.Path, last: int = NEVER,
-        delay: float = 0.0,
+        delay: float = 0.0, cwd: pathlib.Path | str = ".",
     ) -> tuple[int, int, str]:
         """Runs `python -m module`, or a script's path; returns (exit code, operations, stderr).
 
         It is killed `delay` seconds after its file operation number `last` below `folder`.
         """
         job = {"module": module, "flags": [*map(str, flags)], "folder": str(folder),
-               "last": last, "delay": delay}
+               "last": last, "delay": delay, "cwd": str(cwd)}
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
@@ -70,6 +70,7 @@ def _live(job: dict, counter: int, said) -> None:
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(said.fileno(), 2)
+        os.chdir(job["cwd"])
         operations = 0
 
         def die() -> None:
