@@ -18,7 +18,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    packages=["albert", "albert.tasks", "albert.metrics"],
+    packages=["albert", "albert.tasks", "albert.metrics", "albert.own_text"],
     install_requires=[
         "tensorflow>=2.21,<2.22",
         "keras>=3.12,<4",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from albert import files, flags
 from albert.config import AlbertConfig
-from albert.errors import FlagError
+from albert.errors import DataError, FlagError
 
 if TYPE_CHECKING:
     from albert.checkpoints import Weights
@@ -417,9 +417,19 @@ def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
 
     Args:
       results: {seed: evaluation results}; the standard deviation is of the sample.
+
+    Raises:
+      DataError: a run's eval_results.json was changed, and has other numbers than the first's.
     """
     summary: dict[str, float] = {"num_runs": len(results)}
-    for key in sorted(next(iter(results.values()))):
+    keys = set(next(iter(results.values())))
+    for seed, run in results.items():
+        if odd := keys ^ set(run):
+            raise DataError(
+                f"eval_results.json of the run of seed {seed} has other numbers than the first's "
+                f"({', '.join(sorted(odd))}): remove it to have the run evaluated anew"
+            )
+    for key in sorted(keys):
         values = [run[key] for run in results.values()]
         summary[key] = statistics.median(values)
         if key != "global_step":

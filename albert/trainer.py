@@ -265,6 +265,7 @@ class _Loop:
                     values = self.window.flush()
                     elapsed = max(time.monotonic() - window_start, 1e-6)
                     values["tokens_per_second"] = round(self.window.tokens / elapsed, 1)
+                    values["seconds"] = round(elapsed, 3)
                     window_start = time.monotonic()
                     progress.clear()
                     _log_step(step, values)
@@ -416,13 +417,14 @@ class _Loop:
 
 def _until(step: int, run: RunConfig) -> int:
     """Returns the steps left until something is due."""
-    due = [run.last_step - step, *(until - step for _, until in run.depth_schedule if until > step)]
+    due = [run.last_step - step]
+    due += [until - step for _, until in run.depth_schedule if until > step]
     due += [every - step % every for every in (run.save_checkpoints_steps, run.log_steps)]
     return min(due)
 
 
 def _log_step(step: int, values: Mapping[str, float]) -> None:
-    shown = ", ".join(f"{k} {v:.4g}" for k, v in values.items() if k != "skipped_steps")
+    shown = ", ".join(f"{k} {v:.4g}" for k, v in values.items() if k not in ("skipped_steps", "seconds"))
     log.info("step %d: %s", step, shown)
 
 

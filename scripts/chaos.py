@@ -247,7 +247,8 @@ def _compare_runs(whole: pathlib.Path, torn: pathlib.Path, step: int) -> None:
 def _metrics(folder: pathlib.Path) -> list[dict]:
     """Returns the lines of metrics.jsonl but for what the clock decides."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
+    clock = ("tokens_per_second", "seconds")
+    return [{k: v for k, v in line.items() if k not in clock} for line in lines]
 
 
 def _look_for_litter(folder: pathlib.Path) -> None:

@@ -37,8 +37,8 @@ def test_every_grid_can_be_run_and_differs_as_it_says(path):
     for setting in grid.settings:
         AlbertConfig.from_dict({"vocab_size": 30000} | dict(setting.config))
         assert set(setting.train) <= train and set(setting.data) <= data
-        assert setting.paper is not None
-        seen.append((setting.config, setting.data))
+        assert (setting.paper is not None) == path.stem.startswith("table")
+        seen.append((setting.config, setting.data, setting.train))
     assert all(one != two for i, one in enumerate(seen) for two in seen[:i])
     assert {"primary", "metrics"} <= {f.name for f in dataclasses.fields(grid)}
     assert grid.primary in grid.metrics
@@ -46,7 +46,8 @@ def test_every_grid_can_be_run_and_differs_as_it_says(path):
 
 def test_there_is_a_grid_of_each_table_at_both_scales():
     names = {path.stem for path in GRIDS}
-    assert names == {f"table{n}{scale}" for n in (3, 4, 5, 11, 12) for scale in ("", "_paper")}
+    tables = {f"table{n}{scale}" for n in (3, 4, 5, 11, 12) for scale in ("", "_paper")}
+    assert names == tables | {"learning_per_hour"}
 
 
 @pytest.mark.parametrize("change,said", [
@@ -100,6 +101,33 @@ def test_runs_that_are_missing_are_told(tmp_path):
     grid = Grid.read(str(tmp_path / "grid.json"))
     report.write(grid, results_of(([3.0, 3.1], [2.0])), str(tmp_path))
     assert "runs missing: b (1)" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize("goal,minutes", [(3.0, 2.0), (2.5, 3.0), (5.0, 1.0), (0.5, None)])
+def test_the_time_to_a_value_is_between_the_points_of_the_curve(goal, minutes):
+    curve = [{"minutes": m, "masked_lm_loss": x} for m, x in ((1, 4.0), (2, 3.0), (4, 2.0))]
+    assert report.time_to(curve, "masked_lm_loss", goal, rises=False) == minutes
+    upward = [{"minutes": p["minutes"], "accuracy": -p["masked_lm_loss"]} for p in curve]
+    assert report.time_to(upward, "accuracy", -goal, rises=True) == minutes
+
+
+def test_over_minutes_the_report_tells_who_reaches_the_first_ones_end_and_when(tmp_path):
+    values = grid_of((80.0, 81.0)) | {"over": "minutes"}
+    (tmp_path / "grid.json").write_text(json.dumps(values))
+    grid = Grid.read(str(tmp_path / "grid.json"))
+
+    def result(name, seed, losses):
+        curve = [{"minutes": 1.0 + i, "tokens": i, "masked_lm_loss": x}
+                 for i, x in enumerate(losses)]
+        return Result(name, seed, {"masked_lm_loss": losses[-1]}, {}, curve, 10, 3.0)
+
+    results = [result("a", 0, [5, 4, 3.2]), result("a", 1, [5, 4, 2.8]),
+               result("b", 0, [4, 3, 2]), result("b", 1, [3, 2, 1])]
+    report.write(grid, results, str(tmp_path))
+    text = (tmp_path / "report.md").read_text()
+    assert "Minutes to a masked lm loss of 3, with which a ends" in text
+    assert "| a | 3.0, 3.0 | 3.0 | 1.00 |" in text
+    assert "| b | 2.0, 1.0 | 1.5 | 0.50 |" in text
 
 
 # --- Whole grids ---

@@ -8,7 +8,7 @@ import pytest
 import test_run_classifier as classifier
 
 from albert import fine_tuning
-from albert.errors import FlagError
+from albert.errors import DataError, FlagError
 
 tf = pytest.importorskip("tensorflow")
 
@@ -90,6 +90,8 @@ def test_the_numbers_over_runs():
         "num_runs": 2, "global_step": 15, "f1": 0.625, "f1_min": 0.5, "f1_max": 0.75,
         "f1_std": pytest.approx(0.1767767),
     }
+    with pytest.raises(DataError, match="run of seed 2 has other numbers .*f1"):
+        fine_tuning.over_runs({1: {"f1": 0.5}, 2: {"f 1": 0.75}})
 
 
 @pytest.mark.slow

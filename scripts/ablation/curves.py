@@ -19,6 +19,7 @@ def draw(grid: Grid, results: Sequence[Result], path: str) -> None:
     metrics = [name for name in grid.metrics if any(name in one.curve[-1] for one in results)]
     if not metrics:
         return
+    scale, label = (1e6, "million tokens") if grid.over == "tokens" else (1, "minutes of training")
     figure, axes = pyplot.subplots(
         1, len(metrics), figsize=(5.5 * len(metrics), 4.2), dpi=120, squeeze=False
     )
@@ -30,13 +31,15 @@ def draw(grid: Grid, results: Sequence[Result], path: str) -> None:
                 continue
             length = min(map(len, lines))
             values = np.array([[point[metric] for point in line[:length]] for line in lines])
-            tokens = [point["tokens"] / 1e6 for point in lines[0][:length]]
-            (drawn,) = axis.plot(tokens, values.mean(axis=0), marker="o", markersize=3,
+            places = [
+                np.mean([line[i][grid.over] for line in lines]) / scale for i in range(length)
+            ]
+            (drawn,) = axis.plot(places, values.mean(axis=0), marker="o", markersize=3,
                                  label=setting.name)
-            axis.fill_between(tokens, values.min(axis=0), values.max(axis=0), alpha=0.15,
+            axis.fill_between(places, values.min(axis=0), values.max(axis=0), alpha=0.15,
                               color=drawn.get_color(), linewidth=0)
         axis.set_title(metric.replace("_", " "), fontsize=11, loc="left", fontweight="bold")
-        axis.set_xlabel("million tokens")
+        axis.set_xlabel(label)
         axis.grid(color="#e6e6e6", linewidth=0.8)
         axis.set_axisbelow(True)
         for side in ("top", "right"):

@@ -20,6 +20,7 @@ class Setting:
     train: Mapping[str, Any]  # flags of run_pretraining
     start: str | None  # setting whose weights, of the same seed, the training starts from
     paper: float | None  # the paper's figure for it
+    tokens: int  # that it is trained on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +33,13 @@ class Grid:
     primary: str  # metric of eval_results.json by which the order is judged
     metrics: tuple[str, ...]
     seeds: tuple[int, ...]
-    tokens: int  # that each run is trained on
+    tokens: int  # that a run is trained on, where its setting says nothing else
     settings: tuple[Setting, ...]
+    # What the curves run over, tokens or minutes. With minutes, the time is told in which each
+    # setting reaches what the first one ends with.
+    over: str
+    # Flags of the data whose held-out records evaluate every run on its way; None: its own data's.
+    held_out: Mapping[str, Any] | None
     # Other held-out records that each run is evaluated on: {name: flags of the data}.
     evaluations: Mapping[str, Mapping[str, Any]]
 
@@ -54,12 +60,19 @@ class Grid:
                 for part in _PARTS
             }
             start, paper = own.pop("start", None), own.pop("paper", None)
+            tokens = own.pop("tokens", values.get("tokens"))
+            if not isinstance(tokens, int) or tokens < 1:
+                raise DataError(f"{path}: tokens must be a whole number from 1")
             if own:
                 raise DataError(f"{path}: setting {name}: unknown {', '.join(own)}")
             if start is not None and start not in [s.name for s in settings]:
                 raise DataError(f"{path}: setting {name} starts from {start}: put that before it")
-            settings.append(Setting(name, **parts, start=start, paper=paper))
+            settings.append(Setting(name, **parts, start=start, paper=paper, tokens=tokens))
         values.setdefault("evaluations", {})
+        values.setdefault("held_out", None)
+        values.setdefault("over", "tokens")
+        if values["over"] not in ("tokens", "minutes"):
+            raise DataError(f"{path}: over must be tokens or minutes")
         wanted = {field.name for field in dataclasses.fields(cls)} - {"settings"}
         if wrong := wanted ^ set(values):
             raise DataError(f"{path}: missing or unknown: {', '.join(sorted(wrong))}")
@@ -67,8 +80,6 @@ class Grid:
             raise DataError(f"{path}: settings, seeds and metrics must not be empty")
         for key in ("seeds", "metrics"):
             values[key] = tuple(values[key])
-        if not isinstance(values["tokens"], int) or values["tokens"] < 1:
-            raise DataError(f"{path}: tokens must be a whole number from 1")
         return cls(**values, settings=tuple(settings))
 
     def narrowed(
@@ -81,6 +92,11 @@ class Grid:
         chosen = [known[name] for name in names] if names else list(self.settings)
         if alone := [s.name for s in chosen if s.start and s.start not in [c.name for c in chosen]]:
             raise FlagError(f"--settings: {', '.join(alone)} starts from another, which is missing")
+        if tokens:  # each setting's share of them stays
+            chosen = [
+                dataclasses.replace(s, tokens=round(s.tokens * tokens / self.tokens))
+                for s in chosen
+            ]
         return dataclasses.replace(
             self, settings=tuple(chosen), seeds=tuple(seeds or self.seeds),
             tokens=tokens or self.tokens,

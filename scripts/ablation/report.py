@@ -46,10 +46,11 @@ def _text(grid: Grid, results: Sequence[Result]) -> str:
     }
     parts = [
         f"# {grid.title}\n", grid.about,
-        f"\nEach run: {grid.tokens:,} tokens. Held-out documents; mean ± standard deviation of "
+        f"\nEach run: {_tokens(grid)} tokens. Held-out documents; mean ± standard deviation of "
         f"the seeds {', '.join(map(str, grid.seeds))}.\n",
         _table(grid, by_setting),
         *_order(grid, by_setting),
+        *_times(grid, by_setting),
         "\n![learning curves](curves.png)\n",
     ]
     missing = {n: len(grid.seeds) - len(found) for n, found in by_setting.items()}
@@ -71,15 +72,16 @@ def _means(found: Sequence[Result], metric: str) -> Mean | None:
 
 
 def _table(grid: Grid, by_setting) -> str:
-    heads = ["setting", "parameters", *(m.replace("_", " ") for m in grid.metrics), "minutes",
-             f"paper: {grid.paper_measure}"]
+    heads = ["setting", "parameters", *(m.replace("_", " ") for m in grid.metrics), "minutes"]
+    with_paper = any(setting.paper is not None for setting in grid.settings)
+    heads += [f"paper: {grid.paper_measure}"] * with_paper
     lines = [heads, ["---"] * len(heads)]
     for setting in grid.settings:
         found = by_setting[setting.name]
         cells = [setting.name, f"{found[0].parameters:,}" if found else ""]
         cells += [str(_means(found, metric) or "") for metric in grid.metrics]
         cells.append(f"{statistics.fmean(one.minutes for one in found):.1f}" if found else "")
-        cells.append("" if setting.paper is None else f"{setting.paper:g}")
+        cells += ["" if setting.paper is None else f"{setting.paper:g}"] * with_paper
         lines.append(cells)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -113,6 +115,53 @@ def _order(grid: Grid, by_setting) -> list[str]:
     for where, pairs in lines.items():
         told.append(f"- {where}: {len(pairs)}" + (f" ({'; '.join(pairs)})" if pairs else ""))
     return told
+
+
+def _tokens(grid: Grid) -> str:
+    found = sorted({setting.tokens for setting in grid.settings})
+    return " to ".join(f"{count:,}" for count in (found[0], found[-1])[: len(found)])
+
+
+def _times(grid: Grid, by_setting) -> list[str]:
+    """Says when each setting reaches what the first one ends with, by its runs' mean curve."""
+    first, *others = grid.settings
+    goal = _means(by_setting[first.name], grid.primary)
+    if grid.over != "minutes" or goal is None:
+        return []
+    rises = not grid.primary.endswith("loss")
+    name = grid.primary.replace("_", " ")
+    lines = [f"\n## Minutes to a {name} of {goal.value:.4g}, with which {first.name} ends\n",
+             "| setting | minutes of each run | mean | share |", "|---|---|---|---|"]
+    base = None
+    for setting in (first, *others):
+        times = [time_to(one.curve, grid.primary, goal.value, rises)
+                 for one in by_setting[setting.name]]
+        reached = [time for time in times if time is not None]
+        told = ", ".join("never" if time is None else f"{time:.1f}" for time in times)
+        if not times:
+            continue
+        if setting is first:
+            # Its runs end on either side of their mean: their whole time counts.
+            reached = [one.curve[-1]["minutes"] for one in by_setting[first.name]]
+            base, told = statistics.fmean(reached), ", ".join(f"{time:.1f}" for time in reached)
+        mean = statistics.fmean(reached) if len(reached) == len(times) else None
+        shown = ("never in some", "") if mean is None else (f"{mean:.1f}", f"{mean / base:.2f}")
+        lines.append(f"| {setting.name} | {told} | {' | '.join(shown)} |")
+    return lines
+
+
+def time_to(curve, metric: str, goal: float, rises: bool) -> float | None:
+    """Returns the minutes at which a curve reaches a value, between its points by a line."""
+    before = None
+    for point in curve:
+        value = point[metric]
+        if value >= goal if rises else value <= goal:
+            if before is None or before[metric] == value:
+                return point["minutes"]
+            share = (goal - before[metric]) / (value - before[metric])
+            return before["minutes"] + share * (point["minutes"] - before["minutes"])
+        before = point
+    return None
 
 
 def _error(one: Mean, two: Mean) -> float | None:

@@ -38,7 +38,7 @@ class Result:
     seed: int
     metrics: Mapping[str, float]  # of the end of training
     others: Mapping[str, Mapping[str, float]]  # of the grid's other evaluations
-    curve: Sequence[Mapping[str, float]]  # evaluations along the way, with `tokens`
+    curve: Sequence[Mapping[str, float]]  # evaluations along the way, with `tokens`, `minutes`
     parameters: int
     minutes: float
 
@@ -49,7 +49,8 @@ class Work:
     def __init__(self, grid: Grid, inputs: Sequence[str], spm_model_file: str, output_dir: str):
         self._grid, self._dir = grid, output_dir
         self._inputs, self._spm = list(map(os.path.abspath, inputs)), spm_model_file
-        self._vocab_size = tokenization.FullTokenizer(None, spm_model_file=spm_model_file).vocab_size
+        tokenizer = tokenization.FullTokenizer(None, spm_model_file=spm_model_file)
+        self._vocab_size = tokenizer.vocab_size
         self._processes: set[subprocess.Popen] = set()
         self._stopped = False
         self._configs = {setting.name: self._config(setting) for setting in grid.settings}
@@ -126,6 +127,7 @@ class Work:
 
     def _data_sets(self) -> list[dict[str, Any]]:
         every = [dict(setting.data) for setting in self._grid.settings]
+        every += [dict(self._grid.held_out)] * (self._grid.held_out is not None)
         every += [self._evaluation_data(flags) for flags in self._grid.evaluations.values()]
         unique = {json.dumps(data, sort_keys=True): data for data in every}
         return list(unique.values())
@@ -156,7 +158,7 @@ class Work:
 
     def _steps(self, setting: Setting) -> int:
         batch, length = setting.train["train_batch_size"], setting.data["max_seq_length"]
-        return math.ceil(self._grid.tokens / (batch * length))
+        return math.ceil(setting.tokens / (batch * length))
 
     def _run(self, setting: Setting, seed: int) -> None:
         folder, steps = files.make_dirs(self._folder(setting.name, seed)), self._steps(setting)
@@ -171,7 +173,8 @@ class Work:
         given = {
             "albert_config_file": config, "output_dir": model, "do_train": True, "do_eval": True,
             "input_file": os.path.join(records, "train.tfrecord"),
-            "eval_input_file": os.path.join(records, "heldout.tfrecord"),
+            "eval_input_file": os.path.join(
+                self._records(self._grid.held_out or setting.data), "heldout.tfrecord"),
             "num_train_steps": steps, "num_warmup_steps": int(steps * warmup), "seed": seed,
             "save_checkpoints_steps": math.ceil(steps / evaluations), "keep_checkpoint_max": 1,
             **lengths, **train,
@@ -206,11 +209,18 @@ class Work:
             return None
         model = os.path.join(folder, "model")
         tokens = setting.train["train_batch_size"] * setting.data["max_seq_length"]
-        lines = run_report.read_metrics(os.path.join(model, "metrics.jsonl"))["eval"]
+        lines = run_report.read_metrics(os.path.join(model, "metrics.jsonl"))
+
+        def minutes(step: int) -> float:
+            return sum(x["seconds"] for x in lines["train"] if x["step"] <= step) / 60
+
         return Result(
             setting.name, seed, run_report.read_results(model),
             {n: run_report.read_results(os.path.join(f, "model")) for n, f in others.items()},
-            [line | {"tokens": line["step"] * tokens} for line in lines],
+            [
+                line | {"tokens": line["step"] * tokens, "minutes": minutes(line["step"])}
+                for line in lines["eval"]
+            ],
             model_size.parameter_count(self._configs[setting.name]),
             files.read_json_object(os.path.join(folder, "command.json"))["seconds"] / 60,
         )

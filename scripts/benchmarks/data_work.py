@@ -106,8 +106,26 @@ class Appetite:
         )
 
 
+def _masks_on_the_fly(values, config, folder, spec):
+    """Returns the side that draws masks as it reads, its ratio being to the one that reads them."""
+    pairs = inputs.write_pairs(folder, config, spec["count"], spec["length"])
+    sides = [
+        Side("masks in the records", "ours_data.py", spec | {"masks_on_the_fly": False}, threads=1),
+        Side("masks on the fly, to masks in the records", "ours_data.py",
+             spec | {"records": pairs, "masks_on_the_fly": True}, threads=1),
+    ]
+    found = compare(
+        sides, os.path.join(folder, f"masks-{spec['batch']}-{spec['length']}"),
+        rounds=values.rounds, tolerance=0.0, work=spec["count"],
+    )
+    return {sides[1].name: found[sides[1].name]}
+
+
 def input_pipeline(values, config, folder):
-    """Records to batches: whole batches parsed at once, against one record after another."""
+    """Records to batches: whole batches parsed at once, against one record after another.
+
+    And records that hold masks, against pairs that are masked as they are read.
+    """
     device = training_plan.DEVICES["h200"]
     share = device.utilization if values.utilization is None else values.utilization
     if not 0 < share <= 1:
@@ -126,6 +144,7 @@ def input_pipeline(values, config, folder):
         ]
         found = compare(sides, os.path.join(folder, f"{batch}-{length}"), rounds=values.rounds,
                         tolerance=0.0, work=count)
+        found |= _masks_on_the_fly(values, config, folder, spec)
         appetite = Appetite(values.accelerators, device.peak_flops["bfloat16"], share,
                             flops(config, length, "pretrain"))
         cores = appetite.tokens_per_second / (found["ours"]["rate"] * length)

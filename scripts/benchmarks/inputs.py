@@ -115,6 +115,32 @@ def write_records(folder: str, config: AlbertConfig, count: int, length: int) ->
     return path
 
 
+def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> str:
+    """Writes `make_rows`, with its masks undone, as records without masks; returns their path."""
+    from albert import masking, pair_records, records
+    from albert.documents import PairSettings
+    from albert.records import FeatureSpec
+
+    rows = make_rows(config, count, length)
+    ids, in_b = rows["input_ids"].copy(), int(rows["segment_ids"][0].sum())
+    np.put_along_axis(ids, rows["masked_lm_positions"], rows["masked_lm_ids"], axis=1)
+    pairs = {
+        "input_ids": ids, "token_boundary": (ids % 3 > 0).astype(np.int64),
+        "segment_lengths": np.tile([length - in_b - 2, in_b - 1], (count, 1)),
+        "next_sentence_labels": rows["next_sentence_labels"],
+    }
+    path = os.path.join(folder, f"pairs-{count}-{length}.tfrecord")
+    records.write_records(
+        path, ({name: value[i] for name, value in pairs.items()} for i in range(count)),
+        FeatureSpec(pair_records.pair_features(length)),
+        # Not swapped, to be compared with the rows as they are.
+        pair_records.manifest_info(
+            masking.Specials(2, 3, 4, config.vocab_size), PairSettings(sentence_objective="nsp")
+        ),
+    )
+    return path
+
+
 def write_text(folder: str, source: str, size: int) -> str:
     """Writes the first `size` bytes of a text, and its line to the end; returns their path."""
     path = os.path.join(folder, f"text-{size}.txt")

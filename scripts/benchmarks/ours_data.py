@@ -54,11 +54,16 @@ def _make_records(spec):
 def _input_pipeline(spec):
     import tensorflow as tf
 
-    from albert import input_pipeline
+    from albert import input_pipeline, masking, pair_records
     from albert.tasks.pretraining import PretrainingTask
 
     tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])
     features = PretrainingTask(spec["length"], spec["predictions"]).feature_spec()
+    if spec.get("masks_on_the_fly"):
+        settings = masking.MaskingSettings(spec["predictions"])
+        features = pair_records.masks_of(
+            [spec["records"]], spec["length"], settings, 1
+        ).feature_spec()
     batches = iter(input_pipeline.train_batches(
         [spec["records"]], features, num_records=spec["count"], batch_size=spec["batch"],
         vocab_size=spec["vocab_size"], seed=1,
@@ -67,7 +72,8 @@ def _input_pipeline(spec):
     def turn():
         return [next(batches) for _ in range(spec["count"] // spec["batch"])]
 
-    return turn, record_facts.sums(turn())
+    facts = record_facts.unmasked_sums if "masks_on_the_fly" in spec else record_facts.sums
+    return turn, facts(turn())
 
 
 serve.serve(prepare)

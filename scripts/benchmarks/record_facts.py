@@ -49,6 +49,21 @@ def describe(path: str, length: int, predictions: int, with_records: bool) -> di
     return facts
 
 
+def unmasked_sums(batches: list) -> dict[str, np.ndarray]:
+    """Returns the `sums` of what does not depend on where the masks are."""
+    import tensorflow as tf
+
+    plain = []
+    for batch in batches:
+        ids = batch["input_ids"].numpy().copy()
+        row, rank = np.nonzero(batch["masked_lm_weights"].numpy())
+        places = batch["masked_lm_positions"].numpy()[row, rank]
+        ids[row, places] = batch["masked_lm_ids"].numpy()[row, rank]
+        kept = {name: batch[name] for name in ("input_mask", "segment_ids", "next_sentence_labels")}
+        plain.append(kept | {"input_ids": tf.constant(ids)})
+    return sums(plain)
+
+
 def sums(batches: list) -> dict[str, np.ndarray]:
     """Returns the sum of each row of each feature, in ascending order: the order is free."""
     names = sorted(set(batches[0]) - {"is_real_example"})

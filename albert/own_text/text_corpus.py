@@ -11,7 +11,7 @@ import os
 
 from albert import files
 from albert.errors import DataError
-from albert.sentences import split_sentences
+from albert.own_text.sentences import split_sentences
 
 log = logging.getLogger("albert")
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 
 from albert import files
 from albert.errors import DataError
-from albert.text_corpus import Document
+from albert.own_text.text_corpus import Document
 
 LABELS = ("word_order", "word_choice", "neighbours", "part")
 _MIN_WORDS, _MAX_WORDS = 6, 18  # mostly fits 32 pieces of a small vocabulary

@@ -15,9 +15,9 @@ import sysconfig
 import warnings
 from collections.abc import Iterator
 
-from albert import prose
 from albert.errors import DataError
-from albert.text_corpus import Document
+from albert.own_text import prose
+from albert.own_text.text_corpus import Document
 
 # Parts of the library that are not documentation, not Python's, or fixtures.
 _SKIPPED_DIRS = frozenset(

@@ -1,0 +1,1 @@
+"""From any text to what the quickstart needs: documents of sentences, and a labelled task."""

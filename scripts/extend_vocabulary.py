@@ -1,0 +1,82 @@
+"""Gives a pretrained model the vocabulary of another language or domain, to pretrain it further.
+
+  python scripts/train_sentencepiece.py --input=domain.txt --model_prefix=domain --vocab_size=8000
+  python scripts/extend_vocabulary.py --model=albert_base --spm_model_file=domain.model \\
+      --output_dir=domain_start
+  python -m albert.run_pretraining --init_checkpoint=domain_start \\
+      --albert_config_file=domain_start/albert_config.json ...
+
+Pieces of both vocabularies keep their embeddings; a new one begins as the mean of the
+pieces that the old vocabulary cuts it into. All other weights stay as they are.
+"""
+
+import dataclasses
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+
+from albert import files, flags  # noqa: E402
+from albert.errors import DataError, FlagError  # noqa: E402
+
+# Tables with a row for each piece.
+_TABLES = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    flags.define("string", values, "model", None,
+                 "Directory of a pretrained model: ours, Hugging Face's or a TF-Hub module. "
+                 "Required.")
+    flags.define("string", values, "old_spm_model_file", None,
+                 "Its SentencePiece model, if not in its directory.")
+    flags.define("string", values, "old_vocab_file", None,
+                 "Its WordPiece vocabulary, if not in its directory.")
+    flags.define("string", values, "spm_model_file", None, "The new SentencePiece model.")
+    flags.define("string", values, "vocab_file", None, "The new WordPiece vocabulary, instead.")
+    flags.define("bool", values, "do_lower_case", True, "Whether the new one is of lower case.")
+    flags.define("string", values, "output_dir", None, "Directory to write. Required.")
+
+
+def main(values: flags.FlagValues) -> None:
+    flags.require(values, "model", "output_dir")
+    if bool(values.spm_model_file) == bool(values.vocab_file):
+        raise FlagError("give either --spm_model_file or --vocab_file, the new vocabulary")
+    new_file = values.spm_model_file or values.vocab_file
+    files.require_file(new_file, "spm_model_file" if values.spm_model_file else "vocab_file")
+    if os.path.exists(values.output_dir):
+        raise FlagError(f"--output_dir: {values.output_dir} exists; remove it or name another")
+    flags.import_tensorflow()
+    from albert import modeling, pretrained, tokenization, vocabulary_transfer
+
+    source = pretrained.open_path(values.model, "model")
+    old_spm = values.old_spm_model_file or source.spm_model_file
+    old_vocab = None if old_spm else values.old_vocab_file or source.vocab_file
+    if not (old_spm or old_vocab):
+        raise DataError(f"{values.model} has no vocabulary: give --old_spm_model_file")
+    old = tokenization.FullTokenizer(old_vocab, source.do_lower_case, old_spm)
+    tokenization.check_vocabulary(old, source.config)
+    new = tokenization.FullTokenizer(values.vocab_file, values.do_lower_case, values.spm_model_file)
+    tokenization.check_special_pieces(new)
+    transfer = vocabulary_transfer.plan(old, new)
+
+    before = modeling.AlbertForPreTraining(source.config)
+    pretrained.assign(before, source.weights())
+    config = dataclasses.replace(source.config, vocab_size=new.vocab_size)
+    after = modeling.AlbertForPreTraining(config)
+    theirs = modeling.named_weights(before)
+    for name, weight in modeling.named_weights(after).items():
+        value = theirs[name].numpy()
+        # A table may have more rows than there are pieces.
+        weight.assign(transfer.rows(value[: old.vocab_size]) if name in _TABLES else value)
+    pretrained.save(after, values.output_dir, (new_file,))
+    flags.log.info(
+        "%s: %d pieces, %d of them kept, %d made of old ones, %d of none",
+        values.output_dir, new.vocab_size, transfer.is_shared.sum(),
+        ((transfer.counts > 0) & ~transfer.is_shared).sum(), (transfer.counts == 0).sum(),
+    )
+
+
+cli = flags.command(__doc__, define_flags, main)
+
+if __name__ == "__main__":
+    cli()
