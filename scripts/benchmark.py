@@ -11,6 +11,7 @@ in --peers_env if it is not there yet.
 
   attention      eager against fused attention, training and inference: time and peak memory
   pretrain_step  a training step with both heads, on full rows, or on those of --records_file
+  idle           a training step on rows at hand, read from records, masked as they are read
   inference      the encoder's outputs of full rows
   finetune       an epoch of a classifier on texts of whatever lengths they are
   predict        the classifier's logits of such texts
@@ -101,7 +102,7 @@ def _machine() -> str:
 
 WORK = {
     "attention": model_work.attention, "pretrain_step": model_work.pretrain_step,
-    "inference": model_work.inference, "finetune": model_work.finetune,
+    "idle": model_work.idle, "inference": model_work.inference, "finetune": model_work.finetune,
     "predict": model_work.predict, "gemm": model_work.gemm,
     "memory": cost_work.memory, "scaling": cost_work.scaling, "startup": start_work.startup,
     "tokenize": data_work.tokenize, "make_records": data_work.make_records,

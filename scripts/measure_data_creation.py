@@ -4,15 +4,19 @@
       -- --dupe_factor=1 --max_seq_length=128
 
 Writes a text of random words (as frequent as those of a language: Zipf's law)
-and a vocabulary, runs the command in a process of its own with what follows
-`--`, and watches it and all its workers: the most memory of all together
-(proportional: a page that several share counts once), and processor time over
-wall time. Prints and writes the figures as data_creation.json and .md; the
-records are checked and removed.
+and a vocabulary, or repeats --input_file until there is enough of it, runs the
+command in a process of its own with what follows `--`, and watches it and all its
+workers: the most memory of all together (proportional: a page that several share
+counts once), and processor time over wall time. With --kills, the same is made once
+more by a command that is killed with all its workers, and started again, so often:
+its records must be the same bytes. Prints and writes the figures as
+data_creation.json and .md; the records are checked and removed.
 """
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +29,7 @@ REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, REPOSITORY)
 
 from albert import files, flags, records  # noqa: E402
-from albert.errors import UserError  # noqa: E402
+from albert.errors import FlagError, UserError  # noqa: E402
 
 WORDS = 20_000
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -34,6 +38,10 @@ SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("float", values, "gigabytes", 1.0, "Size of the text, in 10^9 bytes.")
     flags.define("string", values, "output_dir", None, "Where the figures go. Required.")
+    flags.define("string", values, "input_file", None,
+                 "Text to repeat, instead of random words; needs --spm_model_file.")
+    flags.define("string", values, "spm_model_file", None, "SentencePiece model of that text.")
+    flags.define("integer", values, "kills", 0, "Times that a second run is killed.")
     flags.define("string", values, "work_dir", None,
                  "Where text and records lie meanwhile; by default --output_dir.")
 
@@ -52,6 +60,15 @@ def write_text(path: str, size: int) -> None:
             for end in ends[ends < len(lines)][::-1].tolist():
                 lines.insert(end, "")
             stream.write("\n".join(lines) + "\n\n")
+
+
+def repeat_text(path: str, source: str, size: int) -> None:
+    """Writes a text again and again, a blank line between, up to `size` bytes."""
+    with open(path, "wb") as stream:
+        while stream.tell() < size:
+            with open(source, "rb") as part:
+                shutil.copyfileobj(part, stream, 1 << 20)
+            stream.write(b"\n\n")
 
 
 def vocabulary() -> list[str]:
@@ -106,10 +123,15 @@ def proportional_bytes(pid: int) -> int:
 def main(values: flags.FlagValues, arguments: list[str]) -> None:
     flags.require(values, "output_dir")
     flags.require_positive(values, "gigabytes")
+    if bool(values.input_file) != bool(values.spm_model_file):
+        raise FlagError("--input_file and --spm_model_file go together")
+    for name in ("input_file", "spm_model_file"):
+        if values[name].value:
+            files.require_file(values[name].value, name)
     out = files.make_dirs(values.output_dir)
     work = files.make_dirs(values.work_dir or out)
     with tempfile.TemporaryDirectory(dir=work) as folder:
-        figures = measure(folder, round(values.gigabytes * 1e9), arguments)
+        figures = measure(values, folder, round(values.gigabytes * 1e9), arguments)
     files.write_json(os.path.join(out, "data_creation.json"), figures)
     lines = [f"| {name.replace('_', ' ')} | {value} |" for name, value in figures.items()]
     text = "\n".join(["| data creation | |", "|---|---|", *lines, ""])
@@ -118,15 +140,20 @@ def main(values: flags.FlagValues, arguments: list[str]) -> None:
     print(text, end="")
 
 
-def measure(folder: str, size: int, arguments: list[str]) -> dict:
+def measure(values: flags.FlagValues, folder: str, size: int, arguments: list[str]) -> dict:
     """Runs the command on a text of `size` bytes; returns the figures."""
-    text, vocab, output = (os.path.join(folder, n) for n in ("text", "vocab.txt", "records"))
-    write_text(text, size)
-    with open(vocab, "w", encoding="utf-8") as stream:
-        stream.write("\n".join([*SPECIALS, *vocabulary()]) + "\n")
+    text, output = os.path.join(folder, "text"), os.path.join(folder, "records")
+    if values.input_file:
+        repeat_text(text, values.input_file, size)
+        pieces = f"--spm_model_file={os.path.abspath(values.spm_model_file)}"
+    else:
+        write_text(text, size)
+        pieces = f"--vocab_file={os.path.join(folder, 'vocab.txt')}"
+        with open(os.path.join(folder, "vocab.txt"), "w", encoding="utf-8") as stream:
+            stream.write("\n".join([*SPECIALS, *vocabulary()]) + "\n")
     command = [
         sys.executable, "-m", "albert.create_pretraining_data", f"--input_file={text}",
-        f"--vocab_file={vocab}", f"--output_file={output}", "--dupe_factor=1", *arguments,
+        pieces, f"--output_file={output}", "--dupe_factor=1", *arguments,
     ]
     started, before = time.monotonic(), os.times()
     process = subprocess.Popen(
@@ -142,7 +169,15 @@ def measure(folder: str, size: int, arguments: list[str]) -> dict:
     used = (after.children_user + after.children_system
             - before.children_user - before.children_system)
     manifest = records.read_manifest(output)
-    return {
+    killed = {}
+    if values.kills:
+        digest = files.sha256(output)
+        for path in (output, records.manifest_path(output)):
+            os.unlink(path)
+        killed = run_with_kills(command, values.kills, seconds)
+        if files.sha256(output) != digest:
+            raise UserError("the records of the killed run are others")
+    return killed | {
         "text_bytes": os.path.getsize(text),
         "arguments": " ".join(arguments),
         "records": manifest["records"],
@@ -157,6 +192,30 @@ def measure(folder: str, size: int, arguments: list[str]) -> dict:
         "processor_seconds": round(used, 1),
         "cores_busy_on_average": round(used / seconds, 2),
         "last_line": json.dumps(said.strip().splitlines()[-1]),
+    }
+
+
+def run_with_kills(command: list[str], kills: int, seconds: float) -> dict:
+    """Kills a command and its workers at even distances, starting it again; returns the figures."""
+    started, went_on = time.monotonic(), []
+    for number in range(kills + 1):
+        process = subprocess.Popen(
+            command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )
+        try:
+            _, said = process.communicate(
+                timeout=seconds / (kills + 1) if number < kills else None
+            )
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            _, said = process.communicate()
+        went_on += [line for line in said.splitlines() if "going on with" in line]
+    if process.returncode:
+        raise UserError((said.strip().splitlines() or ["the command failed"])[-1])
+    return {
+        "kills": kills, "starts_that_went_on": len(went_on),
+        "seconds_with_kills": round(time.monotonic() - started, 1),
+        "records_after_kills": "the same bytes",
     }
 
 

@@ -203,3 +203,13 @@ def test_each_kind_of_output_has_its_tolerance(side, tmp_path):
     longer = [side("a"), side("b", loss=[1.0, 2.0, 3.0])]
     with pytest.raises(DataError, match="differs by inf"):
         turns.compare(longer, str(tmp_path / "more"), rounds=1, tolerance=1.0)
+
+
+@pytest.mark.slow
+def test_the_idle_share_of_a_step_is_told_for_records_and_masks_on_the_fly(tmp_path):
+    [result], table = benchmark(
+        "idle", tmp_path, "--batch_sizes=4", "--lengths=48", "--examples=16",
+    )
+    assert set(result["sides"]) == {"rows at hand", "records", "masks on the fly"}
+    assert all(one["median_seconds"] > 0 for one in result["sides"].values())
+    assert "of the step, waiting" in table

@@ -128,6 +128,37 @@ def pretrain_step(values, config, folder):
     )
 
 
+def idle(values, config, folder):
+    """The part of a training step that waits for its rows: reading, parsing and masking them."""
+    paths = inputs.make_model(config, "AlbertForPreTraining", folder, for_peers=False)
+    results, rows = [], []
+    for batch, length in inputs.sizes(values, (8,), (128,)):
+        count = max(values.examples, batch)
+        spec = {"work": "pretrain", "inputs": inputs.write_rows(folder, config, batch, length),
+                "batch_size": batch, "vocab_size": config.vocab_size, "model": paths["ours"],
+                "device": values.device}
+        sides = [
+            Side("rows at hand", "ours.py", spec),
+            Side("records", "ours.py",
+                 spec | {"records": inputs.write_records(folder, config, count, length)}),
+            Side("masks on the fly", "ours.py",
+                 spec | {"records": inputs.write_pairs(folder, config, count, length)}),
+        ]
+        # Other rows, and so other losses.
+        found = compare(sides, os.path.join(folder, f"idle-{batch}-{length}"),
+                        rounds=values.rounds, tolerance=None, work=batch * length)
+        least = found["rows at hand"]["median_seconds"]
+        results.append({"batch": batch, "length": length, "sides": found})
+        rows += [
+            [f"{batch} x {length}", name, f"{one['median_seconds']:.4f}",
+             f"{one['least_seconds']:.4f} ... {one['most_seconds']:.4f}",
+             f"{100 * (1 - least / one['median_seconds']):.1f} %"]
+            for name, one in found.items()
+        ]
+    header = ("rows", "side", "median s", "spread s", "of the step, waiting")
+    return results, table(header, rows)
+
+
 def inference(values, config, folder):
     return _on_rows(values, config, folder, "AlbertModel", "inference", _THEIRS)
 

@@ -95,11 +95,29 @@ def _pretrain(spec, rows):
     go, run = _train_steps(spec, PretrainingTask(length, predictions))
     batch = dict(rows) | {"is_real_example": rows["input_mask"][:, 0]}
     batches = tf.data.Dataset.from_tensors(batch).repeat()
-    if run.pack_rows:
+    if "records" in spec:
+        batches = _read_batches(spec, length, predictions)
+    elif run.pack_rows:
         batches = batches.map(lambda batch: packing.pack_rows(batch, 1, [length])).prefetch(4)
     iterator = iter(batches)
     loss = go(iterator, 1)[0, steps.LOSS]
     return lambda: go(iterator, 1), {"loss": loss}
+
+
+def _read_batches(spec, length, predictions):
+    """Returns the batches of a record file, as run_pretraining reads it."""
+    from albert import input_pipeline, masking, pair_records, records
+    from albert.tasks.pretraining import PretrainingTask
+
+    path, masks = spec["records"], None
+    if pair_records.holds_pairs(path):
+        settings = masking.MaskingSettings(predictions)
+        masks = pair_records.masks_of([path], length, settings, 1)
+    features = PretrainingTask(length, predictions, masks=masks).feature_spec()
+    return input_pipeline.train_batches(
+        [path], features, num_records=records.count_records(path), batch_size=spec["batch_size"],
+        vocab_size=spec["vocab_size"], seed=1,
+    )
 
 
 def _classification(spec, rows):
