@@ -14,15 +14,19 @@ sys.path.insert(0, str(REPO / "scripts"))
 from benchmarks import turns  # noqa: E402
 
 PROGRAM = """
-import sys, time
+import os, sys, time
 sys.path.insert(0, {folder!r})
 import serve
 
 def prepare(spec):
     if spec.get("fails"):
         raise MemoryError("no room")
+    turns = []
     print("libraries may print")
     def turn():
+        turns.append(1)
+        if len(turns) > spec.get("dies_after", 99):
+            os.kill(os.getpid(), 9)
         time.sleep(spec["seconds"])
         with open(spec["log"], "a") as stream:
             stream.write(spec["name"])
@@ -38,7 +42,8 @@ def side(tmp_path):
     program.write_text(PROGRAM.format(folder=turns.FOLDER))
 
     def make(name, **spec):
-        spec = {"name": name, "seconds": 0.01, "loss": [1.0, 2.0], "log": str(tmp_path / "log")} | spec
+        defaults = {"seconds": 0.01, "loss": [1.0, 2.0], "log": str(tmp_path / "log")}
+        spec = {"name": name} | defaults | spec
         return turns.Side(name, str(program), spec)
 
     return make
@@ -66,6 +71,25 @@ def test_a_side_that_fails_is_named_with_its_last_line(side, tmp_path):
     sides = [side("a"), side("b", fails=True)]
     with pytest.raises(UserError, match="b ended: MemoryError: no room"):
         turns.compare(sides, str(tmp_path / "w"), rounds=1, tolerance=0)
+
+
+def test_a_side_that_is_killed_is_one_clear_line(side, tmp_path):
+    for dies_after in (1, 2):
+        sides = [side("a"), side("b", dies_after=dies_after)]
+        with pytest.raises(UserError, match="b ended: it was killed; is there enough memory"):
+            turns.compare(sides, str(tmp_path / "w"), rounds=3, tolerance=0)
+
+
+def test_sides_too_large_together_are_measured_one_after_another(side, tmp_path):
+    sides = [side("a"), side("b")]
+    results = turns.compare(
+        sides, str(tmp_path / "w"), rounds=2, tolerance=1e-3, at_once=False
+    )
+    assert (tmp_path / "log").read_text() == "aaabbb"
+    assert set(results) == {"a", "b"}
+    with pytest.raises(DataError, match="c computes something else"):
+        turns.compare([*sides, side("c", loss=[9.0])], str(tmp_path / "w"), rounds=1,
+                      tolerance=1e-3, at_once=False)
 
 
 def test_an_unknown_benchmark_is_refused_with_the_known_ones():

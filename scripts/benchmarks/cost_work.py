@@ -40,7 +40,7 @@ def memory(values, config, folder):
             found = compare(
                 model_sides(values, paths, spec, ours, _MEMORY_THEIRS),
                 os.path.join(folder, f"{precision}-{batch}-{length}"), rounds=values.rounds,
-                tolerance=inputs.TOLERANCES[precision], work=batch * length,
+                tolerance=inputs.TOLERANCES[precision], work=batch * length, at_once=False,
             )
             results.append(
                 {"precision": precision, "batch": batch, "length": length, "sides": found}

@@ -1,9 +1,11 @@
 """The end of a benchmark that measures: starts the sides, gives turns, compares, reports."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -55,12 +57,14 @@ class _Process:
         self.prepared = self._answer()["prepared"]
 
     def turn(self) -> dict[str, float]:
-        self.process.stdin.write("turn\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # then there is no answer either
+            self.process.stdin.write("turn\n")
+            self.process.stdin.flush()
         return self._answer()
 
     def end(self) -> None:
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.wait()
 
     def _answer(self) -> dict[str, float]:
@@ -68,6 +72,8 @@ class _Process:
         if not line:
             with open(self.errors) as stream:
                 last = stream.read().strip().splitlines()[-1:] or ["no message"]
+            if self.process.wait() == -signal.SIGKILL:
+                last = ["it was killed; is there enough memory for all sides?"]
             raise UserError(f"{self.side.name} ended: {last[0]} (all of it: {self.errors})")
         return json.loads(line)
 
@@ -79,6 +85,7 @@ def compare(
     rounds: int,
     tolerance: float | Mapping[str, float] | None,
     work: float | Sequence[float] = 1.0,
+    at_once: bool = True,
 ) -> dict[str, Any]:
     """Returns each side's median and spread in seconds, and its ratio to the first one's rate.
 
@@ -89,18 +96,25 @@ def compare(
       tolerance: for all outputs, or {what an output's name begins with, up to a
         slash: tolerance}; None where the sides do different work.
       work: how much a turn does, as tokens or examples, or of each side; rates are given of it.
+      at_once: if false, a side ends before the next one starts, and does its turns in a row:
+        for sides that together need more memory than there is.
 
     Raises:
       UserError: a side ended; DataError: its outputs are others than the first one's.
     """
     amounts = list(work) if isinstance(work, Sequence) else [work] * len(sides)
     started: list[_Process] = []
+    turns: list[list[dict[str, Any]]] = [[] for _ in sides]
+    differences: dict[str, float] = {}
     try:
-        for side in sides:
+        for answers, side in zip(turns, sides, strict=True):
             started.append(_Process(side, files.make_dirs(folder)))
-        differences = {} if tolerance is None else _check_outputs(started, tolerance)
-        turns: list[list[dict[str, Any]]] = [[] for _ in started]
-        for _ in range(rounds):
+            if not at_once:
+                answers += [started[-1].turn() for _ in range(rounds)]
+                started[-1].end()
+        if tolerance is not None:
+            differences = _check_outputs(started, tolerance)
+        for _ in range(rounds if at_once else 0):
             for answers, one in zip(turns, started, strict=True):
                 answers.append(one.turn())
     finally:
