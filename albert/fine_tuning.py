@@ -79,6 +79,8 @@ def define_training_flags(
                  "Do all the work that the original does: rows padded to --max_seq_length, and the "
                  "last layer at every token where only [CLS] is read. Slower; results differ only "
                  "in what dropout draws.")
+    flags.define("bool", values, "freeze_encoder", False,
+                 "Train the task's own layer alone, on what the encoder gives: a probe.")
     flags.define("integer", values, "num_runs", 1,
                  "Runs with the seeds --seed, --seed + 1 ..., each in a folder of --output_dir; "
                  "reported are median and spread, and the best of them predicts.")

@@ -40,6 +40,7 @@ class RunConfig:
     attn_implementation: str = "eager"  # key of `attention.ATTENTION`
     remat: bool = False  # recompute each layer in the backward pass instead of keeping it
     per_replica_loss: bool = False  # each replica's own mean, averaged, as in the original
+    freeze_encoder: bool = False  # train what stands on the encoder alone
     pad_to_max_seq_length: bool = False  # rows of full length, though a batch needs less
     pack_rows: bool = False  # several short examples in a row
     skip_loss_spikes: bool = False  # no update where the loss is far above the last ones

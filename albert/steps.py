@@ -121,13 +121,16 @@ class TrainSteps:
 
     def _micro_gradients(self, batch, seed, weights, scale):
         """Returns ([loss, tokens, sums and weights of the statistics], gradients)."""
-        variables = [v.value for v in self.state.weights.values()]
+        named = self.state.weights
+        chosen = [not (self.run.freeze_encoder and name.startswith("bert/")) for name in named]
+        variables = [v.value for v, is_in in zip(named.values(), chosen, strict=True) if is_in]
         with tf.GradientTape() as tape:
             outputs = self.state.model(batch, training=True, dropout_seed=seed)
             sums = self.task.loss_sums(batch, outputs)
             loss = tf.add_n([sums[name] / weights[name] for name in sums])
             scaled = loss * scale
-        grads = tape.gradient(scaled, variables)
+        found = iter(tape.gradient(scaled, variables))
+        grads = [next(found) if is_in else None for is_in in chosen]
         self._trained[:] = [g is not None for g in grads]
         # Dense: a sum over the slices of an embedding gradient is not its norm.
         dense = [tf.convert_to_tensor(g) for g in grads if g is not None]

@@ -27,6 +27,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "input_file", None,
                  "Text, one sentence a line, a blank line between documents. Required.")
     flags.define("string", values, "spm_model_file", None, "SentencePiece model. Required.")
+    flags.define("string", values, "glue_dir", None,
+                 "Folder with GLUE's tasks, for grids that fine-tune too; without it, they do not.")
     flags.define("string", values, "output_dir", None, "Where everything goes. Required.")
     flags.define("string", values, "settings", None,
                  "Comma-separated names: these settings alone.")
@@ -47,7 +49,11 @@ def main(values: flags.FlagValues) -> None:
     grid = grid.narrowed(_names(values.settings), _seeds(values.seeds), values.tokens)
     files.require_file(values.spm_model_file, "spm_model_file")
     inputs = files.expand_globs(values.input_file, "input_file")
-    work = runs.Work(grid, inputs, values.spm_model_file, files.make_dirs(values.output_dir))
+    if values.glue_dir and not os.path.isdir(values.glue_dir):
+        raise FlagError(f"--glue_dir: no such directory: {values.glue_dir}")
+    work = runs.Work(
+        grid, inputs, values.spm_model_file, values.glue_dir, files.make_dirs(values.output_dir)
+    )
     with files.lock_run_dir(values.output_dir):
         for _ in work.execute(values.parallel, values.max_minutes * 60):
             results = work.results()

@@ -112,11 +112,14 @@ def test_documents_found_by_their_places_are_those_read_in_order(
 # --- The same records ---
 
 
-@pytest.mark.parametrize("break_between_files", [False, True])
-def test_a_pipeline_gives_the_bytes_of_the_plain_command(corpus, monkeypatch, break_between_files):
+@pytest.mark.parametrize("changes", [
+    {"document_break_between_files": False}, {"document_break_between_files": True},
+    {"static_masks": False, "max_predictions_per_seq": None, "sentence_objective": "both"},
+])
+def test_a_pipeline_gives_the_bytes_of_the_plain_command(corpus, monkeypatch, changes):
     needs_beam()
     monkeypatch.setattr(command, "_BLOCK_CHARACTERS", 1500)  # several blocks
-    argv = arguments(corpus, document_break_between_files=break_between_files)
+    argv = arguments(corpus, **changes)
     assert run(*argv) == 0
     plain = outputs(corpus)
     assert len(plain) == 6

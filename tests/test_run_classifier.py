@@ -35,6 +35,16 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
 
 
+def run_here(*arguments):
+    """Runs the command in this process; returns its exit code."""
+    from albert import flags, run_classifier
+
+    return flags.run_command(
+        run_classifier.__doc__, run_classifier.define_flags, run_classifier.main,
+        ["run_classifier", *map(str, arguments)],
+    )
+
+
 def write_task_files(folder):
     """SST-2 whose label says whether the first word is an even one; STS-B and AX beside it."""
     rng = np.random.default_rng(1)
@@ -97,6 +107,27 @@ def test_one_command_trains_evaluates_and_writes_the_originals_results(trained):
     assert {k: str(v) for k, v in as_json.items()} == results
     assert "***** Eval results *****" in done.stderr
     assert re.search(r"  eval_accuracy = 0\.\d", done.stderr)
+
+
+def test_a_frozen_encoder_keeps_every_weight_and_its_head_learns(inputs, tmp_path):
+    from albert import checkpoints
+
+    assert run_here(*inputs, "--task_name=SST-2", f"--output_dir={tmp_path}/start", "--do_train",
+                    "--train_step=1", "--save_checkpoints_steps=1") == 0
+    start = f"{tmp_path}/start/model.ckpt-1"
+    assert run_here(
+        *inputs, "--task_name=SST-2", f"--output_dir={tmp_path}/probe", "--do_train",
+        f"--init_checkpoint={start}", "--freeze_encoder", "--train_step=4", "--warmup_step=0",
+        "--save_checkpoints_steps=4", "--learning_rate=0.01",
+    ) == 0
+    before, after = (
+        checkpoints.open_weights(path) for path in (start, f"{tmp_path}/probe/model.ckpt-4")
+    )
+    for name in before.shapes:
+        same = np.array_equal(before.read(name), after.read(name))
+        if name.startswith("bert/") and not checkpoints.is_slot(name):
+            assert same, name
+    assert not np.array_equal(before.read("output_weights"), after.read("output_weights"))
 
 
 def test_padding_rows_never_count(trained):

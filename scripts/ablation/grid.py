@@ -40,6 +40,8 @@ class Grid:
     over: str
     # Flags of the data whose held-out records evaluate every run on its way; None: its own data's.
     held_out: Mapping[str, Any] | None
+    # Fine-tuning of each run's model: {name: flags of run_classifier}.
+    probes: Mapping[str, Mapping[str, Any]]
     # Other held-out records that each run is evaluated on: {name: flags of the data}.
     evaluations: Mapping[str, Mapping[str, Any]]
 
@@ -70,6 +72,7 @@ class Grid:
             settings.append(Setting(name, **parts, start=start, paper=paper, tokens=tokens))
         values.setdefault("evaluations", {})
         values.setdefault("held_out", None)
+        values.setdefault("probes", {})
         values.setdefault("over", "tokens")
         if values["over"] not in ("tokens", "minutes"):
             raise DataError(f"{path}: over must be tokens or minutes")

@@ -46,8 +46,13 @@ class Result:
 class Work:
     """All commands of a grid, in the order in which they give complete comparisons first."""
 
-    def __init__(self, grid: Grid, inputs: Sequence[str], spm_model_file: str, output_dir: str):
+    def __init__(
+        self, grid: Grid, inputs: Sequence[str], spm_model_file: str, glue_dir: str | None,
+        output_dir: str,
+    ):
         self._grid, self._dir = grid, output_dir
+        self._probes = grid.probes if glue_dir else {}
+        self._glue_dir = glue_dir
         self._inputs, self._spm = list(map(os.path.abspath, inputs)), spm_model_file
         tokenizer = tokenization.FullTokenizer(None, spm_model_file=spm_model_file)
         self._vocab_size = tokenizer.vocab_size
@@ -197,6 +202,15 @@ class Work:
                 **{key: train[key] for key in shared if key in train},
             })
 
+        for name, flags in self._probes.items():
+            probe = files.make_dirs(os.path.join(folder, f"probe-{name}"))
+            self._once(probe, f"{setting.name}, seed {seed}, {name}", "albert.run_classifier", {
+                "albert_config_file": config, "data_dir": self._glue_dir,
+                "spm_model_file": self._spm, "init_checkpoint": self._last_checkpoint(model),
+                "output_dir": os.path.join(probe, "model"), "do_train": True, "do_eval": True,
+                **flags,
+            })
+
     @staticmethod
     def _last_checkpoint(folder: str) -> str:
         step = run_report.read_results(folder)["global_step"]
@@ -205,6 +219,7 @@ class Work:
     def _result(self, setting: Setting, seed: int) -> Result | None:
         folder = self._folder(setting.name, seed)
         others = {name: os.path.join(folder, f"on-{name}") for name in self._grid.evaluations}
+        others |= {name: os.path.join(folder, f"probe-{name}") for name in self._probes}
         if not all(_is_done(where) for where in (folder, *others.values())):
             return None
         model = os.path.join(folder, "model")
