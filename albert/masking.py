@@ -216,7 +216,7 @@ def _find_words(
 ) -> _Words:
     special = (ids == specials.cls_id) | (ids == specials.sep_id)
     is_token = ~special & (np.arange(ids.shape[1]) < lengths[:, None])
-    token_rank = np.cumsum(is_token, axis=1)  # from 1
+    token_rank = np.cumsum(is_token, axis=1, dtype=np.int32)  # from 1
     starts = is_token
     if settings.do_whole_word_mask:
         # The first token begins a word whatever it is. A continuation at the
@@ -225,8 +225,8 @@ def _find_words(
         if not settings.mask_across_segments:
             begins[:, 1:] |= special[:, :-1]
         starts = is_token & begins
-    index = np.cumsum(starts, axis=1) - 1
-    count = index[:, -1] + 1
+    index = np.cumsum(starts, axis=1, dtype=np.int32) - 1
+    count = index[:, -1].astype(np.int64) + 1
     row, column = np.nonzero(starts)
     first = np.repeat(token_rank[:, -1:], int(count.max(initial=0)) + 1, axis=1)
     first[row, index[row, column]] = token_rank[row, column] - 1
@@ -253,7 +253,9 @@ def _choose(
     order = np.ascontiguousarray(_random_order(words.count, width - 1, draws).T)
     limits = np.cumsum(ngram_probabilities(settings))[:-1]
     draw = draws.uniform(Draws.LENGTH, np.arange(batch), np.arange(width - 1)[:, None])
-    lengths = np.searchsorted(limits, draw, side="right") + 1
+    lengths = np.ones(draw.shape, np.int64)
+    for limit in limits:  # few: faster than a search
+        lengths += draw >= limit
     span = np.arange(settings.ngram)
     # Flat indices with room for n-grams that start at the last word.
     stride = width + settings.ngram
@@ -321,7 +323,8 @@ def _random_order(count: np.ndarray, width: int, draws: Draws) -> np.ndarray:
 
 def _tokens_of(words: _Words, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns which tokens belong to chosen words, bool [B, L], and the `heads` of all [B, L]."""
-    token_heads = np.take_along_axis(heads, words.index, axis=1)
+    rows = np.arange(len(heads), dtype=np.int32)[:, None] * heads.shape[1]
+    token_heads = heads.ravel().take(words.index + rows)
     return (token_heads >= 0) & words.is_token, token_heads
 
 

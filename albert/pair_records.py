@@ -148,9 +148,11 @@ class MasksOnTheFly:
         if self.swap_prob:
             draw = Draws(keys).uniform(Draws.SWAP, np.arange(len(keys)), 0)
             swapped = (draw < self.swap_prob) & (labels[:, 0] == 0)
-            source = _swapped_places(segments, ids.shape[1])
-            source = np.where(swapped[:, None], source, np.arange(ids.shape[1]))
-            ids, boundary = (np.take_along_axis(x, source, axis=1) for x in (ids, boundary))
+            rows = np.flatnonzero(swapped)
+            places = _swapped_places(segments[rows], ids.shape[1])
+            ids, boundary = ids.copy(), boundary.copy()
+            for table in (ids, boundary):
+                table[rows] = np.take_along_axis(table[rows], places, axis=1)
             segments = np.where(swapped[:, None], segments[:, ::-1], segments)
             labels = labels | swapped[:, None]
         return mask_rows(
