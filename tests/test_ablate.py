@@ -149,7 +149,7 @@ def tiny(tmp_path):
     words = ["".join(rng.choice(list("abcdefgh"), 4)) for _ in range(60)]
     texts = ["\n".join(" ".join(rng.choice(words, 8)) for _ in range(8)) for _ in range(60)]
     (tmp_path / "corpus.txt").write_text("\n\n".join(texts) + "\n")
-    settings = vocabulary.Settings(vocab_size=90)
+    settings = vocabulary.Settings(vocab_size=80)
     vocabulary.publish(
         str(tmp_path / "spm"), vocabulary.train([str(tmp_path / "corpus.txt")], settings)
     )

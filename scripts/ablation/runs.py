@@ -132,7 +132,8 @@ class Work:
 
     def _data_sets(self) -> list[dict[str, Any]]:
         every = [dict(setting.data) for setting in self._grid.settings]
-        every += [dict(self._grid.held_out)] * (self._grid.held_out is not None)
+        if self._grid.held_out is not None:
+            every.append(dict(self._grid.held_out))
         every += [self._evaluation_data(flags) for flags in self._grid.evaluations.values()]
         unique = {json.dumps(data, sort_keys=True): data for data in every}
         return list(unique.values())
