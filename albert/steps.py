@@ -114,6 +114,11 @@ class TrainSteps:
         if count == 1:  # or else the graph holds the model twice
             return sums, grads
         for i in tf.range(1, count, dtype=tf.int64):
+            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+            # One after another: or else a graph computes as many at a time as it can, and
+            # holds the activations of all of them.
+            with tf.control_dependencies([sums, *grads]):
+                i = tf.identity(i)
             more, more_grads = micro(i)
             sums += more
             grads = [old + new for old, new in zip(grads, more_grads, strict=True)]

@@ -4,6 +4,7 @@ Nothing here is timed; `scripts/benchmark.py` does that.
 """
 
 import collections
+import time
 
 import keras
 import numpy as np
@@ -78,6 +79,33 @@ class StepGraph:
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def graph(request):
     return StepGraph(request.param), request.param
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_micro_batches_are_computed_one_after_another(count):
+    # Not all at a time, with the activations of all of them.
+    train, seen = train_steps(gradient_accumulation_steps=count), []
+    compute = train._micro_gradients
+
+    def note(what, value):
+        def tell(x):
+            seen.append(what)
+            time.sleep(0.02)
+            return x
+
+        # Without a state: TensorFlow keeps those with one in order by itself.
+        told = tf.numpy_function(tell, [value], value.dtype, stateful=False)
+        return tf.ensure_shape(told, value.shape)
+
+    @tf.function
+    def gradients(batch, *others):
+        first = {"input_ids": note("begin", batch["input_ids"])}
+        sums, grads = compute(batch | first, *others)
+        return note("end", sums), grads
+
+    train._gradients = gradients
+    take_steps(train, same_batch(), 2)
+    assert seen == ["begin", "end"] * (2 * count)
 
 
 def test_a_step_holds_the_model_once(graph):
