@@ -623,9 +623,9 @@ def make_and_mask(shared, folder, settings, dupe_factor=12):
     chosen = {f.name: settings[f.name] for f in dataclasses.fields(MaskingSettings)
               if f.name in settings}
     others = {name: value for name, value in settings.items() if name not in chosen}
+    others |= {"dupe_factor": dupe_factor, "static_masks": False, "max_predictions_per_seq": None}
     run(folder, input_file=shared / "golden/open/pretraining_data/corpus.txt", vocab_file=None,
-        spm_model_file=shared / "data/spm/30k-clean.model", dupe_factor=dupe_factor,
-        static_masks=False, max_predictions_per_seq=None, **others)
+        spm_model_file=shared / "data/spm/30k-clean.model", **others)
     path, length = str(folder / "out.tfrecord"), settings["max_seq_length"]
     masks = pair_records.masks_of([path], length, MaskingSettings(**chosen), 0)
     rows = read_records(path, masks.feature_spec())
