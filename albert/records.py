@@ -450,7 +450,8 @@ def mean_fill(paths: Sequence[str], spec: FeatureSpec, sample: int = 512) -> flo
             else:
                 used += sum(features["input_mask"].int64_list.value)
             count += 1
-    return used / (count * spec.features["input_ids"][1]) if count else 1.0
+    places = (spec.features.get("input_mask") or spec.features["input_ids"])[1]
+    return used / (count * places) if count else 1.0
 
 
 # Features whose length a flag of the reader decides.

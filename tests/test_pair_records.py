@@ -102,9 +102,9 @@ def test_a_run_has_the_features_of_static_records_and_other_masks_each_epoch(cor
     one, two = map(keyed, epochs)
     assert one.keys() == two.keys()
     assert np.mean([one[key][0] != two[key][0] for key in one]) > 0.8
-    # A and B are swapped anew, too.
+    # A and B are swapped anew, too: half of those whose B is not of a random document.
     changed = np.mean([one[key][1] != two[key][1] for key in one])
-    assert 0.3 < changed < 0.65
+    assert 0.15 < changed < 0.65
 
 
 @pytest.mark.parametrize("position", [0, 8, 40, 1000])
