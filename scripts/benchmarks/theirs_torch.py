@@ -98,7 +98,9 @@ def _pretrain(spec, rows):
         _recompute_layers(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
     positions = torch.tensor(np.asarray(rows["masked_lm_positions"], np.int64))
-    targets = torch.tensor(np.asarray(rows["masked_lm_ids"], np.int64))
+    # Slots without a prediction stand at [CLS], which never has one: ignored by the loss.
+    filled = rows["masked_lm_weights"] > 0
+    targets = torch.tensor(np.where(filled, rows["masked_lm_ids"], -100).astype(np.int64))
     order = torch.tensor(np.asarray(rows["next_sentence_labels"][:, 0], np.int64))
 
     def loss_of_all():  # as it ships: vocabulary scores of every position
