@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from albert import records
+from albert import flags, records
 
 REPO = pathlib.Path(__file__).resolve().parents[1]
 LENGTH, PREDICTIONS, VOCAB = 12, 3, 40
@@ -71,6 +71,14 @@ def run(module: str, *arguments: str, **options) -> subprocess.CompletedProcess:
     process = start(module, *arguments, **options)
     out, err = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def run_here(module, *arguments) -> int:
+    """Runs a command's module in this process; returns its exit code."""
+    name = module.__name__.rpartition(".")[2]
+    return flags.run_command(
+        module.__doc__, module.define_flags, module.main, [name, *map(str, arguments)]
+    )
 
 
 def metrics(folder: pathlib.Path) -> list[dict]:

@@ -5,16 +5,13 @@ import pathlib
 
 import numpy as np
 import pytest
-from helpers import metrics, write_config, write_pretraining_records
+from helpers import metrics, run_here, write_config, write_pretraining_records
 
-from albert import checkpoints, flags, run_pretraining
+from albert import checkpoints, run_pretraining
 
 
 def command(*arguments: str) -> int:
-    return flags.run_command(
-        run_pretraining.__doc__, run_pretraining.define_flags, run_pretraining.main,
-        ["run_pretraining", *arguments],
-    )
+    return run_here(run_pretraining, *arguments)
 
 
 @pytest.fixture

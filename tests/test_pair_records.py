@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import metrics, run, write_config
+from helpers import metrics, run, run_here, write_config
 
 from albert import (
     create_pretraining_data,
@@ -210,10 +210,7 @@ def job(corpus, tmp_path, *more):
 
 
 def command(*arguments):
-    return flags.run_command(
-        run_pretraining.__doc__, run_pretraining.define_flags, run_pretraining.main,
-        ["run_pretraining", *arguments],
-    )
+    return run_here(run_pretraining, *arguments)
 
 
 def test_pretraining_masks_on_the_fly_and_goes_on_bit_exactly(corpus, tmp_path):

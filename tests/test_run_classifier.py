@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from helpers import run_here
 
 from albert import flags, run_classifier
 from albert.errors import CheckpointError, FlagError
@@ -33,16 +34,6 @@ def run(*arguments):
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-m", "albert.run_classifier", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-
-
-def run_here(*arguments):
-    """Runs the command in this process; returns its exit code."""
-    from albert import flags, run_classifier
-
-    return flags.run_command(
-        run_classifier.__doc__, run_classifier.define_flags, run_classifier.main,
-        ["run_classifier", *map(str, arguments)],
-    )
 
 
 def write_task_files(folder):
@@ -112,14 +103,14 @@ def test_one_command_trains_evaluates_and_writes_the_originals_results(trained):
 def test_a_frozen_encoder_keeps_every_weight_and_its_head_learns(inputs, tmp_path):
     from albert import checkpoints
 
-    assert run_here(*inputs, "--task_name=SST-2", f"--output_dir={tmp_path}/start", "--do_train",
-                    "--train_step=1", "--save_checkpoints_steps=1") == 0
     start = f"{tmp_path}/start/model.ckpt-1"
-    assert run_here(
-        *inputs, "--task_name=SST-2", f"--output_dir={tmp_path}/probe", "--do_train",
-        f"--init_checkpoint={start}", "--freeze_encoder", "--train_step=4", "--warmup_step=0",
-        "--save_checkpoints_steps=4", "--learning_rate=0.01",
-    ) == 0
+    for more in (
+        [f"--output_dir={tmp_path}/start", "--train_step=1", "--save_checkpoints_steps=1"],
+        [f"--output_dir={tmp_path}/probe", f"--init_checkpoint={start}", "--freeze_encoder",
+         "--train_step=4", "--warmup_step=0", "--save_checkpoints_steps=4",
+         "--learning_rate=0.01"],
+    ):
+        assert 0 == run_here(run_classifier, *inputs, "--task_name=SST-2", "--do_train", *more)
     before, after = (
         checkpoints.open_weights(path) for path in (start, f"{tmp_path}/probe/model.ckpt-4")
     )

@@ -17,13 +17,14 @@ from helpers import (
     assert_one_clear_line,
     metrics,
     run,
+    run_here,
     start,
     write_config,
     write_pretraining_records,
 )
 from tensorflow.core.util import event_pb2
 
-from albert import checkpoints, flags, records, run_pretraining
+from albert import checkpoints, records, run_pretraining
 from albert.tasks.pretraining import PretrainingTask
 
 MODULE = "albert.run_pretraining"
@@ -31,10 +32,7 @@ MODULE = "albert.run_pretraining"
 
 def command(*arguments: str) -> int:
     """Runs the command in this process; returns its exit code."""
-    return flags.run_command(
-        run_pretraining.__doc__, run_pretraining.define_flags, run_pretraining.main,
-        ["run_pretraining", *arguments],
-    )
+    return run_here(run_pretraining, *arguments)
 
 
 @pytest.fixture
