@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -24,10 +24,6 @@ from albert.errors import DataError, Preempted
 log = logging.getLogger("albert")
 
 _ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
-
-
-class _Failed(DataError):
-    """A command failed; what it said is in a file."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +93,7 @@ class Work:
                         log.info("the time is over: %d runs are left to the next call",
                                  len(left) + len(running))
                         self._stop()
-            except BaseException:
+            except BaseException:  # told by the caller; but no command outlives this one
                 self._stop()
                 raise
         yield
@@ -278,7 +274,7 @@ class Work:
             return False
         with open(output, encoding="utf-8", errors="replace") as stream:
             last = (stream.read().strip().splitlines() or ["(it said nothing)"])[-1]
-        raise _Failed(f"{what}: exit code {code}: {last} (all of it: {output})")
+        raise DataError(f"{what}: exit code {code}: {last} (all of it: {output})")
 
     def _call(self, command: Sequence[str], output: str) -> int:
         environment = os.environ | {
@@ -308,7 +304,8 @@ def _arguments(flags: Mapping[str, Any]) -> list[str]:
 
 def _relative(flags: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """Returns the flags with paths inside the folder free of where it is."""
-    where: Callable[[Any], Any] = lambda value: (  # noqa: E731 (one expression of the next line)
-        value.replace(os.path.join(folder, ""), "") if isinstance(value, str) else value
-    )
-    return {name: where(value) for name, value in flags.items()}
+    inside = os.path.join(folder, "")
+    return {
+        name: value.replace(inside, "") if isinstance(value, str) else value
+        for name, value in flags.items()
+    }
