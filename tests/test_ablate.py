@@ -56,6 +56,12 @@ def test_there_is_a_grid_of_each_table_at_both_scales():
     ({"titel": "x"}, "missing or unknown: titel"),
     ({"tokens": 0}, "tokens must be a whole number"),
     ({"settings": []}, "settings must be an object"),
+    ({"settings": {"a": {"stages": {}}}}, "a.stages must be a list"),
+    ({"settings": {"a": {"stages": [{}]}}}, "stages[0]: until must be a share"),
+    ({"settings": {"a": {"stages": [{"until": 0.5}, {"until": 0.4}]}}}, "stages[1]: until must"),
+    ({"settings": {"a": {"stages": [{"until": 0.5, "x": 1}]}}}, "stages[0]: unknown x"),
+    ({"settings": {"a": {"stages": [{"until": 0.5, "data": {"max_seq_length": 8}}]}}},
+     "max_seq_length x train_batch_size must be as afterwards"),
 ])
 def test_a_grid_that_cannot_be_used_is_told_by_its_key(tmp_path, change, said):
     values = json.loads((REPO / "configs/ablations/table4.json").read_text()) | change
@@ -164,7 +170,10 @@ def tiny(tmp_path):
                   "learning_rate": 0.01, "max_predictions_per_seq": 3, "masked_lm_budget": 0.2,
                   "num_evaluations": 2, "log_steps": 2},
         "settings": {"one": {"config": {"num_hidden_layers": 1}, "paper": 1},
-                     "two": {"config": {"num_hidden_layers": 2}, "paper": 2, "start": "one"}},
+                     "two": {"config": {"num_hidden_layers": 2}, "paper": 2, "start": "one"},
+                     "short first": {"config": {"num_hidden_layers": 1}, "paper": 3, "stages": [{
+                         "until": 0.5, "data": {"max_seq_length": 8},
+                         "train": {"train_batch_size": 16, "max_predictions_per_seq": 2}}]}},
     }))
     return tmp_path
 
@@ -178,18 +187,26 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(tiny):
     result = ablate(tiny, **options)
     assert result.returncode == 0, result.stderr
     found = json.loads((tiny / "out/results.json").read_text())
-    assert [one["setting"] for one in found] == ["one", "two"]
+    assert [one["setting"] for one in found] == ["one", "two", "short first"]
     assert all(0 < one["metrics"]["masked_lm_loss"] < 7 for one in found)
     assert all(0 <= one["others"]["nsp"]["sentence_order_accuracy"] <= 1 for one in found)
     assert (tiny / "out/curves.png").stat().st_size > 5000
     started = (tiny / "out/runs/two/1/model/warm_start.json").read_text()
     assert "attention_1" in started
+    # Half of the steps on short rows, the other half, evaluated, on those of the grid.
+    staged = tiny / "out/runs/short_first/1"
+    told = [json.loads((staged / f"{x}command.json").read_text()) for x in ("stage-1/", "")]
+    assert [one["flags"]["max_seq_length"] for one in told] == [8, 16]
+    lines = [json.loads(x) for x in (staged / "model/metrics.jsonl").read_text().splitlines()]
+    steps = [(line["kind"], line["step"]) for line in lines]
+    trained, evaluated = ([step for kind, step in steps if kind == k] for k in ("train", "eval"))
+    assert trained == [2, 3, 4, 6] and evaluated == [3, 6]
     # What is done is not done again; what is missing is.
     kept = (tiny / "out/runs/one/1/model/metrics.jsonl").stat().st_mtime_ns
     shutil.rmtree(tiny / "out/runs/two")
     assert ablate(tiny, **options).returncode == 0
     assert (tiny / "out/runs/one/1/model/metrics.jsonl").stat().st_mtime_ns == kept
-    assert len(json.loads((tiny / "out/results.json").read_text())) == 2
+    assert len(json.loads((tiny / "out/results.json").read_text())) == 3
     other = ablate(tiny, "--tokens=1000", **options)
     assert other.returncode == 2
     assert "use another --output_dir" in assert_one_clear_line(other.stderr)

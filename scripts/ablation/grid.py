@@ -11,6 +11,15 @@ _PARTS = ("config", "data", "train")
 
 
 @dataclasses.dataclass(frozen=True)
+class Stage:
+    """The first part of a training, on other rows than the rest of it."""
+
+    until: float  # share of the steps
+    data: Mapping[str, Any]
+    train: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
 class Setting:
     """One row of the comparison."""
 
@@ -21,6 +30,8 @@ class Setting:
     start: str | None  # setting whose weights, of the same seed, the training starts from
     paper: float | None  # the paper's figure for it
     tokens: int  # that it is trained on
+    # What comes before `data` and `train` hold, in order; each with as many tokens a step.
+    stages: tuple[Stage, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +74,16 @@ class Grid:
             }
             start, paper = own.pop("start", None), own.pop("paper", None)
             tokens = own.pop("tokens", values.get("tokens"))
+            stages = _stages(f"{path}: {name}", own.pop("stages", []), parts)
             if not isinstance(tokens, int) or tokens < 1:
                 raise DataError(f"{path}: tokens must be a whole number from 1")
             if own:
                 raise DataError(f"{path}: setting {name}: unknown {', '.join(own)}")
             if start is not None and start not in [s.name for s in settings]:
                 raise DataError(f"{path}: setting {name} starts from {start}: put that before it")
-            settings.append(Setting(name, **parts, start=start, paper=paper, tokens=tokens))
+            settings.append(
+                Setting(name, **parts, start=start, paper=paper, tokens=tokens, stages=stages)
+            )
         values.setdefault("evaluations", {})
         values.setdefault("held_out", None)
         values.setdefault("probes", {})
@@ -104,6 +118,34 @@ class Grid:
             self, settings=tuple(chosen), seeds=tuple(seeds or self.seeds),
             tokens=tokens or self.tokens,
         )
+
+
+def _stages(
+    where: str, values: Any, parts: Mapping[str, Mapping[str, Any]]
+) -> tuple[Stage, ...]:
+    """Returns the stages before what `parts` hold, each made whole from them."""
+    if not isinstance(values, list):
+        raise DataError(f"{where}.stages must be a list")
+    stages = []
+    for number, own in enumerate(values):
+        place = f"{where}.stages[{number}]"
+        own = dict(_mapping(place, "it", own))
+        until = own.pop("until", None)
+        before = stages[-1].until if stages else 0
+        if not isinstance(until, int | float) or not before < until < 1:
+            raise DataError(f"{place}: until must be a share of the steps that rises to below 1")
+        whole = {p: parts[p] | _mapping(place, p, own.pop(p, {})) for p in ("data", "train")}
+        if own:
+            raise DataError(f"{place}: unknown {', '.join(own)}")
+        if tokens_per_step(**whole) != tokens_per_step(parts["data"], parts["train"]):
+            raise DataError(f"{place}: max_seq_length x train_batch_size must be as afterwards")
+        stages.append(Stage(until, **whole))
+    return tuple(stages)
+
+
+def tokens_per_step(data: Mapping[str, Any], train: Mapping[str, Any]) -> int:
+    """Returns how many places, padding included, the rows of a step have."""
+    return data["max_seq_length"] * train["train_batch_size"]
 
 
 def _mapping(path: str, name: str, value: Any) -> dict[str, Any]:

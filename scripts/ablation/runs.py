@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
-from ablation.grid import Grid, Setting
+from ablation.grid import Grid, Setting, tokens_per_step
 
 from albert import files, model_size, run_report, tokenization
 from albert.config import AlbertConfig
@@ -127,7 +127,7 @@ class Work:
     # --- Records ---
 
     def _data_sets(self) -> list[dict[str, Any]]:
-        every = [dict(setting.data) for setting in self._grid.settings]
+        every = [dict(part.data) for s in self._grid.settings for part in (s, *s.stages)]
         if self._grid.held_out is not None:
             every.append(dict(self._grid.held_out))
         every += [self._evaluation_data(flags) for flags in self._grid.evaluations.values()]
@@ -159,33 +159,33 @@ class Work:
         return os.path.join(self._dir, "runs", name.replace("/", "-").replace(" ", "_"), str(seed))
 
     def _steps(self, setting: Setting) -> int:
-        batch, length = setting.train["train_batch_size"], setting.data["max_seq_length"]
-        return math.ceil(setting.tokens / (batch * length))
+        return math.ceil(setting.tokens / tokens_per_step(setting.data, setting.train))
 
     def _run(self, setting: Setting, seed: int) -> None:
         folder, steps = files.make_dirs(self._folder(setting.name, seed)), self._steps(setting)
         config = os.path.join(folder, "config.json")
         with files.atomic_write(config) as stream:
             stream.write(self._configs[setting.name].to_json_string())
-        records, train = self._records(setting.data), dict(setting.train)
-        # Given as shares of the steps: so that another budget of tokens is the same recipe.
-        warmup, evaluations = train.pop("warmup_share", 0.1), train.pop("num_evaluations", 5)
-        lengths = {"max_seq_length": setting.data["max_seq_length"]}
         model = os.path.join(folder, "model")
-        given = {
-            "albert_config_file": config, "output_dir": model, "do_train": True, "do_eval": True,
-            "input_file": os.path.join(records, "train.tfrecord"),
-            "eval_input_file": os.path.join(
-                self._records(self._grid.held_out or setting.data), "heldout.tfrecord"),
-            "num_train_steps": steps, "num_warmup_steps": int(steps * warmup), "seed": seed,
-            "save_checkpoints_steps": math.ceil(steps / evaluations), "keep_checkpoint_max": 1,
-            **lengths, **train,
-        }
+        start = {}
         if setting.start:
-            start = os.path.join(self._folder(setting.start, seed), "model")
-            given["init_checkpoint"] = self._last_checkpoint(start)
-        if not self._once(folder, f"{setting.name}, seed {seed}", "albert.run_pretraining", given):
-            return
+            start["init_checkpoint"] = self._last_checkpoint(
+                os.path.join(self._folder(setting.start, seed), "model")
+            )
+        for number, part in enumerate((*setting.stages, setting), 1):
+            is_last, where = part is setting, folder
+            what = f"{setting.name}, seed {seed}"
+            given = start | self._training(part.data, part.train, steps) | {
+                "albert_config_file": config, "output_dir": model, "seed": seed,
+            }
+            if not is_last:
+                # Without evaluation: the held-out rows have the length of the last stage.
+                given |= {"do_eval": False, "until_step": round(steps * part.until)}
+                del given["eval_input_file"]
+                where, what = os.path.join(folder, f"stage-{number}"), f"{what}, stage {number}"
+            if not self._once(where, what, "albert.run_pretraining", given):
+                return
+        train, lengths = setting.train, {"max_seq_length": setting.data["max_seq_length"]}
         shared = ("max_predictions_per_seq", "eval_batch_size", "max_eval_steps",
                   "masked_lm_budget", "ngram")
         for name, data in self._grid.evaluations.items():
@@ -208,6 +208,23 @@ class Work:
                 **flags,
             })
 
+    def _training(
+        self, data: Mapping[str, Any], train: Mapping[str, Any], steps: int
+    ) -> dict[str, Any]:
+        """Returns the flags of run_pretraining for `steps` on records of `data`."""
+        train = dict(train)
+        # Given as shares of the steps: so that another budget of tokens is the same recipe.
+        warmup, evaluations = train.pop("warmup_share", 0.1), train.pop("num_evaluations", 5)
+        held_out = self._records(self._grid.held_out or data)
+        return {
+            "do_train": True, "do_eval": True,
+            "input_file": os.path.join(self._records(data), "train.tfrecord"),
+            "eval_input_file": os.path.join(held_out, "heldout.tfrecord"),
+            "num_train_steps": steps, "num_warmup_steps": int(steps * warmup),
+            "save_checkpoints_steps": math.ceil(steps / evaluations), "keep_checkpoint_max": 1,
+            "max_seq_length": data["max_seq_length"], **train,
+        }
+
     @staticmethod
     def _last_checkpoint(folder: str) -> str:
         step = run_report.read_results(folder)["global_step"]
@@ -220,7 +237,7 @@ class Work:
         if not all(_is_done(where) for where in (folder, *others.values())):
             return None
         model = os.path.join(folder, "model")
-        tokens = setting.train["train_batch_size"] * setting.data["max_seq_length"]
+        tokens = tokens_per_step(setting.data, setting.train)
         lines = run_report.read_metrics(os.path.join(model, "metrics.jsonl"))
 
         def minutes(step: int) -> float:
