@@ -35,7 +35,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "seeds", None, "Comma-separated seeds, if not the grid's.")
     flags.define("integer", values, "tokens", None,
                  "Tokens that each run is trained on, if not the grid's.")
-    flags.define("integer", values, "parallel", 1, "Runs at a time.")
+    flags.define("integer", values, "parallel", 1,
+                 "Runs at a time, each on cores of its own where there are enough.")
     flags.define("float", values, "max_minutes", 0.0,
                  "Stop, with everything saved, after so many minutes; 0: when all is done.")
 

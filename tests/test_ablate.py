@@ -2,9 +2,12 @@
 
 import dataclasses
 import json
+import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from helpers import REPO, assert_one_clear_line
 
 sys.path.insert(0, str(REPO / "scripts"))
 
-from ablation import report  # noqa: E402
+from ablation import report, runs  # noqa: E402
 from ablation.grid import Grid  # noqa: E402
 from ablation.runs import Result  # noqa: E402
 
@@ -134,6 +137,25 @@ def test_over_minutes_the_report_tells_who_reaches_the_first_ones_end_and_when(t
     assert "Minutes to a masked lm loss of 3, with which a ends" in text
     assert "| a | 3.0, 3.0 | 3.0 | 1.00 |" in text
     assert "| b | 2.0, 1.0 | 1.5 | 0.50 |" in text
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no way to bind cores here")
+def test_parallel_runs_have_cores_of_their_own():
+    all_of_them = os.sched_getaffinity(0)
+    if len(all_of_them) < 2:
+        pytest.skip("one core")
+    told = [sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"]
+    together = threading.Barrier(2)
+
+    def cores_of_a_command(_):
+        together.wait()  # each thread has one
+        return set(map(int, subprocess.run(told, capture_output=True).stdout.split()))
+
+    with ThreadPoolExecutor(2, initializer=runs.own_cores(2)) as pool:
+        one, two = pool.map(cores_of_a_command, range(2))
+    assert one and two and not one & two and one | two <= all_of_them
+    assert os.sched_getaffinity(0) == all_of_them
+    assert runs.own_cores(1) is None and runs.own_cores(len(all_of_them) + 1) is None
 
 
 # --- Whole grids ---

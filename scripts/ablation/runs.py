@@ -7,11 +7,12 @@ import json
 import logging
 import math
 import os
+import queue
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -73,7 +74,7 @@ class Work:
           DataError: a command failed; Preempted: a signal came. All that is done stays.
         """
         deadline = time.monotonic() + seconds if seconds else math.inf
-        with self._signals(), ThreadPoolExecutor(parallel) as pool:
+        with self._signals(), ThreadPoolExecutor(parallel, initializer=own_cores(parallel)) as pool:
             for data in self._data_sets():
                 self._make_records(data)
             left = [(s, seed) for seed in self._grid.seeds for s in self._grid.settings]
@@ -308,6 +309,25 @@ class Work:
                 return process.wait()
             finally:
                 self._processes.discard(process)
+
+
+def own_cores(parallel: int) -> Callable[[], None] | None:
+    """Returns what gives each of `parallel` threads, and what it starts, as many cores of its own.
+
+    So that the times of runs beside one another can be compared. None: one thread, which has
+    all, or more threads than cores, or a system that cannot bind them.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    if not 1 < parallel <= len(cores):
+        return None
+    shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    size = len(cores) // parallel
+    for first in range(0, size * parallel, size):
+        shares.put(cores[first : first + size])
+    # 0 is the thread that calls, whose cores its processes inherit.
+    return lambda: os.sched_setaffinity(0, shares.get())
 
 
 def _is_done(folder: str) -> bool:
