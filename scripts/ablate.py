@@ -31,7 +31,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Folder with GLUE's tasks, for grids that fine-tune too; without it, they do not.")
     flags.define("string", values, "output_dir", None, "Where everything goes. Required.")
     flags.define("string", values, "settings", None,
-                 "Comma-separated names: these settings alone.")
+                 "Names with semicolons between them: these settings alone.")
     flags.define("string", values, "seeds", None, "Comma-separated seeds, if not the grid's.")
     flags.define("integer", values, "tokens", None,
                  "Tokens that each run is trained on, if not the grid's.")
@@ -64,7 +64,7 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _names(text: str | None) -> list[str] | None:
-    return [name.strip() for name in text.split(",")] if text else None
+    return [name.strip() for name in text.split(";")] if text else None
 
 
 def _seeds(text: str | None) -> list[int] | None:

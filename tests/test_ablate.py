@@ -39,9 +39,11 @@ def test_every_grid_can_be_run_and_differs_as_it_says(path):
     seen = []
     for setting in grid.settings:
         AlbertConfig.from_dict({"vocab_size": 30000} | dict(setting.config))
-        assert set(setting.train) <= train and set(setting.data) <= data
+        assert ";" not in setting.name  # which --settings has between names
+        for part in (setting, *setting.stages):
+            assert set(part.train) <= train and set(part.data) <= data
         assert (setting.paper is not None) == path.stem.startswith("table")
-        seen.append((setting.config, setting.data, setting.train))
+        seen.append((setting.config, setting.data, setting.train, setting.stages))
     assert all(one != two for i, one in enumerate(seen) for two in seen[:i])
     assert {"primary", "metrics"} <= {f.name for f in dataclasses.fields(grid)}
     assert grid.primary in grid.metrics
