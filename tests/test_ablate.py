@@ -49,10 +49,11 @@ def test_every_grid_can_be_run_and_differs_as_it_says(path):
     assert grid.primary in grid.metrics
 
 
-def test_there_is_a_grid_of_each_table_at_both_scales():
+def test_there_is_a_grid_of_each_table_at_both_scales_and_of_each_part_of_the_recipe():
     names = {path.stem for path in GRIDS}
     tables = {f"table{n}{scale}" for n in (3, 4, 5, 11, 12) for scale in ("", "_paper")}
-    assert names == tables | {"learning_per_hour"}
+    recipe = {"masking_share", "ngram", "replacement", "sentence_order"}
+    assert names == tables | recipe | {"learning_per_hour"}
 
 
 @pytest.mark.parametrize("change,said", [
