@@ -222,6 +222,8 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(tiny):
     staged = tiny / "out/runs/short_first/1"
     told = [json.loads((staged / f"{x}command.json").read_text()) for x in ("stage-1/", "")]
     assert [one["flags"]["max_seq_length"] for one in told] == [8, 16]
+    seconds = sum(one["seconds"] for one in told)
+    assert found[-1]["minutes"] == pytest.approx(seconds / 60)
     lines = [json.loads(x) for x in (staged / "model/metrics.jsonl").read_text().splitlines()]
     steps = [(line["kind"], line["step"]) for line in lines]
     trained, evaluated = ([step for kind, step in steps if kind == k] for k in ("train", "eval"))

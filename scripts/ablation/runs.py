@@ -183,7 +183,7 @@ class Work:
                 # Without evaluation: the held-out rows have the length of the last stage.
                 given |= {"do_eval": False, "until_step": round(steps * part.until)}
                 del given["eval_input_file"]
-                where, what = os.path.join(folder, f"stage-{number}"), f"{what}, stage {number}"
+                where, what = _stage(folder, number), f"{what}, stage {number}"
             if not self._once(where, what, "albert.run_pretraining", given):
                 return
         train, lengths = setting.train, {"max_seq_length": setting.data["max_seq_length"]}
@@ -235,7 +235,8 @@ class Work:
         folder = self._folder(setting.name, seed)
         others = {name: os.path.join(folder, f"on-{name}") for name in self._grid.evaluations}
         others |= {name: os.path.join(folder, f"probe-{name}") for name in self._probes}
-        if not all(_is_done(where) for where in (folder, *others.values())):
+        stages = [_stage(folder, number) for number, _ in enumerate(setting.stages, 1)]
+        if not all(map(_is_done, (*stages, folder, *others.values()))):
             return None
         model = os.path.join(folder, "model")
         tokens = tokens_per_step(setting.data, setting.train)
@@ -252,7 +253,7 @@ class Work:
                 for line in lines["eval"]
             ],
             model_size.parameter_count(self._configs[setting.name]),
-            files.read_json_object(os.path.join(folder, "command.json"))["seconds"] / 60,
+            sum(_command(where)["seconds"] for where in (*stages, folder)) / 60,
         )
 
     # --- Commands ---
@@ -265,8 +266,7 @@ class Work:
         """
         path = os.path.join(files.make_dirs(folder), "command.json")
         told = {"module": module, "flags": _relative(flags, self._dir), "seconds": 0.0}
-        if os.path.exists(path):
-            before = files.read_json_object(path)
+        if before := _command(folder):
             for name in sorted(set(told["flags"]) | set(before.get("flags", {}))):
                 values = [x.get("flags", {}).get(name) for x in (before, told)]
                 if values[0] != values[1]:
@@ -330,9 +330,18 @@ def own_cores(parallel: int) -> Callable[[], None] | None:
     return lambda: os.sched_setaffinity(0, shares.get())
 
 
-def _is_done(folder: str) -> bool:
+def _stage(folder: str, number: int) -> str:
+    return os.path.join(folder, f"stage-{number}")
+
+
+def _command(folder: str) -> dict[str, Any]:
+    """Returns what `_once` has written of the command of a folder."""
     path = os.path.join(folder, "command.json")
-    return os.path.exists(path) and bool(files.read_json_object(path).get("is_done"))
+    return files.read_json_object(path) if os.path.exists(path) else {}
+
+
+def _is_done(folder: str) -> bool:
+    return bool(_command(folder).get("is_done"))
 
 
 def _arguments(flags: Mapping[str, Any]) -> list[str]:
