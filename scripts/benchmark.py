@@ -64,6 +64,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "H200s whose appetite input_pipeline compares with what a core reads.")
     flags.define("float", values, "utilization", None,
                  "Part of their peak that training reaches; by default model_info's assumption.")
+    flags.define("string", values, "sides", None,
+                 "Names with semicolons between them: of the sides that run a model, these alone.")
     flags.define("string", values, "peers_env", None,
                  "Environment with the peers, made if absent; without it only our own sides.")
     flags.define("string", values, "output_dir", None, "Where NAME.json and NAME.md go. Required.")

@@ -3,15 +3,16 @@
 import json
 import subprocess
 import sys
+import types
 
 import pytest
 from helpers import REPO, assert_one_clear_line, write_config
 
-from albert.errors import DataError, UserError
+from albert.errors import DataError, FlagError, UserError
 
 sys.path.insert(0, str(REPO / "scripts"))
 
-from benchmarks import turns  # noqa: E402
+from benchmarks import model_work, turns  # noqa: E402
 
 PROGRAM = """
 import os, sys, time
@@ -204,6 +205,21 @@ def test_a_bad_number_is_one_clear_line(tmp_path):
     ):
         done = subprocess.run([*command, flag], capture_output=True, text=True)
         assert done.returncode == 2 and message in assert_one_clear_line(done.stderr)
+
+
+def test_of_a_models_sides_those_named_are_timed_alone():
+    values = types.SimpleNamespace(peers_env=None, device="cpu", sides=None)
+    ours = {"ours, packed": {}, "ours, padded": {}, "ours": {}}
+
+    def chosen(sides):
+        values.sides = sides
+        found = model_work.model_sides(values, {"ours": "m", "theirs": None}, {}, ours, {})
+        return [side.name for side in found]
+
+    assert chosen(None) == [*ours]
+    assert chosen("ours; ours, packed") == ["ours, packed", "ours"]
+    with pytest.raises(FlagError, match="--sides: no theirs; there are ours, packed; ours"):
+        chosen("theirs")
 
 
 def test_sides_of_different_work_are_timed_without_comparison(side, tmp_path):

@@ -10,6 +10,7 @@ from benchmarks.turns import Side, compare, table
 
 from albert import files, flags, model_size
 from albert.config import AlbertConfig
+from albert.errors import FlagError
 
 
 def attention(values, config, folder):
@@ -49,7 +50,10 @@ def attention(values, config, folder):
 def model_sides(
     values, paths, spec, ours: dict, theirs: dict, keras_hub: dict | None = None
 ) -> list[Side]:
-    """Returns a side for each {name: additions to the specification}; peers' if they are there."""
+    """Returns a side for each {name: additions to the specification}; peers' if they are there.
+
+    Of all that are named, those of --sides alone, if it is given.
+    """
     python = inputs.peers_python(values)
     spec = spec | {"device": values.device}
     sides = [Side(name, "ours.py", spec | {"model": paths["ours"]} | more)
@@ -59,7 +63,13 @@ def model_sides(
                   for name, more in theirs.items()]
         sides += [Side(name, "theirs_keras_hub.py", spec | {"model": paths["ours"]} | more, python)
                   for name, more in (keras_hub or {}).items()]
-    return sides
+    if not values.sides:
+        return sides
+    chosen = [name.strip() for name in values.sides.split(";")]
+    if unknown := set(chosen) - {side.name for side in sides}:
+        raise FlagError(f"--sides: no {'; '.join(sorted(unknown))}; there are "
+                        + "; ".join(side.name for side in sides))
+    return [side for side in sides if side.name in chosen]
 
 
 _OURS = {
