@@ -72,14 +72,17 @@ def _means(found: Sequence[Result], metric: str) -> Mean | None:
 
 
 def _table(grid: Grid, by_setting) -> str:
-    heads = ["setting", "parameters", *(m.replace("_", " ") for m in grid.metrics), "minutes"]
+    known = [one for found in by_setting.values() for one in found]
+    # Probes are missing where there was no --glue_dir.
+    metrics = [m for m in grid.metrics if any(_value(one, m) is not None for one in known)]
+    heads = ["setting", "parameters", *(m.replace("_", " ") for m in metrics), "minutes"]
     with_paper = any(setting.paper is not None for setting in grid.settings)
     heads += [f"paper: {grid.paper_measure}"] * with_paper
     lines = [heads, ["---"] * len(heads)]
     for setting in grid.settings:
         found = by_setting[setting.name]
         cells = [setting.name, f"{found[0].parameters:,}" if found else ""]
-        cells += [str(_means(found, metric) or "") for metric in grid.metrics]
+        cells += [str(_means(found, metric) or "") for metric in metrics]
         cells.append(f"{statistics.fmean(one.minutes for one in found):.1f}" if found else "")
         cells += ["" if setting.paper is None else f"{setting.paper:g}"] * with_paper
         lines.append(cells)
