@@ -34,7 +34,8 @@ def known(define_flags):
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 def test_every_grid_can_be_run_and_differs_as_it_says(path):
     grid = Grid.read(str(path))
-    train = known(run_pretraining.define_flags) | {"warmup_share", "num_evaluations"}
+    shares = {"warmup_share", "num_evaluations", "depth_shares"}
+    train = known(run_pretraining.define_flags) | shares
     data = known(create_pretraining_data.define_flags)
     seen = []
     for setting in grid.settings:
@@ -197,7 +198,8 @@ def tiny(tmp_path):
                   "learning_rate": 0.01, "max_predictions_per_seq": 3, "masked_lm_budget": 0.2,
                   "num_evaluations": 2, "log_steps": 2},
         "settings": {"one": {"config": {"num_hidden_layers": 1}, "paper": 1},
-                     "two": {"config": {"num_hidden_layers": 2}, "paper": 2, "start": "one"},
+                     "two": {"config": {"num_hidden_layers": 2}, "paper": 2, "start": "one",
+                             "train": {"depth_shares": {"1": 0.5}}},
                      "short first": {"config": {"num_hidden_layers": 1}, "paper": 3, "stages": [{
                          "until": 0.5, "data": {"max_seq_length": 8},
                          "train": {"train_batch_size": 16, "max_predictions_per_seq": 2}}]}},
@@ -220,6 +222,8 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(tiny):
     assert (tiny / "out/curves.png").stat().st_size > 5000
     started = (tiny / "out/runs/two/1/model/warm_start.json").read_text()
     assert "attention_1" in started
+    grown = json.loads((tiny / "out/runs/two/1/command.json").read_text())
+    assert grown["flags"]["depth_schedule"] == "1:3"
     # Half of the steps on short rows, the other half, evaluated, on those of the grid.
     staged = tiny / "out/runs/short_first/1"
     told = [json.loads((staged / f"{x}command.json").read_text()) for x in ("stage-1/", "")]

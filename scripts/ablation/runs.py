@@ -216,6 +216,10 @@ class Work:
         train = dict(train)
         # Given as shares of the steps: so that another budget of tokens is the same recipe.
         warmup, evaluations = train.pop("warmup_share", 0.1), train.pop("num_evaluations", 5)
+        if grown := train.pop("depth_shares", None):  # {layers: until which share of the steps}
+            train["depth_schedule"] = ",".join(
+                f"{layers}:{round(steps * share)}" for layers, share in grown.items()
+            )
         held_out = self._records(self._grid.held_out or data)
         return {
             "do_train": True, "do_eval": True,
