@@ -412,20 +412,28 @@ def _random_segments(
     return block.segments[start], block.segments[last]
 
 
-def truncate_pairs(pairs: np.ndarray, max_tokens: int, rng: np.random.Generator) -> np.ndarray:
+def truncate_pairs(
+    pairs: np.ndarray, max_tokens: int, rng: np.random.Generator, is_swapped_later: bool = False
+) -> np.ndarray:
     """Returns the pairs cut to `max_tokens`; [N, 5] in and out.
 
     The original drops one token at a time, of the longer segment (of B when
     equal), at the front or the end with equal chance. So the lengths that
     remain are determined, and how much goes at the front is binomial.
+
+    Args:
+      is_swapped_later: A and B may still change places, where the original had swapped them
+        before. Then chance decides which of two equal ones loses a token: else A would keep
+        the odd one, and whoever is longer after the swap would tell that there was one.
     """
     cut = pairs.copy()
+    of_a = rng.integers(0, 2, len(pairs)) if is_swapped_later else 0
     a, b = pairs[:, 1] - pairs[:, 0], pairs[:, 3] - pairs[:, 2]
     excess = np.maximum(a + b - max_tokens, 0)
     unequal = np.minimum(excess, np.abs(a - b))
     both = excess - unequal
-    from_a = np.where(a > b, unequal, 0) + both // 2
-    from_b = np.where(a > b, 0, unequal) + (both + 1) // 2
+    from_a = np.where(a > b, unequal, 0) + (both + of_a) // 2
+    from_b = np.where(a > b, 0, unequal) + (both + 1 - of_a) // 2
     for column, dropped in ((0, from_a), (2, from_b)):
         front = rng.binomial(dropped, 0.5)
         cut[:, column] += front

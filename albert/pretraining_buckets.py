@@ -268,7 +268,9 @@ def pair_block(
         found = create_pairs(block, recipe.pairs, random.Random(seed))
         rng = np.random.default_rng(seed)
         table = np.array(found, np.int64).reshape(-1, 5)
-        pairs.append(truncate_pairs(table, recipe.pairs.max_tokens, rng))
+        pairs.append(
+            truncate_pairs(table, recipe.pairs.max_tokens, rng, recipe.pairs.is_swapped_later)
+        )
         buckets.append(_deal(len(table), num_buckets, rng))
     bucket = np.concatenate(buckets)
     ranges = np.concatenate(pairs)[np.argsort(bucket, kind="stable")]

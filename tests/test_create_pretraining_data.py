@@ -564,6 +564,18 @@ def test_one_document_pairs_with_itself_rather_than_fail():
     assert len(all_pairs(make_block([[50, 50]]), max_seq_length=32)) == 2
 
 
+def test_lengths_do_not_tell_whether_segments_are_swapped_later():
+    pairs = np.tile([0, 100, 100, 200, 0], (4000, 1))
+    longer = {}
+    for is_swapped_later in (False, True):
+        cut = documents.truncate_pairs(pairs, 45, np.random.default_rng(0), is_swapped_later)
+        a, b = cut[:, 1] - cut[:, 0], cut[:, 3] - cut[:, 2]
+        assert (a + b == 45).all() and (abs(a - b) == 1).all()
+        longer[is_swapped_later] = (a > b).mean()
+    assert longer[False] == 1  # the original: A keeps the odd token, whichever A is
+    assert abs(longer[True] - 0.5) < 5 * 0.5 / 4000**0.5
+
+
 def test_truncation_is_the_originals_loop_in_closed_form():
     rng = np.random.default_rng(0)
     size = rng.integers(1, 40, (500, 2))
