@@ -161,6 +161,20 @@ def test_swapped_segments_keep_their_words_and_borders():
     assert (random_b["input_ids"] == ids).all()  # its label would not change
 
 
+def test_labels_cannot_be_read_off_the_lengths_of_segments_that_were_cut(tmp_path):
+    words = [f"w{i}" for i in range(50)]
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, *words]) + "\n")
+    text = "\n".join([" ".join(words[:30])] * 40)  # longer than a row, each line
+    (tmp_path / "corpus.txt").write_text("\n\n".join([text] * 40) + "\n")
+    path = make(tmp_path, "pairs", "--nostatic_masks", "--strict_sentence_order", dynamic=True)
+    rows = joined(batches(path, 60))
+    second = rows["segment_ids"].sum(axis=1)
+    is_first_longer = rows["input_mask"].sum(axis=1) - second - 1 > second
+    for label in (0, 1):
+        of_label = is_first_longer[rows["next_sentence_labels"][:, 0] == label]
+        assert len(of_label) > 150 and abs(of_label.mean() - 0.5) < 0.2
+
+
 def test_a_whole_ngram_shares_its_fate_where_asked():
     ids = np.tile([2, *[10] * 30, 3, *[10] * 30, 3], (3000, 1))
     settings = MaskingSettings(3, 1.0, 3, favor_shorter_ngram=False, replace_by_span=True)
