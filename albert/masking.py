@@ -174,10 +174,14 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64, whose numbers these are
 
 
 def _hash(state: np.ndarray) -> np.ndarray:
-    """Returns SplitMix64's number for each state; uint64, any shape."""
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
+    """Returns SplitMix64's number for each state, in place; uint64, any shape."""
+    part = np.empty_like(state)  # twice as fast as new arrays for each operation
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None)):
+        np.right_shift(state, np.uint64(shift), out=part)
+        np.bitwise_xor(state, part, out=state)
+        if factor:
+            np.multiply(state, np.uint64(factor), out=state)
+    return state
 
 
 class Draws:
@@ -227,9 +231,10 @@ def _find_words(
         starts = is_token & begins
     index = np.cumsum(starts, axis=1, dtype=np.int32) - 1
     count = index[:, -1].astype(np.int64) + 1
-    row, column = np.nonzero(starts)
     first = np.repeat(token_rank[:, -1:], int(count.max(initial=0)) + 1, axis=1)
-    first[row, index[row, column]] = token_rank[row, column] - 1
+    # Row after row, the words of each are the first of its places. Flat, which is faster.
+    places = np.arange(first.shape[1]) < count[:, None]
+    first[places] = token_rank[starts] - 1
     sep = np.argmax(ids == specials.sep_id, axis=1)
     count_a = index[np.arange(len(ids)), sep] + 1
     return _Words(is_token, np.maximum(index, 0), first, count, count_a)
@@ -249,63 +254,104 @@ def _choose(
       covered: [B, W + 1], what an earlier call chose: none of these.
     """
     batch, width = words.first.shape
-    # By step and not by row, which the loop goes through.
-    order = np.ascontiguousarray(_random_order(words.count, width - 1, draws).T)
-    limits = np.cumsum(ngram_probabilities(settings))[:-1]
-    draw = draws.uniform(Draws.LENGTH, np.arange(batch), np.arange(width - 1)[:, None])
-    lengths = np.ones(draw.shape, np.int64)
-    for limit in limits:  # few: faster than a search
-        lengths += draw >= limit
-    span = np.arange(settings.ngram)
-    # Flat indices with room for n-grams that start at the last word.
-    stride = width + settings.ngram
-    taken = np.zeros((batch, stride), bool)
-    taken[:, :width] = covered >= 0
-    heads, taken = np.full(batch * stride, -1), taken.ravel()
-    left, active = budget.copy(), np.arange(batch)
-    for step in range(width - 1):
-        active = active[(left[active] > 0) & (step < words.count[active])]
+    order = _random_order(words.count, width - 1, draws)
+    ngram, heads = settings.ngram, np.full(words.first.shape, -1, np.int32)
+    free = _free_words(covered < 0, ngram)
+    stride, free = free.shape[1], free.ravel()
+    # Of the words from ngram - 1 before an n-gram to its last: how many are free from each on.
+    near = np.arange(1 - ngram, ngram)
+    free_near = np.where(near < 0, -near, np.where(near < np.arange(ngram)[:, None] + 1, 0, ngram))
+    free_near = free_near.astype(free.dtype)
+    left, active = budget.astype(np.int32), np.arange(batch)
+    for begin in range(0, width - 1, _STEPS_AT_ONCE):
+        active = active[(left[active] > 0) & (begin < words.count[active])]
         if not active.size:
             break
-        word = order[step][active]
-        inside, size = _fit_ngrams(
-            words, active, word, lengths[step][active], left[active], settings
-        )
-        where = (active * stride + word)[:, None] + span
-        free = inside[:, 0] & ~(taken[where] & inside).any(axis=1)
-        winners = np.flatnonzero(free)
-        won = inside[winners]
-        marks = where[winners][won]
-        heads[marks], taken[marks] = np.repeat(word[winners], won.sum(axis=1)), True
-        left[active[winners]] -= size[winners]
-    return heads.reshape(batch, stride)[:, :width]
+        # By step and not by row, which the loop goes through.
+        word = np.ascontiguousarray(order[active, begin : begin + _STEPS_AT_ONCE].T)
+        lengths = _draw_lengths(active, np.arange(begin, begin + len(word)), settings, draws)
+        lengths, sizes = _ngrams(words, active, word, lengths, settings)
+        # Flat indices with room for what comes before the first word and after the last.
+        places, column = active * stride + ngram - 1 + word, np.arange(len(active))
+        left_here, won = left[active], np.empty(word.shape, bool)
+        for step in range(len(word)):
+            # Sizes grow with n, so the longest that fits is the count of those that fit.
+            length, size = lengths[step], sizes[step]
+            np.minimum(length, (size <= left_here).sum(axis=0, dtype=length.dtype), out=length)
+            # Of no words: one less wraps around, and is more than are free.
+            longer = length - _ONE
+            won[step] = longer < free.take(places[step])
+            left_here -= size.ravel().take(longer * len(active) + column, mode="wrap") * won[step]
+            here = np.flatnonzero(won[step])
+            around = places[step, here, None] + near
+            free[around] = np.minimum(free.take(around), free_near.take(longer[here], axis=0))
+        left[active] = left_here
+        _mark_heads(heads, np.broadcast_to(active, won.shape)[won], word[won], lengths[won])
+    return heads
 
 
-def _fit_ngrams(
-    words: _Words,
-    row: np.ndarray,
-    word: np.ndarray,
-    length: np.ndarray,
-    left: np.ndarray,
-    settings: MaskingSettings,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Shortens n-grams of `length` words from `word` of `row` to at most `left` tokens.
+_STEPS_AT_ONCE = 16  # most budgets of 20 are spent in so many
+_ONE = np.uint16(1)
 
-    Returns which of the next words belong to each, bool [M, ngram] (none if
-    the first word alone is too long), and its tokens [M].
+
+def _free_words(is_free: np.ndarray, ngram: int) -> np.ndarray:
+    """Returns how many words from each on are free, `ngram` at most; uint16 [B, W + 2 ngram - 1].
+
+    The first ngram - 1 places of a row, and the last ones, are no words.
     """
-    span = np.arange(settings.ngram)
+    free = np.full((len(is_free), is_free.shape[1] + 2 * (ngram - 1)), ngram, np.uint16)
+    row, word = np.nonzero(~is_free)
+    for more in range(ngram - 1, -1, -1):
+        free[row, ngram - 1 + word - more] = more
+    return free
+
+
+def _draw_lengths(
+    rows: np.ndarray, steps: np.ndarray, settings: MaskingSettings, draws: Draws
+) -> np.ndarray:
+    """Returns the words of the n-gram that begins at each step, uint16 [S, M]."""
+    draw = draws.uniform(Draws.LENGTH, rows, steps[:, None])
+    lengths = np.ones(draw.shape, np.uint16)
+    for limit in np.cumsum(ngram_probabilities(settings))[:-1]:  # few: faster than a search
+        lengths += draw >= limit
+    return lengths
+
+
+def _ngrams(
+    words: _Words, row: np.ndarray, word: np.ndarray, wanted: np.ndarray, settings: MaskingSettings
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns how many words an n-gram can have where it begins, and the tokens of each length.
+
+    Args:
+      row: [M]; word: [S, M], of these rows; wanted: uint16 [S, M], words.
+
+    Returns:
+      uint16 [S, M], `wanted` or what there is up to the end (0 where there is no such word),
+      and [S, ngram, M], tokens of n-grams of 1, 2, ... words, at least 1.
+    """
     end = words.count[row]
     if not settings.mask_across_segments:
         end = np.where(word < words.count_a[row], words.count_a[row], end)
-    ends = np.minimum(word[:, None] + 1 + span, end[:, None])
     # Flat, which NumPy finds faster.
     first, begin = words.first.ravel(), row * words.first.shape[1]
-    sizes = first.take(begin[:, None] + ends) - first.take(begin + word)[:, None]
-    # Sizes grow with n, so the longest that fits is the count of those that fit.
-    length = np.minimum(length, (sizes <= left[:, None]).sum(axis=1))
-    inside = (span < length[:, None]) & (word[:, None] + span < end[:, None])
-    return inside, sizes[np.arange(len(row)), length - 1]
+    last = words.first.shape[1] - 1
+    start = first.take(begin + word)
+    sizes = np.stack(
+        [first.take(begin + np.minimum(word + n, last)) - start
+         for n in range(1, settings.ngram + 1)], axis=1,
+    )
+    there = np.clip(end - word, 0, settings.ngram).astype(np.uint16)
+    return np.minimum(wanted, there), sizes
+
+
+def _mark_heads(
+    heads: np.ndarray, row: np.ndarray, word: np.ndarray, length: np.ndarray
+) -> None:
+    """Writes the first word of n-grams (row, word, length) to the place of each of their words."""
+    place, flat = row * heads.shape[1] + word, heads.reshape(-1)
+    for more in range(int(length.max(initial=0))):
+        long = length > more
+        flat[place[long] + more] = word[long]
 
 
 def _random_order(count: np.ndarray, width: int, draws: Draws) -> np.ndarray:
