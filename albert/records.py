@@ -14,7 +14,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -98,76 +98,73 @@ def encode_examples(
         entries += entry
         size = size + entry_size
     # Example { features = 1 { feature = 1 { key = 1, value = 2 }... } }
-    columns = [_constant(count, b"\x0a"), (size, False), *entries]
-    numbers = np.concatenate([n.astype(np.uint64, copy=False) for n, _ in columns], axis=1)
-    is_raw = np.concatenate([np.full(n.shape[1], raw) for n, raw in columns])
-    return _flatten(numbers, is_raw)
+    return _flatten([_constant(count, b"\x0a"), _varints(size), *entries])
 
 
-# Columns of a message: numbers [N, C], and whether each is one raw byte (else a varint).
-_Columns = tuple[np.ndarray, bool]
+class _Columns(NamedTuple):
+    """Columns of a message: bytes, of which some rows may leave some out."""
+
+    content: np.ndarray  # uint8 [N, C]
+    is_used: np.ndarray | None = None  # bool [N, C]; None: all of them
+
+    def sizes(self) -> np.ndarray:
+        """Returns the bytes of each row, int64 [N, 1]."""
+        if self.is_used is None:
+            return np.full((len(self.content), 1), self.content.shape[1], np.int64)
+        return self.is_used.sum(axis=1, keepdims=True)
 
 
 def _feature_entry(name: str, dtype: str, values: np.ndarray) -> tuple[list[_Columns], np.ndarray]:
     """Returns the columns of one map entry and its size in bytes, [N, 1]."""
     count = len(values)
     if dtype == "float32":
-        raw = np.ascontiguousarray(values, "<f4").view(np.uint8).astype(np.uint64)
-        payload, tag = (raw, True), b"\x12"  # float_list = 2
-        size = np.full((count, 1), raw.shape[1], np.int64)
+        tag, payload = b"\x12", _Columns(np.ascontiguousarray(values, "<f4").view(np.uint8))
     else:
-        payload, tag = (values.view(np.uint64), False), b"\x1a"  # int64_list = 3
-        size = _varint_size(payload[0]).sum(axis=1, keepdims=True)
-    key = name.encode()
-    packed = 1 + _varint_size(size) + size  # value = 1 [packed]
-    feature = 1 + _varint_size(packed) + packed
-    entry = 2 + len(key) + 1 + _varint_size(feature) + feature
+        tag, payload = b"\x1a", _varints(values)  # int64_list = 3; float_list = 2
+    key, size = name.encode(), payload.sizes()
+    packed = 1 + _varints(size).sizes() + size  # value = 1 [packed]
+    feature = 1 + _varints(packed).sizes() + packed
+    entry = 2 + len(key) + 1 + _varints(feature).sizes() + feature
     if len(key) > 127:
         raise ValueError(f"feature name of more than 127 bytes: {name}")
     columns = [
-        _constant(count, b"\x0a"), (entry, False),
-        _constant(count, b"\x0a" + bytes([len(key)]) + key + b"\x12"), (feature, False),
-        _constant(count, tag), (packed, False),
-        _constant(count, b"\x0a"), (size, False), payload,
+        _constant(count, b"\x0a"), _varints(entry),
+        _constant(count, b"\x0a" + bytes([len(key)]) + key + b"\x12"), _varints(feature),
+        _constant(count, tag), _varints(packed),
+        _constant(count, b"\x0a"), _varints(size), payload,
     ]
-    return columns, 1 + _varint_size(entry) + entry
+    return columns, 1 + _varints(entry).sizes() + entry
 
 
 def _constant(count: int, content: bytes) -> _Columns:
-    row = np.frombuffer(content, np.uint8).astype(np.uint64)
-    return np.broadcast_to(row, (count, len(row))), True
+    row = np.frombuffer(content, np.uint8)
+    return _Columns(np.broadcast_to(row, (count, len(row))))
 
 
-def _varint_size(numbers: np.ndarray) -> np.ndarray:
-    """Returns how many bytes each unsigned number takes as a varint."""
-    numbers = numbers.astype(np.uint64, copy=False)
-    sizes = np.ones(numbers.shape, np.int64)
-    for shift in range(7, 64, 7):
-        wider = numbers >> np.uint64(shift) != 0
-        if not wider.any():
-            break
-        sizes += wider
-    return sizes
+def _varints(numbers: np.ndarray) -> _Columns:
+    """Returns int64 [N, C] as varints: seven bits a byte, the lowest first."""
+    numbers = numbers.view(np.uint64)  # as negative ones are written
+    width = -(-int(numbers.max(initial=1)).bit_length() // 7)
+    if width == 1:  # most features: masks, positions, the number of a class
+        return _Columns(numbers.astype(np.uint8))
+    septets = numbers[:, :, None] >> np.arange(0, 7 * width, 7, np.uint64)
+    is_used = septets != 0
+    is_used[:, :, 0] = True
+    content = septets.astype(np.uint8) & 0x7F
+    content[:, :, :-1] |= is_used[:, :, 1:].astype(np.uint8) << 7
+    return _Columns(content.reshape(len(numbers), -1), is_used.reshape(len(numbers), -1))
 
 
-def _flatten(numbers: np.ndarray, is_raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _flatten(columns: Sequence[_Columns]) -> tuple[np.ndarray, np.ndarray]:
     """Writes rows of columns as bytes; returns the flat bytes and each row's size."""
-    widths = _varint_size(numbers)
-    widths[:, is_raw] = 1
-    sizes = widths.sum(axis=1)
-    flat, width = numbers.ravel(), widths.ravel()
-    start = np.cumsum(width) - width
-    out = np.empty(int(sizes.sum()), np.uint8)
-    out[start] = flat.astype(np.uint8)  # the low byte
-    wide = np.flatnonzero(width > 1)
-    out[start[wide]] |= 0x80
-    rank = 1
-    while wide.size:  # the second, third... byte of the numbers that have one
-        more = width[wide] > rank + 1
-        septet = (flat[wide] >> np.uint64(7 * rank)).astype(np.uint8) & 0x7F
-        out[start[wide] + rank] = septet | (more.astype(np.uint8) << 7)
-        wide, rank = wide[more], rank + 1
-    return out, sizes
+    content = np.concatenate([part.content for part in columns], axis=1)
+    is_used, at = np.ones(content.shape, bool), 0
+    for part in columns:
+        end = at + part.content.shape[1]
+        if part.is_used is not None:
+            is_used[:, at:end] = part.is_used
+        at = end
+    return content[is_used], is_used.sum(axis=1)
 
 
 # === Writing ===

@@ -20,6 +20,10 @@ HEADER_BYTES, _FOOTER = 12, 4  # length and its checksum; checksum of the payloa
 # === Checksums ===
 
 
+# The checksum is linear over GF(2): that of bytes after others is the state so far, shifted
+# by as many bytes, plus their own; zeros before a message add nothing.
+
+
 @functools.cache
 def _crc_byte_table() -> np.ndarray:
     table = np.arange(256, dtype=np.uint32)
@@ -29,45 +33,76 @@ def _crc_byte_table() -> np.ndarray:
     return table.astype(np.uint32)
 
 
-@functools.lru_cache(maxsize=2)
-def _crc_distance_table(length: int) -> np.ndarray:
-    """Returns [length * 256]: what a byte adds to the checksum, by its distance from the end."""
-    byte_table = _crc_byte_table()
-    table = np.empty((length, 256), np.uint32)
-    table[0] = byte_table
-    for distance in range(1, length):
-        before = table[distance - 1]
-        table[distance] = (before >> 8) ^ byte_table[before & 0xFF]
-    return table.ravel()
+@functools.cache
+def _crc_pair_table() -> np.ndarray:
+    """Returns [65536]: the state after two bytes, from 0."""
+    table, state = _crc_byte_table(), np.arange(1 << 16, dtype=np.uint32)
+    for _ in range(2):
+        state = (state >> 8) ^ table[state & 0xFF]
+    return state
 
 
-_CRC_SPAN = 1024  # bytes whose contributions are added at once; longer messages go in steps
+@functools.cache
+def _crc_shift_tables(power: int) -> np.ndarray:
+    """Returns [4, 256]: what each byte of a state has become 2 ** power bytes later."""
+    if power:
+        return _shift(_crc_shift_tables(power - 1), power - 1)
+    byte = np.arange(256, dtype=np.uint32)
+    return np.stack([_crc_byte_table(), *(byte << (8 * k) for k in range(3))])
+
+
+def _shift(states: np.ndarray, power: int) -> np.ndarray:
+    """Returns what states have become 2 ** power bytes later."""
+    tables, shifted = _crc_shift_tables(power), np.zeros_like(states)
+    for byte in range(4):
+        shifted ^= tables[byte].take((states >> np.uint32(8 * byte)) & 0xFF)
+    return shifted
+
+
+_SPAN_POWER = 6
+_SPAN = 1 << _SPAN_POWER  # bytes, whose states are computed step by step, all spans together
 
 
 def _crc32c(flat: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Returns the CRC-32C of every message flat[start:start + size]; uint32 [N].
+    """Returns the CRC-32C of every message flat[start:start + size]; uint32 [N]."""
+    counts = np.maximum(1, -(-sizes // _SPAN))  # each message is cut from its end
+    states = _span_states(flat, starts, sizes, counts)
+    power = _SPAN_POWER
+    while (counts > 1).any():  # of two neighbours, the earlier is shifted over the later
+        first, halves = np.cumsum(counts) - counts, (counts + 1) // 2
+        number = _numbers(halves)
+        at = np.repeat(first, halves) + 2 * number
+        joined = states[at]
+        pairs = np.flatnonzero(2 * number + 1 < np.repeat(counts, halves))
+        joined[pairs] ^= _shift(states[at[pairs] + 1], power)
+        states, counts, power = joined, halves, power + 1
+    begin = np.full(len(sizes), 0xFFFFFFFF, np.uint32)
+    for power in range(int(sizes.max(initial=0)).bit_length()):
+        some = np.flatnonzero(sizes >> power & 1)
+        begin[some] = _shift(begin[some], power)
+    return states ^ begin ^ np.uint32(0xFFFFFFFF)
 
-    The checksum is linear over GF(2), so a span of bytes is one look-up per
-    byte and one exclusive or over each message, all messages at once.
-    """
-    table = _crc_distance_table(_CRC_SPAN)
-    crcs = np.full(len(sizes), 0xFFFFFFFF, np.uint32)
-    for done in range(0, int(sizes.max(initial=0)), _CRC_SPAN):
-        active = np.flatnonzero(sizes > done)
-        span = np.minimum(sizes[active] - done, _CRC_SPAN)
-        first = np.cumsum(span) - span
-        inner = np.arange(int(span.sum())) - np.repeat(first, span)
-        data = flat[np.repeat(starts[active] + done, span) + inner].astype(np.intp)
-        # The state so far acts as if combined with the next four bytes.
-        for byte in range(4):
-            has = span > byte
-            data[first[has] + byte] ^= (crcs[active[has]] >> np.uint32(8 * byte)) & 0xFF
-        distance = np.repeat(span, span) - 1 - inner
-        new = np.bitwise_xor.reduceat(table[distance * 256 + data], first)
-        shift = (8 * np.minimum(span, 4)).astype(np.uint64)
-        new ^= (crcs[active].astype(np.uint64) >> shift).astype(np.uint32)
-        crcs[active] = new
-    return crcs ^ np.uint32(0xFFFFFFFF)
+
+def _span_states(
+    flat: np.ndarray, starts: np.ndarray, sizes: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """Returns the state after each span, from 0; each message's from its end to its start."""
+    behind = (starts + sizes).repeat(counts) - _SPAN * _numbers(counts)
+    padded = np.concatenate([np.zeros(_SPAN, np.uint8), flat])
+    # From the span's first byte: a span of zeros has come before.
+    spans = np.lib.stride_tricks.sliding_window_view(padded, _SPAN)[behind]
+    top = np.cumsum(counts) - 1
+    missing = _SPAN * counts - sizes
+    spans[top] *= np.arange(_SPAN) >= missing[:, None]
+    states, table = np.zeros(len(spans), np.uint32), _crc_pair_table()
+    for pair in np.ascontiguousarray(spans.view("<u2").T):
+        states = table.take((states ^ pair) & 0xFFFF) ^ (states >> np.uint32(16))
+    return states
+
+
+def _numbers(counts: np.ndarray) -> np.ndarray:
+    """Returns 0 to count - 1 for each count, one after the other."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _mask_crc(crcs: np.ndarray) -> np.ndarray:
@@ -86,20 +121,19 @@ def frame_records(flat: np.ndarray, sizes: np.ndarray) -> bytes:
       flat: uint8, the messages one after the other; sizes: int64 [N].
     """
     count, sizes = len(sizes), np.asarray(sizes, np.int64)
-    starts = np.cumsum(sizes) - sizes
-    frame_starts = starts + np.arange(count) * (HEADER_BYTES + _FOOTER)
-    out = np.empty(len(flat) + count * (HEADER_BYTES + _FOOTER), np.uint8)
+    ends = np.cumsum(sizes)
     lengths = np.ascontiguousarray(sizes, "<i8").view(np.uint8)
-    eight = np.full(count, 8, np.int64)
-    header_crc = _mask_crc(_crc32c(lengths, np.arange(count) * 8, eight))
-    header = np.concatenate([lengths.reshape(count, 8), _as_bytes(header_crc)], axis=1)
-    out[frame_starts[:, None] + np.arange(HEADER_BYTES)] = header
-    footer_starts = frame_starts + HEADER_BYTES + sizes
-    footer = _as_bytes(_mask_crc(_crc32c(flat, starts, sizes)))
-    out[footer_starts[:, None] + np.arange(_FOOTER)] = footer
-    shift = np.repeat(frame_starts + HEADER_BYTES - starts, sizes)
-    out[np.arange(len(flat)) + shift] = flat
-    return out.tobytes()
+    header_crc = _mask_crc(_crc32c(lengths, np.arange(count) * 8, np.full(count, 8, np.int64)))
+    headers = np.concatenate([lengths.reshape(count, 8), _as_bytes(header_crc)], axis=1).tobytes()
+    footers = _as_bytes(_mask_crc(_crc32c(flat, ends - sizes, sizes))).tobytes()
+    content, parts, at = flat.tobytes(), [], 0
+    for number, end in enumerate(ends.tolist()):
+        parts += (
+            headers[number * HEADER_BYTES : (number + 1) * HEADER_BYTES], content[at:end],
+            footers[number * _FOOTER : (number + 1) * _FOOTER],
+        )
+        at = end
+    return b"".join(parts)
 
 
 def _as_bytes(crcs: np.ndarray) -> np.ndarray:
