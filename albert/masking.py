@@ -256,12 +256,8 @@ def _choose(
     batch, width = words.first.shape
     order = _random_order(words.count, width - 1, draws)
     ngram, heads = settings.ngram, np.full(words.first.shape, -1, np.int32)
-    free = _free_words(covered < 0, ngram)
+    free, near, free_near = _free_words(covered < 0, ngram), *_free_beside(ngram)
     stride, free = free.shape[1], free.ravel()
-    # Of the words from ngram - 1 before an n-gram to its last: how many are free from each on.
-    near = np.arange(1 - ngram, ngram)
-    free_near = np.where(near < 0, -near, np.where(near < np.arange(ngram)[:, None] + 1, 0, ngram))
-    free_near = free_near.astype(free.dtype)
     left, active = budget.astype(np.int32), np.arange(batch)
     for begin in range(0, width - 1, _STEPS_AT_ONCE):
         active = active[(left[active] > 0) & (begin < words.count[active])]
@@ -281,7 +277,8 @@ def _choose(
             # Of no words: one less wraps around, and is more than are free.
             longer = length - _ONE
             won[step] = longer < free.take(places[step])
-            left_here -= size.ravel().take(longer * len(active) + column, mode="wrap") * won[step]
+            at = longer.astype(np.intp) * len(active) + column
+            left_here -= size.ravel().take(at, mode="wrap") * won[step]
             here = np.flatnonzero(won[step])
             around = places[step, here, None] + near
             free[around] = np.minimum(free.take(around), free_near.take(longer[here], axis=0))
@@ -304,6 +301,16 @@ def _free_words(is_free: np.ndarray, ngram: int) -> np.ndarray:
     for more in range(ngram - 1, -1, -1):
         free[row, ngram - 1 + word - more] = more
     return free
+
+
+def _free_beside(ngram: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns places [2 ngram - 1] from an n-gram's first word, and how many words are free there.
+
+    The latter at most, uint16 [ngram, 2 ngram - 1], beside n-grams of 1, 2, ... words.
+    """
+    near, length = np.arange(1 - ngram, ngram), np.arange(1, ngram + 1)[:, None]
+    free = np.where(near < 0, -near, np.where(near < length, 0, ngram))
+    return near, free.astype(np.uint16)
 
 
 def _draw_lengths(

@@ -23,13 +23,14 @@ def make_batch(count, length, rng, shortest=8):
     return ids, lengths
 
 
-def words_of(ids, whole_words=True):
+def words_of(ids, whole_words=True, across=True):
     """The words of one sequence by the plain rule: lists of positions."""
     words = []
     for position, token in enumerate(ids):
         if token in (CLS, SEP):
             continue
-        if whole_words and words and not PIECES.is_start[token]:
+        follows = not PIECES.is_start[token] and (across or ids[position - 1] not in (CLS, SEP))
+        if whole_words and words and follows:
             words[-1].append(position)
         else:
             words.append([position])
@@ -193,6 +194,56 @@ def test_one_sequence_can_be_masked_on_its_own():
 def test_the_same_generator_gives_the_same_masks():
     one, two = run(MaskingSettings(), seed=3)[2], run(MaskingSettings(), seed=3)[2]
     assert all((a == b).all() for a, b in zip(one, two, strict=True))
+
+
+def test_the_masks_of_a_sequence_do_not_depend_on_how_many_are_beside_it():
+    ids, lengths = make_batch(500, 10, np.random.default_rng(6))
+    many = np.tile(np.arange(500), 80)  # more places and sequences than 16 bits count
+    keys = masking.row_keys(1, np.arange(len(many)))
+    boundary = masking.token_boundaries(ids, lengths, PIECES)
+
+    def mask_some(places):
+        rows, settings = many[places], MaskingSettings(5, 0.5)
+        return masking.mask_batch(
+            ids[rows], lengths[rows], boundary[rows], PIECES.specials, settings, keys[places]
+        )
+
+    whole = mask_some(np.arange(len(many)))
+    for first in (0, 20_000, 39_990):
+        places = np.arange(first, first + 10)
+        for part, all_of_it in zip(mask_some(places), whole, strict=True):
+            np.testing.assert_array_equal(part, all_of_it[places])
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("ngram", [1, 3, 12])
+def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, across):
+    settings = MaskingSettings(9, 0.4, ngram, mask_across_segments=across)
+    ids, lengths = make_batch(200, 30, np.random.default_rng(7))
+    keys = masking.row_keys(2, np.arange(len(ids)))
+    boundary = masking.token_boundaries(ids, lengths, PIECES)
+    masked = masking.mask_batch(ids, lengths, boundary, PIECES.specials, settings, keys)
+    draws, limits = masking.Draws(keys), np.cumsum(masking.ngram_probabilities(settings))
+    words = [
+        words_of(row[:length].tolist(), across=across)
+        for row, length in zip(ids, lengths, strict=True)
+    ]
+    count = np.array([len(row) for row in words])
+    order = masking._random_order(count, count.max(), draws)
+    for row, budget in enumerate(masking.num_to_predict(lengths, settings)):
+        border = ids[row].tolist().index(SEP)
+        chosen = []
+        for step, first in enumerate(order[row, : count[row]].tolist()):
+            draw = draws.uniform(masking.Draws.LENGTH, np.array([row]), step)[0]
+            following = words[row][first : first + 1 + int((draw >= limits).sum())]
+            if not across and words[row][first][0] < border:
+                following = [word for word in following if word[0] < border]
+            while len(chosen) + sum(map(len, following)) > budget:
+                following = following[:-1]
+            tokens = sum(following, [])
+            if not set(tokens) & set(chosen):
+                chosen += tokens
+        assert masked.positions[row, : masked.counts[row]].tolist() == sorted(chosen)
 
 
 # --- Against the original: a slow reading of the recipe on the same sequences ---
