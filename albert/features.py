@@ -122,7 +122,8 @@ def encode_texts(
     for chunk in _chunks(texts, 1024):
         has_b = [bool(b and tokenizer.preprocess(b)) for _, b in chunk]
         ids_a = tokenizer.encode_batch([a for a, _ in chunk])
-        ids_b = iter(tokenizer.encode_batch([b for (_, b), has in zip(chunk, has_b, strict=True) if has]))
+        second = [b for (_, b), has in zip(chunk, has_b, strict=True) if has]
+        ids_b = iter(tokenizer.encode_batch(second))
         for a, has in zip(ids_a, has_b, strict=True):
             yield pack(a, next(ids_b) if has else None, max_seq_length, cls_id, sep_id)
 
