@@ -64,16 +64,24 @@ def test_tensorflow_reads_exactly_what_was_written(tmp_path):
 def test_messages_are_the_bytes_of_tf_train_example():
     import tensorflow as tf
 
-    row = make_rows(1)[0]
-    spec = FeatureSpec({"input_ids": ("int64", 8)})
-    ints = tf.train.Int64List(value=row["input_ids"])
-    feature = {"input_ids": tf.train.Feature(int64_list=ints)}
-    want = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
-    flat, sizes = records.encode_examples({"input_ids": row["input_ids"][None]}, spec)
-    assert flat.tobytes() == want and sizes.tolist() == [len(want)]
+    # Numbers of every width, beside rows of others; negative ones take ten bytes.
+    rows = np.array([
+        [0, 1, 127, 128, 16383, 16384, 1 << 21, (1 << 31) - 1], [0] * 8, [127] * 8,
+        [1 << 62, (1 << 63) - 1, -1, -(1 << 63), 1 << 56, (1 << 35) - 1, 300, 5],
+    ])
+    for some in (rows, rows[:3], rows[1:2], rows[1:3]):
+        want = []
+        for row in some:
+            feature = tf.train.Feature(int64_list=tf.train.Int64List(value=row))
+            features = tf.train.Features(feature={"input_ids": feature})
+            want.append(tf.train.Example(features=features).SerializeToString())
+        flat, sizes = records.encode_examples(
+            {"input_ids": some}, FeatureSpec({"input_ids": ("int64", 8)})
+        )
+        assert flat.tobytes() == b"".join(want) and sizes.tolist() == list(map(len, want))
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 1023, 1024, 1025, 1027, 1030, 5000])
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 62, 63, 64, 65, 127, 128, 1023, 1025, 5000])
 def test_framing_is_tensorflows_for_messages_of_every_size(tmp_path, size):
     import tensorflow as tf
 
