@@ -277,8 +277,9 @@ def _choose(
             # Of no words: one less wraps around, and is more than are free.
             longer = length - _ONE
             won[step] = longer < free.take(places[step])
+            # Clipped: lengths of 0, which have not won. (To wrap such indices takes long.)
             at = longer.astype(np.intp) * len(active) + column
-            left_here -= size.ravel().take(at, mode="wrap") * won[step]
+            left_here -= size.ravel().take(at, mode="clip") * won[step]
             here = np.flatnonzero(won[step])
             around = places[step, here, None] + near
             free[around] = np.minimum(free.take(around), free_near.take(longer[here], axis=0))
