@@ -89,7 +89,7 @@ def _span_states(
     """Returns the state after each span, from 0; each message's from its end to its start."""
     behind = (starts + sizes).repeat(counts) - _SPAN * _numbers(counts)
     padded = np.concatenate([np.zeros(_SPAN, np.uint8), flat])
-    # From the span's first byte: a span of zeros has come before.
+    # A span that ends before `behind` begins there, as a span of zeros has come before.
     spans = np.lib.stride_tricks.sliding_window_view(padded, _SPAN)[behind]
     top = np.cumsum(counts) - 1
     missing = _SPAN * counts - sizes
