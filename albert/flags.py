@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import logging
 import os
+import platform
 import re
 import sys
 import tempfile
@@ -242,10 +243,19 @@ def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
     return "\n".join(lines)
 
 
-def set_up_logging() -> None:
-    """Sends the toolkit's log lines to stderr, and quietens TensorFlow's start-up."""
+def set_environment() -> None:
+    """Sets what TensorFlow and Keras read when they are imported, unless it is set already."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    if platform.machine() in ("x86_64", "AMD64"):
+        # By itself TensorFlow takes oneDNN's matrix products only where there are instructions
+        # for neural networks; processors without them are faster with it too.
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+
+def set_up_logging() -> None:
+    """Sends the toolkit's log lines to stderr, and quietens TensorFlow's start-up."""
+    set_environment()
     # Anew for each command, because the process's stderr may have been replaced since.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -268,6 +278,7 @@ def import_tensorflow() -> None:
 
     They come from C++ straight to file descriptor 2, so that is what is held back.
     """
+    set_environment()
     sys.stderr.flush()
     real = os.dup(2)
     with tempfile.TemporaryFile() as held:

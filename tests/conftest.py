@@ -4,6 +4,11 @@ import pathlib
 
 import pytest
 
+from albert import flags
+
+# Before TensorFlow is imported: in this process it computes as in the commands' own.
+flags.set_environment()
+
 SHARED = pathlib.Path(__file__).resolve().parents[1].parent / "shared"
 
 

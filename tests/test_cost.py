@@ -4,6 +4,10 @@ Nothing here is timed; `scripts/benchmark.py` does that.
 """
 
 import collections
+import os
+import platform
+import subprocess
+import sys
 import time
 
 import keras
@@ -37,6 +41,25 @@ def train_steps(**options) -> steps.TrainSteps:
     run = run_config.RunConfig("", num_train_steps=10, **options)
     state = trainer.TrainState(TASK, CONFIG, run, OptimizerConfig("lamb", 1e-3, 10, 0))
     return steps.TrainSteps(TASK, state, run)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is set on x86 alone")
+@pytest.mark.parametrize("chosen, is_on", [(None, True), ("0", False)])
+def test_commands_multiply_with_onednn_unless_the_user_said_otherwise(chosen, is_on):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
+    environment |= {"TF_CPP_MIN_LOG_LEVEL": "0"}
+    if chosen is not None:
+        environment["TF_ENABLE_ONEDNN_OPTS"] = chosen
+    # Nothing is held back of what TensorFlow says of itself.
+    program = (
+        "import re; from albert import flags; flags._START_UP_NOISE = re.compile('(?!)');"
+        "flags.set_up_logging(); flags.import_tensorflow()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True,
+        timeout=300, check=True,
+    )
+    assert ("oneDNN custom operations are on" in result.stderr) == is_on
 
 
 def batch_of(rows) -> dict[str, np.ndarray]:

@@ -138,6 +138,9 @@ def pretrain_step(values, config, folder):
     )
 
 
+_IDLE_STEPS = 16  # of a turn; the latter half is timed
+
+
 def idle(values, config, folder):
     """The part of a training step that waits for its rows: reading, parsing and masking them."""
     paths = inputs.make_model(config, "AlbertForPreTraining", folder, for_peers=False)
@@ -146,7 +149,7 @@ def idle(values, config, folder):
         count = max(values.examples, batch)
         spec = {"work": "pretrain", "inputs": inputs.write_rows(folder, config, batch, length),
                 "batch_size": batch, "vocab_size": config.vocab_size, "model": paths["ours"],
-                "device": values.device}
+                "device": values.device, "steps": _IDLE_STEPS}
         sides = [
             Side("rows at hand", "ours.py", spec),
             Side("records", "ours.py",
@@ -156,16 +159,15 @@ def idle(values, config, folder):
         ]
         # Other rows, and so other losses.
         found = compare(sides, os.path.join(folder, f"idle-{batch}-{length}"),
-                        rounds=values.rounds, tolerance=None, work=batch * length)
-        least = found["rows at hand"]["median_seconds"]
+                        rounds=values.rounds, tolerance=None, work=batch * length * _IDLE_STEPS)
         results.append({"batch": batch, "length": length, "sides": found})
-        rows += [
-            [f"{batch} x {length}", name, f"{one['median_seconds']:.4f}",
-             f"{one['least_seconds']:.4f} ... {one['most_seconds']:.4f}",
-             f"{100 * (1 - least / one['median_seconds']):.1f} %"]
-            for name, one in found.items()
-        ]
-    header = ("rows", "side", "median s", "spread s", "of the step, waiting")
+        for name, one in found.items():
+            parts = one["parts"]
+            rows.append([
+                f"{batch} x {length}", name, f"{parts['steps'] / (_IDLE_STEPS // 2):.4f}",
+                f"{100 * parts['waiting'] / parts['steps']:.2f} %",
+            ])
+    header = ("rows", "side", "step, median s", "of it, waiting for rows")
     return results, table(header, rows)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -10,6 +11,9 @@ import serve  # noqa: E402
 
 
 def prepare(spec):
+    from albert import flags
+
+    flags.import_tensorflow()
     import keras
     import tensorflow as tf
 
@@ -67,7 +71,7 @@ def _run_config(spec):
 
 
 def _train_steps(spec, task):
-    """Returns (a function of an iterator and a count that trains, the run's settings)."""
+    """Returns (the steps, a function of an iterator and a count that trains, the run's settings)."""
     import tensorflow as tf
 
     from albert import pretrained, steps, trainer
@@ -82,7 +86,7 @@ def _train_steps(spec, task):
     def go(iterator, count):
         return train(iterator, tf.constant(count), tf.constant([0.0, 0.0]))[0].numpy()
 
-    return go, run
+    return train, go, run
 
 
 def _pretrain(spec, rows):
@@ -92,7 +96,7 @@ def _pretrain(spec, rows):
     from albert.tasks.pretraining import PretrainingTask
 
     length, predictions = rows["input_ids"].shape[1], rows["masked_lm_positions"].shape[1]
-    go, run = _train_steps(spec, PretrainingTask(length, predictions))
+    train, go, run = _train_steps(spec, PretrainingTask(length, predictions))
     batch = dict(rows) | {"is_real_example": rows["input_mask"][:, 0]}
     batches = tf.data.Dataset.from_tensors(batch).repeat()
     if "records" in spec:
@@ -101,7 +105,28 @@ def _pretrain(spec, rows):
         batches = batches.map(lambda batch: packing.pack_rows(batch, 1, [length])).prefetch(4)
     iterator = iter(batches)
     loss = go(iterator, 1)[0, steps.LOSS]
+    if "steps" in spec:
+        return _timed_apart(train, iterator, spec["steps"]), {"loss": loss}
     return lambda: go(iterator, 1), {"loss": loss}
+
+
+def _timed_apart(train, iterator, count):
+    """Returns a turn of `count` steps that tells the time of the latter half, and its waiting.
+
+    The former half uses up the batches that were made ready while other sides computed.
+    """
+    def turn():
+        waiting, started = 0.0, 0.0
+        for i in range(count):
+            if i == count // 2:
+                waiting, started = 0.0, time.perf_counter()
+            asked = time.perf_counter()
+            batch = next(iterator)
+            waiting += time.perf_counter() - asked
+            train.strategy.run(train._step, args=(batch,)).numpy()
+        return serve.Parts(steps=time.perf_counter() - started, waiting=waiting)
+
+    return turn
 
 
 def _read_batches(spec, length, predictions):
@@ -140,7 +165,7 @@ def _finetune(spec, rows):
     from albert import input_pipeline, run_config
 
     task, path = _classification(spec, rows)
-    go, run = _train_steps(spec, task)
+    _, go, run = _train_steps(spec, task)
     size, count = spec["batch_size"], len(rows["label_ids"])
     features = task.feature_spec()
     batches = iter(input_pipeline.train_batches(
