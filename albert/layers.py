@@ -23,9 +23,25 @@ from albert.row_layout import RowLayout, mask_adder
 LAYER_NORM_EPSILON = 1e-12
 
 
+@ops.custom_gradient
 def gelu(x):
-    """Returns the tanh form of the Gaussian error linear unit, the released models' form."""
-    return ops.gelu(x, approximate=True)
+    """Returns the tanh form of the Gaussian error linear unit, the released models' form.
+
+    x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3). Its gradient keeps x and the
+    tanh alone; one made of its operations keeps each of theirs, and they are the model's largest.
+    """
+    scale, cubic = math.sqrt(2.0 / math.pi), 0.044715
+    tanh = ops.tanh(scale * (x + cubic * ops.power(x, 3)))
+
+    def gradient(*args, upstream=None):  # so called by Keras: TensorFlow and JAX pass one alone
+        if upstream is None:
+            (upstream,) = args
+        slope_of_u = scale + (3.0 * scale * cubic * x) * x
+        # In this order: where x^3 is beyond half precision, 1 - tanh^2 is 0.
+        slope = (1.0 + tanh) + x * (1.0 - ops.square(tanh)) * slope_of_u
+        return upstream * (0.5 * slope)
+
+    return 0.5 * x * (1.0 + tanh), gradient
 
 
 def gelu_erf(x):

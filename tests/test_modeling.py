@@ -194,6 +194,25 @@ def test_gelu_is_the_tanh_form():
         modeling.get_activation("swish")
 
 
+def test_gelu_and_its_gradient_are_those_of_the_formula():
+    x = tf.constant(np.concatenate([np.linspace(-12, 12, 2001), [0.0, -1e-20, 1e4]]), tf.float32)
+    weight = tf.cos(tf.range(len(x), dtype=tf.float32))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        value, expected = modeling.gelu(x), tf.nn.gelu(x, approximate=True)
+        ours, theirs = tf.reduce_sum(weight * value), tf.reduce_sum(weight * expected)
+    np.testing.assert_array_equal(value, expected)
+    np.testing.assert_allclose(tape.gradient(ours, x), tape.gradient(theirs, x), atol=1e-6)
+
+
+def test_gelus_gradient_is_a_number_where_a_cube_is_beyond_half_precision():
+    x = tf.constant([-600.0, -60.0, 0.0, 60.0, 600.0], tf.float16)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = tf.reduce_sum(modeling.gelu(x))
+    np.testing.assert_array_equal(tape.gradient(value, x), [0.0, 0.0, 0.5, 1.0, 1.0])
+
+
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_is_switched_on_from_outside(policy):
     keras.utils.set_random_seed(1)
