@@ -75,6 +75,7 @@ def model_sides(
 _OURS = {
     "ours": {},
     "ours, XLA": {"use_xla": True},
+    "ours, without oneDNN": {"onednn": False},  # as TensorFlow chooses on many a processor
 }
 _THEIRS = {
     "transformers, eager": {"attn_implementation": "eager"},

@@ -13,6 +13,8 @@ import serve  # noqa: E402
 def prepare(spec):
     from albert import flags
 
+    if not spec.get("onednn", True):
+        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
     flags.import_tensorflow()
     import keras
     import tensorflow as tf
