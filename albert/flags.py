@@ -249,7 +249,7 @@ def set_environment() -> None:
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     if platform.machine() in ("x86_64", "AMD64"):
         # By itself TensorFlow takes oneDNN's matrix products only where there are instructions
-        # for neural networks; processors without them are faster with it too.
+        # for neural networks; on AVX2 alone they are faster too (docs/performance.md).
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 

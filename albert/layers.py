@@ -33,7 +33,7 @@ def gelu(x):
     scale, cubic = math.sqrt(2.0 / math.pi), 0.044715
     tanh = ops.tanh(scale * (x + cubic * ops.power(x, 3)))
 
-    def gradient(*args, upstream=None):  # so called by Keras: TensorFlow and JAX pass one alone
+    def gradient(*args, upstream=None):  # Keras's signature; TensorFlow passes one
         if upstream is None:
             (upstream,) = args
         slope_of_u = scale + (3.0 * scale * cubic * x) * x
