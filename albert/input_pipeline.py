@@ -73,12 +73,9 @@ def _small_batches(
     def epoch(number):
         files = tf.data.Dataset.from_tensor_slices(list(paths))
         files = files.shuffle(len(paths), seed=seed + number, reshuffle_each_iteration=False)
-        records = files.interleave(
-            tf.data.TFRecordDataset,
-            cycle_length=min(4, len(paths)),
-            num_parallel_calls=min(_PARALLEL_CALLS, len(paths)),
-            deterministic=True,
-        )
+        # Not in parallel, which hands over record by record: a wake-up for each, longer than
+        # reading it.
+        records = files.interleave(tf.data.TFRecordDataset, cycle_length=min(4, len(paths)))
         return records.shuffle(num_records, seed=seed + number, reshuffle_each_iteration=False)
 
     first, offset = divmod(position, num_records)
@@ -112,10 +109,7 @@ def _large_batches(
     def records_of_group(number):
         numbers, skip, every = tf.numpy_function(plan, [number], [tf.int64] * 3)
         chosen = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(numbers, [None, 4]))
-        in_turn = chosen.interleave(
-            records_of_block, cycle_length=data_order.LANES,
-            num_parallel_calls=_PARALLEL_CALLS, deterministic=True,
-        )
+        in_turn = chosen.interleave(records_of_block, cycle_length=data_order.LANES)
         skip, every = tf.ensure_shape(skip, []), tf.ensure_shape(every, [])
         return in_turn.skip(skip).shard(every, 0)
 

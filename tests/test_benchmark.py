@@ -207,6 +207,19 @@ def test_a_bad_number_is_one_clear_line(tmp_path):
         assert done.returncode == 2 and message in assert_one_clear_line(done.stderr)
 
 
+def test_an_epoch_on_other_texts_for_each_side_is_refused(tmp_path, shared):
+    texts = tmp_path / "texts.tsv"
+    texts.write_text("sentence\tlabel\n" + "a good one\t1\n" * 7)
+    done = subprocess.run(
+        [sys.executable, str(REPO / "scripts/benchmark.py"), "finetune", "--batch_sizes=2",
+         f"--glue_file={texts}", f"--output_dir={tmp_path}",
+         f"--spm_model_file={shared / 'data/spm/30k-clean.model'}"],
+        capture_output=True, text=True,
+    )
+    assert done.returncode == 2
+    assert "7 texts are not whole batches of 2" in assert_one_clear_line(done.stderr)
+
+
 def test_of_a_models_sides_those_named_are_timed_alone():
     values = types.SimpleNamespace(peers_env=None, device="cpu", sides=None)
     ours = {"ours, packed": {}, "ours, padded": {}, "ours": {}}

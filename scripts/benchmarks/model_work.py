@@ -177,7 +177,7 @@ def inference(values, config, folder):
 
 
 def finetune(values, config, folder):
-    """An epoch of training on texts."""
+    """An epoch of training on texts; the mean loss of the first one is compared."""
     return _on_texts(values, config, folder, "finetune")
 
 
@@ -191,13 +191,15 @@ def _on_texts(values, config, folder, work, keras_hub=None):
     flags.require(values, "glue_file", "spm_model_file")
     path, lengths = _write_examples(values, config, folder)
     [(size, _)] = inputs.sizes(values, (32,), (128,))
+    if work == "finetune" and len(lengths) % size:  # left over: other texts on each side
+        raise FlagError(f"{len(lengths)} texts are not whole batches of {size}: see --examples")
     paths = inputs.make_model(
         config, "AlbertForSequenceClassification", folder, bool(values.peers_env), num_labels=2
     )
     results, rows = [], []
     for precision in values.precisions:
         spec = {"work": work, "precision": precision, "inputs": path, "batch_size": size,
-                "vocab_size": config.vocab_size}
+                "vocab_size": config.vocab_size, "is_warm": True}  # by what is compared
         sides = model_sides(
             values, paths, spec,
             {"ours, packed": {"pack_rows": True}, "ours, cut": {},

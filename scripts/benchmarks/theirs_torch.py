@@ -147,6 +147,7 @@ def _finetune(spec, rows):
             yield order[start : start + size]
 
     def turn():
+        losses = []
         for chosen in batches():
             width = tensors["input_ids"].shape[1]
             if spec["batching"] != "padded":
@@ -158,9 +159,10 @@ def _finetune(spec, rows):
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-        loss.item()  # waits for a GPU
+            losses.append(loss.detach())
+        return torch.stack(losses).mean().item()  # waits for a GPU
 
-    return turn, {"done": 1.0}
+    return turn, {"loss": turn()}
 
 
 def _predict(spec, rows):
