@@ -189,7 +189,7 @@ class Computer:
 
         from albert import input_pipeline
 
-        self._function = tf.function(function, reduce_retracing=True)
+        self._function = tf.function(function, reduce_retracing=True, autograph=False)
         self._batch_size = batch_size
         self._lengths = input_pipeline.row_lengths(max_seq_length)
 

@@ -62,6 +62,38 @@ def test_commands_multiply_with_onednn_unless_the_user_said_otherwise(chosen, is
     assert ("oneDNN custom operations are on" in result.stderr) == is_on
 
 
+def test_a_command_does_not_wait_for_what_keras_alone_would_import():
+    program = (
+        "import sys; from albert import flags; flags.import_tensorflow();"
+        "assert 'keras.src.layers' in sys.modules;"
+        "print(*[m for m in ('sklearn', 'matplotlib', 'scipy.stats') if m in sys.modules]);"
+        "import sklearn.metrics, matplotlib.pyplot"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert result.stdout.strip() == ""
+
+
+def test_nothing_of_a_step_is_converted_by_autograph(monkeypatch):
+    from tensorflow.python.autograph.pyct import transpiler
+
+    converted, convert = [], transpiler.PyToPy.transform_function
+
+    def note(self, function, context):
+        converted.append(function.__qualname__)
+        return convert(self, function, context)
+
+    monkeypatch.setattr(transpiler.PyToPy, "transform_function", note)
+    train = train_steps(gradient_accumulation_steps=2)
+    batch = batch_of(pretraining_rows(BATCH))
+    rows = tf.data.Dataset.from_tensors(batch).repeat()
+    train(iter(rows), tf.constant(1), tf.constant([0.0, 0.0]))
+    steps.EvalStep(TASK, train.state.model)(batch)
+    # The loop over steps, and what is beside it.
+    assert set(converted) == {"TrainSteps.__call__", "_sum_over_replicas"}
+
+
 def batch_of(rows) -> dict[str, np.ndarray]:
     rows = list(rows)
     batch = {
@@ -198,6 +230,26 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
     shapes = {tuple(batch["input_ids"].shape) for batch in batches.take(60)}
     assert len(shapes) <= 8 if use_xla else len(shapes) > 1
     assert all(rows < size for rows, _ in shapes)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_records_are_not_handed_over_one_by_one_between_threads(is_large, tmp_path, monkeypatch):
+    if is_large:  # than what is shuffled at once
+        monkeypatch.setattr(input_pipeline, "SHUFFLE_BUFFER", 1)
+    rows = list(pretraining_rows(20, least=LENGTH))
+    paths = [str(tmp_path / name) for name in ("one", "two")]
+    for path in paths:
+        records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
+    batches = input_pipeline.train_batches(
+        paths, TASK.feature_spec(), num_records=40, batch_size=8, vocab_size=VOCAB, seed=1
+    )
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=tf.data.experimental.to_variant(batches))
+    found = tf.compat.v1.GraphDef.FromString(graph.numpy())
+    nodes = [*found.node, *(node for f in found.library.function for node in f.node_def)]
+    kinds = {node.op for node in nodes if "Dataset" in node.op}
+    # Whole batches are parsed in parallel; reading is not.
+    assert {kind for kind in kinds if "Parallel" in kind} == {"ParallelMapDatasetV2"}
+    assert any("InterleaveDataset" in kind for kind in kinds)
 
 
 def test_a_record_of_the_originals_format_takes_the_bytes_it_must(tmp_path):

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """What distinguishes one experiment from another; everything else is trainer.py."""
+    """What distinguishes one experiment from another; everything else is trainer.py.
+
+    What takes a batch is traced as a graph, without AutoGraph: no Python statement in it may
+    depend on a tensor's value.
+    """
 
     # Short name for logs and file names.
     name: str

@@ -162,10 +162,13 @@ def _draw(curves, path: str) -> None:
     figure, axes = pyplot.subplots(1, len(curves), figsize=(4 * len(curves), 3.2))
     for axis, (name, points) in zip(axes, curves.items(), strict=True):
         x = [point["value"] for point in points]
-        axis.plot(x, [point["cost"] for point in points], "o-", label="measured")
-        axis.plot(x, [point["work"] / points[0]["work"] for point in points], ":",
-                  label="its matrix products" if name != "corpus" else "linear")
-        axis.set(xlabel=name, ylabel="cost of a token, first = 1", xscale="log", ylim=(0, None))
+        measured = [point["cost"] for point in points]
+        work = [point["work"] / points[0]["work"] for point in points]
+        axis.plot(x, measured, "o-", label="measured")
+        axis.plot(x, work, ":", label="its matrix products" if name != "corpus" else "linear")
+        unit = "byte" if name == "corpus" else "token"
+        axis.set(xlabel=name, ylabel=f"cost of a {unit}, first = 1", xscale="log",
+                 ylim=(0, 1.15 * max(measured + work)))
         axis.set_xticks(x, [f"{value:,}" for value in x])
         axis.minorticks_off()
         axis.legend()

@@ -39,8 +39,8 @@ def startup(values, config, folder):
             }, python)
             for name, more in (("transformers", []), ("transformers, compiled", ["compile"]))
         ]
-    # A log line rounds the loss to four digits.
-    found = compare(sides, os.path.join(folder, "turns"), rounds=values.rounds, tolerance=2e-3)
+    found = compare(sides, os.path.join(folder, "turns"), rounds=values.rounds,
+                    tolerance=inputs.TOLERANCES["float32"])
     rows = [
         [name, f"{one['median_seconds']:.2f}",
          f"{one['least_seconds']:.2f} ... {one['most_seconds']:.2f}",
