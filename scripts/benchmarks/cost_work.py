@@ -32,7 +32,7 @@ def memory(values, config, folder):
     results, rows = [], []
     for precision in values.precisions:
         for batch, length in inputs.sizes(values, (8,), (512,)):
-            spec = {"work": "pretrain", "precision": precision,
+            spec = {"work": "pretrain", "precision": precision, "is_warm": True,
                     "inputs": inputs.write_rows(folder, config, batch, length)}
             ours = _MEMORY_OURS if batch % 2 == 0 else {
                 name: more for name, more in _MEMORY_OURS.items() if "accumulation" not in name
