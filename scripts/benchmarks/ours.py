@@ -81,7 +81,8 @@ def _train_steps(spec, task):
 
     run = _run_config(spec)
     source = pretrained.open_path(spec["model"])
-    state = trainer.TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-6, 10**6, 0))
+    # So low a rate that the losses of an epoch do not tell in which order it came.
+    state = trainer.TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-9, 10**6, 0))
     pretrained.assign(state.model, source.weights())
     train = steps.TrainSteps(task, state, run)
 

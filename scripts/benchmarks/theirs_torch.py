@@ -132,7 +132,7 @@ def _finetune(spec, rows):
     import torch
 
     model = _load(spec, "AlbertForSequenceClassification").train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9)
     tensors, labels = _tensors(rows), torch.tensor(np.asarray(rows["label_ids"], np.int64))
     lengths = rows["input_mask"].sum(1)
     size, count = spec["batch_size"], len(lengths)
