@@ -118,6 +118,14 @@ def test_runs_that_are_missing_are_told(tmp_path):
     assert "runs missing: b (1)" in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.parametrize("step,minutes", [(0, 0.0), (50, 0.5), (100, 1.0), (250, 4.0), (300, 5.0)])
+def test_the_time_of_an_evaluation_is_between_the_log_lines_around_it(step, minutes):
+    # The second line twice: the run was stopped after it, and went on from the first.
+    lines = [{"step": 100, "seconds": 60.0}, {"step": 200, "seconds": 60.0},
+             {"step": 200, "seconds": 60.0}, {"step": 300, "seconds": 120.0}]
+    assert runs.minutes_to(lines, step) == minutes
+
+
 @pytest.mark.parametrize("goal,minutes", [(3.0, 2.0), (2.5, 3.0), (5.0, 1.0), (0.5, None)])
 def test_the_time_to_a_value_is_between_the_points_of_the_curve(goal, minutes):
     curve = [{"minutes": m, "masked_lm_loss": x} for m, x in ((1, 4.0), (2, 3.0), (4, 2.0))]

@@ -40,6 +40,22 @@ class Result:
     minutes: float
 
 
+def minutes_to(lines: Sequence[Mapping[str, float]], step: int) -> float:
+    """Returns how long training took to a step, evaluations not counted.
+
+    Args:
+      lines: of training, each with the `seconds` from the one before to its `step`; between
+        them, steps are taken to be equally long.
+    """
+    seconds, before = 0.0, 0
+    for line in lines:
+        if line["step"] >= step:
+            seconds += line["seconds"] * (step - before) / (line["step"] - before)
+            break
+        seconds, before = seconds + line["seconds"], line["step"]
+    return seconds / 60
+
+
 class Work:
     """All commands of a grid, in the order in which they give complete comparisons first."""
 
@@ -245,15 +261,11 @@ class Work:
         model = os.path.join(folder, "model")
         tokens = tokens_per_step(setting.data, setting.train)
         lines = run_report.read_metrics(os.path.join(model, "metrics.jsonl"))
-
-        def minutes(step: int) -> float:
-            return sum(x["seconds"] for x in lines["train"] if x["step"] <= step) / 60
-
         return Result(
             setting.name, seed, run_report.read_results(model),
             {n: run_report.read_results(os.path.join(f, "model")) for n, f in others.items()},
             [
-                line | {"tokens": line["step"] * tokens, "minutes": minutes(line["step"])}
+                line | {"tokens": line["step"] * tokens, "minutes": minutes_to(lines["train"], line["step"])}
                 for line in lines["eval"]
             ],
             model_size.parameter_count(self._configs[setting.name]),
