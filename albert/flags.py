@@ -294,7 +294,8 @@ def _absent(*modules: str) -> Iterator[None]:
 def import_tensorflow() -> None:
     """Imports TensorFlow without its start-up noise; other messages are passed on.
 
-    They come from C++ straight to file descriptor 2, so that is what is held back.
+    They come from C++ straight to file descriptor 2, so that is what is held back. Where it is
+    imported here for the first time, Keras has no scikit-learn wrappers and plots of pictures.
     """
     set_environment()
     sys.stderr.flush()
