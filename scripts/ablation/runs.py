@@ -265,7 +265,8 @@ class Work:
             setting.name, seed, run_report.read_results(model),
             {n: run_report.read_results(os.path.join(f, "model")) for n, f in others.items()},
             [
-                line | {"tokens": line["step"] * tokens, "minutes": minutes_to(lines["train"], line["step"])}
+                line | {"tokens": line["step"] * tokens,
+                        "minutes": minutes_to(lines["train"], line["step"])}
                 for line in lines["eval"]
             ],
             model_size.parameter_count(self._configs[setting.name]),
