@@ -10,6 +10,7 @@ odd as they look. Only Keras is imported here, so the same layers run on any of
 its backends; precision, compilation and distribution come from outside.
 """
 
+import itertools
 import math
 
 import keras
@@ -99,8 +100,8 @@ class StepSeeds(keras.random.SeedGenerator):
 
     def next(self, ordered=True):
         self.count += 1
-        offset = [self.count * 1000003, self._part]
-        return self._seed + ops.convert_to_tensor(offset, self._seed.dtype)
+        count, part = (ops.cast(number, self._seed.dtype) for number in (self.count, self._part))
+        return self._seed + ops.stack([count * 1000003, part])
 
 
 class Dropout:
@@ -133,8 +134,8 @@ class Dropout:
         self._seeds.count += 1
         return [Dropout(self._seed, first, part) for part in range(count)]
 
-    def of_block(self, index: int) -> "Dropout":
-        """Returns the dropout of one block, whose draws do not depend on earlier ones."""
+    def of_block(self, index) -> "Dropout":
+        """Returns the dropout of one block (its number may be a tensor), whatever was drawn."""
         return Dropout(self._seed, _DRAWS_PER_BLOCK * (index + 1))
 
 
@@ -314,6 +315,7 @@ class AlbertEncoder(keras.layers.Layer):
         self.config = config
         self.remat = False  # recompute each block in the backward pass, to save memory
         self.depth: int | None = None  # layers to apply, if not all
+        self.layer_loop = None  # a `layer_loop.LayerLoop`, which applies equal layers in a row
         self._attn_implementation = "eager"
         self.embedding_projection = None
         if config.has_embedding_projection:
@@ -362,34 +364,69 @@ class AlbertEncoder(keras.layers.Layer):
         """Returns the hidden states [R, M, H] after each block.
 
         With `first_only`, the last is computed for each example's first place
-        alone, [B, 1, H]: nothing later reads the others.
+        alone, [B, 1, H]: nothing later reads the others. With a `layer_loop`,
+        those after layers that it applied but the last are not there.
         """
         hidden = embedded
         if self.embedding_projection is not None:
             hidden = self.embedding_projection(hidden)
         adder = mask_adder(layout.row_mask(), self.compute_dtype)
-        blocks = self._blocks()
+
+        def apply(layer, index, hidden, is_short=False, weights=(), values=()):
+            """Returns the states after each block of a layer, with these values of its weights."""
+            states = []
+            for attending, transforming in layer:
+                number = index * len(layer) + len(states)
+                if is_short and len(states) == len(layer) - 1:
+                    block = _last_block(attending, transforming, layout, dropout, number)
+                else:
+                    block = _block(attending, transforming, adder, dropout, number)
+                block = _with_values(block, weights)
+                hidden = (keras.remat(block) if self.remat else block)(hidden, *values)
+                states.append(hidden)
+            return states
+
         outputs = []
-        for index, (attending, transforming) in enumerate(blocks):
-            if first_only and index == len(blocks) - 1:
-                block = _last_block(attending, transforming, layout, dropout, index)
+        for layer, first, count, is_short in self._runs(first_only):
+            if self.layer_loop is not None and count > 1:
+                outputs.append(self.layer_loop(apply, layer, first, count, hidden))
             else:
-                block = _block(attending, transforming, adder, dropout, index)
-            hidden = (keras.remat(block) if self.remat else block)(hidden)
-            outputs.append(hidden)
+                for index in range(first, first + count):
+                    outputs += apply(layer, index, hidden, is_short)
+                    hidden = outputs[-1]
+            hidden = outputs[-1]
         return outputs
 
-    def _blocks(self) -> list[tuple[AlbertBlock, AlbertBlock]]:
-        """Returns the blocks that attend and transform, in the order of their application."""
-        return [
-            pair
-            for layer in range(self.depth or self.config.num_hidden_layers)
-            for pair in zip(
+    def _runs(self, first_only: bool) -> list[tuple[tuple, int, int, bool]]:
+        """Returns (layer, index of the first, how many, whether its end is of first places alone).
+
+        A layer is its pairs of blocks that attend and transform, in the order of their application.
+        """
+        layers = [
+            tuple(zip(
                 self.groups[self.config.attention_group(layer)],
                 self.groups[self.config.feed_forward_group(layer)],
                 strict=True,
-            )
+            ))
+            for layer in range(self.depth or self.config.num_hidden_layers)
         ]
+        is_short = [False] * (len(layers) - 1) + [first_only]
+        runs = []
+        for (layer, short), same in itertools.groupby(zip(layers, is_short, strict=True)):
+            runs.append((layer, sum(run[2] for run in runs), len(list(same)), short))
+        return runs
+
+
+def _with_values(block, weights):
+    """Returns the block as a function of the values, too, that these weights have for it."""
+    if not weights:
+        return block
+
+    def apply(hidden, *values):
+        with keras.StatelessScope(state_mapping=list(zip(weights, values, strict=True))):
+            return block(hidden)
+
+    return apply
 
 
 def _block(attending: AlbertBlock, transforming: AlbertBlock, adder, dropout: Dropout, index: int):

@@ -132,6 +132,8 @@ class AlbertModel(_BuiltModel):
     [B, L, H] for each block applied), `embedding_output` [B, L, E] (after
     LayerNorm) and `word_embedding_output` [B, L, E].
 
+    Where the encoder has a `layer_loop`, `encoder_outputs` lists what there is.
+
     `training=True` switches dropout on; `dropout_seed`, two integers, makes it a
     function of them alone.
 

@@ -9,6 +9,7 @@ import keras
 
 from albert import distribution, modeling, records
 from albert.config import AlbertConfig
+from albert.layer_loop import LayerLoop
 from albert.tasks.task import Task
 
 # Numbers of packed rows that a batch may have where each is compiled.
@@ -63,6 +64,8 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
     keras.utils.set_random_seed(run.seed)
     model = task.build_model(config)
     model.bert.encoder.remat = run.remat
+    if not run.use_xla and not distribution.is_tpu():
+        model.bert.encoder.layer_loop = LayerLoop(model.bert.encoder)
     model.attn_implementation = run.attn_implementation
     # The parity switch computes all that the original does.
     model.bert.pooled_output_only = (

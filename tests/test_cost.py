@@ -4,6 +4,7 @@ Nothing here is timed; `scripts/benchmark.py` does that.
 """
 
 import collections
+import dataclasses
 import os
 import platform
 import subprocess
@@ -37,9 +38,9 @@ def float32_afterwards():
     keras.config.set_dtype_policy("float32")
 
 
-def train_steps(**options) -> steps.TrainSteps:
+def train_steps(config: AlbertConfig = CONFIG, **options) -> steps.TrainSteps:
     run = run_config.RunConfig("", num_train_steps=10, **options)
-    state = trainer.TrainState(TASK, CONFIG, run, OptimizerConfig("lamb", 1e-3, 10, 0))
+    state = trainer.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
     return steps.TrainSteps(TASK, state, run)
 
 
@@ -116,8 +117,8 @@ def same_batch() -> tf.data.Dataset:
 class StepGraph:
     """The graph of a training step, as traced and as TensorFlow runs it."""
 
-    def __init__(self, precision: str):
-        train = train_steps(mixed_precision=precision)
+    def __init__(self, config: AlbertConfig = CONFIG, **options):
+        train = train_steps(config, **options)
         context.context().enable_graph_collection()
         try:
             take_steps(train, same_batch(), 2)
@@ -133,7 +134,7 @@ class StepGraph:
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def graph(request):
-    return StepGraph(request.param), request.param
+    return StepGraph(mixed_precision=request.param), request.param
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -163,8 +164,16 @@ def test_micro_batches_are_computed_one_after_another(count):
     assert seen == ["begin", "end"] * (2 * count)
 
 
-def test_a_step_holds_the_model_once(graph):
-    assert graph[0].counts["Softmax"] == LAYERS
+def test_a_step_holds_a_layer_once(graph):
+    assert graph[0].counts["Softmax"] == 1
+
+
+def test_the_graph_of_a_step_does_not_grow_with_depth(graph):
+    step, precision = graph
+    deep = StepGraph(
+        dataclasses.replace(CONFIG, num_hidden_layers=4 * LAYERS), mixed_precision=precision
+    )
+    assert deep.counts == step.counts
 
 
 def test_each_cross_entropy_is_computed_once_for_loss_and_metrics(graph):

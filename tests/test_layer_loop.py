@@ -1,0 +1,106 @@
+"""Equal layers in one loop of the graph: the same model as unrolled."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import pretraining_rows
+from test_cost import BATCH, TASK, batch_of
+
+from albert import modeling
+from albert.config import AlbertConfig
+from albert.layer_loop import LayerLoop
+
+CONFIG = AlbertConfig(
+    61, 9, 16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=24,
+    max_position_embeddings=12, initializer_range=0.3, hidden_dropout_prob=0.1,
+)
+# What is shared, and how many layers its runs of equal ones have.
+SHARING = {
+    "all": ({}, [4]),
+    "two groups": ({"num_hidden_groups": 2}, [2, 2]),
+    "two blocks a layer": ({"inner_group_num": 2}, [4]),
+    "attention": ({"parameter_sharing": "attention"}, []),
+    "none": ({"parameter_sharing": "none"}, []),
+}
+
+
+class SeenLoop(LayerLoop):
+    def __init__(self, encoder):
+        super().__init__(encoder)
+        self.counts, self.dtypes = [], set()
+
+    def __call__(self, apply, layer, first, count, hidden):
+        def seen(*arguments, values, **options):
+            self.dtypes |= {value.dtype for value in values}
+            return apply(*arguments, values=values, **options)
+
+        self.counts.append(count)
+        return super().__call__(seen, layer, first, count, hidden)
+
+
+def loss_and_gradients(model):
+    """Returns the loss of a training step, with dropout, and its gradients by name."""
+    batch = {name: tf.constant(v) for name, v in batch_of(pretraining_rows(BATCH)).items()}
+    weights = {name: weight.value for name, weight in modeling.named_weights(model).items()}
+
+    @tf.function(autograph=False)
+    def compute():
+        with tf.GradientTape() as tape:
+            outputs = model(batch, training=True, dropout_seed=tf.constant([3, 4], tf.int64))
+            loss = tf.add_n(list(TASK.loss_sums(batch, outputs).values()))
+        return loss, tape.gradient(loss, weights)
+
+    loss, gradients = compute()
+    return float(loss), {name: tf.convert_to_tensor(g).numpy() for name, g in gradients.items()}
+
+
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("sharing", SHARING)
+def test_loss_and_gradients_are_those_of_unrolled_layers(sharing, remat):
+    changes, runs = SHARING[sharing]
+    model = TASK.build_model(dataclasses.replace(CONFIG, **changes))
+    model.bert.encoder.remat = remat
+    loss, expected = loss_and_gradients(model)
+    model.bert.encoder.layer_loop = SeenLoop(model.bert.encoder)
+    mine, gradients = loss_and_gradients(model)
+    assert model.bert.encoder.layer_loop.counts == runs
+    assert mine == pytest.approx(loss, rel=1e-6)
+    for name, gradient in gradients.items():
+        most = np.abs(expected[name]).max()
+        assert most > 0, name
+        np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=1e-5 * most, err_msg=name)
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize("depth", [None, 1, 2, 3])
+def test_outputs_are_those_of_unrolled_layers(depth, first_only):
+    model = modeling.AlbertModel(CONFIG)
+    model.pooled_output_only, model.encoder.depth = first_only, depth
+    batch = {name: v for name, v in batch_of(pretraining_rows(BATCH)).items() if name in (
+        "input_ids", "input_mask", "segment_ids"
+    )}
+    expected = model(batch)
+    model.encoder.layer_loop = SeenLoop(model.encoder)
+    outputs = model(batch)
+    # The last layer is by itself where it computes less than the others.
+    looped = (depth or 4) - first_only
+    assert model.encoder.layer_loop.counts == ([looped] if looped > 1 else [])
+    for name in {"pooled_output", "sequence_output"} & set(expected):
+        np.testing.assert_allclose(outputs[name], expected[name], rtol=0, atol=1e-6)
+
+
+def test_in_half_precision_gradients_are_summed_in_float32():
+    try:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        model = TASK.build_model(CONFIG)
+        model.bert.encoder.layer_loop = SeenLoop(model.bert.encoder)
+        loss_and_gradients(model)
+        # What the loop is given is what it sums the gradients of.
+        assert model.bert.encoder.layer_loop.dtypes == {tf.float32}
+        hidden = model.bert.encoder.compute_dtype
+        assert hidden == "bfloat16"
+    finally:
+        keras.config.set_dtype_policy("float32")
