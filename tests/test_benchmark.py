@@ -143,6 +143,7 @@ def test_the_cost_of_each_thing_that_grows_is_told_and_drawn(tmp_path, shared):
 @pytest.mark.slow
 def test_a_start_is_timed_part_by_part(tmp_path):
     results, _ = benchmark("startup", tmp_path, "--batch_sizes=2", "--lengths=48")
+    assert set(results) == {"ours", "ours, XLA", "the original's graph"}
     for one in results.values():
         assert set(one["parts"]) == {"import", "build", "first step"}
         assert sum(one["parts"].values()) <= one["median_seconds"]

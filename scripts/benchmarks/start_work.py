@@ -9,7 +9,7 @@ from albert import files
 
 
 def startup(values, config, folder):
-    """`albert.run_pretraining` as a graph and with XLA, and PyTorch, to the end of step 1."""
+    """`albert.run_pretraining` (graph, XLA), the original's graph, and PyTorch, to step 1's end."""
     [(batch, length)] = inputs.sizes(values, (8,), (128,))[:1]
     paths = inputs.make_model(config, "AlbertForPreTraining", folder, bool(values.peers_env))
     config_file = os.path.join(folder, "albert_config.json")
@@ -30,8 +30,13 @@ def startup(values, config, folder):
         })
         for name, more in (("ours", []), ("ours, XLA", ["--use_xla"]))
     ]
+    rows_file = inputs.write_rows(folder, config, batch, length)
+    sides.append(Side("the original's graph", "startup.py", {
+        "program": os.path.join(FOLDER, "first_step_tf1.py"),
+        "arguments": [paths["ours"], rows_file], "is_warm": True,
+    }))
     if python := inputs.peers_python(values):
-        theirs = [paths["theirs"], inputs.write_rows(folder, config, batch, length)]
+        theirs = [paths["theirs"], rows_file]
         sides += [
             Side(name, "startup.py", {
                 "program": os.path.join(FOLDER, "first_step_torch.py"),
