@@ -72,8 +72,39 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
-def layer_norm(name: str) -> keras.layers.LayerNormalization:
-    return keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, name=name)
+@ops.custom_gradient
+def _normalized(x, gamma, beta):
+    """Returns gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last axis.
+
+    Its gradient keeps the normalised x and one number of each place, not x and more beside it.
+    """
+    centred = x - ops.mean(x, axis=-1, keepdims=True)
+    variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
+    inverse = ops.rsqrt(variance + LAYER_NORM_EPSILON)
+    normal = centred * inverse
+
+    def gradient(*args, upstream=None):  # see `gelu`
+        if upstream is None:
+            (upstream,) = args
+        slope = upstream * gamma
+        along = ops.mean(slope * normal, axis=-1, keepdims=True)
+        of_x = inverse * (slope - ops.mean(slope, axis=-1, keepdims=True) - normal * along)
+        places = tuple(range(len(upstream.shape) - 1))
+        return of_x, ops.sum(upstream * normal, axis=places), ops.sum(upstream, axis=places)
+
+    return normal * gamma + beta, gradient
+
+
+class LayerNorm(keras.layers.LayerNormalization):
+    """Keras's layer normalization of the last axis, in float32, with less kept for its gradient."""
+
+    def call(self, x):
+        x, gamma, beta = (ops.cast(value, "float32") for value in (x, self.gamma, self.beta))
+        return ops.cast(_normalized(x, gamma, beta), self.compute_dtype)
+
+
+def layer_norm(name: str) -> LayerNorm:
+    return LayerNorm(epsilon=LAYER_NORM_EPSILON, name=name)
 
 
 def dense_layer(units: int, config: AlbertConfig, name: str, activation=None) -> keras.layers.Dense:
@@ -189,6 +220,16 @@ class FactorizedEmbedding(keras.layers.Layer):
         return self.position_embeddings[:length]
 
 
+def _times(x, factor: float):
+    """Returns x times a constant; in a loop, the gradient of a plain product would keep x."""
+
+    @ops.custom_gradient
+    def times(x):
+        return x * factor, lambda *args, upstream=None: (args[0] if upstream is None else upstream) * factor
+
+    return times(x)
+
+
 class _Attention(keras.layers.Layer):
     """Multi-head self-attention with its output projection (no residual)."""
 
@@ -224,7 +265,7 @@ class _Attention(keras.layers.Layer):
         return self._attend(first, key, value, adder, dropout)
 
     def _attend(self, asking, key, value, mask_adder, dropout: Dropout):
-        query = self._heads(self.query(asking) * (1.0 / math.sqrt(self.config.head_size)))
+        query = self._heads(_times(self.query(asking), 1.0 / math.sqrt(self.config.head_size)))
         key, value = self._heads(key), self._heads(value)
         attend = ATTENTION[self.implementation]
         rate = self.config.attention_probs_dropout_prob

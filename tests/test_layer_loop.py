@@ -68,10 +68,13 @@ def test_loss_and_gradients_are_those_of_unrolled_layers(sharing, remat):
     mine, gradients = loss_and_gradients(model)
     assert model.bert.encoder.layer_loop.counts == runs
     assert mine == pytest.approx(loss, rel=1e-6)
+    greatest = max(np.abs(gradient).max() for gradient in expected.values())
     for name, gradient in gradients.items():
         most = np.abs(expected[name]).max()
         assert most > 0, name
-        np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=1e-5 * most, err_msg=name)
+        # A key's bias changes no softmax: its gradient is what is left of rounding.
+        least = 1e-5 * most + 1e-7 * greatest
+        np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=least, err_msg=name)
 
 
 @pytest.mark.parametrize("first_only", [False, True])
