@@ -75,9 +75,6 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Also tell the micro-batch that fits on --device, its memory, and days.")
     flags.define("enum", values, "device", "h200", "What each replica computes on, for --plan.",
                  enum_values=list(DEVICES))
-    flags.define("bool", values, "use_xla", None,
-                 "Compile the training step with XLA; for --plan, which assumes that it is not "
-                 "unless this is given.")
     flags.define("float", values, "utilization", None,
                  "Part of the device's peak that training reaches, for --plan; by default "
                  + ", ".join(f"{d.utilization} ({name})" for name, d in DEVICES.items()) + ".")
@@ -87,7 +84,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Peak of a device, 1e12 FLOPs a second, for --plan, if not that of --device.")
     flags.define("float", values, "activation_factor", None,
                  "Activations that a step really takes, as a multiple of their estimate, for "
-                 "--plan; by default 1.9, 1.4 with --use_xla, 2.5 with --remat.")
+                 "--plan; by default 1.3, and 1.5 with --remat.")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -142,8 +139,7 @@ def _assumptions(values: flags.FlagValues, workload: Workload) -> Assumptions:
         return default if value is None else value * unit
 
     def factor(remat: bool) -> float:
-        default = training_plan.activation_factor(remat, bool(values.use_xla))
-        return given("activation_factor", default)
+        return given("activation_factor", training_plan.activation_factor(remat))
 
     return Assumptions(
         memory=given("device_memory_gib", device.memory, training_plan.GIB),
@@ -160,7 +156,7 @@ def _assumption_lines(
 ) -> list[str]:
     """Returns what a plan takes for granted, a sentence each."""
     factor = assumed.remat_activation_factor if workload.remat else assumed.activation_factor
-    how = " with --remat" if workload.remat else " with --use_xla" if values.use_xla else ""
+    how = " with --remat" if workload.remat else ""
     told = "as --activation_factor says" if values.activation_factor is not None else (
         f"what was measured on a CPU{how}, not on this device"
     )
