@@ -53,12 +53,16 @@ class TrainSteps:
             reduce_retracing=True, autograph=False,
         )
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def __call__(self, iterator, count, control):
-        rows = tf.TensorArray(tf.float32, size=count)
-        for i in tf.range(count):
+        def step(i, rows):
             row = self.strategy.run(self._step, args=(next(iterator),))
-            rows = rows.write(i, self.strategy.experimental_local_results(row)[0])
+            return i + 1, rows.write(i, self.strategy.experimental_local_results(row)[0])
+
+        rows = tf.while_loop(
+            lambda i, _: i < count, step, (0, tf.TensorArray(tf.float32, size=count)),
+            parallel_iterations=1,
+        )[1]
         agreed = self.strategy.run(lambda: _sum_over_replicas(tf.identity(control)))
         return rows.stack(), self.strategy.experimental_local_results(agreed)[0]
 
