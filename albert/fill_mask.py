@@ -76,7 +76,9 @@ def fill(
         row["masked_lm_positions"] = np.pad(
             row["masked_lm_positions"], (0, most - len(row["masked_lm_positions"]))
         )[:, None]  # [P, 1], which is no row of places
-    model = pretrained.load(modeling.AlbertForMaskedLM, opened.path, complete=True)
+    model = pretrained.load(
+        modeling.AlbertForMaskedLM, opened.path, complete=True, in_loop=True
+    )
 
     def likeliest(batch):
         positions = batch["masked_lm_positions"][..., 0]

@@ -81,7 +81,7 @@ def _answers(
 
     opened = predictor.opened
     model = pretrained.load(
-        getattr(modeling, predictor.model_name), opened.path, complete=True,
+        getattr(modeling, predictor.model_name), opened.path, complete=True, in_loop=True,
         **predictor.model_options,
     )
     model.bert.pooled_output_only = isinstance(model, modeling.POOLED_HEADS)

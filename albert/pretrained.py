@@ -19,6 +19,7 @@ import numpy as np
 from albert import checkpoints, files, hub, huggingface, model_card, modeling
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError
+from albert.layer_loop import LayerLoop
 
 log = logging.getLogger("albert")
 
@@ -134,13 +135,15 @@ def open_tensors(path: str, config: AlbertConfig) -> checkpoints.Weights:
 
 
 def load(
-    kind: type[keras.Model], path: str, *, complete: bool = False, **options: Any
+    kind: type[keras.Model], path: str, *, complete: bool = False, in_loop: bool = False,
+    **options: Any,
 ) -> keras.Model:
     """Returns a model of class `kind` with the weights of a directory or a checkpoint's prefix.
 
     `options` go to the class; a classifier's `num_labels` is by default what
     the weights say. A head that the weights lack starts at random values, with
-    a warning, or is an error if the model must be `complete`.
+    a warning, or is an error if the model must be `complete`. With `in_loop` its
+    encoder has a `LayerLoop`: it is traced sooner, and lists its last states alone.
 
     Raises:
       CheckpointError: weights are absent or of another shape.
@@ -152,6 +155,9 @@ def load(
             raise CheckpointError(f"{path} has no classifier yet: give num_labels")
         options["num_labels"] = weights.shapes["output_weights"][0]
     model = kind(source.config, **options)
+    if in_loop:
+        encoder = getattr(model, "bert", model).encoder
+        encoder.layer_loop = LayerLoop(encoder)
     account = assign(model, weights)
     # What the model never reads may be absent.
     needed = [
