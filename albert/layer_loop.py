@@ -10,7 +10,6 @@ the faster with layers unrolled.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
@@ -40,9 +39,8 @@ class LayerLoop:
             states = apply(layer, index, hidden, weights=list(weights.values()), values=values)
             return index + 1, states[-1]
 
-        last: Any = first + count
         return tf.while_loop(
-            lambda index, hidden: index < last, body, (tf.constant(first), hidden),
+            lambda index, hidden: index < first + count, body, (tf.constant(first), hidden),
             # Not several layers at a time, each with what it keeps.
             parallel_iterations=1, maximum_iterations=count,
         )[1]

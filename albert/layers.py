@@ -430,12 +430,12 @@ class AlbertEncoder(keras.layers.Layer):
         outputs = []
         for layer, first, count, is_short in self._runs(first_only):
             if self.layer_loop is not None and count > 1:
-                outputs.append(self.layer_loop(apply, layer, first, count, hidden))
-            else:
-                for index in range(first, first + count):
-                    outputs += apply(layer, index, hidden, is_short)
-                    hidden = outputs[-1]
-            hidden = outputs[-1]
+                hidden = self.layer_loop(apply, layer, first, count, hidden)
+                outputs.append(hidden)
+                continue
+            for index in range(first, first + count):
+                outputs += apply(layer, index, hidden, is_short)
+                hidden = outputs[-1]
         return outputs
 
     def _runs(self, first_only: bool) -> list[tuple[tuple, int, int, bool]]:
