@@ -16,21 +16,23 @@ import keras
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.layers import (
-    NO_DROPOUT,
-    AlbertEncoder,
+from albert.heads import (
     AnswerClassHead,
-    Dropout,
-    FactorizedEmbedding,
     LabelHead,
     MaskedLmHead,
     SpanEndHead,
     SpanStartHead,
+    label_logits,
+    label_weights,
+)
+from albert.layers import (
+    NO_DROPOUT,
+    AlbertEncoder,
+    Dropout,
+    FactorizedEmbedding,
     dense_layer,
     gelu,
     get_activation,
-    label_logits,
-    label_weights,
 )
 from albert.row_layout import PackedRows, RowLayout, RowPerExample, gather_positions
 
