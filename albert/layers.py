@@ -258,11 +258,11 @@ class _Attention(keras.layers.Layer):
     def call(self, hidden, mask_adder, dropout: Dropout = NO_DROPOUT):
         return self._attend(hidden, self.key(hidden), self.value(hidden), mask_adder, dropout)
 
-    def of_first(self, hidden, first, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
-        """Returns what a call returns for each example's first place alone: [B, 1, H]."""
+    def of_places(self, hidden, asking, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
+        """Returns what a call returns at some places [B, K, H] of each example alone."""
         key, value = layout.every(self.key(hidden)), layout.every(self.value(hidden))
         adder = mask_adder(layout.key_mask(), self.compute_dtype)
-        return self._attend(first, key, value, adder, dropout)
+        return self._attend(asking, key, value, adder, dropout)
 
     def _attend(self, asking, key, value, mask_adder, dropout: Dropout):
         query = self._heads(_times(self.query(asking), 1.0 / math.sqrt(self.config.head_size)))
@@ -334,11 +334,11 @@ class AlbertBlock(keras.layers.Layer):
         attended = self.attention(hidden, mask_adder, dropout=dropout)
         return self.attention_norm(attended + hidden)
 
-    def attend_from_first(self, hidden, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
-        """Returns what `attend` returns at each example's first place: [B, 1, H]."""
-        first = layout.first(hidden)[:, None]
-        attended = self.attention.of_first(hidden, first, layout, dropout)
-        return self.attention_norm(attended + first)
+    def attend_from(self, places, hidden, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
+        """Returns what `attend` returns at these places [B, K] of each example: [B, K, H]."""
+        asking = layout.at(hidden, places)
+        attended = self.attention.of_places(hidden, asking, layout, dropout)
+        return self.attention_norm(attended + asking)
 
     def transform(self, hidden, dropout: Dropout = NO_DROPOUT):
         """Returns LayerNorm(hidden + feed_forward(hidden)), [B, L, H]."""
@@ -400,12 +400,12 @@ class AlbertEncoder(keras.layers.Layer):
                         block.build()
 
     def call(
-        self, embedded, layout: RowLayout, dropout: Dropout = NO_DROPOUT, first_only: bool = False
+        self, embedded, layout: RowLayout, dropout: Dropout = NO_DROPOUT, places=None
     ):
         """Returns the hidden states [R, M, H] after each block.
 
-        With `first_only`, the last is computed for each example's first place
-        alone, [B, 1, H]: nothing later reads the others. With a `layer_loop`,
+        With `places` [B, K], the last is computed at these of each example
+        alone, [B, K, H]: nothing later reads the others. With a `layer_loop`,
         those after layers that it applied but the last are not there.
         """
         hidden = embedded
@@ -419,7 +419,7 @@ class AlbertEncoder(keras.layers.Layer):
             for attending, transforming in layer:
                 number = index * len(layer) + len(states)
                 if is_short and len(states) == len(layer) - 1:
-                    block = _last_block(attending, transforming, layout, dropout, number)
+                    block = _last_block(attending, transforming, places, layout, dropout, number)
                 else:
                     block = _block(attending, transforming, adder, dropout, number)
                 block = _with_values(block, weights)
@@ -428,7 +428,7 @@ class AlbertEncoder(keras.layers.Layer):
             return states
 
         outputs = []
-        for layer, first, count, is_short in self._runs(first_only):
+        for layer, first, count, is_short in self._runs(places is not None):
             if self.layer_loop is not None and count > 1:
                 hidden = self.layer_loop(apply, layer, first, count, hidden)
                 outputs.append(hidden)
@@ -438,8 +438,8 @@ class AlbertEncoder(keras.layers.Layer):
                 hidden = outputs[-1]
         return outputs
 
-    def _runs(self, first_only: bool) -> list[tuple[tuple, int, int, bool]]:
-        """Returns (layer, index of the first, how many, whether its end is of first places alone).
+    def _runs(self, ends_short: bool) -> list[tuple[tuple, int, int, bool]]:
+        """Returns (layer, index of the first, how many, whether its end is of some places alone).
 
         A layer is its pairs of blocks that attend and transform, in the order of their application.
         """
@@ -451,7 +451,7 @@ class AlbertEncoder(keras.layers.Layer):
             ))
             for layer in range(self.depth or self.config.num_hidden_layers)
         ]
-        is_short = [False] * (len(layers) - 1) + [first_only]
+        is_short = [False] * (len(layers) - 1) + [ends_short]
         runs = []
         for (layer, short), same in itertools.groupby(zip(layers, is_short, strict=True)):
             runs.append((layer, sum(run[2] for run in runs), len(list(same)), short))
@@ -479,9 +479,11 @@ def _block(attending: AlbertBlock, transforming: AlbertBlock, adder, dropout: Dr
     return apply
 
 
-def _last_block(attending: AlbertBlock, transforming: AlbertBlock, layout, dropout, index: int):
+def _last_block(
+    attending: AlbertBlock, transforming: AlbertBlock, places, layout, dropout, index: int
+):
     def apply(hidden):
         own = dropout.of_block(index)
-        return transforming.transform(attending.attend_from_first(hidden, layout, own), own)
+        return transforming.transform(attending.attend_from(places, hidden, layout, own), own)
 
     return apply

@@ -139,13 +139,14 @@ class AlbertModel(_BuiltModel):
     `training=True` switches dropout on; `dropout_seed`, two integers, makes it a
     function of them alone.
 
-    With `pooled_output_only` set, the last block is computed for `[CLS]` alone,
-    and the outputs are `pooled_output` and those of the embeddings.
+    With `needed_outputs_only` set, the last block is computed where a head reads it
+    alone, at `[CLS]` and at masked positions, and the outputs are `pooled_output` and
+    those of the embeddings.
     """
 
     def __init__(self, config: AlbertConfig, name: str = "bert"):
         super().__init__(config, name)
-        self.pooled_output_only = False
+        self.needed_outputs_only = False
         self.embeddings = FactorizedEmbedding(config)
         self.encoder = AlbertEncoder(config)
         self.pooler = dense_layer(config.hidden_size, config, "dense", ops.tanh)
@@ -164,8 +165,13 @@ class AlbertModel(_BuiltModel):
     def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
         return self.encode(inputs, self._dropout(training, dropout_seed)).outputs()
 
-    def encode(self, inputs: Mapping[str, Any], dropout: Dropout) -> "Encoded":
-        """Returns the hidden states, for a head; with the head's own dropout stream."""
+    def encode(
+        self, inputs: Mapping[str, Any], dropout: Dropout, positions: Any = None
+    ) -> "Encoded":
+        """Returns the hidden states, for a head; with the head's own dropout stream.
+
+        `positions` [B, P] are those that the head reads beside `[CLS]`.
+        """
         input_ids = ops.convert_to_tensor(inputs["input_ids"])
         segments = _input(inputs, "segment_ids")
         segments = ops.zeros_like(input_ids) if segments is None else segments
@@ -173,10 +179,31 @@ class AlbertModel(_BuiltModel):
         words, embedded = self.embeddings(
             input_ids, segments, position_ids=layout.position_ids, dropout=dropout
         )
-        is_short = self.pooled_output_only
-        states = self.encoder(embedded, layout=layout, dropout=dropout, first_only=is_short)
-        first = states[-1][:, 0] if is_short else layout.first(states[-1])
-        return Encoded(layout, words, embedded, () if is_short else states, self.pooler(first))
+        if positions is not None:
+            positions = ops.convert_to_tensor(positions)
+        places = self._needed(layout, positions)
+        states = self.encoder(embedded, layout=layout, dropout=dropout, places=places)
+        last, chosen = states[-1], None
+        if places is not None:
+            first, chosen, states = last[:, 0], last[:, 1:], ()
+        else:
+            first = layout.first(last)
+            if positions is not None:
+                chosen = layout.at(last, positions)
+        return Encoded(layout, words, embedded, states, self.pooler(first), chosen)
+
+    def _needed(self, layout: RowLayout, positions):
+        """Returns the places [B, 1 + P] of `[CLS]` and of `positions`; None: compute them all."""
+        if not self.needed_outputs_only:
+            return None
+        first = ops.zeros_like(layout.mask[:, :1], dtype="int32")
+        if positions is None:
+            return first
+        # A long example among short ones gives all of them as many positions as it has itself,
+        # which can be more than all places of their row.
+        if isinstance(layout, PackedRows):
+            return None
+        return ops.concatenate([first, ops.cast(positions, "int32")], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,8 +213,9 @@ class Encoded:
     layout: RowLayout
     words: Any  # [R, M, E]
     embedded: Any  # [R, M, E]
-    states: Sequence[Any]  # [R, M, H] after each block; none if only `[CLS]` was computed
+    states: Sequence[Any]  # [R, M, H] after each block; none if the last is not of all places
     pooled: Any  # [B, H]
+    chosen: Any  # [B, P, H], the last of them at the positions asked for, if any were
 
     def outputs(self) -> dict[str, Any]:
         """Returns the outputs of `AlbertModel`, each example's by itself."""
@@ -201,10 +229,6 @@ class Encoded:
             outputs["encoder_outputs"] = [every(state) for state in self.states]
             outputs["sequence_output"] = outputs["encoder_outputs"][-1]
         return outputs
-
-    def at(self, positions: Any):
-        """Returns the last hidden states at `positions` [B, P]: [B, P, H]."""
-        return self.layout.at(self.states[-1], ops.convert_to_tensor(positions))
 
 
 def _layout(inputs: Mapping[str, Any], input_ids) -> RowLayout:
@@ -246,10 +270,10 @@ class AlbertForPreTraining(_BuiltModel):
             self.seq_relationship.build()
 
     def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        encoded = self.bert.encode(inputs, self._dropout(training, dropout_seed))
-        outputs, hidden = encoded.outputs(), encoded.at(inputs["masked_lm_positions"])
-        table = self.bert.embeddings.word_embeddings
-        outputs["prediction_logits"] = self.predictions(hidden, table)
+        dropout = self._dropout(training, dropout_seed)
+        encoded = self.bert.encode(inputs, dropout, inputs["masked_lm_positions"])
+        outputs, table = encoded.outputs(), self.bert.embeddings.word_embeddings
+        outputs["prediction_logits"] = self.predictions(encoded.chosen, table)
         outputs["sop_logits"] = self.seq_relationship(outputs["pooled_output"])
         return outputs
 
@@ -272,10 +296,10 @@ class AlbertForMaskedLM(_BuiltModel):
             self.predictions.build()
 
     def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        encoded = self.bert.encode(inputs, self._dropout(training, dropout_seed))
-        outputs, positions = encoded.outputs(), inputs.get("masked_lm_positions")
-        hidden = outputs["sequence_output"] if positions is None else encoded.at(positions)
-        table = self.bert.embeddings.word_embeddings
+        positions = inputs.get("masked_lm_positions")
+        encoded = self.bert.encode(inputs, self._dropout(training, dropout_seed), positions)
+        outputs, table = encoded.outputs(), self.bert.embeddings.word_embeddings
+        hidden = outputs["sequence_output"] if positions is None else encoded.chosen
         outputs["prediction_logits"] = self.predictions(hidden, table)
         return outputs
 
@@ -498,8 +522,10 @@ def _without(logits, impossible):
 POOLED = (
     AlbertModel, AlbertForPreTraining, AlbertForSequenceClassification, AlbertForMultipleChoice,
 )
-# Those whose head reads nothing else.
-POOLED_HEADS = (AlbertForSequenceClassification, AlbertForMultipleChoice)
+# Those whose heads read few places of the last hidden states, known before it is computed.
+HEADS_OF_FEW_PLACES = (
+    AlbertForPreTraining, AlbertForSequenceClassification, AlbertForMultipleChoice,
+)
 # Their `num_labels` is a matter of the data, and stands in their weights.
 LABELLED = (AlbertForSequenceClassification, AlbertForTokenClassification)
 

@@ -84,7 +84,7 @@ def _answers(
         getattr(modeling, predictor.model_name), opened.path, complete=True, in_loop=True,
         **predictor.model_options,
     )
-    model.bert.pooled_output_only = isinstance(model, modeling.POOLED_HEADS)
+    model.bert.needed_outputs_only = isinstance(model, modeling.HEADS_OF_FEW_PLACES)
     computer = inference.Computer(
         lambda batch: predictor.compute(model, batch), values.batch_size, opened.max_seq_length
     )

@@ -68,8 +68,8 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
         model.bert.encoder.layer_loop = LayerLoop(model.bert.encoder)
     model.attn_implementation = run.attn_implementation
     # The parity switch computes all that the original does.
-    model.bert.pooled_output_only = (
-        isinstance(model, modeling.POOLED_HEADS) and not run.pad_to_max_seq_length
+    model.bert.needed_outputs_only = (
+        isinstance(model, modeling.HEADS_OF_FEW_PLACES) and not run.pad_to_max_seq_length
     )
     return model
 

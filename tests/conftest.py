@@ -1,6 +1,7 @@
 """Fixtures shared by the tests."""
 
 import pathlib
+import sys
 
 import pytest
 
@@ -18,3 +19,11 @@ def shared() -> pathlib.Path:
     if not SHARED.is_dir():
         pytest.skip(f"golden values not found: {SHARED} is absent")
     return SHARED
+
+
+@pytest.fixture(autouse=True)
+def float32_afterwards():
+    """Leaves no run's precision, which is Keras's for the whole process, to the next test."""
+    yield
+    if "keras" in sys.modules:
+        sys.modules["keras"].config.set_dtype_policy("float32")

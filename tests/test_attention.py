@@ -17,13 +17,6 @@ CONFIG = AlbertConfig(
 )
 
 
-@pytest.fixture(autouse=True)
-def float32():
-    keras.config.set_dtype_policy("float32")
-    yield
-    keras.config.set_dtype_policy("float32")
-
-
 def make_batch(is_packed):
     rng = np.random.default_rng(0)
     mask = (np.arange(LENGTH) < np.array([300, 130, 40])[:, None]).astype(np.int32)

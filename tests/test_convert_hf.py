@@ -45,11 +45,6 @@ HEADS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def float32():
-    keras.config.set_dtype_policy("float32")
-
-
 def convert(*arguments) -> int:
     return flags.run_command(
         convert_hf.__doc__, convert_hf.define_flags, convert_hf.main,

@@ -5,7 +5,6 @@ Runs where the extra `interop` is installed (`pip install -e .[interop]`).
 
 import sys
 
-import keras
 import numpy as np
 import pytest
 from helpers import REPO
@@ -26,7 +25,6 @@ CONFIG = AlbertConfig(
 
 @pytest.mark.parametrize("direction", ["to", "from"])
 def test_keras_hub_computes_the_same(direction):
-    keras.config.set_dtype_policy("float32")
     config = CONFIG.to_dict()
     ours, backbone = AlbertModel(CONFIG), keras_hub_weights.make_backbone(config)
     weights = named_weights(ours)

@@ -77,11 +77,11 @@ def test_loss_and_gradients_are_those_of_unrolled_layers(sharing, remat):
         np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=least, err_msg=name)
 
 
-@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize("is_short", [False, True])
 @pytest.mark.parametrize("depth", [None, 1, 2, 3])
-def test_outputs_are_those_of_unrolled_layers(depth, first_only):
+def test_outputs_are_those_of_unrolled_layers(depth, is_short):
     model = modeling.AlbertModel(CONFIG)
-    model.pooled_output_only, model.encoder.depth = first_only, depth
+    model.needed_outputs_only, model.encoder.depth = is_short, depth
     batch = {name: v for name, v in batch_of(pretraining_rows(BATCH)).items() if name in (
         "input_ids", "input_mask", "segment_ids"
     )}
@@ -89,21 +89,17 @@ def test_outputs_are_those_of_unrolled_layers(depth, first_only):
     model.encoder.layer_loop = SeenLoop(model.encoder)
     outputs = model(batch)
     # The last layer is by itself where it computes less than the others.
-    looped = (depth or 4) - first_only
+    looped = (depth or 4) - is_short
     assert model.encoder.layer_loop.counts == ([looped] if looped > 1 else [])
     for name in {"pooled_output", "sequence_output"} & set(expected):
         np.testing.assert_allclose(outputs[name], expected[name], rtol=0, atol=1e-6)
 
 
 def test_in_half_precision_gradients_are_summed_in_float32():
-    try:
-        keras.config.set_dtype_policy("mixed_bfloat16")
-        model = TASK.build_model(CONFIG)
-        model.bert.encoder.layer_loop = SeenLoop(model.bert.encoder)
-        loss_and_gradients(model)
-        # What the loop is given is what it sums the gradients of.
-        assert model.bert.encoder.layer_loop.dtypes == {tf.float32}
-        hidden = model.bert.encoder.compute_dtype
-        assert hidden == "bfloat16"
-    finally:
-        keras.config.set_dtype_policy("float32")
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = TASK.build_model(CONFIG)
+    model.bert.encoder.layer_loop = SeenLoop(model.bert.encoder)
+    loss_and_gradients(model)
+    # What the loop is given is what it sums the gradients of.
+    assert model.bert.encoder.layer_loop.dtypes == {tf.float32}
+    assert model.bert.encoder.compute_dtype == "bfloat16"

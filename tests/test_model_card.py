@@ -5,7 +5,6 @@ import io
 import json
 import os
 
-import keras
 import numpy as np
 import pytest
 from helpers import write_config, write_pretraining_records
@@ -18,11 +17,6 @@ PRETRAIN = (
     "--max_seq_length=12", "--max_predictions_per_seq=3", "--train_batch_size=4",
     "--num_train_steps=2", "--num_warmup_steps=0", "--eval_batch_size=4", "--max_eval_steps=1",
 )
-
-
-@pytest.fixture(autouse=True)
-def float32():
-    keras.config.set_dtype_policy("float32")
 
 
 def run(module, *arguments) -> None:

@@ -21,11 +21,6 @@ TINY = AlbertConfig(
 )
 
 
-@pytest.fixture(autouse=True)
-def float32():
-    keras.config.set_dtype_policy("float32")
-
-
 def pretraining_loss(model, batch):
     rows, length = batch["input_ids"].shape
     task = PretrainingTask(length, batch["masked_lm_ids"].shape[1])

@@ -107,27 +107,31 @@ def test_choices_share_rows_of_a_length_that_their_number_does_not_divide():
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize("name", ["classification", "choice"])
-def test_the_last_layer_at_the_first_place_alone_gives_the_same(name, is_packed):
+@pytest.mark.parametrize("name", ["classification", "choice", "pretraining"])
+def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
     model, batch = MODELS[name], make_batch(name)
     if is_packed:
         batch = packing.pack_rows(batch, 2 if name == "choice" else 1, [LENGTH])
 
     def of_logits(is_short):
-        model.bert.pooled_output_only = is_short
+        model.bert.needed_outputs_only = is_short
         with tf.GradientTape() as tape:
             outputs = model({key: tf.constant(value) for key, value in batch.items()})
-            kept = outputs["logits"][: REAL // (2 if name == "choice" else 1)]
-            loss = tf.reduce_sum(kept**2)
+            kept = {
+                key: value[: REAL // (2 if name == "choice" else 1)]
+                for key, value in outputs.items() if key.endswith("logits")
+            }
+            loss = tf.add_n([tf.reduce_sum(value**2) for value in kept.values()])
         weights = {n: w.value for n, w in modeling.named_weights(model).items()}
         grads = {n: tf.convert_to_tensor(g).numpy() for n, g in tape.gradient(loss, weights).items()}
-        return outputs, grads | {"logits": kept.numpy()}
+        return outputs, grads | {key: value.numpy() for key, value in kept.items()}
 
     try:
         outputs, short = of_logits(True)
-        assert "sequence_output" not in outputs
     finally:
-        model.bert.pooled_output_only = False
+        model.bert.needed_outputs_only = False
+    # Masked places are gathered where a row is an example.
+    assert ("sequence_output" in outputs) == (name == "pretraining" and is_packed)
     assert_same(short, of_logits(False)[1])
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import helpers
-import keras
 import numpy as np
 import pytest
 import test_run_race
@@ -31,11 +30,6 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 LARGE = {"max_position_embeddings": 64, "initializer_range": 0.3}
 STEPS = ["--train_step=2", "--warmup_step=1", "--save_checkpoints_steps=2", "--train_batch_size=4",
          "--learning_rate=0.01"]
-
-
-@pytest.fixture(autouse=True)
-def float32():
-    keras.config.set_dtype_policy("float32")
 
 
 def train(module, folder, vocabulary, *arguments):

@@ -12,11 +12,6 @@ from albert import checkpoints, modeling
 from albert.errors import CheckpointError
 
 
-@pytest.fixture(autouse=True)
-def float32():
-    keras.config.set_dtype_policy("float32")
-
-
 def outputs(model, kind):
     inputs = batch(HEADS[kind].get("num_choices"))
     return {k: np.asarray(v) for k, v in model(inputs).items() if k != "encoder_outputs"}

@@ -319,12 +319,9 @@ def test_a_vocabulary_of_another_model_is_refused(inputs, tmp_path):
     "layout", ["ours", pytest.param("huggingface", marks=pytest.mark.slow)]
 )
 def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
-    import keras
-
     from albert import hf_tokenizer, huggingface, modeling, tokenization
     from albert.config import AlbertConfig
 
-    keras.config.set_dtype_policy("float32")
     glue = write_task_files(tmp_path / "glue")
     model = modeling.AlbertForMaskedLM(AlbertConfig(**CONFIG))
     folder = tmp_path / "model"

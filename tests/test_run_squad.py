@@ -2,7 +2,6 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 import sentencepiece
@@ -14,11 +13,6 @@ from albert.config import AlbertConfig
 from albert.tasks.squad import SquadV1Task, SquadV2Task
 
 COMMANDS = {"v1": run_squad_v1, "v2": run_squad_v2, "both": run_squad}
-
-
-@pytest.fixture(autouse=True)
-def float32():
-    keras.config.set_dtype_policy("float32")
 
 
 def command(version: str, *arguments) -> int:
