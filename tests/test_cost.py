@@ -69,6 +69,18 @@ def test_a_command_does_not_wait_for_what_keras_alone_would_import():
     assert result.stdout.strip() == ""
 
 
+def test_no_garbage_is_looked_for_in_what_a_command_imports():
+    program = (
+        "import gc; from albert import flags; runs = [];"
+        "gc.callbacks.append(lambda phase, info: phase == 'start' and runs.append(info));"
+        "flags.import_tensorflow(); assert len(runs) < 3, len(runs);"
+        "assert gc.isenabled() and gc.get_freeze_count() > 100_000;"
+        "frozen = gc.get_freeze_count(); flags.import_tensorflow();"
+        "assert gc.get_freeze_count() == frozen"
+    )
+    subprocess.run([sys.executable, "-c", program], timeout=300, check=True)
+
+
 def test_nothing_of_a_step_is_converted_by_autograph(monkeypatch):
     from tensorflow.python.autograph.pyct import transpiler
 
