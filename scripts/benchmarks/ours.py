@@ -201,10 +201,4 @@ def _predict(spec, rows):
     return turn, {"logits": turn()}
 
 
-def _gpu_peak_bytes():
-    import tensorflow as tf
-
-    return tf.config.experimental.get_memory_info("GPU:0")["peak"]
-
-
-serve.serve(prepare, _gpu_peak_bytes)
+serve.serve(prepare, serve.tensorflow_gpu_peak_bytes)

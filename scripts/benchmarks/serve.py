@@ -66,3 +66,10 @@ def load_rows(spec: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Returns the arrays of the specification's inputs."""
     with np.load(spec["inputs"]) as arrays:
         return {name: arrays[name] for name in arrays.files}
+
+
+def tensorflow_gpu_peak_bytes() -> int:
+    """Returns the most memory that TensorFlow has used of the first GPU."""
+    import tensorflow as tf
+
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"]
