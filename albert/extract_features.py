@@ -64,7 +64,8 @@ def main(values: flags.FlagValues) -> None:
     for layer in layers:
         if abs(layer) > count:
             raise FlagError(f"--layers={values.layers}: {values.model} has {count} layers")
-    indices = [layer - 1 if layer > 0 else layer for layer in layers]
+    # From the end: where layers are in a loop, only the last one is there.
+    indices = [layer if layer < 0 else layer - 1 - count for layer in layers]
     computer = inference.Computer(
         _vectors(opened, values, indices), values.batch_size, opened.max_seq_length
     )
@@ -81,11 +82,15 @@ def _vectors(opened: inference.Opened, values: flags.FlagValues, layers: Sequenc
     from albert import modeling, pretrained
 
     model = pretrained.load(
-        modeling.AlbertModel, opened.path, complete=values.pooling == "pooled"
+        modeling.AlbertModel, opened.path, complete=values.pooling == "pooled",
+        in_loop=set(layers) == {-1},
     )
+    model.needed_outputs_only = values.pooling == "pooled" and not values.tokens
 
     def vectors(batch):
         outputs = model(batch, training=False)
+        if model.needed_outputs_only:
+            return {"vector": tf.cast(outputs["pooled_output"], tf.float32)}
         chosen = tf.concat([outputs["encoder_outputs"][i] for i in layers], axis=-1)
         chosen = tf.cast(chosen, tf.float32)
         if values.pooling == "pooled":

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from albert import extract_features, fill_mask, flags, modeling
+from albert import extract_features, fill_mask, flags, modeling, pretrained
 from albert.albert_tokenizer import AlbertTokenizer
 from albert.config import AlbertConfig
 
@@ -160,6 +160,23 @@ def test_vectors_are_the_models_in_the_order_of_the_lines(folder, tmp_path, outp
         "mean": lambda o: o["layers"][-1].mean(axis=0),
     }[pooling]
     np.testing.assert_allclose(vectors, [expected(o) for o in outputs], atol=2e-5)
+
+
+@pytest.mark.parametrize("arguments, is_looped, is_short", [
+    ((), True, True), (("--pooling=mean",), True, False), (("--tokens",), True, False),
+    (("--pooling=cls", f"--layers={helpers.SIZES['num_hidden_layers']}"), True, False),
+    (("--pooling=cls", "--layers=1,-1"), False, False),
+])
+def test_nothing_is_computed_that_nobody_reads(
+    folder, tmp_path, monkeypatch, arguments, is_looped, is_short
+):
+    models, load = [], pretrained.load
+    monkeypatch.setattr(
+        pretrained, "load", lambda *a, **options: models.append(load(*a, **options)) or models[0]
+    )
+    extract(folder, tmp_path, "x.npz", *arguments)
+    assert (models[0].encoder.layer_loop is not None) == is_looped
+    assert models[0].needed_outputs_only == is_short
 
 
 def test_json_lines_are_the_same_numbers(folder, tmp_path):
