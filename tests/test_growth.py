@@ -69,6 +69,7 @@ def test_each_stage_of_a_depth_schedule_is_the_model_of_that_depth(job, tmp_path
     assert deep[0] != pytest.approx(losses(tmp_path / "out", "train")[0], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_growing_run_that_is_stopped_goes_on_bit_exactly(job, tmp_path):
     for step in (6, 3, 6):
         name = "whole" if step == 6 and not (tmp_path / "whole").exists() else "parts"
