@@ -141,7 +141,8 @@ class AlbertModel(_BuiltModel):
 
     With `needed_outputs_only` set, the last block is computed where a head reads it
     alone, at `[CLS]` and at masked positions, and the outputs are `pooled_output` and
-    those of the embeddings.
+    those of the embeddings. (Masked positions of rows that are packed, or of a length
+    unknown until run time, may be more than the places: there it is computed at all.)
     """
 
     def __init__(self, config: AlbertConfig, name: str = "bert"):
@@ -199,9 +200,10 @@ class AlbertModel(_BuiltModel):
         first = ops.zeros_like(layout.mask[:, :1], dtype="int32")
         if positions is None:
             return first
-        # A long example among short ones gives all of them as many positions as it has itself,
-        # which can be more than all places of their row.
-        if isinstance(layout, PackedRows):
+        # Rows that are cut or packed have as many positions as the longest that there may be,
+        # which can be more than all places of theirs.
+        length, count = layout.mask.shape[1], positions.shape[1]
+        if isinstance(layout, PackedRows) or None in (length, count) or 1 + count >= length:
             return None
         return ops.concatenate([first, ops.cast(positions, "int32")], axis=1)
 

@@ -135,6 +135,32 @@ def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
     assert_same(short, of_logits(False)[1])
 
 
+@pytest.mark.parametrize("count, is_known, is_short", [
+    (3, True, True), (LENGTH, True, False), (3, False, False),
+])
+def test_no_more_places_are_computed_than_there_are(count, is_known, is_short):
+    model, batch = MODELS["pretraining"], make_batch("pretraining")
+    batch["masked_lm_positions"] = np.zeros((len(USED), count), np.int32)
+    seen = []
+
+    def names(batch):
+        seen.extend(model(batch))
+        return 0
+
+    spec = {
+        name: tf.TensorSpec(
+            [None, value.shape[1] if is_known or "masked" in name else None], tf.int32
+        )
+        for name, value in batch.items()
+    }
+    model.bert.needed_outputs_only = True
+    try:
+        tf.function(names, autograph=False).get_concrete_function(spec)
+    finally:
+        model.bert.needed_outputs_only = False
+    assert ("sequence_output" not in seen) == is_short
+
+
 def test_the_number_of_rows_is_a_multiple_and_rows_have_a_length_that_is_allowed():
     batch = make_batch("encoder")
     packed = packing.pack_rows(batch, 1, [32, LENGTH], 4)
