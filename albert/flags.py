@@ -296,7 +296,7 @@ def _absent(*modules: str) -> Iterator[None]:
 def _uncollected(module: str) -> Iterator[None]:
     """Looks for garbage neither while a large module is imported nor, later on, in it.
 
-    It would be a tenth of the time. Nothing changes where the module is there already.
+    It would be a seventh of TensorFlow's time. Nothing changes where the module is there already.
     """
     if module in sys.modules:
         yield

@@ -141,8 +141,8 @@ class AlbertModel(_BuiltModel):
 
     With `needed_outputs_only` set, the last block is computed where a head reads it
     alone, at `[CLS]` and at masked positions, and the outputs are `pooled_output` and
-    those of the embeddings. (Masked positions of rows that are packed, or of a length
-    unknown until run time, may be more than the places: there it is computed at all.)
+    those of the embeddings. Masked positions of rows that are packed, or of a length
+    unknown until run time, may be more than their places: then it is computed at all.
     """
 
     def __init__(self, config: AlbertConfig, name: str = "bert"):
