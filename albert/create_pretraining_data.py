@@ -50,7 +50,7 @@ from albert.documents import (
     with_size,
 )
 from albert.errors import DataError, FlagError
-from albert.masking import MaskingSettings
+from albert.masking import MOST_NGRAM, MaskingSettings
 from albert.pretraining_buckets import (
     Part,
     Recipe,
@@ -242,6 +242,8 @@ def _check_numbers(values: flags.FlagValues) -> None:
         for name, low in least.items()
         if getattr(values, name) is not None and getattr(values, name) < low
     ]
+    if values.ngram > MOST_NGRAM:
+        problems.append(f"--ngram={values.ngram} must be at most {MOST_NGRAM}")
     for name in ("masked_lm_prob", "short_seq_prob", "held_out_fraction"):
         if not 0 <= getattr(values, name) <= 1:
             problems.append(f"--{name}={getattr(values, name)} must be between 0 and 1")

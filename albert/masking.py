@@ -20,6 +20,9 @@ from typing import NamedTuple
 import numpy as np
 
 
+MOST_NGRAM = 32  # words masked together at most: see `_taken_words`
+
+
 @dataclasses.dataclass(frozen=True)
 class MaskingSettings:
     """What is masked, and how much; the flags of the same names."""
@@ -34,6 +37,10 @@ class MaskingSettings:
     mask_across_segments: bool = True
     # 80/10/10 is drawn for each n-gram, not for each of its tokens.
     replace_by_span: bool = False
+
+    def __post_init__(self):
+        if not 1 <= self.ngram <= MOST_NGRAM:
+            raise ValueError(f"ngram {self.ngram} must be from 1 to {MOST_NGRAM}")
 
     @property
     def num_predictions(self) -> int:
@@ -75,10 +82,15 @@ class Masked(NamedTuple):
 
 class _Words(NamedTuple):
     is_token: np.ndarray  # bool [B, L], neither special nor padding
-    index: np.ndarray  # [B, L], word of each token; arbitrary elsewhere
+    place: np.ndarray  # [B, L], of each token's word in the flat `first`; arbitrary elsewhere
     first: np.ndarray  # [B, W + 1], tokens before each word; all tokens from the last word on
     count: np.ndarray  # [B], words of each sequence
     count_a: np.ndarray  # [B], words that begin in segment A
+
+
+class _Chosen(NamedTuple):
+    is_chosen: np.ndarray  # bool [B, W + 1], words
+    is_first: np.ndarray  # bool [B, W + 1], those that an n-gram begins with
 
 
 def ngram_probabilities(settings: MaskingSettings) -> np.ndarray:
@@ -129,15 +141,17 @@ def mask_batch(
     words = _find_words(ids, lengths, boundary, specials, settings)
     budget = num_to_predict(lengths, settings)
     draws = Draws(keys)
-    none = np.full_like(words.first, -1)
-    heads = _choose(words, budget, none, settings, draws)
-    chosen, token_heads = _tokens_of(words, heads)
-    _replace(output, chosen, token_heads, specials, settings, draws)
+    none = np.zeros(words.first.shape, bool)
+    chosen = _choose(words, budget, none, settings, draws)
+    places = _tokens_of(words, chosen)
+    spans = _first_words(words, chosen, places) if settings.replace_by_span else None
+    _replace(output, places, spans, specials, draws)
     if settings.do_permutation:
-        permuted, _ = _tokens_of(words, _choose(words, budget, heads, settings, draws.again()))
+        others = _choose(words, budget, chosen.is_chosen, settings, draws.again())
+        permuted = _tokens_of(words, others)
         _permute(ids, output, permuted, draws)
-        chosen |= permuted
-    return _gather_predictions(ids, output, chosen, shape)
+        places = np.sort(np.concatenate([places, permuted]))
+    return _gather_predictions(ids, output, places, shape)
 
 
 def create_masked_lm_predictions(
@@ -229,15 +243,20 @@ def _find_words(
         if not settings.mask_across_segments:
             begins[:, 1:] |= special[:, :-1]
         starts = is_token & begins
-    index = np.cumsum(starts, axis=1, dtype=np.int32) - 1
-    count = index[:, -1].astype(np.int64) + 1
-    first = np.repeat(token_rank[:, -1:], int(count.max(initial=0)) + 1, axis=1)
+    place = np.cumsum(starts, axis=1)
+    count = place[:, -1].copy()
+    width = int(count.max(initial=0)) + 1
+    first = np.repeat(token_rank[:, -1:], width, axis=1)
     # Row after row, the words of each are the first of its places. Flat, which is faster.
-    places = np.arange(first.shape[1]) < count[:, None]
-    first[places] = token_rank[starts] - 1
+    begins = np.flatnonzero(starts)
+    is_word = np.flatnonzero(np.arange(width) < count[:, None])
+    first.ravel()[is_word] = token_rank.ravel().take(begins) - 1
     sep = np.argmax(ids == specials.sep_id, axis=1)
-    count_a = index[np.arange(len(ids)), sep] + 1
-    return _Words(is_token, np.maximum(index, 0), first, count, count_a)
+    count_a = place[np.arange(len(ids)), sep]
+    # Before the first word, 0 would be the last one of the row before.
+    np.maximum(place, 1, out=place)
+    place += np.arange(len(ids))[:, None] * width - 1
+    return _Words(is_token, place, first, count, count_a)
 
 
 def _choose(
@@ -246,18 +265,17 @@ def _choose(
     covered: np.ndarray,
     settings: MaskingSettings,
     draws: Draws,
-) -> np.ndarray:
-    """Returns the first word of the n-gram that each chosen word is of, else -1; [B, W + 1].
+) -> _Chosen:
+    """Returns the words that n-grams are made of.
 
     Args:
       budget: [B], tokens to choose at most.
-      covered: [B, W + 1], what an earlier call chose: none of these.
+      covered: bool [B, W + 1], what an earlier call chose: none of these.
     """
     batch, width = words.first.shape
     order = _random_order(words.count, width - 1, draws)
-    ngram, heads = settings.ngram, np.full(words.first.shape, -1, np.int32)
-    free, near, free_near = _free_words(covered < 0, ngram), *_free_beside(ngram)
-    stride, free = free.shape[1], free.ravel()
+    taken, is_first = _taken_words(covered), np.zeros(words.first.shape, bool)
+    flat, stride, first = taken.ravel(), taken.shape[1], words.first.ravel()
     left, active = budget.astype(np.int32), np.arange(batch)
     for begin in range(0, width - 1, _STEPS_AT_ONCE):
         active = active[(left[active] > 0) & (begin < words.count[active])]
@@ -266,100 +284,95 @@ def _choose(
         # By step and not by row, which the loop goes through.
         word = np.ascontiguousarray(order[active, begin : begin + _STEPS_AT_ONCE].T)
         lengths = _draw_lengths(active, np.arange(begin, begin + len(word)), settings, draws)
-        lengths, sizes = _ngrams(words, active, word, lengths, settings)
-        # Flat indices with room for what comes before the first word and after the last.
-        places, column = active * stride + ngram - 1 + word, np.arange(len(active))
+        lengths = _within(words, active, word, lengths, settings)
+        starts = active * width + word
+        before, sizes = first.take(starts), _ngram_sizes(words, active, word, settings.ngram)
+        places, shifts = active * stride + 1 + (word >> 5), (word & 31).astype(np.uint64)
         left_here, won = left[active], np.empty(word.shape, bool)
-        for step in range(len(word)):
+        for step, place in enumerate(places):
             # Sizes grow with n, so the longest that fits is the count of those that fit.
-            length, size = lengths[step], sizes[step]
-            np.minimum(length, (size <= left_here).sum(axis=0, dtype=length.dtype), out=length)
-            # Of no words: one less wraps around, and is more than are free.
-            longer = length - _ONE
-            won[step] = longer < free.take(places[step])
-            # Clipped: lengths of 0, which have not won. (To wrap such indices takes long.)
-            at = longer.astype(np.intp) * len(active) + column
-            left_here -= size.ravel().take(at, mode="clip") * won[step]
-            here = np.flatnonzero(won[step])
-            around = places[step, here, None] + near
-            free[around] = np.minimum(free.take(around), free_near.take(longer[here], axis=0))
+            length, fits = lengths[step], (sizes[0, step] <= left_here).view(np.uint8)
+            for size in sizes[1:, step]:
+                fits += size <= left_here
+            np.minimum(length, fits, out=length)
+            bits, there = _WORDS.take(length) << shifts[step], flat.take(place)
+            free = np.equal(there & bits, 0, out=won[step])
+            left_here -= (first.take(starts[step] + length) - before[step]) * free
+            bits *= free
+            flat[place] = there | bits
+            flat[place - 1] |= bits << _HALF
+            flat[place + 1] |= bits >> _HALF
         left[active] = left_here
-        _mark_heads(heads, np.broadcast_to(active, won.shape)[won], word[won], lengths[won])
-    return heads
+        is_first.ravel()[starts[won & (lengths > 0)]] = True
+    return _Chosen(_words_taken(taken, width) & ~covered, is_first)
 
 
 _STEPS_AT_ONCE = 16  # most budgets of 20 are spent in so many
-_ONE = np.uint16(1)
+_HALF = np.uint64(32)
+# The words of an n-gram as bits, by n.
+_WORDS = (np.uint64(1) << np.arange(MOST_NGRAM + 1, dtype=np.uint64)) - np.uint64(1)
 
 
-def _free_words(is_free: np.ndarray, ngram: int) -> np.ndarray:
-    """Returns how many words from each on are free, `ngram` at most; uint16 [B, W + 2 ngram - 1].
+def _taken_words(is_taken: np.ndarray) -> np.ndarray:
+    """Returns bits, 1 for words that are taken; uint64 [B, W // 32 + 3].
 
-    The first ngram - 1 places of a row, and the last ones, are no words.
+    Number k has the words from 32 (k - 1) on, half of them the next number's too: so an
+    n-gram that begins in its first half lies within it.
     """
-    free = np.full((len(is_free), is_free.shape[1] + 2 * (ngram - 1)), ngram, np.uint16)
-    row, word = np.nonzero(~is_free)
-    for more in range(ngram - 1, -1, -1):
-        free[row, ngram - 1 + word - more] = more
-    return free
+    batch, width = is_taken.shape
+    padded = np.zeros((batch, 32 * (width // 32 + 4)), bool)
+    padded[:, 32 : 32 + width] = is_taken
+    halves = np.packbits(padded, axis=1, bitorder="little").view("<u4").astype(np.uint64)
+    return halves[:, :-1] | halves[:, 1:] << _HALF
 
 
-def _free_beside(ngram: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns places [2 ngram - 1] from an n-gram's first word, and how many words are free there.
-
-    The latter at most, uint16 [ngram, 2 ngram - 1], beside n-grams of 1, 2, ... words.
-    """
-    near, length = np.arange(1 - ngram, ngram), np.arange(1, ngram + 1)[:, None]
-    free = np.where(near < 0, -near, np.where(near < length, 0, ngram))
-    return near, free.astype(np.uint16)
+def _words_taken(taken: np.ndarray, width: int) -> np.ndarray:
+    """Returns what `_taken_words` was given, bool [B, width], of its bits."""
+    halves = taken[:, 1:].astype("<u4").view(np.uint8)
+    return np.unpackbits(halves, axis=1, count=width, bitorder="little").view(bool)
 
 
 def _draw_lengths(
     rows: np.ndarray, steps: np.ndarray, settings: MaskingSettings, draws: Draws
 ) -> np.ndarray:
-    """Returns the words of the n-gram that begins at each step, uint16 [S, M]."""
+    """Returns the words of the n-gram that begins at each step, uint8 [S, M]."""
     draw = draws.uniform(Draws.LENGTH, rows, steps[:, None])
-    lengths = np.ones(draw.shape, np.uint16)
+    lengths = np.ones(draw.shape, np.uint8)
     for limit in np.cumsum(ngram_probabilities(settings))[:-1]:  # few: faster than a search
         lengths += draw >= limit
     return lengths
 
 
-def _ngrams(
+def _within(
     words: _Words, row: np.ndarray, word: np.ndarray, wanted: np.ndarray, settings: MaskingSettings
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns how many words an n-gram can have where it begins, and the tokens of each length.
+) -> np.ndarray:
+    """Returns how many words n-grams can have where they begin, uint8 [S, M].
 
     Args:
-      row: [M]; word: [S, M], of these rows; wanted: uint16 [S, M], words.
+      row: [M]; word: [S, M], of these rows; wanted: uint8 [S, M], words.
 
     Returns:
-      uint16 [S, M], `wanted` or what there is up to the end (0 where there is no such word),
-      and [S, ngram, M], tokens of n-grams of 1, 2, ... words, at least 1.
+      `wanted` or what there is up to the end; 0 where there is no such word.
     """
     end = words.count[row]
     if not settings.mask_across_segments:
         end = np.where(word < words.count_a[row], words.count_a[row], end)
+    return np.minimum(wanted, np.clip(end - word, 0, settings.ngram).astype(np.uint8))
+
+
+def _ngram_sizes(words: _Words, row: np.ndarray, word: np.ndarray, ngram: int) -> np.ndarray:
+    """Returns the tokens of n-grams of 1, 2, ... words (up to the last); [ngram, S, M].
+
+    Args:
+      row: [M]; word: [S, M], of these rows, which the n-grams begin with.
+    """
     # Flat, which NumPy finds faster.
-    first, begin = words.first.ravel(), row * words.first.shape[1]
-    last = words.first.shape[1] - 1
-    start = first.take(begin + word)
-    sizes = np.stack(
-        [first.take(begin + np.minimum(word + n, last)) - start
-         for n in range(1, settings.ngram + 1)], axis=1,
-    )
-    there = np.clip(end - word, 0, settings.ngram).astype(np.uint16)
-    return np.minimum(wanted, there), sizes
-
-
-def _mark_heads(
-    heads: np.ndarray, row: np.ndarray, word: np.ndarray, length: np.ndarray
-) -> None:
-    """Writes the first word of n-grams (row, word, length) to the place of each of their words."""
-    place, flat = row * heads.shape[1] + word, heads.reshape(-1)
-    for more in range(int(length.max(initial=0))):
-        long = length > more
-        flat[place[long] + more] = word[long]
+    first, width = words.first.ravel(), words.first.shape[1]
+    begin = row * width
+    before = first.take(begin + word)
+    return np.stack([
+        first.take(begin + np.minimum(word + n, width - 1)) - before for n in range(1, ngram + 1)
+    ])
 
 
 def _random_order(count: np.ndarray, width: int, draws: Draws) -> np.ndarray:
@@ -368,18 +381,25 @@ def _random_order(count: np.ndarray, width: int, draws: Draws) -> np.ndarray:
     # themselves is several times faster than sorting indices by them.
     bits = max(int(width - 1).bit_length(), 1)
     keys = draws.bits(Draws.ORDER, np.arange(len(count))[:, None], np.arange(width))
-    keys = (keys >> np.uint64(bits + 1)).astype(np.int64) << bits
-    keys[np.arange(width) >= count[:, None]] = ((1 << (63 - bits)) - 1) << bits
-    keys |= np.arange(width)
+    keys >>= np.uint64(bits + 1)
+    keys[np.arange(width) >= count[:, None]] = (1 << (63 - bits)) - 1
+    keys <<= np.uint64(bits)
+    keys |= np.arange(width, dtype=np.uint64)
     keys.sort(axis=1)
-    return keys & ((1 << bits) - 1)
+    keys &= np.uint64((1 << bits) - 1)
+    return keys.view(np.int64)
 
 
-def _tokens_of(words: _Words, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which tokens belong to chosen words, bool [B, L], and the `heads` of all [B, L]."""
-    rows = np.arange(len(heads), dtype=np.int32)[:, None] * heads.shape[1]
-    token_heads = heads.ravel().take(words.index + rows)
-    return (token_heads >= 0) & words.is_token, token_heads
+def _tokens_of(words: _Words, chosen: _Chosen) -> np.ndarray:
+    """Returns the places of the tokens of chosen words, ascending, in the flat [B, L]."""
+    return np.flatnonzero(chosen.is_chosen.ravel().take(words.place) & words.is_token)
+
+
+def _first_words(words: _Words, chosen: _Chosen, places: np.ndarray) -> np.ndarray:
+    """Returns the first word of the n-gram of each of these tokens: its number in its row."""
+    number = np.where(chosen.is_first, np.arange(chosen.is_first.shape[1]), 0)
+    number = np.maximum.accumulate(number, axis=1).ravel()
+    return number.take(words.place.ravel().take(places))
 
 
 # === Replacing tokens ===
@@ -387,38 +407,42 @@ def _tokens_of(words: _Words, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 def _replace(
     output: np.ndarray,
-    chosen: np.ndarray,
-    token_heads: np.ndarray,
+    places: np.ndarray,
+    spans: np.ndarray | None,
     specials: Specials,
-    settings: MaskingSettings,
     draws: Draws,
 ) -> None:
-    """Masks the chosen tokens in place: 80 % [MASK], 10 % kept, 10 % random."""
-    row, column = np.nonzero(chosen)
-    place = token_heads[row, column] if settings.replace_by_span else column
-    draw = draws.uniform(Draws.ACTION, row, place)
+    """Masks tokens in place: 80 % [MASK], 10 % kept, 10 % random.
+
+    Args:
+      places: of the chosen tokens in the flat [B, L].
+      spans: for each of them, which of its row's draws it shares; None: one of its own.
+    """
+    row, column = np.divmod(places, output.shape[1])
+    draw = draws.uniform(Draws.ACTION, row, column if spans is None else spans)
     # Any piece may come, specials and the original too: as it was trained.
     other = draws.uniform(Draws.PIECE, row, column) * specials.vocab_size
-    kept = output[row, column]
-    output[row, column] = np.where(
-        draw < 0.8, specials.mask_id, np.where(draw < 0.9, kept, other.astype(np.int64))
+    flat = output.ravel()
+    flat[places] = np.where(
+        draw < 0.8, specials.mask_id, np.where(draw < 0.9, flat.take(places), other.astype(np.int64))
     )
 
 
-def _permute(ids: np.ndarray, output: np.ndarray, permuted: np.ndarray, draws: Draws) -> None:
-    """Shuffles the tokens at the permuted places of each row among themselves, in place."""
-    row, column = np.nonzero(permuted)
+def _permute(ids: np.ndarray, output: np.ndarray, places: np.ndarray, draws: Draws) -> None:
+    """Shuffles the tokens at these places of the flat [B, L] among their rows', in place."""
+    row, column = np.divmod(places, ids.shape[1])
     shuffled = np.lexsort((draws.bits(Draws.SHUFFLE, row, column), row))
-    output[row, column] = ids[row, column[shuffled]]
+    output.ravel()[places] = ids.ravel().take(places[shuffled])
 
 
 def _gather_predictions(
-    ids: np.ndarray, output: np.ndarray, chosen: np.ndarray, shape: tuple[int, int]
+    ids: np.ndarray, output: np.ndarray, places: np.ndarray, shape: tuple[int, int]
 ) -> Masked:
-    row, column = np.nonzero(chosen)
-    counts = chosen.sum(axis=1)
-    rank = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    row, column = np.divmod(places, ids.shape[1])
+    counts = np.bincount(row, minlength=len(ids))
+    first = np.arange(len(ids)) * shape[1] - np.cumsum(counts) + counts
+    at = first.take(row) + np.arange(len(row))
     positions, labels = np.zeros(shape, ids.dtype), np.zeros(shape, ids.dtype)
-    positions[row, rank] = column
-    labels[row, rank] = ids[row, column]
+    positions.ravel()[at] = column
+    labels.ravel()[at] = ids.ravel().take(places)
     return Masked(output, positions, labels, counts)

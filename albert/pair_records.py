@@ -149,10 +149,10 @@ class MasksOnTheFly:
             draw = Draws(keys).uniform(Draws.SWAP, np.arange(len(keys)), 0)
             swapped = (draw < self.swap_prob) & (labels[:, 0] == 0)
             rows = np.flatnonzero(swapped)
-            places = _swapped_places(segments[rows], ids.shape[1])
+            places = _swapped_places(segments[rows], ids.shape[1]) + rows[:, None] * ids.shape[1]
             ids, boundary = ids.copy(), boundary.copy()
             for table in (ids, boundary):
-                table[rows] = np.take_along_axis(table[rows], places, axis=1)
+                table[rows] = table.ravel().take(places)
             segments = np.where(swapped[:, None], segments[:, ::-1], segments)
             labels = labels | swapped[:, None]
         return mask_rows(
@@ -162,11 +162,11 @@ class MasksOnTheFly:
 
 def _swapped_places(segments: np.ndarray, width: int) -> np.ndarray:
     """Returns where each token of [CLS] B [SEP] A [SEP] is in [CLS] A [SEP] B [SEP]; [B, L]."""
-    column, (a, b) = np.arange(width), (segments[:, i : i + 1] for i in (0, 1))
-    return np.where(
-        (column == 0) | (column >= a + b + 2), column,
-        np.where(column <= b, column + a + 1, np.where(column == b + 1, a + 1, column - b - 1)),
-    )
+    column, first, last = np.arange(width), segments[:, :1] + 1, segments.sum(axis=1)[:, None] + 2
+    # A [SEP] B [SEP], turned until B comes first.
+    turned = column + first
+    turned -= last * (turned > last)
+    return np.where((column == 0) | (column > last), column, turned)
 
 
 def holds_pairs(path: str) -> bool:

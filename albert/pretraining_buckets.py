@@ -422,7 +422,7 @@ def frame_bucket(
         batch = make_features(recipe, ids, starts[rows], table[rows], rng)
         texts = [_describe(recipe, batch, row) for row in range(min(len(rows), examples))]
         examples -= len(texts)
-        yield records.frame_records(*records.encode_examples(batch, spec)), len(rows), texts
+        yield records.frame_examples(batch, spec), len(rows), texts
 
 
 def _read_bucket(sections: Sequence[Section]) -> tuple[np.ndarray, np.ndarray]:

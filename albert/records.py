@@ -10,6 +10,7 @@ seconds that importing TensorFlow takes.
 """
 
 import dataclasses
+import functools
 import itertools
 import logging
 import os
@@ -21,17 +22,18 @@ import numpy as np
 from albert import files
 from albert.errors import DataError
 from albert.tfrecord import (
+    FOOTER_BYTES,
     HEADER_BYTES,
     count_records,
-    frame_records,
     read_records,
     scan,
     size_of,
     verify_records,
+    write_frames,
 )
 
 __all__ = [
-    "FeatureSpec", "block_sizes", "check_records", "count_records", "encode_examples", "frame_records",
+    "FeatureSpec", "block_sizes", "check_records", "count_records", "encode_examples", "frame_examples",
     "publish_frames", "read_manifest", "read_records", "verify_records", "write_records",
 ]
 
@@ -83,12 +85,13 @@ class FeatureSpec:
 
 
 def encode_examples(
-    batch: Mapping[str, np.ndarray], spec: FeatureSpec
+    batch: Mapping[str, np.ndarray], spec: FeatureSpec, before: int = 0, after: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns N serialised `tf.train.Example` messages: (flat bytes, sizes [N]).
 
     Args:
       batch: {name: [N, length]}, or [N] for a scalar feature.
+      before, after: bytes of 0 around each message, which `sizes` do not count.
     """
     count = len(next(iter(batch.values())))
     entries, size = [], np.zeros((count, 1), np.int64)
@@ -98,7 +101,20 @@ def encode_examples(
         entries += entry
         size = size + entry_size
     # Example { features = 1 { feature = 1 { key = 1, value = 2 }... } }
-    return _flatten([_constant(count, b"\x0a"), _varints(size), *entries])
+    head = [_constant(count, bytes(before) + b"\x0a"), _varints(size)]
+    flat, sizes = _flatten([*head, *entries, _constant(count, bytes(after))])
+    return flat, sizes - before - after
+
+
+def frame_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> bytes:
+    """Returns the bytes of a TFRecord file of `tf.train.Example` messages.
+
+    Args:
+      batch: as of `encode_examples`.
+    """
+    flat, sizes = encode_examples(batch, spec, HEADER_BYTES, FOOTER_BYTES)
+    write_frames(flat, sizes)
+    return flat.data
 
 
 class _Columns(NamedTuple):
@@ -144,27 +160,68 @@ def _constant(count: int, content: bytes) -> _Columns:
 def _varints(numbers: np.ndarray) -> _Columns:
     """Returns int64 [N, C] as varints: seven bits a byte, the lowest first."""
     numbers = numbers.view(np.uint64)  # as negative ones are written
-    width = -(-int(numbers.max(initial=1)).bit_length() // 7)
-    if width == 1:  # most features: masks, positions, the number of a class
+    highest = int(numbers.max(initial=1))
+    if highest < 1 << 7:  # most features: masks, positions, the number of a class
         return _Columns(numbers.astype(np.uint8))
-    septets = numbers[:, :, None] >> np.arange(0, 7 * width, 7, np.uint64)
+    if highest < _FEW:  # pieces, sizes
+        bytes_of, uses_of = _varint_table()
+        content, is_used = bytes_of.take(numbers).view(np.uint8), uses_of.take(numbers).view(bool)
+    else:
+        content, is_used = _compute_varints(numbers)
+    content, is_used = (part.reshape(len(numbers), -1) for part in (content, is_used))
+    used = is_used[:1]
+    if (is_used == used).all():  # as the sizes of a batch mostly are
+        return _Columns(content[:, used[0]])
+    return _Columns(content, is_used)
+
+
+_FEW = 1 << 16
+
+
+@functools.cache
+def _varint_table() -> tuple[np.ndarray, np.ndarray]:
+    """Returns what `_compute_varints` does for numbers below `_FEW`, four bytes each; uint32.
+
+    To look them up is several times as fast as to compute them, and faster four bytes at once.
+    """
+    content, is_used = _compute_varints(np.arange(_FEW, dtype=np.uint64))
+    return tuple(
+        np.pad(part, [(0, 0), (0, 4 - part.shape[1])]).view(np.uint32).ravel()
+        for part in (content, is_used)
+    )
+
+
+def _compute_varints(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns uint8 [..., most bytes that one takes] and which of them are used, of uint64 [...]."""
+    width = -(-int(numbers.max(initial=1)).bit_length() // 7)
+    septets = numbers[..., None] >> np.arange(0, 7 * width, 7, np.uint64)
     is_used = septets != 0
-    is_used[:, :, 0] = True
+    is_used[..., 0] = True
     content = septets.astype(np.uint8) & 0x7F
-    content[:, :, :-1] |= is_used[:, :, 1:].astype(np.uint8) << 7
-    return _Columns(content.reshape(len(numbers), -1), is_used.reshape(len(numbers), -1))
+    content[..., :-1] |= is_used[..., 1:].astype(np.uint8) << 7
+    return content, is_used
 
 
 def _flatten(columns: Sequence[_Columns]) -> tuple[np.ndarray, np.ndarray]:
     """Writes rows of columns as bytes; returns the flat bytes and each row's size."""
-    content = np.concatenate([part.content for part in columns], axis=1)
-    is_used, at = np.ones(content.shape, bool), 0
-    for part in columns:
-        end = at + part.content.shape[1]
-        if part.is_used is not None:
-            is_used[:, at:end] = part.is_used
-        at = end
-    return content[is_used], is_used.sum(axis=1)
+    blocks, sizes = [], np.zeros(len(columns[0].content), np.int64)
+    for is_ragged, group in itertools.groupby(columns, lambda part: part.is_used is not None):
+        parts = list(group)
+        content = np.concatenate([part.content for part in parts], axis=1)
+        each = np.full(len(content), content.shape[1], np.int64)
+        if is_ragged:
+            is_used = np.concatenate([part.is_used for part in parts], axis=1)
+            content, each = content[is_used], is_used.sum(axis=1)
+        blocks.append(_cut(content.tobytes(), each))
+        sizes += each
+    rows = bytearray().join(itertools.chain.from_iterable(zip(*blocks, strict=True)))
+    return np.frombuffer(rows, np.uint8), sizes
+
+
+def _cut(content: bytes, sizes: np.ndarray) -> list[bytes]:
+    """Returns successive parts of these sizes."""
+    ends = np.cumsum(sizes).tolist()
+    return [content[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 # === Writing ===
@@ -204,11 +261,11 @@ def frame_rows(
             batch[name][filled] = value
         filled, total = filled + 1, total + 1
         if filled == _BATCH:
-            yield frame_records(*encode_examples(batch, spec)), filled
+            yield frame_examples(batch, spec), filled
             filled = 0
     if filled:
         rest = {name: values[:filled] for name, values in batch.items()}
-        yield frame_records(*encode_examples(rest, spec)), filled
+        yield frame_examples(rest, spec), filled
 
 
 def publish_frames(

@@ -14,7 +14,7 @@ import math
 from albert import files, flags, pair_records
 from albert.config import AlbertConfig
 from albert.errors import DataError, FlagError
-from albert.masking import MaskingSettings
+from albert.masking import MOST_NGRAM, MaskingSettings
 from albert.pair_records import MasksOnTheFly
 
 log = logging.getLogger("albert")
@@ -127,7 +127,8 @@ def _check_masking(values: flags.FlagValues) -> None:
     if not 0 <= values.masked_lm_budget <= 1:
         raise FlagError(f"--masked_lm_budget={values.masked_lm_budget} must be between 0 and 1")
     if values.masked_lm_budget:
-        flags.require_positive(values, "ngram")
+        if not 1 <= values.ngram <= MOST_NGRAM:
+            raise FlagError(f"--ngram={values.ngram} must be from 1 to {MOST_NGRAM}")
         return
     given = [name for name in flags.MASKING_FLAGS if values[name].present]
     if given:

@@ -7,14 +7,14 @@ import functools
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from albert.errors import DataError
 
 _BATCH = 1024  # records checked together
-HEADER_BYTES, _FOOTER = 12, 4  # length and its checksum; checksum of the payload
+HEADER_BYTES, FOOTER_BYTES = 12, 4  # length and its checksum; checksum of the payload
 
 
 # === Checksums ===
@@ -114,26 +114,31 @@ def _mask_crc(crcs: np.ndarray) -> np.ndarray:
 # === Writing ===
 
 
-def frame_records(flat: np.ndarray, sizes: np.ndarray) -> bytes:
-    """Returns the bytes of a TFRecord file that holds N messages.
+def frame_records(messages: Sequence[bytes]) -> bytes:
+    """Returns the bytes of a TFRecord file that holds these messages."""
+    before, after = bytes(HEADER_BYTES), bytes(FOOTER_BYTES)
+    flat = bytearray().join(part for message in messages for part in (before, message, after))
+    write_frames(np.frombuffer(flat, np.uint8), np.array([len(m) for m in messages], np.int64))
+    return bytes(flat)
+
+
+def write_frames(flat: np.ndarray, sizes: np.ndarray) -> None:
+    """Writes the frames of N messages around them, which makes the bytes of a TFRecord file.
 
     Args:
-      flat: uint8, the messages one after the other; sizes: int64 [N].
+      flat: uint8, the messages one after the other, each with room for a header before it
+        and for a footer after it.
+      sizes: int64 [N], of the messages alone.
     """
     count, sizes = len(sizes), np.asarray(sizes, np.int64)
-    ends = np.cumsum(sizes)
+    ends = np.cumsum(sizes + (HEADER_BYTES + FOOTER_BYTES)) - FOOTER_BYTES
+    starts = ends - sizes
     lengths = np.ascontiguousarray(sizes, "<i8").view(np.uint8)
     header_crc = _mask_crc(_crc32c(lengths, np.arange(count) * 8, np.full(count, 8, np.int64)))
-    headers = np.concatenate([lengths.reshape(count, 8), _as_bytes(header_crc)], axis=1).tobytes()
-    footers = _as_bytes(_mask_crc(_crc32c(flat, ends - sizes, sizes))).tobytes()
-    content, parts, at = flat.tobytes(), [], 0
-    for number, end in enumerate(ends.tolist()):
-        parts += (
-            headers[number * HEADER_BYTES : (number + 1) * HEADER_BYTES], content[at:end],
-            footers[number * _FOOTER : (number + 1) * _FOOTER],
-        )
-        at = end
-    return b"".join(parts)
+    headers = np.concatenate([lengths.reshape(count, 8), _as_bytes(header_crc)], axis=1)
+    flat[(starts - HEADER_BYTES)[:, None] + np.arange(HEADER_BYTES)] = headers
+    footers = _as_bytes(_mask_crc(_crc32c(flat, starts, sizes)))
+    flat[ends[:, None] + np.arange(FOOTER_BYTES)] = footers
 
 
 def _as_bytes(crcs: np.ndarray) -> np.ndarray:
@@ -157,11 +162,11 @@ def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
         length_at, at = struct.Struct("<Q").unpack_from, 0
         while at < end:
             size = length_at(data, at)[0] if at + HEADER_BYTES <= end else end
-            if at + HEADER_BYTES + size + _FOOTER > end:
+            if at + HEADER_BYTES + size + FOOTER_BYTES > end:
                 break
             starts.append(at + HEADER_BYTES)
             sizes.append(size)
-            at += HEADER_BYTES + size + _FOOTER
+            at += HEADER_BYTES + size + FOOTER_BYTES
         # A damaged length sends the scan astray, so the first bad one is the fault.
         begins = [start - HEADER_BYTES for start in starts] + [at] * (at + HEADER_BYTES <= end)
         bad = np.flatnonzero(~_header_is_good(_gather(data, begins, HEADER_BYTES)))
@@ -219,12 +224,12 @@ def read_records(path: str) -> Iterator[bytes]:
         for first in range(0, len(starts), _BATCH):
             some = slice(first, first + _BATCH)
             begin = int(starts[some][0])
-            span = int(starts[some][-1] + sizes[some][-1]) + _FOOTER - begin
+            span = int(starts[some][-1] + sizes[some][-1]) + FOOTER_BYTES - begin
             stream.seek(begin)
             flat = np.frombuffer(stream.read(span), np.uint8)
             at, size = starts[some] - begin, sizes[some]
             crcs = _as_bytes(_mask_crc(_crc32c(flat, at, size)))
-            good = (crcs == flat[(at + size)[:, None] + np.arange(_FOOTER)]).all(axis=1)
+            good = (crcs == flat[(at + size)[:, None] + np.arange(FOOTER_BYTES)]).all(axis=1)
             for row in range(len(at)):
                 if not good[row]:
                     raise _corrupt(path, first + row, int(starts[first + row]) - HEADER_BYTES)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -409,6 +410,8 @@ def test_all_bad_numbers_are_in_one_message(tiny):
     for name in ("max_seq_length=4", "max_predictions_per_seq=0", "dupe_factor=0", "ngram=0",
                  "num_processes=0", "masked_lm_prob=1.5"):
         assert f"--{name} must be" in str(caught.value)
+    with pytest.raises(FlagError, match="--ngram=33 must be at most 32"):
+        run(tiny, ngram=33)
 
 
 def test_outputs_that_collide_are_refused(tiny):
@@ -516,6 +519,12 @@ def all_pairs(block, seed=0, **settings):
     import random
 
     return documents.create_pairs(block, documents.PairSettings(**settings), random.Random(seed))
+
+
+def test_random_numbers_of_pairs_are_those_of_pythons_randrange():
+    one, two = random.Random(5), random.Random(5)
+    counts = [*range(1, 70), 1000, 1 << 20, (1 << 33) + 1] * 20
+    assert [documents.below(n, one) for n in counts] == [two.randrange(n) for n in counts]
 
 
 def test_pairs_cover_each_document_in_order():

@@ -165,7 +165,7 @@ def test_permuted_tokens_stay_the_same_multiset():
     ids, lengths = make_batch(300, 40, rng)
     never = ids.copy()
     chosen = rng.random(ids.shape) < 0.3
-    masking._permute(ids, never, chosen, draws(300))
+    masking._permute(ids, never, np.flatnonzero(chosen), draws(300))
     for row in range(300):
         assert sorted(never[row, chosen[row]]) == sorted(ids[row, chosen[row]])
         assert (never[row, ~chosen[row]] == ids[row, ~chosen[row]]).all()
@@ -216,10 +216,10 @@ def test_the_masks_of_a_sequence_do_not_depend_on_how_many_are_beside_it():
 
 
 @pytest.mark.parametrize("across", [False, True])
-@pytest.mark.parametrize("ngram", [1, 3, 12])
-def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, across):
-    settings = MaskingSettings(9, 0.4, ngram, mask_across_segments=across)
-    ids, lengths = make_batch(200, 30, np.random.default_rng(7))
+@pytest.mark.parametrize("ngram,length", [(1, 30), (3, 30), (12, 30), (3, 200), (32, 200)])
+def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, length, across):
+    settings = MaskingSettings(length // 3, 0.4, ngram, mask_across_segments=across)
+    ids, lengths = make_batch(200, length, np.random.default_rng(7))
     keys = masking.row_keys(2, np.arange(len(ids)))
     boundary = masking.token_boundaries(ids, lengths, PIECES)
     masked = masking.mask_batch(ids, lengths, boundary, PIECES.specials, settings, keys)
@@ -244,6 +244,18 @@ def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, across)
             if not set(tokens) & set(chosen):
                 chosen += tokens
         assert masked.positions[row, : masked.counts[row]].tolist() == sorted(chosen)
+
+
+def test_words_are_told_from_their_bits():
+    for width in (1, 31, 32, 33, 64, 65, 200):
+        is_taken = np.random.default_rng(width).random((5, width)) < 0.4
+        bits = masking._taken_words(is_taken)
+        np.testing.assert_array_equal(masking._words_taken(bits, width), is_taken)
+
+
+def test_ngrams_of_more_words_than_can_be_looked_up_are_refused():
+    with pytest.raises(ValueError, match="ngram 33 must be from 1 to 32"):
+        MaskingSettings(ngram=33)
 
 
 # --- Against the original: a slow reading of the recipe on the same sequences ---
