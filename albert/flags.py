@@ -122,7 +122,7 @@ def define_masking_flags(values: FlagValues) -> None:
     define("bool", values, "do_permutation", False, "Also let as many tokens again swap places.")
     define("bool", values, "favor_shorter_ngram", True,
            "n-grams with p(n) ~ 1/n; if false, reversed.")
-    define("integer", values, "ngram", 3, "Most words masked together.")
+    define("integer", values, "ngram", 3, "Most words masked together, 32 at most.")
     define("bool", values, "mask_across_segments", True,
            "Let words and n-grams reach over [SEP], as in the original.")
     define("bool", values, "replace_by_span", False,
