@@ -39,7 +39,7 @@ from albert.documents import (
     read_run,
     scan_file,
 )
-from albert.errors import DataError, FlagError, UserError, first_line
+from albert.errors import DataError, FlagError, Preempted, UserError, first_line
 from albert.pretraining_buckets import (
     Part,
     Recipe,
@@ -203,20 +203,27 @@ def _make_pipeline(runner: str, arguments: Sequence[str]):
 
 
 def _run(pipeline, runner: str) -> None:
+    result = None
     try:
         result = pipeline.run()
-    except Exception as error:
-        raise _blame(error, runner) from error
-    try:
         state = result.wait_until_finish()
-    except Exception as error:
-        raise _blame(error, runner) from error
-    except BaseException:  # a signal: the machines need not go on
-        with contextlib.suppress(Exception):
-            result.cancel()
-        raise
+    except BaseException as error:
+        stopped = _stopped(error)
+        if isinstance(error, Exception) and not stopped:
+            raise _blame(error, runner) from error
+        if result:  # a signal: the machines need not go on
+            with contextlib.suppress(Exception):
+                result.cancel()
+        raise (stopped or error) from None
     if state not in (None, "DONE"):
         raise UserError(f"--runner={runner}: the pipeline ended as {state}")
+
+
+def _stopped(error: BaseException | None) -> Preempted | None:
+    """Returns the signal's error, which Beam may have wrapped in one of its own."""
+    while error is not None and not isinstance(error, Preempted):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _blame(error: Exception, runner: str) -> UserError:

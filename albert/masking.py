@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-
 MOST_NGRAM = 32  # words masked together at most: see `_taken_words`
 
 

@@ -114,7 +114,7 @@ def frame_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> bytes:
     """
     flat, sizes = encode_examples(batch, spec, HEADER_BYTES, FOOTER_BYTES)
     write_frames(flat, sizes)
-    return flat.data
+    return flat.tobytes()
 
 
 class _Columns(NamedTuple):
