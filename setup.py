@@ -26,6 +26,7 @@ setup(
         "setuptools<81",  # tensorflow-hub imports pkg_resources, which later ones lack
         "sentencepiece>=0.2.1",
         "absl-py>=2.1",
+        "google-crc32c>=1.6",
         "numpy>=2.0",
         "scikit-learn>=1.5",
         "scipy>=1.13",

@@ -1,14 +1,14 @@
 """TFRecord framing: each record's length, a checksum of it, the payload, a checksum.
 
-Written and read in NumPy, many records at a time: no TensorFlow is imported.
+Written and read many records at a time: no TensorFlow is imported.
 """
 
-import functools
 import mmap
 import os
 import struct
 from collections.abc import Iterator, Sequence
 
+import google_crc32c
 import numpy as np
 
 from albert.errors import DataError
@@ -20,95 +20,20 @@ HEADER_BYTES, FOOTER_BYTES = 12, 4  # length and its checksum; checksum of the p
 # === Checksums ===
 
 
-# The checksum is linear over GF(2): that of bytes after others is the state so far, shifted
-# by as many bytes, plus their own; zeros before a message add nothing.
-
-
-@functools.cache
-def _crc_byte_table() -> np.ndarray:
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        # CRC-32C, the polynomial of iSCSI, reflected.
-        table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1)
-    return table.astype(np.uint32)
-
-
-@functools.cache
-def _crc_pair_table() -> np.ndarray:
-    """Returns [65536]: the state after two bytes, from 0."""
-    table, state = _crc_byte_table(), np.arange(1 << 16, dtype=np.uint32)
-    for _ in range(2):
-        state = (state >> 8) ^ table[state & 0xFF]
-    return state
-
-
-@functools.cache
-def _crc_shift_tables(power: int) -> np.ndarray:
-    """Returns [4, 256]: what each byte of a state has become 2 ** power bytes later."""
-    if power:
-        return _shift(_crc_shift_tables(power - 1), power - 1)
-    byte = np.arange(256, dtype=np.uint32)
-    return np.stack([_crc_byte_table(), *(byte << (8 * k) for k in range(3))])
-
-
-def _shift(states: np.ndarray, power: int) -> np.ndarray:
-    """Returns what states have become 2 ** power bytes later."""
-    tables, shifted = _crc_shift_tables(power), np.zeros_like(states)
-    for byte in range(4):
-        shifted ^= tables[byte].take((states >> np.uint32(8 * byte)) & 0xFF)
-    return shifted
-
-
-_SPAN_POWER = 6
-_SPAN = 1 << _SPAN_POWER  # bytes, whose states are computed step by step, all spans together
-
-
-def _crc32c(flat: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Returns the CRC-32C of every message flat[start:start + size]; uint32 [N]."""
-    counts = np.maximum(1, -(-sizes // _SPAN))  # each message is cut from its end
-    states = _span_states(flat, starts, sizes, counts)
-    power = _SPAN_POWER
-    while (counts > 1).any():  # of two neighbours, the earlier is shifted over the later
-        first, halves = np.cumsum(counts) - counts, (counts + 1) // 2
-        number = _numbers(halves)
-        at = np.repeat(first, halves) + 2 * number
-        joined = states[at]
-        pairs = np.flatnonzero(2 * number + 1 < np.repeat(counts, halves))
-        joined[pairs] ^= _shift(states[at[pairs] + 1], power)
-        states, counts, power = joined, halves, power + 1
-    begin = np.full(len(sizes), 0xFFFFFFFF, np.uint32)
-    for power in range(int(sizes.max(initial=0)).bit_length()):
-        some = np.flatnonzero(sizes >> power & 1)
-        begin[some] = _shift(begin[some], power)
-    return states ^ begin ^ np.uint32(0xFFFFFFFF)
-
-
-def _span_states(
-    flat: np.ndarray, starts: np.ndarray, sizes: np.ndarray, counts: np.ndarray
-) -> np.ndarray:
-    """Returns the state after each span, from 0; each message's from its end to its start."""
-    behind = (starts + sizes).repeat(counts) - _SPAN * _numbers(counts)
-    padded = np.concatenate([np.zeros(_SPAN, np.uint8), flat])
-    # A span that ends before `behind` begins there, as a span of zeros has come before.
-    spans = np.lib.stride_tricks.sliding_window_view(padded, _SPAN)[behind]
-    top = np.cumsum(counts) - 1
-    missing = _SPAN * counts - sizes
-    spans[top] *= np.arange(_SPAN) >= missing[:, None]
-    states, table = np.zeros(len(spans), np.uint32), _crc_pair_table()
-    for pair in np.ascontiguousarray(spans.view("<u2").T):
-        states = table.take((states ^ pair) & 0xFFFF) ^ (states >> np.uint32(16))
-    return states
-
-
-def _numbers(counts: np.ndarray) -> np.ndarray:
-    """Returns 0 to count - 1 for each count, one after the other."""
-    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _mask_crc(crcs: np.ndarray) -> np.ndarray:
-    # TFRecord stores checksums rotated and shifted, so that they are not
-    # mistaken for checksums of data that holds checksums.
+def _masked_crc32c(flat: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Returns the checksum that TFRecord stores of every flat[start:start + size]; uint32 [N]."""
+    ends = (starts + sizes).tolist()
+    parts = (flat[start:end] for start, end in zip(starts.tolist(), ends, strict=True))
+    crcs = np.fromiter(map(google_crc32c.value, parts), np.uint32, len(ends))
+    # They are rotated and shifted, so that they are not mistaken for checksums of data
+    # that holds checksums.
     return ((crcs >> np.uint32(15)) | (crcs << np.uint32(17))) + np.uint32(0xA282EAD8)
+
+
+def _header_crcs(lengths: np.ndarray) -> np.ndarray:
+    """Returns the checksum of every length, 8 bytes each of `lengths` [8 * N]."""
+    count = len(lengths) // 8
+    return _masked_crc32c(lengths, np.arange(count) * 8, np.full(count, 8, np.int64))
 
 
 # === Writing ===
@@ -134,10 +59,11 @@ def write_frames(flat: np.ndarray, sizes: np.ndarray) -> None:
     ends = np.cumsum(sizes + (HEADER_BYTES + FOOTER_BYTES)) - FOOTER_BYTES
     starts = ends - sizes
     lengths = np.ascontiguousarray(sizes, "<i8").view(np.uint8)
-    header_crc = _mask_crc(_crc32c(lengths, np.arange(count) * 8, np.full(count, 8, np.int64)))
-    headers = np.concatenate([lengths.reshape(count, 8), _as_bytes(header_crc)], axis=1)
+    headers = np.concatenate(
+        [lengths.reshape(count, 8), _as_bytes(_header_crcs(lengths))], axis=1
+    )
     flat[(starts - HEADER_BYTES)[:, None] + np.arange(HEADER_BYTES)] = headers
-    footers = _as_bytes(_mask_crc(_crc32c(flat, starts, sizes)))
+    footers = _as_bytes(_masked_crc32c(flat, starts, sizes))
     flat[ends[:, None] + np.arange(FOOTER_BYTES)] = footers
 
 
@@ -194,10 +120,8 @@ def _gather(data: mmap.mmap, starts: list[int], width: int) -> np.ndarray:
 
 
 def _header_is_good(headers: np.ndarray) -> np.ndarray:
-    count = len(headers)
     lengths = np.ascontiguousarray(headers[:, :8]).ravel()
-    crcs = _mask_crc(_crc32c(lengths, np.arange(count) * 8, np.full(count, 8, np.int64)))
-    return (_as_bytes(crcs) == headers[:, 8:]).all(axis=1)
+    return (_as_bytes(_header_crcs(lengths)) == headers[:, 8:]).all(axis=1)
 
 
 def _corrupt(path: str, records: int, at: int) -> DataError:
@@ -228,7 +152,7 @@ def read_records(path: str) -> Iterator[bytes]:
             stream.seek(begin)
             flat = np.frombuffer(stream.read(span), np.uint8)
             at, size = starts[some] - begin, sizes[some]
-            crcs = _as_bytes(_mask_crc(_crc32c(flat, at, size)))
+            crcs = _as_bytes(_masked_crc32c(flat, at, size))
             good = (crcs == flat[(at + size)[:, None] + np.arange(FOOTER_BYTES)]).all(axis=1)
             for row in range(len(at)):
                 if not good[row]:
