@@ -71,8 +71,11 @@ def test_every_step_and_moment_equals_the_originals(run, shared):
     golden = np.load(shared / "golden/open/optimizer.npz")
     for step, values in trace(OPTIMIZERS[run](), golden):
         for name, value in values.items():
-            key = f"{run}/final/{name}" if step == "final" else f"{run}/step{step}/{name}"
-            np.testing.assert_allclose(value, golden[key], rtol=2e-5, atol=2e-6, err_msg=key)
+            moment = step == "final"
+            key = f"{run}/final/{name}" if moment else f"{run}/step{step}/{name}"
+            # A weight near zero is a small difference of large updates; moments never are.
+            floor = 0 if moment else 1e-6 * np.abs(golden[key]).max()
+            np.testing.assert_allclose(value, golden[key], rtol=1e-6, atol=floor, err_msg=key)
 
 
 def test_the_schedule_equals_the_originals_and_is_never_negative(shared):
