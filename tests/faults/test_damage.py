@@ -4,12 +4,20 @@ import os
 
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, metrics, write_pretraining_records
+from helpers import (
+    LENGTH,
+    PREDICTIONS,
+    VOCAB,
+    assert_one_clear_line,
+    metrics,
+    pretraining_rows,
+)
 from invariants import nothing_lost, snapshot
 
 from albert import checkpoints, features, records
 from albert.errors import CheckpointError
 from albert.records import FeatureSpec
+from albert.tasks.pretraining import PretrainingTask
 from faults import jobs
 
 DATA = ".data-00000-of-00001"
@@ -159,10 +167,20 @@ def test_the_same_file_given_twice_is_refused(job, tmp_path, capsys):
 def test_a_missing_shard_is_refused_where_it_is_named_and_told_where_it_is_not(
     job, tmp_path, capsys
 ):
-    write_pretraining_records(tmp_path / "a.tfrecord", 8)
-    named = f"--input_file={tmp_path}/a.tfrecord,{tmp_path}/b.tfrecord"
+    shards = [tmp_path / f"{name}.tfrecord" for name in "abc"]
+    spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
+    together = {"vocab_size": VOCAB, "shards": [shard.name for shard in shards]}
+    for shard in shards:
+        records.write_records(str(shard), pretraining_rows(8), spec, together)
+    shards[1].unlink()
+    named = f"--input_file={shards[0]},{shards[1]}"
     assert jobs.pretrain(*job, named) == 2
     assert "b.tfrecord" in assert_one_clear_line(capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+    found = f"--input_file={tmp_path}/[a-c].tfrecord"
+    assert jobs.pretrain(*job, found, "--num_train_steps=1", "--num_warmup_steps=0") == 0
+    [told] = [line for line in capsys.readouterr().err.splitlines() if "not found: " in line]
+    assert "b.tfrecord" in told and "a.tfrecord" not in told
 
 
 def test_records_that_vanish_while_they_are_read_are_named(job, tmp_path, capsys, monkeypatch):

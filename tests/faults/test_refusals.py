@@ -307,23 +307,24 @@ def peak_memory(arguments) -> int:
 
 
 @pytest.mark.parametrize(
-    ("kind", "size"),
-    [("sentences", 60_000), pytest.param("sentences", 1_000_000, marks=pytest.mark.slow),
-     pytest.param("one sentence", 300_000, marks=pytest.mark.slow),
-     pytest.param("corpus", 200 << 20, marks=pytest.mark.slow)],
+    ("kind", "size", "most"),
+    [("sentences", 2 << 20, 48 << 20),
+     pytest.param("sentences", 30 << 20, 640 << 20, marks=pytest.mark.slow),
+     ("one sentence", 300_000, 16 << 20),
+     pytest.param("corpus", 200 << 20, 256 << 20, marks=pytest.mark.slow)],
 )
-def test_huge_texts_take_little_memory(kind, size, tmp_path):
+def test_huge_texts_take_little_more_memory_than_tiny_ones(kind, size, most, tmp_path):
     arguments = [*jobs.data_flags(tmp_path, dupe_factor=1)]
+    tiny = peak_memory(arguments)
     sentence = " ".join(jobs.WORDS[:10])
+    # All of it one document; and one line; and documents of 20 sentences.
+    parts = {"sentences": f"{sentence}\n", "one sentence": f"{sentence} ",
+             "corpus": f"{sentence}\n" * 20 + "\n"}
     with open(tmp_path / "corpus.txt", "a") as stream:
-        if kind == "sentences":  # of one document
-            stream.write("\n" + f"{sentence}\n" * size)
-        elif kind == "one sentence":
-            stream.write("\n" + (sentence + " ") * (size // len(sentence)) + "\n")
-        else:
-            document = f"\n{sentence}\n" * 20 + "\n"
-            for _ in range(size // len(document)):
-                stream.write(document)
-    assert peak_memory(arguments) < 1 << 30
+        stream.write("\n")
+        for _ in range(size // len(parts[kind])):
+            stream.write(parts[kind])
+        stream.write("\n")
+    assert peak_memory(arguments) < tiny + most
     assert (tmp_path / "out.tfrecord").exists()
     assert_tidy(tmp_path)
