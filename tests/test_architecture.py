@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 
 import pytest
 from helpers import REPO
@@ -111,3 +112,16 @@ def test_optional_packages_are_imported_in_one_place_each_and_not_at_its_top():
         for package, home in places.items():
             found = package in {n.split(".")[0] for n in imports(path, everywhere=True)}
             assert found == (name == home), f"{package} in {name}"
+
+
+def test_libraries_that_can_end_a_process_beside_tensorflow_are_imported_apart():
+    apart = {"torch", "transformers", "keras_hub"}
+    for path in [*PACKAGE.rglob("*.py"), *(REPO / "tests").rglob("*.py")]:
+        top, all_of_it = (
+            {n.split(".")[0] for n in imports(path, everywhere) if n} & apart
+            for everywhere in (False, True)
+        )
+        # Theirs are imported inside of functions, which another process runs (tests/apart.py).
+        assert not top and (not all_of_it or path.name.startswith("their_")), path
+        if path != pathlib.Path(__file__):
+            assert not re.search(rf"importorskip\(.({'|'.join(apart)})\b", path.read_text("utf-8"))

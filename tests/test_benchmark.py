@@ -5,6 +5,7 @@ import subprocess
 import sys
 import types
 
+import apart
 import pytest
 from helpers import REPO, assert_one_clear_line, write_config
 
@@ -156,7 +157,7 @@ def texts(shared):
 
 
 def test_the_ids_of_both_tokenizers_are_compared(tmp_path, shared):
-    pytest.importorskip("tokenizers")
+    apart.needs("tokenizers", extra="interop")
     (tmp_path / "bin").mkdir()  # this interpreter, as that of an environment with the peers
     (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tmp_path / "bin" / "python").chmod(0o755)

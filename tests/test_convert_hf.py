@@ -13,11 +13,13 @@ import struct
 import subprocess
 import sys
 
+import apart
 import keras
 import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
+import their_transformers
 from helpers import REPO, assert_one_clear_line
 
 from albert import checkpoints, huggingface, modeling, pretrained, tokenization
@@ -144,7 +146,9 @@ def test_every_head_comes_back_unchanged(kind, tmp_path):
 
 @pytest.fixture(scope="module")
 def transformers():
-    return pytest.importorskip("transformers", reason="needs the extra `interop`")
+    apart.needs("transformers", "torch", extra="interop")
+    with apart.process() as call:
+        yield call
 
 
 OURS_TO_THEIRS = {
@@ -155,20 +159,7 @@ OURS_TO_THEIRS = {
 
 
 def their_outputs(transformers, kind: str, folder, inputs, **labels):
-    import torch
-
-    # What a person would type: their class, our directory.
-    model, report = getattr(transformers, kind).from_pretrained(
-        str(folder), output_loading_info=True, attn_implementation="eager"
-    )
-    assert not report["missing_keys"] and not report["unexpected_keys"], report
-    names = {
-        "input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"
-    }
-    tensors = {names[k]: torch.tensor(np.asarray(v, np.int64)) for k, v in inputs.items()}
-    tensors |= {k: torch.tensor(v) for k, v in labels.items()}
-    with torch.no_grad():
-        return {k: v.numpy() for k, v in model.eval()(**tensors).items() if hasattr(v, "numpy")}
+    return transformers(their_transformers.outputs, kind, str(folder), inputs, labels)
 
 
 def outputs_and_loss(kind: str, model, inputs):
@@ -229,13 +220,9 @@ def test_transformers_computes_the_same_from_our_export(kind, transformers, tmp_
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_we_compute_the_same_from_their_export(kind, transformers, tmp_path):
-    import torch
-
-    torch.manual_seed(0)
     sizes = SIZES | {"hidden_act": "gelu", "initializer_range": 0.3}
-    labels = HEADS[kind].get("num_labels", 2)
-    config = transformers.AlbertConfig(**sizes, num_labels=labels)
-    getattr(transformers, kind)(config).save_pretrained(str(tmp_path / "theirs"))
+    sizes["num_labels"] = HEADS[kind].get("num_labels", 2)
+    transformers(their_transformers.save, kind, sizes, str(tmp_path / "theirs"))
     ours = tmp_path / "ours"
     assert convert(f"--hf_directory={tmp_path / 'theirs'}", f"--output_dir={ours}") == 0
     model = load(kind, ours, **HEADS[kind])
@@ -280,10 +267,8 @@ def test_every_sharing_and_activation_is_the_same_there(changes, transformers, t
 
 def test_groups_that_they_round_differently_are_read_as_they_mean_them(transformers, tmp_path):
     # Layer 15 of 22 in 22 groups: group 14 in the original, 15 there.
-    config = transformers.AlbertConfig(
-        **SIZES | {"num_hidden_layers": 22, "initializer_range": 0.3}, num_hidden_groups=22
-    )
-    transformers.AlbertModel(config).save_pretrained(str(tmp_path / "theirs"))
+    sizes = {"num_hidden_layers": 22, "num_hidden_groups": 22, "initializer_range": 0.3}
+    transformers(their_transformers.save, "AlbertModel", SIZES | sizes, str(tmp_path / "theirs"))
     model = load("AlbertModel", tmp_path / "theirs")
     inputs = batch()
     theirs = their_outputs(transformers, "AlbertModel", tmp_path / "theirs", inputs)
@@ -302,23 +287,24 @@ def test_auto_tokenizer_cuts_text_as_we_do(shared, transformers, tmp_path):
     folder = with_vocabulary(tmp_path / "ours", shared)
     model = shutil.copy(shared / "data/spm/30k-clean.model", folder)
     assert convert(f"--albert_directory={folder}", f"--output_dir={tmp_path / 'theirs'}") == 0
-    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "theirs"))
+    theirs = str(tmp_path / "theirs")
     ours = tokenization.FullTokenizer(None, True, model)
     with gzip.open(shared / "golden/open/tokenization/tokenization.json.gz") as stream:
         texts = [case["text"] for case in json.load(stream)["cases"]]
     assert len(texts) > 300
+    encoded = transformers(their_transformers.encode, theirs, texts)
     differ = [
-        text for text in texts
-        if theirs(text, add_special_tokens=False)["input_ids"] != ours.encode_text(text)
+        text for text, ids in zip(texts, encoded, strict=True) if ids != ours.encode_text(text)
     ]
     # They take special pieces written in a text for the pieces themselves.
     special = [text for text in differ if any(p in text for p in ("[MASK]", "[SEP]", "[CLS]"))]
     assert len(differ) - len(special) <= 1, differ
-    pair = theirs("the first", "a second")
+    calls = ("the first", "a second"), ("a [MASK] b",)
+    pair, masked = transformers(their_transformers.tokenize, theirs, *calls)
     first, second = ours.encode_text("the first"), ours.encode_text("a second")
     assert pair["input_ids"] == [2, *first, 3, *second, 3]
     assert pair["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
-    assert theirs("a [MASK] b")["input_ids"].count(4) == 1
+    assert masked["input_ids"].count(4) == 1
 
 
 def test_auto_tokenizer_reads_a_wordpiece_vocabulary(shared, transformers, tmp_path):
@@ -327,9 +313,9 @@ def test_auto_tokenizer_reads_a_wordpiece_vocabulary(shared, transformers, tmp_p
     folder = with_vocabulary(tmp_path / "ours", shared, vocab_size=ours.vocab_size)
     shutil.copy(vocab, folder)
     assert convert(f"--albert_directory={folder}", f"--output_dir={tmp_path / 'theirs'}") == 0
-    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "theirs"))
-    for text in ("今天天气很好", "TensorFlow 2.21 真棒!", "Café naïve (1999)"):
-        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode_text(text)
+    texts = ["今天天气很好", "TensorFlow 2.21 真棒!", "Café naïve (1999)"]
+    encoded = transformers(their_transformers.encode, str(tmp_path / "theirs"), texts)
+    assert encoded == [ours.encode_text(text) for text in texts]
     config = json.loads((tmp_path / "theirs/config.json").read_text())
     assert config["bos_token_id"] == ours.cls_id == 101
 

@@ -50,7 +50,9 @@ def test_scores_equal_seqevals(seed, precision, recall, f1, by_type):
 
 
 def test_seqeval_agrees_on_any_labels_where_it_is_installed():
-    labelling = pytest.importorskip("seqeval.metrics.sequence_labeling")
+    labelling = pytest.importorskip(
+        "seqeval.metrics.sequence_labeling", reason="seqeval not installed (extra: interop)"
+    )
     rng = random.Random(0)
     known = ["O", "O", *(f"{p}-{kind}" for p in "BIES" for kind in ("PER", "LOC", "a-b"))]
     for _ in range(2000):

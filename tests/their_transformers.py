@@ -1,0 +1,48 @@
+"""What transformers and torch do, for a process where TensorFlow is not (see apart.py)."""
+
+import sys
+
+import numpy as np
+
+NAMES = {
+    "input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids",
+}
+
+
+def outputs(kind: str, folder: str, inputs: dict, labels: dict) -> dict[str, np.ndarray]:
+    """Returns what their class computes from a directory, as a person would load it."""
+    import torch
+    import transformers
+
+    assert "tensorflow" not in sys.modules
+    model, report = getattr(transformers, kind).from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager"
+    )
+    assert not report["missing_keys"] and not report["unexpected_keys"], report
+    tensors = {NAMES[k]: torch.tensor(np.asarray(v, np.int64)) for k, v in inputs.items()}
+    tensors |= {k: torch.tensor(v) for k, v in labels.items()}
+    with torch.no_grad():
+        return {k: v.numpy() for k, v in model.eval()(**tensors).items() if hasattr(v, "numpy")}
+
+
+def save(kind: str, sizes: dict, folder: str) -> None:
+    """Writes a model of theirs with random weights."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    getattr(transformers, kind)(transformers.AlbertConfig(**sizes)).save_pretrained(folder)
+
+
+def tokenize(folder: str, *calls: tuple, **options) -> list[dict[str, list[int]]]:
+    """Returns what their tokenizer makes of each tuple of texts."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    return [dict(tokenizer(*call, **options)) for call in calls]
+
+
+def encode(folder: str, texts: list[str]) -> list[list[int]]:
+    """Returns the ids of each text, without special pieces around it."""
+    made = tokenize(folder, *((text,) for text in texts), add_special_tokens=False)
+    return [row["input_ids"] for row in made]
