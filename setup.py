@@ -37,7 +37,7 @@ setup(
         "text": ["tensorflow-text>=2.21,<2.22"],  # raw-text SavedModels
         "onnx": ["tf2onnx>=1.17", "onnx>=1.17", "onnxruntime>=1.20"],
         "beam": ["apache-beam>=2.60"],
-        # What our numbers are compared with: tests/test_convert_hf.py, test_keras_hub.py, test_entities.py.
+        # What our numbers are compared with, by tests that other installations skip.
         "interop": ["transformers>=5", "torch>=2.5", "keras-hub>=0.30", "seqeval>=1.2"],
         "test": TEST,
         "dev": TEST + ["ruff>=0.9", "tensorboard>=2.19"],

@@ -3,12 +3,22 @@
 import pathlib
 import sys
 
+import hypothesis
 import pytest
 
 from albert import flags
 
 # Before TensorFlow is imported: in this process it computes as in the commands' own.
 flags.set_environment()
+
+# The same draws on every run; no limit of time, which is that of the other tests too.
+# To look further: pytest --hypothesis-profile=explore.
+_HEALTHY = [hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow]
+for _name, _same in (("same", True), ("explore", False)):
+    hypothesis.settings.register_profile(
+        _name, deadline=None, derandomize=_same, database=None, suppress_health_check=_HEALTHY
+    )
+hypothesis.settings.load_profile("same")
 
 SHARED = pathlib.Path(__file__).resolve().parents[1].parent / "shared"
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 
@@ -71,6 +72,15 @@ def run(module: str, *arguments: str, **options) -> subprocess.CompletedProcess:
     process = start(module, *arguments, **options)
     out, err = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def cpu_seconds_of_children() -> float:
+    """Returns what all processes that this one started and waited for have computed so far.
+
+    Time on the wall is that of the other tests too, which run beside.
+    """
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def run_here(module, *arguments) -> int:

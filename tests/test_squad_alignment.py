@@ -57,7 +57,7 @@ def assert_equal(ours, expected):
 words = st.lists(st.integers(0, 3), max_size=24)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(words, words)
 def test_random_texts_are_aligned_as_by_the_plain_table(original, cleaned):
     assert_equal(align(original, cleaned), plain_alignment(original, cleaned))
@@ -100,7 +100,7 @@ def test_a_table_beyond_memory_is_refused_with_the_remedy(monkeypatch):
         align([1, 2] * 100, [1, 2] * 100)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.integers(0, 2), max_size=14), st.integers(0, 2))
 def test_texts_with_one_more_character_in_front_are_aligned_as_by_the_plain_table(original, first):
     ours = align(original, [first, *original])

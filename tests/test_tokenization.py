@@ -228,9 +228,9 @@ def test_bytes_are_accepted_as_utf8(spm):
 
 def test_a_very_long_line_is_encoded_in_reasonable_time(spm):
     tokenizer = FullTokenizer(None, spm_model_file=spm)
-    start = time.monotonic()
+    start = time.process_time()
     assert len(tokenizer.encode_text("é," * 150_000)) > 100_000
-    assert time.monotonic() - start < 20
+    assert time.process_time() - start < 20
 
 
 # --- Refusals ---

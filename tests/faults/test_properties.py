@@ -6,7 +6,7 @@ import random
 import hypothesis
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from albert import features, masking, records, squad_features
@@ -26,15 +26,11 @@ JSON = st.recursive(
     max_leaves=12,
 )
 pytestmark = pytest.mark.filterwarnings("ignore")
-_QUIETLY = settings(
-    max_examples=60, deadline=None, derandomize=True, database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 
 
 def given(**strategies):
-    """Hypothesis' `given`, with the same draws on every run and no limit of time."""
-    return lambda test: _QUIETLY(hypothesis.given(**strategies)(test))
+    """Hypothesis' `given`, with fewer draws."""
+    return lambda test: settings(max_examples=60)(hypothesis.given(**strategies)(test))
 
 
 @pytest.fixture(scope="module")
