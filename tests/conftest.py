@@ -1,5 +1,6 @@
 """Fixtures shared by the tests."""
 
+import os
 import pathlib
 import sys
 
@@ -25,10 +26,22 @@ SHARED = pathlib.Path(__file__).resolve().parents[1].parent / "shared"
 
 @pytest.fixture(scope="session")
 def shared() -> pathlib.Path:
-    """The folder of golden values and real data, or a skip that says so."""
+    """The folder of golden values and real data, or a skip that says so; under CI a failure."""
     if not SHARED.is_dir():
-        pytest.skip(f"golden values not found: {SHARED} is absent")
+        reason = f"golden values not found: {SHARED} is absent"
+        if os.environ.get("CI", "").lower() in ("true", "1"):
+            pytest.fail(f"{reason}. Under CI this is a failure: put it there", pytrace=False)
+        pytest.skip(reason)
     return SHARED
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    left = ["the slow tests"] if config.option.markexpr == "not slow" else []
+    if skipped := len(terminalreporter.stats.get("skipped", ())):
+        left.append(f"{skipped} skipped ones, whose reasons stand above")
+    if left:
+        how = "bash scripts/test.sh --all"
+        terminalreporter.write_line(f"not run: {' and '.join(left)}. All of them: {how}")
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,10 @@ import json
 import os
 import pathlib
 import resource
+import runpy
 import subprocess
 import sys
+import unittest.mock
 
 import numpy as np
 
@@ -81,6 +83,13 @@ def cpu_seconds_of_children() -> float:
     """
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
+
+
+def setup_arguments() -> dict:
+    """Returns what setup.py says of the package."""
+    with unittest.mock.patch("setuptools.setup") as said:
+        runpy.run_path(str(REPO / "setup.py"))
+    return said.call_args.kwargs
 
 
 def run_here(module, *arguments) -> int:

@@ -1,0 +1,77 @@
+"""scripts/test.sh: what it installs, what it runs on all cores, and what it says of the rest."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from helpers import REPO, setup_arguments
+
+PARALLEL = ["-n", "auto", "--maxprocesses", "4"]
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A copy of the scripts, with an environment that says what it is asked for."""
+    (tmp_path / "scripts").mkdir()
+    for name in ("scripts/test.sh", "scripts/environment.sh", "setup.py", "requirements.txt"):
+        shutil.copy(REPO / name, tmp_path / name)
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\n[ "$1" = -m ] && printf "%s|" "$@" && echo\nexit 0\n')
+    python.chmod(0o755)
+    return tmp_path
+
+
+def asked(copied, *arguments) -> tuple[str, list[str]]:
+    """Returns what was asked of pip and of pytest."""
+    done = subprocess.run(
+        ["bash", str(copied / "scripts/test.sh"), *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    # What pip prints goes to stderr.
+    pytest_line = done.stdout.strip().rstrip("|").split("|")
+    assert pytest_line[:2] == ["-m", "pytest"]
+    return done.stderr, pytest_line[2:]
+
+
+@pytest.mark.parametrize("given", [
+    [], ["tests/test_config.py"], ["-m", "slow or not slow"], ["-k", "not slow", "-x"],
+])
+def test_the_tests_run_on_all_cores_whatever_is_asked_of_them(given, copied):
+    assert asked(copied, *given)[1] == [*PARALLEL, *given]
+
+
+@pytest.mark.parametrize("given", [
+    ["-n", "0"], ["-n2"], ["--numprocesses=2"], ["-p", "no:xdist"], ["--pdb", "tests"],
+])
+def test_who_says_how_many_processes_gets_these(given, copied):
+    assert asked(copied, *given)[1] == given
+
+
+def test_all_runs_the_slow_ones_with_every_optional_package(copied):
+    said, arguments = asked(copied, "--all", "-x")
+    assert arguments == [*PARALLEL, "-m", "slow or not slow", "-x"]
+    [installed] = re.findall(r"\[([\w,]+)\]", said)
+    assert set(installed.split(",")) == set(setup_arguments()["extras_require"]) - {"dev"}
+    assert re.findall(r"\[([\w,]+)\]", asked(copied)[0]) == ["test"]
+
+
+@pytest.mark.parametrize(("ci", "code", "said"), [
+    ("", 0, "1 skipped"), ("true", 1, "Under CI this is a failure"),
+])
+def test_absent_golden_values_are_a_failure_under_ci(ci, code, said, tmp_path):
+    tests = tmp_path / "repository/tests"
+    tests.mkdir(parents=True)
+    shutil.copy(REPO / "tests/conftest.py", tests)
+    shutil.copy(REPO / "pytest.ini", tests.parent)
+    (tests / "test_it.py").write_text("def test_it(shared):\n    assert shared\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"], cwd=tests.parent,
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(REPO), "CI": ci},
+    )
+    assert done.returncode == code, done.stdout
+    assert said in done.stdout and f"{tmp_path / 'shared'} is absent" in done.stdout
+    assert "not run: the slow tests" in done.stdout and "test.sh --all" in done.stdout
