@@ -11,29 +11,34 @@ from helpers import (
     LENGTH,
     PREDICTIONS,
     REPO,
+    SIZES,
+    VOCAB,
     assert_one_clear_line,
     metrics,
+    pretraining_rows,
     run,
     start,
     write_config,
     write_pretraining_records,
 )
 
-from albert import checkpoints, distribution
+from albert import checkpoints, distribution, records
 from albert.errors import FlagError
+from albert.tasks.pretraining import PretrainingTask
 
 sys.path.insert(0, str(REPO / "scripts"))
 
 from loopback import free_ports  # noqa: E402
 
 STEPS = 6
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """The arguments of a short run without dropout: its numbers depend on nothing but the data."""
     folder = tmp_path_factory.mktemp("job")
-    config = write_config(folder, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = write_config(folder, **NO_DROPOUT)
     records = write_pretraining_records(folder / "records.tfrecord", 60)
     return [
         f"--albert_config_file={config}", f"--input_file={records}", "--do_train", "--do_eval",
@@ -91,6 +96,65 @@ def test_replicas_and_micro_batches_give_the_curve_of_one_device(how, job, alone
     done = run("albert.run_pretraining", *job, *how, f"--output_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert_same_run(tmp_path, alone)
+
+
+def mean_of_each_row_and_of_all(rows, weights) -> list[tuple[float, float]]:
+    """Returns (loss, norm of its gradient): the mean of each row's own, and that of the batch."""
+    import tensorflow as tf
+
+    from albert.modeling import AlbertConfig, AlbertForPreTraining, cross_entropy, named_weights
+
+    config = AlbertConfig(**SIZES | NO_DROPOUT)
+    model = AlbertForPreTraining(config)
+    named = named_weights(model)
+    for name, weight in named.items():
+        weight.assign(weights.read(name))
+
+    def loss(rows):
+        batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        out = model(batch)
+        of_words = cross_entropy(out["prediction_logits"], batch["masked_lm_ids"])
+        of_order = cross_entropy(out["sop_logits"], batch["next_sentence_labels"][:, 0])
+        counted = batch["masked_lm_weights"]
+        return tf.reduce_sum(of_words * counted) / counted.sum() + tf.reduce_mean(of_order)
+
+    found = []
+    for parts in ([[row] for row in rows], [rows]):
+        with tf.GradientTape() as tape:
+            value = sum(loss(part) for part in parts) / len(parts)
+        gradients = tape.gradient(value, [weight.value for weight in named.values()])
+        dense = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+        found.append((float(value), float(tf.linalg.global_norm(dense))))
+    return found
+
+
+@pytest.mark.parametrize(
+    "flag", ["per_replica_loss", pytest.param("noper_replica_loss", marks=pytest.mark.slow)]
+)
+def test_a_replica_counts_by_its_weights_or_with_per_replica_loss_as_every_other(
+    flag, job, tmp_path
+):
+    rows = list(pretraining_rows(2, seed=3, least=LENGTH))
+    # One masked token in one replica's row, three in the other's.
+    rows[1] |= {"masked_lm_positions": np.array([2, 4, 7]),
+                "masked_lm_ids": np.array([9, 20, 31]),
+                "masked_lm_weights": np.ones(3, "float32")}
+    spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
+    written = str(tmp_path / "two.tfrecord")
+    records.write_records(written, rows, spec, {"vocab_size": VOCAB})
+    out = tmp_path / "out"
+    # The first step warms up at a rate of 0, so that its weights are those of the start.
+    done = run("albert.run_pretraining", *job, f"--input_file={written}", f"--output_dir={out}",
+               "--train_batch_size=2", "--num_virtual_devices=2", f"--{flag}",
+               "--num_train_steps=2", "--num_warmup_steps=1", "--save_checkpoints_steps=1",
+               "--nodo_eval")
+    assert done.returncode == 0, done.stderr
+    [told] = [line for line in metrics(out) if line["step"] == 1]
+    weights = checkpoints.open_weights(str(out / "model.ckpt-1"))
+    of_each, of_all = mean_of_each_row_and_of_all(rows, weights)
+    assert abs(of_each[0] - of_all[0]) > 1e-3 and abs(of_each[1] - of_all[1]) > 1e-3
+    expected = of_each if flag == "per_replica_loss" else of_all
+    assert (told["loss"], told["gradient_norm"]) == pytest.approx(expected, rel=1e-5)
 
 
 def start_workers(count: int, *arguments: str, of_each=None):
