@@ -51,6 +51,7 @@ setup(
             "albert-export-to-tfhub = albert.export_to_tfhub:cli",
             "albert-extract-features = albert.extract_features:cli",
             "albert-fill-mask = albert.fill_mask:cli",
+            "albert-glue-report = albert.glue_report:cli",
             "albert-model-info = albert.model_info:cli",
             "albert-predict = albert.predict:cli",
             "albert-run-classifier = albert.run_classifier:cli",
