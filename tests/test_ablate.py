@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers import REPO, assert_one_clear_line
+from faults import jobs
+from helpers import REPO, assert_one_clear_line, run_here
 
 sys.path.insert(0, str(REPO / "scripts"))
 
@@ -19,7 +20,13 @@ from ablation import report, runs  # noqa: E402
 from ablation.grid import Grid  # noqa: E402
 from ablation.runs import Result  # noqa: E402
 
-from albert import create_pretraining_data, flags, run_pretraining, vocabulary  # noqa: E402
+from albert import (  # noqa: E402
+    create_pretraining_data,
+    flags,
+    run_pretraining,
+    run_report,
+    vocabulary,
+)
 from albert.config import AlbertConfig  # noqa: E402
 
 GRIDS = sorted((REPO / "configs/ablations").glob("*.json"))
@@ -251,3 +258,28 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(tiny):
     other = ablate(tiny, "--tokens=1000", **options)
     assert other.returncode == 2
     assert "use another --output_dir" in assert_one_clear_line(other.stderr)
+
+
+@pytest.mark.slow
+def test_with_glue_dir_every_run_is_fine_tuned_on_the_grids_tasks_too(tiny):
+    make_glue = jobs.script("make_glue_smoke")
+    assert run_here(make_glue, f"--output_dir={tiny / 'smoke'}") == 0
+    grid = json.loads((tiny / "grid.json").read_text())
+    probe = {"task_name": "sst-2", "train_step": 2, "warmup_step": 0, "train_batch_size": 4,
+             "save_checkpoints_steps": 2, "max_seq_length": 12}
+    grid |= {"settings": {"one": grid["settings"]["one"]}, "evaluations": {},
+             "probes": {"sst-2": probe}, "metrics": ["masked_lm_loss", "sst-2/eval_accuracy"]}
+    (tiny / "grid.json").write_text(json.dumps(grid))
+    options = dict(grid=tiny / "grid.json", spm=tiny / "spm.model")
+    absent = ablate(tiny, f"--glue_dir={tiny / 'absent'}", **options)
+    assert absent.returncode == 2
+    assert "--glue_dir: no such directory" in assert_one_clear_line(absent.stderr)
+    result = ablate(tiny, f"--glue_dir={tiny / 'smoke/glue'}", **options)
+    assert result.returncode == 0, result.stderr
+    [found] = json.loads((tiny / "out/results.json").read_text())
+    said = run_report.read_results(str(tiny / "out/runs/one/1/probe-sst-2/model"))
+    assert found["others"]["sst-2"]["eval_accuracy"] == said["eval_accuracy"]
+    assert "sst-2/eval accuracy" in (tiny / "out/report.md").read_text()
+    # It starts from what was pretrained.
+    started = tiny / "out/runs/one/1/probe-sst-2/model/warm_start.json"
+    assert "bert/embeddings/word_embeddings" in started.read_text()
