@@ -100,6 +100,19 @@ def run_here(module, *arguments) -> int:
     )
 
 
+def assert_same_gradients(ours: dict, theirs: dict) -> None:
+    """Compares gradients by the variables' names, each to 1e-5 of its variable's largest.
+
+    Those that are zero but for rounding, as that of a key's bias, are so in both.
+    """
+    assert ours.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        largest = max(np.abs(expected).max(), 1e-2)
+        np.testing.assert_allclose(
+            ours[name], expected, rtol=0, atol=1e-5 * largest, err_msg=name
+        )
+
+
 def metrics(folder: pathlib.Path) -> list[dict]:
     """Returns metrics.jsonl without what depends on the clock."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()

@@ -1,6 +1,5 @@
 """The README's examples run as they stand, in their order."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -10,6 +9,7 @@ import subprocess
 import sys
 from pydoc_data import topics
 
+import apart
 import pytest
 from faults.mortal import nursery
 from helpers import REPO
@@ -86,18 +86,24 @@ def smaller(arguments: list[str]) -> list[str]:
     return next((v for k, v in SMALLER.items() if k in " ".join(arguments[:3])), [])
 
 
-def can_run(code: str) -> bool:
-    needed = [package for package, words in EXTRAS.items() if any(w in code for w in words)]
-    return all(importlib.util.find_spec(package) for package in needed)
+def test_every_fenced_block_is_an_example():
+    assert TEXT.count("```") == 2 * len(EXAMPLES) > 30
+    for words in EXTRAS.values():
+        assert all(any(word in code for _, code in EXAMPLES) for word in words)
 
 
 @pytest.mark.timeout(1500)  # two dozen processes: a minute or two on an idle machine
-def test_every_example_runs(workshop: pathlib.Path):
+@pytest.mark.parametrize("with_extras", [
+    pytest.param(False, id="those that need no extra package"),
+    pytest.param(True, id="all of them", marks=pytest.mark.slow),
+])
+def test_every_example_runs(with_extras, workshop: pathlib.Path):
     environment = os.environ | {"PYTHONPATH": str(REPO)}
-    assert sum(kind == "bash" for kind, _ in EXAMPLES) >= 8
+    if with_extras:
+        apart.needs(*EXTRAS, extra="text")
     with nursery() as commands:  # which load TensorFlow together
         for kind, code in EXAMPLES:
-            if not can_run(code):
+            if not with_extras and any(w in code for words in EXTRAS.values() for w in words):
                 continue
             if kind == "python":
                 result = subprocess.run(
