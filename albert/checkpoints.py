@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import difflib
 import logging
+import math
 import os
 import re
 import shutil
@@ -94,6 +95,36 @@ def open_bundle(prefix: str):
         ) from error
 
 
+def check_whole(prefix: str, reader) -> None:
+    """Refuses data files that are shorter than their tensors, those that nobody reads included.
+
+    Raises:
+      CheckpointError: names what cannot be read.
+    """
+    shapes, kinds = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    sizes = {
+        name: math.prod(shapes[name]) * kind.size
+        for name, kind in kinds.items() if kind.is_numpy_compatible and kind != tf.string
+    }
+    needed, found = sum(sizes.values()), sum(map(files.size_of, _shards(prefix)))
+    if found >= needed:
+        return
+    # What claims to be larger than the files is not even tried.
+    lost = [n for n, size in sorted(sizes.items()) if size > found or not _is_readable(reader, n)]
+    raise CheckpointError(
+        f"{prefix} is cut short: its data files have {found:,} bytes, its tensors {needed:,}; "
+        f"cannot be read: {some(lost)}; copy it anew"
+    )
+
+
+def _is_readable(reader, name: str) -> bool:
+    try:
+        reader.get_tensor(name)
+    except _UNREADABLE:
+        return False
+    return True
+
+
 def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     """Returns the tensors of a name-based checkpoint of ours or of the original.
 
@@ -121,6 +152,7 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
             f"--{flag}: {prefix}.index is there, but not {', '.join(missing)}: "
             "a checkpoint is complete with all of its files only"
         )
+    check_whole(prefix, reader)
     return Weights(prefix, reader, released_names(names))
 
 
@@ -516,6 +548,8 @@ def warm_start(
     if absent and (not allow_partial_init or len(absent) == _count_encoder(shapes)):
         problems += [f"{n} {list(shapes[n])}: not in the checkpoint" for n in absent]
     unused = sorted(n for n in set(weights.shapes) - {source[n] for n in loaded} if not is_slot(n))
+    if not (loaded or problems):
+        problems = ["it has none of the model's weights"]
     if problems:
         theirs = [f"{n} {list(weights.shapes[n])}" for n in unused] or ["nothing"]
         raise CheckpointError(

@@ -34,6 +34,7 @@ class Module:
         """
         prefix = os.path.join(self.directory, "variables", "variables")
         reader = checkpoints.open_bundle(prefix)
+        checkpoints.check_whole(prefix, reader)
         names = list(reader.get_variable_to_shape_map())
         everything = checkpoints.Weights(prefix, reader, {name: name for name in names})
         if checkpoints.OBJECT_GRAPH in names:

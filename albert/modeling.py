@@ -533,12 +533,12 @@ LABELLED = (AlbertForSequenceClassification, AlbertForTokenClassification)
 
 
 def named_weights(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns {name in a released checkpoint: weight} for every trainable weight."""
-    keep = model.name + "/" if isinstance(model, AlbertModel) else ""
-    return {
-        keep + weight.path.removeprefix(model.path + "/"): weight
-        for weight in model.trainable_weights
-    }
+    """Returns {name in a released checkpoint: weight} for every weight, trainable or not.
+
+    Whatever Keras calls the model, its encoder's weights begin with `bert/`.
+    """
+    scope = "bert/" if isinstance(model, AlbertModel) else ""
+    return {scope + weight.path.removeprefix(model.path + "/"): weight for weight in model.weights}
 
 
 def cross_entropy(logits: Any, labels: Any):

@@ -133,7 +133,10 @@ class TrainSteps:
     def _micro_gradients(self, batch, seed, weights, scale):
         """Returns ([loss, tokens, sums and weights of the statistics], gradients)."""
         named = self.state.weights
-        chosen = [not (self.run.freeze_encoder and name.startswith("bert/")) for name in named]
+        chosen = [
+            weight.trainable and not (self.run.freeze_encoder and name.startswith("bert/"))
+            for name, weight in named.items()
+        ]
         variables = [v.value for v, is_in in zip(named.values(), chosen, strict=True) if is_in]
         with tf.GradientTape() as tape:
             outputs = self.state.model(batch, training=True, dropout_seed=seed)

@@ -65,6 +65,30 @@ def test_a_directory_without_a_model_or_with_another_one_is_refused(tmp_path):
         albert.AlbertModel.from_pretrained(str(folder))
 
 
+@pytest.mark.parametrize("kind", ["AlbertModel", "AlbertForSequenceClassification"])
+def test_a_frozen_model_or_one_of_another_name_is_saved_whole_and_loaded_again(kind, tmp_path):
+    path = str(tmp_path / "model")
+    model = random_model(kind)
+    released = set(modeling.named_weights(model))
+    model.trainable = False
+    model.save_pretrained(path)
+    assert set(checkpoints.open_weights(path).shapes) == released | {"global_step"}
+    again = getattr(albert, kind).from_pretrained(path, name="other")
+    assert set(modeling.named_weights(again)) == released
+    again.save_pretrained(str(tmp_path / "again"))
+    expected = outputs(model, kind)
+    for one in (again, getattr(albert, kind).from_pretrained(str(tmp_path / "again"))):
+        for name, value in outputs(one, kind).items():
+            np.testing.assert_array_equal(value, expected[name], err_msg=name)
+
+
+def test_weights_of_which_the_model_has_none_are_no_start(tmp_path):
+    random_model("AlbertModel").save_pretrained(str(tmp_path / "model"))
+    weights = checkpoints.open_weights(str(tmp_path / "model"))
+    with pytest.raises(CheckpointError, match="has none of the model's weights"):
+        checkpoints.warm_start({"cls/other": (2,)}, weights)
+
+
 def test_a_loaded_model_trains_in_compile_and_fit(tmp_path):
     random_model("AlbertModel").save_pretrained(str(tmp_path / "model"))
     inputs = {

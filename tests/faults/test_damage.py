@@ -113,6 +113,18 @@ def test_a_damaged_best_is_refused_by_name_when_it_is_asked_for(finished, capsys
     assert "model.ckpt-best" in assert_one_clear_line(capsys.readouterr().err)
 
 
+def test_a_checkpoint_cut_behind_its_encoder_starts_no_run_and_tells_what_is_lost(finished, capsys):
+    path = finished.out / f"model.ckpt-best{DATA}"
+    os.truncate(path, path.stat().st_size - 40)  # of the heads' moments, which no run would read
+    target = f"--init_checkpoint={finished.out / 'model.ckpt-best'}"
+    with nothing_lost(finished.out):
+        code = jobs.pretrain(*finished.flags, target, f"--output_dir={finished.out.parent / 'new'}")
+    assert code == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "model.ckpt-best is cut short" in line and "cannot be read: cls/seq_relationship/" in line
+    assert not (finished.out.parent / "new").exists()
+
+
 def test_a_damaged_note_of_the_best_is_refused_by_name(begun, capsys):
     (begun.out / "best.json").write_text('{"step": "20"')
     assert jobs.pretrain(*begun.flags, "--do_eval") == 2
