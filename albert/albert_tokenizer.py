@@ -5,13 +5,14 @@ Legend: B texts, L places.
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from albert import features, tokenization
+from albert import features, tokenization, tokenizer_files
 from albert.errors import DataError
 from albert.tokenization import FullTokenizer
+from albert.tokenizer_files import Vocabulary
 
 Encoded = dict[str, np.ndarray]
 Span = tuple[int, int]  # of a piece in the text it comes from: first character, one past the last
@@ -33,24 +34,26 @@ class AlbertTokenizer:
     def from_pretrained(cls, path: str, do_lower_case: bool | None = None) -> "AlbertTokenizer":
         """Returns the tokenizer of a model's directory, of a *.model file or of a vocab.txt.
 
+        A directory may be one of a tokenizer alone, as `save_pretrained` writes it.
         `do_lower_case` is by default what the directory says, else True.
 
         Raises:
-          DataError: there is no vocabulary.
+          DataError: there is no vocabulary, or it has a setting that cannot be honoured.
         """
-        spm, vocab, lower, length = path, None, True, 512
-        if os.path.isdir(path):
+        length = 512
+        if not os.path.isdir(path):
+            vocabulary = Vocabulary(path) if path.endswith(".model") else Vocabulary(None, path)
+        elif _is_alone(path):
+            vocabulary = tokenizer_files.find(path)
+        else:
             from albert import pretrained
 
             source = pretrained.open_directory(path, "path")
-            spm, vocab, lower = source.spm_model_file, source.vocab_file, source.do_lower_case
-            length = source.config.max_position_embeddings
-            if not (spm or vocab):
-                raise DataError(f"{path} has no vocabulary: one *.model or one vocab*.txt file")
-        elif not path.endswith(".model"):
-            spm, vocab = None, path
-        lower = lower if do_lower_case is None else do_lower_case
-        return cls(FullTokenizer(vocab, lower, spm), length)
+            vocabulary, length = source.vocabulary, source.config.max_position_embeddings
+        if not vocabulary:
+            raise DataError(f"{path} has no vocabulary: one *.model or one vocab*.txt file")
+        length = min(length, vocabulary.max_length or length)
+        return cls(vocabulary.override(None, None, do_lower_case).open(), length)
 
     def save_vocabulary(self, directory: str, filename_prefix: str | None = None) -> tuple[str]:
         """Copies the vocabulary file into a directory and returns its path."""
@@ -62,8 +65,9 @@ class AlbertTokenizer:
         return (path,)
 
     def save_pretrained(self, directory: str) -> None:
-        """Writes the vocabulary beside a saved model."""
-        self.save_vocabulary(directory)
+        """Writes the vocabulary and its settings, beside a saved model or alone."""
+        os.makedirs(directory, exist_ok=True)
+        tokenizer_files.write(self.tokenizer, directory, self.model_max_length)
 
     # --- Pieces and ids ---
 
@@ -215,6 +219,14 @@ class AlbertTokenizer:
         return ids, spans
 
 
+def _is_alone(directory: str) -> bool:
+    """Whether a directory has a tokenizer's settings and no model."""
+    beside = ("albert_config.json", "config.json", "variables")
+    return os.path.isfile(os.path.join(directory, tokenizer_files.SETTINGS_FILE)) and not any(
+        os.path.exists(os.path.join(directory, name)) for name in beside
+    )
+
+
 def _texts(text: str | Sequence[str], name: str) -> list[str]:
     texts = [text] if isinstance(text, str) else list(text)
     for i, one in enumerate(texts):
@@ -238,7 +250,7 @@ def _spm_spans(tokenizer: FullTokenizer, text: str, ids: list[int]) -> list[Span
     from sentencepiece import sentencepiece_pb2
 
     clean = tokenization.scrub_surrogates(tokenizer.preprocess(text))
-    origins = _origins(text, _spm_characters(tokenizer.do_lower_case), len(clean))
+    origins = _origins(text, tokenizer, len(clean))
     proto = sentencepiece_pb2.SentencePieceText.FromString(
         tokenizer.sp_model.encode(clean, out_type="serialized_proto")
     )
@@ -278,7 +290,7 @@ def _to_original(span: Span, clean: str, origins: list[int]) -> Span:
     return origins[begin], origins[end - 1] + 1
 
 
-def _origins(text: str, characters: Callable[[str], str], length: int) -> list[int]:
+def _origins(text: str, tokenizer: FullTokenizer, length: int) -> list[int]:
     """Returns, for each character of the cleaned text, the index of the one it comes from.
 
     What a character becomes hardly depends on its neighbours; where it does
@@ -287,22 +299,15 @@ def _origins(text: str, characters: Callable[[str], str], length: int) -> list[i
     origins: list[int] = []
     gap = False
     for i, char in enumerate(text):
-        if char.isspace():
+        if char.isspace() and tokenizer.settings.remove_space:
             gap = bool(origins)
             continue
-        made = characters(char)
+        made = tokenizer.preprocess_character(char)
         if made and gap:
             origins.append(i - 1)
         gap = gap and not made
         origins += [i] * len(made)
     return (origins + [len(text) - 1] * length)[:length]
-
-
-def _spm_characters(lower: bool) -> Callable[[str], str]:
-    def characters(char: str) -> str:
-        return tokenization.preprocess_text(char, remove_space=False, lower=lower)
-
-    return characters
 
 
 def _wordpiece_spans(tokenizer: FullTokenizer, text: str) -> list[Span]:

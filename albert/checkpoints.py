@@ -25,6 +25,7 @@ import tensorflow as tf
 from albert import files
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, first_line
+from albert.sidecars import read_sidecar
 
 log = logging.getLogger("albert")
 
@@ -370,59 +371,6 @@ def _write_state_file(directory: str) -> None:
         stream.write(f'model_checkpoint_path: "{names[-1]}"\n')
         for name in names:
             stream.write(f'all_model_checkpoint_paths: "{name}"\n')
-
-
-def read_sidecar(prefix: str) -> dict[str, Any]:
-    """Returns `<prefix>.json`; empty for a checkpoint of the original toolkit.
-
-    Raises:
-      DataError: it is damaged, or holds what no run wrote.
-    """
-    path = prefix + ".json"
-    if not os.path.lexists(path):
-        return {}
-    sidecar = files.read_sealed_json(path)
-    if not {"config", "records_seen"} & set(sidecar):
-        raise files.DataError(f"{path}: not what a run writes beside a checkpoint")
-    bad = [k for k, is_good in _SIDECAR_KEYS.items() if k in sidecar and not is_good(sidecar[k])]
-    if bad:
-        raise files.DataError(f"{path}: unusable {', '.join(bad)}")
-    return sidecar
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_window(value: Any) -> bool:
-    return (
-        isinstance(value, dict) and _is_count(value.get("steps"))
-        and isinstance(value.get("sums"), list) and all(map(_is_number, value["sums"]))
-    )
-
-
-# What each key must be, where it is there.
-_SIDECAR_KEYS = {
-    "step": _is_count,
-    "task": lambda value: isinstance(value, str),
-    "config": lambda value: isinstance(value, dict),
-    "flags": lambda value: isinstance(value, dict),
-    "records_seen": _is_count,
-    "window": _is_window,
-    "loss_scale": lambda value: (
-        isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
-    ),
-    "recent_losses": lambda value: isinstance(value, list) and all(map(_is_number, value)),
-    "skipped": lambda value: (
-        isinstance(value, dict) and _is_count(value.get("recent"))
-        and _is_count(value.get("consecutive")) and isinstance(value.get("bad"), list)
-        and value["recent"] <= 100_000 and all(map(_is_count, value["bad"]))
-    ),
-}
 
 
 def check_architecture(

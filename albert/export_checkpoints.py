@@ -11,7 +11,7 @@ import logging
 import os
 import re
 
-from albert import files, flags
+from albert import files, flags, sidecars
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, FlagError
 
@@ -62,7 +62,7 @@ def main(values: flags.FlagValues) -> None:
     files.make_dirs(directory)
     checkpoints.write_bundle(
         values.export_path, tensors | {"global_step": np.int64(0)},
-        before=lambda: _write_card(directory, config, weights, tensors),
+        before=lambda: _write_beside(values.export_path, config, weights, tensors),
     )
     left_out = sorted(set(weights.shapes) - set(tensors))
     log.info(
@@ -71,12 +71,18 @@ def main(values: flags.FlagValues) -> None:
     )
 
 
-def _write_card(directory: str, config: AlbertConfig, weights, tensors) -> None:
+def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
+    """Writes what is known of the model, and its card."""
     from albert import checkpoints, model_card
 
+    directory = os.path.dirname(os.path.abspath(prefix))
+    sidecar = checkpoints.read_sidecar(weights.origin)
+    if sidecar:
+        files.write_json(
+            prefix + ".json", sidecars.of_facts(sidecars.facts_of(sidecar), config)
+        )
     if os.path.exists(os.path.join(directory, model_card.NAME)) and not _is_stray(directory):
         return  # of a model exported before, or of what else is there
-    sidecar = checkpoints.read_sidecar(weights.origin)
     model_card.write(
         directory, config=config, title=_TITLE, sidecar=sidecar,
         summary="Variables under the names of the original toolkit, without an optimizer's.",

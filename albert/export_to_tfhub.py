@@ -24,9 +24,10 @@ import tempfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from albert import files, flags, tokenization
+from albert import files, flags, sidecars, tokenization, tokenizer_files
 from albert.config import AlbertConfig
 from albert.errors import FlagError
+from albert.tokenizer_files import Vocabulary
 
 if TYPE_CHECKING:
     from albert import checkpoints
@@ -42,7 +43,9 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Directory with albert_config.json, the checkpoint and the vocabulary, or one of "
                  "Hugging Face's layout, or a module. Required.")
     flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
-    flags.define("bool", values, "do_lower_case", True, "Whether the model is of lower-cased text.")
+    flags.define("bool", values, "do_lower_case", True,
+                 "Whether the model is of lower-cased text; by default what its directory says, "
+                 "else yes.")
     flags.define("bool", values, "use_einsum", True, "Accepted, and of no effect in TensorFlow 2.")
     flags.define("string", values, "export_path", None,
                  "Directory to write the encoder to. One of the three paths is required.")
@@ -69,9 +72,7 @@ class _Source:
     """What is exported; the weights are opened on demand."""
 
     config: AlbertConfig
-    spm_model_file: str | None  # SentencePiece model, if there is one
-    vocab_file: str | None  # WordPiece vocabulary otherwise
-    do_lower_case: bool
+    vocabulary: Vocabulary
     weights: Callable[[], "checkpoints.Weights"]
 
 
@@ -80,9 +81,7 @@ def main(values: flags.FlagValues) -> None:
     source = _open(values)
     config = source.config
     seq_length = _seq_length(values, config)
-    tokenizer = tokenization.FullTokenizer(
-        source.vocab_file, source.do_lower_case, source.spm_model_file
-    )
+    tokenizer = source.vocabulary.open()
     tokenization.check_vocabulary(tokenizer, config)
 
     flags.import_tensorflow()
@@ -96,10 +95,10 @@ def main(values: flags.FlagValues) -> None:
         # The SavedModel keeps the assets under the names that they have here.
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         scratch = {name: stack.enter_context(files.atomic_dir(p)) for name, p in paths.items()}
-        assets = _collect_assets(folder, source)
+        assets = _collect_assets(folder, config, tokenizer)
         if "export_path" in scratch:
             hub_export.export_module(
-                model, assets, scratch["export_path"], do_lower_case=source.do_lower_case
+                model, assets, scratch["export_path"], do_lower_case=tokenizer.do_lower_case
             )
         if "export_preprocessor_path" in scratch:
             hub_export.export_preprocessor(
@@ -133,38 +132,31 @@ def _check(values: flags.FlagValues) -> dict[str, str]:
 
 def _open(values: flags.FlagValues) -> _Source:
     """Returns what the flags name: an archive's files, or a directory of another layout."""
-    folder, spm, vocab = values.albert_directory, values.spm_model_file, values.vocab_file
+    folder = values.albert_directory
+    given = values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
     in_folder = os.path.join(folder, "albert_config.json")
     foreign = any(os.path.exists(os.path.join(folder, n)) for n in ("config.json", "variables"))
     if foreign and not values.albert_config_file and not os.path.isfile(in_folder):
-        return _open_foreign(values)
+        flags.import_tensorflow()
+        from albert import pretrained
+
+        found = pretrained.open_directory(folder, "albert_directory")
+        return _Source(found.config, found.vocabulary.override(*given), found.weights)
     config_file = files.require_file(values.albert_config_file or in_folder, "albert_config_file")
     config = AlbertConfig.from_json_file(config_file)
-    if not spm and not vocab:
-        found = sorted(n for n in os.listdir(folder) if n.endswith(".model"))
-        if len(found) != 1:
-            raise FlagError(f"--spm_model_file is needed: {folder} has {len(found)} *.model files")
-        spm = os.path.join(folder, found[0])
+    path = os.path.join(folder, values.checkpoint_name)
+    text = sidecars.read_facts(path).text
+    vocabulary = tokenizer_files.find(folder, text).override(*given)
+    if not vocabulary:
+        count = sum(name.endswith(".model") for name in os.listdir(folder))
+        raise FlagError(f"--spm_model_file is needed: {folder} has {count} *.model files")
 
     def weights():
         from albert import checkpoints
 
-        path = os.path.join(folder, values.checkpoint_name)
         return checkpoints.open_weights(path, "checkpoint_name")
 
-    return _Source(config, spm, vocab, values.do_lower_case, weights)
-
-
-def _open_foreign(values: flags.FlagValues) -> _Source:
-    """Returns a directory of Hugging Face's layout, or a module."""
-    flags.import_tensorflow()
-    from albert import pretrained
-
-    found = pretrained.open_directory(values.albert_directory, "albert_directory")
-    spm = values.spm_model_file or (None if values.vocab_file else found.spm_model_file)
-    vocab = values.vocab_file or (None if spm else found.vocab_file)
-    lower = values.do_lower_case and found.do_lower_case
-    return _Source(found.config, spm, vocab, lower, found.weights)
+    return _Source(config, vocabulary, weights)
 
 
 def _seq_length(values: flags.FlagValues, config: AlbertConfig) -> int:
@@ -179,19 +171,21 @@ def _seq_length(values: flags.FlagValues, config: AlbertConfig) -> int:
     return values.max_seq_length
 
 
-def _collect_assets(folder: str, source: _Source) -> list[str]:
+def _collect_assets(
+    folder: str, config: AlbertConfig, tokenizer: tokenization.FullTokenizer
+) -> list[str]:
     """Writes or copies the module's assets into `folder` and returns their paths."""
     from albert import hub
 
     paths = [os.path.join(folder, hub.CONFIG_ASSET), os.path.join(folder, hub.TOKENIZATION_ASSET)]
     with files.atomic_write(paths[0]) as stream:
-        stream.write(source.config.to_json_string())
-    files.write_json(paths[1], {"do_lower_case": source.do_lower_case})
-    spm, vocabularies = source.spm_model_file, [source.vocab_file]
-    if spm:
-        # The list of pieces, for readers; the SentencePiece model holds it itself.
-        listing = os.path.splitext(spm)[0] + ".vocab"
-        vocabularies = [listing, spm] if os.path.isfile(listing) else [spm]
+        stream.write(config.to_json_string())
+    files.write_json(paths[1], hub.tokenization_asset(tokenizer))
+    vocabularies = [tokenizer.path]
+    # The list of pieces, for readers; the SentencePiece model holds it itself.
+    listing = os.path.splitext(tokenizer.path)[0] + ".vocab"
+    if tokenizer.is_spm and os.path.isfile(listing):
+        vocabularies.insert(0, listing)
     return paths + [shutil.copy(vocabulary, folder) for vocabulary in vocabularies]
 
 

@@ -6,14 +6,14 @@ No TensorFlow at import; a command has checked its input before it is loaded.
 import dataclasses
 import logging
 import os
-import shutil
 import statistics
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from albert import files, flags
+from albert import files, flags, tokenizer_files
 from albert.config import AlbertConfig
 from albert.errors import DataError, FlagError
+from albert.tokenizer_files import Vocabulary
 
 if TYPE_CHECKING:
     from albert.checkpoints import Weights
@@ -38,7 +38,9 @@ def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) ->
     flags.define("string", values, "spm_model_file", None, "SentencePiece model of the encoder.")
     flags.define("string", values, "vocab_file", None,
                  "WordPiece vocabulary, for an encoder without SentencePiece model.")
-    flags.define("bool", values, "do_lower_case", True, "Whether the encoder is lower-cased.")
+    flags.define("bool", values, "do_lower_case", True,
+                 "Whether the encoder is lower-cased; by default what its directory says, "
+                 "else yes.")
     flags.define("string", values, "init_checkpoint", None,
                  "Checkpoint whose weights (not step or moments) start the training.")
     flags.define("string", values, "albert_hub_module_handle", None,
@@ -170,32 +172,34 @@ def open_encoder(values: flags.FlagValues):
         from albert import hub
 
         module = hub.resolve(values.albert_hub_module_handle)
-        config, source = module.config, module
+        config, vocabulary = module.config, module.vocabulary
         origin = values.albert_hub_module_handle
     elif values.albert_config_file and (values.spm_model_file or values.vocab_file):
         origin = files.require_file(values.albert_config_file, "albert_config_file")
-        config, source = AlbertConfig.from_json_file(origin), values
+        config = AlbertConfig.from_json_file(origin)
+        text = tokenization.TextSettings(values.do_lower_case)
+        vocabulary = Vocabulary(text=text).override(
+            values.spm_model_file, values.vocab_file, None
+        )
         flag = "spm_model_file" if values.spm_model_file else "vocab_file"
         files.require_file(getattr(values, flag), flag)
     else:
         origin = values.init_checkpoint
-        config, source = _open_directory(values)
+        config, vocabulary = _open_directory(values)
     if values.max_seq_length > config.max_position_embeddings:
         raise FlagError(
             f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings "
             f"{config.max_position_embeddings} of {origin}"
         )
-    tokenizer = tokenization.FullTokenizer(
-        source.vocab_file, source.do_lower_case, source.spm_model_file
-    )
+    tokenizer = vocabulary.open()
     tokenization.check_vocabulary(tokenizer, config)
     if values.albert_dropout is not None:
         config = config.with_dropout(values.albert_dropout)
     return config, tokenizer, module
 
 
-def _open_directory(values: flags.FlagValues):
-    """Returns (config, tokenizer files) of --init_checkpoint, where the flags do not give them."""
+def _open_directory(values: flags.FlagValues) -> tuple[AlbertConfig, Vocabulary]:
+    """Returns (config, vocabulary) of --init_checkpoint, where the flags do not give them."""
     flags.import_tensorflow()
     from albert import pretrained
 
@@ -203,14 +207,15 @@ def _open_directory(values: flags.FlagValues):
     config = found.config
     if values.albert_config_file:
         config = AlbertConfig.from_json_file(values.albert_config_file)
-    if values.spm_model_file or values.vocab_file:
-        return config, values
-    if not (found.spm_model_file or found.vocab_file):
+    vocabulary = found.vocabulary.override(
+        values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
+    )
+    if not vocabulary:
         raise FlagError(
             f"{values.init_checkpoint} has no vocabulary: give --spm_model_file or --vocab_file"
         )
     log.info("architecture and vocabulary of %s", values.init_checkpoint)
-    return config, found
+    return config, vocabulary
 
 
 def initial_weights(values: flags.FlagValues, module):
@@ -316,7 +321,7 @@ class Course:
             flags=told,
         )
         if self.tokenizer is not None and distribution.is_chief():
-            keep_vocabulary(self.tokenizer, run.output_dir)
+            tokenizer_files.write(self.tokenizer, run.output_dir)
         return results
 
     def _several(self, run: "RunConfig") -> "Weights | None":
@@ -365,20 +370,6 @@ class Course:
             dataclasses.replace(self, finish=None)._once(run)
             if distribution.is_chief():
                 files.write_json(path, made_from)
-
-
-def keep_vocabulary(tokenizer: "FullTokenizer", directory: str) -> str:
-    """Copies the vocabulary beside the checkpoints, so that the folder is complete."""
-    name = os.path.basename(tokenizer.path)
-    if tokenizer.is_spm:
-        name = name if name.endswith(".model") else "spm.model"
-    elif not (name.endswith(".txt") and "vocab" in name):
-        name = "vocab.txt"
-    path = os.path.join(directory, name)
-    if not os.path.exists(path) or files.sha256(path) != files.sha256(tokenizer.path):
-        with files.atomic_write(path, "wb") as stream, open(tokenizer.path, "rb") as source:
-            shutil.copyfileobj(source, stream)
-    return path
 
 
 _EXPORT_USAGE = """

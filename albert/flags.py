@@ -153,6 +153,11 @@ def check_device_flags(values: FlagValues) -> None:
     require_positive(values, "gradient_accumulation_steps")
 
 
+def given(values: FlagValues, name: str):
+    """Returns a flag's value if the user gave it, else None, whatever its default is."""
+    return values[name].value if values[name].present else None
+
+
 def require(values: FlagValues, *names: str) -> None:
     """Raises one FlagError that names every missing flag."""
     missing = [f"--{name}" for name in names if getattr(values, name) is None]

@@ -12,8 +12,8 @@ import sys
 import unicodedata
 from typing import Any
 
-from albert import files
-from albert.tokenization import FullTokenizer, ends_in_digit_comma
+from albert import files, tokenizer_files
+from albert.tokenization import FullTokenizer, TextSettings, ends_in_digit_comma
 
 # Far below any piece that training gave.
 _NEVER = -1e4
@@ -27,21 +27,20 @@ def write(tokenizer: FullTokenizer, directory: str, max_length: int) -> None:
         "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
         "pad_token": "<pad>" if is_spm else "[PAD]", "unk_token": "<unk>" if is_spm else "[UNK]",
     }
-    settings: dict[str, Any] = special | {
-        "do_lower_case": tokenizer.do_lower_case, "model_max_length": max_length,
+    settings: dict[str, Any] = special | tokenizer_files.describe(tokenizer, max_length) | {
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }
     if is_spm:
         shutil.copyfile(tokenizer.path, os.path.join(directory, "spiece.model"))
         # The class that takes tokenizer.json as it stands.
-        settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "keep_accents": False}
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
         files.write_json(os.path.join(directory, "tokenizer.json"), _unigram(tokenizer, special))
     else:
         settings |= {"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": True}
         with files.atomic_write(os.path.join(directory, "vocab.txt")) as stream:
             words = sorted(tokenizer.vocab, key=tokenizer.vocab.__getitem__)
             stream.writelines(word + "\n" for word in words)
-    files.write_json(os.path.join(directory, "tokenizer_config.json"), settings)
+    files.write_json(os.path.join(directory, tokenizer_files.SETTINGS_FILE), settings)
     files.write_json(os.path.join(directory, "special_tokens_map.json"), special)
 
 
@@ -65,7 +64,7 @@ def _unigram(tokenizer: FullTokenizer, special: dict[str, str]) -> dict[str, Any
         ],
         "normalizer": {
             "type": "Sequence",
-            "normalizers": _normalizers(model.normalizer_spec, tokenizer.do_lower_case),
+            "normalizers": _normalizers(model.normalizer_spec, tokenizer.settings),
         },
         "pre_tokenizer": _metaspace(),
         "post_processor": _template(tokenizer),
@@ -82,18 +81,21 @@ def _score(piece) -> float:
     return _NEVER if ends_in_digit_comma(piece.piece) else piece.score
 
 
-def _normalizers(spec, lower: bool) -> list[dict[str, Any]]:
+def _normalizers(spec, settings: TextSettings) -> list[dict[str, Any]]:
     def replace(pattern: str, content: str) -> dict[str, Any]:
         return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
 
-    steps = [replace(r"\s+", " "), {"type": "NFKD"}, replace(_combining_characters(), "")]
-    if lower:
+    steps = [replace(r"\s+", " ")] if settings.remove_space else []
+    if not settings.keep_accents:
+        steps += [{"type": "NFKD"}, replace(_combining_characters(), "")]
+    if settings.do_lower_case:
         steps.append({"type": "Lowercase"})
     if spec.precompiled_charsmap:
         charsmap = base64.b64encode(spec.precompiled_charsmap).decode("ascii")
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
     steps.append(replace(" {2,}", " "))
-    steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
+    if settings.remove_space:
+        steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
     return steps
 
 

@@ -6,10 +6,13 @@ name) and the original's TF1 format (a name-based bundle of variables).
 
 import dataclasses
 import os
+from typing import Any
 
-from albert import checkpoints, files
+from albert import checkpoints, files, tokenizer_files
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError, DataError
+from albert.errors import CheckpointError
+from albert.tokenization import FullTokenizer
+from albert.tokenizer_files import Vocabulary
 
 # Of our modules, in assets/.
 CONFIG_ASSET = "albert_config.json"
@@ -22,9 +25,7 @@ class Module:
 
     directory: str
     config: AlbertConfig
-    spm_model_file: str | None  # SentencePiece model, if the module has one
-    vocab_file: str | None  # WordPiece vocabulary otherwise
-    do_lower_case: bool
+    vocabulary: Vocabulary
 
     def weights(self) -> checkpoints.Weights:
         """Returns the encoder's and heads' tensors by released name.
@@ -98,15 +99,19 @@ def resolve(handle: str) -> Module:
     if not os.path.isfile(config):
         raise CheckpointError(f"--albert_hub_module_handle: no {CONFIG_ASSET} in {assets}")
     names = sorted(os.listdir(assets))
-    tokenization = os.path.join(assets, TOKENIZATION_ASSET)
+    path = os.path.join(assets, TOKENIZATION_ASSET)
     # The released modules are of lower-cased models and say so in a graph only.
-    settings = files.read_json(tokenization) if os.path.isfile(tokenization) else {}
-    lower = settings.get("do_lower_case", True) if isinstance(settings, dict) else None
-    if not isinstance(lower, bool):
-        raise DataError(f"{tokenization}: do_lower_case must be true or false")
+    settings = files.read_json_object(path) if os.path.isfile(path) else {}
     spm = next((os.path.join(assets, n) for n in names if n.endswith(".model")), None)
     # Beside a SentencePiece model a .vocab file is only a listing of its pieces.
     vocab = next((os.path.join(assets, n) for n in names if n.endswith((".vocab", ".txt"))), None)
+    text = tokenizer_files.text_settings(settings, path)
     return Module(
-        directory, AlbertConfig.from_json_file(config), spm, None if spm else vocab, lower
+        directory, AlbertConfig.from_json_file(config),
+        Vocabulary(spm, None if spm else vocab, text),
     )
+
+
+def tokenization_asset(tokenizer: FullTokenizer) -> dict[str, Any]:
+    """Returns what a module's `tokenization.json` says."""
+    return tokenizer_files.describe(tokenizer, None)

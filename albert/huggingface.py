@@ -20,15 +20,17 @@ import ml_dtypes  # noqa: F401  (makes bfloat16 a NumPy type, which safetensors 
 import numpy as np
 import safetensors
 
-from albert import files
+from albert import files, model_facts
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError, ConfigError, first_line
+from albert.errors import CheckpointError, ConfigError, DataError, first_line
+from albert.model_facts import Facts
 
 log = logging.getLogger("albert")
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 SHARDS_FILE = "model.safetensors.index.json"
+FACTS_KEY = "albert_facts"  # ours in their config.json; their library keeps and ignores it
 # Theirs by the name of our model; each knows the weights that it has there.
 ARCHITECTURES = (
     "AlbertModel", "AlbertForPreTraining", "AlbertForMaskedLM", "AlbertForSequenceClassification",
@@ -220,13 +222,42 @@ def _activation(values: Mapping[str, Any], origin: str, gelu: str) -> str:
     return "gelu" if gelu == "tanh" else "gelu_erf"
 
 
-def config_to_theirs(
-    config: AlbertConfig, architecture: str, token_ids: Mapping[str, int], labels: list[str] | None
-) -> dict[str, Any]:
-    """Returns the `config.json` of an architecture.
+def facts_from_theirs(values: Mapping[str, Any], origin: str) -> Facts:
+    """Returns what a Hugging Face `config.json` says of its model beside the architecture.
 
-    `token_ids` gives `pad`, `cls` and `sep`; `labels` the names of the head's
-    outputs, if it has any.
+    Raises:
+      DataError: names the key whose value is of the wrong kind.
+    """
+    facts = Facts.from_dict(values.get(FACTS_KEY) or {}, f"{origin}: {FACTS_KEY}")
+    settings = dict(facts.settings)
+    model_facts.check(values, {"classifier_dropout_prob": model_facts.RATE}, origin)
+    if (dropout := values.get("classifier_dropout_prob")) is not None:
+        settings["classifier_dropout"] = dropout
+    architecture = (values.get("architectures") or [None])[0]
+    facts = dataclasses.replace(facts, architecture=architecture, settings=settings)
+    if architecture not in (None, *model_facts.LABELLED):
+        return facts
+    problem = Facts.from_dict({"problem_type": values.get("problem_type")}, origin).problem_type
+    names = _label_names(values.get("id2label"), origin)
+    return dataclasses.replace(facts, label_names=names, problem_type=problem)
+
+
+def _label_names(names: Any, origin: str) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    wanted = [str(i) for i in range(len(names))] if isinstance(names, dict) else []
+    if not wanted or set(names) != set(wanted):
+        raise DataError(f"{origin}: id2label must name the labels 0, 1, 2 ..., got {names!r:.80}")
+    return tuple(str(names[i]) for i in wanted)
+
+
+def config_to_theirs(
+    config: AlbertConfig, facts: Facts, token_ids: Mapping[str, int], num_labels: int | None
+) -> dict[str, Any]:
+    """Returns the `config.json` of the facts' architecture.
+
+    `token_ids` gives `pad`, `cls` and `sep`; `num_labels` how many outputs the head
+    has, if these are labels. What they have no key for stands under FACTS_KEY.
     """
     acts = {"gelu": "gelu_new", "gelu_erf": "gelu", "": "linear"}
     act = (config.hidden_act or "").lower()
@@ -237,9 +268,9 @@ def config_to_theirs(
         "initializer_range",
     )
     values = {key: getattr(config, key) for key in copied} | {
-        "architectures": [architecture],
+        "architectures": [facts.architecture],
         "bos_token_id": token_ids["cls"],
-        "classifier_dropout_prob": 0.1,
+        "classifier_dropout_prob": facts.settings.get("classifier_dropout", 0.1),
         "dtype": "float32",
         "eos_token_id": token_ids["sep"],
         "hidden_act": acts.get(act, act),
@@ -250,11 +281,20 @@ def config_to_theirs(
         ),
         "pad_token_id": token_ids["pad"],
     }
-    if labels is not None:
+    if num_labels is not None:
+        labels = facts.label_names or tuple(f"LABEL_{i}" for i in range(num_labels))
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
         values["label2id"] = {label: i for i, label in enumerate(labels)}
-    if labels is not None and len(labels) == 1 and architecture.endswith("SequenceClassification"):
-        values["problem_type"] = "regression"
+        is_text_model = facts.architecture == "AlbertForSequenceClassification"
+        default = model_facts.REGRESSION if num_labels == 1 and is_text_model else None
+        if problem := facts.problem_type or default:
+            values["problem_type"] = problem
+    rest = {
+        "task": facts.task, "num_texts": facts.num_texts, "max_seq_length": facts.max_seq_length,
+        "settings": {k: v for k, v in facts.settings.items() if k != "classifier_dropout"},
+    }
+    if rest := {key: value for key, value in rest.items() if value}:
+        values[FACTS_KEY] = rest
     return values
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from albert import flags, tokenization
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, FlagError, UserError
+from albert.model_facts import Facts
 
 log = logging.getLogger("albert")
 
@@ -69,12 +70,7 @@ class Opened:
     tokenizer: tokenization.FullTokenizer
     max_seq_length: int
     shapes: Mapping[str, Sequence[int]]  # of its weights
-    trained: Mapping[str, Any]  # what is told beside the weights: task, flags, architecture
-
-    @property
-    def flags(self) -> Mapping[str, Any]:
-        """Those of the command that trained it."""
-        return self.trained.get("flags", {})
+    facts: Facts  # what is told beside the weights
 
 
 def open_model(values: flags.FlagValues) -> Opened:
@@ -84,42 +80,50 @@ def open_model(values: flags.FlagValues) -> Opened:
       UserError: no model, no vocabulary, or --max_seq_length beyond its positions.
     """
     flags.import_tensorflow()
-    from albert import checkpoints, pretrained
+    from albert import pretrained
 
     source = pretrained.open_path(values.model, "model")
     weights = source.weights()
-    trained = checkpoints.read_sidecar(weights.origin)
-    if source.architecture:
-        trained = {"architecture": source.architecture, **trained}
-    told = trained.get("flags", {})
-    lower = source.do_lower_case if values.do_lower_case is None else values.do_lower_case
-    tokenizer = tokenization.FullTokenizer(*_vocabulary(values, source, told, lower))
-    tokenization.check_vocabulary(tokenizer, source.config)
+    tokenizer = _tokenizer(values, source)
     most = source.config.max_position_embeddings
     if (values.max_seq_length or 0) > most:
         raise FlagError(
             f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings {most} of "
             f"{values.model}"
         )
-    length = values.max_seq_length or min(told.get("max_seq_length") or most, most)
+    told = source.facts.max_seq_length or source.vocabulary.max_length or most
     return Opened(
-        values.model, source.directory, source.config, tokenizer, length, weights.shapes, trained
+        values.model, source.directory, source.config, tokenizer,
+        values.max_seq_length or min(told, most), weights.shapes, source.facts,
     )
 
 
-def _vocabulary(values, source, told, lower: bool) -> tuple[str | None, bool, str | None]:
-    """Returns the arguments of the tokenizer: given, in the directory, or where training had it."""
-    places = (
-        (values.spm_model_file, values.vocab_file),
-        (source.spm_model_file, source.vocab_file),
-        (told.get("spm_model_file"), told.get("vocab_file")),
-    )
-    for number, (spm, vocab) in enumerate(places):
-        if (spm or vocab) and (number == 0 or os.path.isfile(spm or vocab)):
-            return vocab, lower, spm
-    raise DataError(
-        f"{source.directory} has no vocabulary: give --spm_model_file or --vocab_file"
-    )
+def _tokenizer(values: flags.FlagValues, source) -> tokenization.FullTokenizer:
+    """Returns the tokenizer that is given, in the directory, or where the training had it."""
+    given = values.spm_model_file, values.vocab_file, values.do_lower_case
+    vocabulary = source.vocabulary.override(*given)
+    if vocabulary:
+        tokenizer = vocabulary.open()
+        tokenization.check_vocabulary(tokenizer, source.config)
+        return tokenizer
+    told = source.told_vocabulary.override(None, None, values.do_lower_case)
+    path = told.spm_model_file or told.vocab_file
+    if not (path and os.path.isfile(path)):
+        raise DataError(
+            f"{source.directory} has no vocabulary: give --spm_model_file or --vocab_file"
+        )
+    try:
+        tokenizer = told.open()
+        tokenization.check_vocabulary(tokenizer, source.config)
+    except (UserError, OSError) as error:
+        # Not why: a stranger may have named the file to learn what is in it.
+        raise DataError(
+            f"{source.directory} has no vocabulary, and {path}, which its checkpoint names, is "
+            "none of this model: give --spm_model_file or --vocab_file"
+        ) from error
+    log.warning("%s has no vocabulary: taking %s, where the training had it",
+                source.directory, path)
+    return tokenizer
 
 
 # === Lines ===

@@ -209,8 +209,8 @@ def _tokenizer(tokenizer: Any) -> str:
 def _case(tokenizer: Any) -> str:
     if tokenizer is None:
         return "Texts must be cut by the tokenizer that it was trained with."
-    accents = tokenizer.is_spm or tokenizer.do_lower_case
-    lost = ["upper case"] * tokenizer.do_lower_case + ["accents"] * accents
+    keeps = tokenizer.settings.keep_accents if tokenizer.is_spm else not tokenizer.do_lower_case
+    lost = ["upper case"] * tokenizer.do_lower_case + ["accents"] * (not keeps)
     return f"Lost before the model sees a text: {' and '.join(lost) or 'control characters'}."
 
 
@@ -221,7 +221,7 @@ def _origin(sidecar: Mapping[str, Any]) -> str:
             "them: the data and settings are not known here.\n"
         )
     if "task" not in sidecar:
-        return "Saved from a Python program, which alone knows the data and settings.\n"
+        return "Saved from a Python program or converted; data and settings are not told.\n"
     flags = {k: v for k, v in sidecar.get("flags", {}).items() if v not in (None, False, "")}
     listing = "".join(f"--{name}={value}\n" for name, value in sorted(flags.items()))
     return (

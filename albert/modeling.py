@@ -34,6 +34,7 @@ from albert.layers import (
     gelu,
     get_activation,
 )
+from albert.model_facts import PROBLEM_TYPES, Facts
 from albert.row_layout import PackedRows, RowLayout, RowPerExample, gather_positions
 
 __all__ = [
@@ -66,6 +67,8 @@ class _BuiltModel(keras.Model):
     def __init__(self, config: AlbertConfig, name: str):
         super().__init__(name=name)
         self.config = config
+        # What goes with it into a directory: names of labels, how texts are prepared, and more.
+        self.facts = Facts(architecture=type(self).__name__)
         # For users' own loops; the trainer passes dropout_seed, a function of the step.
         self.seed_generator = keras.random.SeedGenerator()
 
@@ -323,6 +326,29 @@ class _LabelModel(_BuiltModel):
         self.output_weights, self.output_bias = label_weights(
             self, self.num_labels, self.config.hidden_size, HEAD_INITIALIZER_RANGE
         )
+
+    @property
+    def label_names(self) -> tuple[str, ...] | None:
+        """Names of the labels in the order of their ids, which `save_pretrained` keeps."""
+        return self.facts.label_names
+
+    @label_names.setter
+    def label_names(self, names: Sequence[str] | None) -> None:
+        names = names and tuple(map(str, names))
+        if names and len(names) != self.num_labels:
+            raise ValueError(f"{len(names)} names of {self.num_labels} labels: {', '.join(names)}")
+        self.facts = dataclasses.replace(self.facts, label_names=names or None)
+
+    @property
+    def problem_type(self) -> str | None:
+        """What its numbers mean, one of `model_facts.PROBLEM_TYPES`; None is not said."""
+        return self.facts.problem_type
+
+    @problem_type.setter
+    def problem_type(self, name: str | None) -> None:
+        if name not in (None, *PROBLEM_TYPES):
+            raise ValueError(f"problem_type {name!r} is not one of {', '.join(PROBLEM_TYPES)}")
+        self.facts = dataclasses.replace(self.facts, problem_type=name)
 
     def _logits(self, x, dropout: Dropout):
         x = dropout(x, self.classifier_dropout)

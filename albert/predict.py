@@ -8,35 +8,39 @@ run_race, run_token_classifier or run_squad_v1 and _v2, or Hugging Face's layout
 --task says it where the directory does not. A line is one text, or several separated by
 tabs: a pair for a task of pairs; question and passage for question answering;
 passage, question and four options for multiple choice.
+
+A classifier answers with `label`, its `probability` and all `probabilities`. One that gives
+a text several labels answers with `labels`, those with a probability of 0.5 or more, and all
+`probabilities`, each by itself. A regression answers with `value`.
 """
 
 import contextlib
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from albert import files, flags, inference, predictors
+from albert import files, flags, inference, model_facts, predictors
 from albert.errors import CheckpointError, FlagError
-from albert.tasks import conll, glue, race, tsv
+from albert.tasks import conll
 
 log = logging.getLogger("albert")
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
+MULTI_LABEL = "multi_label_classification"
 TOKENS, QUESTIONS, CHOICE = "token_classification", "question_answering", "multiple_choice"
-TASKS = (CLASSIFICATION, REGRESSION, TOKENS, QUESTIONS, CHOICE)
-# What a directory was trained for, by the task's name and by the model's class.
-_BY_NAME = {
-    **{name: CLASSIFICATION if task.labels else REGRESSION for name, task in glue.TASKS.items()},
-    conll.NAME: TOKENS, race.NAME: CHOICE, "squad_v1": QUESTIONS, "squad_v2": QUESTIONS,
-}
+TASKS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKENS, QUESTIONS, CHOICE)
+# What a model was trained for, by its class; of a classifier of texts, by its problem.
 _BY_CLASS = {
     "AlbertForSequenceClassification": CLASSIFICATION,
     "AlbertForTokenClassification": TOKENS,
     "AlbertForQuestionAnswering": QUESTIONS,
     "AlbertForBeamQuestionAnswering": QUESTIONS,
     "AlbertForMultipleChoice": CHOICE,
+}
+_BY_PROBLEM = {
+    model_facts.SINGLE_LABEL: CLASSIFICATION, model_facts.MULTI_LABEL: MULTI_LABEL,
+    model_facts.REGRESSION: REGRESSION,
 }
 # Weights that only the heads of SQuAD 2.0 and of 1.1 have.
 _OF_BEAM = "answer_class/dense_0/kernel"
@@ -123,7 +127,11 @@ def _predictor(values: flags.FlagValues, opened: inference.Opened) -> predictors
       FlagError: neither tells, they differ, or the labels do not fit the model.
     """
     told = _told_task(opened)
-    if values.task and told and values.task != told:
+    # What kind of classifier it is, not every directory says.
+    is_free = told == CLASSIFICATION and not opened.facts.problem_type
+    if values.task and told not in (None, values.task) and not (
+        is_free and values.task == MULTI_LABEL
+    ):
         raise FlagError(f"--task={values.task}: {opened.path} was fine-tuned for {told}")
     task = values.task or told
     if task is None:
@@ -136,47 +144,36 @@ def _predictor(values: flags.FlagValues, opened: inference.Opened) -> predictors
     heads = (_OF_SQUAD, _OF_BEAM) if task == QUESTIONS else ("output_weights",)
     if not any(head in opened.shapes for head in heads):
         raise CheckpointError(f"{opened.path} has no head for {task}: it was not fine-tuned")
-    if task == REGRESSION:
-        return predictors.Regressor(opened, **_columns(opened))
     if task == QUESTIONS:
         is_beam = _OF_BEAM in opened.shapes
         return (predictors.DoubtingReader if is_beam else predictors.Reader)(opened)
     if task == CHOICE:
         return predictors.Chooser(opened)
-    labels = _labels(values, opened, task)
+    labels = _labels(values, opened)
     if task == TOKENS:
         return predictors.TokenLabeller(opened, labels, is_tokenized=values.is_tokenized)
-    return predictors.Predictor(opened, labels, **_columns(opened))
+    kinds = {MULTI_LABEL: predictors.MultiLabeller, REGRESSION: predictors.Regressor}
+    count = opened.facts.num_texts
+    columns = {} if count is None else {"least": count, "most": count}
+    return kinds.get(task, predictors.Predictor)(opened, labels, **columns)
 
 
 def _told_task(opened: inference.Opened) -> str | None:
-    name = opened.trained.get("task")
-    if name == "pretraining":
+    facts = opened.facts
+    if facts.task == "pretraining":
         raise FlagError(
             f"{opened.path} is pretrained, not fine-tuned: fine-tune it, or try albert.fill_mask"
         )
-    if name == tsv.NAME:
-        return REGRESSION if opened.flags.get("regression") else CLASSIFICATION
-    task = _BY_NAME.get(name) or _BY_CLASS.get(opened.trained.get("architecture"))
+    task = _BY_CLASS.get(facts.architecture)
+    if task != CLASSIFICATION:
+        return task
     is_one_number = opened.shapes.get("output_weights", [0])[0] == 1
-    return REGRESSION if task == CLASSIFICATION and is_one_number else task
+    return _BY_PROBLEM.get(facts.problem_type, REGRESSION if is_one_number else CLASSIFICATION)
 
 
-def _columns(opened: inference.Opened) -> dict[str, int]:
-    """Returns how many texts a line of the trained task has, where that is known."""
-    name = opened.trained.get("task")
-    if name in glue.TASKS:
-        has_pair = glue.TASKS[name].test.text_b is not None
-    elif name == tsv.NAME:
-        has_pair = bool(opened.flags.get("text_pair_column"))
-    else:
-        return {}
-    return {"least": 1 + has_pair, "most": 1 + has_pair}
-
-
-def _labels(values: flags.FlagValues, opened: inference.Opened, task: str) -> tuple[str, ...]:
+def _labels(values: flags.FlagValues, opened: inference.Opened) -> tuple[str, ...]:
     count = opened.shapes["output_weights"][0]
-    labels = _told_labels(opened, task)
+    labels = opened.facts.label_names
     if values.label_list:
         labels = conll.parse_labels(values.label_list, "none")
     labels = labels or tuple(map(str, range(count)))
@@ -186,20 +183,6 @@ def _labels(values: flags.FlagValues, opened: inference.Opened, task: str) -> tu
             "--label_list"
         )
     return labels
-
-
-def _told_labels(opened: inference.Opened, task: str) -> tuple[str, ...]:
-    name, listed = opened.trained.get("task"), opened.flags.get("label_list")
-    if name in glue.TASKS:
-        return glue.TASKS[name].labels
-    if listed:
-        parts = listed.split() if task == TOKENS else listed.split(",")
-        return tuple(part.strip() for part in parts)
-    path = os.path.join(opened.directory, "config.json")
-    theirs = files.read_json_object(path).get("id2label") if os.path.isfile(path) else None
-    if not isinstance(theirs, dict):
-        return ()
-    return tuple(str(theirs.get(str(i), i)) for i in range(len(theirs)))
 
 
 cli = flags.command(__doc__, define_flags, main)

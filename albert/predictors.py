@@ -88,8 +88,28 @@ class Predictor:
 
 
 @dataclasses.dataclass
+class MultiLabeller(Predictor):
+    """Every label that a text or a pair of texts has: those with a probability of 0.5 or more."""
+
+    def compute(self, model, batch):
+        import tensorflow as tf
+
+        logits = model(batch, training=False)["logits"]
+        return {"probabilities": tf.sigmoid(tf.cast(logits, tf.float32))}
+
+    def answers(self, inputs, outputs):
+        for (one,) in outputs:
+            values = inference.numbers(one["probabilities"])
+            pairs = list(zip(self.labels, values, strict=True))
+            yield {
+                "labels": [label for label, value in pairs if value >= 0.5],
+                "probabilities": dict(pairs),
+            }
+
+
+@dataclasses.dataclass
 class Regressor(Predictor):
-    """A number for a text or a pair of texts."""
+    """A number for a text or a pair of texts; of a model of several, each by its name."""
 
     def compute(self, model, batch):
         import tensorflow as tf
@@ -98,7 +118,11 @@ class Regressor(Predictor):
 
     def answers(self, inputs, outputs):
         for (one,) in outputs:
-            yield {"value": inference.numbers(one["value"])[0]}
+            values = inference.numbers(one["value"])
+            if len(values) == 1:
+                yield {"value": values[0]}
+            else:
+                yield {"values": dict(zip(self.labels, values, strict=True))}
 
 
 @dataclasses.dataclass
@@ -209,7 +233,7 @@ class Reader(Predictor):
         }
 
     def _setting(self, name: str, default: int) -> int:
-        return self.opened.flags.get(name) or default
+        return self.opened.facts.settings.get(name, default)
 
 
 @dataclasses.dataclass
@@ -265,7 +289,7 @@ class Chooser(Predictor):
 
     def rows(self, inputs):
         tokenizer, length = self.opened.tokenizer, self.opened.max_seq_length
-        longest = min(self.opened.flags.get("max_qa_length") or 128, length - 3)
+        longest = min(self.opened.facts.settings.get("max_qa_length", 128), length - 3)
         questions = [
             race.Question(
                 "", "", tokenizer.preprocess(passage),

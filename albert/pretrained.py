@@ -7,19 +7,32 @@ and `assets/`).
 """
 
 import dataclasses
+import inspect
 import logging
 import os
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from albert import checkpoints, files, hub, huggingface, model_card, modeling
+from albert import (
+    checkpoints,
+    files,
+    hub,
+    huggingface,
+    model_card,
+    model_facts,
+    modeling,
+    sidecars,
+    tokenizer_files,
+)
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError, DataError
+from albert.errors import CheckpointError
 from albert.layer_loop import LayerLoop
+from albert.model_facts import Facts
+from albert.tokenization import FullTokenizer
+from albert.tokenizer_files import Vocabulary
 
 log = logging.getLogger("albert")
 
@@ -30,11 +43,12 @@ class Pretrained:
 
     directory: str
     config: AlbertConfig
-    spm_model_file: str | None  # SentencePiece model, if there is one
-    vocab_file: str | None  # WordPiece vocabulary otherwise
-    do_lower_case: bool
+    vocabulary: Vocabulary  # an empty one if it has none
+    facts: Facts
     weights: Callable[[], checkpoints.Weights]
-    architecture: str | None = None  # Hugging Face's name of the model's class, where they say it
+    # Where the training had its vocabulary, by what lies beside the checkpoint: a stranger may
+    # have written it, so it is believed only after a check.
+    told_vocabulary: Vocabulary = Vocabulary()
 
 
 def open_path(path: str, flag: str = "path") -> Pretrained:
@@ -45,7 +59,10 @@ def open_path(path: str, flag: str = "path") -> Pretrained:
     """
     if os.path.isdir(path) or not os.path.isfile(path + ".index"):
         return open_directory(path, flag)
-    source = open_directory(os.path.dirname(path) or ".", flag)
+    directory = os.path.dirname(path) or "."
+    if os.path.isfile(os.path.join(directory, "albert_config.json")):
+        return _archive(directory, path, flag)
+    source = open_directory(directory, flag)
     return dataclasses.replace(source, weights=lambda: checkpoints.open_weights(path, flag))
 
 
@@ -61,12 +78,10 @@ def open_directory(path: str, flag: str = "init_checkpoint", gelu: str = "auto")
         return _hugging_face(path, gelu)
     if os.path.isdir(os.path.join(path, "variables")):
         module = hub.resolve(path)
-        return Pretrained(
-            path, module.config, module.spm_model_file, module.vocab_file, module.do_lower_case,
-            module.weights,
-        )
+        facts = Facts("AlbertForPreTraining", text=module.vocabulary.text)
+        return Pretrained(path, module.config, module.vocabulary, facts, module.weights)
     if os.path.isfile(os.path.join(path, "albert_config.json")):
-        return _archive(path, flag)
+        return _archive(path, _prefix(path), flag)
     if not os.path.isdir(path):
         raise CheckpointError(f"--{flag}: no such directory: {path}")
     raise CheckpointError(
@@ -87,16 +102,25 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> checkpoints.Weight
     return checkpoints.open_weights(path, flag)
 
 
-def _archive(path: str, flag: str) -> Pretrained:
-    prefix = checkpoints.newest_or_best(path)
-    trained = checkpoints.read_sidecar(prefix).get("flags", {}) if prefix else {}
+def _prefix(directory: str) -> str | None:
+    """Returns the checkpoint that a directory means, if it has one."""
+    try:
+        return checkpoints.resolve_prefix(directory)
+    except CheckpointError:  # told when the weights are wanted
+        return None
+
+
+def _archive(path: str, prefix: str | None, flag: str) -> Pretrained:
+    sidecar = checkpoints.read_sidecar(prefix) if prefix else {}
+    facts, told = sidecars.facts_of(sidecar), sidecar.get("flags", {})
+    vocabulary = tokenizer_files.find(path, facts.text)
     return Pretrained(
         path,
         AlbertConfig.from_json_file(os.path.join(path, "albert_config.json")),
-        only_file(path, ".model"),
-        only_file(path, ".txt", "vocab"),
-        trained.get("do_lower_case", True),
-        lambda: checkpoints.open_weights(path, flag),
+        vocabulary,
+        dataclasses.replace(facts, text=vocabulary.text if vocabulary else facts.text),
+        lambda: checkpoints.open_weights(prefix or path, flag),
+        Vocabulary(told.get("spm_model_file"), told.get("vocab_file"), vocabulary.text),
     )
 
 
@@ -104,19 +128,13 @@ def _hugging_face(path: str, gelu: str) -> Pretrained:
     origin = os.path.join(path, huggingface.CONFIG_FILE)
     values = files.read_json(origin)
     config = huggingface.config_from_theirs(values, origin, gelu)
-    settings = os.path.join(path, "tokenizer_config.json")
-    tokenizer = files.read_json(settings) if os.path.isfile(settings) else {}
-    if not isinstance(tokenizer, dict):
-        raise DataError(f"{settings}: expected a JSON object")
-    architectures = values.get("architectures") or [None]
+    facts, vocabulary = huggingface.facts_from_theirs(values, origin), tokenizer_files.find(path)
     return Pretrained(
         path,
         config,
-        only_file(path, ".model"),
-        only_file(path, ".txt", "vocab"),
-        bool(tokenizer.get("do_lower_case", True)),
+        vocabulary,
+        dataclasses.replace(facts, text=vocabulary.text if vocabulary else None),
         lambda: open_tensors(huggingface.find_weights(path), config),
-        architectures[0],
     )
 
 
@@ -140,9 +158,9 @@ def load(
 ) -> keras.Model:
     """Returns a model of class `kind` with the weights of a directory or a checkpoint's prefix.
 
-    `options` go to the class; a classifier's `num_labels` is by default what
-    the weights say. A head that the weights lack starts at random values, with
-    a warning, or is an error if the model must be `complete`. With `in_loop` its
+    `options` go to the class; by default they are those that it was saved with, and a
+    classifier's `num_labels` is what the weights say. A head that the weights lack starts
+    at random values, with a warning, or is an error if the model must be `complete`. With `in_loop` its
     encoder has a `LayerLoop`: it is traced sooner, and lists its last states alone.
 
     Raises:
@@ -154,6 +172,9 @@ def load(
         if "output_weights" not in weights.shapes:
             raise CheckpointError(f"{path} has no classifier yet: give num_labels")
         options["num_labels"] = weights.shapes["output_weights"][0]
+    is_same = source.facts.architecture in (None, kind.__name__)
+    if is_same:
+        options = _saved_options(kind, source.facts.settings) | options
     model = kind(source.config, **options)
     if in_loop:
         encoder = getattr(model, "bert", model).encoder
@@ -170,7 +191,16 @@ def load(
         )
     if account["new"]:
         log.warning("%s: new, to be trained: %s", path, checkpoints.some(account["new"]))
+    # What it was trained for is of its head; how texts are prepared, of its encoder.
+    facts = source.facts if is_same and not needed else Facts(text=source.facts.text)
+    model.facts = dataclasses.replace(facts, architecture=kind.__name__)
     return model
+
+
+def _saved_options(kind: type[keras.Model], settings: Mapping[str, float]) -> dict[str, float]:
+    """Returns the settings that a class takes as arguments."""
+    known = inspect.signature(kind.__init__).parameters
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def assign(model: keras.Model, weights: checkpoints.Weights) -> dict[str, Any]:
@@ -197,7 +227,7 @@ def assign(model: keras.Model, weights: checkpoints.Weights) -> dict[str, Any]:
     return account
 
 
-def save(model: keras.Model, path: str, tokenizer_files: tuple[str, ...] = ()) -> None:
+def save(model: keras.Model, path: str, tokenizer: FullTokenizer | None = None) -> None:
     """Writes a directory that every command and `load` take: configuration, weights, vocabulary.
 
     Raises:
@@ -205,22 +235,37 @@ def save(model: keras.Model, path: str, tokenizer_files: tuple[str, ...] = ()) -
     """
     tensors = {name: weight.value for name, weight in modeling.named_weights(model).items()}
     with files.atomic_dir(path) as scratch:
-        with files.atomic_write(os.path.join(scratch, "albert_config.json")) as stream:
-            stream.write(model.config.to_json_string())
-        prefix = os.path.join(scratch, checkpoints.BEST)
-        files.write_json(
-            prefix + ".json",
-            {"architecture": type(model).__name__, "config": model.config.to_dict()},
-        )
-        checkpoints.write_bundle(prefix, tensors | {"global_step": np.int64(0)})
-        for source in tokenizer_files:
-            shutil.copy(source, scratch)
+        prefix = write(scratch, model.config, tensors, facts_of(model), tokenizer)
         model_card.of_checkpoint(
-            scratch, prefix, model.config, name=os.path.basename(os.path.abspath(path))
+            scratch, prefix, model.config, name=os.path.basename(os.path.abspath(path)),
+            tokenizer=tokenizer,
         )
 
 
-def only_file(path: str, ending: str, part: str = "") -> str | None:
-    """Returns the one file of a directory with such a name, if there is exactly one."""
-    found = [n for n in sorted(os.listdir(path)) if n.endswith(ending) and part in n]
-    return os.path.join(path, found[0]) if len(found) == 1 else None
+def facts_of(model: keras.Model) -> Facts:
+    """Returns what is known of a model, with what its class was built with."""
+    settings = dict(model.facts.settings) | model_facts.pick(model.get_config())
+    return dataclasses.replace(model.facts, settings=settings)
+
+
+def write(
+    directory: str,
+    config: AlbertConfig,
+    tensors: Mapping[str, Any],
+    facts: Facts,
+    tokenizer: FullTokenizer | None = None,
+    spm_name: str | None = None,
+) -> str:
+    """Writes all that a directory of ours holds but its card; returns the checkpoint's prefix.
+
+    `spm_name` is what a SentencePiece model is called there, if not as it is.
+    """
+    with files.atomic_write(os.path.join(directory, "albert_config.json")) as stream:
+        stream.write(config.to_json_string())
+    if tokenizer is not None:
+        tokenizer_files.write(tokenizer, directory, spm_name=spm_name)
+        facts = dataclasses.replace(facts, text=tokenizer.settings)
+    prefix = os.path.join(directory, checkpoints.BEST)
+    files.write_json(prefix + ".json", sidecars.of_facts(facts, config))
+    checkpoints.write_bundle(prefix, dict(tensors) | {"global_step": np.int64(0)})
+    return prefix

@@ -19,7 +19,7 @@ numbers from 0) and --label_list=a,b,c, or --regression for numbers.
 import dataclasses
 import logging
 
-from albert import fine_tuning, flags
+from albert import fine_tuning, flags, sidecars
 from albert.errors import FlagError
 from albert.tasks import glue, tsv
 
@@ -146,13 +146,11 @@ def _task(task: glue.GlueTask, values: flags.FlagValues):
 
 def _check_labels(values, weights) -> None:
     """Refuses labels of other names, or in another order, than the checkpoint was trained with."""
-    from albert import checkpoints
-
-    trained = checkpoints.read_sidecar(weights.origin).get("flags", {}).get("label_list")
-    if trained and values.label_list and trained != values.label_list:
+    trained = sidecars.read_facts(weights.origin).label_names
+    if trained and values.label_list and list(trained) != _labels(values):
         raise FlagError(
             f"--label_list={values.label_list}, but {weights.origin} was trained with "
-            f"--label_list={trained}"
+            f"--label_list={','.join(trained)}"
         )
 
 

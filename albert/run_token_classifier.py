@@ -19,7 +19,7 @@ import dataclasses
 import logging
 import os
 
-from albert import fine_tuning, flags
+from albert import fine_tuning, flags, sidecars
 from albert.errors import DataError, FlagError
 from albert.tasks import conll
 
@@ -103,23 +103,19 @@ def main(values: flags.FlagValues) -> None:
 
 def _trained_labels(values: flags.FlagValues) -> tuple[str, ...]:
     """Returns the labels that the checkpoint to be used was trained with."""
-    from albert import checkpoints
-
     weights = fine_tuning.finished_weights(values, None, values.output_dir)
-    trained = checkpoints.read_sidecar(weights.origin).get("flags", {}).get("label_list")
+    trained = sidecars.read_facts(weights.origin).label_names
     if not trained:
         raise FlagError(f"{weights.origin} does not tell its labels: give --label_list")
-    return tuple(trained.split())
+    return trained
 
 
 def _check_labels(labels, weights) -> None:
     """Refuses labels of other names, or in another order, than the checkpoint was trained with."""
-    from albert import checkpoints
-
-    trained = checkpoints.read_sidecar(weights.origin).get("flags", {}).get("label_list")
-    if trained and tuple(trained.split()) != tuple(labels):
+    trained = sidecars.read_facts(weights.origin).label_names
+    if trained and trained != tuple(labels):
         raise FlagError(
-            f"{weights.origin} was trained with --label_list={trained!r}, not with "
+            f"{weights.origin} was trained with --label_list={' '.join(trained)!r}, not with "
             f"{' '.join(labels)!r}"
         )
 

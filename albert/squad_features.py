@@ -220,7 +220,7 @@ class _PassageReader:
 
     def __init__(self, tokenizer: FullTokenizer):
         self._tokenizer = tokenizer
-        self._codes = _character_codes(tokenizer.do_lower_case)
+        self._codes = _character_codes(tokenizer)
         self._known: dict[str, _Passage | None] = {}
 
     def read(self, example: SquadExample) -> _Passage | None:
@@ -245,7 +245,7 @@ class _PassageReader:
 def code_points(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list[int]]:
     """Returns a passage for `squad_alignment.align`: as it is, and as its pieces are."""
     pieces = tokenizer.tokenize(tokenizer.preprocess(text))
-    return _code_points(_character_codes(tokenizer.do_lower_case), text, pieces)
+    return _code_points(_character_codes(tokenizer), text, pieces)
 
 
 def _code_points(codes: Mapping[str, int], text: str, pieces: Sequence[str]):
@@ -256,10 +256,10 @@ def _put_together(pieces: Sequence[str]) -> str:
     return "".join(pieces).replace(tokenization.SPIECE_UNDERLINE, " ")
 
 
-def _character_codes(lower: bool) -> dict[str, int]:
+def _character_codes(tokenizer: FullTokenizer) -> dict[str, int]:
     class Codes(dict):
         def __missing__(self, char: str) -> int:
-            clean = tokenization.preprocess_text(char, remove_space=False, lower=lower)
+            clean = tokenizer.preprocess_character(char)
             self[char] = ord(clean) if len(clean) == 1 else -1
             return self[char]
 

@@ -9,6 +9,7 @@ Nothing here imports TensorFlow. `FullTokenizer` serves both kinds:
 are expected to use `preprocess_text` first); `encode_text` does everything.
 """
 
+import dataclasses
 import hashlib
 import os
 import re
@@ -34,6 +35,15 @@ Value = TypeVar("Value")
 # === Text ===
 
 
+@dataclasses.dataclass(frozen=True)
+class TextSettings:
+    """What is done to a text before it is cut, by the names of Hugging Face's settings."""
+
+    do_lower_case: bool = True
+    keep_accents: bool = False  # of SentencePiece: no NFKD, and combining marks stay
+    remove_space: bool = True  # of SentencePiece: white space collapses
+
+
 def convert_to_unicode(text: str | bytes) -> str:
     """Returns `text` as str; bytes are UTF-8 and undecodable ones are dropped."""
     if isinstance(text, str):
@@ -53,17 +63,20 @@ def scrub_surrogates(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
-def preprocess_text(inputs: str | bytes, remove_space: bool = True, lower: bool = False) -> str:
+def preprocess_text(
+    inputs: str | bytes, remove_space: bool = True, lower: bool = False, keep_accents: bool = False
+) -> str:
     """Returns the text as SentencePiece models were trained on it.
 
     White space collapses (unless `remove_space` is off), compatibility
-    characters decompose (NFKD), and accents go, with `lower` off too. Quotes
-    stay as they are: unlike XLNet, ALBERT never rewrote them.
+    characters decompose (NFKD), and accents go, with `lower` off too, unless
+    `keep_accents` leaves both alone. Quotes stay as they are: unlike XLNet,
+    ALBERT never rewrote them.
     """
     text = convert_to_unicode(inputs)
     if remove_space:
         text = " ".join(text.split())
-    if not text.isascii():
+    if not (keep_accents or text.isascii()):
         text = unicodedata.normalize("NFKD", text)
         # Few distinct characters and fewer marks: cheaper than a test of each.
         for mark in [c for c in set(text) if unicodedata.combining(c)]:
@@ -325,6 +338,7 @@ class FullTokenizer:
       vocab_file: WordPiece vocabulary; not read when `spm_model_file` is given.
       do_lower_case: lower-case in `encode_text`; in `tokenize` only for WordPiece.
       spm_model_file: SentencePiece model.
+      keep_accents, remove_space: see `TextSettings`; of SentencePiece alone.
 
     Raises:
       DataError: neither file is given, or it is missing, empty or of another format.
@@ -335,8 +349,11 @@ class FullTokenizer:
         vocab_file: str | None,
         do_lower_case: bool = True,
         spm_model_file: str | None = None,
+        *,
+        keep_accents: bool = False,
+        remove_space: bool = True,
     ):
-        self.do_lower_case = do_lower_case
+        self.settings = TextSettings(do_lower_case, keep_accents, remove_space)
         self.sp_model: Any = None
         self.path = spm_model_file or vocab_file or ""
         self._ids_of_word: dict[str, list[int]] = {}
@@ -364,13 +381,26 @@ class FullTokenizer:
         """The original's name for the plain constructor."""
         return cls(vocab_file, do_lower_case, spm_model_file)
 
+    @property
+    def do_lower_case(self) -> bool:
+        """Whether texts are lower-cased."""
+        return self.settings.do_lower_case
+
     # --- Text to ids ---
 
     def preprocess(self, text: str | bytes) -> str:
         """Returns the text as `tokenize` wants it: cleaned, or only stripped for WordPiece."""
         if self.sp_model is None:
             return convert_to_unicode(text).strip()
-        return preprocess_text(text, lower=self.do_lower_case)
+        return self._preprocess(text, self.settings.remove_space)
+
+    def preprocess_character(self, char: str) -> str:
+        """Returns what `preprocess` makes of one character of a text for SentencePiece."""
+        return self._preprocess(char, remove_space=False)
+
+    def _preprocess(self, text: str | bytes, remove_space: bool) -> str:
+        settings = self.settings
+        return preprocess_text(text, remove_space, settings.do_lower_case, settings.keep_accents)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Returns the pieces; for SentencePiece `text` must have been preprocessed."""
@@ -471,10 +501,13 @@ class FullTokenizer:
 
     @property
     def sha256(self) -> str:
-        """Identity of the tokenizer: of the vocabulary's bytes, its kind and the case flag."""
+        """Identity of the tokenizer: of the vocabulary's bytes, its kind and its settings."""
         kind = "spm" if self.is_spm else "wordpiece"
         case = "lower" if self.do_lower_case else "cased"
         text = f"{kind} {case} {files.sha256(self.path)}"
+        # Only what is not the rule: records of before these settings keep their names.
+        text += " keep_accents" * self.settings.keep_accents
+        text += " keep_space" * (not self.settings.remove_space)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

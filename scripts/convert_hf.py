@@ -8,13 +8,13 @@ albert_config.json, model.ckpt-best and 30k-clean.model, as a released archive
 has them. The second does the reverse, with tokenizer files for `AutoTokenizer`.
 """
 
+import dataclasses
 import os
-import shutil
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 
-from albert import files, flags  # noqa: E402
+from albert import files, flags, model_facts, tokenizer_files  # noqa: E402
 from albert.errors import CheckpointError, FlagError  # noqa: E402
 
 # Where a name of a weight tells the head; `output_weights` is of several.
@@ -42,7 +42,9 @@ def define_flags(values: flags.FlagValues) -> None:
                  "SentencePiece model, if not the one *.model of the directory.")
     flags.define("string", values, "vocab_file", None,
                  "WordPiece vocabulary, if not the one *vocab*.txt of the directory.")
-    flags.define("bool", values, "do_lower_case", True, "Whether the model is of lower-cased text.")
+    flags.define("bool", values, "do_lower_case", True,
+                 "Whether the model is of lower-cased text; by default what its directory says, "
+                 "else yes.")
     flags.define("string", values, "output_dir", None,
                  "Directory to write; must not exist. Required.")
     flags.define("string", values, "architecture", None,
@@ -54,7 +56,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "for the released sizes without a fine-tuned head, else erf.",
                  enum_values=["auto", "tanh", "erf"])
     flags.define("string", values, "label_list", None,
-                 "Comma-separated names of a classifier's labels, for their config.")
+                 "Comma-separated names of a classifier's labels; by default those that the "
+                 "directory tells.")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -72,27 +75,25 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _from_theirs(values: flags.FlagValues) -> None:
-    from albert import checkpoints
+    from albert import checkpoints, pretrained
 
     source = _open_theirs(values)
     weights = source.weights()
-    architecture = _architecture(values, source.architecture, weights)
+    architecture = _architecture(values, source.facts.architecture, weights)
     model = _build(architecture, source.config, weights)
     tensors, account = _tensors(model, weights)
+    vocabulary = _vocabulary(values, source.vocabulary)
+    tokenizer = vocabulary.open() if vocabulary else None
+    facts = source.facts
+    facts = dataclasses.replace(
+        facts, architecture=architecture, label_names=_labels(values, facts, model)
+    )
     with files.atomic_dir(values.output_dir) as scratch:
-        with files.atomic_write(os.path.join(scratch, "albert_config.json")) as stream:
-            stream.write(source.config.to_json_string())
-        checkpoints.write_bundle(
-            os.path.join(scratch, checkpoints.BEST), tensors | {"global_step": _zero()}
-        )
-        spm, vocab = _vocabulary(values, source)
-        for path, name in ((spm, "30k-clean.model"), (vocab, "vocab.txt")):
-            if path:
-                shutil.copyfile(path, os.path.join(scratch, name))
-        if not (spm or vocab):
+        pretrained.write(scratch, source.config, tensors, facts, tokenizer, "30k-clean.model")
+        if not tokenizer:
             flags.log.warning("no tokenizer in %s: copy its spiece.model by hand", source.directory)
         _write_card(values, scratch, architecture, source.config, tensors, source.directory,
-                    has_tokenizer=bool(spm or vocab))
+                    tokenizer=tokenizer)
     flags.log.info("%s", checkpoints.describe(account))
     flags.log.info("%s: %s", architecture, values.output_dir)
 
@@ -117,14 +118,14 @@ def _open_theirs(values: flags.FlagValues):
         )
     files.require_file(weights, "hf_weights_file")
     return pretrained.Pretrained(
-        directory, config, None, None, values.do_lower_case,
+        directory, config, tokenizer_files.find(directory),
+        huggingface.facts_from_theirs(theirs, origin),
         lambda: pretrained.open_tensors(weights, config),
-        (theirs.get("architectures") or [None])[0],
     )
 
 
 def _to_theirs(values: flags.FlagValues) -> None:
-    from albert import checkpoints, hf_tokenizer, huggingface, tokenization
+    from albert import checkpoints, hf_tokenizer, huggingface, sidecars, tokenization
     from albert.config import AlbertConfig
 
     directory = values.albert_directory or os.path.dirname(values.checkpoint)
@@ -133,27 +134,32 @@ def _to_theirs(values: flags.FlagValues) -> None:
     weights = checkpoints.open_weights(values.checkpoint or directory, "checkpoint")
     sidecar = checkpoints.read_sidecar(weights.origin)
     checkpoints.check_architecture(sidecar, config, weights.origin)
-    said = "AlbertForMultipleChoice" if sidecar.get("task") == "race" else None
-    architecture = _architecture(values, said, weights)
+    facts = sidecars.facts_of(sidecar)
+    known = facts.architecture in huggingface.ARCHITECTURES
+    architecture = _architecture(values, facts.architecture if known else None, weights)
     model = _build(architecture, config, weights)
     tensors, account = _tensors(model, weights)
     converted = huggingface.tensors_to_theirs(config, tensors, architecture)
-    spm, vocab = _vocabulary(values, _Directory(directory))
+    vocabulary = _vocabulary(values, tokenizer_files.find(directory, facts.text))
     ids = {"pad": 0, "cls": 2, "sep": 3}
     tokenizer = None
-    if spm or vocab:
-        tokenizer = tokenization.FullTokenizer(vocab, values.do_lower_case, spm)
+    if vocabulary:
+        tokenizer = vocabulary.open()
         tokenization.check_vocabulary(tokenizer, config)
         ids = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
-    labels = _labels(values, model)
+    facts = dataclasses.replace(
+        facts, architecture=architecture, label_names=_labels(values, facts, model)
+    )
+    num_labels = model.num_labels if architecture in model_facts.LABELLED else None
     with files.atomic_dir(values.output_dir) as scratch:
         files.write_json(
             os.path.join(scratch, huggingface.CONFIG_FILE),
-            huggingface.config_to_theirs(config, architecture, ids, labels),
+            huggingface.config_to_theirs(config, facts, ids, num_labels),
         )
         huggingface.serialize(converted, os.path.join(scratch, huggingface.WEIGHTS_FILE))
         if tokenizer:
-            hf_tokenizer.write(tokenizer, scratch, config.max_position_embeddings)
+            most = config.max_position_embeddings
+            hf_tokenizer.write(tokenizer, scratch, min(vocabulary.max_length or most, most))
         else:
             flags.log.warning("no tokenizer found in %s: none written", directory)
         _write_card(values, scratch, architecture, config, tensors, directory, sidecar, tokenizer)
@@ -172,13 +178,13 @@ outputs = model(**tokenizer("A text.", return_tensors="pt"))
 
 def _write_card(
     values, directory, architecture, config, tensors, source, sidecar=None, tokenizer=None,
-    has_tokenizer=True,
 ) -> None:
     """Writes README.md; with a sidecar, of a model that goes to Hugging Face's layout."""
     from albert import model_card
 
     name = os.path.basename(os.path.abspath(values.output_dir))
-    parts = model_card.of_class(architecture, name, has_tokenizer)
+    has_usage = tokenizer is not None or sidecar is not None
+    parts = model_card.of_class(architecture, name, has_usage)
     parts["summary"] += f" Converted from `{os.path.basename(os.path.abspath(source))}`, bit for bit."
     if sidecar is not None:
         parts["usage"] = _THEIR_USAGE.format(architecture=architecture, name=name)
@@ -188,24 +194,13 @@ def _write_card(
     )
 
 
-class _Directory:
-    """The tokenizer files of one of our directories."""
-
-    def __init__(self, directory: str):
-        from albert import pretrained
-
-        self.spm_model_file = pretrained.only_file(directory, ".model")
-        self.vocab_file = pretrained.only_file(directory, ".txt", "vocab")
-
-
-def _vocabulary(values: flags.FlagValues, source) -> tuple[str | None, str | None]:
-    """Returns (SentencePiece model, WordPiece vocabulary), at most one of them given."""
-    spm = values.spm_model_file or (None if values.vocab_file else source.spm_model_file)
-    vocab = None if spm else values.vocab_file or source.vocab_file
-    for path, flag in ((spm, "spm_model_file"), (vocab, "vocab_file")):
-        if path:
+def _vocabulary(values: flags.FlagValues, found: tokenizer_files.Vocabulary):
+    """Returns the vocabulary that was found, or given instead."""
+    for flag in ("spm_model_file", "vocab_file"):
+        if path := getattr(values, flag):
             files.require_file(path, flag)
-    return spm, vocab
+    lower = flags.given(values, "do_lower_case")
+    return found.override(values.spm_model_file, values.vocab_file, lower)
 
 
 def _architecture(values: flags.FlagValues, said: str | None, weights) -> str:
@@ -252,22 +247,16 @@ def _tensors(model, weights):
     return {n: w.numpy() for n, w in modeling.named_weights(model).items()}, account
 
 
-def _labels(values: flags.FlagValues, model) -> list[str] | None:
+def _labels(values: flags.FlagValues, facts, model) -> tuple[str, ...] | None:
+    """Returns the names of a classifier's labels that are given, or known."""
     count = getattr(model, "num_labels", None)
     if count is None or hasattr(model, "num_choices"):
         return None
-    if not values.label_list:
-        return [f"LABEL_{i}" for i in range(count)]
-    labels = values.label_list.split(",")
-    if len(labels) != count:
-        raise FlagError(f"--label_list has {len(labels)} labels, the classifier {count}")
+    labels = tuple(values.label_list.split(",")) if values.label_list else facts.label_names
+    if labels and len(labels) != count:
+        flag = "--label_list has" if values.label_list else "the directory tells"
+        raise FlagError(f"{flag} {len(labels)} labels, the classifier {count}")
     return labels
-
-
-def _zero():
-    import numpy as np
-
-    return np.int64(0)
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -33,7 +33,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Its WordPiece vocabulary, if not in its directory.")
     flags.define("string", values, "spm_model_file", None, "The new SentencePiece model.")
     flags.define("string", values, "vocab_file", None, "The new WordPiece vocabulary, instead.")
-    flags.define("bool", values, "do_lower_case", True, "Whether the new one is of lower case.")
+    flags.define("bool", values, "do_lower_case", True,
+                 "Whether the new one is of lower case; by default as the old one, else yes.")
     flags.define("string", values, "output_dir", None, "Directory to write. Required.")
 
 
@@ -49,13 +50,14 @@ def main(values: flags.FlagValues) -> None:
     from albert import modeling, pretrained, tokenization, vocabulary_transfer
 
     source = pretrained.open_path(values.model, "model")
-    old_spm = values.old_spm_model_file or source.spm_model_file
-    old_vocab = None if old_spm else values.old_vocab_file or source.vocab_file
-    if not (old_spm or old_vocab):
+    vocabulary = source.vocabulary.override(values.old_spm_model_file, values.old_vocab_file, None)
+    if not vocabulary:
         raise DataError(f"{values.model} has no vocabulary: give --old_spm_model_file")
-    old = tokenization.FullTokenizer(old_vocab, source.do_lower_case, old_spm)
+    old = vocabulary.open()
     tokenization.check_vocabulary(old, source.config)
-    new = tokenization.FullTokenizer(values.vocab_file, values.do_lower_case, values.spm_model_file)
+    new = vocabulary.override(
+        values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
+    ).open()
     tokenization.check_special_pieces(new)
     transfer = vocabulary_transfer.plan(old, new)
 
@@ -68,7 +70,7 @@ def main(values: flags.FlagValues) -> None:
         value = theirs[name].numpy()
         # A table may have more rows than there are pieces.
         weight.assign(transfer.rows(value[: old.vocab_size]) if name in _TABLES else value)
-    pretrained.save(after, values.output_dir, (new_file,))
+    pretrained.save(after, values.output_dir, new)
     flags.log.info(
         "%s: %d pieces, %d of them kept, %d made of old ones, %d of none",
         values.output_dir, new.vocab_size, transfer.is_shared.sum(),

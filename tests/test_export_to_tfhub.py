@@ -225,7 +225,7 @@ def test_every_asset_and_a_model_card_go_with_the_module(source, tmp_path):
     assert sorted(os.listdir(tmp_path / "module/assets")) == [
         "30k-clean.model", "30k-clean.vocab", "albert_config.json", "tokenization.json"
     ]
-    assert hub.resolve(str(tmp_path / "module")).spm_model_file.endswith("30k-clean.model")
+    assert hub.resolve(str(tmp_path / "module")).vocabulary.spm_model_file.endswith("30k-clean.model")
     card = (tmp_path / "module/README.md").read_text()
     count = sum(np.prod(s) for n, s in checkpoints.open_weights(str(source)).shapes.items()
                 if not n.endswith("adam_m") and n != "global_step")
@@ -285,7 +285,7 @@ def test_a_hugging_face_directory_becomes_a_module(source, tmp_path):
     names = [n for n in weights.shapes if not n.endswith("adam_m") and n != "global_step"]
     assert 0 == command(f"--albert_directory={folder}", f"--export_path={tmp_path / 'module'}")
     module = hub.resolve(str(tmp_path / "module"))
-    assert module.spm_model_file is not None
+    assert module.vocabulary.spm_model_file is not None
     for name in names:
         np.testing.assert_array_equal(module.weights().read(name), weights.read(name))
 
@@ -295,8 +295,8 @@ def test_a_module_is_read_back_as_data_with_every_weight(source, tmp_path):
         f"--albert_directory={source}", f"--export_path={tmp_path / 'module'}", "--nodo_lower_case"
     )
     module = hub.resolve(str(tmp_path / "module"))
-    assert not module.do_lower_case
-    assert os.path.basename(module.spm_model_file) == "30k-clean.model"
+    assert not module.vocabulary.text.do_lower_case
+    assert os.path.basename(module.vocabulary.spm_model_file) == "30k-clean.model"
     ours, theirs = module.weights(), checkpoints.open_weights(str(source))
     assert set(ours.shapes) == {
         n for n in theirs.shapes if not n.endswith("/adam_m") and n != "global_step"

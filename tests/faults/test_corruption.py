@@ -43,6 +43,7 @@ from albert import (
 from albert.config import AlbertConfig
 from albert.errors import UserError
 from albert.metrics import squad
+from albert.model_facts import Facts
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.records import FeatureSpec
 from albert.tasks import conll, glue, race
@@ -225,13 +226,13 @@ def make_theirs(folder):
     huggingface.serialize(tensors, str(folder / "model.safetensors"))
     ids = {"pad": 0, "cls": 2, "sep": 3}
     files.write_json(str(folder / "config.json"),
-                     huggingface.config_to_theirs(config, "AlbertForPreTraining", ids, None))
+                     huggingface.config_to_theirs(config, Facts("AlbertForPreTraining"), ids, None))
     files.write_json(str(folder / "tokenizer_config.json"), {"do_lower_case": True})
 
 
 def read_theirs(folder):
     source = pretrained.open_directory(str(folder))
-    return source.config, source.do_lower_case, all_tensors(source.weights())
+    return source.config, source.vocabulary.text, source.facts, all_tensors(source.weights())
 
 
 def make_shards(folder):
@@ -269,7 +270,7 @@ def make_module(folder):
 
 def read_module(folder):
     module = hub.resolve(str(folder))
-    return module.config, module.do_lower_case, all_tensors(module.weights())
+    return module.config, module.vocabulary.text, all_tensors(module.weights())
 
 
 def make_best(folder):
