@@ -198,10 +198,10 @@ def _contents(values: Any, origin: str) -> dict[str, Any]:
     """Returns {token: id} of `added_tokens_decoder`."""
     if values is None:
         return {}
-    entries = values.items() if isinstance(values, dict) else ()
-    if not all(isinstance(e, dict) and isinstance(e.get("content"), str) for _, e in entries):
+    tokens = list(values.values()) if isinstance(values, dict) else [None]
+    if not all(isinstance(t, dict) and isinstance(t.get("content"), str) for t in tokens):
         raise DataError(f"{origin}: added_tokens_decoder must be an object of tokens")
-    return {entry["content"]: number for number, entry in entries}
+    return {token["content"]: token for token in tokens}
 
 
 def _check_added(tokens: Mapping[str, Any], origin: str) -> None:

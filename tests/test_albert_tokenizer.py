@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import sentencepiece
 from helpers import write_config
 
 import albert
@@ -103,6 +104,95 @@ def test_texts_that_are_none_are_refused(tokenizer):
         tokenizer(["a"], [None])
     with pytest.raises(DataError, match="2 texts and 1 second texts"):
         tokenizer(["a", "b"], ["c"])
+
+
+@pytest.fixture
+def hindi(tmp_path):
+    """A tokenizer's directory at Hugging Face, of a vocabulary with accents and virama."""
+    lines = ["Café हिन्दी the big", "naïve क्ष small"] * 9
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_prefix=str(tmp_path / "spiece"), vocab_size=50,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        hard_vocab_limit=False, minloglevel=2, normalization_rule_name="identity",
+    )
+    return tmp_path
+
+
+def settings(folder, **values) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps(values))
+
+
+def test_accents_and_case_are_kept_where_the_directory_says_so(hindi):
+    settings(hindi, keep_accents=True, do_lower_case=False, tokenizer_class="AlbertTokenizer")
+    text = "Café हिन्दी"
+    kept = albert.AlbertTokenizer.from_pretrained(str(hindi))
+    assert kept.decode(kept.encode(text), skip_special_tokens=True) == text
+    settings(hindi, do_lower_case=False)
+    lost = albert.AlbertTokenizer.from_pretrained(str(hindi))
+    assert lost.tokenizer.preprocess(text) == "Cafe हिनदी"
+    settings(hindi, remove_space=False, model_max_length=8)
+    spaced = albert.AlbertTokenizer.from_pretrained(str(hindi))
+    assert spaced.tokenizer.preprocess(" A  b ") == " a  b "
+    assert spaced.model_max_length == 8
+    for one in (kept, lost, spaced):
+        for text in ("the  big Café हिन्दी naïve", " small "):
+            pieces = one.tokenize(text)
+            spans = one(text, return_offsets_mapping=True, max_length=64)["offset_mapping"][0]
+            for piece, (begin, end) in zip(pieces, spans[1:-1], strict=True):
+                found = one.tokenizer.preprocess(text[begin:end]).strip()
+                assert found == piece.replace("▁", " ").strip() or piece == "<unk>"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"keep_accents": "yes"}, "keep_accents must be true or false, got 'yes'"),
+        ({"do_lower_case": 1}, "do_lower_case must be true or false"),
+        ({"cls_token": "<s>"}, "cls_token is '<s>'"),
+        ({"mask_token": {"content": "<mask>"}}, "mask_token is '<mask>'"),
+        ({"sp_model_kwargs": {"enable_sampling": True}}, "sp_model_kwargs is"),
+        ({"tokenizer_class": "XLNetTokenizer"}, "tokenizer_class is 'XLNetTokenizer'"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is False"),
+        ({"padding_side": "left"}, "padding_side is 'left'"),
+        ({"additional_special_tokens": ["[X]"]}, "additional_special_tokens is"),
+        ({"added_tokens_decoder": {"50": {"content": "[X]"}}}, r"not supported: \[X\]"),
+        ({"added_tokens_decoder": [1]}, "added_tokens_decoder must be"),
+        ({"model_max_length": "512"}, "model_max_length must be a number"),
+        ({"vocabulary_file": "../x.model"}, "is not a plain file name"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_setting_that_cannot_be_honoured_is_refused_by_its_name(values, message, hindi):
+    settings(hindi, **values)
+    with pytest.raises(DataError, match=message) as raised:
+        albert.AlbertTokenizer.from_pretrained(str(hindi))
+    assert "tokenizer_config.json" in str(raised.value)
+
+
+def test_a_setting_that_nobody_here_knows_is_told(hindi, caplog):
+    settings(hindi, model_max_length=10**30, new_thing=3, name_or_path="x", unk_token="<unk>")
+    albert.AlbertTokenizer.from_pretrained(str(hindi))
+    assert "settings without effect here: new_thing" in caplog.text
+
+
+def test_accents_of_words_go_with_their_case_and_in_no_other_way(tmp_path, shared):
+    shutil.copy(shared / "data/spm/albert_zh_vocab.txt", tmp_path)
+    settings(tmp_path, do_lower_case=True, strip_accents=False)
+    with pytest.raises(DataError, match="strip_accents is False"):
+        albert.AlbertTokenizer.from_pretrained(str(tmp_path))
+
+
+def test_a_saved_tokenizer_is_the_same_again_beside_another_vocabulary_too(hindi, tmp_path):
+    settings(hindi, keep_accents=True, do_lower_case=False)
+    tokenizer = albert.AlbertTokenizer.from_pretrained(str(hindi))
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved/older.model").write_bytes(b"of another tokenizer")
+    tokenizer.save_pretrained(str(tmp_path / "saved"))
+    again = albert.AlbertTokenizer.from_pretrained(str(tmp_path / "saved"))
+    assert again.tokenizer.sha256 == tokenizer.tokenizer.sha256
+    assert again.tokenizer.sha256 != albert.AlbertTokenizer.from_pretrained(
+        str(hindi / "spiece.model")
+    ).tokenizer.sha256
 
 
 def test_a_models_directory_gives_its_tokenizer_and_keeps_it(shared, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -9,10 +10,12 @@ import helpers
 import numpy as np
 import pytest
 import test_run_race
+from test_convert_hf import convert
 from test_run_token_classifier import VOCABULARY as NER_VOCABULARY
 from test_run_token_classifier import write_conll
 
 from albert import (
+    export_checkpoints,
     flags,
     modeling,
     predict,
@@ -206,6 +209,137 @@ def test_question_answering(tmp_path, version):
         odds = json.loads((out / "null_odds.json").read_text())
         found = [answer["no_answer_score"] for answer in answers]
         np.testing.assert_allclose(found, [odds[str(i)] for i in range(8)], atol=1e-4)
+
+
+# --- A model that was taken out and saved again ---
+
+
+def edited(classifier, folder, change) -> str:
+    """Returns a copy of the classifier with what lies beside its checkpoints changed by hand."""
+    shutil.copytree(classifier, folder / "edited")
+    for path in (folder / "edited").glob("model.ckpt-*.json"):
+        values = json.loads(path.read_text())
+        del values["content_sha256"]
+        change(values)
+        path.write_text(json.dumps(values))
+    return str(folder / "edited")
+
+
+def test_a_classifier_that_was_saved_or_converted_gives_the_same_answers(
+    classifier, pairs, tmp_path
+):
+    lines = [f"{a}\t{b}" for a, b in pairs]
+    expected = ask(tmp_path, classifier, lines)
+    assert {answer["label"] for answer in expected} <= {"yes", "no"}
+    model = modeling.AlbertForSequenceClassification.from_pretrained(str(classifier))
+    model.save_pretrained(str(tmp_path / "saved"))
+    shutil.copy(classifier / "vocab.txt", tmp_path / "saved")
+    for command in (
+        [f"--albert_directory={classifier}", f"--output_dir={tmp_path}/theirs"],
+        [f"--hf_directory={tmp_path}/theirs", f"--output_dir={tmp_path}/back"],
+        [f"--albert_directory={tmp_path}/saved", f"--output_dir={tmp_path}/of_saved"],
+    ):
+        assert convert(*command) == 0
+    clean = tmp_path / "clean"
+    assert 0 == flags.run_command(
+        "", export_checkpoints.define_flags, export_checkpoints.main,
+        ["x", f"--albert_directory={classifier}", "--checkpoint_name=model.ckpt-2",
+         f"--export_path={clean}/model.ckpt-best"],
+    )
+    for name in ("albert_config.json", "vocab.txt"):
+        shutil.copy(classifier / name, clean)
+    for name in ("saved", "theirs", "back", "of_saved", "clean"):
+        assert ask(tmp_path, tmp_path / name, lines) == expected, name
+
+
+def test_a_cased_classifier_is_cased_wherever_it_goes(classifier, tmp_path):
+    model = edited(classifier, tmp_path, lambda v: v["flags"].update(do_lower_case=False))
+    os.unlink(f"{model}/tokenizer_config.json")  # as a run that was stopped leaves it
+    (answer,) = ask(tmp_path, model, ["W1\tW2"])
+    assert answer != ask(tmp_path, model, ["w1\tw2"])[0]
+    assert answer == ask(tmp_path, classifier, ["W1\tW2"], "--nodo_lower_case")[0]
+    assert convert(f"--albert_directory={model}", f"--output_dir={tmp_path}/theirs") == 0
+    assert ask(tmp_path, tmp_path / "theirs", ["W1\tW2"]) == [answer]
+
+
+@pytest.mark.parametrize("layout", ["ours", "theirs"])
+def test_labels_that_do_not_exclude_each_other_are_judged_one_by_one(layout, tmp_path):
+    config = AlbertConfig.from_dict(helpers.SIZES | {"initializer_range": 0.5})
+    model = modeling.AlbertForSequenceClassification(config, num_labels=3)
+    model.output_bias.assign([9.0, -9.0, 0.5])
+    model.label_names, model.problem_type = ("x", "y", "z"), "multi_label_classification"
+    folder = tmp_path / "ours"
+    model.save_pretrained(str(folder))
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY))
+    if layout == "theirs":
+        folder = tmp_path / "theirs"
+        assert convert(f"--albert_directory={tmp_path}/ours", f"--output_dir={folder}") == 0
+        assert '"problem_type": "multi_label_classification"' in (folder / "config.json").read_text()
+    inputs = {"input_ids": np.array([[2, 6, 7, 3]])}
+    logits = np.asarray(model(inputs)["logits"])[0]
+    (answer,) = ask(tmp_path, folder, ["w1 w2"])
+    expected = 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(list(answer["probabilities"].values()), expected, atol=1e-5)
+    assert answer["labels"] == [n for n, p in answer["probabilities"].items() if p >= 0.5]
+    assert {"x"} <= set(answer["labels"]) and "y" not in answer["labels"]
+
+
+def test_a_regression_of_theirs_answers_with_numbers(tmp_path):
+    config = AlbertConfig.from_dict(helpers.SIZES)
+    for count, key in ((1, "value"), (2, "values")):
+        model = modeling.AlbertForSequenceClassification(config, num_labels=count)
+        model.problem_type = "regression"
+        model.save_pretrained(str(tmp_path / f"ours{count}"))
+        (tmp_path / f"ours{count}/vocab.txt").write_text("\n".join(VOCABULARY))
+        theirs = tmp_path / f"theirs{count}"
+        assert convert(f"--albert_directory={tmp_path}/ours{count}", f"--output_dir={theirs}") == 0
+        (answer,) = ask(tmp_path, theirs, ["w1 w2"])
+        logits = np.asarray(model({"input_ids": np.array([[2, 6, 7, 3]])})["logits"])[0]
+        found = answer[key] if count == 1 else list(answer[key].values())
+        np.testing.assert_allclose(found, logits[0] if count == 1 else logits, atol=1e-5)
+
+
+def test_a_classifier_that_does_not_say_its_problem_may_be_told(saved, tmp_path):
+    (answer,) = ask(tmp_path, saved / "AlbertForSequenceClassification", ["w1"],
+                    "--task=multi_label_classification")
+    assert set(answer) == {"labels", "probabilities"}
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("max_seq_length", "x", "flags: max_seq_length must be a whole number above 0, got 'x'"),
+        ("max_seq_length", -3, "flags: max_seq_length must be a whole number above 0"),
+        ("label_list", 7, "flags: label_list must be a text, got 7"),
+        ("do_lower_case", "no", "flags: do_lower_case must be true or false, got 'no'"),
+        ("text_pair_column", [1], "flags: text_pair_column must be a text"),
+        ("classifier_dropout", 2, "flags: classifier_dropout must be a number from 0 to 1"),
+        ("n_best_size", "20", "flags: n_best_size must be a whole number above 0, got '20'"),
+    ],
+)
+def test_a_record_of_the_training_with_a_bad_value_is_refused_by_file_and_key(
+    flag, value, message, classifier, tmp_path, capsys
+):
+    model = edited(classifier, tmp_path, lambda values: values["flags"].update({flag: value}))
+    (tmp_path / "in.txt").write_text("w1\tw2\n")
+    line = refused(capsys, f"--model={model}", f"--input_file={tmp_path}/in.txt")
+    assert "model.ckpt-2.json: " in line and message in line
+
+
+@pytest.mark.parametrize("key", ["architecture", "task", "config", "step"])
+def test_no_kind_of_value_beside_a_checkpoint_is_a_traceback(key, classifier, tmp_path, capsys):
+    for number, value in enumerate(([], {"a": 1}, None, "x", 3.5, True)):
+        (tmp_path / str(number)).mkdir()
+        model = edited(classifier, tmp_path / str(number), lambda v: v.update({key: value}))
+        (tmp_path / "in.txt").write_text("w1\tw2\n")
+        code = flags.run_command(predict.__doc__, predict.define_flags, predict.main, [
+            "x", f"--model={model}", f"--input_file={tmp_path}/in.txt",
+            f"--output_file={tmp_path}/out.jsonl",
+        ])
+        said = capsys.readouterr().err
+        if code:
+            assert code == 2
+            helpers.assert_one_clear_line(said)
 
 
 # --- Other directories ---
