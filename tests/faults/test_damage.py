@@ -1,5 +1,6 @@
 """Damaged checkpoints and records of real runs: named, set aside or refused; never guessed."""
 
+import json
 import os
 
 import numpy as np
@@ -15,7 +16,7 @@ from helpers import (
 from invariants import nothing_lost, snapshot
 
 from albert import checkpoints, features, records
-from albert.errors import CheckpointError
+from albert.errors import CheckpointError, DataError
 from albert.records import FeatureSpec
 from albert.tasks.pretraining import PretrainingTask
 from faults import jobs
@@ -123,6 +124,37 @@ def test_a_checkpoint_cut_behind_its_encoder_starts_no_run_and_tells_what_is_los
     line = assert_one_clear_line(capsys.readouterr().err)
     assert "model.ckpt-best is cut short" in line and "cannot be read: cls/seq_relationship/" in line
     assert not (finished.out.parent / "new").exists()
+
+
+WRONG = ([1], {"a": 1}, "x", -1, 3.5, True)
+KINDS = {
+    **{key: (str,) for key in ("task", "architecture", "version")},
+    **{key: (dict,) for key in ("config", "facts")},
+    **{f"flags.{key}": (str,) for key in ("label_list", "spm_model_file", "vocab_file")},
+    **{f"flags.{key}": (bool,) for key in ("do_lower_case", "regression")},
+    **{key: () for key in ("records_seen", "step", "window", "loss_scale", "skipped")},
+    **{f"flags.{key}": () for key in ("max_seq_length", "doc_stride", "start_n_top")},
+    **{f"facts.{key}": (str,) for key in ("task", "architecture")},
+    **{f"facts.{key}": () for key in ("label_names", "problem_type", "num_texts", "text.keep_accents",
+                                      "max_seq_length", "settings.num_choices")},
+}
+
+
+@pytest.mark.parametrize("key", KINDS)
+def test_every_value_beside_a_checkpoint_has_its_kind_or_is_refused_by_file_and_key(key, tmp_path):
+    path = tmp_path / "model.ckpt-7.json"
+    *outer, last = key.split(".")
+    for wrong in WRONG:
+        if type(wrong) in KINDS[key] or (key, wrong) == ("facts.text.keep_accents", True):
+            continue
+        values = place = {"records_seen": 1}
+        for name in outer:
+            place = place.setdefault(name, {})
+        place[last] = wrong
+        path.write_text(json.dumps(values))
+        with pytest.raises(DataError, match=last) as refused:
+            checkpoints.read_sidecar(str(tmp_path / "model.ckpt-7"))
+        assert str(path) in str(refused.value)
 
 
 def test_a_damaged_note_of_the_best_is_refused_by_name(begun, capsys):

@@ -11,10 +11,19 @@ import zipfile
 
 import numpy as np
 import pytest
-from helpers import REPO, assert_one_clear_line, write_config
+from helpers import REPO, assert_one_clear_line, run_here, write_config
 from invariants import nothing_lost, snapshot
 
-from albert import checkpoints, files, hub, huggingface, pretrained, squad_records
+from albert import (
+    checkpoints,
+    files,
+    hub,
+    huggingface,
+    modeling,
+    predict,
+    pretrained,
+    squad_records,
+)
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, UserError
 from albert.tasks import glue
@@ -226,6 +235,34 @@ def test_shards_outside_their_directory_are_refused(name, tmp_path):
     config = AlbertConfig.from_json_file(write_config(tmp_path))
     with pytest.raises(CheckpointError, match="is not a plain"):
         pretrained.open_tensors(str(path), config)
+
+
+@pytest.mark.parametrize("kind", ["of another size", "secret", "directory", "pipe", "right"])
+def test_a_checkpoints_record_names_no_other_file_as_vocabulary(kind, tmp_path, capsys):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(35))]
+    target = tmp_path / "elsewhere.txt"
+    if kind == "directory":
+        target.mkdir()
+    elif kind == "pipe":  # reading it would wait for ever
+        os.mkfifo(target)
+    else:
+        lines = {"secret": ["password=hunter2"], "right": pieces}.get(kind, pieces[:-1])
+        target.write_text("\n".join(lines))
+    config = AlbertConfig.from_json_file(write_config(tmp_path))
+    folder = tmp_path / "model"
+    modeling.AlbertForSequenceClassification(config, 2).save_pretrained(str(folder))
+    record = json.loads((folder / "model.ckpt-best.json").read_text())
+    record["flags"] = {"vocab_file": str(target)}
+    (folder / "model.ckpt-best.json").write_text(json.dumps(record))
+    (tmp_path / "in.txt").write_text("w1\n")
+    code = run_here(predict, f"--model={folder}", f"--input_file={tmp_path}/in.txt",
+                    f"--output_file={tmp_path}/out.jsonl")
+    said = capsys.readouterr().err
+    if kind == "right":
+        assert code == 0 and f"taking {target}, where the training had it" in said
+    else:
+        assert code == 2 and "has no vocabulary" in assert_one_clear_line(said)
+        assert "hunter2" not in said
 
 
 @pytest.mark.parametrize("name", ["../glue", "/etc", "sst-2/../../x", "CoLA\0", ".."])
