@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import gc
 import logging
+import math
 import os
 import platform
 import re
@@ -169,7 +170,10 @@ def require(values: FlagValues, *names: str) -> None:
 def require_positive(values: FlagValues, *names: str) -> None:
     """Raises a FlagError for every named number that is not above zero; absent ones are good."""
     given = {name: getattr(values, name) for name in names}
-    bad = [f"--{n}={value}" for n, value in given.items() if value is not None and value <= 0]
+    bad = [
+        f"--{name}={value}" for name, value in given.items()
+        if value is not None and not 0 < value < math.inf
+    ]
     if bad:
         raise FlagError(f"must be above zero: {', '.join(bad)}")
 

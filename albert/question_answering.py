@@ -5,6 +5,7 @@ No TensorFlow at import; a command has checked its input before it is loaded.
 
 import dataclasses
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from albert import files, fine_tuning, flags, squad_decode, squad_records
-from albert.errors import DataError, FlagError
+from albert.errors import FlagError
 from albert.metrics import squad as metrics
 from albert.squad_features import (
     SquadExample,
@@ -64,7 +65,7 @@ def define_v2_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "end_n_top", 5, "Last tokens kept of each of them.")
     flags.define("float", values, "dropout_prob", 0.1, "Dropout in the answerability head.")
     flags.define("float", values, "null_score_diff_threshold", None,
-                 "Null odds from which on a question has no answer. By default the one with the "
+                 "Null odds above which a question has no answer. By default the one with the "
                  "best F1 on --predict_file; if that has no answers, the one that the checkpoint's "
                  "own evaluation found, else 0.")
 
@@ -94,7 +95,15 @@ def check_flags(values: flags.FlagValues) -> None:
         )
     if "start_n_top" in values:
         flags.require_positive(values, "start_n_top", "end_n_top")
+        for name in ("start_n_top", "end_n_top"):
+            if getattr(values, name) > values.max_seq_length:
+                raise FlagError(
+                    f"--{name}={getattr(values, name)} exceeds "
+                    f"--max_seq_length={values.max_seq_length}"
+                )
         fine_tuning.check_dropout(values, "dropout_prob")
+        if math.isnan(values.null_score_diff_threshold or 0.0):
+            raise FlagError("--null_score_diff_threshold=nan is not a number")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,17 +198,18 @@ def version_2(values: flags.FlagValues) -> Version:
 
 
 def _known_threshold(origin: str) -> float:
-    """Returns the null threshold of the evaluation beside a checkpoint, else 0.
+    """Returns the null threshold that a checkpoint's own evaluation found, else 0.
 
     At 0 the model holds an answer and none for equally likely.
     """
-    path = os.path.join(os.path.dirname(origin), "eval_results.json")
-    try:
-        threshold = float(files.read_json(path)["null_score_diff_threshold"])
-    except (DataError, KeyError, TypeError, ValueError):
-        log.info("null threshold 0: there is no evaluation beside %s", origin)
+    from albert import checkpoints, model_card
+
+    results = model_card.results_beside(origin, checkpoints.read_sidecar(origin).get("step"))
+    threshold = results.get("best_f1_thresh")
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float):
+        log.info("null threshold 0: there is no evaluation of %s", origin)
         return 0.0
-    log.info("null threshold %s, of %s", threshold, path)
+    log.info("null threshold %s, of the evaluation of %s", threshold, origin)
     return threshold
 
 

@@ -3,9 +3,11 @@
 No TensorFlow.
 """
 
+import collections
 import dataclasses
 import json
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -110,13 +112,25 @@ def decode_v2(
 
 
 def with_threshold(
-    answers: Mapping[str, str], null_odds: Mapping[str, float], threshold: float | None
+    answers: Mapping[str, str],
+    null_odds: Mapping[str, float],
+    threshold: float | None,
+    as_original: bool = False,
 ) -> dict[str, str]:
-    """Returns the answers of questions with odds below the threshold, "" of the others."""
+    """Returns the answers of questions with odds up to the threshold, "" of the others.
+
+    The original withholds an answer whose odds equal the threshold, too.
+    """
+    if threshold is None:
+        return dict(answers)
+    is_answered = operator.lt if as_original else _is_answered
     return {
-        qid: text if threshold is None or null_odds[qid] < threshold else ""
-        for qid, text in answers.items()
+        qid: text if is_answered(null_odds[qid], threshold) else "" for qid, text in answers.items()
     }
+
+
+def _is_answered(odds: float, threshold: float) -> bool:
+    return odds <= threshold
 
 
 def evaluate_v2(
@@ -128,25 +142,74 @@ def evaluate_v2(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Returns (results, answers with the threshold).
 
-    By default that is the threshold which gives the best F1 on this very data.
+    By default that is the threshold which gives the best F1 on this very data, and the
+    results have it as `null_score_diff_threshold`. One that is given is no result.
 
     The original then compared the odds with 1.0 as if they were
     probabilities, which takes away answers that it has just given; that is done
     with `as_original` only, which also leaves out the keys that it had not.
     """
-    answerable = metrics.has_answer(dataset)
     raw = dict(zip(("exact", "f1"), metrics.raw_scores(dataset, answers), strict=True))
-    best = metrics.best_scores(answers, raw, null_odds, answerable)
-    if threshold is None:
-        threshold = best["best_f1_thresh"]
-    chosen = with_threshold(answers, null_odds, threshold)
-    limit = 1.0 if as_original else math.inf
-    results = metrics.evaluate_v2(dataset, chosen, null_odds, limit)
     if as_original:
+        best = metrics.best_scores(answers, raw, null_odds, metrics.has_answer(dataset))
+    else:
+        best = _best_scores(dataset, raw, null_odds)
+    told = {}
+    if threshold is None:
+        threshold = told["null_score_diff_threshold"] = best["best_f1_thresh"]
+    chosen = with_threshold(answers, null_odds, threshold, as_original)
+    if as_original:
+        results = metrics.evaluate_v2(dataset, chosen, null_odds, 1.0)
         results = {name: results[name] for name in ("exact", "f1", "total")}
     else:
-        results |= best
-    return results | {"null_score_diff_threshold": threshold}, chosen
+        results = metrics.evaluate_v2(dataset, chosen) | best
+    return results | told, chosen
+
+
+def _best_scores(
+    dataset: Sequence[Mapping[str, Any]],
+    raw: Mapping[str, metrics.Scores],
+    null_odds: Mapping[str, float],
+) -> dict[str, float]:
+    """Returns best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
+
+    They hold for `with_threshold`. The official search takes questions of equal odds one
+    by one, and answers none at 0, which is right for probabilities alone.
+    """
+    questions = list(metrics.has_answer(dataset))
+    withheld = metrics.raw_scores(dataset, dict.fromkeys(null_odds, ""))
+    results = {}
+    for (name, given), without in zip(raw.items(), withheld, strict=True):
+        threshold = _best_threshold(given, without, null_odds)
+        scores = {
+            qid: score if _is_answered(null_odds[qid], threshold) else without[qid]
+            for qid, score in given.items()
+        }
+        results[f"best_{name}"] = metrics.averages({name: scores}, questions)[name]
+        results[f"best_{name}_thresh"] = threshold
+    return results
+
+
+def _best_threshold(
+    given: metrics.Scores, withheld: metrics.Scores, null_odds: Mapping[str, float]
+) -> float:
+    """Returns the least threshold with the highest sum of scores.
+
+    `given` are those of questions that it leaves answered, `withheld` of the others. Where
+    it is best to answer none, that is one below all odds.
+    """
+    waiting = collections.deque(sorted(given, key=null_odds.__getitem__))
+    thresholds = sorted({null_odds[qid] for qid in given})
+    if not thresholds:
+        return 0.0
+    gain, best, best_threshold = 0.0, 0.0, thresholds[0] - 1.0
+    for threshold in thresholds:
+        while waiting and _is_answered(null_odds[waiting[0]], threshold):
+            qid = waiting.popleft()
+            gain += given[qid] - withheld[qid]
+        if gain > best:
+            best, best_threshold = gain, threshold
+    return best_threshold
 
 
 def to_json(value: Any) -> str:

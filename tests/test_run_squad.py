@@ -1,6 +1,7 @@
 """run_squad_v1, run_squad_v2 and run_squad: trained, evaluated, predicted, refused."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -232,7 +233,7 @@ def test_without_answers_the_threshold_of_the_checkpoints_evaluation_holds(
     assert command("v2", *arguments) == 0
     found = json.loads((trained[2] / "eval_results.json").read_text())
     threshold = found["null_score_diff_threshold"]
-    assert answered(tmp_path) == {k: odds < threshold for k, odds in null_odds(tmp_path).items()}
+    assert answered(tmp_path) == {k: odds <= threshold for k, odds in null_odds(tmp_path).items()}
     assert answered(tmp_path) == answered(trained[2])
 
 
@@ -244,11 +245,32 @@ def test_a_given_threshold_holds_with_answers_and_without(name, workshop, traine
         f"--checkpoint={trained[2]}", f"--null_score_diff_threshold={middle}",
     )
     assert command("v2", *arguments) == 0
-    assert answered(tmp_path) == {k: odds < middle for k, odds in null_odds(tmp_path).items()}
+    assert answered(tmp_path) == {k: odds <= middle for k, odds in null_odds(tmp_path).items()}
     assert set(answered(tmp_path).values()) == {True, False}
-    if name == "dev":
-        results = json.loads((tmp_path / "eval_results.json").read_text())
-        assert results["null_score_diff_threshold"] == middle
+
+
+def test_a_given_threshold_is_forgotten_by_the_next_prediction(workshop, trained, tmp_path):
+    model, out = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(trained[2], model)
+    never = min(null_odds(model).values()) - 9
+    given = f"--null_score_diff_threshold={never}"
+    assert command("v2", *job(workshop, 2, model, given, "--do_predict")) == 0
+    assert set(answered(model).values()) == {False}
+    assert json.loads((model / "eval_results.json").read_text())["f1"] == 50.0
+    blind = f"--predict_file={workshop / 'blind-v2.json'}"
+    assert command("v2", *job(workshop, 2, out, blind, f"--checkpoint={model}", "--do_predict")) == 0
+    assert answered(out) == answered(trained[2]) != answered(model)
+
+
+def test_the_threshold_of_another_step_is_not_taken(workshop, trained, tmp_path):
+    model, out = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(trained[2], model)
+    results = json.loads((model / "eval_results.json").read_text())
+    always = {"best_f1_thresh": 99.0, "null_score_diff_threshold": 99.0}
+    (model / "eval_results.json").write_text(json.dumps(results | always | {"global_step": 999}))
+    blind = f"--predict_file={workshop / 'blind-v2.json'}"
+    assert command("v2", *job(workshop, 2, out, blind, f"--checkpoint={model}", "--do_predict")) == 0
+    assert answered(out) == {k: value <= 0 for k, value in null_odds(out).items()}
 
 
 def test_without_an_evaluation_the_threshold_is_0(workshop, trained, tmp_path):
@@ -259,7 +281,7 @@ def test_without_an_evaluation_the_threshold_is_0(workshop, trained, tmp_path):
     arguments = job(workshop, 2, tmp_path / "out", blind, named, "--do_predict")
     assert command("v2", *arguments) == 0
     odds = null_odds(tmp_path / "out")
-    assert answered(tmp_path / "out") == {k: value < 0 for k, value in odds.items()}
+    assert answered(tmp_path / "out") == {k: value <= 0 for k, value in odds.items()}
 
 
 @pytest.mark.parametrize("flag", ["train_feature_file", "predict_feature_file"])
@@ -324,6 +346,12 @@ BAD = {
     "too short": (1, ["--do_predict", "--max_seq_length=15"], "must be greater than"),
     "proportion": (1, ["--do_predict", "--warmup_proportion=2"], "is not within 0 ... 1"),
     "beam": (2, ["--do_predict", "--start_n_top=0"], "--start_n_top=0"),
+    "threshold": (2, ["--do_predict", "--null_score_diff_threshold=nan"], "threshold=nan"),
+    "no beam": (2, ["--do_predict", "--end_n_top=49"], "--end_n_top=49 exceeds --max_seq_length=48"),
+    "passes": (1, ["--do_train", "--train_file={dev}", "--num_train_epochs=nan"],
+               "must be above zero: --num_train_epochs=nan"),
+    "endless": (1, ["--do_train", "--train_file={dev}", "--num_train_epochs=inf"],
+                "must be above zero: --num_train_epochs=inf"),
     "no checkpoint": (1, ["--do_predict"], "train first"),
     "few questions": (1, ["--do_train", "--train_file={dev}", "--train_batch_size=99"],
                       "8 questions make no step"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from albert import squad_decode
+from albert.metrics import squad as metrics
 from albert.squad_features import SquadExample, Window
 
 LENGTH = 8
@@ -170,11 +171,60 @@ def test_a_beam_of_another_size_is_refused():
         decode_v2([example()], [window()], {1: result}, end_n_top=3)
 
 
-def test_odds_that_reach_the_threshold_withhold_the_answer():
+def test_odds_above_the_threshold_withhold_the_answer():
     answers, odds = {"a": "x", "b": "y", "c": "z"}, {"a": 0.0, "b": 1.0, "c": 2.0}
     chosen = squad_decode.with_threshold(answers, odds, 1.0)
-    assert chosen == {"a": "x", "b": "", "c": ""}
+    assert chosen == {"a": "x", "b": "y", "c": ""}
     assert squad_decode.with_threshold(answers, odds, None) == answers
+    # The original withholds what equals the threshold.
+    theirs = squad_decode.with_threshold(answers, odds, 1.0, as_original=True)
+    assert theirs == {"a": "x", "b": "", "c": ""}
+
+
+def dataset(golds):
+    """Questions by id, each with the text of its answer, or None."""
+    qas = [{"id": i, "answers": [{"text": gold}] if gold else []} for i, gold in golds.items()]
+    return [{"paragraphs": [{"qas": qas}]}]
+
+
+def test_the_threshold_that_is_found_gives_the_best_scores_there_are_ties_and_all():
+    rng = np.random.default_rng(3)
+    texts, found = ["red hen", "red", "cow", "The", ""], set()
+    for _ in range(200):
+        ids = [str(i) for i in range(int(rng.integers(1, 7)))]
+        golds, answers = (dict(zip(ids, rng.choice(texts, len(ids)).tolist())) for _ in range(2))
+        odds = dict(zip(ids, rng.choice([-3.0, -2.5, 0.0, 1.0, 7.0], len(ids)).tolist()))
+        data = dataset(golds)
+        results, chosen = squad_decode.evaluate_v2(data, answers, odds)
+        every = [
+            metrics.evaluate_v2(data, squad_decode.with_threshold(answers, odds, threshold))
+            for threshold in (-99.0, *odds.values())
+        ]
+        # What stands in the file scores as is reported, and nothing scores more.
+        assert metrics.evaluate_v2(data, chosen)["f1"] == results["f1"] == results["best_f1"]
+        for name in ("exact", "f1"):
+            assert results[f"best_{name}"] == pytest.approx(max(one[name] for one in every))
+        threshold = results["null_score_diff_threshold"]
+        assert threshold == results["best_f1_thresh"]
+        assert squad_decode.with_threshold(answers, odds, threshold) == chosen
+        found.add(np.sign(threshold - min(odds.values())))
+    assert found == {-1.0, 0.0, 1.0}  # below all odds, at the least of them, above it
+
+
+def test_where_no_answer_is_best_odds_below_zero_get_none_either():
+    data, answers = dataset({"a": None, "b": None}), {"a": "cow", "b": "hen"}
+    results, chosen = squad_decode.evaluate_v2(data, answers, {"a": -4.0, "b": -2.0})
+    assert chosen == {"a": "", "b": ""}
+    assert results["f1"] == results["best_f1"] == 100.0
+    assert results["null_score_diff_threshold"] < -4.0
+
+
+def test_a_threshold_that_is_given_is_used_and_is_no_result():
+    data, answers, odds = dataset({"a": "cow", "b": "hen"}), {"a": "cow", "b": "x"}, {"a": 1, "b": 2}
+    results, chosen = squad_decode.evaluate_v2(data, answers, odds, threshold=0.5)
+    assert chosen == {"a": "", "b": ""} and results["f1"] == 0.0
+    assert (results["best_f1"], results["best_f1_thresh"]) == (50.0, 1)
+    assert "null_score_diff_threshold" not in results
 
 
 def test_files_look_as_the_originals():

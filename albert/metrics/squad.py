@@ -177,11 +177,11 @@ def evaluate_v2(
         name: apply_no_answer_threshold(scores, odds, answerable, threshold)
         for name, scores in raw.items()
     }
-    results = _averages(final, list(answerable))
+    results = averages(final, list(answerable))
     for prefix, wanted in (("HasAns", True), ("NoAns", False)):
         some = [qid for qid, has_one in answerable.items() if has_one is wanted]
         if some:
-            parts = _averages(final, some)
+            parts = averages(final, some)
             results |= {f"{prefix}_{name}": value for name, value in parts.items()}
     if null_odds is not None:
         results |= best_scores(predictions, raw, odds, answerable)
@@ -202,7 +202,11 @@ def best_scores(
     return results
 
 
-def _averages(scores: Mapping[str, Scores], qids: Sequence[str]) -> dict[str, float]:
+def averages(scores: Mapping[str, Scores], qids: Sequence[str]) -> dict[str, float]:
+    """Returns each score's mean in per cent over the questions, and their number as `total`.
+
+    A question without score counts as 0.
+    """
     total = len(qids)
     means: dict[str, float] = {
         name: 100.0 * _sum(each.get(qid, 0.0) for qid in qids) / total if total else 0.0
