@@ -84,8 +84,8 @@ def fill(
         positions = batch["masked_lm_positions"][..., 0]
         outputs = model({**batch, "masked_lm_positions": positions}, training=False)
         logits = tf.cast(outputs["prediction_logits"], tf.float32)
-        probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), values.top_k)
-        return {"ids": ids, "probabilities": probabilities}
+        ids = tf.math.top_k(logits, values.top_k).indices  # probabilities may be equal
+        return {"ids": ids, "probabilities": tf.gather(tf.nn.softmax(logits), ids, batch_dims=2)}
 
     computer = inference.Computer(likeliest, values.batch_size, opened.max_seq_length)
     results: list[Any] = [None] * len(rows)

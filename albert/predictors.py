@@ -17,6 +17,7 @@ from albert import inference, squad_decode, squad_features
 from albert.errors import DataError
 from albert.inference import Opened, Outputs, Row
 from albert.metrics import entities
+from albert.metrics.choice import likeliest
 from albert.tasks import conll, race
 
 Texts = Sequence[str]  # the columns of a line
@@ -68,23 +69,20 @@ class Predictor:
         import tensorflow as tf
 
         logits = model(batch, training=False)["logits"]
-        return {"probabilities": tf.nn.softmax(tf.cast(logits, tf.float32))}
+        logits = tf.cast(logits, tf.float32)
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
     def answers(
         self, inputs: Sequence[Texts], outputs: Sequence[Sequence[Outputs]]
     ) -> Iterator[dict[str, Any]]:
         """Yields the answer to each input from the outputs of its rows."""
         for (one,) in outputs:
-            yield self._choice(one["probabilities"])
-
-    def _choice(self, probabilities: np.ndarray) -> dict[str, Any]:
-        values = inference.numbers(probabilities)
-        best = int(np.argmax(probabilities))
-        return {
-            "label": self.labels[best],
-            "probability": values[best],
-            "probabilities": dict(zip(self.labels, values, strict=True)),
-        }
+            best, values = likeliest(one["logits"]), inference.numbers(one["probabilities"])
+            yield {
+                "label": self.labels[best],
+                "probability": values[best],
+                "probabilities": dict(zip(self.labels, values, strict=True)),
+            }
 
 
 @dataclasses.dataclass
@@ -154,11 +152,14 @@ class TokenLabeller(Predictor):
         for (text,), spans, labelled, rows in zip(
             inputs, self._spans, self._labelled, outputs, strict=True
         ):
-            probabilities = np.concatenate(
-                [row["probabilities"][at] for row, at in zip(rows, labelled, strict=True)]
-                or [np.zeros((0, len(self.labels)), np.float32)]
-            )  # [words, C]
-            labels = [self.labels[i] for i in probabilities.argmax(axis=-1)]
+            logits, probabilities = (  # [words, C]
+                np.concatenate(
+                    [row[name][at] for row, at in zip(rows, labelled, strict=True)]
+                    or [np.zeros((0, len(self.labels)), np.float32)]
+                )
+                for name in ("logits", "probabilities")
+            )
+            labels = [self.labels[i] for i in likeliest(logits)]
             yield {
                 "words": [text[a:b] for a, b in spans],
                 "labels": labels,

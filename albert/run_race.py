@@ -116,7 +116,7 @@ def _predict(values, task, config, run, path, questions, weights) -> None:
     run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
     task = dataclasses.replace(task, parts=race.level_sizes(questions))
     predictions, results = evaluation.predict(task, config, run, [path], weights)
-    written = race.write_predictions(questions, predictions["probabilities"], run.output_dir)
+    written = race.write_predictions(questions, predictions, run.output_dir)
     if questions[0].label is not None:
         best = evaluation.read_best(os.path.dirname(weights.origin))
         written.append(_write_results(run.output_dir, results, best))

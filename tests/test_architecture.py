@@ -19,10 +19,10 @@ FLAG_USERS = COMMANDS | {"fine_tuning", "flags", "inference", "question_answerin
 # Importable before TensorFlow, so that usage errors answer at once.
 LIGHT = COMMANDS | {
     "albert_tokenizer", "beam_pipeline", "config", "documents", "errors", "features", "files",
-    "fine_tuning", "flags", "inference", "masking", "metrics.entities", "metrics.glue",
-    "metrics.squad", "model_card", "model_facts", "model_size", "original_draws", "own_text.labelled_task",
-    "pair_records", "prediction_files",
-    "predictors", "question_answering", "records", "sidecars", "squad_alignment", "squad_decode",
+    "fine_tuning", "flags", "inference", "masking", "metrics.choice", "metrics.entities",
+    "metrics.glue", "metrics.squad", "model_card", "model_facts", "model_size", "original_draws",
+    "own_text.labelled_task", "pair_records", "prediction_files", "predictors",
+    "question_answering", "records", "sidecars", "squad_alignment", "squad_decode",
     "squad_features", "squad_records", "tasks.conll", "tasks.glue", "tasks.race", "tasks.tsv",
     "tfrecord", "tokenization", "tokenizer_files", "training_plan", "vocabulary",
 }

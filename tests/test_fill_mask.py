@@ -64,6 +64,21 @@ def test_the_likeliest_pieces_of_every_mask_come_with_the_models_probabilities(f
             np.testing.assert_allclose([p["probability"] for p in pieces], row[best], rtol=1e-4)
 
 
+def test_pieces_of_equal_probabilities_are_ordered_by_their_logits(folder, capsys, tmp_path):
+    model = modeling.AlbertForPreTraining.from_pretrained(str(folder / "AlbertForPreTraining"))
+    weights, head = modeling.named_weights(model), "cls/predictions"
+    for name in ("gamma", "beta"):  # the output's bias is all that is left
+        weights[f"{head}/transform/LayerNorm/{name}"].assign(np.zeros(helpers.SIZES["embedding_size"]))
+    bias = np.full(helpers.VOCAB, 0.1, "float32")
+    bias[30] = np.nextafter(bias[30], np.float32(1))
+    weights[f"{head}/output_bias"].assign(bias)
+    model.save_pretrained(str(tmp_path / "model"))
+    (tmp_path / "model/vocab.txt").write_text("\n".join(VOCABULARY))
+    (line,) = fill(capsys, f"--model={tmp_path}/model", "--format=json", "--top_k=2", "w1 [MASK]")
+    first, second = json.loads(line)["masks"][0]
+    assert first["id"] == 30 and first["probability"] == second["probability"]
+
+
 def test_the_table_names_each_mask(folder, capsys):
     lines = fill(capsys, f"--model={folder}/AlbertForPreTraining", "--top_k=2", TEXTS[1])
     assert lines[0] == TEXTS[1]

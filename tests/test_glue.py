@@ -224,10 +224,11 @@ def test_an_edited_task_file_gets_another_feature_file(tmp_path, shared):
 # --- Prediction files ---
 
 
-def predict(tmp_path, name, probabilities):
+def predict(tmp_path, name, probabilities, logits=None):
     """Returns the contents of the files of predictions by name."""
     examples = [glue.Example(str(i), "a", None, "0") for i in range(len(probabilities))]
     arrays = {"probabilities": np.array(probabilities, np.float32)}
+    arrays["logits"] = np.array(probabilities if logits is None else logits, np.float32)
     paths = glue.write_predictions(TASKS[name], examples, arrays, str(tmp_path))
     return {p.removeprefix(f"{tmp_path}/"): open(p, encoding="utf-8").read() for p in paths}
 
@@ -239,6 +240,13 @@ def test_prediction_files_have_probabilities_and_label_names(tmp_path):
         "submit_results.tsv": answers,
         "RTE.tsv": answers,
     }
+
+
+def test_the_label_is_that_of_the_greatest_logit_where_probabilities_are_equal(tmp_path):
+    first, second = np.float32(0.1), np.nextafter(np.float32(0.1), np.float32(1))
+    logits = [[first, second], [second, first], [first, first]]
+    files = predict(tmp_path, "rte", [[0.5, 0.5]] * 3, logits)
+    assert files["RTE.tsv"].split()[3::2] == ["not_entailment", "entailment", "entailment"]
 
 
 def test_prediction_files_of_a_regression_have_values_which_the_server_takes_within_0_and_5(

@@ -19,6 +19,7 @@ from albert import (
     flags,
     modeling,
     predict,
+    predictors,
     run_classifier,
     run_race,
     run_squad_v1,
@@ -103,6 +104,30 @@ def test_classification_of_pairs(classifier, pairs, tmp_path):
     for answer, row in zip(answers, expected, strict=True):
         assert answer["label"] == ("yes", "no")[row.argmax()]
         assert answer["probability"] == max(answer["probabilities"].values())
+
+
+TIED = np.array([[0.1, np.nextafter(np.float32(0.1), np.float32(1)), 0.0]], np.float32)
+
+
+def test_the_label_is_that_of_the_greatest_logit_where_probabilities_are_equal():
+    class Model:
+        def __call__(self, batch, training):
+            return {"logits": batch}
+
+    labeller = predictors.TokenLabeller(None, ("O", "B-X", "B-Y"))
+    labeller._spans, labeller._labelled = [[(0, 2)]], [[np.array([0])]]
+    (found,) = labeller.answers(
+        [["w1"]], [[{name: x.numpy() for name, x in labeller.compute(Model(), TIED).items()}]]
+    )
+    assert found["labels"] == ["B-X"]
+    for predictor in (
+        predictors.Predictor(None, ("a", "b", "c")), predictors.Chooser(None, ("A", "B", "C"))
+    ):
+        outputs = {name: x.numpy()[0] for name, x in predictor.compute(Model(), TIED).items()}
+        (answer,) = predictor.answers([["w1"]], [[outputs]])
+        probabilities = list(answer["probabilities"].values())
+        assert probabilities[0] == probabilities[1] == answer["probability"]
+        assert answer["label"] == predictor.labels[1]
 
 
 def test_a_checkpoint_may_be_named(classifier, pairs, tmp_path):

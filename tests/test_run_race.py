@@ -6,8 +6,10 @@ import helpers
 import numpy as np
 import pytest
 
-from albert import flags, run_race
+from albert import flags, modeling, run_race
 from albert.errors import DataError, FlagError
+from albert.tasks import race
+from albert.tokenization import FullTokenizer
 
 WORDS = [f"w{i}" for i in range(35)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -96,6 +98,26 @@ def test_evaluation_and_prediction_alone_give_the_same(inputs, trained, tmp_path
     assert ours == pytest.approx(json.loads((trained / "eval_results.json").read_text()), abs=1e-5)
     assert (tmp_path / "test_results.tsv").read_text() == (trained / "test_results.tsv").read_text()
     assert (tmp_path / "dev.tfrecord").exists()
+
+
+def test_answers_score_as_is_reported_where_their_probabilities_are_equal(
+    inputs, trained, tmp_path
+):
+    model = modeling.AlbertForMultipleChoice.from_pretrained(str(trained))
+    model.output_weights.assign(model.output_weights * 1e-7)
+    model.save_pretrained(str(tmp_path / "model"))
+    run(*inputs, f"--output_dir={tmp_path}", "--nodo_train", "--nodo_eval", "--do_predict",
+        f"--checkpoint={tmp_path}/model")
+    rows = [line.split("\t") for line in (tmp_path / "test_results.tsv").read_text().splitlines()]
+    assert any(row.count(max(row, key=float)) > 1 for row in rows)
+    answers = [row.split("\t") for row in (tmp_path / "submit_results.tsv").read_text().splitlines()]
+    folder = inputs[0].removeprefix("--data_dir=")
+    tokenizer = FullTokenizer(f"{folder}/vocab.txt", True, None)
+    questions = race.read_questions(folder, "test", tokenizer)
+    hits = [answer == "ABCD"[q.label] for (_, answer), q in zip(answers[1:], questions, strict=True)]
+    results = json.loads((tmp_path / "predict_results.json").read_text())
+    assert np.mean(hits) == results["eval_accuracy"]
+    assert {answer for _, answer in answers[1:]} > {"A"}
 
 
 def test_a_feature_file_of_the_original_is_taken_as_it_is(inputs, trained, tmp_path):

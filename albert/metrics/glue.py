@@ -14,6 +14,8 @@ import numpy as np
 import scipy.stats
 import sklearn.metrics
 
+from albert.metrics.choice import likeliest
+
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the share of rows that are right; labels and predictions are class ids [N]."""
@@ -50,17 +52,17 @@ def mean_squared_error(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def score_accuracy(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
     """Labels [N], logits [N, C] -> eval_accuracy: most tasks."""
-    return {"eval_accuracy": accuracy(labels, np.argmax(logits, axis=-1))}
+    return {"eval_accuracy": accuracy(labels, likeliest(logits))}
 
 
 def score_accuracy_and_f1(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
     """Labels [N], logits [N, 2] -> eval_accuracy, f1: MRPC and QQP."""
-    return score_accuracy(labels, logits) | {"f1": f1(labels, np.argmax(logits, axis=-1))}
+    return score_accuracy(labels, logits) | {"f1": f1(labels, likeliest(logits))}
 
 
 def score_matthews(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
     """Labels [N], logits [N, C] -> eval_accuracy, matthew_corr (sic): CoLA."""
-    correlation = matthews(labels, np.argmax(logits, axis=-1))
+    correlation = matthews(labels, likeliest(logits))
     return score_accuracy(labels, logits) | {"matthew_corr": correlation}
 
 

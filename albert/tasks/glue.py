@@ -14,6 +14,7 @@ import numpy as np
 
 from albert import features, files, prediction_files
 from albert.errors import DataError, FlagError
+from albert.metrics.choice import likeliest
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -303,7 +304,7 @@ def write_predictions(
         answers = [str(row[0]) for row in probabilities]
         submitted = [str(np.clip(row[0], 0, 5)) for row in probabilities]
     else:
-        answers = submitted = [task.labels[int(np.argmax(row))] for row in probabilities]
+        answers = submitted = [task.labels[i] for i in likeliest(predictions["logits"])]
     guids = [example.guid for example in examples]
     written = prediction_files.write_test_results(directory, guids, answers, probabilities)
     if task.submission:

@@ -23,6 +23,7 @@ import numpy as np
 
 from albert import features, prediction_files
 from albert.errors import DataError
+from albert.metrics.choice import likeliest
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -134,14 +135,17 @@ def feature_file(
 
 
 def write_predictions(
-    questions: Sequence[Question], probabilities: np.ndarray, directory: str
+    questions: Sequence[Question], predictions: Mapping[str, np.ndarray], directory: str
 ) -> list[str]:
-    """Publishes probabilities [N, C] of the options and each question's letter; returns paths."""
+    """Publishes each question's probabilities and letter, of `probabilities` and `logits` [N, C].
+
+    Returns the files' paths.
+    """
     return prediction_files.write_test_results(
         directory,
         [question.guid for question in questions],
-        [ANSWERS[choice] for choice in np.argmax(probabilities, axis=-1)],
-        probabilities,
+        [ANSWERS[choice] for choice in likeliest(predictions["logits"])],
+        predictions["probabilities"],
     )
 
 
