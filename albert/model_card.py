@@ -58,9 +58,16 @@ import albert
 
 tokenizer = albert.AlbertTokenizer.from_pretrained("{name}")
 model = albert.{architecture}.from_pretrained("{name}")
-outputs = model(tokenizer("A text."))
+{inputs}
+outputs = model(inputs)
 print(outputs["{output}"])
 """
+# What the tokenizer is given, where it is not one text.
+_TEXTS = {
+    "AlbertForMultipleChoice": '["A text."] * 2, ["One end.", "Another end."]',
+    "AlbertForQuestionAnswering": '"A question?", "A text."',
+    "AlbertForBeamQuestionAnswering": '"A question?", "A text."',
+}
 _USAGE_OF_IDS = """
 import albert
 
@@ -162,6 +169,14 @@ def of_checkpoint(
     )
 
 
+def input_lines(architecture: str, options: str = "") -> str:
+    """Returns the code that makes a class's `inputs`; `options` follow the tokenizer's texts."""
+    lines = f"""inputs = tokenizer({_TEXTS.get(architecture, '"A text."')}{options})"""
+    if architecture == "AlbertForMultipleChoice":
+        lines += "\ninputs = {name: rows[None] for name, rows in inputs.items()}  # one question"
+    return lines
+
+
 def of_class(architecture: str, name: str, has_tokenizer: bool = True) -> dict[str, str]:
     """Returns title, summary and usage of a directory with a model of a class of `albert`."""
     what, output = _CLASSES.get(architecture, _CLASSES["AlbertModel"])
@@ -171,7 +186,9 @@ def of_class(architecture: str, name: str, has_tokenizer: bool = True) -> dict[s
     return {
         "title": f"{architecture} ({name})",
         "summary": f"An ALBERT that gives {what}.",
-        "usage": usage.format(architecture=architecture, name=name, output=output),
+        "usage": usage.format(
+            architecture=architecture, name=name, output=output, inputs=input_lines(architecture)
+        ),
     }
 
 

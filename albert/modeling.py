@@ -170,11 +170,15 @@ class AlbertModel(_BuiltModel):
         return self.encode(inputs, self._dropout(training, dropout_seed)).outputs()
 
     def encode(
-        self, inputs: Mapping[str, Any], dropout: Dropout, positions: Any = None
+        self,
+        inputs: Mapping[str, Any],
+        dropout: Dropout,
+        positions: Any = None,
+        reads_all: bool = False,
     ) -> "Encoded":
         """Returns the hidden states, for a head; with the head's own dropout stream.
 
-        `positions` [B, P] are those that the head reads beside `[CLS]`.
+        `positions` [B, P] are those that the head reads beside `[CLS]`, if not all.
         """
         input_ids = ops.convert_to_tensor(inputs["input_ids"])
         segments = _input(inputs, "segment_ids")
@@ -185,7 +189,7 @@ class AlbertModel(_BuiltModel):
         )
         if positions is not None:
             positions = ops.convert_to_tensor(positions)
-        places = self._needed(layout, positions)
+        places = None if reads_all else self._needed(layout, positions)
         states = self.encoder(embedded, layout=layout, dropout=dropout, places=places)
         last, chosen = states[-1], None
         if places is not None:
@@ -256,8 +260,7 @@ def _input(inputs: Mapping[str, Any], name: str):
 class AlbertForPreTraining(_BuiltModel):
     """Encoder with the masked-LM and sentence-order heads (sections 3.1 and 3.2).
 
-    Inputs as `AlbertModel`, and `masked_lm_positions` [B, P]. Adds to its outputs
-    `prediction_logits` [B, P, V] and `sop_logits` [B, 2].
+    Inputs as `AlbertForMaskedLM`. Adds to its outputs `sop_logits` [B, 2].
     """
 
     def __init__(self, config: AlbertConfig, name: str = "albert_for_pretraining"):
@@ -275,10 +278,7 @@ class AlbertForPreTraining(_BuiltModel):
             self.seq_relationship.build()
 
     def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        dropout = self._dropout(training, dropout_seed)
-        encoded = self.bert.encode(inputs, dropout, inputs["masked_lm_positions"])
-        outputs, table = encoded.outputs(), self.bert.embeddings.word_embeddings
-        outputs["prediction_logits"] = self.predictions(encoded.chosen, table)
+        outputs = _predicted(self, inputs, self._dropout(training, dropout_seed))
         outputs["sop_logits"] = self.seq_relationship(outputs["pooled_output"])
         return outputs
 
@@ -301,12 +301,17 @@ class AlbertForMaskedLM(_BuiltModel):
             self.predictions.build()
 
     def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        positions = inputs.get("masked_lm_positions")
-        encoded = self.bert.encode(inputs, self._dropout(training, dropout_seed), positions)
-        outputs, table = encoded.outputs(), self.bert.embeddings.word_embeddings
-        hidden = outputs["sequence_output"] if positions is None else encoded.chosen
-        outputs["prediction_logits"] = self.predictions(hidden, table)
-        return outputs
+        return _predicted(self, inputs, self._dropout(training, dropout_seed))
+
+
+def _predicted(model, inputs: Mapping[str, Any], dropout: Dropout) -> dict[str, Any]:
+    """Returns a model's outputs with those of its masked-LM head."""
+    positions = inputs.get("masked_lm_positions")
+    encoded = model.bert.encode(inputs, dropout, positions, reads_all=positions is None)
+    outputs, table = encoded.outputs(), model.bert.embeddings.word_embeddings
+    hidden = outputs["sequence_output"] if positions is None else encoded.chosen
+    outputs["prediction_logits"] = model.predictions(hidden, table)
+    return outputs
 
 
 class _LabelModel(_BuiltModel):
@@ -405,8 +410,8 @@ class AlbertForTokenClassification(_LabelModel):
 class AlbertForMultipleChoice(_LabelModel):
     """Encoder with one logit of each of C choices (RACE); its head has one label.
 
-    Inputs are [B, C, L], or [B, C * L] as RACE's records hold them. Returns
-    `logits` [B, C] and the encoder's outputs with B * C rows.
+    Inputs are [B, C, L] of any C, or [B, C * L] of `num_choices` as RACE's records hold
+    them. Returns `logits` [B, C] and the encoder's outputs with B * C rows.
     """
 
     def __init__(
@@ -421,12 +426,14 @@ class AlbertForMultipleChoice(_LabelModel):
 
     def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
         dropout = self._dropout(training, dropout_seed)
+        shape = inputs["input_ids"].shape
+        choices = (shape[1] if len(shape) == 3 else None) or self.num_choices
         if "packed_places" not in inputs:  # there, each choice is an example of a row
             names = ("input_ids", *_THEIR_NAMES, *_THEIR_NAMES.values())
             inputs = {name: self._rows(inputs[name]) for name in names if name in inputs}
         outputs = self.bert.encode(inputs, dropout).outputs()
         logits = self._logits(outputs["pooled_output"], dropout)  # [B * C, 1]
-        outputs["logits"] = ops.reshape(logits, (-1, self.num_choices))
+        outputs["logits"] = ops.reshape(logits, (-1, choices))
         return outputs
 
     def _rows(self, x):
@@ -467,11 +474,13 @@ class AlbertForQuestionAnswering(_BuiltModel):
 class AlbertForBeamQuestionAnswering(_BuiltModel):
     """Encoder with first tokens, last tokens given the first, and answerability (SQuAD 2.0).
 
-    Inputs as `AlbertModel`, and `p_mask` [B, L], 1 where no answer can be. With
+    Inputs as `AlbertModel`, and optionally `p_mask` [B, L], 1 where no answer can be: by
+    default all but `[CLS]` and the second segment without its `[SEP]`. With
     the gold `start_positions` [B] among them, adds `start_log_probs` and
     `end_log_probs` [B, L]; without, the beam: `start_top_log_probs` and
     `start_top_index` [B, K], `end_top_log_probs` and `end_top_index` [B, K * K2]
-    (those of the first start first). Always `cls_logits` [B], of having no answer.
+    (those of the first start first; where a row has too few places, `[CLS]` without a
+    chance). Always `cls_logits` [B], of having no answer.
     """
 
     def __init__(
@@ -499,9 +508,12 @@ class AlbertForBeamQuestionAnswering(_BuiltModel):
 
     def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
         dropout = self._dropout(training, dropout_seed)
-        outputs = self.bert.encode(inputs, dropout).outputs()
-        sequence = outputs["sequence_output"]
-        impossible = ops.cast(inputs["p_mask"], "float32")
+        encoded = self.bert.encode(inputs, dropout)
+        outputs = encoded.outputs()
+        sequence, impossible = outputs["sequence_output"], inputs.get("p_mask")
+        if impossible is None:
+            impossible = _outside_passages(inputs, encoded.layout)
+        impossible = ops.cast(impossible, "float32")
         start_logits = _without(self.start_head(sequence), impossible)
         start_log_probs = ops.log_softmax(start_logits)
         expected = ops.cast(ops.softmax(start_logits), sequence.dtype)[:, None]  # [B, 1, L]
@@ -522,9 +534,9 @@ class AlbertForBeamQuestionAnswering(_BuiltModel):
         return ops.log_softmax(_without(logits, impossible[:, None]))
 
     def _beam(self, sequence, start_log_probs, impossible):
-        start_top, starts = ops.top_k(start_log_probs, self.start_n_top)
+        start_top, starts = _top(start_log_probs, self.start_n_top)
         ends = self._end_log_probs(sequence, starts, impossible)
-        end_top, end_index = ops.top_k(ends, self.end_n_top)  # [B, K, K2]
+        end_top, end_index = _top(ends, self.end_n_top)  # [B, K, K2]
         width = self.start_n_top * self.end_n_top
         return {
             "start_top_log_probs": start_top,
@@ -544,6 +556,27 @@ class AlbertForBeamQuestionAnswering(_BuiltModel):
 def _without(logits, impossible):
     """Returns float32 logits with -1e30 at the impossible places (as the original masks)."""
     return ops.cast(logits, "float32") * (1.0 - impossible) - 1e30 * impossible
+
+
+def _outside_passages(inputs: Mapping[str, Any], layout: RowLayout):
+    """Returns `p_mask` [B, L] as the windows of SQuAD have it."""
+    segments = _input(inputs, "segment_ids")
+    segments = ops.zeros_like(inputs["input_ids"]) if segments is None else segments
+    second = ops.cast(layout.every(ops.expand_dims(segments, -1))[..., 0], "float32")
+    second = second * ops.cast(layout.mask, "float32")
+    following = ops.concatenate([second[:, 1:], ops.zeros_like(second[:, :1])], axis=1)
+    is_first = ops.cast(ops.equal(ops.arange(ops.shape(second)[1]), 0), "float32")
+    return 1.0 - ops.maximum(second * following, is_first)
+
+
+def _top(scores, count: int):
+    """Returns the greatest scores [..., count] and their places; what a row lacks is at 0."""
+    length = ops.shape(scores)[-1]
+    if scores.shape[-1] is None or scores.shape[-1] < count:
+        lacking = ops.repeat(ops.zeros_like(scores[..., :1]), count, axis=-1) - 2e30
+        scores = ops.concatenate([scores, lacking], axis=-1)
+    best, places = ops.top_k(scores, count)
+    return best, ops.where(places < length, places, ops.zeros_like(places))
 
 
 # Those whose outputs are of the pooler.

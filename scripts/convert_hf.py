@@ -172,7 +172,8 @@ from transformers import AutoTokenizer, {architecture}
 
 tokenizer = AutoTokenizer.from_pretrained("{name}")
 model = {architecture}.from_pretrained("{name}")
-outputs = model(**tokenizer("A text.", return_tensors="pt"))
+{inputs}
+outputs = model(**inputs)
 """
 
 
@@ -187,7 +188,8 @@ def _write_card(
     parts = model_card.of_class(architecture, name, has_usage)
     parts["summary"] += f" Converted from `{os.path.basename(os.path.abspath(source))}`, bit for bit."
     if sidecar is not None:
-        parts["usage"] = _THEIR_USAGE.format(architecture=architecture, name=name)
+        inputs = model_card.input_lines(architecture, ', return_tensors="pt", padding=True')
+        parts["usage"] = _THEIR_USAGE.format(architecture=architecture, name=name, inputs=inputs)
     model_card.write(
         directory, config=config, tokenizer=tokenizer, sidecar=sidecar,
         parameters=sum(value.size for value in tensors.values()), **parts,

@@ -323,6 +323,62 @@ def test_choices_may_be_flat_or_apart():
     np.testing.assert_allclose(flat, apart)
 
 
+def test_choices_apart_say_themselves_how_many_they_are():
+    ids = np.random.default_rng(0).integers(1, TINY.vocab_size, [2, 3, 7])
+    four = modeling.AlbertForMultipleChoice(TINY)
+    three = modeling.AlbertForMultipleChoice(TINY, 3)
+    three.set_weights(four.get_weights())
+    np.testing.assert_allclose(
+        four({"input_ids": ids})["logits"], three({"input_ids": ids})["logits"]
+    )
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+@pytest.mark.parametrize("kind", [AlbertForPreTraining, modeling.AlbertForMaskedLM])
+def test_without_positions_every_place_is_predicted(kind, is_short):
+    model, ids = kind(TINY), np.random.default_rng(0).integers(1, TINY.vocab_size, [2, 7])
+    model.bert.needed_outputs_only = is_short
+    places = np.tile(np.arange(7, dtype=np.int32), (2, 1))
+    every = model({"input_ids": ids})
+    named = model({"input_ids": ids, "masked_lm_positions": places})
+    assert every["prediction_logits"].shape == (2, 7, TINY.vocab_size)
+    np.testing.assert_allclose(every["prediction_logits"], named["prediction_logits"], atol=1e-6)
+    if kind is AlbertForPreTraining:
+        np.testing.assert_allclose(every["sop_logits"], named["sop_logits"], atol=1e-6)
+
+
+def test_without_p_mask_answers_are_where_the_windows_of_squad_have_them():
+    model = modeling.AlbertForBeamQuestionAnswering(TINY, 3, 2)
+    rows = {  # [CLS] ? ? [SEP] and a passage, [SEP], padding; and a row without padding
+        "input_ids": [[2, 9, 8, 3, 10, 11, 12, 3, 0, 0], [2, 9, 3, 10, 11, 12, 13, 14, 15, 3]],
+        "input_mask": [[1] * 8 + [0] * 2, [1] * 10],
+        "segment_ids": [[0] * 4 + [1] * 4 + [0] * 2, [0] * 3 + [1] * 7],
+    }
+    p_mask = [[0, 1, 1, 1, 0, 0, 0, 1, 1, 1], [0, 1, 1, 0, 0, 0, 0, 0, 0, 1]]
+    rows = {name: np.array(values) for name, values in rows.items()}
+    told, untold = model(rows | {"p_mask": np.array(p_mask)}), model(rows)
+    for name in ("start_top_index", "start_top_log_probs", "end_top_index", "end_top_log_probs",
+                 "cls_logits"):
+        np.testing.assert_array_equal(untold[name], told[name], err_msg=name)
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_a_beam_that_is_wider_than_the_row_ends_in_places_that_are_no_answer(is_traced):
+    narrow, wide = (modeling.AlbertForBeamQuestionAnswering(TINY, k, k) for k in (4, 6))
+    wide.set_weights(narrow.get_weights())
+    rows = {"input_ids": np.array([[2, 9, 7, 8]]), "p_mask": np.zeros([1, 4], np.int32)}
+    spec = {name: tf.TensorSpec([None, None], tf.int32) for name in rows}
+    call = tf.function(wide, input_signature=[spec], autograph=False) if is_traced else wide
+    expected, found = narrow(rows), call({k: tf.constant(v, tf.int32) for k, v in rows.items()})
+    for name in ("start_top_index", "start_top_log_probs"):
+        np.testing.assert_allclose(found[name][:, :4], expected[name], atol=1e-6)
+    np.testing.assert_array_equal(found["start_top_index"][:, 4:], [[0, 0]])  # [CLS]
+    assert np.max(found["start_top_log_probs"][:, 4:]) < -1e30
+    for name in ("end_top_index", "end_top_log_probs"):
+        ours = np.reshape(found[name], (6, 6))[:4, :4]
+        np.testing.assert_allclose(ours, np.reshape(expected[name], (4, 4)), atol=1e-6)
+
+
 def test_a_sequence_longer_than_the_position_table_is_named():
     model = AlbertModel(TINY)
     assert model({"input_ids": np.ones((1, 12), int)})["sequence_output"].shape == (1, 12, 16)

@@ -17,7 +17,7 @@ from albert.modeling import (
     AlbertForQuestionAnswering,
     cross_entropy,
 )
-from albert.records import LEAST_ROW_LENGTH, FeatureSpec
+from albert.records import FeatureSpec
 from albert.squad_records import record_spec
 
 
@@ -87,10 +87,8 @@ class SquadV2Task(SquadV1Task):
 
     def feature_spec(self) -> FeatureSpec:
         # Padding is no answer, so that batches can do without it: unlike in 1.1, where it
-        # counts in the softmax. A beam must find its places in the shortest rows.
-        spec, width = super().feature_spec(), max(self.start_n_top, self.end_n_top)
-        is_cut = width <= LEAST_ROW_LENGTH
-        return dataclasses.replace(spec, row_length=self.max_seq_length if is_cut else None)
+        # counts in the softmax.
+        return dataclasses.replace(super().feature_spec(), row_length=self.max_seq_length)
 
     def build_model(self, config: AlbertConfig) -> keras.Model:
         return AlbertForBeamQuestionAnswering(
