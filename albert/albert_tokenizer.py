@@ -4,12 +4,11 @@ Legend: B texts, L places.
 """
 
 import os
-import shutil
 from collections.abc import Sequence
 
 import numpy as np
 
-from albert import features, tokenization, tokenizer_files
+from albert import features, files, tokenization, tokenizer_files
 from albert.errors import DataError
 from albert.tokenization import FullTokenizer
 from albert.tokenizer_files import Vocabulary
@@ -57,11 +56,9 @@ class AlbertTokenizer:
 
     def save_vocabulary(self, directory: str, filename_prefix: str | None = None) -> tuple[str]:
         """Copies the vocabulary file into a directory and returns its path."""
-        os.makedirs(directory, exist_ok=True)
         name = os.path.basename(self.tokenizer.path)
         path = os.path.join(directory, f"{filename_prefix}-{name}" if filename_prefix else name)
-        if os.path.abspath(path) != os.path.abspath(self.tokenizer.path):
-            shutil.copyfile(self.tokenizer.path, path)
+        files.publish_copy(self.tokenizer.path, path)
         return (path,)
 
     def save_pretrained(self, directory: str) -> None:

@@ -13,17 +13,15 @@ machines must reach. Nothing has its name before the whole pipeline is done.
 
 import contextlib
 import dataclasses
-import glob
 import io
 import itertools
 import json
 import logging
 import os
 import re
-import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -72,16 +70,17 @@ class Job:
     text_bytes: int
     block_characters: int
     examples: int  # instances shown in the log
-    mark: str  # ending of the names of what is under way
+    works: Mapping[str, str]  # {directory of outputs: one in it, of what is under way}
 
     @property
     def work(self) -> str:
         """The directory of what is under way."""
-        return f"{self.streams[0].outputs[0]}.work{self.mark}"
+        return self.works[os.path.dirname(self.streams[0].outputs[0])]
 
     def under_way(self, stream: str, number: int) -> str:
         """Returns the name of an output until it is published."""
-        return self._stream(stream).outputs[number] + self.mark
+        directory, name = os.path.split(self._stream(stream).outputs[number])
+        return os.path.join(self.works[directory], f"output.{name}")
 
     def buckets(self, stream: str) -> int:
         return self._stream(stream).buckets(self.text_bytes)
@@ -150,10 +149,26 @@ def _match(pattern: str, flag: str) -> list:
 
 
 @contextlib.contextmanager
-def running(
+def working_directories(outputs: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Yields {directory of outputs: one in it, for what is under way}; those go in the end."""
+    works: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        for path in outputs:
+            directory, work = os.path.dirname(path), f"{path}.work"
+            if directory in works:
+                continue
+            if is_remote(path):
+                works[directory] = files.temporary_name(work)
+                stack.callback(_delete_remote, works[directory])
+            else:
+                works[directory] = stack.enter_context(files.temporary_dir(work))
+        yield works
+
+
+def run(
     job: Job, runner: str, arguments: Sequence[str]
-) -> Iterator[tuple[dict[str, list[Part]], ReadingCounts]]:
-    """Runs the pipeline; yields each stream's output files, not published yet, and the counts.
+) -> tuple[dict[str, list[Part]], ReadingCounts]:
+    """Runs the pipeline; returns each stream's output files, not published yet, and the counts.
 
     Args:
       runner: a runner's name, as Beam knows it.
@@ -165,16 +180,13 @@ def running(
     """
     _set_up_logging()
     pipeline = _make_pipeline(runner, arguments)
-    try:
-        with open(job.recipe.vocabulary, "rb") as stream:
-            _write(os.path.join(job.work, _VOCABULARY), stream.read())
-        _build(pipeline, job)
-        log.info("making records of %.1f MB of text with %s", job.text_bytes / 1e6, runner)
-        _run(pipeline, runner)
-        counts = ReadingCounts(**json.loads(_read(os.path.join(job.work, _COUNTS))))
-        yield {stream.name: _outcome(job, stream) for stream in job.streams}, counts
-    finally:
-        _tidy(job)
+    with open(job.recipe.vocabulary, "rb") as stream:
+        _write(os.path.join(job.work, _VOCABULARY), stream.read())
+    _build(pipeline, job)
+    log.info("making records of %.1f MB of text with %s", job.text_bytes / 1e6, runner)
+    _run(pipeline, runner)
+    counts = ReadingCounts(**json.loads(_read(os.path.join(job.work, _COUNTS))))
+    return {stream.name: _outcome(job, stream) for stream in job.streams}, counts
 
 
 def _set_up_logging() -> None:
@@ -251,7 +263,7 @@ def publish(job: Job, parts: dict[str, list[Part]], manifests: dict[str, dict[st
     """Gives all outputs their names, then writes their manifests.
 
     Args:
-      parts: of `running`; manifests: {output: its manifest}.
+      parts: of `run`; manifests: {output: its manifest}.
     """
     for path in manifests:
         _delete(records.manifest_path(path))
@@ -450,23 +462,13 @@ def _read(path: str) -> bytes:
 
 
 def _delete(path: str) -> None:
-    """Removes a file or a directory, if it is there."""
-    if is_remote(path):
-        if _file_systems().exists(path):
-            _file_systems().delete([path])
-    elif os.path.isdir(path):
-        shutil.rmtree(path)
-    elif os.path.exists(path):
-        os.unlink(path)
+    """Removes a file, if it is there."""
+    if _file_systems().exists(path):
+        _file_systems().delete([path])
 
 
-def _tidy(job: Job) -> None:
-    """Removes all that is under way."""
-    _delete(job.work)
-    for path in (path for stream in job.streams for path in stream.outputs):
-        if is_remote(path):
-            found = [item.path for item in _match(f"{path}*{job.mark}", "output_file")]
-        else:
-            found = glob.glob(f"{glob.escape(path)}*{job.mark}")
-        for leaving in found:
-            _delete(leaving)
+def _delete_remote(directory: str) -> None:
+    """Removes a directory, which in some file systems is but a part of its files' names."""
+    for item in _match(f"{directory}/*", "output_file"):
+        _delete(item.path)
+    _delete(directory)

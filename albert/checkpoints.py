@@ -282,32 +282,32 @@ def write_bundle(
     Raises:
       CheckpointError: it could not be written (disk full, say); nothing is left behind.
     """
-    scratch = f"{prefix}.tmp-{os.getpid()}"
-    parent = os.path.dirname(os.path.abspath(prefix))
     try:
-        os.makedirs(parent, exist_ok=True)
-        files.sweep_litter(parent, os.path.basename(prefix) + ".tmp-")
-        os.makedirs(scratch, exist_ok=True)
-        inner = os.path.join(scratch, "bundle")
-        tf.raw_ops.SaveV2(
-            prefix=inner,
-            tensor_names=list(tensors),
-            shape_and_slices=[""] * len(tensors),
-            tensors=[tf.convert_to_tensor(t) for t in tensors.values()],
-        )
-        for suffix in (".data-00000-of-00001", ".index"):
-            with open(inner + suffix, "rb") as stream:
-                os.fsync(stream.fileno())
-        before()
-        for suffix in (".data-00000-of-00001", ".index"):
-            os.replace(inner + suffix, prefix + suffix)
-        files.fsync_dir(parent)
+        with files.temporary_dir(prefix) as scratch:
+            _write_bundle(prefix, os.path.join(scratch, "bundle"), tensors, before)
     except (tf.errors.OpError, OSError) as error:
         raise CheckpointError(
             f"cannot write {prefix}: {first_line(error)}; is the disk full?"
         ) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write_bundle(
+    prefix: str, inner: str, tensors: Mapping[str, Any], before: Callable[[], None]
+) -> None:
+    tf.raw_ops.SaveV2(
+        prefix=inner,
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=[tf.convert_to_tensor(t) for t in tensors.values()],
+    )
+    suffixes = (".data-00000-of-00001", ".index")
+    for suffix in suffixes:
+        with open(inner + suffix, "rb") as stream:
+            os.fsync(stream.fileno())
+    before()
+    for suffix in suffixes:
+        os.replace(inner + suffix, prefix + suffix)
+    files.fsync_dir(os.path.dirname(os.path.abspath(prefix)))
 
 
 def delete(prefix: str) -> None:
@@ -338,23 +338,23 @@ def publish_best(prefix: str) -> str:
     best = os.path.join(os.path.dirname(prefix), BEST)
     sources = [*_shards(prefix), prefix + ".json", prefix + ".index"]
     targets = {s: best + s.removeprefix(prefix) for s in sources if os.path.exists(s)}
-    temporaries = {target: f"{target}.tmp-{os.getpid()}" for target in targets.values()}
     try:
-        for source, target in targets.items():
-            _copy_synced(source, temporaries[target])
-        # Without an index there is no best; with one, all of it belongs together.
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(best + ".index")
-        for source, target in targets.items():
-            os.replace(temporaries[target], target)
-            log.info("saved %s to %s", source, target)
-        files.fsync_dir(os.path.dirname(os.path.abspath(best)))
+        with contextlib.ExitStack() as stack:
+            temporaries = {
+                target: stack.enter_context(files.temporary_file(target))
+                for target in targets.values()
+            }
+            for source, target in targets.items():
+                _copy_synced(source, temporaries[target])
+            # Without an index there is no best; with one, all of it belongs together.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(best + ".index")
+            for source, target in targets.items():
+                os.replace(temporaries[target], target)
+                log.info("saved %s to %s", source, target)
+            files.fsync_dir(os.path.dirname(os.path.abspath(best)))
     except OSError as error:
         raise CheckpointError(f"cannot write {best} ({error.strerror or error})") from error
-    finally:
-        for path in temporaries.values():
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
     return best
 
 

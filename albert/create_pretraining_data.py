@@ -153,13 +153,11 @@ def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     count = values.num_processes or (1 if is_small else workers.available_cores())
     job = _identity(values, recipe, inputs)
     with workers.preemptible("nothing half-written is left"):
-        scratch = _make_scratch(streams, job)
-        try:
-            with workers.Workers(count, lambda: ask_to_stop(scratch)) as pool:
-                run = _Run(values, recipe, inputs, streams, text_bytes, scratch, pool)
-                run.execute()
-        finally:
-            shutil.rmtree(scratch)
+        with (
+            _scratch(streams, job) as scratch,
+            workers.Workers(count, lambda: ask_to_stop(scratch)) as pool,
+        ):
+            _Run(values, recipe, inputs, streams, text_bytes, scratch, pool).execute()
 
 
 def _make_with_beam(
@@ -170,16 +168,18 @@ def _make_with_beam(
     streams: list[Stream],
     text_bytes: int,
 ) -> None:
-    started, mark = time.monotonic(), f".tmp-{os.getpid()}"
+    started = time.monotonic()
     _sweep(streams)
-    job = beam_pipeline.Job(
-        recipe, tuple(inputs), tuple(streams), values.held_out_fraction,
-        values.document_break_between_files, text_bytes, _BLOCK_CHARACTERS, _EXAMPLES, mark,
-    )
+    outputs = [path for stream in streams for path in stream.outputs]
     with (
         workers.preemptible("nothing half-written is left"),
-        beam_pipeline.running(job, values.runner, arguments) as (parts, counts),
+        beam_pipeline.working_directories(outputs) as works,
     ):
+        job = beam_pipeline.Job(
+            recipe, tuple(inputs), tuple(streams), values.held_out_fraction,
+            values.document_break_between_files, text_bytes, _BLOCK_CHARACTERS, _EXAMPLES, works,
+        )
+        parts, counts = beam_pipeline.run(job, values.runner, arguments)
         _report_reading(counts)
         for stream in streams:
             _check_outputs(stream, parts[stream.name], counts.documents)
@@ -321,26 +321,20 @@ def _identity(values: flags.FlagValues, recipe: Recipe, inputs: list[str]) -> st
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-def _make_scratch(streams: list[Stream], job: str) -> str:
-    """Returns a directory for temporary files, beside the first output.
+@contextlib.contextmanager
+def _scratch(streams: list[Stream], job: str) -> Iterator[str]:
+    """Yields a directory for temporary files, beside the first output.
 
     It is a new one, or the one that a killed run of the same job left there.
     """
     path = f"{streams[0].outputs[0]}.work"
-    scratch = f"{path}.tmp-{os.getpid()}"
-    left = [name for name in files.left_behind(path) if _job_of(name) == job]
-    if left and left[0] != scratch:
-        shutil.rmtree(scratch, ignore_errors=True)
-        os.rename(left[0], scratch)
-    elif not left:
-        shutil.rmtree(scratch, ignore_errors=True)
-    _sweep(streams)
-    files.make_dirs(scratch)
-    if left:
-        log.info("a run was killed here: going on with the %d pieces of work that it had done",
-                 resume(scratch))
-    files.write_json(os.path.join(scratch, _JOB_FILE), {"job": job})
-    return scratch
+    with files.temporary_dir(path, lambda left: _job_of(left) == job) as scratch:
+        _sweep(streams)
+        if _job_of(scratch) == job:
+            log.info("a run was killed here: going on with the %d pieces of work that it had done",
+                     resume(scratch))
+        files.write_json(os.path.join(scratch, _JOB_FILE), {"job": job})
+        yield scratch
 
 
 def _job_of(scratch: str) -> str | None:

@@ -24,7 +24,7 @@ import tempfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from albert import files, flags, sidecars, tokenization, tokenizer_files
+from albert import files, flags, model_card, sidecars, tokenization, tokenizer_files
 from albert.config import AlbertConfig
 from albert.errors import FlagError
 from albert.tokenizer_files import Vocabulary
@@ -85,7 +85,7 @@ def main(values: flags.FlagValues) -> None:
     tokenization.check_vocabulary(tokenizer, config)
 
     flags.import_tensorflow()
-    from albert import hub_export, text_graph
+    from albert import hub_export, saved_model, text_graph
 
     if set(paths) != {"export_path"}:
         text_graph.import_tensorflow_text()
@@ -94,7 +94,10 @@ def main(values: flags.FlagValues) -> None:
     with contextlib.ExitStack() as stack:
         # The SavedModel keeps the assets under the names that they have here.
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        scratch = {name: stack.enter_context(files.atomic_dir(p)) for name, p in paths.items()}
+        scratch = {
+            name: stack.enter_context(model_card.publish_model(path, saved_model.MAIN_FILE))
+            for name, path in paths.items()
+        }
         assets = _collect_assets(folder, config, tokenizer)
         if "export_path" in scratch:
             hub_export.export_module(
@@ -233,7 +236,7 @@ print(embed(["A text.", "Another one."]))
 
 
 def _write_cards(scratch, paths, config, tokenizer, weights, parameters: int) -> None:
-    from albert import checkpoints, model_card
+    from albert import checkpoints
 
     sidecar = checkpoints.read_sidecar(weights.origin)
     results = model_card.results_beside(weights.origin, sidecar.get("step"))

@@ -1,8 +1,8 @@
 """Files are published, not written: whole and synced, or not at all.
 
-Every artefact goes through `atomic_write` or `atomic_dir`, which write beside
-the destination under a `*.tmp-<pid>` name, sync, and rename. A crash leaves
-the previous artefact as it was.
+Every artefact goes through `atomic_write` or `publish_dir`, which write beside
+the destination under a temporary name, sync, and rename. A crash leaves the
+previous artefact as it was.
 """
 
 import contextlib
@@ -12,13 +12,14 @@ import errno
 import fcntl
 import glob
 import hashlib
+import itertools
 import json
 import os
 import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from albert.errors import DataError, RunDirBusyError, UserError
@@ -26,13 +27,15 @@ from albert.errors import DataError, RunDirBusyError, UserError
 # Key of a JSON object that holds the digest of all the others.
 _SEAL = "content_sha256"
 MANIFEST_SUFFIX = ".manifest.json"
-_OLD = ".old.tmp-"  # between the name of a directory that is being replaced and the process
-_LITTER = re.compile(r".*\.tmp-(\d+)$")
 
 
 def fsync_dir(directory: str) -> None:
     """Makes a rename in `directory` survive a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    _sync(directory)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -55,47 +58,111 @@ def make_dirs(path: str) -> str:
 @contextlib.contextmanager
 def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
     """Yields an open file (text is UTF-8) that becomes `path` when the block ends well."""
-    make_dirs(_parent(path))
-    temporary = f"{path}.tmp-{os.getpid()}"
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    try:
-        sweep_litter(_parent(path), f"{os.path.basename(path)}.tmp-")
+    with _told_as_unwritable(path), temporary_file(path) as temporary:
         with open(temporary, mode, **text) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
         fsync_dir(_parent(path))
-    except OSError as error:
-        raise UserError(f"cannot write {path} ({error.strerror or error})") from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+
+
+def publish_copy(source: str, path: str) -> None:
+    """Publishes a file's content as `path`, which may be the file itself."""
+    if os.path.realpath(path) != os.path.realpath(source):
+        with open(source, "rb") as content, atomic_write(path, "wb") as stream:
+            shutil.copyfileobj(content, stream, 1 << 20)
 
 
 @contextlib.contextmanager
-def atomic_dir(path: str) -> Iterator[str]:
-    """Yields a temporary directory that replaces `path` when the block ends well."""
-    path = os.path.abspath(path)
-    make_dirs(_parent(path))
-    temporary, old = f"{path}.tmp-{os.getpid()}", f"{path}{_OLD}{os.getpid()}"
-    sweep_litter(_parent(path), os.path.basename(path) + ".")
-    shutil.rmtree(temporary, ignore_errors=True)
-    os.makedirs(temporary)
+def _told_as_unwritable(path: str) -> Iterator[None]:
     try:
-        yield temporary
-        if os.path.isdir(path) and not _exchange(temporary, path):
-            os.rename(path, old)
-        if not os.path.isdir(path):
-            os.rename(temporary, path)
-        fsync_dir(_parent(path))
+        yield
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror or error})") from error
-    finally:
-        if os.path.isdir(old) and not os.path.isdir(path):
+
+
+@contextlib.contextmanager
+def publish_dir(path: str, last: str) -> Iterator[str]:
+    """Yields a temporary directory; what is in it comes into `path` when the block ends well.
+
+    A directory that is absent is made, and one that holds a model of the same files and nothing
+    else is replaced, both at once. Any other is the user's: there each file is added or
+    replaced whole, and every other file stays. A crash leaves it with the model that it had,
+    with the new one, or without one, but never with a mixture.
+
+    Args:
+      last: the file without which the others are no model: it goes first and comes last.
+
+    Raises:
+      UserError: it cannot be written, or a file or directory of the user's is in the way.
+    """
+    path = os.path.realpath(path)
+    with _told_as_unwritable(path), temporary_dir(path) as temporary:
+        yield temporary
+        for name in _content(temporary):
+            _sync(os.path.join(temporary, name))
+        if not _replace_dir(temporary, path, last):
+            _add_to_dir(temporary, path, last)
+        fsync_dir(_parent(path))
+
+
+def _replace_dir(new: str, path: str, last: str) -> bool:
+    """Gives a new directory its name, if nothing but an earlier one of its kind has it."""
+    if not os.path.lexists(path):
+        os.rename(new, path)
+        return True
+    theirs = _content(path)
+    if last not in theirs or theirs - _content(new):
+        return False
+    shutil.copymode(path, new)
+    if _exchange(new, path):
+        return True
+    old = f"{path}{_OLD}{_new_owner()}"
+    with _locked(path):  # so that nobody takes it for litter while it is away
+        try:
+            os.rename(path, old)
+        except OSError:  # a file system of its own is mounted there, say
+            return False
+        try:
+            os.rename(new, path)
+        except OSError:
             os.rename(old, path)
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+            raise
+    shutil.rmtree(old, ignore_errors=True)
+    return True
+
+
+def _add_to_dir(new: str, path: str, last: str) -> None:
+    ours, theirs = _content(new), _content(path)
+    for name in sorted(ours):
+        other = name[:-1] if name.endswith("/") else name + "/"
+        if other in theirs:
+            raise UserError(f"cannot write {path}: {os.path.join(path, other)} is in the way")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(path, last))
+        fsync_dir(path)
+    for name in [*sorted(ours - {last}), last]:
+        target = os.path.join(path, name)
+        if name.endswith("/"):
+            os.makedirs(target, exist_ok=True)
+        else:
+            os.replace(os.path.join(new, name), target)
+            fsync_dir(os.path.dirname(target))
+
+
+def _content(directory: str) -> set[str]:
+    """Returns the relative names of all that is in a directory; those of directories end in /."""
+    found, waiting = set(), [""]
+    while waiting:
+        place = waiting.pop()
+        for entry in os.scandir(os.path.join(directory, place)):
+            name = place + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(name := name + "/")
+            found.add(name)
+    return found
 
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
@@ -110,38 +177,183 @@ def _exchange(one: str, other: str) -> bool:
     ) == 0
 
 
+# === Temporaries ===
+#
+# A temporary is locked as long as its process lives. So it is dead if and only if its lock can
+# be taken, wherever its process ran: in another container, or on another machine that shares
+# the disk. Where a file system has no locks, the name tells whose it is.
+
+_OLD = ".old.tmp-"  # between the name of a directory that is being replaced and its owner
+_LITTER = re.compile(r".*\.tmp-([0-9a-f]{8})-(\d+)-(\d+)", re.DOTALL)
+_count = itertools.count()
+_locks: dict[str, int | None] = {}  # descriptors of this process's own temporaries
+
+
+def _forget_the_locks_of_the_parent() -> None:
+    """A fork that outlives its parent must not keep the parent's temporaries alive."""
+    for descriptor in _locks.values():
+        if descriptor is not None:
+            os.close(descriptor)
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_forget_the_locks_of_the_parent)
+
+
+def _place() -> str:
+    """Returns a short name of this machine and of the namespace that its process numbers are of."""
+    namespace = ""
+    with contextlib.suppress(OSError):  # Linux has them
+        namespace = os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(f"{socket.gethostname()} {namespace}".encode()).hexdigest()[:8]
+
+
+def _new_owner() -> str:
+    return f"{_place()}-{os.getpid()}-{next(_count)}"
+
+
+def temporary_name(path: str) -> str:
+    """Returns a new name of a temporary beside `path`, for what is to be locked at once."""
+    return f"{path}.tmp-{_new_owner()}"
+
+
+@contextlib.contextmanager
+def temporary_file(path: str) -> Iterator[str]:
+    """Yields the name of a new, empty file beside `path`; if it is still there, it goes then."""
+    with _temporary(path, lambda name: os.close(os.open(name, _NEW_FILE, 0o666))) as name:
+        try:
+            yield name
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+
+
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+
+
+@contextlib.contextmanager
+def temporary_dir(path: str, is_mine: Callable[[str], bool] = lambda _: False) -> Iterator[str]:
+    """Yields the name of a new, empty directory beside `path`; if it is still there, it goes then.
+
+    Instead of a new one, a directory for `path` that a dead process left is taken over, if
+    `is_mine` holds for it.
+    """
+    def make(name: str) -> None:
+        for left in sorted(glob.glob(f"{glob.escape(path)}.tmp-*")):
+            with _taken(left) as is_dead:
+                if is_dead and is_mine(left):
+                    os.rename(left, name)
+                    return
+        os.mkdir(name)
+
+    with _temporary(path, make) as name:
+        try:
+            yield name
+        finally:
+            shutil.rmtree(name, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _temporary(path: str, make: Callable[[str], None]) -> Iterator[str]:
+    os.makedirs(_parent(path), exist_ok=True)
+    name = temporary_name(path)
+    key = os.path.basename(name)
+    while key not in _locks:
+        make(name)
+        with contextlib.suppress(FileNotFoundError):  # swept away before it was locked
+            _locks[key] = _lock(name, fcntl.LOCK_EX)
+    try:
+        sweep_litter(_parent(path), f"{os.path.basename(path)}.tmp-")
+        yield name
+    finally:
+        _unlock(_locks.pop(key, None))
+
+
+def _lock(path: str, how: int) -> int | None:
+    """Returns a descriptor that holds a file or directory locked, or None if there are no locks.
+
+    Raises:
+      FileNotFoundError: it is gone; BlockingIOError: another holds it, and `how` does not wait.
+    """
+    kind = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR  # as NFS wants it
+    descriptor = None
+    try:
+        descriptor = os.open(path, kind | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fcntl.flock(descriptor, how)
+        if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+            return descriptor
+        raise FileNotFoundError(path)
+    except OSError as error:
+        _unlock(descriptor)
+        if isinstance(error, FileNotFoundError | BlockingIOError):
+            raise
+        return None
+
+
+def _unlock(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Holds a directory locked, if there are locks and nobody else does."""
+    descriptor = None
+    with contextlib.suppress(BlockingIOError):
+        descriptor = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        yield
+    finally:
+        _unlock(descriptor)
+
+
+@contextlib.contextmanager
+def _taken(path: str) -> Iterator[bool]:
+    """Tells whether a path is a dead temporary; none else takes it inside the block."""
+    match = _LITTER.fullmatch(os.path.basename(path))
+    if not match or os.path.basename(path) in _locks:
+        yield False
+        return
+    try:
+        descriptor = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (FileNotFoundError, BlockingIOError):
+        yield False
+        return
+    try:
+        place, pid = match[1], int(match[2])
+        # One of this process's own number, and not its own, is of an earlier process: in a
+        # container, numbers repeat.
+        yield descriptor is not None or (
+            place == _place() and (pid == os.getpid() or not _is_alive(pid))
+        )
+    finally:
+        _unlock(descriptor)
+
+
 def sweep_litter(directory: str, prefix: str = "") -> None:
-    """Removes the `<prefix>*.tmp-<pid>` leavings of processes that are no longer alive.
+    """Removes the temporaries `<prefix>*` of processes that are dead.
 
     What such a process had moved out of the way for its successor, and was not
     succeeded, is moved back.
     """
     for name in os.listdir(directory):
-        match = _LITTER.match(name)
-        if not match or not name.startswith(prefix) or _is_alive(int(match.group(1))):
-            continue
         path = os.path.join(directory, name)
-        original = path.rpartition(_OLD)[0]
-        with contextlib.suppress(FileNotFoundError):  # another process sweeps, too
-            if original and not os.path.exists(original):
-                os.rename(path, original)
-            elif os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path)
-            else:
-                os.unlink(path)
+        if not name.startswith(prefix):
+            continue
+        # Another process may sweep too, and another user's litter is not ours to remove.
+        with _taken(path) as is_dead, contextlib.suppress(FileNotFoundError, PermissionError):
+            if is_dead:
+                _sweep(path)
 
 
-def left_behind(path: str) -> list[str]:
-    """Returns the `<path>.tmp-<pid>` of processes that are no longer alive, in order.
-
-    One of this process's own number is of an earlier one: in a container, they repeat.
-    """
-    found = []
-    for name in sorted(glob.glob(f"{glob.escape(path)}.tmp-*")):
-        match = _LITTER.match(os.path.basename(name))
-        if match and (int(match.group(1)) == os.getpid() or not _is_alive(int(match.group(1)))):
-            found.append(name)
-    return found
+def _sweep(path: str) -> None:
+    original = path.rpartition(_OLD)[0]
+    if original and not os.path.exists(original):
+        os.rename(path, original)
+    elif os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
 
 
 def write_json(path: str, value: Any) -> None:

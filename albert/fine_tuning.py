@@ -17,9 +17,9 @@ from albert.tokenizer_files import Vocabulary
 
 if TYPE_CHECKING:
     from albert.checkpoints import Weights
+    from albert.run_config import RunConfig
     from albert.tasks.task import Task
     from albert.tokenization import FullTokenizer
-    from albert.run_config import RunConfig
 
 log = logging.getLogger("albert")
 

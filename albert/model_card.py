@@ -1,14 +1,19 @@
 """The model card, README.md, of every directory that holds a model for others to use."""
 
+import contextlib
+import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from albert import __version__, files
 from albert.config import AlbertConfig
 
+log = logging.getLogger("albert")
+
 NAME = "README.md"
+_BEGINNING = "---\ntags:\n- albert\n---\n\n"
 
 _ARCHITECTURE = {
     "num_hidden_layers": "layers",
@@ -91,9 +96,29 @@ _CITATION = """\
 def write(path: str, **parts: Any) -> str:
     """Publishes `card(**parts)` as a file, or as a directory's README.md; returns its path."""
     path = os.path.join(path, NAME) if os.path.isdir(path) else path
+    if _is_of_the_user(path):
+        log.warning("%s is no model card of this toolkit: it stays, and none is written", path)
+        return path
     with files.atomic_write(path) as stream:
         stream.write(card(**parts))
     return path
+
+
+@contextlib.contextmanager
+def publish_model(path: str, last: str) -> Iterator[str]:
+    """Is `files.publish_dir`; where the directory has a README.md of the user's, that stays."""
+    with files.publish_dir(path, last) as scratch:
+        yield scratch
+        if _is_of_the_user(os.path.join(path, NAME)):
+            os.unlink(os.path.join(scratch, NAME))
+
+
+def _is_of_the_user(path: str) -> bool:
+    """Whether a file is there that does not begin as a card does."""
+    if not os.path.isfile(path):
+        return os.path.lexists(path)
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        return stream.read(len(_BEGINNING)) != _BEGINNING
 
 
 def card(
@@ -132,7 +157,7 @@ def card(
         "Citation": _CITATION,
     }
     body = "\n".join(f"## {name}\n\n{text}" for name, text in sections.items() if text)
-    return f"---\ntags:\n- albert\n---\n\n# {title}\n\n{summary.strip()}\n\n{body}"
+    return f"{_BEGINNING}# {title}\n\n{summary.strip()}\n\n{body}"
 
 
 def of_checkpoint(

@@ -76,7 +76,7 @@ def open_directory(path: str, flag: str = "init_checkpoint", gelu: str = "auto")
     """
     if huggingface.is_directory(path):
         return _hugging_face(path, gelu)
-    if os.path.isdir(os.path.join(path, "variables")):
+    if _is_module(path):
         module = hub.resolve(path)
         facts = Facts("AlbertForPreTraining", text=module.vocabulary.text)
         return Pretrained(path, module.config, module.vocabulary, facts, module.weights)
@@ -90,14 +90,19 @@ def open_directory(path: str, flag: str = "init_checkpoint", gelu: str = "auto")
     )
 
 
+def _is_module(path: str) -> bool:
+    # A SavedModel may have been written into a run's directory, which stays one.
+    is_ours = os.path.isfile(os.path.join(path, "albert_config.json"))
+    return os.path.isdir(os.path.join(path, "variables")) and not is_ours
+
+
 def open_weights(path: str, flag: str = "init_checkpoint") -> checkpoints.Weights:
     """Returns the named tensors of a checkpoint, or of a directory of any of the three layouts.
 
     Raises:
       CheckpointError: nothing there, of another kind, or damaged.
     """
-    is_module = os.path.isdir(os.path.join(path, "variables"))
-    if is_module or huggingface.is_directory(path):
+    if _is_module(path) or huggingface.is_directory(path):
         return open_directory(path, flag).weights()
     return checkpoints.open_weights(path, flag)
 
@@ -232,9 +237,11 @@ def save(model: keras.Model, path: str, tokenizer: FullTokenizer | None = None) 
 
     Raises:
       UserError: it cannot be written; what was there before is then untouched.
+
+    See `model_card.publish_model` for a directory that holds other files.
     """
     tensors = {name: weight.value for name, weight in modeling.named_weights(model).items()}
-    with files.atomic_dir(path) as scratch:
+    with model_card.publish_model(path, checkpoints.BEST + ".index") as scratch:
         prefix = write(scratch, model.config, tensors, facts_of(model), tokenizer)
         model_card.of_checkpoint(
             scratch, prefix, model.config, name=os.path.basename(os.path.abspath(path)),

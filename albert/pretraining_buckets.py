@@ -155,7 +155,7 @@ _DONE = ".done"
 def _write_whole(path: str) -> Iterator[BinaryIO]:
     """Yields a file that becomes `path` when the block ends well, on the disk then."""
     # A process whose owner was killed may write a moment longer: not into the same file.
-    own = f"{path}.{os.getpid()}"
+    own = files.temporary_name(path)
     try:
         with open(own, "wb") as out:
             yield out

@@ -5,8 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert import files
+from albert import model_card
 from albert.errors import UserError, first_line
+
+MAIN_FILE = "saved_model.pb"  # without it, a directory is no SavedModel
 
 
 def save(module: tf.Module, directory: str, signatures: Mapping[str, Any]) -> None:
@@ -28,7 +30,7 @@ def publish(
     signatures: Mapping[str, Any],
     complete: Callable[[str], None],
 ) -> None:
-    """Writes a SavedModel that replaces `directory` when it is whole.
+    """Publishes a SavedModel with its card, see `model_card.publish_model`.
 
     Args:
       complete: adds to the directory that it is given what belongs to the model, its card.
@@ -36,6 +38,6 @@ def publish(
     Raises:
       UserError: it could not be written; what was there before still is.
     """
-    with files.atomic_dir(directory) as scratch:
+    with model_card.publish_model(directory, MAIN_FILE) as scratch:
         save(module, scratch, signatures)
         complete(scratch)

@@ -8,7 +8,6 @@ that was overlooked would give other ids, and so other answers, without a word.
 import dataclasses
 import logging
 import os
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -157,8 +156,7 @@ def write(
     name = (spm_name if tokenizer.is_spm else None) or file_name(tokenizer)
     path = os.path.join(directory, name)
     if not os.path.isfile(path) or files.sha256(path) != files.sha256(tokenizer.path):
-        with files.atomic_write(path, "wb") as stream, open(tokenizer.path, "rb") as source:
-            shutil.copyfileobj(source, stream)
+        files.publish_copy(tokenizer.path, path)
     values = describe(tokenizer, max_length) | {_FILE_KEY: name}
     files.write_json(os.path.join(directory, SETTINGS_FILE), values)
     return path

@@ -14,7 +14,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 
-from albert import files, flags, model_facts, tokenizer_files  # noqa: E402
+from albert import files, flags, model_card, model_facts, tokenizer_files  # noqa: E402
 from albert.errors import CheckpointError, FlagError  # noqa: E402
 
 # Where a name of a weight tells the head; `output_weights` is of several.
@@ -88,7 +88,7 @@ def _from_theirs(values: flags.FlagValues) -> None:
     facts = dataclasses.replace(
         facts, architecture=architecture, label_names=_labels(values, facts, model)
     )
-    with files.atomic_dir(values.output_dir) as scratch:
+    with model_card.publish_model(values.output_dir, checkpoints.BEST + ".index") as scratch:
         pretrained.write(scratch, source.config, tensors, facts, tokenizer, "30k-clean.model")
         if not tokenizer:
             flags.log.warning("no tokenizer in %s: copy its spiece.model by hand", source.directory)
@@ -151,7 +151,7 @@ def _to_theirs(values: flags.FlagValues) -> None:
         facts, architecture=architecture, label_names=_labels(values, facts, model)
     )
     num_labels = model.num_labels if architecture in model_facts.LABELLED else None
-    with files.atomic_dir(values.output_dir) as scratch:
+    with model_card.publish_model(values.output_dir, huggingface.WEIGHTS_FILE) as scratch:
         files.write_json(
             os.path.join(scratch, huggingface.CONFIG_FILE),
             huggingface.config_to_theirs(config, facts, ids, num_labels),
@@ -181,8 +181,6 @@ def _write_card(
     values, directory, architecture, config, tensors, source, sidecar=None, tokenizer=None,
 ) -> None:
     """Writes README.md; with a sidecar, of a model that goes to Hugging Face's layout."""
-    from albert import model_card
-
     name = os.path.basename(os.path.abspath(values.output_dir))
     has_usage = tokenizer is not None or sidecar is not None
     parts = model_card.of_class(architecture, name, has_usage)

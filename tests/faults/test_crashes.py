@@ -160,7 +160,7 @@ def test_a_crash_anywhere_in_replacing_a_directory_leaves_one_whole_directory(
         monkeypatch.setattr(files, "_exchange", lambda *_: False)
 
     def publish(path, value):
-        with files.atomic_dir(str(path)) as scratch:
+        with files.publish_dir(str(path), last="b") as scratch:
             for name in "ab":
                 files.write_json(os.path.join(scratch, name), {"value": value})
 
@@ -182,6 +182,38 @@ def test_a_crash_anywhere_in_replacing_a_directory_leaves_one_whole_directory(
             break
         number += 1
     assert number > 3
+
+
+def test_a_crash_anywhere_in_writing_into_a_used_directory_leaves_no_mixture(tmp_path):
+    def publish(path, value):
+        with files.publish_dir(str(path), last="index") as scratch:
+            os.mkdir(os.path.join(scratch, "deep"))
+            for name in ("index", "a", "deep/b"):
+                files.write_json(os.path.join(scratch, name), {"value": value})
+
+    number, seen = 0, set()
+    while True:
+        folder = tmp_path / str(number) / "used"
+        (folder / "deep/er").mkdir(parents=True)
+        for name in ("notes", "deep/notes", "deep/er/notes"):
+            (folder / name).write_text("mine")
+        publish(folder, 1)
+        crashed = crash_at(number, lambda folder=folder: publish(folder, 2), folder.parent)
+        files.sweep_litter(str(folder.parent))
+        assert_tidy(folder.parent)
+        for name in ("notes", "deep/notes", "deep/er/notes"):
+            assert (folder / name).read_text() == "mine"
+        values = {files.read_json(str(folder / name))["value"] for name in ("a", "deep/b")}
+        if (folder / "index").exists():
+            values.add(files.read_json(str(folder / "index"))["value"])
+            assert len(values) == 1
+            seen |= values
+        else:
+            seen.add(None)
+        if not crashed:
+            break
+        number += 1
+    assert number > 10 and seen == {1, None, 2}
 
 
 def publish_module(out, monkeypatch):

@@ -321,7 +321,8 @@ def test_clean_up_follows_no_link(tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/file").write_text("x")
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/x.tmp-999999999").symlink_to(tmp_path / "precious")
+    litter = files.temporary_name("x").replace(f"-{os.getpid()}-", "-999999999-")
+    (tmp_path / "run" / litter).symlink_to(tmp_path / "precious")
     files.sweep_litter(str(tmp_path / "run"))
     assert (tmp_path / "precious/file").exists() and not list((tmp_path / "run").iterdir())
 

@@ -1,0 +1,320 @@
+"""Temporaries, and directories that are the user's as well as ours."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from helpers import REPO
+from invariants import assert_tidy, snapshot
+
+import albert
+from albert import files, model_card, predict
+from albert.config import AlbertConfig
+from albert.errors import UserError
+from albert.tokenization import FullTokenizer
+from faults import jobs
+
+CONFIG = AlbertConfig(100, 8, 16, 2, num_attention_heads=2, intermediate_size=8)
+HOLDER = """
+import os, sys
+from albert import files
+kind, path, child = sys.argv[1:]
+with getattr(files, f"temporary_{kind}")(path) as name:
+    if child == "fork" and os.fork() == 0:
+        import time
+        time.sleep(60)
+    print(os.path.basename(name), os.getpid(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def holding(kind, path, *before, child=""):
+    """A process of its own that has a temporary; yields the process and the temporary's name."""
+    process = subprocess.Popen(
+        [*before, sys.executable, "-c", HOLDER, kind, str(path), child], text=True,
+        env=os.environ | {"PYTHONPATH": str(REPO)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        name, pid = process.stdout.readline().split()
+        yield process, name, int(pid)
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
+
+
+@pytest.fixture
+def no_locks(monkeypatch):
+    """A file system without locks."""
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+
+
+def has_namespaces() -> bool:
+    with contextlib.suppress(OSError):
+        return subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True,
+                              check=False).returncode == 0
+    return False
+
+
+# --- Temporaries ---
+
+
+@pytest.mark.parametrize("kind", ["file", "dir"])
+def test_a_temporary_is_litter_when_its_process_was_killed_and_not_before(kind, tmp_path):
+    with holding(kind, tmp_path / "x") as (process, name, _):
+        files.sweep_litter(str(tmp_path))
+        assert os.listdir(tmp_path) == [name]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert os.listdir(tmp_path) == [name]
+        files.sweep_litter(str(tmp_path))
+        assert not os.listdir(tmp_path)
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="needs the right to make a namespace of processes")
+@pytest.mark.parametrize("with_locks", [True, False])
+@pytest.mark.parametrize("kind", ["file", "dir"])
+def test_a_temporary_of_another_container_is_left_alone(kind, with_locks, tmp_path, request):
+    """Its process has a number there that no process has here."""
+    if not with_locks:
+        request.getfixturevalue("no_locks")
+    away = ["unshare", "--pid", "--fork", "--kill-child"]
+    with holding(kind, tmp_path / "x", *away) as (_, name, pid):
+        assert pid < 10
+        files.sweep_litter(str(tmp_path))
+        assert os.listdir(tmp_path) == [name]
+
+
+def hidden(path) -> str:
+    """Returns a name for a temporary whose process seems to be dead."""
+    return files.temporary_name(str(path)).replace(f"-{os.getpid()}-", "-999999999-")
+
+
+@pytest.mark.parametrize("kind", ["file", "dir"])
+def test_a_lock_says_more_than_a_process_number(kind, tmp_path):
+    name = hidden(tmp_path / "x")
+    os.mkdir(name) if kind == "dir" else open(name, "w").close()
+    descriptor = os.open(name, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    files.sweep_litter(str(tmp_path))
+    assert os.path.exists(name)
+    os.close(descriptor)
+    files.sweep_litter(str(tmp_path))
+    assert not os.path.exists(name)
+
+
+def test_without_locks_the_name_tells_whose_a_temporary_is(no_locks, tmp_path):
+    dead, own = hidden(tmp_path / "x"), files.temporary_name(str(tmp_path / "x"))
+    elsewhere = dead.replace(files.temporary_name("").split("-")[1], "0123abcd")
+    parent = own.replace(f"-{os.getpid()}-", f"-{os.getppid()}-")
+    for name in (dead, own, elsewhere, parent):
+        open(name, "w").close()
+    with files.temporary_file(str(tmp_path / "y")) as mine:
+        files.sweep_litter(str(tmp_path))
+        # One of our own number that is not ours is of a process before us.
+        left = {mine, elsewhere, parent}
+        assert {str(path) for path in tmp_path.iterdir()} == left
+
+
+def test_a_fork_that_outlives_its_parent_does_not_keep_litter_alive(tmp_path):
+    with holding("dir", tmp_path / "x", child="fork") as (process, name, _):
+        second = process.stdout  # the fork's line is never printed: it sleeps
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert second and os.listdir(tmp_path) == [name]
+        files.sweep_litter(str(tmp_path))
+        assert not os.listdir(tmp_path)
+
+
+def test_a_directory_that_a_dead_process_left_can_be_taken_over(tmp_path):
+    left = hidden(tmp_path / "x")
+    os.mkdir(left)
+    open(os.path.join(left, "work"), "w").close()
+    with files.temporary_dir(str(tmp_path / "x"), lambda name: name == left) as mine:
+        assert os.listdir(mine) == ["work"] and not os.path.exists(left)
+        with files.temporary_dir(str(tmp_path / "x"), lambda _: True) as other:
+            assert not os.listdir(other)  # what is in use is not taken over
+            assert os.path.exists(os.path.join(mine, "work"))
+    assert not os.listdir(tmp_path)
+
+
+def test_files_of_the_user_are_no_litter(tmp_path):
+    for name in ("x.tmp-1", "notes.tmp", "x.tmp-999999999", "x.tmp-backup-1"):
+        (tmp_path / name).write_text("mine")
+    before = snapshot(tmp_path)
+    files.sweep_litter(str(tmp_path))
+    files.write_json(str(tmp_path / "y"), {})
+    (tmp_path / "y").unlink()
+    assert snapshot(tmp_path) == before
+
+
+def test_threads_that_write_the_same_file_leave_one_whole_file(tmp_path):
+    path, texts = str(tmp_path / "x"), [str(n) * 5000 for n in range(8)]
+
+    def write(text):
+        for _ in range(20):
+            with files.atomic_write(path) as stream:
+                stream.write(text)
+
+    threads = [threading.Thread(target=write, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert open(path).read() in texts and os.listdir(tmp_path) == ["x"]
+
+
+# --- Directories ---
+
+
+def write_lines(folder) -> str:
+    path = folder / "lines.txt"
+    path.write_text("w1 w2\nw3\n")
+    return str(path)
+
+
+def publish(path, last="index", **content):
+    with files.publish_dir(str(path), last) as scratch:
+        os.mkdir(os.path.join(scratch, "deep"))
+        for name in (last, "deep/a"):
+            with open(os.path.join(scratch, name), "w") as stream:
+                stream.write(content.get("text", "new"))
+
+
+def use(folder):
+    """Puts files of the user's into a directory; returns their snapshot."""
+    (folder / "deep/er").mkdir(parents=True, exist_ok=True)
+    (folder / "empty").mkdir()
+    for name in ("notes", ".hidden", "deep/notes", "deep/er/notes"):
+        (folder / name).write_text("mine")
+    (folder / "deep/link").symlink_to(folder / "notes")
+    return snapshot(folder)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_else_is_in_a_directory_stays(times, tmp_path):
+    folder = tmp_path / "used"
+    theirs = use(folder)
+    for number in range(times):
+        publish(folder, text=str(number))
+    after = snapshot(folder)
+    assert theirs.items() <= after.items()
+    assert {os.path.relpath(path, folder) for path in set(after) - set(theirs)} == {
+        "index", "deep/a"
+    }
+    assert (folder / "index").read_text() == str(times - 1) == (folder / "deep/a").read_text()
+    assert (folder / "empty").is_dir() and (folder / "deep/link").is_symlink()
+    assert os.listdir(tmp_path) == ["used"]
+
+
+def test_an_empty_directory_of_the_user_is_filled_and_not_replaced(tmp_path):
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o2750)
+    before = folder.stat()
+    publish(folder)
+    assert (folder.stat().st_ino, folder.stat().st_mode) == (before.st_ino, before.st_mode)
+
+
+def test_a_directory_that_is_ours_alone_is_replaced_at_once(tmp_path):
+    publish(tmp_path / "own", text="old")
+    os.chmod(tmp_path / "own", 0o700)
+    inode = (tmp_path / "own").stat().st_ino
+    publish(tmp_path / "own")
+    assert (tmp_path / "own").stat().st_ino != inode
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "own/index").read_text() == "new"
+
+
+def test_a_link_to_a_directory_is_followed_and_stays(tmp_path):
+    use(tmp_path / "used")
+    (tmp_path / "link").symlink_to("used")
+    publish(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "used/index").exists()
+    assert (tmp_path / "used/notes").exists()
+
+
+@pytest.mark.parametrize("how", ["file", "directory", "link"])
+def test_what_is_in_the_way_is_named_and_nothing_is_changed(how, tmp_path):
+    folder = tmp_path / "used"
+    folder.mkdir()
+    (folder / "index").write_text("old")
+    (tmp_path / "away").mkdir()
+    if how == "file":
+        (folder / "deep").write_text("mine")
+    elif how == "link":
+        (folder / "deep").symlink_to(tmp_path / "away")
+    else:
+        (folder / "deep/a/b").mkdir(parents=True)
+    before = snapshot(tmp_path)
+    with pytest.raises(UserError, match=r"cannot write .*used: .*deep.* is in the way"):
+        publish(folder)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_failure_while_a_directory_is_made_changes_nothing(tmp_path):
+    before = use(tmp_path / "used")
+    with pytest.raises(ZeroDivisionError), files.publish_dir(str(tmp_path / "used"), "x") as place:
+        open(os.path.join(place, "x"), "w").close()
+        raise ZeroDivisionError
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("is_card", [True, False])
+def test_a_model_card_replaces_a_model_card_alone(is_card, tmp_path, caplog):
+    readme, folder = tmp_path / "used/README.md", str(tmp_path / "used")
+    os.mkdir(folder)
+    readme.write_text(
+        model_card.card(CONFIG, title="old", summary="") if is_card else "# My project\n"
+    )
+    before = readme.read_text()
+    with model_card.publish_model(folder, "index") as scratch:
+        open(os.path.join(scratch, "index"), "w").close()
+        model_card.write(scratch, config=CONFIG, title="new", summary="")
+    assert (readme.read_text() == before) == (not is_card)
+    model_card.write(folder, config=CONFIG, title="newer", summary="")
+    assert ("# newer\n" in readme.read_text()) == is_card
+    assert (readme.read_text() == before) == (not is_card)
+
+
+def test_a_saved_model_and_its_tokenizer_join_what_is_in_their_directory(tmp_path):
+    folder = tmp_path / "used"
+    theirs = use(folder)
+    tokenizer = albert.AlbertTokenizer(FullTokenizer(jobs.write_vocabulary(tmp_path), True), 16)
+    for _ in range(2):
+        tokenizer.save_pretrained(str(folder))
+        albert.AlbertModel(CONFIG).save_pretrained(str(folder))
+        assert theirs.items() <= snapshot(folder).items()
+        again = albert.AlbertTokenizer.from_pretrained(str(folder))
+        assert again.tokenize("w1 w2") == ["w1", "w2"]
+        albert.AlbertModel.from_pretrained(str(folder))
+
+
+def test_an_export_into_a_runs_directory_leaves_the_run_as_it_was(classified, tmp_path):
+    run = classified.copy(tmp_path / "out")
+    theirs = use(run.out)
+    checkpoints = [path for path in snapshot(run.out) if "model.ckpt" in path]
+    before = snapshot(run.out)
+    assert jobs.classify(*run.flags, f"--export_dir={run.out}") == 0
+    after = snapshot(run.out)
+    assert theirs.keys() <= after.keys() and checkpoints
+    changed = {path for path in before if before[path] != after.get(path)}
+    assert changed <= {str(run.out / name) for name in ("README.md", ".lock")}
+    assert (run.out / "saved_model.pb").exists() and (run.out / "variables").is_dir()
+    assert jobs.classify(*run.flags, "--do_eval") == 0
+    assert_tidy(run.out)
+    assert jobs.command(
+        predict, f"--model={run.out}", f"--input_file={write_lines(tmp_path)}",
+        f"--output_file={tmp_path / 'answers.tsv'}",
+    ) == 0
