@@ -141,6 +141,13 @@ def size_of(path: str) -> int:
     return _match(path, "input_file")[0].size_in_bytes
 
 
+def refuse_foreign(path: str) -> None:
+    """Is `records.refuse_foreign` of a remote file."""
+    where = records.manifest_path(path)
+    if _file_systems().exists(path) and not _file_systems().exists(where):
+        raise DataError(f"{path} is not overwritten: there is no {where}; remove it, or name another")
+
+
 def _match(pattern: str, flag: str) -> list:
     try:
         return _file_systems().match([pattern])[0].metadata_list

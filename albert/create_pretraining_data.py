@@ -24,6 +24,7 @@ import hashlib
 import json
 import logging
 import os
+import resource
 import shutil
 import sys
 import time
@@ -303,7 +304,23 @@ def _check_paths(inputs: list[str], streams: list[Stream]) -> None:
             raise FlagError(f"{path} is given twice, as a file to write and to read or write")
         if os.path.isdir(path):
             raise FlagError(f"{path} is a directory, not a file to write")
+        if beam_pipeline.is_remote(path):
+            beam_pipeline.refuse_foreign(path)
+        else:
+            records.refuse_foreign(path)
         seen[os.path.realpath(path)] = path
+    _allow_open_files(2 * len(outputs) + 100)  # each and its manifest are locked
+
+
+def _allow_open_files(count: int) -> None:
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if least != resource.RLIM_INFINITY and least < count:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))
+        except (ValueError, OSError) as error:
+            raise FlagError(
+                f"--output_file: {count:,} files would be open; `ulimit -n` allows {most:,}"
+            ) from error
 
 
 def _sweep(streams: Iterable[Stream]) -> None:
@@ -502,24 +519,29 @@ def _check_outputs(stream: Stream, parts: list[Part], documents: int) -> None:
 
 
 def _publish(run: _Run, parts: dict[str, list[Part]], counts: ReadingCounts) -> None:
-    """Writes all outputs aside, then gives them their names, then writes the manifests."""
+    """Writes all outputs and their manifests aside, then gives them their names."""
+    outputs = [
+        (path, stream, parts[stream.name][number :: len(stream.outputs)])
+        for stream in run.streams for number, path in enumerate(stream.outputs)
+    ]
     with contextlib.ExitStack() as stack:
-        for stream in run.streams:
-            for number, path in enumerate(stream.outputs):
-                out = stack.enter_context(files.atomic_write(path, "wb"))
-                for part in parts[stream.name][number :: len(stream.outputs)]:
-                    with open(part.path, "rb") as content:
-                        shutil.copyfileobj(content, out, 1 << 20)
-                    os.unlink(part.path)
-        for stream in run.streams:
-            for path in stream.outputs:
-                records.remove_manifest(path)
-    for stream in run.streams:
-        for number, path in enumerate(stream.outputs):
-            mine = parts[stream.name][number :: len(stream.outputs)]
-            blocks = [block for part in mine for block in part.blocks]
+        # They get their names in the opposite order: the manifests last. There may be many, so
+        # each is closed.
+        for path, stream, mine in outputs:
             info = _manifest_info(run.values, run.recipe, stream, path, counts)
-            records.write_manifest(path, blocks, run.recipe.feature_spec(), info)
+            blocks = [block for part in mine for block in part.blocks]
+            note = stack.enter_context(files.atomic_write(records.manifest_path(path)))
+            note.write(records.manifest_text(blocks, run.recipe.feature_spec(), info))
+            note.close()
+        for path, _, mine in outputs:
+            out = stack.enter_context(files.atomic_write(path, "wb"))
+            for part in mine:
+                with open(part.path, "rb") as content:
+                    shutil.copyfileobj(content, out, 1 << 20)
+                os.unlink(part.path)
+            out.close()
+        for path, *_ in outputs:
+            records.remove_manifest(path)
 
 
 def _report_outcome(

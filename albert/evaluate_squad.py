@@ -37,6 +37,9 @@ def main(values: flags.FlagValues) -> None:
     flags.require(values, "dataset_file", "predictions_file")
     if values.null_odds_file and not values.version_2_with_negative:
         raise FlagError("--null_odds_file needs --version_2_with_negative")
+    files.refuse_overwriting(
+        values.output_file, values.dataset_file, values.predictions_file, values.null_odds_file
+    )
     dataset = read_dataset(files.require_file(values.dataset_file, "dataset_file"))
     if not values.version_2_with_negative:
         _check_all_have_answers(values.dataset_file, dataset)

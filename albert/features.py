@@ -170,8 +170,9 @@ def named_records(
     """Returns `path`, written if it is absent or damaged.
 
     Raises:
-      DataError: it was made from anything else than `depends_on`.
+      DataError: it was made from anything else than `depends_on`, or is no file of ours.
     """
+    records.refuse_foreign(path)
     info = _made_from(spec, depends_on)
     with _one_at_a_time(files.make_dirs(os.path.dirname(os.path.abspath(path)))):
         if _is_whole(path):

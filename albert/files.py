@@ -57,13 +57,15 @@ def make_dirs(path: str) -> str:
 
 @contextlib.contextmanager
 def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
-    """Yields an open file (text is UTF-8) that becomes `path` when the block ends well."""
+    """Yields an open file (text is UTF-8) that becomes `path` when the block ends well.
+
+    It may be closed in the block.
+    """
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     with _told_as_unwritable(path), temporary_file(path) as temporary:
         with open(temporary, mode, **text) as stream:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
+        _sync(temporary)
         os.replace(temporary, path)
         fsync_dir(_parent(path))
 
@@ -217,6 +219,12 @@ def temporary_name(path: str) -> str:
     return f"{path}.tmp-{_new_owner()}"
 
 
+def temporaries(path: str) -> list[str]:
+    """Returns the temporaries for `path`, of processes dead and alive, in order."""
+    found = sorted(glob.glob(f"{glob.escape(path)}.tmp-*"))
+    return [name for name in found if _LITTER.fullmatch(os.path.basename(name))]
+
+
 @contextlib.contextmanager
 def temporary_file(path: str) -> Iterator[str]:
     """Yields the name of a new, empty file beside `path`; if it is still there, it goes then."""
@@ -239,7 +247,7 @@ def temporary_dir(path: str, is_mine: Callable[[str], bool] = lambda _: False) -
     `is_mine` holds for it.
     """
     def make(name: str) -> None:
-        for left in sorted(glob.glob(f"{glob.escape(path)}.tmp-*")):
+        for left in temporaries(path):
             with _taken(left) as is_dead:
                 if is_dead and is_mine(left):
                     os.rename(left, name)
@@ -474,6 +482,14 @@ def require_file(path: str | None, flag: str) -> str:
     if not os.access(path, os.R_OK):
         raise DataError(f"--{flag}: cannot read {path}: permission denied")
     return path
+
+
+def refuse_overwriting(path: str | None, *inputs: str | None) -> None:
+    """Raises a DataError if a file to write is one of those to read, by whatever name."""
+    for other in filter(None, inputs):
+        both_exist = path and os.path.exists(path) and os.path.exists(other)
+        if both_exist and os.path.samefile(path, other):
+            raise DataError(f"{path} is an input: it is not overwritten; name another file")
 
 
 def expand_globs(patterns: str, flag: str) -> list[str]:

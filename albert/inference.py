@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from albert import flags, tokenization
+from albert import files, flags, tokenization
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, FlagError, UserError
 from albert.model_facts import Facts
@@ -55,6 +55,10 @@ def check_flags(values: flags.FlagValues) -> None:
         raise CheckpointError(f"--model: no such directory or checkpoint: {values.model}")
     if values.max_seq_length is not None and values.max_seq_length < 4:
         raise FlagError(f"--max_seq_length={values.max_seq_length} is too short; 4 is the least")
+    if "output_file" in values:
+        files.refuse_overwriting(
+            values.output_file, values.input_file, values.spm_model_file, values.vocab_file
+        )
 
 
 # === The model ===

@@ -282,12 +282,13 @@ def publish_frames(
     A manifest of an earlier file goes first, so that it never describes this one.
     """
     blocks: Sizes = []
-    with files.atomic_write(path, "wb") as stream:
+    # The manifest's file begins first and gets its name last, see `refuse_foreign`.
+    with files.atomic_write(manifest_path(path)) as note, files.atomic_write(path, "wb") as stream:
         for content, count in frames:
             stream.write(content)
             blocks.append((count, len(content)))
+        note.write(manifest_text(blocks, spec, info))
         remove_manifest(path)
-    write_manifest(path, blocks, spec, info)
     return sum(count for count, _ in blocks)
 
 
@@ -302,11 +303,28 @@ def remove_manifest(path: str) -> None:
         os.unlink(manifest_path(path))
 
 
-def write_manifest(
-    path: str, blocks: Sequence[tuple[int, int]], spec: FeatureSpec, info: Mapping[str, Any]
-) -> None:
-    """Publishes the `manifest` of a record file."""
-    files.write_sealed_json(manifest_path(path), manifest(blocks, spec, info))
+def refuse_foreign(path: str) -> None:
+    """Refuses to overwrite what is not known to be a record file of this toolkit.
+
+    One of ours has its manifest; or a temporary of it, if a process died while it gave the two
+    their names.
+
+    Raises:
+      DataError: a file without is there.
+    """
+    where = manifest_path(path)
+    if os.path.lexists(path) and not (os.path.exists(where) or files.temporaries(where)):
+        raise DataError(
+            f"{path} is not overwritten: it has no {os.path.basename(where)} beside it, as record "
+            "files of this toolkit have; remove it, or name another"
+        )
+
+
+def manifest_text(
+    blocks: Sequence[tuple[int, int]], spec: FeatureSpec, info: Mapping[str, Any]
+) -> str:
+    """Returns the text of a `manifest`."""
+    return files.sealed_json_text(manifest(blocks, spec, info))
 
 
 def manifest(

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from albert import features, files
+from albert import features, files, records
 from albert.errors import DataError
 from albert.records import FeatureSpec
 from albert.squad_features import SquadExample, Window, make_windows
@@ -90,11 +90,8 @@ def prediction_records(
     Raises:
       DataError: a named file was made from something else, or does not tell from what.
     """
-    if features.has_no_manifest(path):
-        raise DataError(
-            f"{path} does not tell what it was made from (a file of the original, or its manifest "
-            "is lost): remove it, or name another"
-        )
+    if path:
+        records.refuse_foreign(path)
     key = features.digest(depends_on)
     left_path = left_path or os.path.join(directory, f"squad_predict-{key}.left.json.gz")
     windows = read_windows(left_path, key)

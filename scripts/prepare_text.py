@@ -46,12 +46,14 @@ def define_flags(values: flags.FlagValues) -> None:
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "output_dir")
     flags.require_positive(values, "num_train", "num_dev", "num_test")
+    corpus_file = os.path.join(values.output_dir, "corpus.txt")
+    files.refuse_overwriting(corpus_file, values.input_file)
     text = _read(values.input_file)
     sizes = (values.num_train, values.num_dev, values.num_test)
     rng = random.Random(f"{values.seed}/labelled task")
     task = labelled_task.make_task(text.documents, values.label, sizes, rng)
     corpus = task.rest if values.reserve_task_documents else text.documents
-    text_corpus.write_corpus(os.path.join(values.output_dir, "corpus.txt"), corpus)
+    text_corpus.write_corpus(corpus_file, corpus)
     labelled_task.write_task(os.path.join(values.output_dir, "classification", "SST-2"), task)
     stats = {
         "source": values.input_file or f"documentation of Python {sys.version.split()[0]}",

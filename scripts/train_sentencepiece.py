@@ -47,6 +47,8 @@ def main(values: flags.FlagValues) -> None:
         seed=values.seed,
     )
     paths = files.expand_globs(values.input, "input")
+    for ending in (".model", ".vocab"):
+        files.refuse_overwriting(values.model_prefix + ending, *paths)
     model = vocabulary.train(paths, settings)
     vocabulary.publish(values.model_prefix, model)
     flags.log.info("%s.model and .vocab: %d pieces", values.model_prefix, values.vocab_size)

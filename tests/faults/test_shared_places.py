@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -10,13 +11,23 @@ import sys
 import threading
 
 import pytest
-from helpers import REPO
-from invariants import assert_tidy, snapshot
+from helpers import REPO, assert_one_clear_line
+from invariants import assert_tidy, nothing_lost, snapshot
 
 import albert
-from albert import files, model_card, predict
+from albert import (
+    create_pretraining_data,
+    evaluate_squad,
+    extract_features,
+    files,
+    model_card,
+    predict,
+    records,
+    run_race,
+    run_squad_v1,
+)
 from albert.config import AlbertConfig
-from albert.errors import UserError
+from albert.errors import DataError, UserError
 from albert.tokenization import FullTokenizer
 from faults import jobs
 
@@ -318,3 +329,96 @@ def test_an_export_into_a_runs_directory_leaves_the_run_as_it_was(classified, tm
         predict, f"--model={run.out}", f"--input_file={write_lines(tmp_path)}",
         f"--output_file={tmp_path / 'answers.tsv'}",
     ) == 0
+
+
+# --- Files that a flag names ---
+
+WRITERS = {
+    "data creation": lambda folder, path: (create_pretraining_data, jobs.data_flags(
+        folder, output_file=f"{folder / 'new.tfrecord'},{path}"
+    )),
+    "held-out data": lambda folder, path: (create_pretraining_data, jobs.data_flags(
+        folder, eval_output_file=path, held_out_fraction=0.5
+    )),
+    "race": lambda folder, path: (run_race, jobs.race_flags(folder, predict_file=path)),
+    "squad records": lambda folder, path: (run_squad_v1, jobs.squad_flags(
+        folder, do_train=False, predict_feature_file=path
+    )),
+    "squad windows": lambda folder, path: (run_squad_v1, jobs.squad_flags(
+        folder, do_train=False, predict_feature_left_file=path
+    )),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_that_is_not_ours_is_never_overwritten_with_records(name, tmp_path, capsys):
+    path = tmp_path / "passage.txt"
+    path.write_text("A passage of the user's.\n")
+    module, arguments = WRITERS[name](tmp_path, path)
+    with nothing_lost(tmp_path):
+        assert jobs.command(module, *arguments) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert str(path) in line and "remove it, or name another" in line
+
+
+def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):
+    """A process that died between two names leaves the temporary of a manifest."""
+    path, spec = str(tmp_path / "x.tfrecord"), records.FeatureSpec({"x": ("int64", 1)})
+    for value in range(2):
+        records.write_records(path, [{"x": [value]}], spec, {})
+        records.refuse_foreign(path)
+    with files.temporary_file(records.manifest_path(path)):
+        records.remove_manifest(path)
+        records.refuse_foreign(path)
+    with pytest.raises(DataError, match="is not overwritten: it has no x.tfrecord.manifest.json"):
+        records.refuse_foreign(path)
+
+
+def test_many_outputs_are_published_with_few_open_files(tmp_path):
+    names = [str(tmp_path / f"{number}.tfrecord") for number in range(60)]
+    code = "import resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, (int(sys.argv.pop(1)),) * 2);" \
+           "from albert.create_pretraining_data import cli; cli()"
+    arguments = jobs.data_flags(tmp_path, output_file=",".join(names), dupe_factor=8)
+    for limit, expected in ((220, 0), (180, 2)):
+        done = subprocess.run([sys.executable, "-c", code, str(limit), *arguments], cwd=REPO,
+                              capture_output=True, text=True, check=False)
+        assert done.returncode == expected, done.stderr
+    assert "ulimit -n" in assert_one_clear_line(done.stderr)
+    assert all(os.path.exists(name) for name in names)
+
+
+def write_answers(path) -> str:
+    path.write_text(json.dumps({f"q{i}": f"w{i + 9}" for i in range(8)}))
+    return str(path)
+
+
+OVERWRITERS = {
+    "vectors": lambda folder, path: (extract_features, [
+        f"--model={folder}", f"--input_file={path}", f"--output_file={path}"
+    ]),
+    "predictions": lambda folder, path: (predict, [
+        f"--model={folder}", f"--input_file={path}", f"--output_file={folder}/./{path.name}"
+    ]),
+    "scores": lambda folder, path: (evaluate_squad, [
+        f"--dataset_file={jobs.write_squad(folder)}", f"--predictions_file={write_answers(path)}",
+        f"--output_file={path}",
+    ]),
+    "corpus": lambda folder, path: (jobs.script("prepare_text"), [
+        f"--input_file={path}", f"--output_dir={folder}"
+    ]),
+    "vocabulary": lambda folder, path: (jobs.script("train_sentencepiece"), [
+        f"--input={path}", f"--model_prefix={path.with_suffix('')}"
+    ]),
+}
+
+
+@pytest.mark.parametrize("name", OVERWRITERS)
+def test_an_input_is_never_overwritten_with_results(name, tmp_path, capsys):
+    ending = {"vocabulary": "vocab", "vectors": "jsonl"}.get(name, "txt")
+    path = tmp_path / f"corpus.{ending}"
+    path.write_text("w1 w2.\n")
+    module, arguments = OVERWRITERS[name](tmp_path, path)
+    with nothing_lost(tmp_path):
+        assert jobs.command(module, *arguments) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert f"corpus.{ending} is an input: it is not overwritten" in line
