@@ -51,7 +51,7 @@ from albert.documents import (
     with_size,
 )
 from albert.errors import DataError, FlagError
-from albert.masking import MOST_NGRAM, MaskingSettings
+from albert.masking import MaskingSettings
 from albert.pretraining_buckets import (
     Part,
     Recipe,
@@ -97,19 +97,21 @@ def define_flags(values: flags.FlagValues) -> None:
            "What label 1 of a pair means: A and B swapped (sop, the default), B of a random "
            "document (nsp, as --random_next_sentence), either of them, a quarter each (both), or "
            "nothing (none).", enum_values=list(SENTENCE_OBJECTIVES))
-    define("integer", "max_seq_length", 512, "Tokens of a record.")
+    define("integer", "max_seq_length", 512, "Tokens of a record.", least=5)
     define("integer", "max_predictions_per_seq", 20,
-           "Masked tokens of a record at most; 0.15 of 512 tokens would be 77.")
+           "Masked tokens of a record at most; 0.15 of 512 tokens would be 77.", least=1)
     define("integer", "random_seed", 12345, "Everything random derives from it.")
     define("integer", "dupe_factor", 40,
            "Passes over the text, each with other pairs and masks. With --nostatic_masks, 1 is "
-           "the default.")
-    define("float", "masked_lm_prob", 0.15, "Share of the tokens that is masked.")
-    define("float", "short_seq_prob", 0.1, "Share of documents cut into shorter records.")
-    define("integer", "num_processes", None, "Processes to use (default: one a core).")
+           "the default.", least=1)
+    define("float", "masked_lm_prob", 0.15, "Share of the tokens that is masked.", least=0, most=1)
+    define("float", "short_seq_prob", 0.1, "Share of documents cut into shorter records.",
+           least=0, most=1)
+    define("integer", "num_processes", None, "Processes to use (default: one a core).", least=1)
     define("string", "eval_output_file", None, "Record files of held-out documents.")
-    define("float", "held_out_fraction", 0.0, "Share of documents for eval_output_file alone.")
-    define("integer", "eval_dupe_factor", 1, "Passes over the held-out documents.")
+    define("float", "held_out_fraction", 0.0, "Share of documents for eval_output_file alone.",
+           least=0, below=1)
+    define("integer", "eval_dupe_factor", 1, "Passes over the held-out documents.", least=1)
     define("bool", "document_break_between_files", False,
            "End the document with the file; if false, only a blank line ends it.")
     define("bool", "strict_sentence_order", False,
@@ -119,7 +121,8 @@ def define_flags(values: flags.FlagValues) -> None:
            "the whole text in memory, and slower.")
     define("integer", "numpy_seed", None,
            "With --original_draw_order, the seed of the n-grams' lengths, which the original "
-           "draws from NumPy's generator and does not seed (default: --random_seed).")
+           "draws from NumPy's generator and does not seed (default: --random_seed).",
+           least=0, most=flags.MOST_SEED)
     define("string", "runner", None,
            "Make the records with Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, "
            "SparkRunner... The runner's own options follow after a `--`.")
@@ -132,7 +135,7 @@ def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
         values.dupe_factor = 1
     if not values.sentence_objective:
         values.sentence_objective = "nsp" if values.random_next_sentence else "sop"
-    _check_numbers(values)
+    _check_combinations(values)
     if values.runner:
         beam_pipeline.require_beam(values.runner)
     else:
@@ -231,23 +234,9 @@ def _recipe(values: flags.FlagValues) -> Recipe:
     )
 
 
-def _check_numbers(values: flags.FlagValues) -> None:
-    """Raises one FlagError that names every number that cannot be used."""
-    least = {
-        "max_seq_length": 5,  # [CLS] A [SEP] B [SEP]
-        "max_predictions_per_seq": 1, "ngram": 1, "dupe_factor": 1, "eval_dupe_factor": 1,
-        "num_processes": 1,
-    }
-    problems = [
-        f"--{name}={getattr(values, name)} must be at least {low}"
-        for name, low in least.items()
-        if getattr(values, name) is not None and getattr(values, name) < low
-    ]
-    if values.ngram > MOST_NGRAM:
-        problems.append(f"--ngram={values.ngram} must be at most {MOST_NGRAM}")
-    for name in ("masked_lm_prob", "short_seq_prob", "held_out_fraction"):
-        if not 0 <= getattr(values, name) <= 1:
-            problems.append(f"--{name}={getattr(values, name)} must be between 0 and 1")
+def _check_combinations(values: flags.FlagValues) -> None:
+    """Raises one FlagError that names every flag that cannot be used with the others."""
+    problems = []
     if values.original_draw_order:
         unknown = {
             "--strict_sentence_order": values.strict_sentence_order,
@@ -264,7 +253,7 @@ def _check_numbers(values: flags.FlagValues) -> None:
             f"{name} is not of the original: it cannot go with --original_draw_order"
             for name, is_given in unknown.items() if is_given
         ]
-        if not 0 <= _numpy_seed(values) < 1 << 32:
+        if not 0 <= _numpy_seed(values) <= flags.MOST_SEED:
             problems.append(
                 f"NumPy takes no seed {_numpy_seed(values)}: give --numpy_seed from 0 to 2^32 - 1"
             )
@@ -283,8 +272,6 @@ def _check_numbers(values: flags.FlagValues) -> None:
         ]
     if values.runner and values.num_processes:
         problems.append("--num_processes has no effect with --runner, which has options of its own")
-    if values.held_out_fraction == 1:
-        problems.append("--held_out_fraction=1 leaves nothing to train on")
     if problems:
         raise FlagError("; ".join(problems))
 

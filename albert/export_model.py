@@ -42,7 +42,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("enum", values, "head", "encoder", "What the model computes.",
                  enum_values=list(HEADS))
     flags.define("integer", values, "max_seq_length", None,
-                 "Length of LiteRT's input; 128, or the position table's length if shorter.")
+                 "Length of LiteRT's input; 128, or the position table's length if shorter.",
+                 least=1)
     flags.define("bool", values, "quantize", False,
                  "Keep LiteRT's large matrices as int8 (dynamic range): a quarter of the size.")
 

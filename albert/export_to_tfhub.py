@@ -55,7 +55,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Directory to write preprocessing and encoder in one to (needs tensorflow-text).")
     flags.define("integer", values, "max_seq_length", None,
                  "Ids to which texts are packed: of the preprocessing its default, of the text "
-                 "embedding the most; 128, or the position table's length if shorter.")
+                 "embedding the most; 128, or the position table's length if shorter.", least=3)
     flags.define("enum", values, "text_embedding", "pooled",
                  "Vector of the text embedding: the pooler's output, the last layer at [CLS], or "
                  "the last layer's mean.", enum_values=["pooled", "cls", "mean"])

@@ -25,14 +25,13 @@ MASK = "[MASK]"
 
 def define_flags(values: flags.FlagValues) -> None:
     inference.define_flags(values)
-    flags.define("integer", values, "top_k", 5, "Pieces told for each [MASK].")
+    flags.define("integer", values, "top_k", 5, "Pieces told for each [MASK].", least=1)
     flags.define("enum", values, "format", "text", "Table or JSON lines.",
                  enum_values=["text", "json"])
 
 
 def main(values: flags.FlagValues, texts: list[str]) -> None:
     inference.check_flags(values)
-    flags.require_positive(values, "top_k")
     if texts and values.input_file != inference.STDIN:
         raise FlagError("give texts as arguments or in --input_file, not both")
     places = [f"argument {i}" for i in range(1, len(texts) + 1)]

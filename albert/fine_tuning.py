@@ -49,10 +49,10 @@ def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) ->
                  "Fine-tuned checkpoint to evaluate, predict with or export; by default the best "
                  "of --output_dir, else its newest, else --init_checkpoint.")
     flags.define("integer", values, "max_seq_length", max_seq_length,
-                 "Longest input; longer ones are cut.")
+                 "Longest input; longer ones are cut.", least=4)
     flags.define("float", values, "albert_dropout", None,
                  "Both dropout rates of the encoder (ALBERT DR of the paper's table 14); those of "
-                 "its configuration if absent.")
+                 "its configuration if absent.", least=0, below=1)
 
 
 def define_training_flags(
@@ -70,12 +70,15 @@ def define_training_flags(
     flags.define("bool", values, "do_predict", False, "Predict the test file.")
     flags.define("string", values, "cached_dir", None,
                  "Where feature files are kept; --output_dir if absent.")
-    flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.")
-    flags.define("integer", values, "eval_batch_size", 8, "Examples of an evaluation batch.")
-    flags.define("integer", values, "predict_batch_size", 8, "Examples of a prediction batch.")
-    flags.define("float", values, "learning_rate", learning_rate, "Peak rate; it decays to 0.")
-    flags.define("integer", values, "train_step", train_step, "Training steps in all.")
-    flags.define("integer", values, "warmup_step", warmup_step, "Steps of linear warm-up.")
+    flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.", least=1)
+    flags.define("integer", values, "eval_batch_size", 8, "Examples of an evaluation batch.",
+                 least=1)
+    flags.define("integer", values, "predict_batch_size", 8, "Examples of a prediction batch.",
+                 least=1)
+    flags.define("float", values, "learning_rate", learning_rate, "Peak rate; it decays to 0.",
+                 above=0)
+    flags.define("integer", values, "train_step", train_step, "Training steps in all.", least=1)
+    flags.define("integer", values, "warmup_step", warmup_step, "Steps of linear warm-up.", least=0)
     flags.define_packing_flag(values)
     flags.define("bool", values, "pad_to_max_seq_length", False,
                  "Do all the work that the original does: rows padded to --max_seq_length, and the "
@@ -85,15 +88,16 @@ def define_training_flags(
                  "Train the task's own layer alone, on what the encoder gives: a probe.")
     flags.define("integer", values, "num_runs", 1,
                  "Runs with the seeds --seed, --seed + 1 ..., each in a folder of --output_dir; "
-                 "reported are median and spread, and the best of them predicts.")
+                 "reported are median and spread, and the best of them predicts.", least=1)
     flags.define("integer", values, "early_stopping_patience", 0,
-                 "Evaluations without improvement after which training ends; 0 never does.")
+                 "Evaluations without improvement after which training ends; 0 never does.",
+                 least=0)
     flags.define_run_flags(values, save_checkpoints_steps=save_checkpoints_steps)
     flags.define_device_flags(values)
 
 
 def check_training_flags(values: flags.FlagValues, *others: str) -> None:
-    """Raises a FlagError for flags out of range, or if nothing is to be done.
+    """Raises a FlagError for flags that contradict each other, or if nothing is to be done.
 
     `others` are flags of the command that are something to do too.
     """
@@ -101,19 +105,13 @@ def check_training_flags(values: flags.FlagValues, *others: str) -> None:
     if not any(getattr(values, name) for name in actions):
         listed = ", ".join(f"--{name}" for name in actions[:-1])
         raise FlagError(f"at least one of {listed} and --{actions[-1]} is needed")
-    flags.require_positive(
-        values, "train_batch_size", "eval_batch_size", "predict_batch_size", "train_step",
-        "save_checkpoints_steps", "log_steps", "iterations_per_loop", "learning_rate", "num_runs",
-    )
-    if values.train_step is None:  # known when the data is
-        pass
-    elif not 0 <= (values.warmup_step or 0) <= values.train_step:
+    if values.train_step is not None:  # else it is known when the data is
+        check_warmup(values)
+    if values.seed + values.num_runs - 1 > flags.MOST_SEED:
         raise FlagError(
-            f"--warmup_step={values.warmup_step} is not within 0 ... "
-            f"--train_step={values.train_step}"
+            f"--seed={values.seed}: the last of --num_runs={values.num_runs} would be above "
+            f"{flags.MOST_SEED}"
         )
-    if values.early_stopping_patience < 0:
-        raise FlagError(f"--early_stopping_patience={values.early_stopping_patience} is negative")
     if values.early_stopping_patience and values.do_train and not values.do_eval:
         raise FlagError("--early_stopping_patience needs --do_eval beside --do_train")
     if values.num_runs > 1 and values.checkpoint:
@@ -121,11 +119,12 @@ def check_training_flags(values: flags.FlagValues, *others: str) -> None:
     flags.check_device_flags(values)
 
 
-def check_dropout(values: flags.FlagValues, name: str) -> None:
-    """Raises a FlagError for a dropout rate outside [0, 1); an absent one is as good."""
-    rate = getattr(values, name)
-    if rate is not None and not 0 <= rate < 1:
-        raise FlagError(f"--{name}={rate} is not within 0 ... 1 (1 excluded)")
+def check_warmup(values: flags.FlagValues) -> None:
+    """Raises a FlagError for a warm-up that is longer than the training."""
+    if (values.warmup_step or 0) > values.train_step:
+        raise FlagError(
+            f"--warmup_step={values.warmup_step} exceeds --train_step={values.train_step}"
+        )
 
 
 def check_encoder_flags(values: flags.FlagValues) -> None:
@@ -146,9 +145,6 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
         raise FlagError(
             "--checkpoint has no effect with --do_train; did you mean --init_checkpoint?"
         )
-    check_dropout(values, "albert_dropout")
-    if values.max_seq_length < 4:
-        raise FlagError(f"--max_seq_length={values.max_seq_length} is too short; 4 is the least")
 
 
 def wanted_splits(values: flags.FlagValues) -> list[str]:

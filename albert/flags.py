@@ -34,11 +34,71 @@ FlagValues = absl_flags.FlagValues
 log = logging.getLogger("albert")
 
 
+MOST_SEED = 2**32 - 1  # of NumPy and Keras
+
+
 def define(kind: str, values: FlagValues, name: str, default, help: str, **kwargs) -> None:
-    """Defines one flag: kind is string, integer, float, bool or enum."""
+    """Defines one flag: kind is string, integer, float, bool, enum or list.
+
+    A number's range goes with it: least, most, and, themselves left out, above and below.
+    """
+    if kind in _NUMBERS:
+        parser, serializer = _Number(kind, **kwargs), absl_flags.ArgumentSerializer()
+        absl_flags.DEFINE(parser, name, default, help, values, serializer)
+        return
     getattr(absl_flags, f"DEFINE_{kind}")(
         name, default, help=help, flag_values=values, **kwargs
     )
+
+
+_NUMBERS = {
+    "integer": ("whole number", absl_flags.IntegerParser()),
+    "float": ("number", absl_flags.FloatParser()),
+}
+
+
+class _Number(absl_flags.ArgumentParser):
+    """Reads a number of a range, which is finite, or any number."""
+
+    def __init__(
+        self, kind: str, least=None, most=None, above=None, below=None, may_be_nan: bool = False
+    ):
+        self.kind, self._parser = _NUMBERS[kind]
+        self.least, self.most, self.above, self.below = least, most, above, below
+        self.may_be_nan = may_be_nan
+
+    @property
+    def range(self) -> str:
+        """The range in words, empty for any number."""
+        if self.least is not None and self.most is not None:
+            return f"from {self.least} to {self.most}"
+        words = {
+            "at least": self.least, "above": self.above, "at most": self.most, "below": self.below
+        }
+        return ", ".join(f"{word} {end}" for word, end in words.items() if end is not None)
+
+    def flag_type(self) -> str:
+        return self.kind
+
+    def parse(self, argument):
+        try:
+            value = self._parser.convert(argument)
+        except (TypeError, ValueError):
+            value = None
+        if value is None or not self._holds(value):
+            raise ValueError(", ".join(filter(None, (f"must be a {self.kind}", self.range))))
+        return value
+
+    def _holds(self, value) -> bool:
+        if value != value:
+            return self.may_be_nan
+        return (
+            (not self.range or math.isfinite(value))
+            and (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
 
 
 def define_alias(values: FlagValues, name: str, original: str) -> None:
@@ -54,12 +114,12 @@ def define_device_flags(values: FlagValues) -> None:
         "default what there is.",
         enum_values=["one_device", "mirrored", "multi_worker", "tpu"],
     )
-    define("integer", values, "num_gpus", None, "GPUs to use; all if absent, 0 for none.")
+    define("integer", values, "num_gpus", None, "GPUs to use; all if absent, 0 for none.", least=0)
     define("integer", values, "num_virtual_devices", 0,
-           "Make so many devices of the CPU, to try what several do.")
+           "Make so many devices of the CPU, to try what several do.", least=0)
     define("integer", values, "gradient_accumulation_steps", 1,
            "Parts that each device cuts its rows of a batch into, one after another, to save "
-           "memory; the result is the same.")
+           "memory; the result is the same.", least=1)
     define(
         "enum", values, "attn_implementation", "eager",
         "eager: plain products. fused: the device's kernel, or blocks of queries whose scores are "
@@ -76,7 +136,7 @@ def define_device_flags(values: FlagValues) -> None:
     define("string", values, "tpu_zone", None, "Zone of the Cloud TPU.")
     define("string", values, "gcp_project", None, "Project of the Cloud TPU.")
     define("string", values, "master", None, "TensorFlow master address (TPU only).")
-    define("integer", values, "num_tpu_cores", 8, "TPU cores to use.")
+    define("integer", values, "num_tpu_cores", 8, "TPU cores to use.", least=1)
     define("bool", values, "use_xla", None,
            "Compile the training step with XLA; by default on GPUs, and not on CPUs, where only "
            "small models of rows of one length gain.")
@@ -91,15 +151,16 @@ def define_run_flags(values: FlagValues, *, save_checkpoints_steps: int) -> None
     """What every training command shares about its run."""
     define("string", values, "output_dir", None, "Where checkpoints and results go. Required.")
     define("integer", values, "save_checkpoints_steps", save_checkpoints_steps,
-           "Steps between checkpoints.")
+           "Steps between checkpoints.", least=1)
     define("integer", values, "keep_checkpoint_max", 5,
-           "Newest checkpoints to keep, beside the best.")
+           "Newest checkpoints to keep, beside the best.", least=0)
     define("integer", values, "iterations_per_loop", 1000,
-           "Most training steps in one call into TensorFlow.")
+           "Most training steps in one call into TensorFlow.", least=1)
     define("bool", values, "skip_loss_spikes", False,
            "Skip the update where the loss is above mean + 6 standard deviations of the last 128.")
-    define("integer", values, "log_steps", 100, "Steps between lines of metrics.")
-    define("integer", values, "seed", 12345, "Everything random derives from it.")
+    define("integer", values, "log_steps", 100, "Steps between lines of metrics.", least=1)
+    define("integer", values, "seed", 12345, "Everything random derives from it.",
+           least=0, most=MOST_SEED)
 
 
 def define_packing_flag(values: FlagValues) -> None:
@@ -119,11 +180,14 @@ MASKING_FLAGS = (
 
 def define_masking_flags(values: FlagValues) -> None:
     """What is masked, wherever masks are drawn; see `masking.MaskingSettings`."""
+    from albert.masking import MOST_NGRAM
+
     define("bool", values, "do_whole_word_mask", True, "Mask whole words instead of pieces.")
     define("bool", values, "do_permutation", False, "Also let as many tokens again swap places.")
     define("bool", values, "favor_shorter_ngram", True,
            "n-grams with p(n) ~ 1/n; if false, reversed.")
-    define("integer", values, "ngram", 3, "Most words masked together, 32 at most.")
+    define("integer", values, "ngram", 3, "Most words masked together.",
+           least=1, most=MOST_NGRAM)
     define("bool", values, "mask_across_segments", True,
            "Let words and n-grams reach over [SEP], as in the original.")
     define("bool", values, "replace_by_span", False,
@@ -148,10 +212,6 @@ def check_device_flags(values: FlagValues) -> None:
                 raise FlagError(f"--{name} has no effect without --use_tpu")
     if values.num_virtual_devices > 1 and strategy not in (None, "mirrored"):
         raise FlagError(f"--num_virtual_devices has no effect with {strategy}")
-    for name in ("num_gpus", "num_virtual_devices"):
-        if (getattr(values, name) or 0) < 0:
-            raise FlagError(f"--{name}={getattr(values, name)} is negative")
-    require_positive(values, "gradient_accumulation_steps")
 
 
 def given(values: FlagValues, name: str):
@@ -165,17 +225,6 @@ def require(values: FlagValues, *names: str) -> None:
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         raise FlagError(f"{', '.join(missing)} {verb} required (see --help)")
-
-
-def require_positive(values: FlagValues, *names: str) -> None:
-    """Raises a FlagError for every named number that is not above zero; absent ones are good."""
-    given = {name: getattr(values, name) for name in names}
-    bad = [
-        f"--{name}={value}" for name, value in given.items()
-        if value is not None and not 0 < value < math.inf
-    ]
-    if bad:
-        raise FlagError(f"must be above zero: {', '.join(bad)}")
 
 
 def to_dict(values: FlagValues) -> dict:
@@ -234,7 +283,7 @@ def parse_with_arguments(
         hint = f"; did you mean --{near[0]}?" if near else " (see --help)"
         raise FlagError(f"unknown flag --{error.flagname}{hint}") from error
     except absl_flags.Error as error:
-        raise FlagError(" ".join(str(error).split())) from error
+        raise FlagError(" ".join(str(error).removeprefix("flag ").split())) from error
     return values, rest
 
 
@@ -246,10 +295,11 @@ def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
         flag = values[name]
         if isinstance(flag, absl_flags.BooleanFlag):
             name = f"[no]{name}"
-        choices = getattr(flag.parser, "enum_values", None)
-        kinds = f" <{'|'.join(choices)}>" if choices else ""
+        choices = "|".join(getattr(flag.parser, "enum_values", ()))
+        kinds = choices or getattr(flag.parser, "range", "")
+        text = flag.help.removeprefix(f"<{choices}>: ")  # absl has put it there
         default = "" if flag.default is None else f" (default: {flag.default!r})"
-        lines.append(f"  --{name}{kinds}: {flag.help}{default}")
+        lines.append(f"  --{name}{f' <{kinds}>' if kinds else ''}: {text}{default}")
     lines.append("  --flagfile: File with one flag a line; lines starting with # are comments.")
     return "\n".join(lines)
 

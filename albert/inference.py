@@ -43,18 +43,16 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "input_file", STDIN,
                  "UTF-8 text, one input a line; - is the standard input.")
     flags.define("integer", values, "max_seq_length", None,
-                 "Longest input in pieces; by default that of the training, else the model's.")
-    flags.define("integer", values, "batch_size", 32, "Inputs computed together.")
+                 "Longest input in pieces; by default that of the training, else the model's.",
+                 least=4)
+    flags.define("integer", values, "batch_size", 32, "Inputs computed together.", least=1)
 
 
 def check_flags(values: flags.FlagValues) -> None:
-    """Raises a UserError for flags that are missing or out of range, and absent files."""
+    """Raises a UserError for flags that are missing, and absent files."""
     flags.require(values, "model")
-    flags.require_positive(values, "batch_size", "max_seq_length")
     if not (os.path.isdir(values.model) or os.path.isfile(values.model + ".index")):
         raise CheckpointError(f"--model: no such directory or checkpoint: {values.model}")
-    if values.max_seq_length is not None and values.max_seq_length < 4:
-        raise FlagError(f"--max_seq_length={values.max_seq_length} is too short; 4 is the least")
     if "output_file" in values:
         files.refuse_overwriting(
             values.output_file, values.input_file, values.spm_model_file, values.vocab_file

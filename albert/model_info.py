@@ -59,17 +59,17 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Architectures: albert_config.json files (comma-separated globs). Required.")
     flags.define("enum", values, "format", "text", "How to print it.",
                  enum_values=["text", "json"])
-    define("integer", "num_train_steps", "Training steps.")
-    define("integer", "train_batch_size", "Sequences of a step.")
-    define("integer", "max_seq_length", "Tokens of a sequence.")
-    define("integer", "max_predictions_per_seq", "Masked tokens of a sequence.")
+    define("integer", "num_train_steps", "Training steps.", least=1)
+    define("integer", "train_batch_size", "Sequences of a step.", least=1)
+    define("integer", "max_seq_length", "Tokens of a sequence.", least=1)
+    define("integer", "max_predictions_per_seq", "Masked tokens of a sequence.", least=1)
     define("enum", "optimizer", "Optimizer.", enum_values=sorted(model_size.SLOTS))
     define("enum", "mixed_precision", "Precision of the matrix products.",
            enum_values=list(model_size.COMPUTE_BYTES))
     define("bool", "remat", "Compute each layer again in the backward pass.")
     define("integer", "gradient_accumulation_steps",
-           "Parts that each device cuts its rows of a batch into.")
-    define("integer", "num_devices", "Devices that share a batch; memory is that of one.")
+           "Parts that each device cuts its rows of a batch into.", least=1)
+    define("integer", "num_devices", "Devices that share a batch; memory is that of one.", least=1)
     flags.define_alias(values, "num_replicas", "num_devices")
     flags.define("bool", values, "plan", False,
                  "Also tell the micro-batch that fits on --device, its memory, and days.")
@@ -77,20 +77,20 @@ def define_flags(values: flags.FlagValues) -> None:
                  enum_values=list(DEVICES))
     flags.define("float", values, "utilization", None,
                  "Part of the device's peak that training reaches, for --plan; by default "
-                 + ", ".join(f"{d.utilization} ({name})" for name, d in DEVICES.items()) + ".")
+                 + ", ".join(f"{d.utilization} ({name})" for name, d in DEVICES.items()) + ".",
+                 above=0, most=1)
     flags.define("float", values, "device_memory_gib", None,
-                 "Memory of a device, for --plan, if not that of --device.")
+                 "Memory of a device, for --plan, if not that of --device.", above=0)
     flags.define("float", values, "device_tflops", None,
-                 "Peak of a device, 1e12 FLOPs a second, for --plan, if not that of --device.")
+                 "Peak of a device, 1e12 FLOPs a second, for --plan, if not that of --device.",
+                 above=0)
     flags.define("float", values, "activation_factor", None,
                  "Activations that a step really takes, as a multiple of their estimate, for "
-                 "--plan; by default 1.3, and 1.5 with --remat.")
+                 "--plan; by default 1.3, and 1.5 with --remat.", above=0)
 
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "albert_config_file")
-    numbers = [f.name for f in dataclasses.fields(Workload) if f.type is int]
-    flags.require_positive(values, *numbers)
     workload = Workload(**flags.select(values, Workload))
     parts = workload.num_devices * workload.gradient_accumulation_steps
     if workload.train_batch_size % parts:
@@ -115,18 +115,12 @@ def main(values: flags.FlagValues) -> None:
         print("\n".join([as_text(models, names_of(paths), workload), *lines]))
 
 
-_OF_A_PLAN = ("utilization", "device_memory_gib", "device_tflops", "activation_factor")
-
-
 def _assumptions(values: flags.FlagValues, workload: Workload) -> Assumptions:
     """Returns the device's numbers, or those of the flags in their place.
 
     Raises:
       FlagError: a number that cannot be, or a precision that the device does not have.
     """
-    flags.require_positive(values, *(n for n in _OF_A_PLAN if getattr(values, n) is not None))
-    if values.utilization is not None and values.utilization > 1:
-        raise FlagError(f"--utilization={values.utilization} is above 1, the device's peak")
     device = DEVICES[values.device]
     if workload.mixed_precision not in device.peak_flops:
         raise FlagError(

@@ -5,7 +5,6 @@ No TensorFlow at import; a command has checked its input before it is loaded.
 
 import dataclasses
 import logging
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,13 +38,15 @@ def define_flags(values: flags.FlagValues) -> None:
                  "What of those windows is not in the records (compressed JSON).")
     fine_tuning.define_encoder_flags(values, max_seq_length=384)
     flags.define("integer", values, "doc_stride", 128,
-                 "Tokens between the beginnings of two windows of a passage.")
+                 "Tokens between the beginnings of two windows of a passage.", least=1)
     flags.define("integer", values, "max_query_length", 64,
-                 "Longest question; longer ones are cut.")
-    flags.define("float", values, "num_train_epochs", 3.0, "Passes over the training questions.")
-    flags.define("float", values, "warmup_proportion", 0.1, "Share of the steps that warm up.")
-    flags.define("integer", values, "n_best_size", 20, "Answers kept of each question.")
-    flags.define("integer", values, "max_answer_length", 30, "Longest answer, in tokens.")
+                 "Longest question; longer ones are cut.", least=1)
+    flags.define("float", values, "num_train_epochs", 3.0, "Passes over the training questions.",
+                 above=0)
+    flags.define("float", values, "warmup_proportion", 0.1, "Share of the steps that warm up.",
+                 least=0, most=1)
+    flags.define("integer", values, "n_best_size", 20, "Answers kept of each question.", least=1)
+    flags.define("integer", values, "max_answer_length", 30, "Longest answer, in tokens.", least=1)
     fine_tuning.define_training_flags(
         values, learning_rate=5e-5, train_step=None, warmup_step=None,
         save_checkpoints_steps=1000, by_default=False,
@@ -61,9 +62,10 @@ def define_v1_flags(values: flags.FlagValues) -> None:
 
 def define_v2_flags(values: flags.FlagValues) -> None:
     """Of version 2.0 alone."""
-    flags.define("integer", values, "start_n_top", 5, "First tokens that the beam keeps.")
-    flags.define("integer", values, "end_n_top", 5, "Last tokens kept of each of them.")
-    flags.define("float", values, "dropout_prob", 0.1, "Dropout in the answerability head.")
+    flags.define("integer", values, "start_n_top", 5, "First tokens that the beam keeps.", least=1)
+    flags.define("integer", values, "end_n_top", 5, "Last tokens kept of each of them.", least=1)
+    flags.define("float", values, "dropout_prob", 0.1, "Dropout in the answerability head.",
+                 least=0, below=1)
     flags.define("float", values, "null_score_diff_threshold", None,
                  "Null odds above which a question has no answer. By default the one with the "
                  "best F1 on --predict_file; if that has no answers, the one that the checkpoint's "
@@ -71,7 +73,7 @@ def define_v2_flags(values: flags.FlagValues) -> None:
 
 
 def check_flags(values: flags.FlagValues) -> None:
-    """Raises a FlagError for flags that are missing, out of range or contradict each other."""
+    """Raises a FlagError for flags that are missing or contradict each other."""
     flags.require(values, "output_dir")
     if not values["do_eval"].present:
         values.do_eval = values.do_predict  # as far as there are answers
@@ -82,28 +84,17 @@ def check_flags(values: flags.FlagValues) -> None:
         flags.require(values, "train_file")
     if values.do_predict or values.do_eval:
         flags.require(values, "predict_file")
-    flags.require_positive(
-        values, "doc_stride", "max_query_length", "num_train_epochs", "n_best_size",
-        "max_answer_length",
-    )
-    if not 0 <= values.warmup_proportion <= 1:
-        raise FlagError(f"--warmup_proportion={values.warmup_proportion} is not within 0 ... 1")
     if values.max_seq_length <= values.max_query_length + 3:
         raise FlagError(
             f"--max_seq_length={values.max_seq_length} must be greater than "
             f"--max_query_length={values.max_query_length} + 3, or there is no place for passages"
         )
-    if "start_n_top" in values:
-        flags.require_positive(values, "start_n_top", "end_n_top")
-        for name in ("start_n_top", "end_n_top"):
-            if getattr(values, name) > values.max_seq_length:
-                raise FlagError(
-                    f"--{name}={getattr(values, name)} exceeds "
-                    f"--max_seq_length={values.max_seq_length}"
-                )
-        fine_tuning.check_dropout(values, "dropout_prob")
-        if math.isnan(values.null_score_diff_threshold or 0.0):
-            raise FlagError("--null_score_diff_threshold=nan is not a number")
+    for name in ("start_n_top", "end_n_top"):
+        if name in values and getattr(values, name) > values.max_seq_length:
+            raise FlagError(
+                f"--{name}={getattr(values, name)} exceeds "
+                f"--max_seq_length={values.max_seq_length}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,12 +221,12 @@ def run(values: flags.FlagValues, version: Version) -> None:
     records: dict[str, str] = {}
     if values.do_train:
         examples = read_examples(values.train_file, True)
+        # Of questions, not windows, as in the original.
+        _set_steps(values, len(examples))
         records["train"] = squad_records.training_records(
             examples, tokenizer, settings, directory, depends_on(values.train_file),
             values.train_feature_file,
         )
-        # Of questions, not windows, as in the original.
-        _set_steps(values, len(examples))
     predicted: _Predicted | None = None
     if values.do_predict or values.do_eval:
         predicted = _Predicted(values, version, read_examples(values.predict_file, False))
@@ -292,6 +283,7 @@ def _set_steps(values: flags.FlagValues, num_examples: int) -> None:
             )
     if values.warmup_step is None:
         values.warmup_step = int(values.train_step * values.warmup_proportion)
+    fine_tuning.check_warmup(values)
     log.info("%s questions: %s steps, %s of them to warm up",
              f"{num_examples:,}", f"{values.train_step:,}", f"{values.warmup_step:,}")
 

@@ -46,12 +46,13 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Whether the files of --task_name=tsv start with the columns' names.")
     fine_tuning.define_encoder_flags(values)
     flags.define("float", values, "classifier_dropout", 0.1,
-                 "Dropout on the pooled output (classifier DR of the paper's table 14).")
+                 "Dropout on the pooled output (classifier DR of the paper's table 14).",
+                 least=0, below=1)
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("string", values, "export_dir", None,
                  "Write a SavedModel that takes serialized tf.Example strings there.")
     flags.define("float", values, "threshold_to_export", float("nan"),
-                 "Constant to export beside the predictions.")
+                 "Constant to export beside the predictions.", may_be_nan=True)
     fine_tuning.define_training_flags(
         values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
         by_default=False,
@@ -73,7 +74,6 @@ def _check(values: flags.FlagValues) -> None:
             raise FlagError(f"{', '.join(given)}: only --task_name=tsv takes this")
     fine_tuning.check_training_flags(values, "export_dir")
     fine_tuning.check_encoder_flags(values)
-    fine_tuning.check_dropout(values, "classifier_dropout")
 
 
 def _check_tsv_flags(values: flags.FlagValues) -> None:

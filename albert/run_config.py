@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from albert import distribution, modeling, records
 from albert.config import AlbertConfig
@@ -62,6 +63,8 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
     policy = run.mixed_precision
     keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
     keras.utils.set_random_seed(run.seed)
+    # Beside seeds that are computed, as those of epochs are, TensorFlow fails on a global 0.
+    tf.random.set_seed(run.seed or 2**32)
     model = task.build_model(config)
     model.bert.encoder.remat = run.remat
     if not run.use_xla and not distribution.is_tpu():

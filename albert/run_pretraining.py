@@ -14,7 +14,7 @@ import math
 from albert import files, flags, pair_records
 from albert.config import AlbertConfig
 from albert.errors import DataError, FlagError
-from albert.masking import MOST_NGRAM, MaskingSettings
+from albert.masking import MaskingSettings
 from albert.pair_records import MasksOnTheFly
 
 log = logging.getLogger("albert")
@@ -33,34 +33,39 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Start every parameter group from group 0 of --init_checkpoint.")
     flags.define("bool", values, "allow_partial_init", False,
                  "Let encoder weights that --init_checkpoint lacks stay random.")
-    flags.define("integer", values, "max_seq_length", 512, "Length L of the records' sequences.")
-    flags.define("integer", values, "max_predictions_per_seq", 20, "Masked positions of a record.")
+    flags.define("integer", values, "max_seq_length", 512, "Length L of the records' sequences.",
+                 least=1)
+    flags.define("integer", values, "max_predictions_per_seq", 20, "Masked positions of a record.",
+                 least=1)
     flags.define("bool", values, "do_train", True, "Train.")
     flags.define("bool", values, "do_eval", False, "Evaluate at each checkpoint and at the end.")
-    flags.define("integer", values, "train_batch_size", 4096, "Sequences of a training step.")
-    flags.define("integer", values, "eval_batch_size", 64, "Sequences of an evaluation batch.")
+    flags.define("integer", values, "train_batch_size", 4096, "Sequences of a training step.",
+                 least=1)
+    flags.define("integer", values, "eval_batch_size", 64, "Sequences of an evaluation batch.",
+                 least=1)
     flags.define("integer", values, "max_eval_steps", 100,
-                 "Evaluation batches, repeating small data; 0 is one full pass.")
+                 "Evaluation batches, repeating small data; 0 is one full pass.", least=0)
     flags.define("enum", values, "optimizer", "lamb", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("float", values, "learning_rate", 0.00176,
-                 "Peak rate; see --scale_learning_rate for other batches than 4096.")
+                 "Peak rate; see --scale_learning_rate for other batches than 4096.", above=0)
     flags.define("bool", values, "scale_learning_rate", False,
                  "Multiply the rate by the square root of train_batch_size / 4096, by which LAMB's "
                  "paper scales it: the given rate is then that of 4096 sequences.")
-    flags.define("float", values, "poly_power", 1.0, "Power of the polynomial decay.")
-    flags.define("integer", values, "num_train_steps", 125000, "Steps in all.")
-    flags.define("integer", values, "num_warmup_steps", 3125, "Steps of linear warm-up.")
+    flags.define("float", values, "poly_power", 1.0, "Power of the polynomial decay.", least=0)
+    flags.define("integer", values, "num_train_steps", 125000, "Steps in all.", least=1)
+    flags.define("integer", values, "num_warmup_steps", 3125, "Steps of linear warm-up.", least=0)
     flags.define("integer", values, "until_step", 0,
                  "End at this step already, the learning rate being that of --num_train_steps: the "
-                 "same command with longer rows, say, then goes on from there. 0: do not.")
+                 "same command with longer rows, say, then goes on from there. 0: do not.", least=0)
     flags.define("string", values, "depth_schedule", None,
                  "LAYERS:STEP,...: train no more than so many layers up to a step, and then the "
                  "next; at the end all, which share the same weights.")
-    flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.")
+    flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.",
+                 least=0)
     flags.define("float", values, "masked_lm_budget", 0.0,
                  "Share of the tokens that is masked as records are read, each time anew, of "
                  "records made with --nostatic_masks; 0 where the records hold masks. The paper "
-                 "masks 0.15.")
+                 "masks 0.15.", least=0, most=1)
     flags.define_masking_flags(values)
     flags.define_packing_flag(values)
     flags.define_run_flags(values, save_checkpoints_steps=5000)
@@ -71,19 +76,12 @@ def _check(values: flags.FlagValues) -> AlbertConfig:
     flags.require(values, "albert_config_file", "input_file", "output_dir")
     if not (values.do_train or values.do_eval):
         raise FlagError("at least one of --do_train and --do_eval is needed")
-    flags.require_positive(
-        values, "max_seq_length", "max_predictions_per_seq", "train_batch_size",
-        "eval_batch_size", "num_train_steps", "save_checkpoints_steps", "log_steps",
-        "iterations_per_loop", "learning_rate",
-    )
     _check_masking(values)
     if values.num_warmup_steps > values.num_train_steps:
         raise FlagError(
             f"--num_warmup_steps={values.num_warmup_steps} exceeds "
             f"--num_train_steps={values.num_train_steps}"
         )
-    if values.until_step < 0:
-        raise FlagError(f"--until_step={values.until_step} must not be negative")
     flags.check_device_flags(values)
     config = AlbertConfig.from_json_file(
         files.require_file(values.albert_config_file, "albert_config_file")
@@ -124,11 +122,7 @@ def _depth_schedule(text: str | None, config: AlbertConfig) -> tuple[tuple[int, 
 
 
 def _check_masking(values: flags.FlagValues) -> None:
-    if not 0 <= values.masked_lm_budget <= 1:
-        raise FlagError(f"--masked_lm_budget={values.masked_lm_budget} must be between 0 and 1")
     if values.masked_lm_budget:
-        if not 1 <= values.ngram <= MOST_NGRAM:
-            raise FlagError(f"--ngram={values.ngram} must be from 1 to {MOST_NGRAM}")
         return
     given = [name for name in flags.MASKING_FLAGS if values[name].present]
     if given:

@@ -34,12 +34,13 @@ def define_flags(values: flags.FlagValues) -> None:
                      f"Feature file (TFRecord) of {split}, written if absent; a keyed one in "
                      "--cached_dir by default.")
     flags.define("integer", values, "max_qa_length", 128,
-                 "Longest question with option; longer ones lose their beginning.")
+                 "Longest question with option; longer ones lose their beginning.", least=1)
     flags.define("bool", values, "high_only", False, "Leave out the level middle.")
     flags.define("bool", values, "middle_only", False, "Leave out the level high.")
     fine_tuning.define_encoder_flags(values)
     flags.define("float", values, "dropout_prob", 0.1,
-                 "Dropout on the pooled output (classifier DR of the paper's table 14).")
+                 "Dropout on the pooled output (classifier DR of the paper's table 14).",
+                 least=0, below=1)
     fine_tuning.define_training_flags(
         values, learning_rate=1e-5, train_step=12000, warmup_step=1000,
         save_checkpoints_steps=100, by_default=True,
@@ -52,8 +53,6 @@ def _check(values: flags.FlagValues) -> None:
     flags.require(values, "output_dir")
     fine_tuning.check_training_flags(values)
     fine_tuning.check_encoder_flags(values)
-    fine_tuning.check_dropout(values, "dropout_prob")
-    flags.require_positive(values, "max_qa_length")
     if values.max_qa_length > values.max_seq_length - 3:
         raise FlagError(
             f"--max_qa_length={values.max_qa_length} leaves no place in "

@@ -39,7 +39,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Labels in the order of their ids, separated by commas or by blanks; by default "
                  "those of train.txt, or those that the checkpoint was trained with.")
     fine_tuning.define_encoder_flags(values)
-    flags.define("float", values, "classifier_dropout", 0.1, "Dropout on the encoder's output.")
+    flags.define("float", values, "classifier_dropout", 0.1, "Dropout on the encoder's output.",
+                 least=0, below=1)
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
     fine_tuning.define_training_flags(
         values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
@@ -51,7 +52,6 @@ def _check(values: flags.FlagValues) -> None:
     flags.require(values, "data_dir", "output_dir")
     fine_tuning.check_training_flags(values)
     fine_tuning.check_encoder_flags(values)
-    fine_tuning.check_dropout(values, "classifier_dropout")
 
 
 def main(values: flags.FlagValues) -> None:

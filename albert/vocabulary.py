@@ -36,18 +36,6 @@ class Settings:
     shuffle_input_sentence: bool = True
     seed: int = 12345
 
-    def __post_init__(self):
-        if self.vocab_size <= len(LAYOUT):
-            raise FlagError(
-                f"--vocab_size={self.vocab_size}: {len(LAYOUT)} pieces are special, ask for more"
-            )
-        if not 0 < self.character_coverage <= 1:
-            raise FlagError(
-                f"--character_coverage={self.character_coverage} must be above 0 and at most 1"
-            )
-        if self.input_sentence_size < 0:
-            raise FlagError(f"--input_sentence_size={self.input_sentence_size} is negative")
-
 
 def train(paths: list[str], settings: Settings) -> bytes:
     """Returns the serialized model trained on the lines of the files.

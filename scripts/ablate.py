@@ -34,18 +34,16 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Names with semicolons between them: these settings alone.")
     flags.define("string", values, "seeds", None, "Comma-separated seeds, if not the grid's.")
     flags.define("integer", values, "tokens", None,
-                 "Tokens that each run is trained on, if not the grid's.")
+                 "Tokens that each run is trained on, if not the grid's.", least=1)
     flags.define("integer", values, "parallel", 1,
-                 "Runs at a time, each on cores of its own where there are enough.")
+                 "Runs at a time, each on cores of its own where there are enough.", least=1)
     flags.define("float", values, "max_minutes", 0.0,
-                 "Stop, with everything saved, after so many minutes; 0: when all is done.")
+                 "Stop, with everything saved, after so many minutes; 0: when all is done.",
+                 least=0)
 
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "grid", "input_file", "spm_model_file", "output_dir")
-    flags.require_positive(values, "parallel")
-    if values.max_minutes < 0:
-        raise FlagError(f"--max_minutes={values.max_minutes} must not be negative")
     grid = Grid.read(files.require_file(values.grid, "grid"))
     grid = grid.narrowed(_names(values.settings), _seeds(values.seeds), values.tokens)
     files.require_file(values.spm_model_file, "spm_model_file")

@@ -43,7 +43,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("list", values, "batch_sizes", None, "Rows of a batch; of some, several.")
     flags.define("list", values, "lengths", None, "Places of a row; of some, several.")
     flags.define("list", values, "precisions", ["float32"], "float32, bfloat16.")
-    flags.define("integer", values, "rounds", 5, "Turns of each side.")
+    flags.define("integer", values, "rounds", 5, "Turns of each side.", least=1)
     flags.define("enum", values, "device", "cpu", "Where models compute, ours and theirs.",
                  enum_values=["cpu", "gpu"])
     flags.define("string", values, "records_file", None,
@@ -56,14 +56,16 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Text of tokenize, make_records and scaling's corpus.")
     flags.define("list", values, "corpus_bytes", None,
                  "How much of --input_file; of scaling, several.")
-    flags.define("integer", values, "dupe_factor", 5, "Passes over the text of make_records.")
+    flags.define("integer", values, "dupe_factor", 5, "Passes over the text of make_records.",
+                 least=1)
     flags.define("integer", values, "examples", 512,
-                 "Rows of finetune's epoch and of input_pipeline's records.")
+                 "Rows of finetune's epoch and of input_pipeline's records.", least=1)
     flags.define("list", values, "layers", None, "Numbers of layers of scaling.")
     flags.define("integer", values, "accelerators", 8,
-                 "H200s whose appetite input_pipeline compares with what a core reads.")
+                 "H200s whose appetite input_pipeline compares with what a core reads.", least=1)
     flags.define("float", values, "utilization", None,
-                 "Part of their peak that training reaches; by default model_info's assumption.")
+                 "Part of their peak that training reaches; by default model_info's assumption.",
+                 above=0, most=1)
     flags.define("string", values, "sides", None,
                  "Names with semicolons between them: of the sides that run a model, these alone.")
     flags.define("string", values, "peers_env", None,
@@ -73,7 +75,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues, name: str) -> None:
     flags.require(values, "output_dir")
-    flags.require_positive(values, "rounds", "examples", "dupe_factor", "accelerators")
     unknown = set(values.precisions) - set(inputs.TOLERANCES)
     if unknown:
         raise FlagError(f"--precisions: {', '.join(sorted(unknown))} is not among "

@@ -36,12 +36,12 @@ SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("float", values, "gigabytes", 1.0, "Size of the text, in 10^9 bytes.")
+    flags.define("float", values, "gigabytes", 1.0, "Size of the text, in 10^9 bytes.", above=0)
     flags.define("string", values, "output_dir", None, "Where the figures go. Required.")
     flags.define("string", values, "input_file", None,
                  "Text to repeat, instead of random words; needs --spm_model_file.")
     flags.define("string", values, "spm_model_file", None, "SentencePiece model of that text.")
-    flags.define("integer", values, "kills", 0, "Times that a second run is killed.")
+    flags.define("integer", values, "kills", 0, "Times that a second run is killed.", least=0)
     flags.define("string", values, "work_dir", None,
                  "Where text and records lie meanwhile; by default --output_dir.")
 
@@ -122,7 +122,6 @@ def proportional_bytes(pid: int) -> int:
 
 def main(values: flags.FlagValues, arguments: list[str]) -> None:
     flags.require(values, "output_dir")
-    flags.require_positive(values, "gigabytes")
     if bool(values.input_file) != bool(values.spm_model_file):
         raise FlagError("--input_file and --spm_model_file go together")
     for name in ("input_file", "spm_model_file"):

@@ -35,9 +35,9 @@ def define_flags(values: flags.FlagValues) -> None:
                  "What the labelled task asks: are the words in order, do they belong, or which "
                  "part of the text a sentence is from.",
                  enum_values=list(labelled_task.LABELS))
-    flags.define("integer", values, "num_train", 400, "Rows of train.tsv, at most.")
-    flags.define("integer", values, "num_dev", 1000, "Rows of dev.tsv, at most.")
-    flags.define("integer", values, "num_test", 600, "Rows of test.tsv, at most.")
+    flags.define("integer", values, "num_train", 400, "Rows of train.tsv, at most.", least=1)
+    flags.define("integer", values, "num_dev", 1000, "Rows of dev.tsv, at most.", least=1)
+    flags.define("integer", values, "num_test", 600, "Rows of test.tsv, at most.", least=1)
     flags.define("bool", values, "reserve_task_documents", True,
                  "Leave the documents of dev and test out of corpus.txt.")
     flags.define("integer", values, "seed", 12345, "Everything random derives from it.")
@@ -45,7 +45,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "output_dir")
-    flags.require_positive(values, "num_train", "num_dev", "num_test")
     corpus_file = os.path.join(values.output_dir, "corpus.txt")
     files.refuse_overwriting(corpus_file, values.input_file)
     text = _read(values.input_file)

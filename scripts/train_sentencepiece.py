@@ -21,14 +21,17 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Comma-separated globs of UTF-8 text, one sentence a line. Required.")
     flags.define("string", values, "model_prefix", None,
                  "Where <prefix>.model and <prefix>.vocab go. Required.")
-    flags.define("integer", values, "vocab_size", 30000, "Pieces, special ones included.")
+    flags.define("integer", values, "vocab_size", 30000,
+                 f"Pieces, the {len(vocabulary.LAYOUT)} special ones included.",
+                 above=len(vocabulary.LAYOUT))
     flags.define("float", values, "character_coverage", 0.99995,
-                 "Share of the text's characters that get a piece; the rest becomes <unk>.")
+                 "Share of the text's characters that get a piece; the rest becomes <unk>.",
+                 least=0.98, most=1)
     flags.define("enum", values, "model_type", "unigram", "Kind of segmentation model.",
                  enum_values=["unigram", "bpe"])
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
     flags.define("integer", values, "input_sentence_size", 10_000_000,
-                 "Most sentences to train on; 0 for all.")
+                 "Most sentences to train on; 0 for all.", least=0)
     flags.define("bool", values, "shuffle_input_sentence", True,
                  "Sample those sentences at random rather than take the first.")
     flags.define("integer", values, "seed", 12345, "Seed of that sample.")
@@ -36,7 +39,6 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "input", "model_prefix")
-    flags.require_positive(values, "vocab_size")
     settings = vocabulary.Settings(
         vocab_size=values.vocab_size,
         character_coverage=values.character_coverage,

@@ -117,7 +117,7 @@ def refused(capsys, module, *arguments, takes_arguments=False) -> str:
         (["--model={}/AlbertForPreTraining", "--max_seq_length=49", "[MASK]"],
          "--max_seq_length=49 exceeds max_position_embeddings 48"),
         (["--model={}/AlbertForPreTraining", "--top_k=41", "[MASK]"], "there are 40 pieces"),
-        (["--model={}/AlbertForPreTraining", "--top_k=0", "[MASK]"], "must be above zero: --top_k"),
+        (["--model={}/AlbertForPreTraining", "--top_k=0", "[MASK]"], "--top_k=0: must be a whole number"),
         (["--model={}/AlbertForPreTraining", "--input_file={}/none", ], "no such file"),
         (["--model={}/AlbertForPreTraining", "--input_file={}/none", "[MASK]"], "not both"),
         (["--model={}/AlbertForSequenceClassification", "[MASK]"],
@@ -240,7 +240,7 @@ def test_cut_lines_are_counted(folder, tmp_path, caplog):
         (["--input_file={}/bad.txt"], "bad.txt:2: not UTF-8 text"),
         (["--input_file={}/empty.txt"], "empty.txt: nothing in it"),
         (["--model={}/none"], "--model: no such directory"),
-        (["--batch_size=0"], "must be above zero: --batch_size=0"),
+        (["--batch_size=0"], "--batch_size=0: must be a whole number, at least 1"),
     ],
 )
 def test_what_cannot_be_extracted_is_refused(folder, capsys, tmp_path, arguments, message):

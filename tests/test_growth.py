@@ -108,7 +108,7 @@ def test_a_deeper_model_starts_from_a_shallower_one(job, tmp_path):
     ({"depth_schedule": "1:2:3"}, "give LAYERS:STEP"),
     ({"depth_schedule": "1:4,2:2"}, "steps must rise"),
     ({"depth_schedule": "4:2"}, "the model has 3 layers"),
-    ({"until_step": -1}, "--until_step=-1 must not be negative"),
+    ({"until_step": -1}, "--until_step=-1: must be a whole number, at least 0"),
 ])
 def test_schedules_that_cannot_be_are_refused(job, tmp_path, more, said, capsys):
     assert command(*job(**more)) == 2

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from albert.own_text import labelled_task, prose, python_docs, text_corpus
 from albert.errors import DataError
+from albert.own_text import labelled_task, prose, python_docs, text_corpus
 from albert.own_text.sentences import split_sentences
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "scripts" / "prepare_text.py"

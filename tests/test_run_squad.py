@@ -345,7 +345,7 @@ BAD = {
     "nothing to do": (1, [], "at least one of"),
     "no train file": (1, ["--do_train"], "--train_file is required"),
     "too short": (1, ["--do_predict", "--max_seq_length=15"], "must be greater than"),
-    "proportion": (1, ["--do_predict", "--warmup_proportion=2"], "is not within 0 ... 1"),
+    "proportion": (1, ["--do_predict", "--warmup_proportion=2"], "must be a number, from 0 to 1"),
     "beam": (2, ["--do_predict", "--start_n_top=0"], "--start_n_top=0"),
     "threshold": (2, ["--do_predict", "--null_score_diff_threshold=nan"], "threshold=nan"),
     "no beam": (2, ["--do_predict", "--end_n_top=49"], "--end_n_top=49 exceeds --max_seq_length=48"),

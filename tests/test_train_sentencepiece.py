@@ -95,8 +95,9 @@ def test_sampling_follows_the_seed(text, tmp_path):
     [
         (["--vocab_size=100000"], "is too large for"),
         (["--vocab_size=20"], "use at least"),
-        (["--vocab_size=13"], "13 pieces are special"),
-        (["--character_coverage=1.5"], "--character_coverage=1.5"),
+        (["--vocab_size=13"], "--vocab_size=13: must be a whole number, above 13"),
+        (["--character_coverage=1.5"], "must be a number, from 0.98 to 1"),
+        (["--character_coverage=0.97"], "must be a number, from 0.98 to 1"),
     ],
 )
 def test_a_vocabulary_that_does_not_fit_is_one_clear_line(text, tmp_path, arguments, message):

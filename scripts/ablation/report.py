@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from ablation.grid import Grid
 from ablation.runs import Result
-
 from albert import files
 
 

@@ -17,7 +17,6 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
 from ablation.grid import Grid, Setting, tokens_per_step
-
 from albert import files, model_size, run_report, tokenization
 from albert.config import AlbertConfig
 from albert.errors import DataError, Preempted

@@ -3,12 +3,11 @@
 import dataclasses
 import os
 
+from albert import files, flags
+from albert.errors import FlagError
 from benchmarks import inputs
 from benchmarks.model_work import flops, model_sides
 from benchmarks.turns import Side, compare, table
-
-from albert import files, flags
-from albert.errors import FlagError
 
 _MEMORY_OURS = {
     "ours": {},

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
-from benchmarks import turns
 
 from albert import files, flags
 from albert.config import AlbertConfig
 from albert.errors import DataError, FlagError
+from benchmarks import turns
 
 PEERS = (
     "torch==2.13.0", "transformers==5.23.0", "tokenizers", "numpy", "safetensors",
