@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from albert import files, records
+from albert import files, records, text_files
 from albert.documents import (
     Document,
     FileScan,
@@ -39,6 +39,8 @@ from albert.documents import (
 )
 from albert.errors import DataError, FlagError, Preempted, UserError, first_line
 from albert.pretraining_buckets import (
+    PAIR_NUMBERS,
+    PairFacts,
     Part,
     Recipe,
     Stream,
@@ -67,7 +69,6 @@ class Job:
     streams: tuple[Stream, ...]
     held_out_fraction: float
     break_between_files: bool
-    text_bytes: int
     block_characters: int
     examples: int  # instances shown in the log
     works: Mapping[str, str]  # {directory of outputs: one in it, of what is under way}
@@ -82,8 +83,12 @@ class Job:
         directory, name = os.path.split(self._stream(stream).outputs[number])
         return os.path.join(self.works[directory], f"output.{name}")
 
-    def buckets(self, stream: str) -> int:
-        return self._stream(stream).buckets(self.text_bytes)
+    def text_of(self, number: int) -> str:
+        """Returns the name of an input's text, where the input itself is no plain UTF-8."""
+        return os.path.join(self.work, f"input-{number}.txt")
+
+    def buckets(self, stream: str, text_bytes: int) -> int:
+        return self._stream(stream).buckets(text_bytes)
 
     def num_outputs(self, stream: str) -> int:
         return len(self._stream(stream).outputs)
@@ -113,29 +118,22 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def expand_globs(patterns: str, flag: str) -> list[str]:
-    """Returns the files that globs name, as `files.expand_globs` does, remote ones too.
+def find_files(pattern: str, flag: str) -> list[str]:
+    """Returns the files that a glob names, as `files.find_files` does, remote ones too.
 
     Raises:
-      DataError: a pattern matches no file, or its file system is not there.
+      DataError: it matches no file, or its file system is not there.
     """
-    paths: list[str] = []
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        if not is_remote(pattern):
-            paths += files.expand_globs(pattern, flag)
-            continue
-        found = sorted(found.path for found in _match(pattern, flag))
-        if not found:
-            raise DataError(f"--{flag}: no file matches {pattern}")
-        paths += found
-    twice = [path for number, path in enumerate(paths) if path in paths[:number]]
-    if twice:
-        raise DataError(f"--{flag}: {twice[0]} is given twice: its records would count double")
-    return paths
+    if not is_remote(pattern):
+        return files.find_files(pattern, flag)
+    found = sorted(found.path for found in _match(pattern, flag))
+    if not found:
+        raise DataError(f"--{flag}: no file matches {pattern}")
+    return found
 
 
 def size_of(path: str) -> int:
-    """Returns the bytes of a file that `expand_globs` found."""
+    """Returns the bytes of a file that `find_files` found."""
     if not is_remote(path):
         return os.path.getsize(path)
     return _match(path, "input_file")[0].size_in_bytes
@@ -190,7 +188,6 @@ def run(
     with open(job.recipe.vocabulary, "rb") as stream:
         _write(os.path.join(job.work, _VOCABULARY), stream.read())
     _build(pipeline, job)
-    log.info("making records of %.1f MB of text with %s", job.text_bytes / 1e6, runner)
     _run(pipeline, runner)
     counts = ReadingCounts(**json.loads(_read(os.path.join(job.work, _COUNTS))))
     return {stream.name: _outcome(job, stream) for stream in job.streams}, counts
@@ -262,7 +259,7 @@ def _outcome(job: Job, stream: Stream) -> list[Part]:
         path = job.under_way(stream.name, number)
         where = _report_path(job, stream.name, number)
         told = json.loads(_read(where)) if _file_systems().exists(where) else None
-        parts.append(Part(path, **told) if told else Part(path, 0, 0, [], []))
+        parts.append(Part(path, **told) if told else Part(path, 0, 0, [], [], PairFacts()))
     return parts
 
 
@@ -307,12 +304,21 @@ def _build(pipeline, job: Job) -> None:
 
 
 def _scan(number: int, job: Job) -> tuple[int, FileScan]:
-    with _open(job.inputs[number]) as stream:
-        return number, scan_file(stream, _tokenizer(job).preprocess)
+    name, preprocess = job.inputs[number], _tokenizer(job).preprocess
+    with _open(name) as stream:
+        text = text_files.as_utf8(stream, name)
+        if text is stream:
+            return number, scan_file(stream, name, preprocess)
+        # Blocks are read at their places, which a packed file does not have: so its text is
+        # written out once, for the time of the run.
+        with _create(job.text_of(number)) as out:
+            shutil.copyfileobj(text, out, 1 << 20)
+    with _open(job.text_of(number)) as stream:
+        return number, scan_file(stream, name, preprocess)
 
 
-# (stream, number of the block, its documents as [(number of the file, run)], passes)
-_Block = tuple[str, int, list[list[tuple[int, Run]]], range]
+# (stream, number of the block, its documents as [(number of the file, run)], passes, buckets)
+_Block = tuple[str, int, list[list[tuple[int, Run]]], range, int]
 
 
 def _plan(_, job: Job, scans: list[tuple[int, FileScan]]) -> Iterator[_Block]:
@@ -330,7 +336,8 @@ def _plan(_, job: Job, scans: list[tuple[int, FileScan]]) -> Iterator[_Block]:
         stream = job.streams[which]
         for first in range(0, stream.passes, _PASSES):
             passes = range(first, min(first + _PASSES, stream.passes))
-            yield stream.name, index, block, passes
+            buckets = job.buckets(stream.name, counts.bytes)
+            yield stream.name, index, block, passes, buckets
     _write(os.path.join(job.work, _COUNTS), json.dumps(dataclasses.asdict(counts)).encode())
 
 
@@ -339,10 +346,10 @@ _Pairs = tuple[int, int, bytes, bytes]
 
 
 def _pair(block: _Block, job: Job) -> Iterator[tuple[tuple[str, int], _Pairs]]:
-    stream, index, documents, passes = block
+    stream, index, documents, passes, buckets = block
     dtype = token_type(_tokenizer(job))
     pairs = pair_block(
-        job.recipe, stream, index, _read_documents(job, documents), passes, job.buckets(stream)
+        job.recipe, stream, index, _read_documents(job, documents), passes, buckets
     )
     ends = np.cumsum(pairs.counts)
     for bucket in np.flatnonzero(pairs.counts).tolist():
@@ -355,15 +362,17 @@ def _read_documents(job: Job, documents: list[list[tuple[int, Run]]]) -> list[Do
     texts: list[Document] = [[] for _ in documents]
     places = [(number, run, text) for text, runs in zip(texts, documents, strict=True)
               for number, run in runs]
+    preprocess = _tokenizer(job).preprocess
     for number, group in itertools.groupby(places, key=lambda place: place[0]):
-        with _open(job.inputs[number]) as stream:
+        is_apart = _file_systems().exists(job.text_of(number))
+        with _open(job.text_of(number) if is_apart else job.inputs[number]) as stream:
             for _, run, text in group:
-                text += read_run(stream, run)
+                text += read_run(stream, run, preprocess)
     return texts
 
 
-# (bucket, its file, instances for people to read, blocks as of a `Part`)
-_Finished = tuple[int, str, list[str], list[tuple[int, int]]]
+# (bucket, its file, instances for people to read, blocks as of a `Part`, facts)
+_Finished = tuple[int, str, list[str], list[tuple[int, int]], PairFacts]
 
 
 def _finish(
@@ -371,7 +380,7 @@ def _finish(
 ) -> tuple[tuple[str, int], _Finished]:
     (stream, number), pairs = bucket
     dtype, ordered = token_type(_tokenizer(job)), sorted(pairs, key=lambda pair: pair[:2])
-    table = np.frombuffer(b"".join(pair[2] for pair in ordered), "<i4").reshape(-1, 3)
+    table = np.frombuffer(b"".join(pair[2] for pair in ordered), "<i4").reshape(-1, PAIR_NUMBERS)
     ids = np.frombuffer(b"".join(pair[3] for pair in ordered), dtype)
     del ordered
     blocks, printed = [], []
@@ -384,7 +393,8 @@ def _finish(
             out.write(content)
             blocks.append((count, len(content)))
             printed += texts
-    return (stream, number % job.num_outputs(stream)), (number, path, printed, blocks)
+    finished = number, path, printed, blocks, PairFacts.of(table)
+    return (stream, number % job.num_outputs(stream)), finished
 
 
 def _assemble(output: tuple[tuple[str, int], Iterable[_Finished]], job: Job) -> str:
@@ -395,12 +405,13 @@ def _assemble(output: tuple[tuple[str, int], Iterable[_Finished]], job: Job) -> 
             with _open(path) as content:
                 for block in iter(lambda content=content: content.read(1 << 20), b""):
                     out.write(block)
-    blocks = [block for *_, its in ordered for block in its]
+    blocks = [block for *_, its, _ in ordered for block in its]
     told = {
         "records": sum(count for count, _ in blocks),
         "bytes": sum(size for _, size in blocks),
-        "examples": [text for _, _, printed, _ in ordered for text in printed],
+        "examples": [text for _, _, printed, *_ in ordered for text in printed],
         "blocks": blocks,
+        "facts": sum((facts for *_, facts in ordered), PairFacts()),
     }
     _write(_report_path(job, stream, number), json.dumps(told).encode())
     return job.under_way(stream, number)

@@ -1,7 +1,7 @@
 """Turns plain text into TFRecord files for run_pretraining.
 
-Input: UTF-8 text, one sentence (or paragraph) a line, a blank line between
-documents. Output: shuffled records of masked sentence pairs, each file with a
+Input: text, one sentence (or paragraph) a line, a blank line between documents;
+it may be packed. Output: shuffled records of masked sentence pairs, each file with a
 manifest of its counts and settings beside it.
 
   python -m albert.create_pretraining_data --input_file=corpus.txt
@@ -38,6 +38,7 @@ from albert import (
     original_draws,
     pair_records,
     records,
+    text_files,
     tokenization,
     workers,
 )
@@ -53,6 +54,8 @@ from albert.documents import (
 from albert.errors import DataError, FlagError
 from albert.masking import MaskingSettings
 from albert.pretraining_buckets import (
+    LAYOUT,
+    PairFacts,
     Part,
     Recipe,
     Spill,
@@ -72,6 +75,7 @@ _BLOCK_CHARACTERS = 4 << 20  # text that is tokenised and paired together
 _SMALL_WORK = 16 << 20  # bytes of text times passes that one process does soonest
 _JOB_FILE = "job.json"
 _EXAMPLES = 3  # instances shown in the log
+_MOST_LOST = 1 / 3  # share of the tokens; more is worth a warning
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -80,7 +84,9 @@ def define_flags(values: flags.FlagValues) -> None:
     def define(kind: str, name: str, default, text: str, **kwargs) -> None:
         flags.define(kind, values, name, default, text, **kwargs)
 
-    define("string", "input_file", None, "Text files (comma-separated globs). Required.")
+    define("string", "input_file", None,
+           "Text files (comma-separated globs): UTF-8, or UTF-16 with its mark; as they are, or "
+           "packed with gzip, bzip2, xz or zstd. Required.")
     define("string", "output_file", None, "Record files to write (comma-separated). Required.")
     define("string", "vocab_file", None, "WordPiece vocabulary; not needed with spm_model_file.")
     define("string", "spm_model_file", None, "SentencePiece model.")
@@ -112,8 +118,9 @@ def define_flags(values: flags.FlagValues) -> None:
     define("float", "held_out_fraction", 0.0, "Share of documents for eval_output_file alone.",
            least=0, below=1)
     define("integer", "eval_dupe_factor", 1, "Passes over the held-out documents.", least=1)
-    define("bool", "document_break_between_files", False,
-           "End the document with the file; if false, only a blank line ends it.")
+    define("bool", "document_break_between_files", True,
+           "End the document with the file; if false, only a blank line ends it. With "
+           "--original_draw_order, false is the default, as in the original.")
     define("bool", "strict_sentence_order", False,
            "Never pair a lone segment with one of another document.")
     define("bool", "original_draw_order", False,
@@ -133,6 +140,8 @@ def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     flags.require(values, "input_file", "output_file")
     if not values.static_masks and not values["dupe_factor"].present:
         values.dupe_factor = 1
+    if values.original_draw_order and not values["document_break_between_files"].present:
+        values.document_break_between_files = False
     if not values.sentence_objective:
         values.sentence_objective = "nsp" if values.random_next_sentence else "sop"
     _check_combinations(values)
@@ -141,13 +150,14 @@ def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     else:
         flags.refuse_arguments(arguments)
     where = beam_pipeline if values.runner else files
-    inputs = where.expand_globs(values.input_file, "input_file")
+    inputs = files.expand_globs(values.input_file, "input_file", where.find_files)
     streams = _streams(values)
     recipe = _recipe(values)
     _check_paths(inputs, streams)
     tokenizer = load_tokenizer(recipe)
     tokenization.check_special_pieces(tokenizer)
-    text_bytes = sum(map(where.size_of, inputs))
+    # Beam's machines find out for themselves how much packed files hold.
+    text_bytes = sum(map(where.size_of if values.runner else text_files.size_of_text, inputs))
     if not text_bytes:
         raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
     if values.runner:
@@ -175,16 +185,17 @@ def _make_with_beam(
     started = time.monotonic()
     _sweep(streams)
     outputs = [path for stream in streams for path in stream.outputs]
+    log.info("making records of %.1f MB of text with %s", text_bytes / 1e6, values.runner)
     with (
         workers.preemptible("nothing half-written is left"),
         beam_pipeline.working_directories(outputs) as works,
     ):
         job = beam_pipeline.Job(
             recipe, tuple(inputs), tuple(streams), values.held_out_fraction,
-            values.document_break_between_files, text_bytes, _BLOCK_CHARACTERS, _EXAMPLES, works,
+            values.document_break_between_files, _BLOCK_CHARACTERS, _EXAMPLES, works,
         )
         parts, counts = beam_pipeline.run(job, values.runner, arguments)
-        _report_reading(counts)
+        _report_reading(counts, len(inputs), values.document_break_between_files)
         for stream in streams:
             _check_outputs(stream, parts[stream.name], counts.documents)
         spec = recipe.feature_spec()
@@ -196,7 +207,7 @@ def _make_with_beam(
             for stream in streams
             for path, part in zip(stream.outputs, parts[stream.name], strict=True)
         })
-        _report_outcome(streams, parts, started)
+        _report_outcome(recipe.pairs, streams, parts, counts, started)
 
 
 def _streams(values: flags.FlagValues) -> list[Stream]:
@@ -321,7 +332,7 @@ def _sweep(streams: Iterable[Stream]) -> None:
 def _identity(values: flags.FlagValues, recipe: Recipe, inputs: list[str]) -> str:
     """Returns a digest of all that decides the records."""
     texts = [(path, (stat := os.stat(path)).st_size, stat.st_mtime_ns) for path in inputs]
-    told = [_chosen_flags(values), recipe.vocabulary_sha256, texts, __version__]
+    told = [_chosen_flags(values), recipe.vocabulary_sha256, texts, __version__, LAYOUT]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
@@ -372,12 +383,12 @@ class _Run:
         for stream in self.streams:
             _check_outputs(stream, parts[stream.name], counts.documents)
         _publish(self, parts, counts)
-        _report_outcome(self.streams, parts, started)
+        _report_outcome(self.recipe.pairs, self.streams, parts, counts, started)
 
     def _streamed_parts(self, counts: ReadingCounts) -> dict[str, list[Part]]:
         """Returns the finished buckets of each stream."""
         spills = self._spill(counts)
-        _report_reading(counts)
+        _report_reading(counts, len(self.inputs), self.values.document_break_between_files)
         return {stream.name: self._finish(stream, spills[stream.name]) for stream in self.streams}
 
     def _original_parts(self, counts: ReadingCounts) -> dict[str, list[Part]]:
@@ -386,7 +397,7 @@ class _Run:
         texts = list(read_documents(
             self.inputs, tokenizer.preprocess, counts, self.values.document_break_between_files
         ))
-        _report_reading(counts)
+        _report_reading(counts, len(self.inputs), self.values.document_break_between_files)
 
         def segments(text: Document) -> list[list[str]]:
             pieces = (tokenizer.tokenize(tokenizer.preprocess(line)) for line in text)
@@ -473,8 +484,11 @@ class _Run:
         return parts
 
 
-def _report_reading(counts: ReadingCounts) -> None:
+def _report_reading(counts: ReadingCounts, num_files: int, breaks: bool) -> None:
     """Says what was odd about the text.
+
+    Args:
+      breaks: a file ends its last document.
 
     Raises:
       DataError: there was no document in it.
@@ -487,8 +501,11 @@ def _report_reading(counts: ReadingCounts) -> None:
     if not counts.documents:
         raise DataError("--input_file: no documents, only blank lines")
     if counts.documents == 1:
-        log.warning("the text is one document (no blank line in it): pairs with another "
-                    "document's text are of this one too")
+        log.warning("the text is one document (no blank line in it%s): pairs with another "
+                    "document's text are of this one too",
+                    "" if breaks or num_files == 1 else
+                    f", and its {num_files:,} files end none without "
+                    "--document_break_between_files")
 
 
 def _check_outputs(stream: Stream, parts: list[Part], documents: int) -> None:
@@ -532,7 +549,11 @@ def _publish(run: _Run, parts: dict[str, list[Part]], counts: ReadingCounts) -> 
 
 
 def _report_outcome(
-    streams: Iterable[Stream], parts: dict[str, list[Part]], started: float
+    settings: PairSettings,
+    streams: Iterable[Stream],
+    parts: dict[str, list[Part]],
+    counts: ReadingCounts,
+    started: float,
 ) -> None:
     for text in (text for part in parts["train"] for text in part.examples):
         log.info("an instance:\n%s", text)
@@ -542,9 +563,39 @@ def _report_outcome(
             count, size = sum(p.records for p in mine), sum(p.bytes for p in mine)
             log.info("%s: %s instances, %.1f MB", path, f"{count:,}", size / 1e6)
     total = sum(part.records for name in parts for part in parts[name])
+    facts = sum((PairFacts(*part.facts) for name in parts for part in parts[name]), PairFacts())
+    _report_pairs(settings, total, facts, counts)
     seconds = time.monotonic() - started
     log.info("Wrote %d total instances in %.1f s (%s/s)", total, seconds,
              f"{total / seconds:,.0f}")
+
+
+def _report_pairs(
+    settings: PairSettings, total: int, facts: PairFacts, counts: ReadingCounts
+) -> None:
+    """Says what the records are like, and what may help where they are not as they should be."""
+    share = facts.labelled / total
+    if settings.is_swapped_later:
+        share += (1 - share) * settings.swaps_of_ordered
+    lost = facts.lost / max(1, facts.lost + facts.tokens)
+    log.info(
+        "%s documents of %s lines; label 1: %.1f %% of the records; cut off or left out: %.1f %% "
+        "of the tokens", f"{counts.documents:,}", f"{counts.lines:,}", 100 * share, 100 * lost,
+    )
+    usual = sum(SENTENCE_OBJECTIVES[settings.sentence_objective])
+    if share > (1 + usual) / 2:
+        log.warning(
+            "%.1f %% of the records have label 1, where %.0f %% would be usual: most are of a "
+            "single line, and so B is of another document. One sentence a line helps "
+            "(scripts/prepare_text.py), or --strict_sentence_order", 100 * share, 100 * usual,
+        )
+    if lost > _MOST_LOST:
+        log.warning(
+            "%.1f %% of the tokens were cut off or left out: lines are too long for "
+            "--max_seq_length=%d%s. One sentence a line helps (scripts/prepare_text.py), or a "
+            "larger --max_seq_length", 100 * lost, settings.max_seq_length,
+            ", or documents are single lines" if settings.strict_sentence_order else "",
+        )
 
 
 def _manifest_info(

@@ -16,38 +16,28 @@ from typing import BinaryIO, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from albert import text_files
 from albert.tokenization import FullTokenizer
 
 Document = list[str]  # its lines, none of them blank
 Item = TypeVar("Item")  # a document, or what stands for it
-
-_LONGEST_LINE = 1 << 20  # bytes; a longer line is cut, so that memory stays bounded
 
 
 # === Reading ===
 
 
 @dataclasses.dataclass
-class ReadingCounts:
+class ReadingCounts(text_files.Counts):
     """What was met while reading."""
 
-    lines: int = 0  # blank ones included
-    bad_utf8_lines: int = 0  # decoded with U+FFFD
-    cuts: int = 0  # places where a very long line was cut
     documents: int = 0
-    bytes: int = 0
-
-    def add(self, other: "ReadingCounts") -> None:
-        """Adds what was met elsewhere."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 def read_documents(
     paths: Sequence[str],
     preprocess: Callable[[str], str],
     counts: ReadingCounts,
-    break_between_files: bool = False,
+    break_between_files: bool = True,
 ) -> Iterator[Document]:
     """Yields the documents of the files in order, updating `counts` on the way.
 
@@ -55,13 +45,15 @@ def read_documents(
       preprocess: `FullTokenizer.preprocess`; a line that it empties is blank.
       break_between_files: a file ends its last document. Without it the next
         file's first lines continue it, as in the original.
+
+    Raises:
+      DataError: see `text_files`.
     """
     document: Document = []
     for path in paths:
-        with open(path, "rb") as stream:
-            for line in _read_lines(stream, counts):
-                text = _decode(line, counts)
-                if not _is_blank(text, preprocess):
+        with text_files.open_text(path) as stream:
+            for text, _ in _read_texts(stream, path, preprocess, counts):
+                if text:
                     document.append(text)
                 elif document:
                     counts.documents += 1
@@ -76,41 +68,27 @@ def read_documents(
         yield document
 
 
-def _read_lines(stream: BinaryIO, counts: ReadingCounts) -> Iterator[bytes]:
-    r"""Yields lines (they end at "\n" alone); very long ones in parts, cut at a space."""
-    rest = b""
-    while part := stream.readline(_LONGEST_LINE):
-        counts.bytes += len(part)
-        line = rest + part
-        if part.endswith(b"\n") or len(part) < _LONGEST_LINE:
-            counts.lines += 1
-            rest = b""
-            yield line
-            continue
-        counts.cuts += 1
-        cut = line.rfind(b" ") + 1 or _last_character(line)
-        rest = line[cut:]
-        yield line[:cut]
-    if rest:
-        counts.lines += 1
-        yield rest
+def _read_texts(
+    stream: BinaryIO,
+    name: str,
+    preprocess: Callable[[str], str],
+    counts: text_files.Counts,
+    most_bad: float | None = None,
+) -> Iterator[tuple[str, int]]:
+    """Yields (text of a line or of a part of one, byte after it); "" for a blank line.
 
-
-def _last_character(line: bytes) -> int:
-    """Returns where the last UTF-8 character begins."""
-    at = len(line) - 1
-    while at > len(line) - 4 and line[at] & 0xC0 == 0x80:
-        at -= 1
-    return at
-
-
-def _decode(line: bytes, counts: ReadingCounts) -> str:
-    try:
-        # Editors put a byte-order mark before the first line; it is no text.
-        return line.decode("utf-8").strip().lstrip("\ufeff").lstrip()
-    except UnicodeDecodeError:
-        counts.bad_utf8_lines += 1
-        return line.decode("utf-8", "replace").strip()
+    Of a very long line the blank parts are left out: they end no document.
+    """
+    end, is_blank = 0, True
+    for text, size, ends in text_files.read_lines(stream, name, counts, most_bad=most_bad):
+        end += size
+        text = text.strip().lstrip("\ufeff").lstrip()
+        if not _is_blank(text, preprocess):
+            is_blank = False
+            yield text, end
+        elif ends and is_blank:
+            yield "", end
+        is_blank |= ends
 
 
 def _is_blank(text: str, preprocess: Callable[[str], str]) -> bool:
@@ -126,8 +104,7 @@ def _is_blank(text: str, preprocess: Callable[[str], str]) -> bool:
 class Run(NamedTuple):
     """Lines of one file without a blank one between them: a document, or a part of it."""
 
-    line: int  # byte at which the line begins that the run begins in
-    start: int  # byte at which it begins; another only in the middle of a very long line
+    start: int  # byte at which its first line begins
     end: int
     characters: int  # of its text
 
@@ -135,21 +112,25 @@ class Run(NamedTuple):
 class FileScan(NamedTuple):
     """Where the documents of one file are."""
 
-    runs: np.ndarray  # int64 [n, 4], the fields of each `Run`: corpora have many
+    runs: np.ndarray  # int64 [n, 3], the fields of each `Run`: corpora have many
     starts_open: bool  # no blank line before the first run: it may continue a document
     ends_open: bool  # no blank line after the last run: the next file may continue it
     counts: ReadingCounts  # `documents` is not known yet
 
 
-def scan_file(stream: BinaryIO, preprocess: Callable[[str], str]) -> FileScan:
-    """Returns where the documents of a file are; `preprocess` as of `read_documents`."""
-    counts, runs, at, line = ReadingCounts(), [], 0, 0
+def scan_file(stream: BinaryIO, name: str, preprocess: Callable[[str], str]) -> FileScan:
+    """Returns where the documents of a file are; `preprocess` as of `read_documents`.
+
+    Args:
+      stream: of `text_files.as_utf8`.
+      name: what messages call it.
+    """
+    counts, runs, at = ReadingCounts(), [], 0
     starts_open = True
     current: Run | None = None
-    for piece in _read_lines(stream, counts):
-        text, end = _decode(piece, counts), at + len(piece)
-        if not _is_blank(text, preprocess):
-            before = current or Run(line, at, end, 0)
+    for text, end in _read_texts(stream, name, preprocess, counts):
+        if text:
+            before = current or Run(at, end, 0)
             current = before._replace(end=end, characters=before.characters + len(text))
         else:
             starts_open &= bool(runs or current)
@@ -157,16 +138,14 @@ def scan_file(stream: BinaryIO, preprocess: Callable[[str], str]) -> FileScan:
                 runs.append(current)
             current = None
         at = end
-        if piece.endswith(b"\n"):
-            line = at
     ends_open = current is not None or not at
     if current:
         runs.append(current)
-    return FileScan(np.array(runs, np.int64).reshape(-1, 4), starts_open, ends_open, counts)
+    return FileScan(np.array(runs, np.int64).reshape(-1, 3), starts_open, ends_open, counts)
 
 
 def join_scans(
-    scans: Sequence[FileScan], break_between_files: bool = False
+    scans: Sequence[FileScan], break_between_files: bool = True
 ) -> Iterator[tuple[list[tuple[int, Run]], int]]:
     """Yields the documents of `read_documents` as ([(number of the file, run)], characters)."""
     document: list[tuple[int, Run]] = []
@@ -188,15 +167,14 @@ def join_scans(
     yield from finished()
 
 
-def read_run(stream: BinaryIO, run: Run) -> Document:
-    """Returns the lines of a run of this file."""
-    stream.seek(run.line)
-    at, lines, counts = run.line, [], ReadingCounts()
-    for piece in _read_lines(stream, counts):
-        at += len(piece)
-        if at > run.start:
-            lines.append(_decode(piece, counts))
-        if at >= run.end:
+def read_run(stream: BinaryIO, run: Run, preprocess: Callable[[str], str]) -> Document:
+    """Returns the lines of a run of the file that `scan_file` was given."""
+    stream.seek(run.start)
+    lines: Document = []
+    # How much of the file is no UTF-8 was looked at when it was scanned.
+    for text, end in _read_texts(stream, "", preprocess, text_files.Counts(), most_bad=1):
+        lines.append(text)
+        if run.start + end >= run.end:
             break
     return lines
 

@@ -477,8 +477,13 @@ def require_file(path: str | None, flag: str) -> str:
         raise DataError(f"--{flag} is needed")
     if not os.path.exists(path):
         raise DataError(f"--{flag}: no such file: {path}")
+    if os.path.isdir(path):
+        raise DataError(f"--{flag}: a directory, not a file: {path}")
     if not os.path.isfile(path):
-        raise DataError(f"--{flag}: not a file: {path}")
+        raise DataError(
+            f"--{flag}: {path} is a pipe or a device, which can be read only once: write it to a "
+            "file first"
+        )
     if not os.access(path, os.R_OK):
         raise DataError(f"--{flag}: cannot read {path}: permission denied")
     return path
@@ -492,28 +497,45 @@ def refuse_overwriting(path: str | None, *inputs: str | None) -> None:
             raise DataError(f"{path} is an input: it is not overwritten; name another file")
 
 
-def expand_globs(patterns: str, flag: str) -> list[str]:
+def expand_globs(
+    patterns: str, flag: str, find: Callable[[str, str], list[str]] | None = None
+) -> list[str]:
     """Returns the files that a comma-separated list of globs names, in that order.
 
     Manifests beside record files are left out, so that `data/train*` works.
+
+    Args:
+      find: returns the files of one pattern, for file systems of other kinds; see `find_files`.
 
     Raises:
       DataError: a pattern matches no file.
     """
     paths: list[str] = []
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        found = [p for p in sorted(glob.glob(pattern)) if not p.endswith(MANIFEST_SUFFIX)]
-        if not found:
-            raise DataError(f"--{flag}: no file matches {pattern}")
-        paths += [require_file(p, flag) for p in found]
+        paths += (find or find_files)(pattern, flag)
     if not paths:
         raise DataError(f"--{flag} is needed")
-    first: dict[str, str] = {}
+    seen: set[str] = set()
     for path in paths:
-        other = first.setdefault(os.path.realpath(path), path)
-        if other is not path:
+        real = os.path.realpath(path)
+        if real in seen:
             raise DataError(f"--{flag}: {path} is given twice: its records would count double")
+        seen.add(real)
     return paths
+
+
+def find_files(pattern: str, flag: str) -> list[str]:
+    """Returns the file of this name, or else the files that match it as a glob, sorted.
+
+    Raises:
+      DataError: there is none, or one cannot be read.
+    """
+    # "a [v2].txt" is a name, too.
+    named = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
+    found = [path for path in named if not path.endswith(MANIFEST_SUFFIX)]
+    if not found:
+        raise DataError(f"--{flag}: no file matches {pattern}")
+    return [require_file(p, flag) for p in found]
 
 
 def _is_alive(pid: int) -> bool:

@@ -5,6 +5,7 @@ No TensorFlow at import; a command has checked its input before it is loaded.
 Legend: L places of a row.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from albert import files, flags, tokenization
+from albert import files, flags, text_files, tokenization
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, FlagError, UserError
 from albert.model_facts import Facts
@@ -41,7 +42,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "do_lower_case", None,
                  "Whether the model is lower-cased; by default what the directory says, else yes.")
     flags.define("string", values, "input_file", STDIN,
-                 "UTF-8 text, one input a line; - is the standard input.")
+                 "Text (UTF-8, or UTF-16 with its mark; packed or not), one input a line; - is the "
+                 "standard input.")
     flags.define("integer", values, "max_seq_length", None,
                  "Longest input in pieces; by default that of the training, else the model's.",
                  least=4)
@@ -132,32 +134,24 @@ def _tokenizer(values: flags.FlagValues, source) -> tokenization.FullTokenizer:
 
 
 def read_texts(path: str) -> list[str]:
-    """Returns the lines of a UTF-8 file, or of the standard input.
+    """Returns the lines of a text, of a pipe, or of the standard input; see `text_files`.
 
-    Only a line feed ends a line. An empty line is a text too, so that outputs
-    are as many as lines.
+    An empty line is a text too, so that outputs are as many as lines.
 
     Raises:
       DataError: no such file, no lines, or not UTF-8 (file:line).
     """
-    if path == STDIN:
-        return _decode(sys.stdin.buffer.read(), "standard input")
-    if not os.path.isfile(path):
-        raise DataError(f"--input_file: no such file: {path}")
-    with open(path, "rb") as stream:
-        return _decode(stream.read(), path)
-
-
-def _decode(raw: bytes, name: str) -> list[str]:
-    raw = raw.removeprefix(b"\xef\xbb\xbf")
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}:{line}: not UTF-8 text (byte {error.start + 1:,})") from error
-    if not text:
+    name, counts = source_name(path), text_files.Counts()
+    with contextlib.ExitStack() as stack:
+        if path == STDIN:
+            stream = text_files.as_utf8(sys.stdin.buffer, name)
+        else:
+            stream = stack.enter_context(text_files.open_text(path))
+        lines = text_files.read_lines(stream, name, counts, longest=sys.maxsize, most_bad=0)
+        texts = [text for text, *_ in lines]
+    if not texts:
         raise DataError(f"{name}: nothing in it")
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    return texts
 
 
 def source_name(path: str) -> str:

@@ -19,7 +19,7 @@ from albert import records
 from albert.documents import PairSettings
 from albert.errors import UserError
 from albert.masking import MaskingSettings, ngram_probabilities
-from albert.pretraining_buckets import Part, Recipe, TrainingInstance
+from albert.pretraining_buckets import PairFacts, Part, Recipe, TrainingInstance
 
 Tokens = list[str]
 # The pieces of a word, by their places; and the words that one n-gram covers.
@@ -83,8 +83,9 @@ class OriginalRecipe:
             length += len(document[place])
             if place == len(document) - 1 or length >= target:
                 a, b, is_random, unused = self._pair(documents, index, chunk, target, rng)
+                lost = max(0, len(a) + len(b) - most)
                 _truncate_pair(a, b, most, rng)
-                yield self._instance(a, b, is_random, draws)
+                yield dataclasses.replace(self._instance(a, b, is_random, draws), lost=lost)
                 place -= unused
                 chunk, length = [], 0
             place += 1
@@ -222,6 +223,11 @@ def write_part(
       UserError: the disk is full.
     """
     blocks = []
+    facts = PairFacts(
+        sum(instance.is_random_next for instance in instances),
+        sum(len(instance.tokens) - 3 for instance in instances),
+        sum(instance.lost for instance in instances),
+    )
     try:
         with open(path, "wb") as out:
             rows = to_features(instances, recipe, to_ids)
@@ -230,7 +236,7 @@ def write_part(
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror})") from error
     size, shown = sum(size for _, size in blocks), map(str, instances[:examples])
-    return Part(path, len(instances), size, list(shown), blocks)
+    return Part(path, len(instances), size, list(shown), blocks, facts)
 
 
 def to_features(

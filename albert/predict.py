@@ -67,7 +67,7 @@ def main(values: flags.FlagValues) -> None:
     lines = inference.read_texts(values.input_file)
     opened = inference.open_model(values)
     predictor = _predictor(values, opened)
-    inputs = [line.split("\t") if predictor.most > 1 else [line] for line in lines]
+    inputs = [predictor.columns(line) for line in lines]
     name = inference.source_name(values.input_file)
     for number, columns in enumerate(inputs, start=1):
         predictor.check(columns, f"{name}:{number}")

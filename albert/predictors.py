@@ -41,6 +41,10 @@ class Predictor:
         """Returns what the model's class takes beside the configuration."""
         return {}
 
+    def columns(self, line: str) -> Texts:
+        """Returns the texts of a line."""
+        return line.split("\t")
+
     def check(self, columns: Texts, place: str) -> None:
         """Raises a DataError for a line with another number of columns."""
         if not self.least <= len(columns) <= self.most:
@@ -132,6 +136,9 @@ class TokenLabeller(Predictor):
     is_tokenized: bool = False  # words are what is between blanks
     _spans: list[list[tuple[int, int]]] = dataclasses.field(default_factory=list)
     _labelled: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
+
+    def columns(self, line):
+        return [line]  # a tab is a blank between words, as any other
 
     def rows(self, inputs):
         pattern = re.compile(r"[^ \t]+") if self.is_tokenized else _WORD

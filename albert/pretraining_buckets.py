@@ -35,8 +35,10 @@ from albert.masking import MaskingSettings
 from albert.records import FeatureSpec
 from albert.tokenization import FullTokenizer
 
+LAYOUT = 2  # of the temporary files: those of another are not gone on with
 _BATCH = 1024  # instances masked and serialised together
-_PAIR_BYTES = 12  # of a spilled pair, without its tokens
+PAIR_NUMBERS = 4  # int32 of a spilled pair beside its tokens
+_PAIR_BYTES = 4 * PAIR_NUMBERS
 _STOP_FILE = "stop"
 
 
@@ -78,10 +80,11 @@ class TrainingInstance:
     masked_lm_labels: list[str]
     is_random_next: bool
     token_boundary: list[int]
+    lost: int = dataclasses.field(default=0, repr=False)  # tokens that were cut off
 
     def __str__(self) -> str:
         lines = []
-        for field in dataclasses.fields(self):
+        for field in filter(lambda field: field.repr, dataclasses.fields(self)):
             value = getattr(self, field.name)
             text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
             lines.append(f"{field.name}: {text}")
@@ -222,27 +225,43 @@ class DealtPairs(NamedTuple):
 
     ids: np.ndarray  # tokens of the block
     ranges: np.ndarray  # int64 [n, 5], see `documents.Pair`
+    lost: np.ndarray  # int64 [n], tokens that were cut off each pair, or left out before it
     counts: np.ndarray  # int64 [num_buckets], pairs in each bucket
 
     def table(self, some: slice = slice(None)) -> np.ndarray:
-        """Returns length of A, length of B and label of pairs: int32 [n, 3]."""
+        """Returns length of A, length of B, label and lost tokens of pairs: int32 [n, 4]."""
         ranges = self.ranges[some]
-        return np.column_stack([self._lengths(ranges), ranges[:, 4]]).astype("<i4")
+        columns = [_lengths(ranges), ranges[:, 4], self.lost[some]]
+        return np.column_stack(columns).astype("<i4")
 
     def tokens(self, dtype: np.dtype, some: slice = slice(None)) -> np.ndarray:
         """Returns the tokens of pairs, A before B."""
         ranges = self.ranges[some]
-        return _ragged(self.ids, ranges[:, [0, 2]], self._lengths(ranges)).astype(dtype)
+        return _ragged(self.ids, ranges[:, [0, 2]], _lengths(ranges)).astype(dtype)
 
     def tokens_of_buckets(self) -> np.ndarray:
         """Returns int64 [num_buckets], the tokens in each."""
         bucket = np.repeat(np.arange(len(self.counts)), self.counts)
-        sizes = self._lengths(self.ranges).sum(axis=1)
+        sizes = _lengths(self.ranges).sum(axis=1)
         return np.bincount(bucket, sizes, len(self.counts)).astype(np.int64)
 
-    @staticmethod
-    def _lengths(ranges: np.ndarray) -> np.ndarray:
-        return ranges[:, [1, 3]] - ranges[:, [0, 2]]
+
+def _lengths(ranges: np.ndarray) -> np.ndarray:
+    """Returns the tokens of A and of B of pairs: [n, 2]."""
+    return ranges[:, [1, 3]] - ranges[:, [0, 2]]
+
+
+def _count_lost(size: int, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Returns the tokens that each pair of a pass lost when it was cut: [n].
+
+    What no pair has, of the block's `size` tokens, counts with the first pair.
+    """
+    lost = (_lengths(before) - _lengths(after)).sum(axis=1)
+    if len(lost):
+        begins = np.bincount(before[:, [0, 2]].ravel(), minlength=size + 1)
+        ends = np.bincount(before[:, [1, 3]].ravel(), minlength=size + 1)
+        lost[0] += np.count_nonzero(np.cumsum(begins - ends)[:size] == 0)
+    return lost
 
 
 def token_type(tokenizer: FullTokenizer) -> np.dtype:
@@ -262,6 +281,7 @@ def pair_block(
     """Returns the pairs of some passes over block `index` of a stream, dealt out to buckets."""
     block = tokenize_block(documents, load_tokenizer(recipe))
     pairs, buckets = [np.zeros((0, 5), np.int64)], [np.zeros(0, np.int64)]
+    lost = [np.zeros(0, np.int64)]
     for number in passes:
         before_pass()
         seed = child_seed(recipe.random_seed, stream, "pairs", index, number)
@@ -271,17 +291,18 @@ def pair_block(
         pairs.append(
             truncate_pairs(table, recipe.pairs.max_tokens, rng, recipe.pairs.is_swapped_later)
         )
+        lost.append(_count_lost(len(block.ids), table, pairs[-1]))
         buckets.append(_deal(len(table), num_buckets, rng))
     bucket = np.concatenate(buckets)
-    ranges = np.concatenate(pairs)[np.argsort(bucket, kind="stable")]
-    return DealtPairs(block.ids, ranges, np.bincount(bucket, minlength=num_buckets))
+    order = np.argsort(bucket, kind="stable")
+    counts = np.bincount(bucket, minlength=num_buckets)
+    return DealtPairs(block.ids, np.concatenate(pairs)[order], np.concatenate(lost)[order], counts)
 
 
 class Spill(NamedTuple):
     """A file of pairs in the order of their buckets.
 
-    It holds int32 [n, 3] (length of A, length of B, label), then the tokens of
-    all pairs, A before B.
+    It holds int32 [n, 4], see `DealtPairs.table`, then the tokens of all pairs, A before B.
     """
 
     path: str
@@ -360,6 +381,22 @@ def _ragged(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndar
 # === Second stage ===
 
 
+class PairFacts(NamedTuple):
+    """What there is to say of pairs."""
+
+    labelled: int = 0  # pairs of label 1
+    tokens: int = 0  # in pairs
+    lost: int = 0  # cut off them, or in none
+
+    @classmethod
+    def of(cls, table: np.ndarray) -> "PairFacts":
+        """Returns those of a `DealtPairs.table`."""
+        return cls(*map(int, (table[:, 2].sum(), table[:, :2].sum(), table[:, 3].sum())))
+
+    def __add__(self, other: "PairFacts") -> "PairFacts":
+        return PairFacts(*map(sum, zip(self, other, strict=True)))
+
+
 class Part(NamedTuple):
     """A finished bucket: framed records in a file of their own."""
 
@@ -368,6 +405,7 @@ class Part(NamedTuple):
     bytes: int
     examples: list[str]  # the first instances, printed
     blocks: list[tuple[int, int]]  # (records, bytes) of successive parts of it
+    facts: Sequence[int]  # `PairFacts`
 
 
 def finish_bucket(
@@ -395,7 +433,8 @@ def finish_bucket(
             _end_if_asked(os.path.dirname(path))
             blocks.append((count, out.write(content)))
             printed += texts
-    done = [len(table), sum(size for _, size in blocks), printed, blocks]
+    size = sum(size for _, size in blocks)
+    done = [len(table), size, printed, blocks, PairFacts.of(table)]
     _note_done(path, done)
     return Part(path, *done)
 
@@ -411,7 +450,7 @@ def frame_bucket(
     """Yields (framed records, how many, instances for people to read) of a bucket, shuffled.
 
     Args:
-      table: int64 [n, 3], see `DealtPairs.table`, of all blocks in order.
+      table: int64 [n, 4], see `DealtPairs.table`, of all blocks in order.
       ids: their tokens.
     """
     rng = np.random.default_rng(child_seed(recipe.random_seed, stream, "bucket", bucket))
@@ -426,7 +465,7 @@ def frame_bucket(
 
 
 def _read_bucket(sections: Sequence[Section]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (lengths of A and B and labels [n, 3], tokens) of a bucket."""
+    """Returns (`DealtPairs.table` [n, 4], tokens) of a bucket."""
     tables, tokens = [], []
     for section in sections:
         with open(section.path, "rb") as stream:
@@ -435,7 +474,7 @@ def _read_bucket(sections: Sequence[Section]) -> tuple[np.ndarray, np.ndarray]:
             stream.seek(section.tokens_at)
             size = section.token_bytes
             tokens.append(np.frombuffer(stream.read(section.tokens * size), f"<u{size}"))
-        tables.append(table.reshape(-1, 3))
+        tables.append(table.reshape(-1, PAIR_NUMBERS))
     return np.concatenate(tables).astype(np.int64), np.concatenate(tokens)
 
 
@@ -451,7 +490,7 @@ def make_features(
     Args:
       ids: tokens, A before B of every pair.
       starts: [B], where each pair begins in `ids`.
-      table: [B, 3], length of A, length of B, label.
+      table: [B, 4], see `DealtPairs.table`.
     """
     pieces, column = load_pieces(recipe), np.arange(recipe.pairs.max_seq_length)
     length_a, lengths = table[:, :1], (table[:, 0] + table[:, 1] + 3)[:, None]
@@ -462,7 +501,7 @@ def make_features(
     unmasked[:, 0] = pieces.cls_id
     unmasked[(column == length_a + 1) | (column == lengths - 1)] = pieces.sep_id
     boundary = masking.token_boundaries(unmasked, lengths[:, 0], pieces)
-    segments, labels = table[:, :2].astype(np.int64), table[:, 2:].astype(np.int64)
+    segments, labels = table[:, :2].astype(np.int64), table[:, 2:3].astype(np.int64)
     told = {"token_boundary": boundary, "segment_lengths": segments}
     if not recipe.static_masks:
         return told | {"input_ids": unmasked, "next_sentence_labels": labels}

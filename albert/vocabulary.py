@@ -8,7 +8,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 
-from albert import files
+from albert import files, text_files
 from albert.errors import DataError, FlagError
 
 log = logging.getLogger("albert")
@@ -41,7 +41,7 @@ def train(paths: list[str], settings: Settings) -> bytes:
     """Returns the serialized model trained on the lines of the files.
 
     Raises:
-      DataError: there is no text; FlagError: the vocabulary does not fit the text.
+      DataError: there is no text, or see `text_files`; FlagError: the vocabulary does not fit the text.
     """
     import sentencepiece
 
@@ -99,21 +99,16 @@ class _Lines:
 
     def __init__(self, paths: list[str], do_lower_case: bool):
         self._paths, self._lower = paths, do_lower_case
-        self._too_long = self._invalid = 0
+        self._too_long, self._counts = 0, text_files.Counts()
 
     def __iter__(self) -> Iterator[str]:
         from albert.tokenization import preprocess_text
 
-        self._too_long = self._invalid = 0
+        self._too_long, self._counts = 0, text_files.Counts()
         for path in self._paths:
-            with open(path, "rb") as stream:
-                for raw in stream:
-                    try:
-                        line = raw.decode("utf-8")
-                    except UnicodeDecodeError:
-                        line = raw.decode("utf-8", errors="replace")
-                        self._invalid += 1
-                    line = preprocess_text(line.replace("\0", " "), lower=self._lower)
+            with text_files.open_text(path, "input") as stream:
+                for text, *_ in text_files.read_lines(stream, path, self._counts):
+                    line = preprocess_text(text, lower=self._lower)
                     self._too_long += len(line.encode()) > _MAX_SENTENCE_BYTES
                     if line:
                         yield line
@@ -122,9 +117,9 @@ class _Lines:
         if self._too_long:
             log.warning("%d lines of more than %d bytes were left out; split them into sentences",
                         self._too_long, _MAX_SENTENCE_BYTES)
-        if self._invalid:
+        if self._counts.bad_utf8_lines:
             log.warning("%d lines are not UTF-8; what cannot be decoded became U+FFFD",
-                        self._invalid)
+                        self._counts.bad_utf8_lines)
 
 
 def _explain(message: str, settings: Settings, paths: list[str]) -> str:

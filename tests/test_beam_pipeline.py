@@ -4,19 +4,22 @@ Those tests that run a pipeline are skipped where Beam is not installed; none
 of them needs TensorFlow.
 """
 
+import bz2
+import gzip
 import io
 import os
 import random
 import signal
 import sys
 import time
+import types
 
 import pytest
 from helpers import assert_one_clear_line
 from helpers import run as run_process
 from helpers import start as start_process
 
-from albert import beam_pipeline, documents, flags
+from albert import beam_pipeline, documents, files, flags, text_files
 from albert import create_pretraining_data as command
 from albert.errors import DataError
 
@@ -40,7 +43,7 @@ def corpus(tmp_path):
             for _ in range(40)
         ]
         (tmp_path / f"{name}.txt").write_text("\n\n".join(texts) + "\n")
-    (tmp_path / "d.txt").write_bytes(b"\xff\xfe w1 w2\n" + b"w3 " * 100 + b"\n\n")
+    (tmp_path / "d.txt").write_bytes(b"w3 \xff\xfe w1 w2\n" + b"w3 " * 100 + b"\n" * 30)
     return tmp_path
 
 
@@ -80,12 +83,14 @@ def outputs(folder):
 def test_documents_found_by_their_places_are_those_read_in_order(
     seed, break_between_files, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(documents, "_LONGEST_LINE", 16)  # lines are cut, blank ones too
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 16)  # lines are cut, blank ones too
+    monkeypatch.setattr(text_files, "MOST_BAD", 1)
     rng, paths = random.Random(seed), []
     for number in range(rng.randint(1, 5)):
         lines = [
-            rng.choice([b"", b"", b" " * 40, b"a b", b"word " * 9, b"x" * 50, b"\xff\xfe",
-                        "é".encode() * 12, b"a" + b" " * 60 + b"b"])
+            rng.choice([b"", b"", b" " * 40, b"a b", b"word " * 9, b"x" * 50, b"\xfe\xfe",
+                        "é".encode() * 12, b"a" + b" " * 60 + b"b",
+                        b" " * 40 + b"c", b"d" + b" " * 50])
             for _ in range(rng.randint(0, 8))
         ]
         path = tmp_path / str(number)
@@ -95,7 +100,7 @@ def test_documents_found_by_their_places_are_those_read_in_order(
     texts = list(documents.read_documents(
         [str(path) for path in paths], str.strip, expected, break_between_files
     ))
-    scans = [documents.scan_file(io.BytesIO(p.read_bytes()), str.strip) for p in paths]
+    scans = [documents.scan_file(io.BytesIO(p.read_bytes()), "", str.strip) for p in paths]
     found = list(documents.join_scans(scans, break_between_files))
     for scan in scans:
         counts.add(scan.counts)
@@ -104,7 +109,9 @@ def test_documents_found_by_their_places_are_those_read_in_order(
     assert [size for _, size in found] == [size for _, size in documents.with_size(texts)]
     assert texts == [
         [line for number, place in document
-         for line in documents.read_run(io.BytesIO(paths[number].read_bytes()), place)]
+         for line in documents.read_run(
+             io.BytesIO(paths[number].read_bytes()), place, str.strip
+         )]
         for document, _ in found
     ]
 
@@ -164,7 +171,47 @@ def test_a_pipeline_needs_no_tensorflow(corpus):
     assert done.returncode == 0, done.stderr
 
 
+def test_packed_and_converted_texts_give_the_same_bytes_through_a_pipeline(corpus):
+    needs_beam()
+    assert run(*arguments(corpus)) == 0
+    plain = {name: value for name, value in outputs(corpus).items() if "manifest" not in name}
+    content = {path: path.read_bytes() for path in corpus.glob("?.txt")}
+    for pack in (gzip.compress, bz2.compress):
+        for path, value in content.items():
+            path.write_bytes(pack(value))
+        assert run(*arguments(corpus), "--runner=DirectRunner") == 0
+        found = outputs(corpus)
+        assert {name: value for name, value in found.items() if name in plain} == plain
+    text = content[corpus / "a.txt"].decode()
+    for path, value in content.items():
+        path.write_bytes(value)
+    (corpus / "a.txt").write_bytes(text.encode("utf-16"))
+    assert run(*arguments(corpus), "--runner=DirectRunner") == 0
+    found = outputs(corpus)
+    assert {name: value for name, value in found.items() if name in plain} == plain
+
+
+def test_a_damaged_text_ends_the_pipeline_in_one_line(corpus, capsys):
+    needs_beam()
+    (corpus / "b.txt").write_bytes(gzip.compress((corpus / "b.txt").read_bytes())[:-9])
+    assert run(*arguments(corpus), "--runner=DirectRunner") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert f"{corpus}/b.txt: damaged or cut off" in line
+    assert not outputs(corpus)
+
+
 # --- What cannot be done ---
+
+
+def test_a_hundred_thousand_texts_are_found_in_seconds(monkeypatch, tmp_path):
+    paths = [f"memory://texts/{number:06}.txt" for number in range(100_000)]
+    found = [types.SimpleNamespace(path=path) for path in paths]
+    monkeypatch.setattr(beam_pipeline, "_match", lambda *_: found)
+    begun = time.process_time()
+    assert files.expand_globs("memory://texts/*", "input_file", beam_pipeline.find_files) == paths
+    assert time.process_time() - begun < 10
+    with pytest.raises(DataError, match="000000.txt is given twice"):
+        files.expand_globs("memory://a,memory://b", "input_file", beam_pipeline.find_files)
 
 
 def test_without_beam_one_line_says_what_to_install(corpus, monkeypatch, capsys):

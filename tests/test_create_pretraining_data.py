@@ -14,7 +14,15 @@ import pytest
 from helpers import cpu_seconds_of_children
 
 from albert import create_pretraining_data as command
-from albert import documents, flags, masking, pair_records, pretraining_buckets, records
+from albert import (
+    documents,
+    flags,
+    masking,
+    pair_records,
+    pretraining_buckets,
+    records,
+    text_files,
+)
 from albert.errors import DataError, FlagError, UserError
 from albert.masking import MaskingSettings
 from albert.pretraining_buckets import Recipe, TrainingInstance, child_seed
@@ -465,12 +473,98 @@ def test_only_a_newline_ends_a_line(tmp_path):
     assert (counts.lines, counts.documents) == (3, 2)
 
 
-def test_a_file_continues_the_last_document_unless_told_otherwise(tmp_path):
+def test_a_file_ends_its_last_document_unless_told_otherwise(tmp_path):
     for name, text in (("a", "1\n\n2\n"), ("b", "3\n")):
         (tmp_path / name).write_text(text)
     paths = [tmp_path / "a", tmp_path / "b"]
-    assert read_all(paths)[0] == [["1"], ["2", "3"]]
-    assert read_all(paths, break_between_files=True)[0] == [["1"], ["2"], ["3"]]
+    assert read_all(paths)[0] == [["1"], ["2"], ["3"]]
+    assert read_all(paths, break_between_files=False)[0] == [["1"], ["2", "3"]]
+
+
+@pytest.mark.parametrize("more", [
+    {}, {"document_break_between_files": False},
+    {"original_draw_order": True}, {"original_draw_order": True, "document_break_between_files": True},
+])
+def test_one_document_a_file_is_as_many_documents_unless_the_original_is_wanted(
+    more, tiny, warnings
+):
+    (tiny / "corpus.txt").unlink()
+    for number in range(7):
+        write_corpus(tiny / f"{number}.txt", [number])
+    run(tiny, input_file=tiny / "[0-9].txt", **more)
+    whole = more.get("document_break_between_files", not more)
+    documents_found = records.read_manifest(str(tiny / "out.tfrecord"))["info"]["documents"]
+    assert documents_found == (7 if whole else 1)
+    hint = "its 7 files end none without --document_break_between_files"
+    assert (hint in warnings.text) == (not whole)
+
+
+# --- What is said of the records ---
+
+
+SENTENCES = "w1 w2 w3\nw4 w5\nw6 w7 w8 w9\nw10 w11 w12\n\n" * 60
+LONG_LINES = "".join(f"w{i} " * 100 + "\n" for i in range(60))
+LONE_LINES = "".join(f"w{i} w{i + 1}\n\n" for i in range(60))
+
+
+@pytest.mark.parametrize(("text", "more", "warned"), [
+    (SENTENCES, {}, ""),
+    (SENTENCES, {"sentence_objective": "none"}, ""),
+    (SENTENCES, {"original_draw_order": True}, ""),
+    (LONG_LINES, {}, "label lost"),
+    (LONG_LINES, {"original_draw_order": True}, "label lost"),
+    (LONG_LINES, {"sentence_objective": "none"}, "label lost"),
+    (LONG_LINES, {"static_masks": False, "max_predictions_per_seq": None}, "label lost"),
+    (LONG_LINES, {"strict_sentence_order": True}, "lost"),
+    (LONE_LINES, {}, "label"),
+    (LONE_LINES + "w1 w2\nw3 w4\n", {"strict_sentence_order": True}, "lost"),
+])
+def test_records_that_are_not_as_they_should_be_are_told_with_what_helps(
+    text, more, warned, tiny, warnings
+):
+    warnings.set_level("INFO", "albert")
+    (tiny / "corpus.txt").write_text(text)
+    run(tiny, **more)
+    lines, documents_found = text.count("\n"), len([t for t in text.split("\n\n") if t.strip()])
+    said = f"{documents_found} documents of {lines} lines; label 1: "
+    assert said in warnings.text
+    label = "% would be usual: most are of a single line" in warnings.text
+    lost = "of the tokens were cut off or left out: lines are too long" in warnings.text
+    assert (label, lost) == ("label" in warned, "lost" in warned), warnings.text
+    assert ("or --strict_sentence_order" in warnings.text) == label
+    assert ("or a larger --max_seq_length" in warnings.text) == lost
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_shares_that_are_told_are_those_of_the_records(strict, tiny, warnings):
+    warnings.set_level("INFO", "albert")
+    write_corpus(tiny / "corpus.txt", range(9), lines=5)
+    run(tiny, strict_sentence_order=strict, short_seq_prob=0, num_processes=2, dupe_factor=5)
+    found = read(tiny / "out.tfrecord")
+    label, tokens = found["next_sentence_labels"].mean(), found["input_mask"].sum()
+    assert f"label 1: {100 * label:.1f} % of the records" in warnings.text
+    if not strict:  # each token of the text is in an A, or in a B that is not of elsewhere
+        return
+    text = 5 * len((tiny / "corpus.txt").read_text().split())
+    lost = text - (tokens - 3 * len(found["input_ids"]))
+    assert 0 < lost and f"left out: {100 * lost / text:.1f} % of the tokens" in warnings.text
+
+
+def test_the_work_of_another_layout_is_not_gone_on_with(tiny, monkeypatch):
+    child = os.fork()
+    if child == 0:
+        try:
+            monkeypatch.setattr(command, "LAYOUT", 1)
+            die_at(monkeypatch, pretraining_buckets, "frame_bucket", 0)
+            run(tiny)
+        finally:
+            os._exit(1)
+    os.waitpid(child, 0)
+    assert leavings(tiny)
+    counts = calls_of(monkeypatch, pretraining_buckets, "pair_block")
+    run(tiny)
+    assert counts["pair_block"] == 1
+    assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
 
 
 def test_a_line_that_cleaning_empties_is_a_document_border(tmp_path):
@@ -484,12 +578,23 @@ def test_a_line_that_cleaning_empties_is_a_document_border(tmp_path):
 
 @pytest.mark.parametrize("text", ["ab cd " * 100, "é" * 300, "a" * 512])
 def test_very_long_lines_are_cut_without_loss(tmp_path, monkeypatch, text):
-    monkeypatch.setattr(documents, "_LONGEST_LINE", 64)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 64)
     (tmp_path / "a").write_text(text + "\nend\n\nnext\n", encoding="utf-8")
     found, counts = read_all([tmp_path / "a"])
     assert len(found) == 2 and found[0][-1] == "end" and found[1] == ["next"]
     assert "".join(found[0][:-1]).replace(" ", "") == text.replace(" ", "")
     assert counts.bad_utf8_lines == 0 and counts.cuts >= len(text.encode()) // 64 - 1
+
+
+@pytest.mark.parametrize("line", [
+    " " * 99 + "a b", "a b" + " " * 199, "a b" + " " * 199 + "c", "\t" * 150 + "a b" + "\u3000" * 90,
+])
+def test_blank_parts_of_a_very_long_line_end_no_document(line, tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 64)
+    (tmp_path / "a").write_text(f"x\n{line}\ny\n" + " " * 99 + "\nz\n", encoding="utf-8")
+    found, counts = read_all([tmp_path / "a"])
+    assert [" ".join(document).split() for document in found] == [["x", *line.split(), "y"], ["z"]]
+    assert counts.lines == 5 and all(text.strip() for document in found for text in document)
 
 
 def test_blocks_have_two_documents_wherever_there_are_two():

@@ -4,12 +4,10 @@ The file format of pretraining text everywhere in the toolkit: UTF-8, one
 sentence a line, a blank line between documents.
 """
 
-import codecs
 import dataclasses
 import logging
-import os
 
-from albert import files
+from albert import files, text_files
 from albert.errors import DataError
 from albert.own_text.sentences import split_sentences
 
@@ -20,7 +18,6 @@ log = logging.getLogger("albert")
 MIN_DOCUMENTS = 3
 PSEUDO_DOCUMENT_SENTENCES = 50
 MIN_SENTENCES = 30  # less text than this can be neither held out nor learned from
-_WIDE_BOMS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,20 +47,18 @@ def read_text_file(path: str) -> Text:
     the file are part "first", the others "second".
 
     Raises:
-      DataError: no such file, no text in it, another encoding, or less than
-        `MIN_SENTENCES` sentences.
+      DataError: see `text_files`; less than `MIN_SENTENCES` sentences.
     """
-    files.require_file(path, "input_file")
-    blocks, invalid = _read_blocks(path)
+    blocks, counts = _read_blocks(path)
     sentences = sum(map(len, blocks))
     if sentences < MIN_SENTENCES:
         raise DataError(
             f"{path}: {sentences} sentences; at least {MIN_SENTENCES} are needed "
             "(one sentence or paragraph a line, blank line between documents)"
         )
-    if invalid:
+    if counts.bad_utf8_lines:
         log.warning("%s: %d lines are not UTF-8; what cannot be decoded became U+FFFD",
-                    path, invalid)
+                    path, counts.bad_utf8_lines)
     is_cut = len(blocks) < MIN_DOCUMENTS
     if is_cut:
         blocks = _cut(path, blocks)
@@ -72,29 +67,22 @@ def read_text_file(path: str) -> Text:
         Document(f"document {i + 1}", "first" if i < half else "second", block)
         for i, block in enumerate(blocks)
     ]
-    return Text(documents, os.path.getsize(path), invalid, is_cut)
+    return Text(documents, counts.bytes, counts.bad_utf8_lines, is_cut)
 
 
-def _read_blocks(path: str) -> tuple[list[list[str]], int]:
-    """Returns the sentences of each document, and how many lines were not UTF-8."""
+def _read_blocks(path: str) -> tuple[list[list[str]], text_files.Counts]:
+    """Returns the sentences of each document, and what was met while reading."""
     blocks: list[list[str]] = [[]]
-    invalid = 0
-    with open(path, "rb") as stream:
-        if stream.read(4).startswith(_WIDE_BOMS):
-            raise DataError(f"{path}: UTF-16 or UTF-32 text; convert it to UTF-8 first (iconv)")
-        stream.seek(0)
-        for number, raw in enumerate(stream):
-            raw = raw.removeprefix(codecs.BOM_UTF8) if number == 0 else raw
-            try:
-                line = raw.decode("utf-8")
-            except UnicodeDecodeError:
-                line = raw.decode("utf-8", errors="replace")
-                invalid += 1
-            if line.strip():
-                blocks[-1] += split_sentences(line.replace("\0", " "))
-            elif blocks[-1]:
+    counts, is_blank = text_files.Counts(), True
+    with text_files.open_text(path) as stream:
+        for text, _, ends in text_files.read_lines(stream, path, counts):
+            if text.strip():
+                blocks[-1] += split_sentences(text)
+                is_blank = False
+            elif ends and is_blank and blocks[-1]:
                 blocks.append([])
-    return [block for block in blocks if block], invalid
+            is_blank |= ends
+    return [block for block in blocks if block], counts
 
 
 def _cut(path: str, blocks: list[list[str]]) -> list[list[str]]:
