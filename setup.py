@@ -8,7 +8,10 @@ from setuptools import setup
 HERE = pathlib.Path(__file__).resolve().parent
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read_text())[1]
 README = HERE / "README.md"
-TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100"]
+TEST = [
+    "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100",
+    "zstandard>=0.22; python_version < '3.14'",
+]
 
 setup(
     name="albert",
@@ -37,6 +40,8 @@ setup(
         "text": ["tensorflow-text>=2.21,<2.22"],  # raw-text SavedModels
         "onnx": ["tf2onnx>=1.17", "onnx>=1.17", "onnxruntime>=1.20"],
         "beam": ["apache-beam>=2.60"],
+        # Text packed with zstd; from 3.14 on Python can unpack it by itself.
+        "zstd": ["zstandard>=0.22; python_version < '3.14'"],
         # What our numbers are compared with, by tests that other installations skip.
         "interop": ["transformers>=5", "torch>=2.5", "keras-hub>=0.30", "seqeval>=1.2"],
         "test": TEST,

@@ -3,7 +3,7 @@
 The steps are those of `create_pretraining_data`, and so are the records:
 
   files -> where their documents are -> blocks (planned on one machine, from
-  32 bytes a document) -> pairs, dealt out to buckets -> finished buckets ->
+  24 bytes a document) -> pairs, dealt out to buckets -> finished buckets ->
   output files
 
 Texts and outputs may be anywhere that Beam's file systems reach (gs://,
@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence

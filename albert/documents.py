@@ -75,27 +75,22 @@ def _read_texts(
     counts: text_files.Counts,
     most_bad: float | None = None,
 ) -> Iterator[tuple[str, int]]:
-    """Yields (text of a line or of a part of one, byte after it); "" for a blank line.
+    """Yields (text of a line or of a part of one, bytes up to its end); "" for a blank line.
 
     Of a very long line the blank parts are left out: they end no document.
     """
     end, is_blank = 0, True
     for text, size, ends in text_files.read_lines(stream, name, counts, most_bad=most_bad):
         end += size
-        text = text.strip().lstrip("\ufeff").lstrip()
-        if not _is_blank(text, preprocess):
-            is_blank = False
+        text = text.strip()
+        # Cleaning drops combining marks; only a line that begins with one can vanish.
+        if text and (not unicodedata.combining(text[0]) or preprocess(text)):
+            is_blank = ends
             yield text, end
-        elif ends and is_blank:
-            yield "", end
-        is_blank |= ends
-
-
-def _is_blank(text: str, preprocess: Callable[[str], str]) -> bool:
-    if not text:
-        return True
-    # Cleaning drops combining marks; only a line that begins with one can vanish.
-    return unicodedata.combining(text[0]) != 0 and not preprocess(text)
+        else:
+            if ends and is_blank:
+                yield "", end
+            is_blank |= ends
 
 
 # === Reading, apart: where documents are, and their text ===

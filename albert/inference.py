@@ -148,7 +148,7 @@ def read_texts(path: str) -> list[str]:
         else:
             stream = stack.enter_context(text_files.open_text(path))
         lines = text_files.read_lines(stream, name, counts, longest=sys.maxsize, most_bad=0)
-        texts = [text for text, *_ in lines]
+        texts = [text.removesuffix("\n").removesuffix("\r") for text, *_ in lines]
     if not texts:
         raise DataError(f"{name}: nothing in it")
     return texts

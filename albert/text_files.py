@@ -25,9 +25,10 @@ from albert.errors import DataError
 LONGEST_LINE = 1 << 20  # bytes; a longer line is cut, so that memory stays bounded
 MOST_BAD = 0.05  # share of a file's lines that may be no UTF-8
 
+_FIRST_OF_MARK = codecs.BOM_UTF8[0]
 _CHUNK = 1 << 16
 # Of zstd at a time: a few bytes of it may hold 128 KiB of text.
-_PACKED_CHUNK = 1 << 12
+_PACKED_CHUNK = 1 << 9
 _PACKED = (
     (re.compile(rb"\x1f\x8b\x08"), "gzip", lambda stream: gzip.GzipFile(fileobj=stream)),
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "bzip2", bz2.BZ2File),
@@ -52,7 +53,7 @@ class Counts:
 
     def add(self, other: "Counts") -> None:
         """Adds what was met elsewhere."""
-        for field in dataclasses.fields(self):
+        for field in dataclasses.fields(other):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
@@ -66,10 +67,10 @@ def read_lines(
     longest: int | None = None,
     most_bad: float | None = None,
 ) -> Iterator[tuple[str, int, bool]]:
-    r"""Yields (text, its bytes, whether a line ends here), updating `counts` on the way.
+    r"""Yields (text, its bytes, whether a line ends here); adds to `counts` at the end.
 
-    Lines end at "\n" or "\r\n", which is no part of the text; very long ones come in parts, cut
-    at a space. A byte-order mark before a line is no text either: files are put end to end.
+    Lines end at "\n" or "\r\n", which are left at the text; very long ones come in parts, cut at
+    a space. A byte-order mark before a line is no text: files are put end to end.
 
     Args:
       stream: of `as_utf8`.
@@ -82,46 +83,33 @@ def read_lines(
     """
     longest = LONGEST_LINE if longest is None else longest
     most_bad = MOST_BAD if most_bad is None else most_bad
-    lines = bad = first_bad = 0
-    sample = b""
-    for piece, ends in _cut_lines(stream, longest):
+    lines = bad = first_bad = cuts = total = 0
+    rest = sample = b""
+    while (part := stream.readline(longest)) or rest:
+        piece, rest = rest + part, b""
+        ends = len(part) < longest or part.endswith(b"\n")
+        if not ends:
+            cut = piece.rfind(b" ") + 1 or _last_character(piece)
+            piece, rest = piece[:cut], piece[cut:]
+            cuts += 1
         if b"\0" in piece:
             raise DataError(f"{name}:{lines + 1}: a NUL byte: {_look_of_binary(piece)}")
-        counts.bytes += len(piece)
         try:
             text = piece.decode("utf-8")
         except UnicodeDecodeError:
             text = piece.decode("utf-8", "replace")
-            counts.bad_utf8_lines += 1
             bad += 1
             if not first_bad:
                 first_bad, sample = lines + 1, piece
-        if ends:
-            lines += 1
-            counts.lines += 1
-            text = text.removesuffix("\n").removesuffix("\r")
-        else:
-            counts.cuts += 1
-        yield text.removeprefix("\ufeff"), len(piece), ends
+        if piece[0] == _FIRST_OF_MARK:
+            text = text.lstrip("\ufeff")
+        lines += ends
+        total += len(piece)
+        yield text, len(piece), ends
+    counts.add(Counts(lines, bad, cuts, total))
     if bad > most_bad * lines:
         count = "" if not most_bad else f": {bad:,} of {lines:,} lines are not"
         raise DataError(f"{name}:{first_bad}: not UTF-8 text{count}; {_look_of_bad(sample)}")
-
-
-def _cut_lines(stream: BinaryIO, longest: int) -> Iterator[tuple[bytes, bool]]:
-    """Yields (a line or a part of one, whether a line ends here)."""
-    rest = b""
-    while part := stream.readline(longest):
-        line = rest + part
-        if part.endswith(b"\n") or len(part) < longest:
-            rest = b""
-            yield line, True
-            continue
-        cut = line.rfind(b" ") + 1 or _last_character(line)
-        rest = line[cut:]
-        yield line[:cut], False
-    if rest:
-        yield rest, True
 
 
 def _last_character(line: bytes) -> int:

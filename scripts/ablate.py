@@ -25,7 +25,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "grid", None,
                  "Settings to compare: one of configs/ablations. Required.")
     flags.define("string", values, "input_file", None,
-                 "Text, one sentence a line, a blank line between documents. Required.")
+                 "Text (packed or not), one sentence a line, a blank line between documents. "
+                 "Required.")
     flags.define("string", values, "spm_model_file", None, "SentencePiece model. Required.")
     flags.define("string", values, "glue_dir", None,
                  "Folder with GLUE's tasks, for grids that fine-tune too; without it, they do not.")

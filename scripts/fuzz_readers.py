@@ -135,6 +135,9 @@ def seeds(reader: str) -> list[bytes]:
     }
     if reader == "records":
         return [frame_records([bytes(range(4)), bytes(range(4, 9))])]
+    if reader == "documents":
+        text = texts[reader].encode()
+        return [text, gzip.compress(text, mtime=0), texts[reader].encode("utf-16")]
     if reader == "squad_windows":
         return [gzip.compress(b'{"key": "key", "windows": []}', mtime=0)]
     return [texts[reader].encode()]

@@ -24,7 +24,7 @@ LIGHT = COMMANDS | {
     "own_text.labelled_task", "pair_records", "prediction_files", "predictors",
     "question_answering", "records", "sidecars", "squad_alignment", "squad_decode",
     "squad_features", "squad_records", "tasks.conll", "tasks.glue", "tasks.race", "tasks.tsv",
-    "tfrecord", "tokenization", "tokenizer_files", "training_plan", "vocabulary",
+    "text_files", "tfrecord", "tokenization", "tokenizer_files", "training_plan", "vocabulary",
 }
 
 
@@ -106,6 +106,7 @@ def test_optional_packages_are_imported_in_one_place_each_and_not_at_its_top():
     places = {
         "tensorflow_text": "text_graph", "tf2onnx": "model_conversion",
         "onnxruntime": "model_conversion", "apache_beam": "beam_pipeline",
+        "zstandard": "text_files",
     }
     for name, path in modules().items():
         assert not {n.split(".")[0] for n in imports(path, everywhere=False)} & set(places), name

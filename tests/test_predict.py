@@ -27,6 +27,7 @@ from albert import (
     run_token_classifier,
 )
 from albert.config import AlbertConfig
+from albert.errors import DataError
 from albert.metrics import entities
 
 WORDS = [f"w{i}" for i in range(35)]
@@ -443,6 +444,29 @@ def test_what_cannot_be_predicted_is_refused(saved, capsys, tmp_path, name, argu
     assert not (tmp_path / "out.jsonl").exists()
 
 
+@pytest.mark.slow
+def test_a_line_for_single_texts_has_no_tab(capsys, tmp_path):
+    for split in ("train", "dev", "test"):
+        rows = [f"{WORDS[i]} w1\t{('yes', 'no')[i % 2]}" for i in range(8)]
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["a\tlabel", *rows]) + "\n")
+    out = train(
+        run_classifier, tmp_path, VOCABULARY, "--task_name=tsv", f"--data_dir={tmp_path}",
+        "--text_column=a", "--label_column=label", "--label_list=yes,no", "--max_seq_length=40",
+    )
+    assert ask(tmp_path, out, ["w1 w2"])
+    (tmp_path / "in.txt").write_text("w1 w2\nw1\tw2\n")
+    line = refused(capsys, f"--model={out}", f"--input_file={tmp_path}/in.txt")
+    assert line.endswith("in.txt:2: 2 tab-separated texts, expected 1")
+
+
+def test_how_many_texts_a_line_has_is_the_tasks():
+    single = predict.predictors.Predictor(None, least=1, most=1)
+    with pytest.raises(DataError, match="in.txt:2: 2 tab-separated texts, expected 1$"):
+        single.check(single.columns("w1\tw2"), "in.txt:2")
+    words = predict.predictors.TokenLabeller(None)
+    words.check(words.columns("w1\tw2"), "in.txt:2")  # between words, a tab is a blank
+
+
 def test_a_line_for_pairs_needs_two_texts(classifier, capsys, tmp_path):
     (tmp_path / "in.txt").write_text("w1\tw2\nw1\n")
     line = refused(capsys, f"--model={classifier}", f"--input_file={tmp_path}/in.txt")
@@ -463,8 +487,11 @@ def test_a_directory_without_vocabulary_is_told(classifier, capsys, tmp_path):
     assert answer == ask(tmp_path, classifier, ["w1\tw2"])[0]
 
 
-def test_as_a_process_it_reads_the_standard_input(classifier):
-    process = helpers.start("albert.predict", f"--model={classifier}", stdin=-1)
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
+def test_as_a_process_it_reads_the_standard_input(classifier, name):
+    process = helpers.start(
+        "albert.predict", f"--model={classifier}", f"--input_file={name}", stdin=-1
+    )
     out, err = process.communicate("w1\tw2\nw3\t\n", timeout=300)
     assert process.returncode == 0, err
     assert [json.loads(line)["label"] in ("yes", "no") for line in out.splitlines()] == [True] * 2

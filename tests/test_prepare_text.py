@@ -248,7 +248,7 @@ def test_invalid_utf8_is_replaced_counted_and_told_once(tmp_path):
         (b"", "0 sentences"),
         (b"\n \n\n", "0 sentences"),
         (b"Too little. Text.\n", "2 sentences; at least 30"),
-        ("Wide text.\n".encode("utf-16"), "UTF-16"),
+        ("Wide text.\n".encode("utf-16-le"), "UTF-16 without a mark"),
     ],
 )
 def test_unusable_input_is_one_line_and_exit_2_and_nothing_is_written(tmp_path, content, message):

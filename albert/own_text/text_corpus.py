@@ -1,7 +1,7 @@
 """Plain text -> documents of sentences, and the one-sentence-a-line file made of them.
 
-The file format of pretraining text everywhere in the toolkit: UTF-8, one
-sentence a line, a blank line between documents.
+The file format of pretraining text everywhere in the toolkit: one sentence a
+line, a blank line between documents; see `text_files`.
 """
 
 import dataclasses

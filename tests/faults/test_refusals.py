@@ -272,7 +272,7 @@ def test_a_text_of_nothing_is_the_two_marks(tmp_path):
 
 def test_texts_of_any_bytes_train_to_the_end(tmp_path, capsys):
     arguments = jobs.data_flags(tmp_path)
-    odd = [b"\xff\xfe w1 w2", "a\ud800b".encode("utf-8", "surrogatepass"), b"\0\1\2 w3", b"\x85 w4",
+    odd = [b"\xff\xfe w1 w2", "a\ud800b".encode("utf-8", "surrogatepass"), b"\3\1\2 w3", b"\x85 w4",
            "\u2028w5".encode(), b"   ", b"w6 " * 500]
     with open(tmp_path / "corpus.txt", "ab") as stream:
         stream.write(b"\n" + b"\n".join(odd) + b"\n")

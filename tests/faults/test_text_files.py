@@ -1,0 +1,326 @@
+"""Plain text: every form of it gives every reader the same lines, and what is none is refused."""
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import os
+import pathlib
+import random
+import sys
+import threading
+
+import pytest
+from helpers import REPO, assert_one_clear_line, run, run_here
+
+from albert import create_pretraining_data, files, inference, text_files, vocabulary
+from albert.documents import ReadingCounts, read_documents
+from albert.errors import DataError
+from albert.own_text import text_corpus
+from albert.tokenization import preprocess_text
+
+WORDS = [f"w{i}" for i in range(60)] + ["étude", "日本", "naïve", "1️⃣"]
+_random = random.Random(1)
+# More than any reader holds at a time, of packed text above all.
+TEXT = "".join(
+    " ".join(_random.choices(WORDS, k=_random.randint(1, 12))) + ".\n" * _random.choice([1, 1, 2])
+    for _ in range(4000)
+)
+
+
+def zstd_compress(content: bytes) -> bytes:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        return zstd.compress(content)
+    zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed (extra: zstd)")
+    return zstandard.ZstdCompressor().compress(content)
+
+
+PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd_compress}
+FORMS = {
+    "plain": str.encode,
+    **{name: lambda text, pack=pack: pack(text.encode()) for name, pack in PACK.items()},
+    # Two packed files put end to end, as `cat` does, are one text.
+    **{f"two {name}": lambda text, pack=pack: pack(text[:999].encode()) + pack(text[999:].encode())
+       for name, pack in PACK.items()},
+    "mark": lambda text: text.encode("utf-8-sig"),
+    "utf-16-le": lambda text: codecs.BOM_UTF16_LE + text.encode("utf-16-le"),
+    "utf-16-be": lambda text: codecs.BOM_UTF16_BE + text.encode("utf-16-be"),
+    "utf-32-le": lambda text: codecs.BOM_UTF32_LE + text.encode("utf-32-le"),
+    "utf-32-be": lambda text: codecs.BOM_UTF32_BE + text.encode("utf-32-be"),
+    "crlf": lambda text: text.replace("\n", "\r\n").encode(),
+    "cr": lambda text: text.replace("\n", "\r").encode(),
+    "utf-16 of crlf, packed": lambda text: gzip.compress(
+        text.replace("\n", "\r\n").encode("utf-16")
+    ),
+    "cr, packed": lambda text: bz2.compress(text.replace("\n", "\r").encode()),
+}
+
+
+def as_documents(path: str):
+    counts = ReadingCounts()
+    return list(read_documents([path], preprocess_text, counts)), counts.lines
+
+
+def as_vocabulary(path: str):
+    return list(vocabulary._Lines([path], do_lower_case=True))
+
+
+def as_prose(path: str):
+    return text_corpus.read_text_file(path).documents
+
+
+READERS = {
+    "records": as_documents, "vocabulary": as_vocabulary, "prepare_text": as_prose,
+    "lines": inference.read_texts,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("reader", READERS)
+def test_every_form_of_a_text_gives_every_reader_the_same_lines(reader, form, tmp_path):
+    (tmp_path / "plain").write_bytes(TEXT.encode())
+    (tmp_path / "form").write_bytes(FORMS[form](TEXT))
+    found = READERS[reader](str(tmp_path / "form"))
+    assert found == READERS[reader](str(tmp_path / "plain"))
+    assert len(str(found)) > len(TEXT) * 0.9
+
+
+def test_the_lines_of_a_text_are_those_that_are_in_it(tmp_path):
+    (tmp_path / "text").write_bytes("\ufeffa \r b\u2028c\r\n\r\n \ufeff d\n".encode())
+    assert inference.read_texts(str(tmp_path / "text")) == ["a \r b\u2028c", "", " \ufeff d"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_size_of_a_text_is_that_of_its_lines(form, tmp_path):
+    (tmp_path / "text").write_bytes(content := FORMS[form](TEXT))
+    counts = text_files.Counts()
+    with text_files.open_text(str(tmp_path / "text")) as stream:
+        assert sum(size for _, size, _ in text_files.read_lines(stream, "", counts)) == counts.bytes
+    assert text_files.size_of_text(str(tmp_path / "text")) == counts.bytes
+    if form in ("plain", "mark", "crlf", "cr"):
+        assert counts.bytes == len(content)
+
+
+def test_a_plain_text_is_read_from_the_file_itself(tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    with open(tmp_path / "text", "rb") as stream:
+        assert text_files.as_utf8(stream, "text") is stream and stream.tell() == 0
+
+
+def test_a_text_may_begin_as_a_packed_one_does(tmp_path):
+    for word in ("BZh", "BZh9", "ustar", "PK", "7z"):
+        (tmp_path / "text").write_text(f"{word} is a word.\n")
+        assert inference.read_texts(str(tmp_path / "text")) == [f"{word} is a word."]
+
+
+# --- What is no text ---
+
+READ = [as_documents, as_vocabulary, as_prose, inference.read_texts]
+
+
+def refused(read, path) -> str:
+    with pytest.raises(DataError) as caught:
+        read(str(path))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("read", READ)
+@pytest.mark.parametrize("name", [*PACK, "two gz"])
+@pytest.mark.parametrize("damage", ["cut", "cut at the end", "flipped"])
+def test_a_damaged_packed_text_is_one_line_with_its_name(damage, name, read, tmp_path):
+    content = bytearray(FORMS[name](TEXT))
+    if damage == "cut":
+        del content[len(content) // 2 :]
+    elif damage == "cut at the end":
+        del content[-3:]
+    else:
+        at = len(content) // 3
+        content[at : at + 40] = bytes(255 - byte for byte in content[at : at + 40])
+    (tmp_path / "text").write_bytes(content)
+    assert f"{tmp_path}/text: damaged or cut off: not whole " in refused(read, tmp_path / "text")
+
+
+@pytest.mark.parametrize("read", READ)
+def test_a_nul_is_refused_with_its_line(read, tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(TEXT.encode() + b"w1\0w2\n")
+    line = TEXT.count("\n") + 1
+    assert f"{path}:{line}: a NUL byte: this is no UTF-8 text" in refused(read, path)
+
+
+@pytest.mark.parametrize(("content", "look"), [
+    (TEXT.encode("utf-16-le"), "UTF-16 without a mark; convert it first (iconv -f UTF-16LE "),
+    (TEXT.encode("utf-16-be"), "UTF-16 without a mark; convert it first (iconv -f UTF-16BE "),
+    (b"a.txt".ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + TEXT.encode(), "a tar archive"),
+])
+def test_what_holds_nuls_is_told_by_its_look(content, look, tmp_path):
+    for pack in (bytes, gzip.compress):
+        (tmp_path / "text").write_bytes(pack(content))
+        message = refused(as_documents, tmp_path / "text")
+        assert f"{tmp_path}/text:1: a NUL byte" in message and look in message
+
+
+@pytest.mark.parametrize("read", READ[:3])
+@pytest.mark.parametrize(("encoding", "word", "look"), [
+    ("latin-1", "café au lait", "looks like Latin-1"), ("gb18030", "日本語", "another script's"),
+    ("koi8-r", "слово", "another script's"),
+])
+def test_more_than_one_line_of_twenty_that_is_no_utf8_is_refused(
+    encoding, word, look, read, tmp_path
+):
+    lines = [f"w{i} w{i + 1}." for i in range(400)]
+    path = tmp_path / "text"
+    for count in (20, 21):
+        lines[count] = word
+        path.write_bytes("\n".join(lines).encode(encoding) + b"\n")
+        if count == 20:
+            lines[1:20] = [word] * 19
+            path.write_bytes("\n".join(lines).encode(encoding) + b"\n")
+            assert "\ufffd" in str(read(str(path)))
+    message = refused(read, path)
+    assert f"{path}:2: not UTF-8 text: 21 of 400 lines are not; it " in message
+    assert look in message and "iconv -f " in message
+
+
+def test_a_mark_that_promises_too_much_is_refused_with_the_line(tmp_path):
+    content = codecs.BOM_UTF16_LE + "a\nb\n".encode("utf-16-le") + b"\x00\xd8x\x00"
+    (tmp_path / "text").write_bytes(content)
+    assert "text:3: not UTF-16 text, though" in refused(as_documents, tmp_path / "text")
+    (tmp_path / "text").write_bytes(codecs.BOM_UTF16_LE + TEXT.encode("utf-16-le")[:-1])
+    last = TEXT.count("\n")
+    assert f"text:{last}: not UTF-16 text" in refused(as_documents, tmp_path / "text")
+
+
+def test_without_its_package_zstd_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setitem(sys.modules, "compression", None)
+    (tmp_path / "text").write_bytes(b"\x28\xb5\x2f\xfd" + b"x" * 99)
+    assert "which needs: pip install zstandard" in refused(as_documents, tmp_path / "text")
+
+
+@pytest.mark.parametrize("form", PACK)
+def test_packed_text_that_unpacks_to_very_much_is_not_held(form):
+    import tracemalloc
+
+    packed = io.BytesIO(PACK[form](b"w1 w2\n" * (4 << 20)))  # 24 MB
+    tracemalloc.start()
+    stream = text_files.as_utf8(packed, "text")
+    while stream.read(1 << 16):
+        pass
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+
+
+# --- Records ---
+
+
+@pytest.fixture
+def folder(tmp_path):
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*specials, *WORDS, "."]) + "\n")
+    return tmp_path
+
+
+def make_records(folder: pathlib.Path, text: pathlib.Path, processes: int) -> bytes:
+    assert run_here(
+        create_pretraining_data, f"--input_file={text}", f"--output_file={folder}/out.tfrecord",
+        f"--vocab_file={folder}/vocab.txt", "--max_seq_length=32", "--dupe_factor=20",
+        f"--num_processes={processes}",
+    ) == 0
+    left = {path.name for path in folder.iterdir()} - {"vocab.txt", text.name}
+    assert left == {"out.tfrecord", "out.tfrecord.manifest.json"}
+    return (folder / "out.tfrecord").read_bytes()
+
+
+@pytest.mark.parametrize("form", ["gz", "bz2", "xz", "zst", "utf-16-le", "cr"])
+def test_records_of_a_packed_or_converted_text_have_the_bytes_of_the_text(
+    form, folder, monkeypatch
+):
+    monkeypatch.setattr(create_pretraining_data, "_BLOCK_CHARACTERS", 20_000)
+    (folder / "text").write_bytes(TEXT.encode())
+    expected = make_records(folder, folder / "text", 1)
+    (folder / "text").write_bytes(FORMS[form](TEXT))
+    for processes in (1, 2):
+        assert make_records(folder, folder / "text", processes) == expected
+
+
+def test_a_killed_run_of_a_packed_text_is_gone_on_with(folder, monkeypatch, caplog):
+    monkeypatch.setattr(create_pretraining_data, "_BLOCK_CHARACTERS", 20_000)
+    (folder / "text.gz").write_bytes(gzip.compress(TEXT.encode()))
+    expected = make_records(folder, folder / "text.gz", 1)
+    (folder / "out.tfrecord").unlink()
+    (folder / "out.tfrecord.manifest.json").unlink()
+    child = os.fork()
+    if child == 0:
+        try:
+            monkeypatch.setattr(create_pretraining_data, "finish_bucket", lambda *_: os._exit(9))
+            make_records(folder, folder / "text.gz", 1)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    caplog.set_level("INFO", "albert")
+    assert make_records(folder, folder / "text.gz", 1) == expected
+    assert "a run was killed here: going on with the" in caplog.text
+
+
+@pytest.mark.parametrize("content", [gzip.compress(TEXT.encode())[:-9], b"w1\0w2\n", b"w\xe9\n"])
+def test_records_of_what_is_no_text_are_not_made(content, folder, capsys):
+    (folder / "text").write_bytes(content)
+    assert run_here(
+        create_pretraining_data, f"--input_file={folder}/text", f"--vocab_file={folder}/vocab.txt",
+        f"--output_file={folder}/out.tfrecord", "--max_seq_length=32",
+    ) == 2
+    assert f"{folder}/text" in assert_one_clear_line(capsys.readouterr().err)
+    assert {path.name for path in folder.iterdir()} == {"vocab.txt", "text"}
+
+
+# --- Names, pipes and devices ---
+
+
+def test_a_file_is_its_name_before_it_is_a_pattern(tmp_path):
+    for name in ("a [v2].txt", "a v.txt", "b*.txt", "bc.txt"):
+        (tmp_path / name).write_text("x")
+    found = files.expand_globs(f"{tmp_path}/a [v2].txt,{tmp_path}/b*.txt", "input_file")
+    assert found == [f"{tmp_path}/a [v2].txt", f"{tmp_path}/b*.txt"]
+    assert files.expand_globs(f"{tmp_path}/a ?.txt", "input_file") == [f"{tmp_path}/a v.txt"]
+    with pytest.raises(DataError, match="is given twice"):
+        files.expand_globs(f"{tmp_path}/bc.txt,{tmp_path}/b?.txt", "input_file")
+
+
+@pytest.mark.parametrize("form", ["plain", "gz", "utf-16-be", "cr"])
+@pytest.mark.parametrize("read", [inference.read_texts, as_prose])
+def test_a_pipe_is_read_where_a_text_is_read_once(read, form, tmp_path):
+    (tmp_path / "text").write_text(TEXT, encoding="utf-8")
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=[FORMS[form](TEXT)])
+    writer.start()
+    assert read(str(tmp_path / "pipe")) == read(str(tmp_path / "text"))
+    writer.join()
+
+
+def test_what_is_read_more_than_once_is_no_pipe(folder):
+    for module, flags in (
+        ("albert.create_pretraining_data", [
+            "--input_file=/dev/stdin", f"--vocab_file={folder}/vocab.txt",
+            f"--output_file={folder}/out.tfrecord",
+        ]),
+        ("scripts.train_sentencepiece", ["--input=/dev/stdin", f"--model_prefix={folder}/spm"]),
+    ):
+        source, sink = os.pipe()
+        os.write(sink, b"w1\n")
+        os.close(sink)
+        done = run(module, *flags, stdin=source, cwd=REPO)
+        os.close(source)
+        assert done.returncode == 2
+        line = assert_one_clear_line(done.stderr)
+        assert "/dev/stdin is a pipe or a device" in line and "write it to a file first" in line
+
+
+def test_directories_and_absent_files_are_told_with_their_flag(tmp_path):
+    for path, message in ((tmp_path, "cannot read .*: Is a directory"), ("absent", "no such file")):
+        with pytest.raises(DataError, match=f"--input_file: {message}"):
+            inference.read_texts(str(path))
