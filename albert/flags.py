@@ -14,11 +14,11 @@ import logging
 import math
 import os
 import platform
-import re
+import subprocess
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from select import POLLERR, POLLOUT, poll
 
 from absl import flags as absl_flags
 
@@ -43,7 +43,7 @@ def define(kind: str, values: FlagValues, name: str, default, help: str, **kwarg
     A number's range goes with it: least, most, and, themselves left out, above and below.
     """
     if kind in _NUMBERS:
-        parser, serializer = _Number(kind, **kwargs), absl_flags.ArgumentSerializer()
+        parser, serializer = _Number(kind, name=name, **kwargs), absl_flags.ArgumentSerializer()
         absl_flags.DEFINE(parser, name, default, help, values, serializer)
         return
     getattr(absl_flags, f"DEFINE_{kind}")(
@@ -61,8 +61,11 @@ class _Number(absl_flags.ArgumentParser):
     """Reads a number of a range, which is finite, or any number."""
 
     def __init__(
-        self, kind: str, least=None, most=None, above=None, below=None, may_be_nan: bool = False
+        self, kind: str, *, name: str, least=None, most=None, above=None, below=None,
+        may_be_nan: bool = False,
     ):
+        # absl shares a parser among flags, unless it is made with keywords.
+        self.name, self.problem = name, ""  # of what was read last
         self.kind, self._parser = _NUMBERS[kind]
         self.least, self.most, self.above, self.below = least, most, above, below
         self.may_be_nan = may_be_nan
@@ -81,12 +84,14 @@ class _Number(absl_flags.ArgumentParser):
         return self.kind
 
     def parse(self, argument):
+        """Returns the number, or None; what is wrong is told with all other flags' problems."""
         try:
             value = self._parser.convert(argument)
         except (TypeError, ValueError):
             value = None
-        if value is None or not self._holds(value):
-            raise ValueError(", ".join(filter(None, (f"must be a {self.kind}", self.range))))
+        is_good = value is not None and self._holds(value)
+        wanted = ", ".join(filter(None, (f"must be a {self.kind}", self.range)))
+        self.problem = "" if is_good else f"--{self.name}={argument}: {wanted}"
         return value
 
     def _holds(self, value) -> bool:
@@ -272,7 +277,7 @@ def parse_with_arguments(
     """Returns the command's flags, and the arguments that are none.
 
     Raises:
-      FlagError: unknown flag (with the nearest name), or bad value.
+      FlagError: unknown flag (with the nearest name), or bad values (all of the numbers).
     """
     values = FlagValues()
     define_flags(values)
@@ -284,6 +289,9 @@ def parse_with_arguments(
         raise FlagError(f"unknown flag --{error.flagname}{hint}") from error
     except absl_flags.Error as error:
         raise FlagError(" ".join(str(error).removeprefix("flag ").split())) from error
+    problems = {getattr(values[name].parser, "problem", "") for name in values} - {""}
+    if problems:
+        raise FlagError("; ".join(sorted(problems)))
     return values, rest
 
 
@@ -327,11 +335,41 @@ def set_up_logging() -> None:
 
 
 # What TensorFlow prints on a sound machine without a GPU, whatever its log level is.
-_START_UP_NOISE = re.compile(
-    r"All log messages before absl::InitializeLog|oneDNN custom operations|"
-    r"Could not find cuda drivers|failed call to cuInit|This TensorFlow binary is optimized|"
-    r"To enable the following instructions|Cannot dlopen some GPU libraries"
+_START_UP_NOISE = (
+    "All log messages before absl::InitializeLog", "oneDNN custom operations",
+    "Could not find cuda drivers", "failed call to cuInit", "This TensorFlow binary is optimized",
+    "To enable the following instructions", "Cannot dlopen some GPU libraries",
 )
+
+
+@contextlib.contextmanager
+def _without(noise: Sequence[str]) -> Iterator[None]:
+    """Leaves out lines with these words of what is written to file descriptor 2.
+
+    That is done by a process that outlives this one, which may crash without another word.
+    """
+    patterns = [part for words in noise for part in ("-e", words)]
+    try:
+        grep = subprocess.Popen(
+            ["grep", "-v", "-F", *patterns], stdin=subprocess.PIPE, stdout=2,
+            env=os.environ | {"LC_ALL": "C"}, start_new_session=True,  # Ctrl-C is not for it
+        )
+    except OSError:  # there is no such program here
+        yield
+        return
+    sys.stderr.flush()
+    real = os.dup(2)
+    with grep.stdin as sink:
+        os.dup2(sink.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(real, 2)
+        os.close(real)
+        # It ends at once, unless a process that was started inside the block still writes.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            grep.wait(1)
 
 
 # What Keras imports, where it is there, for parts of it that no command uses: a third of the
@@ -373,27 +411,26 @@ def _uncollected(module: str) -> Iterator[None]:
 def import_tensorflow() -> None:
     """Imports TensorFlow without its start-up noise; other messages are passed on.
 
-    They come from C++ straight to file descriptor 2, so that is what is held back. Where it is
-    imported here for the first time, Keras has no scikit-learn wrappers and plots of pictures.
+    They come from C++ straight to file descriptor 2. Where it is imported here for the first time,
+    Keras has no scikit-learn wrappers and plots of pictures.
     """
     set_environment()
-    sys.stderr.flush()
-    real = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            with _absent(*_UNUSED_BY_COMMANDS), _uncollected("tensorflow"):
-                import tensorflow as tf
+    with _without(_START_UP_NOISE):
+        with _absent(*_UNUSED_BY_COMMANDS), _uncollected("tensorflow"):
+            import tensorflow as tf
 
-            tf.config.list_physical_devices()  # its first call looks for accelerators
-        finally:
-            sys.stderr.flush()
-            os.dup2(real, 2)
-            os.close(real)
-            held.seek(0)
-            for line in held.read().decode(errors="replace").splitlines():
-                if not _START_UP_NOISE.search(line):
-                    print(line, file=sys.stderr)
+        tf.config.list_physical_devices()  # its first call looks for accelerators
+
+
+def _is_stdout_closed() -> bool:
+    """Whether nobody reads the standard output any more, as after `| head`."""
+    pipe = poll()
+    pipe.register(1, POLLOUT)
+    if not any(events & POLLERR for _, events in pipe.poll(0)):
+        return False
+    # What is still buffered must not fail once more at the end of the process.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return True
 
 
 def run_command(
@@ -408,15 +445,16 @@ def run_command(
     With `takes_arguments`, `main` gets the arguments that are no flags too.
     """
     argv = sys.argv if argv is None else argv
-    if {"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(argv[1:]):
-        print(_help_text(doc, define_flags))
-        return 0
+    wants_help = bool({"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(argv[1:]))
     set_up_logging()
     try:
-        if takes_arguments:
+        if wants_help:
+            print(_help_text(doc, define_flags))
+        elif takes_arguments:
             main(*parse_with_arguments(define_flags, argv))
         else:
             main(parse(define_flags, argv))
+        sys.stdout.flush()
         return 0
     except (UserError, TrainingDivergedError, WorkerLostError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -425,6 +463,11 @@ def run_command(
         log.info("%s", error)
         return error.exit_code
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _is_stdout_closed():
+            if wants_help:
+                return 0
+            print("error: the standard output was closed before the end", file=sys.stderr)
+            return 2
         # A file the user named, or the disk under it; anything else is our bug.
         if error.filename is None:
             traceback.print_exc()

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from albert import workers
 from albert.errors import TrainingDivergedError
 
 
@@ -15,24 +16,20 @@ class PreemptionLatch:
     their usual meaning.
     """
 
-    SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
     def __init__(self):
         self.raised: int | None = None  # the signal's number
-        self._previous: dict[int, object] = {}
+        self._handling = workers.on_signals(self._latch)
 
     def __enter__(self) -> "PreemptionLatch":
-        for number in self.SIGNALS:
-            self._previous[number] = signal.signal(number, self._latch)
+        self._handling.__enter__()
         return self
 
     def __exit__(self, *exception) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        self._handling.__exit__(*exception)
 
     def _latch(self, number, frame) -> None:
         self.raised = number
-        for each in self.SIGNALS:
+        for each in workers.STOPPING:
             signal.signal(each, signal.SIG_DFL)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from albert import files, flags, text_files, tokenization
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError, DataError, FlagError, UserError
+from albert.errors import CheckpointError, DataError, FlagError
 from albert.model_facts import Facts
 
 log = logging.getLogger("albert")
@@ -240,14 +240,5 @@ def numbers(values: np.ndarray) -> list[float]:
 
 
 def print_line(line: str) -> None:
-    """Writes a line to the standard output at once.
-
-    Raises:
-      UserError: nobody reads it any more, as after `| head`.
-    """
-    try:
-        print(line, flush=True)
-    except BrokenPipeError as error:
-        # What is still buffered must not fail once more at the end of the process.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise UserError("the standard output was closed before the end") from error
+    """Writes a line to the standard output at once."""
+    print(line, flush=True)

@@ -84,19 +84,27 @@ def _follow(owner: int) -> None:
 @contextlib.contextmanager
 def preemptible(message: str) -> Iterator[None]:
     """Turns the first SIGINT or SIGTERM into `Preempted`, so that clean-up happens."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    kinds = (signal.SIGINT, signal.SIGTERM)
-
     def stop(number: int, _) -> None:
-        for kind in kinds:
+        for kind in STOPPING:
             signal.signal(kind, signal.SIG_IGN)
         raise Preempted(f"stopped by {signal.Signals(number).name}: {message}", number)
 
-    before = {kind: signal.signal(kind, stop) for kind in kinds}
+    with on_signals(stop):
+        yield
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def on_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Lets a function handle SIGINT and SIGTERM, which only the main thread can; others do not."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {kind: signal.signal(kind, handler) for kind in STOPPING}
     try:
         yield
     finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
+        for kind, earlier in before.items():
+            signal.signal(kind, earlier)

@@ -418,7 +418,7 @@ def test_all_bad_numbers_are_in_one_message(tiny):
             num_processes=0, masked_lm_prob=1.5)
     for name in ("max_seq_length=4", "max_predictions_per_seq=0", "dupe_factor=0", "ngram=0",
                  "num_processes=0", "masked_lm_prob=1.5"):
-        assert f"--{name} must be" in str(caught.value)
+        assert f"--{name}: must be" in str(caught.value)
     with pytest.raises(FlagError, match="--ngram=33: must be a whole number, from 1 to 32"):
         run(tiny, ngram=33)
 

@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import queue
-import signal
 import subprocess
 import sys
 import time
@@ -17,7 +16,8 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
 from ablation.grid import Grid, Setting, tokens_per_step
-from albert import files, model_size, run_report, tokenization
+
+from albert import files, model_size, run_report, tokenization, workers
 from albert.config import AlbertConfig
 from albert.errors import DataError, Preempted
 
@@ -120,12 +120,8 @@ class Work:
             self._stop()
             raise Preempted("stopped; the same command goes on from here", number)
 
-        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
+        with workers.on_signals(end):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _stop(self) -> None:
         self._stopped = True
