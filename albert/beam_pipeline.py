@@ -144,7 +144,9 @@ def refuse_foreign(path: str) -> None:
     """Is `records.refuse_foreign` of a remote file."""
     where = records.manifest_path(path)
     if _file_systems().exists(path) and not _file_systems().exists(where):
-        raise DataError(f"{path} is not overwritten: there is no {where}; remove it, or name another")
+        raise DataError(
+            f"{path} is not overwritten: there is no {where}; remove it, or name another"
+        )
 
 
 def _match(pattern: str, flag: str) -> list:

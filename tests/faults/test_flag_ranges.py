@@ -32,7 +32,8 @@ def load(path):
 def numbers(define_flags):
     values = flags.FlagValues()
     define_flags(values)
-    return {n: f for n in values if (f := values[n]).parser.flag_type() in ("number", "whole number")}
+    found = {name: values[name] for name in values}
+    return {n: f for n, f in found.items() if f.parser.flag_type() in ("number", "whole number")}
 
 
 def takes_any(path, name):
