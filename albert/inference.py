@@ -17,7 +17,7 @@ import numpy as np
 
 from albert import files, flags, text_files, tokenization
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError, DataError, FlagError
+from albert.errors import CheckpointError, DataError, FlagError, UserError
 from albert.model_facts import Facts
 
 log = logging.getLogger("albert")

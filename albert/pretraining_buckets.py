@@ -251,17 +251,11 @@ def _lengths(ranges: np.ndarray) -> np.ndarray:
     return ranges[:, [1, 3]] - ranges[:, [0, 2]]
 
 
-def _count_lost(size: int, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Returns the tokens that each pair of a pass lost when it was cut: [n].
-
-    What no pair has, of the block's `size` tokens, counts with the first pair.
-    """
-    lost = (_lengths(before) - _lengths(after)).sum(axis=1)
-    if len(lost):
-        begins = np.bincount(before[:, [0, 2]].ravel(), minlength=size + 1)
-        ends = np.bincount(before[:, [1, 3]].ravel(), minlength=size + 1)
-        lost[0] += np.count_nonzero(np.cumsum(begins - ends)[:size] == 0)
-    return lost
+def _count_unpaired(size: int, ranges: np.ndarray) -> int:
+    """Returns how many of a block's `size` tokens are in no pair of these ranges."""
+    begins = np.bincount(ranges[:, [0, 2]].ravel(), minlength=size + 1)
+    ends = np.bincount(ranges[:, [1, 3]].ravel(), minlength=size + 1)
+    return np.count_nonzero(np.cumsum(begins - ends)[:size] == 0)
 
 
 def token_type(tokenizer: FullTokenizer) -> np.dtype:
@@ -291,7 +285,10 @@ def pair_block(
         pairs.append(
             truncate_pairs(table, recipe.pairs.max_tokens, rng, recipe.pairs.is_swapped_later)
         )
-        lost.append(_count_lost(len(block.ids), table, pairs[-1]))
+        lost.append((_lengths(table) - _lengths(pairs[-1])).sum(axis=1))
+        if recipe.pairs.strict_sentence_order and len(table):
+            # They are a pass's, not a pair's: its first one has them.
+            lost[-1][0] += _count_unpaired(len(block.ids), table)
         buckets.append(_deal(len(table), num_buckets, rng))
     bucket = np.concatenate(buckets)
     order = np.argsort(bucket, kind="stable")

@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from faults import jobs
 from helpers import REPO, assert_one_clear_line, run_here
+
+from faults import jobs
 
 sys.path.insert(0, str(REPO / "scripts"))
 

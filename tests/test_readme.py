@@ -11,8 +11,9 @@ from pydoc_data import topics
 
 import apart
 import pytest
-from faults.mortal import nursery
 from helpers import REPO
+
+from faults.mortal import nursery
 
 TEXT = (REPO / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```(bash|python)\n(.*?)```", TEXT, flags=re.DOTALL)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from faults import jobs
 from helpers import assert_one_clear_line, assert_same_gradients, write_config
 
 from albert import checkpoints, flags, modeling, run_squad, run_squad_v1, run_squad_v2, trainer
 from albert.config import AlbertConfig
 from albert.tasks.squad import SquadV1Task, SquadV2Task
+from faults import jobs
 
 COMMANDS = {"v1": run_squad_v1, "v2": run_squad_v2, "both": run_squad}
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ablation.grid import Grid
 from ablation.runs import Result
+
 from albert import files
 
 

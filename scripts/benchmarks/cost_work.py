@@ -3,11 +3,12 @@
 import dataclasses
 import os
 
-from albert import files, flags
-from albert.errors import FlagError
 from benchmarks import inputs
 from benchmarks.model_work import flops, model_sides
 from benchmarks.turns import Side, compare, table
+
+from albert import files, flags, text_files
+from albert.errors import FlagError
 
 _MEMORY_OURS = {
     "ours": {},
@@ -133,7 +134,7 @@ def _corpus_curve(values, folder):
     """Returns seconds of a byte of text, made into records."""
     source = files.require_file(values.input_file, "input_file")
     sizes = inputs.numbers(values, "corpus_bytes", (250_000, 500_000, 1_000_000, 2_000_000))
-    if os.path.getsize(source) < max(sizes):
+    if text_files.size_of_text(source) < max(sizes):
         raise FlagError(f"--input_file: {source} has fewer than {max(sizes):,} bytes")
     flags.require(values, "spm_model_file")
     paths = [inputs.write_text(folder, source, size) for size in sizes]

@@ -4,11 +4,11 @@ import dataclasses
 import os
 
 import numpy as np
-
-from albert import files, flags, hf_tokenizer, tokenization, training_plan
 from benchmarks import inputs
 from benchmarks.model_work import flops
 from benchmarks.turns import Side, compare, outputs_path, table
+
+from albert import files, flags, hf_tokenizer, text_files, tokenization, training_plan
 
 
 def _text(values, folder: str) -> str:
@@ -17,7 +17,7 @@ def _text(values, folder: str) -> str:
     files.require_file(values.spm_model_file, "spm_model_file")
     source = files.require_file(values.input_file, "input_file")
     return inputs.write_text(
-        folder, source, inputs.numbers(values, "corpus_bytes", (os.path.getsize(source),))[0]
+        folder, source, inputs.numbers(values, "corpus_bytes", (text_files.size_of_text(source),))[0]
     )
 
 

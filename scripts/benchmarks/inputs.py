@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
+from benchmarks import turns
 
-from albert import files, flags
+from albert import files, flags, text_files
 from albert.config import AlbertConfig
 from albert.errors import DataError, FlagError
-from benchmarks import turns
 
 PEERS = (
     "torch==2.13.0", "transformers==5.23.0", "tokenizers", "numpy", "safetensors",
@@ -144,7 +144,7 @@ def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> s
 def write_text(folder: str, source: str, size: int) -> str:
     """Writes the first `size` bytes of a text, and its line to the end; returns their path."""
     path = os.path.join(folder, f"text-{size}.txt")
-    with open(source, "rb") as stream, open(path, "wb") as out:
+    with text_files.open_text(source) as stream, open(path, "wb") as out:
         out.write(stream.read(size))
         out.write(stream.readline())
     return path

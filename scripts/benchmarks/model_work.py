@@ -5,12 +5,12 @@ import os
 import time
 
 import numpy as np
+from benchmarks import inputs
+from benchmarks.turns import Side, compare, table
 
 from albert import files, flags, model_size
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from benchmarks import inputs
-from benchmarks.turns import Side, compare, table
 
 
 def attention(values, config, folder):

@@ -2,9 +2,10 @@
 
 import os
 
-from albert import files
 from benchmarks import inputs
 from benchmarks.turns import FOLDER, Side, compare, table
+
+from albert import files
 
 
 def startup(values, config, folder):

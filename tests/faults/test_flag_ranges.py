@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from faults import jobs
 from helpers import REPO, assert_one_clear_line
 
 from albert import flags
+from faults import jobs
 
 HAS_FLAGS = re.compile(r"^def define_flags\(", re.MULTILINE)
 IS_COMMAND = re.compile(r"^cli = flags\.command\(|^def main\(values: flags\.FlagValues", re.M)

@@ -6,8 +6,9 @@ import sys
 import threading
 
 import pytest
-from faults import jobs
 from helpers import REPO
+
+from faults import jobs
 
 # What a processor without AVX makes of TensorFlow, and a broken driver.
 DYING = """
