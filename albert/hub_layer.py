@@ -4,6 +4,7 @@
 variables, so that what it trains is not what the module computes with.
 """
 
+import inspect
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -61,6 +62,7 @@ class HubLayer(keras.layers.Layer):
         self.handle, self.output_key, self.part = handle, output_key, part
         target = _callable_part(_load(handle), part, handle)
         self._module = _Untracked(target)
+        self._takes_training = _takes_training(target)
         trains = {id(variable) for variable in getattr(target, "trainable_variables", [])}
         # Keras tracks the variables of a layer's lists.
         self.module_weights = [
@@ -82,8 +84,8 @@ class HubLayer(keras.layers.Layer):
         else:
             inputs = _as_int32(inputs)
         # Modules are traced for a plain True and False.
-        training = bool(training) and self.trainable
-        outputs = self._module.target(inputs, training=training)
+        options = {"training": bool(training) and self.trainable} if self._takes_training else {}
+        outputs = self._module.target(inputs, **options)
         if self.output_key is None:
             return outputs
         if not isinstance(outputs, Mapping) or self.output_key not in outputs:
@@ -98,6 +100,16 @@ class HubLayer(keras.layers.Layer):
             "output_key": self.output_key,
             "part": self.part,
         }
+
+
+def _takes_training(target) -> bool:
+    """Whether a loaded module, or a function of one, has an argument `training`."""
+    is_function = isinstance(target, tf.types.experimental.PolymorphicFunction)
+    function = target if is_function else target.__call__
+    # Options without names (**kwargs) are those that were traced.
+    traced = [one.structured_input_signature[1] for one in function.concrete_functions]
+    named = inspect.signature(function).parameters
+    return "training" in named or any("training" in options for options in traced)
 
 
 class _Untracked:

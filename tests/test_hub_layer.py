@@ -133,6 +133,66 @@ def test_the_mlm_part_has_its_own_inputs_and_variables(module):
     assert layer(inputs | positions).shape == (2, 3, 40)
 
 
+TEXTS = tf.TensorSpec([None], tf.string)
+
+
+class TextOnly(tf.Module):
+    """Texts to vectors; nothing tells it whether it trains."""
+
+    variables = trainable_variables = None  # lists of a reusable SavedModel, not tf.Module's
+
+    def __init__(self):
+        super().__init__()
+        self.table = tf.Variable(tf.random.stateless_normal([7, 4], [1, 2]), name="table")
+        self.variables = self.trainable_variables = [self.table]
+
+    @tf.function(input_signature=[TEXTS])
+    def __call__(self, texts):
+        return tf.gather(self.table, tf.strings.length(texts) % 7)
+
+
+class AnyOptions(TextOnly):
+    @tf.function
+    def __call__(self, texts, **options):
+        return tf.gather(self.table, tf.strings.length(texts) % 7) * (1 + options["training"])
+
+
+def test_a_module_that_takes_texts_alone_is_called_with_texts_alone_and_trains(tmp_path):
+    saved = TextOnly()
+    tf.saved_model.save(saved, str(tmp_path / "module"))
+    layer = albert.HubLayer(str(tmp_path / "module"))
+    texts = tf.constant(["a", "three", "seven!!"])
+    np.testing.assert_array_equal(layer(texts, training=True), saved(texts))
+    inputs = keras.Input([], dtype="string")
+    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(texts, np.ones([3, 1]), epochs=1, verbose=0)
+    assert np.any(layer.weights[0].numpy() != saved.table.numpy())
+
+
+def test_a_function_of_a_module_is_a_part_whether_or_not_it_takes_training(tmp_path):
+    saved = TextOnly()
+    saved.lengths = tf.function(tf.strings.length, input_signature=[TEXTS])
+    saved.scaled = tf.function(lambda texts, training: tf.strings.length(texts) * (2 - training))
+    for training in (0, 1):
+        saved.scaled.get_concrete_function(TEXTS, training=bool(training))
+    tf.saved_model.save(saved, str(tmp_path / "module"))
+    texts = tf.constant(["a", "three"])
+    assert albert.HubLayer(str(tmp_path / "module"), part="lengths")(texts).numpy().tolist() == [1, 5]
+    scaled = albert.HubLayer(str(tmp_path / "module"), part="scaled")
+    assert scaled(texts).numpy().tolist() == [2, 10]
+    assert scaled(texts, training=True).numpy().tolist() == [1, 5]
+
+
+def test_training_among_options_without_names_is_passed_too(tmp_path):
+    saved = AnyOptions()
+    for training in (False, True):
+        saved.__call__.get_concrete_function(TEXTS, training=training)
+    tf.saved_model.save(saved, str(tmp_path / "module"))
+    layer, texts = albert.HubLayer(str(tmp_path / "module")), tf.constant(["a"])
+    np.testing.assert_allclose(layer(texts, training=True), 2 * layer(texts))
+
+
 def test_bad_modules_and_outputs_are_refused_by_name(module, shared, tmp_path):
     with pytest.raises(CheckpointError, match="no saved_model.pb"):
         albert.HubLayer(str(tmp_path))
