@@ -4,7 +4,8 @@
 
 Names and shapes are those of the original toolkit, one to one, with
 `global_step` 0. Values are copied bit for bit. Heads of a fine-tuned model
-are kept; what belongs neither to the encoder nor to a head is left out.
+are kept; what belongs neither to the encoder nor to a head is left out. What is
+known of the model, as the names of its labels, stands in `<export_path>.json`.
 """
 
 import logging
@@ -13,7 +14,7 @@ import re
 
 from albert import files, flags, sidecars
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError, FlagError
+from albert.errors import CheckpointError, DataError, FlagError
 
 log = logging.getLogger("albert")
 
@@ -48,6 +49,7 @@ def main(values: flags.FlagValues) -> None:
         files.sweep_litter(directory, os.path.basename(values.export_path) + ".tmp-")
     if os.path.exists(values.export_path + ".index"):
         raise FlagError(f"--export_path: {values.export_path}.index exists; name another")
+    _check_record(values.export_path)
     config_file = values.albert_config_file or os.path.join(source, "albert_config.json")
     config = AlbertConfig.from_json_file(files.require_file(config_file, "albert_config_file"))
     flags.import_tensorflow()
@@ -69,6 +71,16 @@ def main(values: flags.FlagValues) -> None:
         "%s: %d variables; left out: %s", values.export_path, len(tensors),
         checkpoints.some(left_out) or "nothing",
     )
+
+
+def _check_record(prefix: str) -> None:
+    """Refuses a prefix beside which somebody's other `<prefix>.json` lies."""
+    try:
+        sidecars.read_sidecar(prefix)
+    except DataError as error:
+        raise FlagError(
+            f"--export_path: {prefix}.json is a file of another kind; name another"
+        ) from error
 
 
 def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:

@@ -1,6 +1,7 @@
 """The model card, README.md, of every directory that holds a model for others to use."""
 
 import contextlib
+import json
 import logging
 import math
 import os
@@ -128,6 +129,7 @@ def card(
     summary: str,
     parameters: int | None = None,
     tokenizer: Any = None,
+    label_names: Sequence[str] | None = None,
     sidecar: Mapping[str, Any] | None = None,
     results: Mapping[str, Any] | None = None,
     usage: str = "",
@@ -140,6 +142,7 @@ def card(
       summary: one or two sentences below it.
       parameters: their number; the row is left out if it is not known.
       tokenizer: the `FullTokenizer`, if the model has one.
+      label_names: those of a classifier's outputs, in their order.
       sidecar: the JSON beside the checkpoint, `{}` for one of the original toolkit.
       results: what evaluation found, {name: value}.
       usage: code that uses the model, and its `language`.
@@ -148,6 +151,7 @@ def card(
         "Use": f"```{language}\n{usage.strip()}\n```\n" if usage else "",
         "Architecture": _architecture(config, parameters),
         "Tokenizer": _tokenizer(tokenizer) if tokenizer else "",
+        "Labels": _labels(label_names) if label_names else "",
         "Where it comes from": _origin(sidecar or {}),
         "Evaluation": _evaluation(results or {}),
         "Limitations": _LIMITATIONS.format(
@@ -177,7 +181,7 @@ def of_checkpoint(
       name: what the usage calls the directory; its own name by default.
       parts: of `card`, instead of those of the model's class.
     """
-    from albert import checkpoints
+    from albert import checkpoints, sidecars
 
     weights = checkpoints.open_weights(origin)
     sidecar = checkpoints.read_sidecar(weights.origin)
@@ -188,6 +192,7 @@ def of_checkpoint(
         config=config,
         parameters=sum(math.prod(shape) for shape in shapes.values()),
         tokenizer=tokenizer,
+        label_names=sidecars.facts_of(sidecar).label_names,
         sidecar=sidecar,
         results=results_beside(weights.origin, sidecar.get("step")),
         **of_class(sidecar.get("architecture", "AlbertModel"), name, bool(tokenizer)) | parts,
@@ -246,6 +251,12 @@ def _tokenizer(tokenizer: Any) -> str:
         f"{kind}, {tokenizer.vocab_size:,} pieces, {case} text: "
         f"`{os.path.basename(tokenizer.path)}` (SHA-256 {files.sha256(tokenizer.path)}).\n"
     )
+
+
+def _labels(names: Sequence[str]) -> str:
+    # As JSON, in which a name has no line feeds.
+    listing = json.dumps(list(names), ensure_ascii=False)
+    return f"Of the outputs, in their order:\n\n```json\n{listing}\n```\n"
 
 
 def _case(tokenizer: Any) -> str:

@@ -86,6 +86,8 @@ class Facts:
     def to_dict(self) -> dict[str, Any]:
         """Returns what is known, as JSON has it."""
         values = dataclasses.asdict(self)
+        if self.label_names:
+            values["label_names"] = list(self.label_names)
         return {key: value for key, value in values.items() if value not in (None, {})}
 
     @classmethod

@@ -120,12 +120,16 @@ class _BuiltModel(keras.Model):
         pretrained.save(self, path)
 
     def get_config(self) -> dict[str, Any]:
-        return {"config": self.config.to_dict(), "name": self.name}
+        facts = self.facts.to_dict()
+        return {"config": self.config.to_dict(), "name": self.name, "facts": facts}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        architecture = AlbertConfig.from_dict(config["config"])
-        return cls(**(dict(config) | {"config": architecture}))
+        options = dict(config) | {"config": AlbertConfig.from_dict(config["config"])}
+        facts = options.pop("facts", {})
+        model = cls(**options)
+        model.facts = Facts.from_dict(facts, "facts")
+        return model
 
 
 class AlbertModel(_BuiltModel):

@@ -131,9 +131,11 @@ class SentencePieceIds(_AutoTrackable):
         # Without SentencePiece's own part, white space is a character like any other.
         self._joined = _JoinedWords() if tokenizer.settings.remove_space else tf.identity
         lower, keep = _lower_but_sigma if self._lower else str, tokenizer.settings.keep_accents
-        self._characters = _CharacterMap(
-            lambda c: lower(tokenization.preprocess_text(c, False, keep_accents=keep))
-        )
+        self._characters = tf.identity  # cased, with its accents: nothing changes
+        if self._lower or not keep:
+            self._characters = _CharacterMap(
+                lambda c: lower(tokenization.preprocess_text(c, False, keep_accents=keep))
+            )
         # Row i: what piece i is cut into ("2010," into "2010" and ","), else i alone.
         cut = [tokenizer.comma_ids.get(i, [i]) for i in range(tokenizer.vocab_size)]
         self._cut = np.array([i for row in cut for i in row], np.int32)

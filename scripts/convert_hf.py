@@ -92,7 +92,7 @@ def _from_theirs(values: flags.FlagValues) -> None:
         pretrained.write(scratch, source.config, tensors, facts, tokenizer, "30k-clean.model")
         if not tokenizer:
             flags.log.warning("no tokenizer in %s: copy its spiece.model by hand", source.directory)
-        _write_card(values, scratch, architecture, source.config, tensors, source.directory,
+        _write_card(values, scratch, facts, source.config, tensors, source.directory,
                     tokenizer=tokenizer)
     flags.log.info("%s", checkpoints.describe(account))
     flags.log.info("%s: %s", architecture, values.output_dir)
@@ -162,7 +162,7 @@ def _to_theirs(values: flags.FlagValues) -> None:
             hf_tokenizer.write(tokenizer, scratch, min(vocabulary.max_length or most, most))
         else:
             flags.log.warning("no tokenizer found in %s: none written", directory)
-        _write_card(values, scratch, architecture, config, tensors, directory, sidecar, tokenizer)
+        _write_card(values, scratch, facts, config, tensors, directory, sidecar, tokenizer)
     flags.log.info("%s", checkpoints.describe(account))
     flags.log.info("%s: %s", architecture, values.output_dir)
 
@@ -178,18 +178,19 @@ outputs = model(**inputs)
 
 
 def _write_card(
-    values, directory, architecture, config, tensors, source, sidecar=None, tokenizer=None,
+    values, directory, facts, config, tensors, source, sidecar=None, tokenizer=None,
 ) -> None:
     """Writes README.md; with a sidecar, of a model that goes to Hugging Face's layout."""
     name = os.path.basename(os.path.abspath(values.output_dir))
-    has_usage = tokenizer is not None or sidecar is not None
+    architecture, has_usage = facts.architecture, tokenizer is not None or sidecar is not None
     parts = model_card.of_class(architecture, name, has_usage)
     parts["summary"] += f" Converted from `{os.path.basename(os.path.abspath(source))}`, bit for bit."
     if sidecar is not None:
         inputs = model_card.input_lines(architecture, ', return_tensors="pt", padding=True')
         parts["usage"] = _THEIR_USAGE.format(architecture=architecture, name=name, inputs=inputs)
     model_card.write(
-        directory, config=config, tokenizer=tokenizer, sidecar=sidecar,
+        directory, config=config, tokenizer=tokenizer, label_names=facts.label_names,
+        sidecar=sidecar,
         parameters=sum(value.size for value in tensors.values()), **parts,
     )
 

@@ -22,7 +22,8 @@ import tensorflow as tf
 import their_transformers
 from helpers import REPO, assert_one_clear_line
 
-from albert import checkpoints, huggingface, modeling, pretrained, tokenization
+from albert import checkpoints, hf_tokenizer, huggingface, modeling, pretrained, tokenization
+from albert.albert_tokenizer import AlbertTokenizer
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, ConfigError
 
@@ -305,6 +306,23 @@ def test_auto_tokenizer_cuts_text_as_we_do(shared, transformers, tmp_path):
     assert pair["input_ids"] == [2, *first, 3, *second, 3]
     assert pair["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
     assert masked["input_ids"].count(4) == 1
+
+
+@pytest.mark.parametrize("keep_accents", [True, False])
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_settings_of_a_tokenizer_mean_there_what_they_mean_here(
+    keep_accents, do_lower_case, shared, transformers, tmp_path
+):
+    ours = tokenization.FullTokenizer(
+        None, do_lower_case, str(shared / "data/spm/30k-clean.model"), keep_accents=keep_accents
+    )
+    hf_tokenizer.write(ours, str(tmp_path), 64)
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    again = AlbertTokenizer.from_pretrained(str(tmp_path))
+    assert again.tokenizer.settings == ours.settings and again.model_max_length == 64
+    for text in ("Café  naïve", "हिन्दी भाषा", "The \u00c5ngstr\u00f6m", "e\u0301 x"):
+        expected = theirs(text, add_special_tokens=False)["input_ids"]
+        assert ours.encode_text(text) == again.tokenizer.encode_text(text) == expected, text
 
 
 def test_auto_tokenizer_reads_a_wordpiece_vocabulary(shared, transformers, tmp_path):

@@ -59,6 +59,15 @@ def test_slots_and_strangers_are_left_out_and_told(ours, tmp_path, capsys):
     assert "exists" in assert_one_clear_line(capsys.readouterr().err)
 
 
+def test_somebodys_file_beside_the_prefix_is_not_overwritten(ours, capsys):
+    folder, _ = ours
+    (folder / "clean.json").write_text('{"mine": 1}')
+    arguments = f"--albert_directory={folder}", "--checkpoint_name=model.ckpt-9"
+    assert command(*arguments, f"--export_path={folder / 'clean'}") == 2
+    assert "clean.json is a file of another kind" in assert_one_clear_line(capsys.readouterr().err)
+    assert (folder / "clean.json").read_text() == '{"mine": 1}'
+
+
 def test_an_encoder_that_does_not_fit_the_config_is_refused(ours, capsys):
     folder, _ = ours
     write_config(folder, num_hidden_layers=1, hidden_size=32)

@@ -181,6 +181,21 @@ def test_the_graph_cuts_every_golden_text_as_the_original(kind, lower, cases, sh
         assert ids == case[key if spm else f"wordpiece_{key}"]["ids"], case["text"]
 
 
+@pytest.mark.parametrize(
+    "settings", [{"keep_accents": True}, {"remove_space": False}, {"do_lower_case": True}],
+    ids=lambda settings: "-".join(settings),
+)
+def test_the_graph_prepares_texts_as_the_tokenizers_settings_say(settings, cases, shared):
+    options = {"do_lower_case": False} | settings
+    tokenizer = FullTokenizer(
+        None, spm_model_file=str(shared / "data/spm/30k-clean.model"), **options
+    )
+    texts = [case["text"] for case in cases] + [" Café  हिन्दी\t", "\u00a0a "]
+    texts = [text for text in texts if text.isprintable()]
+    for text, ids in zip(texts, graph_ids(tokenizer, texts), strict=True):
+        assert ids == tokenizer.encode_text(text), text
+
+
 @pytest.mark.parametrize("kind", ["spm", "wordpiece"])
 def test_every_character_is_treated_as_python_treats_it(kind, shared):
     tokenizer = FullTokenizer(

@@ -11,7 +11,7 @@ import test_convert_hf
 from test_export_to_tfhub import command as export_to_tfhub
 
 import albert
-from albert import modeling, pretrained
+from albert import fine_tuning, flags, modeling, pretrained, run_classifier
 from albert.model_facts import LABELLED, MULTI_LABEL
 from albert.tokenization import FullTokenizer, TextSettings
 
@@ -168,6 +168,25 @@ def test_a_model_knows_how_texts_are_prepared_where_its_vocabulary_comes_later(s
     shutil.copy(start / "spm.model", tmp_path / "bare")
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(tmp_path / "bare"))
     assert tokenizer.tokenizer.settings == TEXTS["cased"]
+
+
+def test_what_is_fine_tuned_from_a_directory_reads_its_texts_as_it_does(source):
+    start = source("AlbertModel", "cased", False)
+    arguments = ["x", f"--init_checkpoint={start}", "--max_seq_length=8"]
+    for more, expected in (
+        ([], TEXTS["cased"]),
+        ([f"--spm_model_file={start}/spm.model"], TEXTS["cased"]),
+        (["--do_lower_case"], TextSettings(do_lower_case=True, keep_accents=True)),
+    ):
+        values = flags.parse(run_classifier.define_flags, [*arguments, *more])
+        assert fine_tuning.open_encoder(values)[1].settings == expected
+
+
+def test_a_card_tells_the_names_of_the_labels(source):
+    start = source("AlbertForTokenClassification", "cased", True)
+    for layout in ("ours", "theirs", "theirs and back"):
+        folder, _ = travelled(layout, start)
+        assert '["name 0, of some", "name 1, of some"' in (folder / "README.md").read_text()
 
 
 def test_a_pretrained_model_that_becomes_another_forgets_what_it_was(source, tmp_path):
