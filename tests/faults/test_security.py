@@ -282,7 +282,7 @@ def test_ids_of_the_data_are_content_and_never_names_or_lines(guid, tmp_path):
     examples = [glue.Example(guid, "a", None, "0"), glue.Example("7", "a", None, "0")]
     before = snapshot(tmp_path)
     written = glue.write_predictions(
-        glue.SST_2, examples, {"probabilities": np.eye(2)}, str(out)
+        glue.SST_2, examples, {"logits": np.eye(2), "probabilities": np.eye(2)}, str(out)
     )
     assert not before and {os.path.dirname(path) for path in written} == {str(out)}
     assert set(snapshot(tmp_path)) == set(written)
