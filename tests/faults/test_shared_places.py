@@ -33,13 +33,16 @@ from faults import jobs
 
 CONFIG = AlbertConfig(100, 8, 16, 2, num_attention_heads=2, intermediate_size=8)
 HOLDER = """
-import os, sys
+import os, sys, time
 from albert import files
 kind, path, child = sys.argv[1:]
 with getattr(files, f"temporary_{kind}")(path) as name:
-    if child == "fork" and os.fork() == 0:
-        import time
-        time.sleep(60)
+    if child == "fork":
+        begun, begins = os.pipe()
+        if os.fork() == 0:
+            os.write(begins, b".")
+            time.sleep(60)
+        os.read(begun, 1)
     print(os.path.basename(name), os.getpid(), flush=True)
     sys.stdin.read()
 """
