@@ -182,6 +182,10 @@ def _labels(values: flags.FlagValues, opened: inference.Opened) -> tuple[str, ..
             f"{opened.path} has {count} labels, not {len(labels)} ({' '.join(labels)}): give "
             "--label_list"
         )
+    if len(set(labels)) < count:
+        raise FlagError(
+            f"{opened.path} names a label twice ({' '.join(labels)}): give --label_list"
+        )
     return labels
 
 

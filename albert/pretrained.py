@@ -165,8 +165,9 @@ def load(
 
     `options` go to the class; by default they are those that it was saved with, and a
     classifier's `num_labels` is what the weights say. A head that the weights lack starts
-    at random values, with a warning, or is an error if the model must be `complete`. With `in_loop` its
-    encoder has a `LayerLoop`: it is traced sooner, and lists its last states alone.
+    at random values, with a warning, or is an error if the model must be `complete`. With
+    `in_loop` its encoder has a `LayerLoop`: it is traced sooner, and lists its last states
+    alone.
 
     Raises:
       CheckpointError: weights are absent or of another shape.

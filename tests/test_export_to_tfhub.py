@@ -225,7 +225,8 @@ def test_every_asset_and_a_model_card_go_with_the_module(source, tmp_path):
     assert sorted(os.listdir(tmp_path / "module/assets")) == [
         "30k-clean.model", "30k-clean.vocab", "albert_config.json", "tokenization.json"
     ]
-    assert hub.resolve(str(tmp_path / "module")).vocabulary.spm_model_file.endswith("30k-clean.model")
+    vocabulary = hub.resolve(str(tmp_path / "module")).vocabulary
+    assert vocabulary.spm_model_file.endswith("30k-clean.model")
     card = (tmp_path / "module/README.md").read_text()
     count = sum(np.prod(s) for n, s in checkpoints.open_weights(str(source)).shapes.items()
                 if not n.endswith("adam_m") and n != "global_step")

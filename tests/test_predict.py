@@ -300,7 +300,8 @@ def test_labels_that_do_not_exclude_each_other_are_judged_one_by_one(layout, tmp
     if layout == "theirs":
         folder = tmp_path / "theirs"
         assert convert(f"--albert_directory={tmp_path}/ours", f"--output_dir={folder}") == 0
-        assert '"problem_type": "multi_label_classification"' in (folder / "config.json").read_text()
+        theirs = json.loads((folder / "config.json").read_text())
+        assert theirs["problem_type"] == "multi_label_classification"
     inputs = {"input_ids": np.array([[2, 6, 7, 3]])}
     logits = np.asarray(model(inputs)["logits"])[0]
     (answer,) = ask(tmp_path, folder, ["w1 w2"])
@@ -323,6 +324,16 @@ def test_a_regression_of_theirs_answers_with_numbers(tmp_path):
         logits = np.asarray(model({"input_ids": np.array([[2, 6, 7, 3]])})["logits"])[0]
         found = answer[key] if count == 1 else list(answer[key].values())
         np.testing.assert_allclose(found, logits[0] if count == 1 else logits, atol=1e-5)
+
+
+def test_two_labels_of_one_name_are_not_made_one(tmp_path, capsys):
+    model = modeling.AlbertForSequenceClassification(AlbertConfig.from_dict(helpers.SIZES), 2)
+    model.label_names = ("same", "same")
+    model.save_pretrained(str(tmp_path / "model"))
+    (tmp_path / "model/vocab.txt").write_text("\n".join(VOCABULARY))
+    (tmp_path / "in.txt").write_text("w1\n")
+    line = refused(capsys, f"--model={tmp_path}/model", f"--input_file={tmp_path}/in.txt")
+    assert "names a label twice (same same): give --label_list" in line
 
 
 def test_a_classifier_that_does_not_say_its_problem_may_be_told(saved, tmp_path):

@@ -122,7 +122,8 @@ def test_a_checkpoint_cut_behind_its_encoder_starts_no_run_and_tells_what_is_los
         code = jobs.pretrain(*finished.flags, target, f"--output_dir={finished.out.parent / 'new'}")
     assert code == 2
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert "model.ckpt-best is cut short" in line and "cannot be read: cls/seq_relationship/" in line
+    assert "model.ckpt-best is cut short" in line
+    assert "cannot be read: cls/seq_relationship/" in line
     assert not (finished.out.parent / "new").exists()
 
 
@@ -135,8 +136,8 @@ KINDS = {
     **{key: () for key in ("records_seen", "step", "window", "loss_scale", "skipped")},
     **{f"flags.{key}": () for key in ("max_seq_length", "doc_stride", "start_n_top")},
     **{f"facts.{key}": (str,) for key in ("task", "architecture")},
-    **{f"facts.{key}": () for key in ("label_names", "problem_type", "num_texts", "text.keep_accents",
-                                      "max_seq_length", "settings.num_choices")},
+    **{f"facts.{key}": () for key in ("label_names", "problem_type", "num_texts", "max_seq_length",
+                                      "text.keep_accents", "settings.num_choices")},
 }
 
 
