@@ -102,6 +102,7 @@ def publish_dir(path: str, last: str) -> Iterator[str]:
     """
     path = os.path.realpath(path)
     with _told_as_unwritable(path), temporary_dir(path) as temporary:
+        sweep_litter(_parent(path), f"{os.path.basename(path)}{_OLD}")
         yield temporary
         for name in _content(temporary):
             _sync(os.path.join(temporary, name))

@@ -170,12 +170,13 @@ def test_a_crash_anywhere_in_replacing_a_directory_leaves_one_whole_directory(
         folder.mkdir()
         publish(folder / "module", 1)
         crashed = crash_at(number, lambda folder=folder: publish(folder / "module", 2), folder)
-        if not can_exchange:
+        if not can_exchange and number % 2:  # else the next one that publishes sweeps
             files.sweep_litter(str(folder))
-        values = {
-            name: files.read_json(str(folder / "module" / name))["value"] for name in "ab"
-        }
-        assert len(set(values.values())) == 1
+        if can_exchange or number % 2:
+            values = {
+                name: files.read_json(str(folder / "module" / name))["value"] for name in "ab"
+            }
+            assert len(set(values.values())) == 1
         publish(folder / "module", 3)
         assert_tidy(folder)
         if not crashed:
