@@ -41,7 +41,8 @@ def train(paths: list[str], settings: Settings) -> bytes:
     """Returns the serialized model trained on the lines of the files.
 
     Raises:
-      DataError: there is no text, or see `text_files`; FlagError: the vocabulary does not fit the text.
+      DataError: there is no text, or see `text_files`; FlagError: the vocabulary does not fit
+      the text.
     """
     import sentencepiece
 

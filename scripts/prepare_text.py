@@ -28,8 +28,8 @@ from albert.own_text import labelled_task, python_docs, text_corpus  # noqa: E40
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "input_file", None,
-                 "Text (UTF-8, or UTF-16 with its mark; packed or not): one sentence or paragraph a "
-                 "line, blank line between documents. "
+                 "Text (UTF-8, or UTF-16 with its mark; packed or not): one sentence or paragraph "
+                 "a line, blank line between documents. "
                  "Without it: Python's own documentation.")
     flags.define("string", values, "output_dir", None, "Where the files go. Required.")
     flags.define("enum", values, "label", "part",

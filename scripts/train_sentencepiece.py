@@ -18,8 +18,8 @@ from albert import files, flags, vocabulary  # noqa: E402
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "input", None,
-                 "Comma-separated globs of text (UTF-8, or UTF-16 with its mark; packed or not), one "
-                 "sentence a line. Required.")
+                 "Comma-separated globs of text (UTF-8, or UTF-16 with its mark; packed or not), "
+                 "one sentence a line. Required.")
     flags.define("string", values, "model_prefix", None,
                  "Where <prefix>.model and <prefix>.vocab go. Required.")
     flags.define("integer", values, "vocab_size", 30000,

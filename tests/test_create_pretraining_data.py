@@ -483,7 +483,8 @@ def test_a_file_ends_its_last_document_unless_told_otherwise(tmp_path):
 
 @pytest.mark.parametrize("more", [
     {}, {"document_break_between_files": False},
-    {"original_draw_order": True}, {"original_draw_order": True, "document_break_between_files": True},
+    {"original_draw_order": True},
+    {"original_draw_order": True, "document_break_between_files": True},
 ])
 def test_one_document_a_file_is_as_many_documents_unless_the_original_is_wanted(
     more, tiny, warnings
@@ -587,7 +588,8 @@ def test_very_long_lines_are_cut_without_loss(tmp_path, monkeypatch, text):
 
 
 @pytest.mark.parametrize("line", [
-    " " * 99 + "a b", "a b" + " " * 199, "a b" + " " * 199 + "c", "\t" * 150 + "a b" + "\u3000" * 90,
+    " " * 99 + "a b", "a b" + " " * 199, "a b" + " " * 199 + "c",
+    "\t" * 150 + "a b" + "\u3000" * 90,
 ])
 def test_blank_parts_of_a_very_long_line_end_no_document(line, tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "LONGEST_LINE", 64)
