@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from albert import inference, squad_decode, squad_features
-from albert.errors import DataError
+from albert.errors import DataError, FlagError
 from albert.inference import Opened, Outputs, Row
 from albert.metrics import entities
 from albert.metrics.choice import likeliest
@@ -190,6 +190,25 @@ class Reader(Predictor):
     _examples: list[squad_features.SquadExample] = dataclasses.field(default_factory=list)
     _windows: list[list[squad_features.Window]] = dataclasses.field(default_factory=list)
 
+    def __post_init__(self):
+        self._longest_question()
+
+    def _longest_question(self) -> int:
+        """Returns the most pieces of a question: as in training, else at most half of a row.
+
+        Raises:
+          FlagError: that leaves no place for a passage.
+        """
+        length, told = self.opened.max_seq_length, self.opened.flags.get("max_query_length")
+        if told is None:
+            return min(64, (length - 3) // 2)
+        if length <= told + 3:
+            raise FlagError(
+                f"--max_seq_length={length} leaves no place for passages: the model was trained "
+                f"with questions of up to {told} pieces, so that {told + 4} is the least"
+            )
+        return told
+
     def rows(self, inputs):
         self._examples = [
             squad_features.SquadExample(str(i), question, passage, None, None, False, f"input {i}")
@@ -199,7 +218,7 @@ class Reader(Predictor):
         for window in squad_features.make_windows(
             self._examples, self.opened.tokenizer, max_seq_length=self.opened.max_seq_length,
             doc_stride=self._setting("doc_stride", 128),
-            max_query_length=self._setting("max_query_length", 64), is_training=False,
+            max_query_length=self._longest_question(), is_training=False,
         ):
             self._windows[window.example_index].append(window)
         return [[self._row(window) for window in windows] for windows in self._windows]

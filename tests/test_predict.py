@@ -204,7 +204,7 @@ def test_multiple_choice(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_question_answering(tmp_path, version):
+def test_question_answering(tmp_path, capsys, version):
     rng = np.random.default_rng(5)
     paragraphs = []
     for i in range(8):
@@ -235,6 +235,17 @@ def test_question_answering(tmp_path, version):
         odds = json.loads((out / "null_odds.json").read_text())
         found = [answer["no_answer_score"] for answer in answers]
         np.testing.assert_allclose(found, [odds[str(i)] for i in range(8)], atol=1e-4)
+    # A place of the passage is left beside the longest question, or none.
+    lines = [f"w1 {'w2 ' * 20}?\tw3 w4"]
+    assert ask(tmp_path, out, lines, "--max_seq_length=12")[0]["answer"] in ("w3", "w4", "w3 w4")
+    (tmp_path / "in.txt").write_text(lines[0])
+    capsys.readouterr()
+    line = refused(capsys, f"--model={out}", f"--input_file={tmp_path}/in.txt",
+                   "--max_seq_length=11")
+    assert line.endswith(
+        "--max_seq_length=11 leaves no place for passages: the model was trained with questions "
+        "of up to 8 pieces, so that 12 is the least"
+    )
 
 
 # --- A model that was taken out and saved again ---
@@ -391,6 +402,9 @@ def saved(tmp_path_factory):
         ("AlbertForSequenceClassification", {"num_labels": 3}),
         ("AlbertForTokenClassification", {"num_labels": 3}),
         ("AlbertForPreTraining", {}),
+        ("AlbertForMultipleChoice", {}),
+        ("AlbertForQuestionAnswering", {}),
+        ("AlbertForBeamQuestionAnswering", {}),
     ):
         getattr(modeling, name)(config, **options).save_pretrained(str(folder / name))
         (folder / name / "vocab.txt").write_text("\n".join(VOCABULARY))
@@ -403,6 +417,24 @@ def test_a_saved_model_tells_its_head_and_its_labels_are_numbers_or_given(saved,
     (answer,) = ask(tmp_path, saved / "AlbertForTokenClassification", ["w1 w2"],
                     "--label_list=O,B-X,I-X", "--task=token_classification")
     assert set(answer["labels"]) <= {"O", "B-X", "I-X"}
+
+
+@pytest.mark.parametrize("length", [4, 5, 16])
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("AlbertForSequenceClassification", "w1 w2 w3\tw4 w5 w6"),
+        ("AlbertForTokenClassification", "w1w2w3 w4"),
+        ("AlbertForMultipleChoice", "w1 w2 w3\tw4 _ w5?\tw1\tw2\tw3 w7 w8\tw4"),
+        ("AlbertForQuestionAnswering", "w1 w2 w3?\tw4 w5 w6 w7"),
+        ("AlbertForBeamQuestionAnswering", "w1 w2 w3?\tw4 w5 w6 w7"),
+    ],
+)
+def test_a_model_that_tells_nothing_of_its_training_answers_at_every_length(
+    saved, tmp_path, name, line, length
+):
+    (answer,) = ask(tmp_path, saved / name, [line], f"--max_seq_length={length}")
+    assert answer["words" if "Token" in name else "answer" if "Answer" in name else "label"]
 
 
 def test_hugging_faces_layout_with_its_label_names(saved, tmp_path):
