@@ -33,8 +33,8 @@ from albert.tfrecord import (
 )
 
 __all__ = [
-    "FeatureSpec", "block_sizes", "check_records", "count_records", "encode_examples", "frame_examples",
-    "publish_frames", "read_manifest", "read_records", "verify_records", "write_records",
+    "FeatureSpec", "block_sizes", "check_records", "check_vocabulary", "count_records", "encode_examples",
+    "frame_examples", "publish_frames", "read_manifest", "read_records", "verify_records", "write_records",
 ]
 
 log = logging.getLogger("albert")
@@ -453,12 +453,14 @@ def check_records(
 
     Args:
       expected: features that the reader will ask for; others may be there too.
-      vocab_size: rows of the embedding table; records of a larger vocabulary are refused.
+      vocab_size: rows of the embedding table, see `check_vocabulary`.
       tokenizer_sha256: identity of the tokenizer in use, if there is one.
 
     Raises:
       DataError: a file is cut, empty, or made for another model or other flags.
     """
+    if vocab_size is not None:
+        check_vocabulary(paths, vocab_size)
     counts, absent = [], set()
     for path in paths:
         manifest = read_manifest(path)
@@ -467,7 +469,7 @@ def check_records(
             if counts[-1]:
                 _check_features(path, feature_lengths(path), expected)
         else:
-            counts.append(_check_manifest(path, manifest, expected, vocab_size, tokenizer_sha256))
+            counts.append(_check_manifest(path, manifest, expected, tokenizer_sha256))
             beside = os.path.dirname(path)
             shards = [os.path.join(beside, name) for name in manifest["info"].get("shards", [])]
             absent.update(shard for shard in shards if not os.path.exists(shard))
@@ -482,10 +484,9 @@ def _check_manifest(
     path: str,
     manifest: Mapping[str, Any],
     expected: FeatureSpec,
-    vocab_size: int | None,
     tokenizer_sha256: str | None,
 ) -> int:
-    size, records, info = size_of(path), manifest["records"], manifest["info"]
+    size, records = size_of(path), manifest["records"]
     if size != manifest["bytes"]:
         found = count_records(path)
         raise DataError(
@@ -494,16 +495,29 @@ def _check_manifest(
         )
     lengths = {name: length or 1 for name, _, length in manifest["features"]}
     _check_features(path, lengths, expected)
-    has = info.get("vocab_size")
-    if vocab_size is not None and has is not None and has > vocab_size:
-        raise DataError(
-            f"{path} was made with a vocabulary of {has:,} pieces, config vocab_size is "
-            f"{vocab_size:,}: its ids do not fit the model"
-        )
-    made_with = info.get("tokenizer_sha256")
+    made_with = manifest["info"].get("tokenizer_sha256")
     if tokenizer_sha256 and made_with and tokenizer_sha256 != made_with:
         raise DataError(f"{path} was made with another vocabulary or case flag: write it anew")
     return records
+
+
+def check_vocabulary(paths: Sequence[str], vocab_size: int) -> None:
+    """Refuses records that were made with another vocabulary than a model's, before any compute.
+
+    One of fewer pieces would train too, but no vocabulary would ever fit the result. The ids of
+    records without a manifest are looked at when they are read.
+
+    Raises:
+      DataError: names the file, both numbers of pieces, and the remedy.
+    """
+    for path in paths:
+        has = ((read_manifest(path) or {}).get("info") or {}).get("vocab_size")
+        if has is not None and has != vocab_size:
+            raise DataError(
+                f"{path} was made with a vocabulary of {has:,} pieces, config vocab_size is "
+                f"{vocab_size:,}: make the records with the model's vocabulary, or set "
+                f"vocab_size to {has} in the configuration of a new model"
+            )
 
 
 def mean_fill(paths: Sequence[str], spec: FeatureSpec, sample: int = 512) -> float:

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import math
 
-from albert import files, flags, pair_records
+from albert import files, flags, pair_records, records
 from albert.config import AlbertConfig
 from albert.errors import DataError, FlagError
 from albert.masking import MaskingSettings
@@ -163,6 +163,8 @@ def main(values: flags.FlagValues) -> None:
     eval_files = train_files
     if values.eval_input_file:
         eval_files = files.expand_globs(values.eval_input_file, "eval_input_file")
+    used = [*(train_files if values.do_train else ()), *(eval_files if values.do_eval else ())]
+    records.check_vocabulary(used, config.vocab_size)
     masks = {
         "masks": _masks(values, "input_file", train_files) if values.do_train else None,
         "eval_masks": _masks(values, "eval_input_file", eval_files) if values.do_eval else None,

@@ -112,6 +112,8 @@ def train(
     spec = task.feature_spec()
     distribution.check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)
     num_records = sum(records.check_records(train_files, spec, vocab_size=config.vocab_size))
+    eval_spec = evaluation.task_of(task).feature_spec()
+    records.check_records(eval_files, eval_spec, vocab_size=config.vocab_size)
     chief = distribution.is_chief()
     own = files.lock_run_dir(run.output_dir) if chief else contextlib.nullcontext()
     with own, PreemptionLatch() as latch:

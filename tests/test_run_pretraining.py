@@ -317,11 +317,6 @@ def test_data_of_another_length_is_refused_with_the_flag_to_pass(job, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
-def test_data_of_a_larger_vocabulary_is_refused(job, tmp_path, capsys):
-    assert 2 == command(*job, f"--albert_config_file={write_config(tmp_path, vocab_size=30)}")
-    assert "vocabulary of 40" in assert_one_clear_line(capsys.readouterr().err)
-
-
 @pytest.mark.parametrize("extra", [[], ["--use_xla"]])
 def test_ids_outside_the_vocabulary_are_caught_without_a_manifest_too(
     extra, job, tmp_path, capsys

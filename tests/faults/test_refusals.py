@@ -6,10 +6,17 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import REPO, SIZES, assert_one_clear_line, metrics, write_config
+from helpers import (
+    REPO,
+    SIZES,
+    assert_one_clear_line,
+    metrics,
+    write_config,
+    write_pretraining_records,
+)
 from invariants import assert_tidy, nothing_lost, snapshot
 
-from albert import checkpoints, pretrained
+from albert import checkpoints, flags, pretrained
 from faults import jobs
 
 
@@ -194,6 +201,25 @@ def test_a_vocabulary_of_another_model_is_refused_by_export_and_conversion(
         assert jobs.command(convert, *common, f"--output_dir={tmp_path / 'theirs'}") == 2
         assert "vocab_size" in assert_one_clear_line(capsys.readouterr().err)
     assert not (tmp_path / "module").exists() and not (tmp_path / "theirs").exists()
+
+
+@pytest.mark.parametrize("pieces", [30, 2000])
+@pytest.mark.parametrize("flag", ["input_file", "eval_input_file"])
+def test_records_of_another_vocabulary_are_refused_before_any_compute(
+    pieces, flag, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(flags, "import_tensorflow", lambda: pytest.fail("TensorFlow is imported"))
+    arguments = jobs.pretraining_flags(tmp_path)
+    (tmp_path / "train.tfrecord.manifest.json").unlink()  # which then says nothing
+    other = write_pretraining_records(tmp_path / "other.tfrecord")
+    config = write_config(tmp_path, vocab_size=pieces)
+    changed = [f"--albert_config_file={config}", f"--{flag}={other}", "--do_eval"]
+    with nothing_lost(tmp_path):
+        assert jobs.pretrain(*arguments, *changed) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "other.tfrecord was made with a vocabulary of 40 pieces" in line
+    assert f"vocab_size is {pieces:,}: make the records with the model's vocabulary" in line
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "of another size"])
