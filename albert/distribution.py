@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from albert import files
 from albert.errors import FlagError, WorkerLostError
 
 log = logging.getLogger("albert")
 
 # Of one worker alone, or without influence on what is computed.
 _OF_A_WORKER = ("--log_steps", "--tpu_name", "--tpu_zone", "--gcp_project", "--master")
+
+_entered: list = []  # the strategy's scope, which `alone` leaves for a while
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +54,39 @@ def scope(values) -> Iterator[tf.distribute.Strategy]:
         yield tf.distribute.get_strategy()
         return
     log.info("%s: %d replicas", kind, strategy.num_replicas_in_sync)
-    with strategy.scope():
+    _enter(strategy)
+    try:
         if not is_chief():
             log.setLevel(logging.WARNING)  # one voice is enough
         yield strategy
+    finally:
+        _leave()
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Leaves the strategy of several machines, so that one can compute while the others do not.
+
+    Whatever creates a variable under that strategy waits for all of them.
+    """
+    if not is_multi_worker():
+        yield
+        return
+    strategy = tf.distribute.get_strategy()
+    _leave()
+    try:
+        yield
+    finally:
+        _enter(strategy)
+
+
+def _enter(strategy: tf.distribute.Strategy) -> None:
+    _entered.append(strategy.scope())  # a scope that was left cannot be entered again
+    _entered[-1].__enter__()
+
+
+def _leave() -> None:
+    _entered.pop().__exit__(None, None, None)
 
 
 def _default_kind(values, cluster: Mapping[str, Any] | None) -> str:
@@ -232,7 +264,7 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
     for worker, text in enumerate(texts):
         theirs = json.loads(text)
         for name in sorted(set(first) | set(theirs)):
-            if first.get(name) != theirs.get(name):
+            if not files.is_same_json(first.get(name), theirs.get(name)):
                 raise FlagError(
                     f"workers differ in {name}: worker 0 has {first.get(name)!r}, "
                     f"worker {worker} has {theirs.get(name)!r}"

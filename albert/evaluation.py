@@ -4,6 +4,8 @@ Legend: B batch.
 """
 
 import dataclasses
+import functools
+import hashlib
 import logging
 import math
 import os
@@ -22,35 +24,95 @@ from albert.tasks.task import Task
 log = logging.getLogger("albert")
 
 BEST_FILE = "best.json"
+_FINGERPRINT_BYTES = 64 << 10  # at the start of a file
 
 
-def keep_if_best(task: Task, prefix: str, results: Mapping[str, Any]) -> bool:
-    """Publishes a checkpoint as the best if it beats the best so far, of earlier processes too."""
+def what_is_measured(
+    task: Task, config: AlbertConfig, run: RunConfig, paths: Sequence[str], step: int
+) -> dict[str, Any]:
+    """Returns what the value of a checkpoint's evaluation depends on, beside its weights (JSON)."""
+    spec = task_of(task).feature_spec()
+    return {
+        "task": task.name,
+        "metric": task.best_metric,
+        "files": sorted(_fingerprint(path, os.stat(path).st_mtime_ns) for path in paths),
+        # A full pass gives the same whatever its batches are.
+        "batches": [run.max_eval_steps, _batch_size(run)] if run.max_eval_steps else "all",
+        "row_length": spec.row_length,
+        "masks": spec.complete and repr(spec.complete),
+        "layers": run.depth_before(step) or config.num_hidden_layers,
+    }
+
+
+@functools.lru_cache(maxsize=4096)
+def _fingerprint(path: str, changed: int) -> list[Any]:
+    """Returns [name, bytes, digest of the first of them]; `changed` is when the file was."""
+    with open(path, "rb") as stream:
+        start = hashlib.sha256(stream.read(_FINGERPRINT_BYTES)).hexdigest()
+    return [os.path.basename(path), os.path.getsize(path), start[:16]]
+
+
+def keep_if_best(
+    task: Task, prefix: str, results: Mapping[str, Any], measured: Mapping[str, Any]
+) -> bool:
+    """Publishes a checkpoint as the best if it beats the best so far, of earlier processes too.
+
+    The best so far counts only if its value is of the same: see `what_is_measured`.
+    """
     directory = os.path.dirname(prefix)
     value = float(results[task.best_metric])
     if math.isnan(value):
         log.warning("%s is not a number at step %s", task.best_metric, results["global_step"])
         return False
     best = read_best(directory)
-    if best and value <= best["value"]:
+    changed = best and _differences(best["measured"], measured)
+    if changed:
+        log.warning(
+            "the best checkpoint so far, of step %s, was evaluated otherwise (%s): the best is "
+            "sought anew from step %s on", best["step"], changed, results["global_step"],
+        )
+    elif best and value <= best["value"]:
         return False
-    checkpoints.publish_best(prefix)
+    if os.path.basename(prefix) != checkpoints.BEST:
+        checkpoints.publish_best(prefix)
     files.write_sealed_json(
         os.path.join(directory, BEST_FILE),
-        {"metric": task.best_metric, "step": int(results["global_step"]), "value": value},
+        {
+            "metric": task.best_metric, "step": int(results["global_step"]), "value": value,
+            "measured": measured,
+        },
     )
     return True
 
 
+def _differences(before: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Returns the names of what differs, with commas between them."""
+    names = sorted(set(before) | set(measured))
+    return ", ".join(
+        name for name in names if not files.is_same_json(before.get(name), measured.get(name))
+    )
+
+
+def is_comparable(best: Mapping[str, Any], measured: Mapping[str, Any]) -> bool:
+    """Whether the value of `read_best` is one of an evaluation of the same."""
+    return not _differences(best["measured"], measured)
+
+
 def read_best(directory: str) -> dict[str, Any] | None:
-    """Returns metric, step and value of a run's best checkpoint, or None if none was evaluated."""
+    """Returns metric, step and value of a run's best checkpoint, or None if none was evaluated.
+
+    `measured` is `what_is_measured`; empty if an earlier version wrote it.
+    """
     path = os.path.join(directory, BEST_FILE)
     if not os.path.lexists(path):
         return None
     best = files.read_sealed_json(path)
     if not all(isinstance(best.get(key), int | float) for key in ("step", "value")):
         raise DataError(f"{path}: no step and value of the best checkpoint: remove it")
-    return {key: best.get(key) for key in ("metric", "step", "value")}
+    measured = best.get("measured") or {}
+    if not isinstance(measured, dict):
+        raise DataError(f"{path}: unusable measured: remove it")
+    return {key: best.get(key) for key in ("metric", "step", "value")} | {"measured": measured}
 
 
 def batches_of(
@@ -60,9 +122,7 @@ def batches_of(
 
     Each pipeline that is made leaves some memory behind in TensorFlow, so a run makes one.
     """
-    replicas = distribution.num_evaluating_replicas()
-    batch_size = math.ceil(run.eval_batch_size / replicas) * replicas
-
+    batch_size = _batch_size(run)
     spec = eval_step.task.feature_spec()
     run = dataclasses.replace(run, use_xla=False)  # evaluation is a graph
     options = row_options(run, spec, paths, batch_size)
@@ -78,7 +138,14 @@ def batches_of(
             share=share,
         )
 
-    return distribution.distributed(make) if replicas > 1 else make(None)
+    is_shared = distribution.num_evaluating_replicas() > 1
+    return distribution.distributed(make) if is_shared else make(None)
+
+
+def _batch_size(run: RunConfig) -> int:
+    """Returns the rows of an evaluation batch: as many as asked, or a few more for all replicas."""
+    replicas = distribution.num_evaluating_replicas()
+    return math.ceil(run.eval_batch_size / replicas) * replicas
 
 
 def measure(
@@ -146,10 +213,14 @@ def evaluate(
     paths: Sequence[str],
     weights: checkpoints.Weights,
 ) -> dict[str, Any]:
-    """Returns the metrics of a checkpoint, with `loss` and `global_step`."""
+    """Returns the metrics of a checkpoint, with `loss` and `global_step`.
+
+    With a `depth_schedule`, it has as many layers as its last training step had.
+    """
     spec = task_of(task).feature_spec()
     records.check_records(paths, spec, vocab_size=config.vocab_size)
     model, step = load_model(task, config, run, weights)
+    model.bert.encoder.depth = run.depth_before(step)
     eval_step = steps.EvalStep(task_of(task), model)
     results = measure(eval_step, batches_of(eval_step, run, paths), paths)[0]
     return results | {"global_step": step}

@@ -408,6 +408,12 @@ def read_json_object(path: str) -> dict[str, Any]:
     return value
 
 
+def is_same_json(one: Any, other: Any) -> bool:
+    """Whether two values are one as JSON: what is no number is itself, and a tuple is a list."""
+    texts = [json.dumps(value, sort_keys=True, default=str) for value in (one, other)]
+    return one == other or texts[0] == texts[1]
+
+
 def _seal_of(value: dict[str, Any]) -> str:
     text = json.dumps(value, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -269,7 +269,8 @@ class Course:
         with distribution.scope(values):
             weights = self._several(run) if values.num_runs > 1 else self._once(run)
             if self.finish and weights:
-                self.finish(run, weights)
+                with distribution.alone():
+                    self.finish(run, weights)
 
     def _once(self, run: "RunConfig") -> "Weights | None":
         """Returns the weights that were evaluated, or None if training is all that is wanted."""
@@ -278,6 +279,11 @@ class Course:
         results = self._train(run) if self.values.do_train else {}
         if not distribution.is_chief():
             return None  # what follows needs one machine
+        with distribution.alone():
+            return self._evaluated(run, results)
+
+    def _evaluated(self, run: "RunConfig", results: Mapping[str, Any]) -> "Weights | None":
+        """Returns what `_once` does; `results` are of the last evaluation."""
         self._write_card(run)
         if not (self.values.do_eval or self.finish):
             log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s",
@@ -359,7 +365,7 @@ class Course:
             os.path.basename(self.records[split]) for split in ("train", "dev")
             if split in self.records
         ]
-        if os.path.exists(path) and files.read_json(path) == made_from:
+        if os.path.exists(path) and files.is_same_json(files.read_json(path), made_from):
             log.info("done already: %s", run.output_dir)
             return
         if self.values.do_train or self.values.do_eval:
@@ -435,4 +441,10 @@ def evaluate(task, config, run, path, weights, results) -> None:
     if not results or results["global_step"] != step:
         results = evaluation.evaluate(task, config, run, [path], weights)
         summaries.log_results(results)
+        if weights.origin == os.path.join(run.output_dir, checkpoints.BEST):
+            # Of another dev file, say, its value is another, by which several runs are compared.
+            step, best = results["global_step"], evaluation.read_best(run.output_dir)
+            measured = evaluation.what_is_measured(task, config, run, [path], step)
+            if best and not evaluation.is_comparable(best, measured):
+                evaluation.keep_if_best(task, weights.origin, results, measured)
     log.info("results of %s: %s", weights.origin, summaries.write_results(run.output_dir, results))

@@ -57,6 +57,10 @@ class RunConfig:
         """Returns how many layers the step after `step` has; None: all."""
         return next((layers for layers, until in self.depth_schedule if step < until), None)
 
+    def depth_before(self, step: int) -> int | None:
+        """Returns how many layers the step that led to `step` had; None: all."""
+        return self.depth_at(max(step - 1, 0))
+
 
 def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model:
     """Returns the task's model, initialised from the seed, in the run's precision."""

@@ -210,7 +210,9 @@ def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> N
             flags=flags.to_dict(values),
         )
     if values.do_eval and distribution.is_chief():
-        results = results or _evaluate(task, config, run, eval_files, init)
+        if not results:
+            with distribution.alone():
+                results = _evaluate(task, config, run, eval_files, init)
         path = summaries.write_results(files.make_dirs(run.output_dir), results)
         log.info("results: %s", path)
     if values.do_train and distribution.is_chief():
@@ -232,7 +234,10 @@ def _evaluate(task, config, run, eval_files, init):
     results = evaluation.evaluate(task, config, run, eval_files, weights)
     summaries.log_results(results)
     if own:
-        evaluation.keep_if_best(task, own[-1], results)
+        measured = evaluation.what_is_measured(
+            task, config, run, eval_files, results["global_step"]
+        )
+        evaluation.keep_if_best(task, own[-1], results, measured)
     return results
 
 

@@ -224,7 +224,7 @@ class _Loop:
         self.state.recent_losses.assign([float("nan")] * missing + losses)
         self.guard.restore(sidecar.get("skipped", {}))
         for name in sorted(set(before) & set(self.flags)):
-            if before[name] != self.flags[name]:
+            if not files.is_same_json(before[name], self.flags[name]):
                 log.warning(
                     "--%s changed from %s to %s since step %d",
                     name, before[name], self.flags[name], step,
@@ -242,7 +242,7 @@ class _Loop:
         try:
             if self._is_due(state.step) and not writer.has(state.step, "eval"):
                 # The last process was stopped between the checkpoint and its evaluation.
-                self._set_depth(state.step - 1)
+                self._set_depth(state.step - 1)  # of `RunConfig.depth_before`
                 self._evaluate(state.step, writer, latch)
             window_start = time.monotonic()
             has_stalled = self._has_stalled(state.step, writer)
@@ -290,6 +290,12 @@ class _Loop:
             progress.clear()
             writer.close()
 
+    def _measured(self, step: int) -> dict[str, Any]:
+        """Returns what the evaluation of `step` is an evaluation of."""
+        return evaluation.what_is_measured(
+            self.task, self.config, self.run, self.eval_files, step
+        )
+
     def _set_depth(self, step: int) -> bool:
         """Gives the encoder its layers for the step after `step`; returns if there are others."""
         encoder, depth = self.state.model.bert.encoder, self.run.depth_at(step)
@@ -322,6 +328,8 @@ class _Loop:
         if not writer.has(step, "eval"):
             return False
         best = evaluation.read_best(self.run.output_dir)
+        if best and not evaluation.is_comparable(best, self._measured(step)):
+            return False
         best_step = best["step"] if best else 0
         if sum(evaluated > best_step for evaluated in writer.steps("eval")) < patience:
             return False
@@ -411,7 +419,9 @@ class _Loop:
         )[0]
         self.results["global_step"] = step
         # The line comes last: without it, the next process evaluates once more.
-        evaluation.keep_if_best(self.task, self.last_checkpoint, self.results)
+        evaluation.keep_if_best(
+            self.task, self.last_checkpoint, self.results, self._measured(step)
+        )
         writer.write(step, "eval", _scalars(self.results))
         summaries.log_results(self.results)
         log.info("evaluated in %s", summaries.duration(time.monotonic() - started))

@@ -25,6 +25,7 @@ from helpers import (
 from albert import checkpoints, distribution, records
 from albert.errors import FlagError
 from albert.tasks.pretraining import PretrainingTask
+from faults import jobs
 
 sys.path.insert(0, str(REPO / "scripts"))
 
@@ -157,11 +158,13 @@ def test_a_replica_counts_by_its_weights_or_with_per_replica_loss_as_every_other
     assert (told["loss"], told["gradient_norm"]) == pytest.approx(expected, rel=1e-5)
 
 
-def start_workers(count: int, *arguments: str, of_each=None):
+def start_workers(
+    count: int, *arguments: str, of_each=None, module: str = "albert.run_pretraining"
+):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
     return [
         start(
-            "albert.run_pretraining", *arguments, *(of_each[i] if of_each else ()),
+            module, *arguments, *(of_each[i] if of_each else ()),
             env={
                 "TF_CONFIG": json.dumps(
                     {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": i}}
@@ -241,6 +244,37 @@ def test_workers_with_different_flags_are_refused_by_the_flags_name(job, tmp_pat
         line = assert_one_clear_line(err)
         assert "workers differ in --learning_rate: worker 0 has 0.02, worker 1 has 0.03" in line
     assert not list(tmp_path.glob("model.ckpt*"))
+
+
+@pytest.mark.slow
+def test_two_machines_train_a_classifier_with_the_flags_defaults(tmp_path):
+    arguments = jobs.classifier_flags(tmp_path)
+    workers = start_workers(
+        2, *arguments, "--do_train", "--do_eval", "--do_predict", module="albert.run_classifier"
+    )
+    results = finish(workers)
+    assert [code for code, _ in results] == [0, 0], results
+    for name in ("eval_results.json", "test_results.tsv"):
+        assert (tmp_path / "out" / name).exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        (float("nan"), float("nan"), True), (0.25, 0.25, True), ([1, 2], (1, 2), True),
+        (float("nan"), 0.25, False), (None, float("nan"), False), (0.25, 0.5, False),
+    ],
+)
+def test_workers_agree_where_their_values_are_the_same(first, second, is_same, monkeypatch):
+    monkeypatch.setattr(distribution, "is_multi_worker", lambda: True)
+    others = json.dumps({"--threshold_to_export": second})
+    monkeypatch.setattr(distribution, "_exchange", lambda text: [text, others])
+    told = {"--threshold_to_export": first}
+    if is_same:
+        distribution.check_agreement(told)
+    else:
+        with pytest.raises(FlagError, match="workers differ in --threshold_to_export"):
+            distribution.check_agreement(told)
 
 
 @pytest.mark.slow

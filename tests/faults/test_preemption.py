@@ -105,7 +105,9 @@ def test_a_run_killed_between_evaluation_and_its_line_still_keeps_the_best(begun
     assert (begun.out / "model.ckpt-best.index").exists()
 
 
-def test_a_stopped_classifier_resumes_to_the_same_bits(classified, tmp_path, monkeypatch):
+def test_a_stopped_classifier_resumes_to_the_same_bits(
+    classified, tmp_path, monkeypatch, capsys
+):
     flags = [*classified.flags, f"--output_dir={tmp_path / 'out'}", "--do_train", "--do_eval"]
     jobs.sigterm_when(
         monkeypatch, trainer._Loop, "_take_note", lambda loop, before, rows: before >= 3
@@ -113,6 +115,7 @@ def test_a_stopped_classifier_resumes_to_the_same_bits(classified, tmp_path, mon
     assert jobs.classify(*flags) == 143
     with nothing_lost(tmp_path):
         assert jobs.classify(*flags) == 0
+    assert "changed from" not in capsys.readouterr().err  # not a number is the default of one
     jobs.assert_same_run(tmp_path / "out", classified.out, 6)
     assert (tmp_path / "out/eval_results.txt").read_text() == (
         classified.out / "eval_results.txt").read_text()
