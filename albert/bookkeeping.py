@@ -4,6 +4,7 @@ Nothing here computes; `trainer` is the loop.
 """
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,6 +57,8 @@ class Window:
             values["loss_scale_overflows"] = self._sums[steps.OVERFLOW]
         for i, name in enumerate(self._names):
             total, weight = self._sums[steps.PAIRS + 2 * i : steps.PAIRS + 2 * i + 2]
+            # A task names its figures for evaluations; these are of training batches.
+            name = re.sub(r"^eval_", "train_", name)
             values[name] = total / weight if weight else 0.0
         self.tokens = self._sums[steps.TOKENS]
         self._sums, self.steps = [0.0] * len(self._sums), 0

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -312,6 +313,20 @@ def blame_workers(where: Callable[[], str]) -> Iterator[None]:
         if not is_multi_worker():
             raise
         raise WorkerLostError(
-            f"another worker was lost ({(error.message or '').splitlines()[0][:120]}); "
-            f"start all of them again: the run goes on from {where()}"
+            f"{_who_is_lost(error.message or '')}; start all of them again: the run goes on from "
+            f"{where()}"
         ) from error
+
+
+def _who_is_lost(message: str) -> str:
+    """Returns which worker TensorFlow means and why, as far as its message tells."""
+    config = read_cluster(os.environ.get("TF_CONFIG")) or {"cluster": {}, "task": {}}
+    who, peer, reason = "another worker", _PEER.search(message), _REASON.search(message)
+    if peer and int(peer[2]) < len(config["cluster"].get(peer[1], ())):
+        who = f"{peer[1]} {peer[2]} at {config['cluster'][peer[1]][int(peer[2])]}"
+    return f"{who} was lost" + (f" ({reason[1][:200]})" if reason else "")
+
+
+# In what TensorFlow says of a failed exchange, below a list of Python's calls.
+_PEER = re.compile(r"remote target /job:(\w+)/replica:\d+/task:(\d+)")
+_REASON = re.compile(r"^Collective ops is aborted by: (.*?)\s*$", re.MULTILINE)

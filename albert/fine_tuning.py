@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from albert import files, flags, tokenizer_files
@@ -53,6 +53,15 @@ def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) ->
     flags.define("float", values, "albert_dropout", None,
                  "Both dropout rates of the encoder (ALBERT DR of the paper's table 14); those of "
                  "its configuration if absent.", least=0, below=1)
+
+
+def warn_of_labels(path: str, labels: Iterable[str], known: Sequence[str]) -> None:
+    """Warns of training data whose labels are all the same, or lack one of the known ones."""
+    there = set(labels)
+    if len(there) == 1:
+        log.warning("%s: every label is %s: there is nothing to learn", path, *there)
+    elif absent := [label for label in known if label not in there]:
+        log.warning("%s: no example has the label %s", path, ", ".join(absent))
 
 
 def define_training_flags(

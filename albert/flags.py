@@ -420,6 +420,12 @@ def import_tensorflow() -> None:
             import tensorflow as tf
 
         tf.config.list_physical_devices()  # its first call looks for accelerators
+    logging.getLogger("tensorflow").addFilter(_is_no_advice_on_tracing)
+
+
+def _is_no_advice_on_tracing(record: logging.LogRecord) -> bool:
+    """Whether a message of TensorFlow's is another than that rows have several lengths."""
+    return "triggered tf.function retracing" not in str(record.msg)
 
 
 def _is_stdout_closed() -> bool:

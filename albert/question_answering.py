@@ -218,18 +218,21 @@ def run(values: flags.FlagValues, version: Version) -> None:
             **dataclasses.asdict(settings),
         }
 
+    # All input is read before anything is written.
     records: dict[str, str] = {}
+    predicted: _Predicted | None = None
     if values.do_train:
         examples = read_examples(values.train_file, True)
         # Of questions, not windows, as in the original.
         _set_steps(values, len(examples))
+    if values.do_predict or values.do_eval:
+        predicted = _Predicted(values, version, read_examples(values.predict_file, False))
+    if values.do_train:
         records["train"] = squad_records.training_records(
             examples, tokenizer, settings, directory, depends_on(values.train_file),
             values.train_feature_file,
         )
-    predicted: _Predicted | None = None
-    if values.do_predict or values.do_eval:
-        predicted = _Predicted(values, version, read_examples(values.predict_file, False))
+    if predicted:
         records["dev"], predicted.windows = squad_records.prediction_records(
             predicted.examples, tokenizer, settings, directory, depends_on(values.predict_file),
             values.predict_feature_file, values.predict_feature_left_file,

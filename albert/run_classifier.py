@@ -109,9 +109,18 @@ def main(values: flags.FlagValues) -> None:
     for split in splits:
         glue_task.path(values.data_dir, split)
     config, tokenizer, module = fine_tuning.open_encoder(values)
+    examples = {
+        split: glue.read_examples(glue_task, values.data_dir, split, tokenizer.preprocess)
+        for split in splits
+    }
+    if values.do_train:
+        fine_tuning.warn_of_labels(
+            glue_task.path(values.data_dir, "train"), (one.label for one in examples["train"]),
+            glue_task.labels,
+        )
     records = {
         split: glue.feature_file(
-            glue_task, values.data_dir, split, tokenizer, values.max_seq_length,
+            glue_task, examples[split], values.data_dir, split, tokenizer, values.max_seq_length,
             values.cached_dir or values.output_dir,
         )
         for split in splits
@@ -122,7 +131,9 @@ def main(values: flags.FlagValues) -> None:
 
     def finish(run, weights):
         if values.do_predict:
-            _predict(values, glue_task, task, config, run, records["test"], weights)
+            _predict(
+                values, glue_task, task, config, run, records["test"], examples["test"], weights
+            )
         if values.export_dir:
             _export(values, task, config, run, weights)
 
@@ -154,12 +165,11 @@ def _check_labels(values, weights) -> None:
         )
 
 
-def _predict(values, glue_task, task, config, run, path, weights) -> None:
+def _predict(values, glue_task, task, config, run, path, examples, weights) -> None:
     from albert import evaluation
 
     run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
     predictions, _ = evaluation.predict(task, config, run, [path], weights)
-    examples = glue.read_examples(glue_task, values.data_dir, "test")
     written = glue.write_predictions(glue_task, examples, predictions, run.output_dir)
     log.info("predictions of %s: %s", weights.origin, ", ".join(written))
 

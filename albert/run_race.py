@@ -85,8 +85,12 @@ def main(values: flags.FlagValues) -> None:
             flag = {"train": "train_file", "dev": "eval_file", "test": "predict_file"}[split]
             raise FlagError(f"--data_dir is required to make --{flag} of")
         questions[split] = race.read_questions(values.data_dir, split, tokenizer, levels)
-        records[split] = race.feature_file(
-            questions[split], split, tokenizer, values.max_seq_length, values.max_qa_length,
+    if questions.get("train"):
+        answers = (race.ANSWERS[question.label] for question in questions["train"])
+        fine_tuning.warn_of_labels(f"{values.data_dir}/RACE/train", answers, race.ANSWERS)
+    for split, some in questions.items():
+        records[split] = records.get(split) or race.feature_file(
+            some, split, tokenizer, values.max_seq_length, values.max_qa_length,
             values.cached_dir or values.output_dir, named[split],
         )
 

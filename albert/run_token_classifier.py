@@ -72,6 +72,9 @@ def main(values: flags.FlagValues) -> None:
             if len(labels) < 2:
                 raise DataError(f"{path}: {labels[0]} is its only label, nothing to learn")
             log.info("labels: %s", " ".join(labels))
+    if values.do_train:
+        there = (label for sentence in sentences["train"] for label in sentence.labels)
+        fine_tuning.warn_of_labels(paths["train"], there, labels)
     values.label_list = " ".join(labels)  # kept with each checkpoint
     records = {
         split: conll.feature_file(

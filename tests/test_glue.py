@@ -64,7 +64,8 @@ def test_records_hold_what_the_originals_hold(shared, golden, tmp_path, name):
     task, tokenizer = TASKS[name], make_tokenizer(shared, "spm_lower")
     length = golden[f"spm_lower/{name}/dev"]["max_seq_length"]
     data_dir = str(shared / "golden/open/glue/data")
-    path = glue.feature_file(task, data_dir, "dev", tokenizer, length, str(tmp_path))
+    examples = glue.read_examples(task, data_dir, "dev", tokenizer.preprocess)
+    path = glue.feature_file(task, examples, data_dir, "dev", tokenizer, length, str(tmp_path))
     theirs = str(shared / f"golden/open/glue/{name}.dev.tfrecord")
 
     def read(path):
@@ -208,7 +209,8 @@ def test_an_edited_task_file_gets_another_feature_file(tmp_path, shared):
 
     def make(content, length=16, tokenizer=tokenizer):
         data_dir = write(tmp_path, task, "dev.tsv", content)
-        return glue.feature_file(task, data_dir, "dev", tokenizer, length, cache)
+        examples = glue.read_examples(task, data_dir, "dev", tokenizer.preprocess)
+        return glue.feature_file(task, examples, data_dir, "dev", tokenizer, length, cache)
 
     first = make("sentence\tlabel\na\t1\n")
     assert make("sentence\tlabel\na\t1\n") == first

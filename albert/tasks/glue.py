@@ -240,6 +240,7 @@ def read_examples(
         log.info("%s: left out %s rows without a gold label", path, f"{num_unlabelled:,}")
     if not examples:
         raise DataError(f"{path}: no examples in it")
+    log.info("%s: %s examples", path, f"{len(examples):,}")
     return examples
 
 
@@ -257,24 +258,15 @@ def feature_rows(
 
 def feature_file(
     task: GlueTask,
+    examples: Sequence[Example],
     data_dir: str,
     split: str,
     tokenizer: "FullTokenizer",
     max_seq_length: int,
     cache_dir: str,
 ) -> str:
-    """Returns the record file of train, dev or test, made unless a current one is in `cache_dir`.
-
-    Raises:
-      DataError: see `read_examples`.
-    """
+    """Returns the record file of the examples of train, dev or test, a keyed one in `cache_dir`."""
     spec = features.classification_spec(max_seq_length, task.is_regression)
-
-    def rows():
-        examples = read_examples(task, data_dir, split, tokenizer.preprocess)
-        log.info("%s: %s examples", task.path(data_dir, split), f"{len(examples):,}")
-        yield from feature_rows(task, examples, tokenizer, max_seq_length)
-
     depends_on = {
         "task": dataclasses.asdict(task),
         "split": split,
@@ -284,7 +276,8 @@ def feature_file(
     }
     # The names that the original gave its caches, plus a key.
     name = {"train": "train", "dev": "eval", "test": "predict"}[split]
-    return features.cached_records(cache_dir, f"{task.name}_{name}", rows(), spec, depends_on)
+    rows = feature_rows(task, examples, tokenizer, max_seq_length)
+    return features.cached_records(cache_dir, f"{task.name}_{name}", rows, spec, depends_on)
 
 
 def write_predictions(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, write_config
+from helpers import assert_one_clear_line, metrics, write_config
 from invariants import nothing_lost, snapshot
 
 from albert import checkpoints, files, trainer
@@ -335,6 +335,49 @@ def test_a_bad_file_of_a_task_is_one_line_with_its_place_and_nothing_is_written(
     assert TUNERS[name].run(*flags) == 2
     assert message in assert_one_clear_line(capsys.readouterr().err)
     assert snapshot(tmp_path) == before
+
+
+LAST_FILES = {
+    "classifier": ("test.tsv", "text\n", "test.tsv: no examples in it"),
+    "squad": ("other.json", "{", "other.json:1:2: not JSON"),
+    "race": ("RACE/test/high/0.txt", "{", "0.txt:1:2: not JSON"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_files_of_a_task_are_read_before_anything_is_written(name, tmp_path, capsys):
+    flags = [*TUNERS[name].flags(tmp_path), *TUNERS[name].asked]
+    file, text, message = LAST_FILES[name]
+    (tmp_path / file).write_text(text)
+    if name == "squad":
+        flags.append(f"--predict_file={tmp_path / file}")
+    before = snapshot(tmp_path)
+    assert TUNERS[name].run(*flags) == 2
+    assert message in assert_one_clear_line(capsys.readouterr().err)
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "warning"),
+    [
+        ("w1\t1\nw2\t1\n", "train.tsv: every label is 1: there is nothing to learn"),
+        ("w1\t1\nw2\t0\n", "train.tsv: no example has the label 2"),
+    ],
+)
+def test_labels_that_are_all_the_same_or_that_no_example_has_are_told(
+    rows, warning, tmp_path, capsys
+):
+    flags = [*jobs.classifier_flags(tmp_path, label_list="0,1,2"), "--do_train"]
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + rows)
+    assert jobs.classify(*flags, "--train_step=1", "--train_batch_size=1") == 0
+    assert warning in capsys.readouterr().err
+
+
+def test_a_line_of_training_calls_its_figures_those_of_training(runs):
+    for line in metrics(runs("classifier").out):
+        of_other = {"train": "eval_", "eval": "train_"}[line["kind"]]
+        assert not [name for name in line if name.startswith(of_other)]
+        assert f"{line['kind']}_accuracy" in line
 
 
 def test_an_answer_that_cannot_be_placed_is_left_out_of_training_and_stays_in_the_evaluation(

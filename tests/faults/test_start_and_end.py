@@ -38,6 +38,20 @@ def import_fake(folder, code, **environment):
     )
 
 
+def test_rows_of_several_lengths_bring_no_advice_of_tensorflows():
+    code = (
+        "from albert import flags; flags.import_tensorflow(); import tensorflow as tf\n"
+        "graph = tf.function(lambda x: x)\n"
+        "for length in range(20): graph(tf.zeros([length]))\n"
+        "tf.get_logger().warning('another')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(REPO)},
+    )
+    assert "retracing" not in done.stderr and "another" in done.stderr
+
+
 @pytest.mark.parametrize("signal", ["SIGILL", "SIGABRT", "SIGKILL", "SIGSEGV"])
 def test_the_last_words_of_a_tensorflow_that_crashes_are_passed_on(signal, tmp_path):
     number = getattr(__import__("signal"), signal)
