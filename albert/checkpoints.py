@@ -185,6 +185,9 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
         found = newest_or_best(path)
         if found:
             return found
+        run = best_run(path, flag)
+        if run:
+            return resolve_prefix(run, flag)
         others = sorted(n[: -len(".index")] for n in os.listdir(path) if n.endswith(".index"))
         if len(others) == 1:
             return os.path.join(path, others[0])
@@ -244,6 +247,35 @@ def newest_or_best(directory: str) -> str | None:
     if os.path.isfile(os.path.join(directory, BEST + ".index")):
         return os.path.join(directory, BEST)
     return next(reversed(list_steps(directory).values()), None)
+
+
+# The folder of one of the runs of --num_runs, with its seed.
+RUN_FOLDER = "seed-{}"
+
+
+def best_run(directory: str, flag: str) -> str | None:
+    """Returns the folder of the best of several runs; None if there are no runs in the directory.
+
+    Raises:
+      CheckpointError: none of them is known as the best.
+    """
+    runs = {
+        name for name in os.listdir(directory)
+        if re.fullmatch(RUN_FOLDER.format(r"\d+"), name)
+        and os.path.isdir(os.path.join(directory, name))
+    }
+    if not runs:
+        return None
+    path = os.path.join(directory, "eval_results.json")
+    results = files.read_json_object(path) if os.path.isfile(path) else {}
+    best = RUN_FOLDER.format(results.get("best_seed"))
+    if best not in runs:
+        raise CheckpointError(
+            f"--{flag}: {directory} has the runs {', '.join(sorted(runs))}, none of which is known "
+            "as the best: name one"
+        )
+    log.info("%s: the best run, %s", directory, best)
+    return os.path.join(directory, best)
 
 
 def save(

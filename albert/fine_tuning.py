@@ -337,12 +337,13 @@ class Course:
 
     def _several(self, run: "RunConfig") -> "Weights | None":
         """Makes the runs that are not finished; returns the best one's weights, if wanted."""
-        from albert import distribution, evaluation, summaries
+        from albert import checkpoints, distribution, evaluation, summaries
 
         seeds = range(run.seed, run.seed + self.values.num_runs)
         runs = {
             seed: dataclasses.replace(
-                run, seed=seed, output_dir=os.path.join(run.output_dir, f"seed-{seed}")
+                run, seed=seed,
+                output_dir=os.path.join(run.output_dir, checkpoints.RUN_FOLDER.format(seed)),
             )
             for seed in seeds
         }

@@ -67,7 +67,7 @@ def open_path(path: str, flag: str = "path") -> Pretrained:
 
 
 def open_directory(path: str, flag: str = "init_checkpoint", gelu: str = "auto") -> Pretrained:
-    """Returns what a directory of any of the three layouts holds.
+    """Returns what a directory of any of the three layouts holds, or the best of several runs.
 
     `gelu`: see `huggingface.config_from_theirs`.
 
@@ -84,6 +84,9 @@ def open_directory(path: str, flag: str = "init_checkpoint", gelu: str = "auto")
         return _archive(path, _prefix(path), flag)
     if not os.path.isdir(path):
         raise CheckpointError(f"--{flag}: no such directory: {path}")
+    run = checkpoints.best_run(path, flag)
+    if run:
+        return open_directory(run, flag, gelu)
     raise CheckpointError(
         f"--{flag}: {path} holds neither albert_config.json with model.ckpt*, nor config.json with "
         "model.safetensors, nor a TF-Hub module"

@@ -1,14 +1,15 @@
 """What the fine-tuning commands share: several runs, early stopping, what is evaluated."""
 
 import json
+import shutil
 import statistics
 
 import numpy as np
 import pytest
 import test_run_classifier as classifier
 
-from albert import fine_tuning
-from albert.errors import DataError, FlagError
+from albert import checkpoints, fine_tuning, flags, predict
+from albert.errors import CheckpointError, DataError, FlagError
 
 tf = pytest.importorskip("tensorflow")
 
@@ -71,6 +72,33 @@ def test_prediction_alone_takes_the_best_run_too(inputs, three_runs):
     (three_runs / "test_results.tsv").unlink()
     run(*inputs, f"--output_dir={three_runs}", "--num_runs=3", "--seed=5", "--do_predict")
     assert (three_runs / "test_results.tsv").read_text() == before
+
+
+def labels_of(model, folder):
+    (folder / "lines.txt").write_text("w1 w2\nw3\n")
+    predict.main(flags.parse(predict.define_flags, [
+        "x", f"--model={model}", f"--input_file={folder}/lines.txt",
+        f"--output_file={folder}/answers.jsonl",
+    ]))
+    return (folder / "answers.jsonl").read_text()
+
+
+def test_the_directory_of_several_runs_stands_for_the_best_of_them(inputs, three_runs, tmp_path):
+    best = results_of(three_runs)["best_seed"]
+    expected = labels_of(three_runs / f"seed-{best}", tmp_path)
+    assert labels_of(three_runs, tmp_path) == expected
+    # Whichever it is, and in every flag that names a model.
+    copy, other = tmp_path / "copy", 5 if best != 5 else 6
+    shutil.copytree(three_runs, copy)
+    (copy / "eval_results.json").write_text(json.dumps({"best_seed": other}))
+    assert labels_of(copy, tmp_path) == labels_of(copy / f"seed-{other}", tmp_path) != expected
+    run(*inputs, f"--output_dir={tmp_path / 'out'}", "--do_eval", f"--checkpoint={copy}")
+    ours, theirs = results_of(tmp_path / "out"), results_of(copy / f"seed-{other}")
+    assert ours["eval_loss"] == pytest.approx(theirs["eval_loss"], rel=1e-5)
+    (copy / "eval_results.json").unlink()
+    for use in (lambda: labels_of(copy, tmp_path), lambda: checkpoints.open_weights(str(copy))):
+        with pytest.raises(CheckpointError, match="runs seed-5, seed-6, seed-7.* name one"):
+            use()
 
 
 def test_finished_runs_are_not_made_again_and_more_can_be_added(inputs, three_runs, caplog):
