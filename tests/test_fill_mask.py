@@ -68,7 +68,8 @@ def test_pieces_of_equal_probabilities_are_ordered_by_their_logits(folder, capsy
     model = modeling.AlbertForPreTraining.from_pretrained(str(folder / "AlbertForPreTraining"))
     weights, head = modeling.named_weights(model), "cls/predictions"
     for name in ("gamma", "beta"):  # the output's bias is all that is left
-        weights[f"{head}/transform/LayerNorm/{name}"].assign(np.zeros(helpers.SIZES["embedding_size"]))
+        weight = weights[f"{head}/transform/LayerNorm/{name}"]
+        weight.assign(np.zeros(weight.shape))
     bias = np.full(helpers.VOCAB, 0.1, "float32")
     bias[30] = np.nextafter(bias[30], np.float32(1))
     weights[f"{head}/output_bias"].assign(bias)

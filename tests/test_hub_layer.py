@@ -178,7 +178,8 @@ def test_a_function_of_a_module_is_a_part_whether_or_not_it_takes_training(tmp_p
         saved.scaled.get_concrete_function(TEXTS, training=bool(training))
     tf.saved_model.save(saved, str(tmp_path / "module"))
     texts = tf.constant(["a", "three"])
-    assert albert.HubLayer(str(tmp_path / "module"), part="lengths")(texts).numpy().tolist() == [1, 5]
+    lengths = albert.HubLayer(str(tmp_path / "module"), part="lengths")
+    assert lengths(texts).numpy().tolist() == [1, 5]
     scaled = albert.HubLayer(str(tmp_path / "module"), part="scaled")
     assert scaled(texts).numpy().tolist() == [2, 10]
     assert scaled(texts, training=True).numpy().tolist() == [1, 5]

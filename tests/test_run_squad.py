@@ -257,8 +257,8 @@ def test_a_given_threshold_is_forgotten_by_the_next_prediction(workshop, trained
     assert command("v2", *job(workshop, 2, model, given, "--do_predict")) == 0
     assert set(answered(model).values()) == {False}
     assert json.loads((model / "eval_results.json").read_text())["f1"] == 50.0
-    blind = f"--predict_file={workshop / 'blind-v2.json'}"
-    assert command("v2", *job(workshop, 2, out, blind, f"--checkpoint={model}", "--do_predict")) == 0
+    blind = f"--predict_file={workshop / 'blind-v2.json'}", f"--checkpoint={model}"
+    assert command("v2", *job(workshop, 2, out, *blind, "--do_predict")) == 0
     assert answered(out) == answered(trained[2]) != answered(model)
 
 
@@ -268,8 +268,8 @@ def test_the_threshold_of_another_step_is_not_taken(workshop, trained, tmp_path)
     results = json.loads((model / "eval_results.json").read_text())
     always = {"best_f1_thresh": 99.0, "null_score_diff_threshold": 99.0}
     (model / "eval_results.json").write_text(json.dumps(results | always | {"global_step": 999}))
-    blind = f"--predict_file={workshop / 'blind-v2.json'}"
-    assert command("v2", *job(workshop, 2, out, blind, f"--checkpoint={model}", "--do_predict")) == 0
+    blind = f"--predict_file={workshop / 'blind-v2.json'}", f"--checkpoint={model}"
+    assert command("v2", *job(workshop, 2, out, *blind, "--do_predict")) == 0
     assert answered(out) == {k: value <= 0 for k, value in null_odds(out).items()}
 
 
@@ -348,7 +348,8 @@ BAD = {
     "proportion": (1, ["--do_predict", "--warmup_proportion=2"], "must be a number, from 0 to 1"),
     "beam": (2, ["--do_predict", "--start_n_top=0"], "--start_n_top=0"),
     "threshold": (2, ["--do_predict", "--null_score_diff_threshold=nan"], "threshold=nan"),
-    "no beam": (2, ["--do_predict", "--end_n_top=49"], "--end_n_top=49 exceeds --max_seq_length=48"),
+    "wide beam": (2, ["--do_predict", "--end_n_top=49"],
+                  "--end_n_top=49 exceeds --max_seq_length=48"),
     "passes": (1, ["--do_train", "--train_file={dev}", "--num_train_epochs=nan"],
                "must be above zero: --num_train_epochs=nan"),
     "endless": (1, ["--do_train", "--train_file={dev}", "--num_train_epochs=inf"],

@@ -220,8 +220,8 @@ def test_where_no_answer_is_best_odds_below_zero_get_none_either():
 
 
 def test_a_threshold_that_is_given_is_used_and_is_no_result():
-    data, answers, odds = dataset({"a": "cow", "b": "hen"}), {"a": "cow", "b": "x"}, {"a": 1, "b": 2}
-    results, chosen = squad_decode.evaluate_v2(data, answers, odds, threshold=0.5)
+    data, answers = dataset({"a": "cow", "b": "hen"}), {"a": "cow", "b": "x"}
+    results, chosen = squad_decode.evaluate_v2(data, answers, {"a": 1, "b": 2}, threshold=0.5)
     assert chosen == {"a": "", "b": ""} and results["f1"] == 0.0
     assert (results["best_f1"], results["best_f1_thresh"]) == (50.0, 1)
     assert "null_score_diff_threshold" not in results
