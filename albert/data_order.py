@@ -14,6 +14,8 @@ import math
 
 import numpy as np
 
+from albert.seeds import child_seed
+
 LANES = 64
 
 
@@ -45,7 +47,7 @@ class EpochOrder:
     """The groups of one epoch."""
 
     def __init__(self, blocks: Blocks, seed: int, epoch: int):
-        rng = np.random.default_rng([seed % (1 << 64), epoch])
+        rng = np.random.default_rng(child_seed(seed, "order", epoch))
         order = rng.permutation(len(blocks.records))
         is_full = blocks.records[order] == blocks.records.max()
         full = order[is_full]

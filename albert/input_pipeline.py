@@ -21,6 +21,7 @@ from albert import data_order, packing, records
 from albert.distribution import Share
 from albert.errors import DataError
 from albert.records import FeatureSpec
+from albert.seeds import child_seed
 
 SHUFFLE_BUFFER = 65536  # records; whole data sets of usual size fit
 _READ_BYTES = 256 << 10  # at once, of a file
@@ -70,13 +71,18 @@ def _small_batches(
 ) -> tf.data.Dataset:
     """Returns whole batches of serialised records, each epoch shuffled at once."""
 
+    def seed_of(number):
+        # tf.data takes a signed one.
+        return np.uint64(child_seed(seed, "order", int(number))).astype(np.int64)
+
     def epoch(number):
+        own = tf.ensure_shape(tf.numpy_function(seed_of, [number], tf.int64), [])
         files = tf.data.Dataset.from_tensor_slices(list(paths))
-        files = files.shuffle(len(paths), seed=seed + number, reshuffle_each_iteration=False)
+        files = files.shuffle(len(paths), seed=own, reshuffle_each_iteration=False)
         # Not in parallel, which hands over record by record: a wake-up for each, longer than
         # reading it.
         records = files.interleave(tf.data.TFRecordDataset, cycle_length=min(4, len(paths)))
-        return records.shuffle(num_records, seed=seed + number, reshuffle_each_iteration=False)
+        return records.shuffle(num_records, seed=own, reshuffle_each_iteration=False)
 
     first, offset = divmod(position, num_records)
     records = tf.data.Dataset.range(first, _FOREVER).flat_map(epoch).skip(offset)
@@ -242,16 +248,15 @@ def row_lengths(row_length: int) -> list[int]:
 def cut_rows(
     batch: Mapping[str, tf.Tensor], row_length: int, others: Sequence[str] = ()
 ) -> dict[str, tf.Tensor]:
-    """Returns the batch with rows of the least of `row_lengths` that holds all its tokens.
+    """Returns the batch with rows of the least of `row_lengths` that holds all that is read.
 
-    A model takes no notice of padding, so that its outputs are the same; only
-    dropout inside the encoder draws other numbers. Features of C * row_length
-    places are C rows one after another, and stay so. `others` are cut like
-    the rows of ids.
+    A model takes no notice of the rest (see `packing.used_places`), so that its outputs
+    are the same; only dropout inside the encoder draws other numbers. Features of
+    C * row_length places are C rows one after another, and stay so. `others` are cut
+    like the rows of ids.
     """
     lengths = tf.constant(row_lengths(row_length), tf.int32)
-    rows = tf.reshape(batch["input_mask"], [-1, row_length])
-    used = tf.reduce_max(tf.where(rows > 0, tf.range(1, row_length + 1), 0))
+    used = tf.reduce_max(packing.used_places(batch, row_length))
     length = lengths[tf.searchsorted(lengths, used[None])[0]]
 
     def cut(x):
@@ -277,6 +282,12 @@ def _parsed(
                 highest, lowest = tf.reduce_max(batch[name]), tf.reduce_min(batch[name])
                 message = f"{name} outside the vocabulary of {vocab_size} pieces"
                 tf.debugging.Assert((lowest >= 0) & (highest < vocab_size), [message])
+        if "masked_lm_positions" in batch:
+            # Beyond its end, a look-up finds the next row.
+            positions = batch["masked_lm_positions"]
+            is_inside = (positions >= 0) & (positions < spec.row_length)
+            message = f"masked_lm_positions outside the rows of {spec.row_length} places"
+            tf.debugging.Assert(tf.reduce_all(is_inside), [message])
         if "is_real_example" not in batch:
             rows = serialized.shape[0] or tf.shape(serialized)[0]
             batch["is_real_example"] = tf.ones([rows], tf.int32)

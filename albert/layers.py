@@ -127,7 +127,7 @@ class StepSeeds(keras.random.SeedGenerator):
     def __init__(self, seed, first: int = 0, part: int = 0):  # the parent's creates the variable
         self._seed = seed
         self.count = first
-        self._part = part << 24  # more than there are steps, which the second integer counts
+        self._part = part << 24  # far from the numbers of steps, which may be the second integer
 
     def next(self, ordered=True):
         self.count += 1

@@ -21,6 +21,37 @@ FEATURES = (
 )
 
 
+def used_places(batch: Mapping[str, tf.Tensor], row_length: int | tf.Tensor) -> tf.Tensor:
+    """Returns how many places of each row, from its first, may matter to a model's outputs.
+
+    Those up to the last token, and up to the last place that is read: records of other tools
+    may read one that is masked out or in the padding. All places of a row whose tokens are all
+    masked out, since its attention is spread over them; none of a row that is all zeros.
+
+    Args:
+      batch: with `input_ids` and `input_mask` [B, C * row_length].
+
+    Returns:
+      int32 [B * C].
+    """
+
+    def last(is_used):
+        counts = tf.range(1, row_length + 1)
+        rows = tf.reshape(is_used, [-1, row_length])
+        return tf.reduce_max(tf.where(rows, counts, 0), axis=1)
+
+    used = last(batch["input_mask"] > 0)
+    used = tf.where((used == 0) & (last(batch["input_ids"] > 0) > 0), row_length, used)
+    read = used
+    for name in ("masked_lm_positions", "start_positions", "end_positions"):
+        if name in batch:
+            positions = tf.reshape(tf.cast(batch[name], tf.int32), [tf.shape(used)[0], -1])
+            read = tf.maximum(read, tf.reduce_max(positions, axis=1) + 1)
+    if "p_mask" in batch:
+        read = tf.maximum(read, last(batch["p_mask"] == 0))
+    return tf.where(used > 0, read, 0)
+
+
 def place(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns (row, first place in it) of each example, by best fit, the longest first.
 
@@ -54,6 +85,8 @@ def pack_rows(
 ) -> dict[str, tf.Tensor]:
     """Returns the batch with its rows packed; a model's outputs for it are the same.
 
+    What they are of each row: those at its `used_places`.
+
     Args:
       batch: with `input_ids`, `input_mask` and `segment_ids` [B, C * L].
       choices: C, the examples one after another in these features.
@@ -62,14 +95,15 @@ def pack_rows(
       row_multiple: R is a multiple of it, for compilers that need few shapes.
     """
 
-    def packed(ids, segments, mask):
+    def packed(ids, segments, mask, used):
         least = max(ids.shape[1], LEAST_PACKED_LENGTH)
         capacity = next((n for n in lengths if n >= least), lengths[-1])
-        return _pack(ids, segments, mask, capacity, row_multiple)
+        return _pack(ids, segments, mask, used, capacity, row_multiple)
 
     names = ("input_ids", "segment_ids", "input_mask")
     apart = [_apart(batch[name], choices) for name in names]
-    arrays = tf.numpy_function(packed, apart, [tf.int32] * len(FEATURES))
+    used = used_places(batch, tf.shape(apart[0])[1])
+    arrays = tf.numpy_function(packed, [*apart, used], [tf.int32] * len(FEATURES))
     of_rows, of_examples = arrays[:5], arrays[5:]
     for array in of_rows:
         array.set_shape([None, None])
@@ -82,11 +116,8 @@ def _apart(x: tf.Tensor, choices: int) -> tf.Tensor:
     return tf.reshape(x, [-1, tf.shape(x)[1] // choices]) if choices > 1 else x
 
 
-def _pack(ids, segments, mask, capacity: int, row_multiple: int) -> list[np.ndarray]:
+def _pack(ids, segments, mask, lengths, capacity: int, row_multiple: int) -> list[np.ndarray]:
     """Returns the arrays of FEATURES: five of [R, M], two of [B, L]."""
-    # Up to the last real place: what little padding there is inside stays where it is.
-    used = mask > 0
-    lengths = np.where(used.any(1), mask.shape[1] - used[:, ::-1].argmax(1), 0)
     rows, starts = place(lengths, capacity)
     count = -(-(int(rows.max()) + 1) // row_multiple) * row_multiple
     within = np.arange(mask.shape[1], dtype=np.int32)
@@ -106,7 +137,8 @@ def _pack(ids, segments, mask, capacity: int, row_multiple: int) -> list[np.ndar
         spread(segments),
         spread(mask),
         spread(np.broadcast_to(within, is_token.shape)),
-        spread(np.where(used, numbers, 0)),
+        # A masked place asks what the tokens of its example ask, and is asked by none.
+        spread(np.where(mask > 0, numbers, -numbers)),
         places.astype(np.int32),
         mask,
     ]

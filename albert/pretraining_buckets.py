@@ -13,7 +13,6 @@ not made again if it is still there: so a run goes on with what a killed one lef
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +32,7 @@ from albert.documents import (
 from albert.errors import DataError, UserError
 from albert.masking import MaskingSettings
 from albert.records import FeatureSpec
+from albert.seeds import child_seed
 from albert.tokenization import FullTokenizer
 
 LAYOUT = 2  # of the temporary files: those of another are not gone on with
@@ -93,12 +93,6 @@ class TrainingInstance:
 
 class StoppedError(Exception):
     """The main process asked for an end."""
-
-
-def child_seed(seed: int, *names: str | int) -> int:
-    """Returns a seed for one purpose; another purpose's numbers are independent of it."""
-    text = "/".join(map(str, (seed, *names)))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
 _loaded: dict[tuple, FullTokenizer] = {}  # the last one, by what its vocabulary holds

@@ -56,7 +56,8 @@ class PackedRows:
     """Several examples in a row, each at the places that `packed_places` says."""
 
     def __init__(self, inputs: Mapping[str, Any]):
-        # Both [R, M]: the place within the example, and the example's number (0: none).
+        # Both [R, M]: the place within the example, and the example's number (0: none;
+        # negative where the example's mask is 0).
         self.position_ids = ops.convert_to_tensor(inputs["position_ids"])
         self._examples = ops.convert_to_tensor(inputs["example_ids"])
         # Both [B, L]: the place among all R * M, and whether there is one.
@@ -65,7 +66,8 @@ class PackedRows:
 
     def row_mask(self):
         """Returns whether query and key are of one example: [R, 1, M, M]."""
-        return ops.equal(self._examples[:, None, :, None], self._examples[:, None, None, :])
+        asking = ops.absolute(self._examples)
+        return ops.equal(asking[:, None, :, None], self._examples[:, None, None, :])
 
     def key_mask(self):
         return self.mask[:, None, None, :]

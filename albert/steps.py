@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from albert import distribution
 from albert.optimization import global_norm
+from albert.seeds import child_seed
 from albert.tasks.task import Task
 
 # Columns of a training step's row before the task's (sum, weight) pairs.
@@ -107,7 +109,7 @@ class TrainSteps:
 
         def micro(i):
             # Of the first micro-batch of one device: what a run without any of this draws.
-            seed = tf.stack([self.run.seed + (first + i) * 2**32, step])
+            seed = dropout_seed(self.run.seed, step, first + i)
             if count == 1:
                 return self._gradients(batch, seed, weights, scale)
             rows = next(iter(batch.values())).shape[0] // count
@@ -153,6 +155,22 @@ class TrainSteps:
         flat = [tf.cast(x, tf.float32) for name in self.names for x in pairs[name]]
         tokens = tf.cast(tf.reduce_sum(batch["input_mask"]), tf.float32)
         return tf.stack([loss, tokens, *flat]), dense
+
+
+def dropout_seed(seed: int, step: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    """Returns the two integers, int64, from which a micro-batch of a step draws its dropout.
+
+    Args:
+      seed: the run's.
+      step, part: int64; `part` numbers the micro-batches of all replicas.
+    """
+    key = np.frombuffer(child_seed(seed, "dropout").to_bytes(8, "little"), np.int32)
+    # Numbers of 32 bits: XLA takes no others as seeds.
+    for number in (step, part):
+        number = tf.cast(number, tf.int32)
+        key = tf.random.experimental.stateless_fold_in(key, number)
+    drawn = tf.random.stateless_uniform([2], key, None, None, tf.int32)
+    return tf.cast(drawn, tf.int64)
 
 
 def _sum_over_replicas(values):

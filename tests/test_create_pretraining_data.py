@@ -25,7 +25,8 @@ from albert import (
 )
 from albert.errors import DataError, FlagError, UserError
 from albert.masking import MaskingSettings
-from albert.pretraining_buckets import Recipe, TrainingInstance, child_seed
+from albert.pretraining_buckets import Recipe, TrainingInstance
+from albert.seeds import child_seed
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NUM_WORDS = 200

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 tf = pytest.importorskip("tensorflow")
 
-from albert import modeling, packing  # noqa: E402
+from albert import input_pipeline, modeling, packing  # noqa: E402
 from albert.config import AlbertConfig  # noqa: E402
 
 LENGTH, VOCAB = 48, 40
@@ -93,6 +93,41 @@ def test_outputs_and_gradients_of_packed_rows_are_those_of_each_row_by_itself(na
         outputs_and_gradients(model, packed), outputs_and_gradients(model, batch), strict=True
     ):
         assert_same(found, expected)
+
+
+def odd_batch():
+    """As a foreign tool may write it: holes, and places that are read though masked or padding."""
+    batch = make_batch("pretraining")
+    mask = batch["input_mask"]
+    mask[0, 2] = 0  # a hole, which is read
+    mask[2, [0, 7, 8]] = 0  # [CLS] and more
+    mask[5] = 0  # nothing is attended to more than anything else
+    batch["masked_lm_positions"] = np.array(
+        [[2, 0, 4], [47, 0, 0], [3, 8, 1], [0, 0, 9], [29, 41, 0], [3, 30, 0], [8, 0, 0], [0, 0, 0]]
+    )
+    return batch
+
+
+@pytest.mark.parametrize("way", ["packed", "cut"])
+def test_places_that_are_read_though_masked_or_padding_give_what_they_give_unpacked(way):
+    batch = odd_batch()
+    if way == "cut":
+        batch = {name: value[[0, 2, 3, 6, 7]] for name, value in batch.items()}
+        shorter = input_pipeline.cut_rows(
+            {name: tf.constant(value) for name, value in batch.items()}, LENGTH
+        )
+        assert shorter["input_ids"].shape[1] == 32
+    else:
+        wanted = list(USED)
+        wanted[3:6] = [10, 42, LENGTH]
+        shorter = packing.pack_rows(batch, 1, [LENGTH])
+        np.testing.assert_array_equal(packing.used_places(batch, LENGTH), wanted)
+    model, names = MODELS["pretraining"], ("prediction_logits", "sop_logits")
+    found, expected = (
+        {n: model(b)[n].numpy()[:-1] for n in names}
+        for b in (shorter, {name: tf.constant(value) for name, value in batch.items()})
+    )
+    assert_same(found, expected)
 
 
 def test_choices_share_rows_of_a_length_that_their_number_does_not_divide():

@@ -13,9 +13,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import (
+    LENGTH,
+    PREDICTIONS,
     REPO,
     assert_one_clear_line,
     metrics,
+    pretraining_rows,
     run,
     run_here,
     start,
@@ -222,6 +225,53 @@ def test_short_sequences_are_packed_and_train_and_evaluate_the_same(extra, tmp_p
     for found, expected in zip(packed, padded, strict=True):
         assert found.pop("kind") == expected.pop("kind")
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def write_foreign_records(path, change):
+    """Records of another tool: `change(number, row)` makes them odd; there is no manifest."""
+    rows = list(pretraining_rows(24, least=5, most=6))
+    for number, row in enumerate(rows):
+        row["input_mask"] = row["input_mask"].copy()
+        row["masked_lm_weights"] = np.array([1.0, 1.0, 0.0], "float32")
+        row["masked_lm_ids"] = np.array([row["masked_lm_ids"][0], 7, 0])
+        change(number, row)
+    spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
+    records.write_records(str(path), rows, spec, {})
+    records.remove_manifest(str(path))
+    return str(path)
+
+
+def test_masked_out_and_padding_places_that_are_read_give_the_same_packed(job, tmp_path, capsys):
+    def make_odd(number, row):
+        row["masked_lm_positions"] = np.array([2, [9, 3, 0][number % 3], 0])  # 9 is padding
+        row["input_mask"][[[1], [3], [0, 2], []][number % 4]] = 0
+        if number == 11:
+            row["input_mask"][:] = 0
+
+    path = write_foreign_records(tmp_path / "foreign.tfrecord", make_odd)
+    results = []
+    for number, extra in enumerate(["--pack_rows", "--nopack_rows"]):
+        out = tmp_path / f"out{number}"
+        arguments = [f"--input_file={path}", f"--output_dir={out}", "--num_train_steps=3", extra]
+        wide = write_config(tmp_path, initializer_range=0.5)
+        assert 0 == command(
+            *job, *arguments, f"--albert_config_file={wide}", "--do_eval", "--learning_rate=1e-12"
+        )
+        results.append(json.loads((out / "eval_results.json").read_text()))
+    said = capsys.readouterr().err
+    assert "rows: packed" in said and "rows: cut" in said
+    assert results[0] == pytest.approx(results[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("position", [LENGTH, -1])
+def test_a_masked_position_outside_the_row_is_refused(position, job, tmp_path, capsys):
+    def make_bad(number, row):
+        row["masked_lm_positions"] = np.array([2, position if number == 20 else 0, 0])
+
+    path = write_foreign_records(tmp_path / "foreign.tfrecord", make_bad)
+    assert 2 == command(*job, f"--input_file={path}")
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "foreign.tfrecord: masked_lm_positions outside the rows of 12 places" in line
 
 
 def test_full_rows_are_not_packed(job, capsys):

@@ -1,0 +1,38 @@
+"""Whatever is drawn has numbers of its own: no seed, step or part shares another's."""
+
+import itertools
+
+import keras
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from albert import steps  # noqa: E402
+from albert.layers import Dropout  # noqa: E402
+from albert.seeds import child_seed  # noqa: E402
+
+# Neighbours, and what is one for Keras, which takes seeds modulo 2^31 - 2.
+SEEDS = (0, 1, 2, 4, 5, 2**31 - 2, 2**31 + 2, 2**32, 2**32 + 4)
+
+
+def test_purposes_and_seeds_have_numbers_of_their_own():
+    streams = ("order", "dropout")
+    found = {child_seed(*purpose) for purpose in itertools.product(SEEDS, streams, range(9))}
+    assert len(found) == len(SEEDS) * len(streams) * 9
+    assert child_seed(5, "order", 1) == 4949609611897841769  # the same for ever
+
+
+@pytest.mark.parametrize("use_xla", [False, True])
+def test_no_step_part_or_seed_has_the_dropout_of_another(use_xla):
+    def draw(seed):
+        @tf.function(jit_compile=use_xla)
+        def mask(step, part):
+            dropout = Dropout(steps.dropout_seed(seed, step, part))
+            return tf.stack([dropout(tf.ones(64), 0.5) for _ in range(2)])
+
+        for step, part in itertools.product((0, 1, 2), (0, 1, 4)):
+            numbers = (tf.constant(number, tf.int64) for number in (step, part))
+            yield from (tuple(row) for row in mask(*numbers).numpy().tolist())
+
+    assert keras.backend.backend() == "tensorflow"
+    assert len(set(itertools.chain(*map(draw, SEEDS)))) == len(SEEDS) * 3 * 3 * 2
