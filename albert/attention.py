@@ -10,7 +10,7 @@ from keras import ops
 QUERY_BLOCK = 128
 
 
-def eager(query, key, value, mask_adder, dropout, rate: float):
+def eager(query, key, value, mask_adder, dropout, rate: float, most: int):
     """Returns softmax(query key^T + mask_adder) value, [B, N, Q, D].
 
     Args:
@@ -18,11 +18,14 @@ def eager(query, key, value, mask_adder, dropout, rate: float):
       key, value: [B, N, L, D].
       mask_adder: [B, 1, 1 or Q, L].
       dropout: a `layers.Dropout`; falls at `rate` on the probabilities, drawn for
-        each block of queries by itself, so that `fused` draws the same.
+        each block of queries by itself, so that `fused` draws the same. Where Q is
+        unknown until run time they are one block, and `fused` draws other numbers.
+      most: no less than Q.
     """
     probs = _probabilities(query, key, mask_adder)
     if rate and dropout.is_live:
-        starts = _block_starts(query)
+        count = ops.shape(query)[2]
+        starts = _block_starts(count if isinstance(count, int) else 1)
         parts = [
             part(probs[:, :, start : start + QUERY_BLOCK] if len(starts) > 1 else probs, rate)
             for start, part in zip(starts, dropout.of_parts(len(starts)), strict=True)
@@ -31,15 +34,18 @@ def eager(query, key, value, mask_adder, dropout, rate: float):
     return ops.matmul(probs, value)
 
 
-def fused(query, key, value, mask_adder, dropout, rate: float):
+def fused(query, key, value, mask_adder, dropout, rate: float, most: int):
     """Returns what `eager` returns, without ever holding the scores of all queries.
 
     On JAX without dropout, the device's own kernel. Elsewhere block after block
-    of queries; the backward pass computes each block's probabilities again.
+    of queries; the backward pass computes each block's probabilities again. Where Q
+    is unknown until run time there are blocks for `most` queries, of which the last
+    may be empty.
     """
     if keras.backend.backend() == "jax" and not (rate and dropout.is_live):
         return _device_kernel(query, key, value, mask_adder)
-    starts = _block_starts(query)
+    count = ops.shape(query)[2]
+    starts = _block_starts(count if isinstance(count, int) else most)
     parts = []
     for start, part in zip(starts, dropout.of_parts(len(starts)), strict=True):
 
@@ -48,7 +54,7 @@ def fused(query, key, value, mask_adder, dropout, rate: float):
             return ops.matmul(part.again()(_probabilities(query, key, adder), rate), value)
 
         stop = start + QUERY_BLOCK
-        adder = mask_adder if ops.shape(mask_adder)[2] == 1 else mask_adder[:, :, start:stop]
+        adder = mask_adder if mask_adder.shape[2] == 1 else mask_adder[:, :, start:stop]
         if len(starts) == 1:
             return keras.remat(block)(query, key, value, adder)
         parts.append(keras.remat(block)(query[:, :, start:stop], key, value, adder))
@@ -58,10 +64,9 @@ def fused(query, key, value, mask_adder, dropout, rate: float):
 ATTENTION = {"eager": eager, "fused": fused}
 
 
-def _block_starts(query) -> list[int]:
-    """Returns each block's first query; of a length unknown until run time, one block."""
-    count = ops.shape(query)[2]
-    return list(range(0, count, QUERY_BLOCK)) if isinstance(count, int) else [0]
+def _block_starts(count: int) -> list[int]:
+    """Returns each block's first query, of so many."""
+    return list(range(0, count, QUERY_BLOCK))
 
 
 def _probabilities(query, key, mask_adder):

@@ -37,9 +37,11 @@ def gelu(x):
     def gradient(*args, upstream=None):  # Keras's signature; TensorFlow passes one
         if upstream is None:
             (upstream,) = args
-        slope_of_u = scale + (3.0 * scale * cubic * x) * x
-        # In this order: where x^3 is beyond half precision, 1 - tanh^2 is 0.
-        slope = (1.0 + tanh) + x * (1.0 - ops.square(tanh)) * slope_of_u
+        # Far beyond +-10, 1 - tanh^2 is 0: what it multiplies only must not become infinite,
+        # as x^2 does in half precision.
+        near = ops.clip(x, -100.0, 100.0)
+        slope_of_u = scale + (3.0 * scale * cubic * near) * near
+        slope = (1.0 + tanh) + near * (1.0 - ops.square(tanh)) * slope_of_u
         return upstream * (0.5 * slope)
 
     return 0.5 * x * (1.0 + tanh), gradient
@@ -269,7 +271,8 @@ class _Attention(keras.layers.Layer):
         key, value = self._heads(key), self._heads(value)
         attend = ATTENTION[self.implementation]
         rate = self.config.attention_probs_dropout_prob
-        context = attend(query, key, value, mask_adder, dropout, rate)  # [B, N, L, D]
+        most = self.config.max_position_embeddings  # no row is longer
+        context = attend(query, key, value, mask_adder, dropout, rate, most)  # [B, N, L, D]
         context = ops.transpose(context, (0, 2, 1, 3))
         context = ops.reshape(context, (-1, ops.shape(asking)[1], self.config.hidden_size))
         return dropout(self.projection(context), self.config.hidden_dropout_prob)

@@ -79,6 +79,47 @@ def test_a_compiled_graph_gives_the_same_and_holds_no_scores_of_all_queries(wrap
     assert shapes == {"eager": LENGTH, "fused": attention.QUERY_BLOCK}
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_rows_of_a_length_unknown_until_run_time_are_attended_to_in_blocks_too(
+    is_packed, training, monkeypatch
+):
+    model, batch = modeling.AlbertModel(CONFIG.with_dropout(0.0)), make_batch(is_packed)
+    expected = outputs_and_gradients(model, batch, "eager", training)
+    seen, compute = [], attention._probabilities
+
+    def probabilities(query, *others):
+        note = tf.numpy_function(lambda n: seen.append(int(n)), [tf.shape(query)[2]], [])
+        with tf.control_dependencies([note]):
+            return compute(tf.identity(query), *others)
+
+    monkeypatch.setattr(attention, "_probabilities", probabilities)
+    unknown = {
+        name: tf.TensorSpec([None] * len(value.shape), tf.as_dtype(value.dtype))
+        for name, value in batch.items()
+    }
+
+    model.attn_implementation = "fused"
+    weights = {n: w.value for n, w in modeling.named_weights(model).items()}
+    real = tf.cast(make_batch(False)["input_mask"], tf.float32)[..., None]
+    direction = np.random.default_rng(1).normal(size=CONFIG.hidden_size).astype(np.float32)
+
+    @tf.function(input_signature=[unknown], autograph=False)
+    def outputs(rows):
+        with tf.GradientTape() as tape:
+            output = model(rows, training=training)["sequence_output"]
+            loss = tf.reduce_sum(real * output * direction)
+        grads = tape.gradient(loss, weights)
+        dense = {n: tf.convert_to_tensor(g) for n, g in grads.items() if g is not None}
+        return dense | {"output": output * real}
+
+    found = outputs({name: tf.constant(value) for name, value in batch.items()})
+    assert max(seen) == attention.QUERY_BLOCK
+    for name, value in expected.items():
+        atol = 1e-5 * max(np.abs(value).max(), 1.0)
+        np.testing.assert_allclose(found[name].numpy(), value, atol=atol, err_msg=name)
+
+
 def _widest_scores(graph) -> int:
     """Returns the most queries of a softmax, in the graph and the functions that it calls."""
     softmaxes = [n for n in graph.as_graph_def().node if n.op == "Softmax"]
