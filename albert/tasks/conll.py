@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from albert import features, files
+from albert import features, files, text_files
 from albert.errors import DataError, FlagError
 from albert.metrics import entities
 from albert.records import FeatureSpec
@@ -70,7 +70,7 @@ def read_lines(path: str) -> Iterator[tuple[int, list[str]]]:
       DataError: a line is not UTF-8 text, or lines differ in their number of columns.
     """
     expected = 0
-    with open(path, "rb") as stream:
+    with text_files.open_text(path, "data_dir") as stream:
         for number, raw in enumerate(stream, start=1):
             if number == 1:
                 raw = raw.removeprefix(b"\xef\xbb\xbf")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from albert import features, files, prediction_files
+from albert import features, files, prediction_files, text_files
 from albert.errors import DataError, FlagError
 from albert.metrics.choice import likeliest
 
@@ -318,7 +318,7 @@ def read_tsv(path: str, is_strict: bool = False) -> Iterator[tuple[int, list[str
       DataError: the file is empty or has a line of more than MAX_LINE bytes.
     """
     num_bad, num_lines, num_empty = 0, 0, 0
-    with open(path, "rb") as stream:
+    with text_files.open_text(path, "data_dir") as stream:
         for num_lines, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
             if len(raw) > MAX_LINE:
                 raise DataError(

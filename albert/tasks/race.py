@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from albert import features, prediction_files
+from albert import features, prediction_files, text_files
 from albert.errors import DataError
 from albert.metrics.choice import likeliest
 
@@ -176,7 +176,7 @@ def _json_values(path: str) -> Iterator[tuple[str, Any]]:
     The archive's files end without a line feed, so that files put together
     with `cat` are values on one line.
     """
-    with open(path, "rb") as stream:
+    with text_files.open_text(path, "data_dir") as stream:
         raw = stream.read().removeprefix(b"\xef\xbb\xbf")
     try:
         text = raw.decode("utf-8")

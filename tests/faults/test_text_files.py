@@ -4,6 +4,7 @@ import bz2
 import codecs
 import gzip
 import io
+import json
 import lzma
 import os
 import pathlib
@@ -18,6 +19,7 @@ from albert import create_pretraining_data, files, inference, text_files, vocabu
 from albert.documents import ReadingCounts, read_documents
 from albert.errors import DataError
 from albert.own_text import text_corpus
+from albert.tasks import conll, glue, race
 from albert.tokenization import preprocess_text
 
 WORDS = [f"w{i}" for i in range(60)] + ["étude", "日本", "naïve", "1️⃣"]
@@ -72,10 +74,26 @@ def as_prose(path: str):
     return text_corpus.read_text_file(path).documents
 
 
+def as_table(path: str):
+    return list(glue.read_tsv(path))
+
+
 READERS = {
-    "records": as_documents, "vocabulary": as_vocabulary, "prepare_text": as_prose,
+    "table": as_table, "records": as_documents, "vocabulary": as_vocabulary, "prepare_text": as_prose,
     "lines": inference.read_texts,
 }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_words_with_labels_and_of_passages_gives_the_same(form, tmp_path):
+    passage = json.dumps({"questions": ["é"]}, ensure_ascii=False, indent=1)
+    for name, make in {"plain": str.encode, "form": FORMS[form]}.items():
+        (tmp_path / name).write_bytes(make("Émile\tB-PER\nsaid\tO\n\n" * 400))
+        (tmp_path / f"{name}.json").write_bytes(make(f"{passage}\n" * 400))
+    words = list(conll.read_lines(str(tmp_path / "form")))
+    assert words == list(conll.read_lines(str(tmp_path / "plain"))) and len(words) == 1200
+    passages = [value for _, value in race._json_values(str(tmp_path / "form.json"))]
+    assert passages == [json.loads(passage)] * 400
 
 
 @pytest.mark.parametrize("form", FORMS)
