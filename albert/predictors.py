@@ -199,7 +199,7 @@ class Reader(Predictor):
         Raises:
           FlagError: that leaves no place for a passage.
         """
-        length, told = self.opened.max_seq_length, self.opened.flags.get("max_query_length")
+        length, told = self.opened.max_seq_length, self.opened.facts.settings.get("max_query_length")
         if told is None:
             return min(64, (length - 3) // 2)
         if length <= told + 3:

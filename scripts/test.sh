@@ -6,7 +6,7 @@
 #   bash scripts/test.sh --all                 the slow ones too, with every optional package
 #
 # On all cores but no more than 4: each process takes a gigabyte or two. -n 0 is one process.
-# --all first installs the extras text, onnx, beam and interop of setup.py. That is several GB,
+# --all first installs the extras text, onnx, beam, zstd and interop of setup.py. That is several GB,
 # most of it torch; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu offers a small one.
 set -euo pipefail
 # shellcheck source=scripts/environment.sh
@@ -14,7 +14,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 extras=test
 if [[ "${1:-}" == --all ]]; then
-  extras=test,text,onnx,beam,interop
+  extras=test,text,onnx,beam,zstd,interop
   set -- -m "slow or not slow" "${@:2}"
 fi
 ensure_environment "$extras"

@@ -51,12 +51,14 @@ def pretraining_rows(count: int, seed: int = 0, least: int = 8, most: int = LENG
         }
 
 
-def write_pretraining_records(path: pathlib.Path, count: int = 40, seed: int = 0, **lengths) -> str:
+def write_pretraining_records(
+    path: pathlib.Path, count: int = 40, seed: int = 0, vocab_size: int = VOCAB, **lengths
+) -> str:
     from albert.tasks.pretraining import PretrainingTask
 
     rows = pretraining_rows(count, seed, **lengths)
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-    records.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
+    records.write_records(str(path), rows, spec, {"vocab_size": vocab_size})
     return str(path)
 
 

@@ -298,7 +298,7 @@ def test_a_feature_file_of_the_original_is_never_overwritten(
     # It is of other lengths: training says so, prediction does not know what it is of.
     assert command("v2", *arguments) == 2
     is_training = flag == "train_feature_file"
-    message = "has max_seq_length 96" if is_training else "does not tell what it was made from"
+    message = "has max_seq_length 96" if is_training else "original.tfrecord is not overwritten"
     assert message in assert_one_clear_line(capsys.readouterr().err)
     assert original.read_bytes() == content
 
@@ -317,9 +317,10 @@ def test_rows_of_2_0_lose_the_padding_that_they_share_with_the_same_answers(
     workshop, trained, tmp_path
 ):
     nbest = []
-    # Rows of 32 places are narrower than a beam of 40, which changes none of the likeliest.
-    for more in (["--pad_to_max_seq_length"], [], ["--start_n_top=40", "--end_n_top=5"]):
-        out = tmp_path / str(len(more))
+    padded, wide = ["--pad_to_max_seq_length"], ["--start_n_top=40", "--end_n_top=5"]
+    # Rows of 32 places are narrower than a beam of 40.
+    for number, more in enumerate((padded, [], padded + wide, wide)):
+        out = tmp_path / str(number)
         arguments = job(workshop, 2, out, f"--checkpoint={trained[2]}", "--do_predict", *more)
         assert command("v2", *arguments) == 0
         nbest.append(json.loads((out / "nbest_predictions.json").read_text()))
@@ -327,7 +328,7 @@ def test_rows_of_2_0_lose_the_padding_that_they_share_with_the_same_answers(
         for ours, theirs in zip(nbest[1][guid], entries, strict=True):
             assert ours["text"] == theirs["text"]
             assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-5)
-        assert nbest[2][guid][0]["text"] == entries[0]["text"]
+        assert nbest[3][guid][0]["text"] == nbest[2][guid][0]["text"]
     assert SquadV2Task(48).feature_spec().row_length == 48
     assert SquadV1Task(48).feature_spec().row_length is None
 
@@ -351,9 +352,9 @@ BAD = {
     "wide beam": (2, ["--do_predict", "--end_n_top=49"],
                   "--end_n_top=49 exceeds --max_seq_length=48"),
     "passes": (1, ["--do_train", "--train_file={dev}", "--num_train_epochs=nan"],
-               "must be above zero: --num_train_epochs=nan"),
+               "--num_train_epochs=nan: must be a number, above 0"),
     "endless": (1, ["--do_train", "--train_file={dev}", "--num_train_epochs=inf"],
-                "must be above zero: --num_train_epochs=inf"),
+                "--num_train_epochs=inf: must be a number, above 0"),
     "no checkpoint": (1, ["--do_predict"], "train first"),
     "few questions": (1, ["--do_train", "--train_file={dev}", "--train_batch_size=99"],
                       "8 questions make no step"),

@@ -88,7 +88,7 @@ def files(shared, tmp_path_factory):
             for i in range(4)
         )
         records.write_records(str(folder / f"{name}.tfrecord"), rows, spec, {})
-    write_pretraining_records(folder / "pretraining.tfrecord")
+    write_pretraining_records(folder / "pretraining.tfrecord", vocab_size=30000)
     return folder, {
         "albert_config_file": config, "init_checkpoint": str(folder / "model.ckpt-best"),
         "spm_model_file": str(shared / "data/spm/30k-clean.model"), "data_dir": str(folder),

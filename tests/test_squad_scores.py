@@ -235,6 +235,10 @@ class SpecTokenizer:
     def preprocess(self, text):
         return tokenization.preprocess_text(text, lower=True)
 
+    preprocess_character = staticmethod(lambda char: tokenization.preprocess_text(
+        char, remove_space=False, lower=True
+    ))
+
     def tokenize(self, text):
         return tokenization.encode_pieces(types.SimpleNamespace(EncodeAsPieces=self._pieces), text)
 
