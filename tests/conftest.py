@@ -50,3 +50,6 @@ def float32_afterwards():
     yield
     if "keras" in sys.modules:
         sys.modules["keras"].config.set_dtype_policy("float32")
+    if "tensorflow" in sys.modules:
+        # Nor its seed: beside a global one of 0, TensorFlow takes no seeds that are computed.
+        sys.modules["tensorflow"].random.set_seed(1)

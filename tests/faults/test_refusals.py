@@ -38,8 +38,7 @@ def test_a_run_that_is_done_is_evaluated_again_and_otherwise_left_alone(finished
          "another architecture (hidden_size: checkpoint 16, config 32; "),
         # Its records say so first.
         ({"vocab_size": 50}, "vocabulary of 40 pieces"),
-        ({"num_hidden_groups": 2},
-         "another architecture (num_hidden_groups: checkpoint 1, config 2"),
+        ({"num_hidden_groups": 2}, "num_hidden_groups: checkpoint 1, config 2"),
     ],
 )
 def test_a_directory_of_another_architecture_is_refused_key_by_key(
