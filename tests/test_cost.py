@@ -76,7 +76,7 @@ def test_no_garbage_is_looked_for_in_what_a_command_imports():
         "flags.import_tensorflow(); assert len(runs) < 3, len(runs);"
         "assert gc.isenabled() and gc.get_freeze_count() > 100_000;"
         "frozen = gc.get_freeze_count(); flags.import_tensorflow();"
-        "assert gc.get_freeze_count() == frozen"
+        "assert gc.get_freeze_count() <= frozen"
     )
     subprocess.run([sys.executable, "-c", program], timeout=300, check=True)
 
