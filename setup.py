@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 HERE = pathlib.Path(__file__).resolve().parent
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read_text())[1]
@@ -21,7 +21,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    packages=["albert", "albert.tasks", "albert.metrics", "albert.own_text"],
+    packages=find_packages(include=["albert", "albert.*"]),
     install_requires=[
         "tensorflow>=2.21,<2.22",
         "keras>=3.12,<4",

@@ -17,7 +17,7 @@ _WHERE = {
     "AlbertForTokenClassification": "modeling",
     "AlbertModel": "modeling",
     "AlbertTokenizer": "albert_tokenizer",
-    "HubLayer": "hub_layer",
+    "HubLayer": "export.hub_layer",
 }
 __all__ = sorted(_WHERE)
 

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from albert import features, files, tokenization, tokenizer_files
+from albert import tokenization
+from albert.data import features, files
 from albert.errors import DataError
+from albert.formats import tokenizer_files
+from albert.formats.tokenizer_files import Vocabulary
 from albert.tokenization import FullTokenizer
-from albert.tokenizer_files import Vocabulary
 
 Encoded = dict[str, np.ndarray]
 Span = tuple[int, int]  # of a piece in the text it comes from: first character, one past the last
@@ -45,7 +47,7 @@ class AlbertTokenizer:
         elif _is_alone(path):
             vocabulary = tokenizer_files.find(path)
         else:
-            from albert import pretrained
+            from albert.formats import pretrained
 
             source = pretrained.open_directory(path, "path")
             vocabulary, length = source.vocabulary, source.config.max_position_embeddings

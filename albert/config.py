@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from albert import files
+from albert.data import files
 from albert.errors import ConfigError
 
 log = logging.getLogger("albert")

@@ -30,19 +30,12 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from albert import (
-    __version__,
-    beam_pipeline,
-    files,
-    flags,
-    original_draws,
-    pair_records,
-    records,
-    text_files,
-    tokenization,
-    workers,
-)
-from albert.documents import (
+from albert import __version__, tokenization
+from albert.cli import flags
+from albert.data import files, records, text_files, workers
+from albert.errors import DataError, FlagError
+from albert.pretraining_data import beam_pipeline, original_draws, pair_records
+from albert.pretraining_data.documents import (
     SENTENCE_OBJECTIVES,
     Document,
     PairSettings,
@@ -51,9 +44,8 @@ from albert.documents import (
     read_documents,
     with_size,
 )
-from albert.errors import DataError, FlagError
-from albert.masking import MaskingSettings
-from albert.pretraining_buckets import (
+from albert.pretraining_data.masking import MaskingSettings
+from albert.pretraining_data.pretraining_buckets import (
     LAYOUT,
     PairFacts,
     Part,

@@ -13,10 +13,11 @@ import json
 import logging
 from typing import Any
 
-from albert import files, flags
+from albert.cli import flags
+from albert.data import files
 from albert.errors import DataError, FlagError
-from albert.metrics import squad as metrics
-from albert.squad_features import read_dataset
+from albert.tasks.squad import metrics
+from albert.tasks.squad.features import read_dataset
 
 log = logging.getLogger("albert")
 

@@ -12,9 +12,11 @@ import logging
 import os
 import re
 
-from albert import files, flags, sidecars
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.data import files
 from albert.errors import CheckpointError, DataError, FlagError
+from albert.formats import sidecars
 
 log = logging.getLogger("albert")
 
@@ -55,7 +57,7 @@ def main(values: flags.FlagValues) -> None:
     flags.import_tensorflow()
     import numpy as np
 
-    from albert import checkpoints
+    from albert.formats import checkpoints
 
     weights = checkpoints.open_weights(
         os.path.join(source, values.checkpoint_name), "checkpoint_name"
@@ -85,7 +87,7 @@ def _check_record(prefix: str) -> None:
 
 def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
     """Writes what is known of the model, and its card."""
-    from albert import checkpoints, model_card
+    from albert.formats import checkpoints, model_card
 
     directory = os.path.dirname(os.path.abspath(prefix))
     sidecar = checkpoints.read_sidecar(weights.origin)
@@ -105,7 +107,7 @@ def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
 
 def _is_stray(directory: str) -> bool:
     """Whether the README.md is the card of an export that was killed before its checkpoint."""
-    from albert import model_card
+    from albert.formats import model_card
 
     if any(name.endswith(".index") for name in os.listdir(directory)):
         return False
@@ -120,7 +122,8 @@ def model_tensors(config: AlbertConfig, weights) -> dict:
     Raises:
       CheckpointError: lists what is absent or of another shape.
     """
-    from albert import checkpoints, modeling
+    from albert import modeling
+    from albert.formats import checkpoints
 
     encoder = modeling.parameter_shapes(modeling.AlbertModel(config))
     checkpoints.warm_start(encoder, weights)

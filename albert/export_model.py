@@ -16,7 +16,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from albert import files, flags
+from albert.cli import flags
+from albert.data import files
 from albert.errors import CheckpointError, FlagError
 
 log = logging.getLogger("albert")
@@ -60,7 +61,9 @@ def main(values: flags.FlagValues) -> None:
     if not (os.path.isdir(values.model_dir) or os.path.isfile(values.model_dir + ".index")):
         raise FlagError(f"--model_dir: neither a directory nor a checkpoint: {values.model_dir}")
     flags.import_tensorflow()
-    from albert import model_conversion, modeling, pretrained
+    from albert import modeling
+    from albert.export import model_conversion
+    from albert.formats import pretrained
 
     if suffix == ".onnx":
         model_conversion.import_onnx()
@@ -109,7 +112,7 @@ outputs = model.run(None, {{"input_ids": ids, "input_mask": mask, "segment_ids":
 
 def _write_card(values: flags.FlagValues, kind: str, found: Mapping[str, Any]) -> None:
     """Writes NAME.README.md beside the file."""
-    from albert import model_card, pretrained
+    from albert.formats import model_card, pretrained
 
     source = pretrained.open_path(values.model_dir)
     stem, suffix = os.path.splitext(values.export_path)

@@ -24,13 +24,16 @@ import tempfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from albert import files, flags, model_card, sidecars, tokenization, tokenizer_files
+from albert import tokenization
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.data import files
 from albert.errors import FlagError
-from albert.tokenizer_files import Vocabulary
+from albert.formats import model_card, sidecars, tokenizer_files
+from albert.formats.tokenizer_files import Vocabulary
 
 if TYPE_CHECKING:
-    from albert import checkpoints
+    from albert.formats import checkpoints
 
 log = logging.getLogger("albert")
 
@@ -85,7 +88,8 @@ def main(values: flags.FlagValues) -> None:
     tokenization.check_vocabulary(tokenizer, config)
 
     flags.import_tensorflow()
-    from albert import hub_export, saved_model, text_graph
+    from albert.export import hub_export, text_graph
+    from albert.formats import saved_model
 
     if set(paths) != {"export_path"}:
         text_graph.import_tensorflow_text()
@@ -141,7 +145,7 @@ def _open(values: flags.FlagValues) -> _Source:
     foreign = any(os.path.exists(os.path.join(folder, n)) for n in ("config.json", "variables"))
     if foreign and not values.albert_config_file and not os.path.isfile(in_folder):
         flags.import_tensorflow()
-        from albert import pretrained
+        from albert.formats import pretrained
 
         found = pretrained.open_directory(folder, "albert_directory")
         return _Source(found.config, found.vocabulary.override(*given), found.weights)
@@ -155,7 +159,7 @@ def _open(values: flags.FlagValues) -> _Source:
         raise FlagError(f"--spm_model_file is needed: {folder} has {count} *.model files")
 
     def weights():
-        from albert import checkpoints
+        from albert.formats import checkpoints
 
         return checkpoints.open_weights(path, "checkpoint_name")
 
@@ -178,7 +182,7 @@ def _collect_assets(
     folder: str, config: AlbertConfig, tokenizer: tokenization.FullTokenizer
 ) -> list[str]:
     """Writes or copies the module's assets into `folder` and returns their paths."""
-    from albert import hub
+    from albert.formats import hub
 
     paths = [os.path.join(folder, hub.CONFIG_ASSET), os.path.join(folder, hub.TOKENIZATION_ASSET)]
     with files.atomic_write(paths[0]) as stream:
@@ -236,7 +240,7 @@ print(embed(["A text.", "Another one."]))
 
 
 def _write_cards(scratch, paths, config, tokenizer, weights, parameters: int) -> None:
-    from albert import checkpoints
+    from albert.formats import checkpoints
 
     sidecar = checkpoints.read_sidecar(weights.origin)
     results = model_card.results_beside(weights.origin, sidecar.get("step"))

@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from albert import files, flags, inference
+from albert.cli import flags
+from albert.data import files
 from albert.errors import FlagError
+from albert.inference import session as inference
 
 log = logging.getLogger("albert")
 
@@ -79,7 +81,8 @@ def _vectors(opened: inference.Opened, values: flags.FlagValues, layers: Sequenc
     """Returns the function from a batch to `vector` [B, D], with --tokens also `tokens` [B, L, D]."""
     import tensorflow as tf
 
-    from albert import modeling, pretrained
+    from albert import modeling
+    from albert.formats import pretrained
 
     model = pretrained.load(
         modeling.AlbertModel, opened.path, complete=values.pooling == "pooled",
@@ -109,7 +112,7 @@ def _results(
     texts: Sequence[str], opened: inference.Opened, computer: inference.Computer
 ) -> Iterator[dict[str, Any]]:
     """Yields each text's outputs, `input_ids` and `pieces`, in the order of the texts."""
-    from albert import summaries
+    from albert.training import summaries
 
     progress = summaries.Progress("lines", 0, len(texts), unit="lines")
     done = num_cut = 0

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from albert import flags, inference, tokenization
+from albert import tokenization
 from albert.albert_tokenizer import AlbertTokenizer
+from albert.cli import flags
 from albert.errors import DataError, FlagError
+from albert.inference import session as inference
 
 log = logging.getLogger("albert")
 
@@ -66,7 +68,8 @@ def fill(
     """Returns for each text, for each [MASK], its likeliest pieces with their probabilities."""
     import tensorflow as tf
 
-    from albert import modeling, pretrained
+    from albert import modeling
+    from albert.formats import pretrained
 
     tokenizer = AlbertTokenizer(opened.tokenizer, opened.max_seq_length)
     rows = [_row(tokenizer, text, place) for text, place in zip(texts, places, strict=True)]

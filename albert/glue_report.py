@@ -11,7 +11,9 @@ import os
 import statistics
 from collections.abc import Mapping
 
-from albert import errors, files, flags
+from albert import errors
+from albert.cli import flags
+from albert.data import files
 
 # Column of the table: the task's folder and its metrics' keys, shown times 100.
 COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {

@@ -15,11 +15,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from albert import files, flags, model_size, training_plan
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.data import files
 from albert.errors import FlagError
-from albert.model_size import Workload
-from albert.training_plan import DEVICES, Assumptions
+from albert.model import model_size, training_plan
+from albert.model.model_size import Workload
+from albert.model.training_plan import DEVICES, Assumptions
 
 FORMULAS = {
     "compute parameters": "V E + E H + L (4 H^2 + 2 H I) + H^2: as if no layer shared anything",

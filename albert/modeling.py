@@ -16,7 +16,8 @@ import keras
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.heads import (
+from albert.formats.model_facts import PROBLEM_TYPES, Facts
+from albert.model.heads import (
     AnswerClassHead,
     LabelHead,
     MaskedLmHead,
@@ -25,7 +26,7 @@ from albert.heads import (
     label_logits,
     label_weights,
 )
-from albert.layers import (
+from albert.model.layers import (
     NO_DROPOUT,
     AlbertEncoder,
     Dropout,
@@ -34,8 +35,7 @@ from albert.layers import (
     gelu,
     get_activation,
 )
-from albert.model_facts import PROBLEM_TYPES, Facts
-from albert.row_layout import PackedRows, RowLayout, RowPerExample, gather_positions
+from albert.model.row_layout import PackedRows, RowLayout, RowPerExample, gather_positions
 
 __all__ = [
     "AlbertConfig",
@@ -97,7 +97,7 @@ class _BuiltModel(keras.Model):
     def from_pretrained(
         cls, path: str, *, attn_implementation: str = "eager", **options: Any
     ) -> "_BuiltModel":
-        """Returns the model of a directory, whoever wrote it (see `albert.pretrained`).
+        """Returns the model of a directory, whoever wrote it (see `albert.formats.pretrained`).
 
         A released archive, one of our output directories, a Hugging Face
         directory, a TF-Hub module, or a checkpoint's prefix; `options` go to
@@ -107,7 +107,7 @@ class _BuiltModel(keras.Model):
           CheckpointError: no such model there, or its encoder does not fit.
           ValueError: no such `attn_implementation`.
         """
-        from albert import pretrained
+        from albert.formats import pretrained
 
         model = pretrained.load(cls, path, **options)
         model.attn_implementation = attn_implementation
@@ -115,7 +115,7 @@ class _BuiltModel(keras.Model):
 
     def save_pretrained(self, path: str) -> None:
         """Writes a directory that `from_pretrained` and every command take."""
-        from albert import pretrained
+        from albert.formats import pretrained
 
         pretrained.save(self, path)
 

@@ -20,8 +20,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from albert import files, flags, inference, model_facts, predictors
+from albert.cli import flags
+from albert.data import files
 from albert.errors import CheckpointError, FlagError
+from albert.formats import model_facts
+from albert.inference import predictors
+from albert.inference import session as inference
 from albert.tasks import conll
 
 log = logging.getLogger("albert")
@@ -81,7 +85,9 @@ def main(values: flags.FlagValues) -> None:
 def _answers(
     values: flags.FlagValues, predictor: predictors.Predictor, inputs: Sequence[predictors.Texts]
 ) -> Iterator[dict[str, Any]]:
-    from albert import modeling, pretrained, summaries
+    from albert import modeling
+    from albert.formats import pretrained
+    from albert.training import summaries
 
     opened = predictor.opened
     model = pretrained.load(

@@ -19,8 +19,9 @@ numbers from 0) and --label_list=a,b,c, or --regression for numbers.
 import dataclasses
 import logging
 
-from albert import fine_tuning, flags, sidecars
+from albert.cli import fine_tuning, flags
 from albert.errors import FlagError
+from albert.formats import sidecars
 from albert.tasks import glue, tsv
 
 log = logging.getLogger("albert")
@@ -166,7 +167,7 @@ def _check_labels(values, weights) -> None:
 
 
 def _predict(values, glue_task, task, config, run, path, examples, weights) -> None:
-    from albert import evaluation
+    from albert.training import evaluation
 
     run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
     predictions, _ = evaluation.predict(task, config, run, [path], weights)
@@ -175,8 +176,8 @@ def _predict(values, glue_task, task, config, run, path, examples, weights) -> N
 
 
 def _export(values, task, config, run, weights) -> None:
-    from albert import evaluation
     from albert.tasks import classification
+    from albert.training import evaluation
 
     model, _ = evaluation.load_model(task, config, run, weights)
     classification.export(

@@ -11,11 +11,13 @@ import dataclasses
 import logging
 import math
 
-from albert import files, flags, pair_records, records
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.data import files, records
 from albert.errors import DataError, FlagError
-from albert.masking import MaskingSettings
-from albert.pair_records import MasksOnTheFly
+from albert.pretraining_data import pair_records
+from albert.pretraining_data.masking import MaskingSettings
+from albert.pretraining_data.pair_records import MasksOnTheFly
 
 log = logging.getLogger("albert")
 
@@ -172,28 +174,21 @@ def main(values: flags.FlagValues) -> None:
     objective = pair_records.sentence_objective(train_files if values.do_train else eval_files)
 
     flags.import_tensorflow()  # after the flags are known to be good: it takes seconds
-    from albert import distribution
+    from albert.training import distribution
 
     with distribution.scope(values):
         _run(values, config, train_files, eval_files, masks | {"sentence_objective": objective})
 
 
 def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> None:
-    from albert import (
-        checkpoints,
-        distribution,
-        model_card,
-        pretrained,
-        run_config,
-        summaries,
-        trainer,
-    )
+    from albert.formats import checkpoints, model_card, pretrained
     from albert.tasks.pretraining import PretrainingTask
+    from albert.training import distribution, run_settings, summaries, trainer
 
     task = PretrainingTask(values.max_seq_length, values.max_predictions_per_seq, **recipe)
-    chosen = flags.select(values, run_config.RunConfig)
+    chosen = flags.select(values, run_settings.RunConfig)
     chosen["depth_schedule"] = _depth_schedule(values.depth_schedule, config)
-    run = run_config.RunConfig(**chosen)
+    run = run_settings.RunConfig(**chosen)
     optimizer = flags.optimizer_config(values)
     if values.scale_learning_rate:
         rate = optimizer.learning_rate * math.sqrt(values.train_batch_size / 4096)
@@ -223,7 +218,8 @@ def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> N
 
 def _evaluate(task, config, run, eval_files, init):
     """Evaluates the newest checkpoint of output_dir, else --init_checkpoint."""
-    from albert import checkpoints, evaluation, summaries
+    from albert.formats import checkpoints
+    from albert.training import evaluation, summaries
 
     own = list(checkpoints.list_steps(run.output_dir).values())
     if not own and init is None:

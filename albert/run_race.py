@@ -17,7 +17,8 @@ import dataclasses
 import logging
 import os
 
-from albert import features, files, fine_tuning, flags
+from albert.cli import fine_tuning, flags
+from albert.data import features, files
 from albert.errors import FlagError
 from albert.tasks import race
 
@@ -114,7 +115,7 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _predict(values, task, config, run, path, questions, weights) -> None:
-    from albert import evaluation
+    from albert.training import evaluation
 
     run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
     task = dataclasses.replace(task, parts=race.level_sizes(questions))
@@ -128,7 +129,7 @@ def _predict(values, task, config, run, path, questions, weights) -> None:
 
 def _write_results(directory: str, results: dict, best: dict | None) -> str:
     """Publishes the test set's results in the original's form; `best` is of the dev set."""
-    from albert import summaries
+    from albert.training import summaries
 
     summaries.log_results(results, "Predict results")
     path = os.path.join(directory, "predict_results.txt")

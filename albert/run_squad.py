@@ -7,7 +7,7 @@
 The same as run_squad_v2 with the flag, and as run_squad_v1 without it.
 """
 
-from albert import flags, question_answering
+from albert.cli import flags, question_answering
 from albert.errors import FlagError
 
 

@@ -11,7 +11,7 @@ f1 predicts: predictions.json, nbest_predictions.json and null_odds.json. The sa
 command again goes on from the newest checkpoint of --output_dir.
 """
 
-from albert import flags, question_answering
+from albert.cli import flags, question_answering
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -19,8 +19,9 @@ import dataclasses
 import logging
 import os
 
-from albert import fine_tuning, flags, sidecars
+from albert.cli import fine_tuning, flags
 from albert.errors import DataError, FlagError
+from albert.formats import sidecars
 from albert.tasks import conll
 
 log = logging.getLogger("albert")
@@ -124,7 +125,7 @@ def _check_labels(labels, weights) -> None:
 
 
 def _predict(values, task, config, run, records, path, has_labels, weights) -> None:
-    from albert import evaluation, summaries
+    from albert.training import evaluation, summaries
 
     run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
     predictions, results = evaluation.predict(task, config, run, [records], weights)

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from albert import files
+from albert.data import files
 from albert.errors import ConfigError, DataError
 
 SPIECE_UNDERLINE = "\u2581"  # SentencePiece writes a leading space so

@@ -17,7 +17,8 @@ sys.path[:0] = [os.path.join(_HERE, os.pardir), _HERE]
 from ablation import curves, report, runs  # noqa: E402
 from ablation.grid import Grid  # noqa: E402
 
-from albert import files, flags  # noqa: E402
+from albert.cli import flags
+from albert.data import files  # noqa: E402
 from albert.errors import FlagError  # noqa: E402
 
 

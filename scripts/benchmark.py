@@ -32,8 +32,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.p
 
 from benchmarks import cost_work, data_work, inputs, model_work, start_work, turns  # noqa: E402
 
-from albert import files, flags  # noqa: E402
+from albert.cli import flags
 from albert.config import AlbertConfig  # noqa: E402
+from albert.data import files  # noqa: E402
 from albert.errors import FlagError  # noqa: E402
 
 

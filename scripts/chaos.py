@@ -196,7 +196,7 @@ def pretraining_flags(folder: pathlib.Path, num_train_steps: int) -> list[str]:
 
 def pretraining(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
     """Compares an interrupted pretraining with an undisturbed one; returns the result in words."""
-    from albert import checkpoints
+    from albert.formats import checkpoints
 
     common = pretraining_flags(folder, arguments.steps)
     storm = Storm("albert.run_pretraining", arguments.kills, arguments.seed, arguments.workers)
@@ -226,7 +226,7 @@ def pretraining(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
 
 
 def _compare_runs(whole: pathlib.Path, torn: pathlib.Path, step: int) -> None:
-    from albert import checkpoints
+    from albert.formats import checkpoints
 
     for name in (f"model.ckpt-{step}", "model.ckpt-best"):
         ours, theirs = (checkpoints.open_weights(str(d / name)) for d in (whole, torn))
@@ -259,7 +259,7 @@ def _look_for_litter(folder: pathlib.Path) -> None:
 
 def data_creation(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
     """Compares interrupted data creation with an undisturbed one; returns the result in words."""
-    from albert import records
+    from albert.data import records
 
     text = _write_text(folder, arguments.documents)
     storm = Storm("albert.create_pretraining_data", arguments.kills, arguments.seed)

@@ -14,8 +14,10 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 
-from albert import files, flags, model_card, model_facts, tokenizer_files  # noqa: E402
+from albert.cli import flags
+from albert.data import files
 from albert.errors import CheckpointError, FlagError  # noqa: E402
+from albert.formats import model_card, model_facts, tokenizer_files  # noqa: E402
 
 # Where a name of a weight tells the head; `output_weights` is of several.
 _BY_WEIGHT = {
@@ -75,7 +77,7 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _from_theirs(values: flags.FlagValues) -> None:
-    from albert import checkpoints, pretrained
+    from albert.formats import checkpoints, pretrained
 
     source = _open_theirs(values)
     weights = source.weights()
@@ -99,7 +101,7 @@ def _from_theirs(values: flags.FlagValues) -> None:
 
 
 def _open_theirs(values: flags.FlagValues):
-    from albert import huggingface, pretrained
+    from albert.formats import huggingface, pretrained
 
     if not (values.hf_weights_file or values.hf_config_file):
         if not huggingface.is_directory(values.hf_directory):
@@ -125,8 +127,9 @@ def _open_theirs(values: flags.FlagValues):
 
 
 def _to_theirs(values: flags.FlagValues) -> None:
-    from albert import checkpoints, hf_tokenizer, huggingface, sidecars, tokenization
+    from albert import tokenization
     from albert.config import AlbertConfig
+    from albert.formats import checkpoints, hf_tokenizer, huggingface, sidecars
 
     directory = values.albert_directory or os.path.dirname(values.checkpoint)
     origin = values.albert_config_file or os.path.join(directory, "albert_config.json")
@@ -206,7 +209,7 @@ def _vocabulary(values: flags.FlagValues, found: tokenizer_files.Vocabulary):
 
 def _architecture(values: flags.FlagValues, said: str | None, weights) -> str:
     """Returns the class's name: the flag, else what the source says, else what the weights tell."""
-    from albert import huggingface
+    from albert.formats import huggingface
 
     known = [name for weight, name in _BY_WEIGHT.items() if weight in weights.shapes]
     if "output_weights" in weights.shapes:
@@ -237,7 +240,8 @@ def _build(architecture: str, config, weights):
 
 def _tensors(model, weights):
     """Returns (every weight of the model by name, account); only the pooler may be new."""
-    from albert import checkpoints, modeling, pretrained
+    from albert import modeling
+    from albert.formats import checkpoints, pretrained
 
     account = pretrained.assign(model, weights)
     absent = [name for name in account["new"] if not name.startswith("bert/pooler/")]

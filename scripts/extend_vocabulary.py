@@ -16,7 +16,8 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 
-from albert import files, flags  # noqa: E402
+from albert.cli import flags
+from albert.data import files  # noqa: E402
 from albert.errors import DataError, FlagError  # noqa: E402
 
 # Tables with a row for each piece.
@@ -47,7 +48,8 @@ def main(values: flags.FlagValues) -> None:
     if os.path.exists(values.output_dir):
         raise FlagError(f"--output_dir: {values.output_dir} exists; remove it or name another")
     flags.import_tensorflow()
-    from albert import modeling, pretrained, tokenization, vocabulary_transfer
+    from albert import modeling, tokenization
+    from albert.formats import pretrained, vocabulary_transfer
 
     source = pretrained.open_path(values.model, "model")
     vocabulary = source.vocabulary.override(values.old_spm_model_file, values.old_vocab_file, None)

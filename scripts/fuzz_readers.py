@@ -39,7 +39,7 @@ def read_race(path: str, tokenizer) -> None:
 
 
 def read_squad(path: str, tokenizer) -> None:
-    from albert import squad_features
+    from albert.tasks.squad import features as squad_features
 
     for is_training in (False, True):
         examples = squad_features.read_examples(path, is_training)
@@ -50,13 +50,13 @@ def read_squad(path: str, tokenizer) -> None:
 
 
 def read_records(path: str, tokenizer) -> None:
-    from albert import records
+    from albert.data import records
 
     list(records.read_records(path))
 
 
 def read_windows(path: str, tokenizer) -> None:
-    from albert import squad_records
+    from albert.tasks.squad import records as squad_records
 
     squad_records.read_windows(path, "key")
 
@@ -68,19 +68,20 @@ def read_config(path: str, tokenizer) -> None:
 
 
 def read_theirs(path: str, tokenizer) -> None:
-    from albert import files, huggingface
+    from albert.data import files
+    from albert.formats import huggingface
 
     huggingface.config_from_theirs(files.read_json(path), path)
 
 
 def read_sealed(path: str, tokenizer) -> None:
-    from albert import files
+    from albert.data import files
 
     files.read_sealed_json(path)
 
 
 def read_documents(path: str, tokenizer) -> None:
-    from albert import documents
+    from albert.pretraining_data import documents
 
     list(documents.read_documents([path], tokenizer.preprocess, documents.ReadingCounts()))
 
@@ -125,7 +126,7 @@ def seeds(reader: str) -> list[bytes]:
     """Returns sound inputs to begin with, from which damage is found sooner than from nothing."""
     import gzip
 
-    from albert.tfrecord import frame_records
+    from albert.data.tfrecord import frame_records
 
     texts = {
         "config": _CONFIG, "hf_config": _CONFIG, "sealed_json": '{"content_sha256": "0", "a": 1}',

@@ -13,8 +13,9 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 
-from albert import files, flags  # noqa: E402
+from albert.cli import flags
 from albert.config import AlbertConfig  # noqa: E402
+from albert.data import files  # noqa: E402
 from albert.tasks.glue import LAST, TASKS, GlueTask, Split  # noqa: E402
 
 WORDS = [f"word{i}" for i in range(60)]
@@ -68,7 +69,7 @@ def _write_encoder(directory: str, seed: int) -> None:
     flags.import_tensorflow()
     import keras
 
-    from albert import checkpoints
+    from albert.formats import checkpoints
     from albert.modeling import AlbertModel, named_weights
 
     with files.atomic_write(os.path.join(directory, "albert_config.json")) as stream:

@@ -28,7 +28,8 @@ import numpy as np
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, REPOSITORY)
 
-from albert import files, flags, records  # noqa: E402
+from albert.cli import flags
+from albert.data import files, records  # noqa: E402
 from albert.errors import FlagError, UserError  # noqa: E402
 
 WORDS = 20_000

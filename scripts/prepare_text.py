@@ -22,7 +22,8 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 
-from albert import files, flags  # noqa: E402
+from albert.cli import flags
+from albert.data import files  # noqa: E402
 from albert.own_text import labelled_task, python_docs, text_corpus  # noqa: E402
 
 

@@ -13,8 +13,15 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 
-from albert import errors, files, flags, model_size, run_curves, run_report  # noqa: E402
+from albert import errors
+from albert.cli import flags
 from albert.config import AlbertConfig  # noqa: E402
+from albert.data import files
+from albert.model import model_size
+from albert.training import (
+    curves,  # noqa: E402
+    run_report,
+)
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -43,8 +50,8 @@ def main(values: flags.FlagValues) -> None:
         _times(directory),
         _files(directory),
     ]
-    picture = run_curves.path_in(directory)
-    run_curves.draw(picture, metrics, base)
+    picture = curves.path_in(directory)
+    curves.draw(picture, metrics, base)
     path = os.path.join(directory, "report.md")
     text = "\n".join(sections)
     with files.atomic_write(path) as stream:
@@ -91,7 +98,7 @@ def _pretraining(pretrained: str, config: AlbertConfig, metrics, base) -> str:
         f"| masked-LM loss | {result('masked_lm_loss'):.4f} | | |",
         f"| sentence-order loss | {result('sentence_order_loss'):.4f} | | |",
         "",
-        f"![learning curves]({os.path.basename(run_curves.path_in(pretrained))})\n",
+        f"![learning curves]({os.path.basename(curves.path_in(pretrained))})\n",
     ]
     return "\n".join(rows)
 

@@ -13,7 +13,9 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 
-from albert import files, flags, vocabulary  # noqa: E402
+from albert.cli import flags
+from albert.data import files
+from albert.pretraining_data import vocabulary  # noqa: E402
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -7,7 +7,7 @@ import sys
 import hypothesis
 import pytest
 
-from albert import flags
+from albert.cli import flags
 
 # Before TensorFlow is imported: in this process it computes as in the commands' own.
 flags.set_environment()

@@ -11,7 +11,8 @@ import unittest.mock
 
 import numpy as np
 
-from albert import flags, records
+from albert.cli import flags
+from albert.data import records
 
 REPO = pathlib.Path(__file__).resolve().parents[1]
 LENGTH, PREDICTIONS, VOCAB = 12, 3, 40

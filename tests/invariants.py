@@ -7,7 +7,7 @@ import json
 import pathlib
 from collections.abc import Iterator
 
-from albert import files
+from albert.data import files
 
 # What a run extends or renews by its nature; everything else is written once.
 LIVING = (

@@ -21,14 +21,11 @@ from ablation import report, runs  # noqa: E402
 from ablation.grid import Grid  # noqa: E402
 from ablation.runs import Result  # noqa: E402
 
-from albert import (  # noqa: E402
-    create_pretraining_data,
-    flags,
-    run_pretraining,
-    run_report,
-    vocabulary,
-)
+from albert import create_pretraining_data, run_pretraining
+from albert.cli import flags
 from albert.config import AlbertConfig  # noqa: E402
+from albert.pretraining_data import vocabulary
+from albert.training import run_report
 
 GRIDS = sorted((REPO / "configs/ablations").glob("*.json"))
 

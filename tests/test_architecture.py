@@ -8,30 +8,30 @@ import pytest
 from helpers import REPO
 
 PACKAGE = REPO / "albert"
-COMMANDS = {
-    "create_pretraining_data", "evaluate_squad", "export_checkpoints", "export_model",
-    "export_to_tfhub", "extract_features", "fill_mask", "glue_report", "model_info", "predict",
-    "run_classifier", "run_pretraining", "run_race", "run_squad", "run_squad_v1", "run_squad_v2",
-    "run_token_classifier",
+# The rooms, each with those whose modules it may import. What lies at the top of the package
+# without being a command is listed by its name.
+PUBLIC = {"albert_tokenizer", "config", "errors", "modeling", "optimization", "tokenization"}
+ROOMS = {
+    "data": set(),
+    "model": {"data"},
+    "formats": {"data", "model"},
+    "pretraining_data": {"data"},
+    "tasks": {"data", "model", "formats", "pretraining_data"},
+    "tasks.squad": {"data", "model", "formats", "tasks"},
+    "training": {"data", "model", "formats", "tasks"},
+    "export": {"data", "model", "formats", "tasks"},
+    "inference": {"data", "model", "formats", "tasks", "tasks.squad", "cli"},
+    "cli": {"data", "model", "formats", "tasks", "tasks.squad", "training", "pretraining_data"},
+    "own_text": {"data"},
 }
-# What may touch flags: the commands and what they share.
-FLAG_USERS = COMMANDS | {"fine_tuning", "flags", "inference", "question_answering"}
-# Importable before TensorFlow, so that usage errors answer at once.
-LIGHT = COMMANDS | {
-    "albert_tokenizer", "beam_pipeline", "config", "documents", "errors", "features", "files",
-    "fine_tuning", "flags", "inference", "masking", "metrics.choice", "metrics.entities",
-    "metrics.glue", "metrics.squad", "model_card", "model_facts", "model_size", "original_draws",
-    "own_text.labelled_task", "pair_records", "prediction_files", "predictors",
-    "question_answering", "records", "sidecars", "squad_alignment", "squad_decode",
-    "squad_features", "squad_records", "tasks.conll", "tasks.glue", "tasks.race", "tasks.tsv",
-    "text_files", "tfrecord", "tokenization", "tokenizer_files", "training_plan", "vocabulary",
+# Arrows that run back up.
+UPWARD = {
+    ("data", "training"): {"input_pipeline"}, ("formats", "tasks"): {"sidecars"},
 }
-
-
 def modules() -> dict[str, pathlib.Path]:
     return {
         ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
-        for path in PACKAGE.rglob("*.py")
+        for path in sorted(PACKAGE.rglob("*.py"))
     }
 
 
@@ -54,46 +54,78 @@ def ours(path: pathlib.Path, everywhere: bool = True) -> set[str]:
     return names & set(known)
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
-def test_only_commands_read_flags(name):
-    if name not in FLAG_USERS:
-        assert "flags" not in ours(modules()[name])
+def room(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
-@pytest.mark.parametrize("name", [n for n in sorted(modules()) if n.startswith("tasks.")])
-def test_a_task_knows_neither_trainer_nor_command(name):
-    assert not ours(modules()[name]) & ({"trainer", "input_pipeline", "checkpoints"} | FLAG_USERS)
+def commands() -> set[str]:
+    at_the_top = {name for name in modules() if not room(name)}
+    return at_the_top - PUBLIC - {"__init__"}
 
 
-@pytest.mark.parametrize("name", ["trainer", "evaluation", "run_config", "steps"])
-def test_the_trainer_knows_no_concrete_task(name):
-    tasks = {n for n in ours(PACKAGE / f"{name}.py") if n.startswith("tasks")}
-    assert tasks <= {"tasks", "tasks.task"}
+def in_room(*rooms: str) -> list[str]:
+    return sorted(name for name in modules() if room(name) in rooms)
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
-def test_nothing_but_a_command_imports_a_command(name):
-    assert not ours(modules()[name]) & COMMANDS - {name}
-
-
-@pytest.mark.parametrize("name", sorted(LIGHT))
-def test_light_modules_import_no_tensorflow(name):
-    known, seen, queue = modules(), set(), [name]
+def reached_at_import(name: str) -> dict[str, str]:
+    """Returns each top-level package that importing a module imports, with who does it."""
+    known, seen, queue, found = modules(), set(), [name], {}
     while queue:
-        current = queue.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        top = imports(known[current], everywhere=False)
-        heavy = {n.split(".")[0] for n in top} & {"tensorflow", "keras", "matplotlib"}
-        assert not heavy, f"{name} imports {heavy} through {current}"
-        queue += ours(known[current], everywhere=False)
+        if (current := queue.pop()) not in seen:
+            seen.add(current)
+            found |= {n.split(".")[0]: current for n in imports(known[current], everywhere=False)}
+            queue += ours(known[current], everywhere=False)
+    return found
 
 
-@pytest.mark.parametrize("name", ["layers", "modeling"])
-def test_the_model_imports_keras_and_not_tensorflow(name):
-    names = {n.split(".")[0] for n in imports(PACKAGE / f"{name}.py", everywhere=True)}
-    assert "keras" in names and "tensorflow" not in names
+def test_every_room_says_what_each_of_its_modules_is_for():
+    for name in ROOMS:
+        told = ast.get_docstring(ast.parse(modules()[f"{name}.__init__"].read_text("utf-8")))
+        of_it = {m.rpartition(".")[2] for m in in_room(name)} - {"__init__"}
+        assert set(re.findall(r"^ *(\w+)  ", told, re.M)) == of_it, name
+
+
+def test_a_room_imports_only_from_the_rooms_below_it():
+    for name in modules():
+        if (here := room(name)) in ROOMS:
+            there = {room(n) for n in ours(modules()[name])} - {"", here}
+            up = there - ROOMS[here]
+            assert not {r for r in up if name.rpartition(".")[2] not in UPWARD.get((here, r), ())}, (
+                f"{name} imports from {sorted(up)}"
+            )
+
+
+def test_nothing_imports_a_command():
+    for name, path in modules().items():
+        assert not ours(path) & commands() - {name}, name
+
+
+def test_only_the_commands_and_what_they_share_read_flags():
+    for name, path in modules().items():
+        if name not in commands() and room(name) not in ("cli", "inference"):
+            assert "cli.flags" not in ours(path), name
+
+
+def test_the_data_know_no_model():
+    for name in in_room("data", "pretraining_data"):
+        assert "modeling" not in ours(modules()[name]), name
+
+
+def test_the_trainer_knows_no_concrete_task():
+    for name in in_room("training"):
+        assert {n for n in ours(modules()[name]) if n.startswith("tasks")} <= {"tasks", "tasks.task"}
+
+
+def test_a_command_answers_before_tensorflow_is_imported():
+    for name in commands():
+        heavy = {"tensorflow", "keras", "matplotlib"} & set(reached := reached_at_import(name))
+        assert not heavy, f"{name} imports {heavy} through {[reached[n] for n in heavy]}"
+
+
+def test_the_model_knows_keras_and_not_tensorflow():
+    for name in set(in_room("model")) - {"model.layer_loop"} | {"modeling"}:
+        assert "tensorflow" not in {n.split(".")[0] for n in imports(modules()[name], True)}, name
+    assert "keras" in imports(modules()["modeling"], everywhere=False)
 
 
 def test_the_product_uses_no_tensorflow_1_and_no_keras_2():
@@ -104,9 +136,9 @@ def test_the_product_uses_no_tensorflow_1_and_no_keras_2():
 
 def test_optional_packages_are_imported_in_one_place_each_and_not_at_its_top():
     places = {
-        "tensorflow_text": "text_graph", "tf2onnx": "model_conversion",
-        "onnxruntime": "model_conversion", "apache_beam": "beam_pipeline",
-        "zstandard": "text_files",
+        "tensorflow_text": "export.text_graph", "tf2onnx": "export.model_conversion",
+        "onnxruntime": "export.model_conversion",
+        "apache_beam": "pretraining_data.beam_pipeline", "zstandard": "data.text_files",
     }
     for name, path in modules().items():
         assert not {n.split(".")[0] for n in imports(path, everywhere=False)} & set(places), name

@@ -6,8 +6,11 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from albert import attention, flags, modeling, packing  # noqa: E402
+from albert import modeling
+from albert.cli import flags
 from albert.config import AlbertConfig  # noqa: E402
+from albert.data import packing
+from albert.model import attention  # noqa: E402
 
 LENGTH = 300  # two blocks of queries and a part of one
 CONFIG = AlbertConfig(

@@ -19,9 +19,11 @@ from helpers import assert_one_clear_line
 from helpers import run as run_process
 from helpers import start as start_process
 
-from albert import beam_pipeline, documents, files, flags, text_files
 from albert import create_pretraining_data as command
+from albert.cli import flags
+from albert.data import files, text_files
 from albert.errors import DataError
+from albert.pretraining_data import beam_pipeline, documents
 
 COMMAND = "albert.create_pretraining_data"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

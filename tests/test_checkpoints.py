@@ -7,14 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert import checkpoints
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
-from albert.modeling import (
-    AlbertForPreTraining,
-    AlbertForSequenceClassification,
-    named_weights,
-)
+from albert.formats import checkpoints
+from albert.modeling import AlbertForPreTraining, AlbertForSequenceClassification, named_weights
 
 CONFIG = AlbertConfig(
     1000, 16, 48, 3, num_attention_heads=4, intermediate_size=96, max_position_embeddings=64

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from helpers import assert_same_gradients
 
-from albert import checkpoints, evaluation, run_config
 from albert.config import AlbertConfig
+from albert.formats import checkpoints
 from albert.modeling import named_weights
 from albert.tasks.classification import ClassificationTask, MultipleChoiceTask
+from albert.training import evaluation, run_settings
 
 tf = pytest.importorskip("tensorflow")
 
@@ -25,7 +26,7 @@ def case(request, shared):
     golden, task = np.load(folder / "io.npz"), TASKS[request.param]
     config = AlbertConfig.from_json_file(str(folder / "albert_config.json"))
     weights = checkpoints.open_weights(str(folder))
-    model, _ = evaluation.load_model(task, config, run_config.RunConfig("unused"), weights)
+    model, _ = evaluation.load_model(task, config, run_settings.RunConfig("unused"), weights)
     batch = {k.removeprefix("in/"): tf.constant(golden[k]) for k in golden if k.startswith("in/")}
     batch = {k: tf.concat([v, tf.zeros_like(v[:1])], axis=0) for k, v in batch.items()}
     rows = len(batch["label_ids"])

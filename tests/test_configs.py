@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from albert.config import AlbertConfig
-from albert.model_size import parameter_count, parameter_counts
+from albert.model.model_size import parameter_count, parameter_counts
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
 RELEASED_KEYS = {
@@ -88,7 +88,8 @@ TABLE_14 = {
 
 @pytest.mark.parametrize("name", TABLE_14)
 def test_fine_tuning_recipes_hold_the_papers_hyper_parameters(name):
-    from albert import flags, run_classifier, run_race
+    from albert import run_classifier, run_race
+    from albert.cli import flags
 
     command = run_race if name == "race" else run_classifier
     path = CONFIGS / f"{name}.flags"
@@ -110,7 +111,8 @@ def test_fine_tuning_recipes_hold_the_papers_hyper_parameters(name):
     [("squad_v1", (5e-5, 48, 0, 3649, 365, 384)), ("squad_v2", (3e-5, 48, 0, 8144, 814, 512))],
 )
 def test_squads_recipes_hold_the_papers_hyper_parameters(name, expected):
-    from albert import flags, run_squad_v1, run_squad_v2
+    from albert import run_squad_v1, run_squad_v2
+    from albert.cli import flags
 
     command = {"squad_v1": run_squad_v1, "squad_v2": run_squad_v2}[name]
     path = CONFIGS / f"{name}.flags"

@@ -22,15 +22,16 @@ import tensorflow as tf
 import their_transformers
 from helpers import REPO, assert_one_clear_line
 
-from albert import checkpoints, hf_tokenizer, huggingface, modeling, pretrained, tokenization
+from albert import modeling, tokenization
 from albert.albert_tokenizer import AlbertTokenizer
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, ConfigError
+from albert.formats import checkpoints, hf_tokenizer, huggingface, pretrained
 
 sys.path.insert(0, str(REPO / "scripts"))
 import convert_hf  # noqa: E402
 
-from albert import flags  # noqa: E402
+from albert.cli import flags  # noqa: E402
 
 SIZES = {
     "vocab_size": 60, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 4,

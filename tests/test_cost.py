@@ -17,10 +17,11 @@ import tensorflow as tf
 from helpers import pretraining_rows
 from tensorflow.python.eager import context
 
-from albert import input_pipeline, packing, records, run_config, steps, trainer
 from albert.config import AlbertConfig
+from albert.data import input_pipeline, packing, records
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
+from albert.training import run_settings, steps, trainer
 
 # All different, so that a shape tells what a tensor is.
 VOCAB, EMBEDDING, LAYERS, BATCH, LENGTH, PREDICTIONS = 61, 9, 3, 4, 12, 3
@@ -32,7 +33,7 @@ CONFIG = AlbertConfig(
 
 
 def train_steps(config: AlbertConfig = CONFIG, **options) -> steps.TrainSteps:
-    run = run_config.RunConfig("", num_train_steps=10, **options)
+    run = run_settings.RunConfig("", num_train_steps=10, **options)
     state = trainer.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
     return steps.TrainSteps(TASK, state, run)
 
@@ -46,7 +47,7 @@ def test_commands_multiply_with_onednn_unless_the_user_said_otherwise(chosen, is
         environment["TF_ENABLE_ONEDNN_OPTS"] = chosen
     # Nothing is held back of what TensorFlow says of itself.
     program = (
-        "import re; from albert import flags; flags._START_UP_NOISE = ['never said'];"
+        "import re; from albert.cli import flags; flags._START_UP_NOISE = ['never said'];"
         "flags.set_up_logging(); flags.import_tensorflow()"
     )
     result = subprocess.run(
@@ -58,7 +59,7 @@ def test_commands_multiply_with_onednn_unless_the_user_said_otherwise(chosen, is
 
 def test_a_command_does_not_wait_for_what_keras_alone_would_import():
     program = (
-        "import sys; from albert import flags; flags.import_tensorflow();"
+        "import sys; from albert.cli import flags; flags.import_tensorflow();"
         "assert 'keras.src.layers' in sys.modules;"
         "print(*[m for m in ('sklearn', 'matplotlib', 'scipy.stats') if m in sys.modules]);"
         "import sklearn.metrics, matplotlib.pyplot"
@@ -71,7 +72,7 @@ def test_a_command_does_not_wait_for_what_keras_alone_would_import():
 
 def test_no_garbage_is_looked_for_in_what_a_command_imports():
     program = (
-        "import gc; from albert import flags; runs = [];"
+        "import gc; from albert.cli import flags; runs = [];"
         "gc.callbacks.append(lambda phase, info: phase == 'start' and runs.append(info));"
         "flags.import_tensorflow(); assert len(runs) < 3, len(runs);"
         "assert gc.isenabled() and gc.get_freeze_count() > 100_000;"
@@ -250,8 +251,8 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
     rows = [*pretraining_rows(240, least=5, most=6), *pretraining_rows(80, least=LENGTH)]
     path = str(tmp_path / "rows.tfrecord")
     records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
-    run = run_config.RunConfig("", pack_rows=True, use_xla=use_xla)
-    options = run_config.row_options(run, TASK.feature_spec(), [path], size)
+    run = run_settings.RunConfig("", pack_rows=True, use_xla=use_xla)
+    options = run_settings.row_options(run, TASK.feature_spec(), [path], size)
     batches = input_pipeline.train_batches(
         [path], TASK.feature_spec(), num_records=len(rows), batch_size=size, vocab_size=VOCAB,
         seed=1, **options,

@@ -14,19 +14,13 @@ import pytest
 from helpers import cpu_seconds_of_children
 
 from albert import create_pretraining_data as command
-from albert import (
-    documents,
-    flags,
-    masking,
-    pair_records,
-    pretraining_buckets,
-    records,
-    text_files,
-)
+from albert.cli import flags
+from albert.data import records, text_files
+from albert.data.seeds import child_seed
 from albert.errors import DataError, FlagError, UserError
-from albert.masking import MaskingSettings
-from albert.pretraining_buckets import Recipe, TrainingInstance
-from albert.seeds import child_seed
+from albert.pretraining_data import documents, masking, pair_records, pretraining_buckets
+from albert.pretraining_data.masking import MaskingSettings
+from albert.pretraining_data.pretraining_buckets import Recipe, TrainingInstance
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NUM_WORDS = 200

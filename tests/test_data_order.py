@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from helpers import REPO
 
-from albert import data_order, records
-from albert import files as files_module
-from albert.distribution import Share
+from albert.data import data_order, records
+from albert.data import files as files_module
 from albert.errors import DataError
+from albert.training.distribution import Share
 
 tf = pytest.importorskip("tensorflow")
 
-from albert import input_pipeline  # noqa: E402
+from albert.data import input_pipeline  # noqa: E402
 
 SPEC = records.FeatureSpec({"number": ("int64", None)})
 COUNTS = (640, 100, 333, 1, 4, 460)

@@ -23,9 +23,11 @@ from helpers import (
     write_pretraining_records,
 )
 
-from albert import checkpoints, distribution, records
+from albert.data import records
 from albert.errors import FlagError
+from albert.formats import checkpoints
 from albert.tasks.pretraining import PretrainingTask
+from albert.training import distribution
 from faults import jobs
 
 sys.path.insert(0, str(REPO / "scripts"))

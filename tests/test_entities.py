@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert.metrics import entities
+from albert.tasks import entity_metrics as entities
 
 
 @pytest.mark.parametrize(

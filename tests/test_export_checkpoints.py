@@ -5,8 +5,10 @@ import pytest
 import tensorflow as tf
 from helpers import assert_one_clear_line, write_config
 
-from albert import checkpoints, export_checkpoints, flags
+from albert import export_checkpoints
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.formats import checkpoints
 from albert.modeling import AlbertForPreTraining, named_weights
 
 

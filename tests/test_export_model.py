@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from helpers import assert_one_clear_line, write_config
 
-from albert import checkpoints, export_model, flags, model_conversion, pretrained
+from albert import export_model
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.export import model_conversion
+from albert.formats import checkpoints, pretrained
 from albert.modeling import (
     AlbertForPreTraining,
     AlbertForSequenceClassification,

@@ -12,9 +12,12 @@ import sentencepiece
 import tensorflow as tf
 from helpers import REPO, assert_one_clear_line, write_config
 
-from albert import checkpoints, export_to_tfhub, files, flags, hub
+from albert import export_to_tfhub
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.data import files
 from albert.errors import CheckpointError
+from albert.formats import checkpoints, hub
 from albert.modeling import AlbertForPreTraining, named_weights
 
 
@@ -317,7 +320,7 @@ def test_a_module_of_the_original_is_read_by_the_same_names(shared):
 
 
 def test_the_signatures_give_the_originals_numbers(shared, tmp_path):
-    from albert.hub_export import export_module, load_model
+    from albert.export.hub_export import export_module, load_model
 
     folder = shared / "golden/open/tf1_ckpt_tiny"
     golden = np.load(shared / "golden/open/hub_tf1/io.npz")

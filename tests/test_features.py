@@ -5,7 +5,7 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from albert import features, files, records
+from albert.data import features, files, records
 
 SPEC = records.FeatureSpec({"input_ids": ("int64", 2)})
 ROWS = [{"input_ids": [1, 2]}, {"input_ids": [3, 4]}]

@@ -9,9 +9,11 @@ import keras
 import numpy as np
 import pytest
 
-from albert import extract_features, fill_mask, flags, modeling, pretrained
+from albert import extract_features, fill_mask, modeling
 from albert.albert_tokenizer import AlbertTokenizer
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.formats import pretrained
 
 WORDS = [f"w{i}" for i in range(35)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import test_run_classifier as classifier
 
-from albert import checkpoints, fine_tuning, flags, predict
+from albert import predict
+from albert.cli import fine_tuning, flags
 from albert.errors import CheckpointError, DataError, FlagError
+from albert.formats import checkpoints
 
 tf = pytest.importorskip("tensorflow")
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert import checkpoints, run_config, steps, trainer
 from albert.config import AlbertConfig
+from albert.formats import checkpoints
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
+from albert.training import run_settings, steps, trainer
 
 STEPS, ROWS, LENGTH, PREDICTIONS = 5, 4, 20, 4
 
@@ -16,7 +17,7 @@ def five_steps(folder, golden, optimizer: str):
     """Yields (row of metrics, weights) after each step of the trainer from the checkpoint."""
     config = AlbertConfig.from_json_file(str(folder / "albert_config.json")).without_dropout()
     task = PretrainingTask(LENGTH, PREDICTIONS)
-    run = run_config.RunConfig("unused")
+    run = run_settings.RunConfig("unused")
     state = trainer.TrainState(task, config, run, OptimizerConfig(optimizer, 0.02, 20, 3))
     weights = checkpoints.open_weights(str(folder / "model.ckpt-best"))
     for name, weight in state.weights.items():

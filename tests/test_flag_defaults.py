@@ -8,7 +8,6 @@ from albert import (
     create_pretraining_data,
     export_checkpoints,
     export_to_tfhub,
-    flags,
     run_classifier,
     run_pretraining,
     run_race,
@@ -16,6 +15,7 @@ from albert import (
     run_squad_v2,
     run_token_classifier,
 )
+from albert.cli import flags
 
 # Of every command that trains (spec 7.1, 9.1 and 11.1).
 SHARED = {

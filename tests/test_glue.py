@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from albert import features, records
+from albert.data import features, records
 from albert.errors import DataError, FlagError
 from albert.tasks import glue
 from albert.tasks.glue import TASKS

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from albert.metrics import glue
+from albert.tasks import glue_metrics as glue
 
 
 def golden_rows(shared, task):

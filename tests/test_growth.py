@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from helpers import metrics, run_here, write_config, write_pretraining_records
 
-from albert import checkpoints, run_pretraining
+from albert import run_pretraining
+from albert.formats import checkpoints
 
 
 def command(*arguments: str) -> int:

@@ -12,8 +12,9 @@ import test_run_race
 import test_run_squad
 import test_run_token_classifier
 
-from albert import export_to_tfhub, flags, run_race, run_squad_v1, run_squad_v2
+from albert import export_to_tfhub, run_race, run_squad_v1, run_squad_v2
 from albert import run_token_classifier as run_tokens
+from albert.cli import flags
 from albert.config import AlbertConfig
 
 workshop = test_run_squad.workshop  # a fixture

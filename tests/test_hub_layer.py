@@ -11,9 +11,9 @@ import tensorflow as tf
 from helpers import REPO, write_config
 
 import albert
-from albert import hub_export
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
+from albert.export import hub_export
 from albert.modeling import AlbertForPreTraining, AlbertModel, named_weights
 
 NAMES = ("input_word_ids", "input_mask", "input_type_ids")

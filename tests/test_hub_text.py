@@ -14,8 +14,12 @@ import sentencepiece
 import tensorflow as tf
 from helpers import assert_one_clear_line, write_config
 
-from albert import checkpoints, export_to_tfhub, features, flags, text_graph
+from albert import export_to_tfhub
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.data import features
+from albert.export import text_graph
+from albert.formats import checkpoints
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.tokenization import FullTokenizer
 

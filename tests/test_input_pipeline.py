@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
-from albert import features, records
+from albert.data import features, records
 
 tf = pytest.importorskip("tensorflow")
 
-from albert import evaluation, input_pipeline, run_config, trainer  # noqa: E402
 from albert.config import AlbertConfig  # noqa: E402
+from albert.data import input_pipeline
 from albert.modeling import named_weights  # noqa: E402
 from albert.optimization import OptimizerConfig  # noqa: E402
 from albert.tasks.classification import ClassificationTask, MultipleChoiceTask  # noqa: E402
+from albert.training import evaluation, run_settings, trainer  # noqa: E402
 
 LENGTH, VOCAB = 96, 40
 CONFIG = AlbertConfig(
@@ -84,7 +85,7 @@ def test_losses_weights_and_predictions_are_the_same_as_with_full_rows(
     paths = write(tmp_path / "r", name, [5, 30, 40, 20, 70, 8, 96, 50, 11, 12, 3])
     outcomes = []
     for is_padded in (False, True):
-        run = run_config.RunConfig(
+        run = run_settings.RunConfig(
             str(tmp_path / str(is_padded)), num_train_steps=6, train_batch_size=2,
             eval_batch_size=4, log_steps=1, pad_to_max_seq_length=is_padded, use_xla=use_xla,
             pack_rows=pack_rows,

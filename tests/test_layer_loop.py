@@ -12,7 +12,7 @@ from test_cost import BATCH, TASK, batch_of
 
 from albert import modeling
 from albert.config import AlbertConfig
-from albert.layer_loop import LayerLoop
+from albert.model.layer_loop import LayerLoop
 
 CONFIG = AlbertConfig(
     61, 9, 16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=24,

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from albert import masking
-from albert.masking import MaskingSettings, Pieces
+from albert.pretraining_data import masking
+from albert.pretraining_data.masking import MaskingSettings, Pieces
 
 CLS, SEP, MASK = 2, 3, 4
 V = 50  # ids 5..29 begin words, 30..49 continue them

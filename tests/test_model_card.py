@@ -10,8 +10,10 @@ from helpers import write_config, write_pretraining_records
 from test_convert_hf import HEADS, SIZES, convert, random_model
 
 import albert
-from albert import export_checkpoints, export_model, flags, model_card, run_pretraining
+from albert import export_checkpoints, export_model, run_pretraining
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.formats import model_card
 from albert.tokenization import FullTokenizer
 
 PRETRAIN = (

@@ -11,10 +11,10 @@ import sys
 import pytest
 from helpers import REPO, SIZES, assert_one_clear_line, run, write_config
 
-from albert import model_size, training_plan
 from albert.config import AlbertConfig
-from albert.model_size import Workload
-from albert.training_plan import GIB, Assumptions
+from albert.model import model_size, training_plan
+from albert.model.model_size import Workload
+from albert.model.training_plan import GIB, Assumptions
 
 SHARING = ("all", "attention", "ffn", "none")
 
@@ -390,7 +390,8 @@ def test_equal_names_become_paths_and_released_archives_their_folders(tmp_path):
 
 
 def test_defaults_are_those_of_the_training_command():
-    from albert import flags, model_info, run_pretraining
+    from albert import model_info, run_pretraining
+    from albert.cli import flags
 
     ours, theirs = (
         flags.to_dict(flags.parse(command.define_flags, ["command"]))

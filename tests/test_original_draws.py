@@ -8,10 +8,11 @@ import pytest
 import tensorflow as tf
 from helpers import assert_one_clear_line
 
-from albert import create_pretraining_data, flags, tokenization
-from albert.documents import PairSettings
-from albert.masking import MaskingSettings
-from albert.original_draws import Draws, OriginalRecipe
+from albert import create_pretraining_data, tokenization
+from albert.cli import flags
+from albert.pretraining_data.documents import PairSettings
+from albert.pretraining_data.masking import MaskingSettings
+from albert.pretraining_data.original_draws import Draws, OriginalRecipe
 
 
 @pytest.fixture(scope="module")

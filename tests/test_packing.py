@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 tf = pytest.importorskip("tensorflow")
 
-from albert import input_pipeline, modeling, packing  # noqa: E402
+from albert import modeling
 from albert.config import AlbertConfig  # noqa: E402
+from albert.data import input_pipeline, packing  # noqa: E402
 
 LENGTH, VOCAB = 48, 40
 CONFIG = AlbertConfig(

@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 from helpers import metrics, run, run_here, write_config
 
-from albert import (
-    create_pretraining_data,
-    flags,
-    input_pipeline,
-    masking,
-    pair_records,
-    records,
-    run_pretraining,
-)
-from albert.distribution import Share
-from albert.masking import MaskingSettings, Specials
+from albert import create_pretraining_data, run_pretraining
+from albert.cli import flags
+from albert.data import input_pipeline, records
+from albert.pretraining_data import masking, pair_records
+from albert.pretraining_data.masking import MaskingSettings, Specials
+from albert.training.distribution import Share
 
 LENGTH = 24
 SETTINGS = MaskingSettings(5, 0.2)

@@ -16,19 +16,19 @@ from test_run_token_classifier import write_conll
 
 from albert import (
     export_checkpoints,
-    flags,
     modeling,
     predict,
-    predictors,
     run_classifier,
     run_race,
     run_squad_v1,
     run_squad_v2,
     run_token_classifier,
 )
+from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import DataError
-from albert.metrics import entities
+from albert.inference import predictors
+from albert.tasks import entity_metrics as entities
 
 WORDS = [f"w{i}" for i in range(35)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

@@ -8,8 +8,9 @@ import pytest
 from test_convert_hf import HEADS, batch, random_model, save
 
 import albert
-from albert import checkpoints, modeling
+from albert import modeling
 from albert.errors import CheckpointError
+from albert.formats import checkpoints
 
 
 def outputs(model, kind):

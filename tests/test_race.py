@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from albert import features, records
+from albert.data import features, records
 from albert.errors import DataError
 from albert.tasks import race
 from albert.tokenization import FullTokenizer

@@ -6,9 +6,9 @@ import os
 import numpy as np
 import pytest
 
-from albert import records, tfrecord
+from albert.data import records, tfrecord
+from albert.data.records import FeatureSpec
 from albert.errors import DataError
-from albert.records import FeatureSpec
 
 SPEC = FeatureSpec({
     "input_ids": ("int64", 8),

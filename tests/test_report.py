@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from albert import run_report
+from albert.data.files import write_json
+from albert.data.records import FeatureSpec, write_records
 from albert.errors import DataError
-from albert.files import write_json
-from albert.records import FeatureSpec, write_records
+from albert.training import run_report
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SPEC = FeatureSpec({

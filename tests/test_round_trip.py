@@ -11,8 +11,10 @@ import test_convert_hf
 from test_export_to_tfhub import command as export_to_tfhub
 
 import albert
-from albert import fine_tuning, flags, modeling, pretrained, run_classifier
-from albert.model_facts import LABELLED, MULTI_LABEL
+from albert import modeling, run_classifier
+from albert.cli import fine_tuning, flags
+from albert.formats import pretrained
+from albert.formats.model_facts import LABELLED, MULTI_LABEL
 from albert.tokenization import FullTokenizer, TextSettings
 
 HEADS = test_convert_hf.HEADS | {

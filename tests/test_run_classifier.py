@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from helpers import cpu_seconds_of_children, run_here
 
-from albert import flags, run_classifier
+from albert import run_classifier
+from albert.cli import flags
 from albert.errors import CheckpointError, FlagError
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -100,7 +101,7 @@ def test_one_command_trains_evaluates_and_writes_the_originals_results(trained):
 
 
 def test_a_frozen_encoder_keeps_every_weight_and_its_head_learns(inputs, tmp_path):
-    from albert import checkpoints
+    from albert.formats import checkpoints
 
     start = f"{tmp_path}/start/model.ckpt-1"
     for more in (
@@ -319,8 +320,9 @@ def test_a_vocabulary_of_another_model_is_refused(inputs, tmp_path):
     "layout", ["ours", pytest.param("huggingface", marks=pytest.mark.slow)]
 )
 def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
-    from albert import hf_tokenizer, huggingface, modeling, tokenization
+    from albert import modeling, tokenization
     from albert.config import AlbertConfig
+    from albert.formats import hf_tokenizer, huggingface
 
     glue = write_task_files(tmp_path / "glue")
     model = modeling.AlbertForMaskedLM(AlbertConfig(**CONFIG))

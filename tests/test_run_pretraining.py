@@ -27,7 +27,9 @@ from helpers import (
 )
 from tensorflow.core.util import event_pb2
 
-from albert import checkpoints, records, run_pretraining
+from albert import run_pretraining
+from albert.data import records
+from albert.formats import checkpoints
 from albert.tasks.pretraining import PretrainingTask
 
 MODULE = "albert.run_pretraining"
@@ -328,7 +330,7 @@ def test_a_run_that_diverges_exits_3_and_keeps_its_last_good_checkpoint(job, tmp
 
 
 def test_two_processes_do_not_share_an_output_dir(job, tmp_path):
-    from albert import files
+    from albert.data import files
 
     with files.lock_run_dir(str(tmp_path / "out")):
         result = run(MODULE, *job)
@@ -416,7 +418,7 @@ def test_an_unrelated_checkpoint_is_refused_before_anything_is_written(job, tmp_
 @pytest.mark.parametrize("arguments", [["--help"], ["--seed=x"], ["--nonsense"]])
 def test_help_and_usage_errors_do_not_import_tensorflow(arguments):
     code = (
-        "import sys; from albert import flags, run_pretraining as r;"
+        "import sys; from albert import run_pretraining as r; from albert.cli import flags;"
         f"flags.run_command(r.__doc__, r.define_flags, r.main, ['x', *{arguments!r}]);"
         "print('tensorflow' in sys.modules, 'keras' in sys.modules)"
     )

@@ -6,7 +6,8 @@ import helpers
 import numpy as np
 import pytest
 
-from albert import flags, modeling, run_race
+from albert import modeling, run_race
+from albert.cli import flags
 from albert.errors import DataError, FlagError
 from albert.tasks import race
 from albert.tokenization import FullTokenizer

@@ -9,9 +9,12 @@ import sentencepiece
 import tensorflow as tf
 from helpers import assert_one_clear_line, assert_same_gradients, write_config
 
-from albert import checkpoints, flags, modeling, run_squad, run_squad_v1, run_squad_v2, trainer
+from albert import modeling, run_squad, run_squad_v1, run_squad_v2
+from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.tasks.squad import SquadV1Task, SquadV2Task
+from albert.formats import checkpoints
+from albert.tasks.squad.task import SquadV1Task, SquadV2Task
+from albert.training import trainer
 from faults import jobs
 
 COMMANDS = {"v1": run_squad_v1, "v2": run_squad_v2, "both": run_squad}
@@ -107,7 +110,7 @@ def test_it_trains_keeps_the_best_by_f1_and_predicts_with_it(version, trained):
     }
     assert (folder / "null_odds.json").exists() == (version == 2)
     # What the best checkpoint says of the predictions that it wrote.
-    from albert.metrics import squad as metrics
+    from albert.tasks.squad import metrics
 
     data = dataset(True, version == 2)["data"]
     if version == 1:
@@ -306,7 +309,7 @@ def test_a_feature_file_of_the_original_is_never_overwritten(
 def test_a_best_checkpoint_that_was_just_evaluated_is_not_run_again(
     workshop, tmp_path, monkeypatch
 ):
-    from albert import evaluation
+    from albert.training import evaluation
 
     monkeypatch.setattr(evaluation, "predict", None)
     assert train(workshop, 2, tmp_path) == 0

@@ -7,9 +7,10 @@ import helpers
 import numpy as np
 import pytest
 
-from albert import flags, run_token_classifier
+from albert import run_token_classifier
+from albert.cli import flags
 from albert.errors import DataError, FlagError
-from albert.metrics import entities
+from albert.tasks import entity_metrics as entities
 
 FIRST, LAST = [f"n{i}" for i in range(8)], [f"m{i}" for i in range(8)]
 OTHERS = [f"w{i}" for i in range(18)]

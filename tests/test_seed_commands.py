@@ -12,19 +12,12 @@ import pytest
 from helpers import write_config, write_pretraining_records
 from test_run_squad import dataset
 
-from albert import (
-    checkpoints,
-    flags,
-    modeling,
-    records,
-    run_classifier,
-    run_pretraining,
-    run_race,
-    run_squad_v1,
-    run_squad_v2,
-)
+from albert import modeling, run_classifier, run_pretraining, run_race, run_squad_v1, run_squad_v2
+from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.features import classification_spec
+from albert.data import records
+from albert.data.features import classification_spec
+from albert.formats import checkpoints
 
 MODULES = {m.__name__.split(".")[1]: m for m in (
     run_classifier, run_pretraining, run_race, run_squad_v1, run_squad_v2,

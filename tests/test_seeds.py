@@ -7,9 +7,9 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from albert import steps  # noqa: E402
-from albert.layers import Dropout  # noqa: E402
-from albert.seeds import child_seed  # noqa: E402
+from albert.data.seeds import child_seed  # noqa: E402
+from albert.model.layers import Dropout  # noqa: E402
+from albert.training import steps  # noqa: E402
 
 # Neighbours, and what is one for Keras, which takes seeds modulo 2^31 - 2.
 SEEDS = (0, 1, 2, 4, 5, 2**31 - 2, 2**31 + 2, 2**32, 2**32 + 4)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert import squad_alignment
 from albert.errors import DataError
-from albert.squad_alignment import Alignment, align, convert_indices
+from albert.tasks.squad import alignment as squad_alignment
+from albert.tasks.squad.alignment import Alignment, align, convert_indices
 
 
 def plain_alignment(original, cleaned) -> Alignment | None:

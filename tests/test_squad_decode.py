@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from albert import squad_decode
-from albert.metrics import squad as metrics
-from albert.squad_features import SquadExample, Window
+from albert.tasks.squad import decode as squad_decode
+from albert.tasks.squad import metrics
+from albert.tasks.squad.features import SquadExample, Window
 
 LENGTH = 8
 TEXT = "Ada met Bob in Rome"

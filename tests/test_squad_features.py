@@ -8,9 +8,11 @@ import random
 import pytest
 import tensorflow as tf
 
-from albert import records, squad_alignment, squad_records, tfrecord
+from albert.data import records, tfrecord
 from albert.errors import DataError
-from albert.squad_features import SquadExample, has_answers, make_windows, read_examples
+from albert.tasks.squad import alignment as squad_alignment
+from albert.tasks.squad import records as squad_records
+from albert.tasks.squad.features import SquadExample, has_answers, make_windows, read_examples
 from albert.tokenization import FullTokenizer
 
 SETTINGS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from albert.metrics import squad as metrics
+from albert.tasks.squad import metrics
 
 
 def dataset(**answers):

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from helpers import assert_one_clear_line, run
 
-from albert import squad_decode, tokenization
-from albert.metrics import squad as metrics
-from albert.squad_features import make_windows, read_examples
-from albert.squad_records import _window
+from albert import tokenization
+from albert.tasks.squad import decode as squad_decode
+from albert.tasks.squad import metrics
+from albert.tasks.squad.features import make_windows, read_examples
+from albert.tasks.squad.records import _window
 
 
 @pytest.fixture(scope="module")

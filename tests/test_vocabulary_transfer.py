@@ -7,8 +7,11 @@ import pytest
 from helpers import REPO, SIZES
 
 import albert
-from albert import flags, modeling, pretrained, tokenization, vocabulary, vocabulary_transfer
+from albert import modeling, tokenization
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.formats import pretrained, vocabulary_transfer
+from albert.pretraining_data import vocabulary
 
 
 @pytest.fixture(scope="module")

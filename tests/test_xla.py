@@ -7,10 +7,15 @@ tf = pytest.importorskip("tensorflow")
 
 from helpers import LENGTH, PREDICTIONS, SIZES, pretraining_rows  # noqa: E402
 
-from albert import records, run_config, steps, trainer  # noqa: E402
 from albert.config import AlbertConfig  # noqa: E402
+from albert.data import records
 from albert.optimization import OptimizerConfig  # noqa: E402
 from albert.tasks.pretraining import PretrainingTask  # noqa: E402
+from albert.training import (
+    run_settings,  # noqa: E402
+    steps,
+    trainer,
+)
 
 BATCH, STEPS = 4, 3
 TASK = PretrainingTask(LENGTH, PREDICTIONS)
@@ -34,7 +39,7 @@ def batch():
 
 def train(batch, **options):
     """Returns (rows of statistics, the training function)."""
-    run = run_config.RunConfig("", num_train_steps=STEPS, seed=3, **options)
+    run = run_settings.RunConfig("", num_train_steps=STEPS, seed=3, **options)
     state = trainer.TrainState(TASK, CONFIG, run, OptimizerConfig("lamb", 1e-2, STEPS, 0))
     train_steps = steps.TrainSteps(TASK, state, run)
     iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
@@ -90,10 +95,10 @@ def test_the_step_holds_no_python_and_no_host_work(compiled):
 
 def test_tpu_rows_are_whole(monkeypatch, tmp_path):
     # What is cut or packed has as many shapes as batches have needs.
-    from albert import distribution
+    from albert.training import distribution
 
     path = str(tmp_path / "r")
     records.write_records(path, pretraining_rows(8), TASK.feature_spec(), {})
-    run = run_config.RunConfig("", pack_rows=True)
+    run = run_settings.RunConfig("", pack_rows=True)
     monkeypatch.setattr(distribution, "is_tpu", lambda: True)
-    assert run_config.row_options(run, TASK.feature_spec(), [path], 4) == {"is_cut": False}
+    assert run_settings.row_options(run, TASK.feature_spec(), [path], 4) == {"is_cut": False}

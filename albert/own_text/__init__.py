@@ -1,1 +1,8 @@
-"""From any text to what the quickstart needs: documents of sentences, and a labelled task."""
+"""From any text to what the quickstart needs: documents of sentences, and a labelled task.
+
+    prose          the English of technical documentation, plain or reStructuredText
+    python_docs    Python's own documentation, which every machine has
+    sentences      running text to sentences
+    text_corpus    texts to documents, and the file that they are written to
+    labelled_task  a task with labels, made of the text itself
+"""

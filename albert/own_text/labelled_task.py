@@ -18,7 +18,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 
-from albert import files
+from albert.data import files
 from albert.errors import DataError
 from albert.own_text.text_corpus import Document
 

@@ -7,7 +7,7 @@ line, a blank line between documents; see `text_files`.
 import dataclasses
 import logging
 
-from albert import files, text_files
+from albert.data import files, text_files
 from albert.errors import DataError
 from albert.own_text.sentences import split_sentences
 

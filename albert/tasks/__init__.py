@@ -1,1 +1,15 @@
-"""Tasks: what distinguishes one experiment from another. Read `task.py` first."""
+"""What distinguishes one experiment from another. Read `task.py` first.
+
+    task                  what the trainer asks of every task
+    pretraining           masked words and sentence order
+    classification        a label or a number for a text or a pair, or a choice among several
+    token_classification  a label for every word
+    glue                  GLUE's nine tasks and MNLI's mismatched part
+    race                  RACE
+    conll                 words with labels, a sentence a block of lines
+    tsv                   texts of your own in columns that you name
+    glue_metrics          GLUE's official metrics
+    entity_metrics        precision, recall and F1 of entities
+    choice_metrics        accuracy of choices
+    prediction_files      the tables that predictions are published in
+"""

@@ -12,15 +12,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from albert import features, saved_model
 from albert.config import AlbertConfig
-from albert.metrics import glue as metrics
-from albert.modeling import (
-    AlbertForMultipleChoice,
-    AlbertForSequenceClassification,
-    cross_entropy,
-)
-from albert.records import FeatureSpec
+from albert.data import features
+from albert.data.records import FeatureSpec
+from albert.formats import saved_model
+from albert.modeling import AlbertForMultipleChoice, AlbertForSequenceClassification, cross_entropy
+from albert.tasks import glue_metrics as metrics
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from albert import features, files, text_files
+from albert.data import features, files, text_files
+from albert.data.records import FeatureSpec
 from albert.errors import DataError, FlagError
-from albert.metrics import entities
-from albert.records import FeatureSpec
+from albert.tasks import entity_metrics as entities
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from albert import features, files, prediction_files, text_files
+from albert.data import features, files, text_files
 from albert.errors import DataError, FlagError
-from albert.metrics.choice import likeliest
+from albert.tasks import prediction_files
+from albert.tasks.choice_metrics import likeliest
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer

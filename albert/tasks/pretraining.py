@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 from albert.config import AlbertConfig
+from albert.data.records import FeatureSpec
 from albert.modeling import AlbertForPreTraining, cross_entropy
-from albert.pair_records import MasksOnTheFly, masked_features
-from albert.records import FeatureSpec
+from albert.pretraining_data.pair_records import MasksOnTheFly, masked_features
 
 
 @dataclasses.dataclass(frozen=True)

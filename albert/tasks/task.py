@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from albert.config import AlbertConfig
-    from albert.records import FeatureSpec
+    from albert.data.records import FeatureSpec
 
     Batch = Mapping[str, tf.Tensor]
     Outputs = Mapping[str, tf.Tensor]

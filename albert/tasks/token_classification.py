@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from albert.config import AlbertConfig
-from albert.metrics import entities
+from albert.data.records import FeatureSpec
 from albert.modeling import AlbertForTokenClassification, cross_entropy
-from albert.records import FeatureSpec
 from albert.tasks import conll
+from albert.tasks import entity_metrics as entities
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 from ablation.grid import Grid
 from ablation.runs import Result
 
-from albert import files
+from albert.data import files
 
 
 def draw(grid: Grid, results: Sequence[Result], path: str) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from albert import files
+from albert.data import files
 from albert.errors import DataError, FlagError
 
 _PARTS = ("config", "data", "train")

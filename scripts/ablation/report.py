@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ablation.grid import Grid
 from ablation.runs import Result
 
-from albert import files
+from albert.data import files
 
 
 @dataclasses.dataclass(frozen=True)

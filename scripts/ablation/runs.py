@@ -17,9 +17,12 @@ from typing import Any
 
 from ablation.grid import Grid, Setting, tokens_per_step
 
-from albert import files, model_size, run_report, tokenization, workers
+from albert import tokenization
 from albert.config import AlbertConfig
+from albert.data import files, workers
 from albert.errors import DataError, Preempted
+from albert.model import model_size
+from albert.training import run_report
 
 log = logging.getLogger("albert")
 

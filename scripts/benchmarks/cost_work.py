@@ -7,7 +7,8 @@ from benchmarks import inputs
 from benchmarks.model_work import flops, model_sides
 from benchmarks.turns import Side, compare, table
 
-from albert import files, flags, text_files
+from albert.cli import flags
+from albert.data import files, text_files
 from albert.errors import FlagError
 
 _MEMORY_OURS = {

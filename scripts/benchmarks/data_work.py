@@ -8,7 +8,11 @@ from benchmarks import inputs
 from benchmarks.model_work import flops
 from benchmarks.turns import Side, compare, outputs_path, table
 
-from albert import files, flags, hf_tokenizer, text_files, tokenization, training_plan
+from albert import tokenization
+from albert.cli import flags
+from albert.data import files, text_files
+from albert.formats import hf_tokenizer
+from albert.model import training_plan
 
 
 def _text(values, folder: str) -> str:

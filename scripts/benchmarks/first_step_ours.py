@@ -32,12 +32,13 @@ class Notes(logging.Filter):
 logging.getLogger("albert").addFilter(Notes())
 scratch = tempfile.TemporaryDirectory()
 
-from albert import flags, run_pretraining  # noqa: E402
+from albert import run_pretraining
+from albert.cli import flags  # noqa: E402
 
 flags.set_up_logging()
 flags.import_tensorflow()
 
-from albert import trainer  # noqa: E402, F401  (what the command imports later)
+from albert.training import trainer  # noqa: E402, F401  (what the command imports later)
 
 marks["import"] = time.time()
 run_pretraining.cli([sys.argv[0], *sys.argv[1:], f"--output_dir={scratch.name}/run"])

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from benchmarks import turns
 
-from albert import files, flags, text_files
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.data import files, text_files
 from albert.errors import DataError, FlagError
 
 PEERS = (
@@ -77,7 +78,7 @@ def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
     """
     import tensorflow as tf
 
-    from albert import records
+    from albert.data import records
     from albert.tasks.pretraining import PretrainingTask
 
     files.require_file(path, "records_file")
@@ -102,7 +103,7 @@ def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
 
 def write_records(folder: str, config: AlbertConfig, count: int, length: int) -> str:
     """Writes `make_rows` as a record file; returns its path."""
-    from albert import records
+    from albert.data import records
     from albert.tasks.pretraining import PretrainingTask
 
     rows = make_rows(config, count, length)
@@ -117,9 +118,10 @@ def write_records(folder: str, config: AlbertConfig, count: int, length: int) ->
 
 def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> str:
     """Writes `make_rows`, with its masks undone, as records without masks; returns their path."""
-    from albert import masking, pair_records, records
-    from albert.documents import PairSettings
-    from albert.records import FeatureSpec
+    from albert.data import records
+    from albert.data.records import FeatureSpec
+    from albert.pretraining_data import masking, pair_records
+    from albert.pretraining_data.documents import PairSettings
 
     rows = make_rows(config, count, length)
     ids, in_b = rows["input_ids"].copy(), int(rows["segment_ids"][0].sum())

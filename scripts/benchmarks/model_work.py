@@ -8,9 +8,11 @@ import numpy as np
 from benchmarks import inputs
 from benchmarks.turns import Side, compare, table
 
-from albert import files, flags, model_size
+from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.data import files
 from albert.errors import FlagError
+from albert.model import model_size
 
 
 def attention(values, config, folder):
@@ -224,7 +226,8 @@ def _on_texts(values, config, folder, work, keras_hub=None):
 
 
 def _write_examples(values, config, folder) -> tuple[str, list[int]]:
-    from albert import features, tokenization
+    from albert import tokenization
+    from albert.data import features
 
     tokenizer = tokenization.FullTokenizer(
         None, True, files.require_file(values.spm_model_file, "spm_model_file")

@@ -11,7 +11,7 @@ import serve  # noqa: E402
 
 
 def prepare(spec):
-    from albert import flags
+    from albert.cli import flags
 
     if not spec.get("onednn", True):
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
@@ -60,9 +60,9 @@ def _inference(spec, rows):
 
 
 def _run_config(spec):
-    from albert import run_config
+    from albert.training import run_settings
 
-    return run_config.RunConfig(
+    return run_settings.RunConfig(
         "", num_train_steps=10**6, use_xla=spec.get("use_xla", False),
         mixed_precision=spec.get("precision", "float32"), remat=spec.get("remat", False),
         gradient_accumulation_steps=spec.get("gradient_accumulation_steps", 1),
@@ -76,8 +76,9 @@ def _train_steps(spec, task):
     """Returns (the steps, a function of an iterator and a count that trains, the run's settings)."""
     import tensorflow as tf
 
-    from albert import pretrained, steps, trainer
+    from albert.formats import pretrained
     from albert.optimization import OptimizerConfig
+    from albert.training import steps, trainer
 
     run = _run_config(spec)
     source = pretrained.open_path(spec["model"])
@@ -95,8 +96,9 @@ def _train_steps(spec, task):
 def _pretrain(spec, rows):
     import tensorflow as tf
 
-    from albert import packing, steps
+    from albert.data import packing
     from albert.tasks.pretraining import PretrainingTask
+    from albert.training import steps
 
     length, predictions = rows["input_ids"].shape[1], rows["masked_lm_positions"].shape[1]
     train, go, run = _train_steps(spec, PretrainingTask(length, predictions))
@@ -134,7 +136,8 @@ def _timed_apart(train, iterator, count):
 
 def _read_batches(spec, length, predictions):
     """Returns the batches of a record file, as run_pretraining reads it."""
-    from albert import input_pipeline, masking, pair_records, records
+    from albert.data import input_pipeline, records
+    from albert.pretraining_data import masking, pair_records
     from albert.tasks.pretraining import PretrainingTask
 
     path, masks = spec["records"], None
@@ -150,7 +153,7 @@ def _read_batches(spec, length, predictions):
 
 def _classification(spec, rows):
     """Returns a task and a file with its records, as the commands would make them."""
-    from albert import records
+    from albert.data import records
     from albert.tasks.classification import ClassificationTask
 
     length, labels = rows["input_ids"].shape[1], int(rows["label_ids"].max()) + 1
@@ -165,7 +168,8 @@ def _classification(spec, rows):
 
 
 def _finetune(spec, rows):
-    from albert import input_pipeline, run_config, steps
+    from albert.data import input_pipeline
+    from albert.training import run_settings, steps
 
     task, path = _classification(spec, rows)
     _, go, run = _train_steps(spec, task)
@@ -173,7 +177,7 @@ def _finetune(spec, rows):
     features = task.feature_spec()
     batches = iter(input_pipeline.train_batches(
         [path], features, num_records=count, batch_size=size, vocab_size=spec["vocab_size"],
-        seed=1, **run_config.row_options(run, features, [path], size),
+        seed=1, **run_settings.row_options(run, features, [path], size),
     ))
 
     def turn():
@@ -183,7 +187,9 @@ def _finetune(spec, rows):
 
 
 def _predict(spec, rows):
-    from albert import evaluation, input_pipeline, pretrained, run_config, steps
+    from albert.data import input_pipeline
+    from albert.formats import pretrained
+    from albert.training import evaluation, run_settings, steps
 
     task, path = _classification(spec, rows)
     source, run, features = pretrained.open_path(spec["model"]), _run_config(spec), task.feature_spec()
@@ -191,7 +197,7 @@ def _predict(spec, rows):
     step = steps.EvalStep(task, model)
     batches = input_pipeline.eval_batches(
         [path], features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"],
-        **run_config.row_options(run, features, [path], spec["batch_size"]),
+        **run_settings.row_options(run, features, [path], spec["batch_size"]),
     )
 
     def turn():

@@ -26,7 +26,8 @@ def _tokenize(spec):
 
 
 def _make_records(spec):
-    from albert import create_pretraining_data, flags
+    from albert import create_pretraining_data
+    from albert.cli import flags
 
     output = spec["outputs"] + ".tfrecord"
     argv = [
@@ -54,7 +55,8 @@ def _make_records(spec):
 def _input_pipeline(spec):
     import tensorflow as tf
 
-    from albert import input_pipeline, masking, pair_records
+    from albert.data import input_pipeline
+    from albert.pretraining_data import masking, pair_records
     from albert.tasks.pretraining import PretrainingTask
 
     tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])

@@ -5,7 +5,7 @@ import os
 from benchmarks import inputs
 from benchmarks.turns import FOLDER, Side, compare, table
 
-from albert import files
+from albert.data import files
 
 
 def startup(values, config, folder):

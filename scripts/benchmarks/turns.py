@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from albert import files
+from albert.data import files
 from albert.errors import DataError, UserError
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))

@@ -26,15 +26,15 @@ from helpers import (
 )
 
 from albert import (
-    checkpoints,
     create_pretraining_data,
     export_to_tfhub,
-    flags,
     run_classifier,
     run_pretraining,
     run_race,
     run_squad_v1,
 )
+from albert.cli import flags
+from albert.formats import checkpoints
 
 PRETRAINING = "albert.run_pretraining"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

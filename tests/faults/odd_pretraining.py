@@ -32,7 +32,8 @@ def odd_gradients():
 
 
 if __name__ == "__main__":
-    from albert import flags, run_pretraining
+    from albert import run_pretraining
+    from albert.cli import flags
 
     def main(values):
         flags.import_tensorflow()

@@ -12,10 +12,13 @@ from helpers import (
     write_pretraining_records,
 )
 
-from albert import checkpoints, evaluation, files, run_classifier
+from albert import run_classifier
 from albert.config import AlbertConfig
-from albert.run_config import RunConfig
+from albert.data import files
+from albert.formats import checkpoints
 from albert.tasks.pretraining import PretrainingTask
+from albert.training import evaluation
+from albert.training.settings import RunConfig
 from faults import jobs
 
 TASK = PretrainingTask(LENGTH, PREDICTIONS)

@@ -22,33 +22,22 @@ import pytest
 from helpers import LENGTH, PREDICTIONS, VOCAB, write_config, write_pretraining_records
 from invariants import snapshot
 
-from albert import (
-    checkpoints,
-    create_pretraining_data,
-    documents,
-    evaluate_squad,
-    evaluation,
-    features,
-    files,
-    hub,
-    huggingface,
-    model_card,
-    pretrained,
-    pretraining_buckets,
-    records,
-    run_report,
-    squad_features,
-    squad_records,
-)
+from albert import create_pretraining_data, evaluate_squad
 from albert.config import AlbertConfig
+from albert.data import features, files, records
+from albert.data.records import FeatureSpec
 from albert.errors import UserError
-from albert.metrics import squad
-from albert.model_facts import Facts
+from albert.formats import checkpoints, hub, huggingface, model_card, pretrained
+from albert.formats.model_facts import Facts
 from albert.modeling import AlbertForPreTraining, named_weights
-from albert.records import FeatureSpec
+from albert.pretraining_data import documents, pretraining_buckets
 from albert.tasks import conll, glue, race
 from albert.tasks.pretraining import PretrainingTask
+from albert.tasks.squad import features as squad_features
+from albert.tasks.squad import metrics as squad
+from albert.tasks.squad import records as squad_records
 from albert.tokenization import FullTokenizer, check_special_pieces
+from albert.training import evaluation, run_report
 from faults import jobs
 
 SECONDS = 60
@@ -129,7 +118,7 @@ def read_wordpiece(folder):
 
 
 def make_spm(folder):
-    from albert import vocabulary
+    from albert.pretraining_data import vocabulary
 
     text = folder / "text"
     text.write_text("\n".join(f"w{i} abc w{i % 7}, 20{i}, hello world" for i in range(300)))

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from invariants import assert_tidy, snapshot
 
-from albert import checkpoints, files, records, saved_model
 from albert.config import AlbertConfig
-from albert.records import FeatureSpec
+from albert.data import files, records
+from albert.data.records import FeatureSpec
+from albert.formats import checkpoints, saved_model
 from faults import jobs
 
 CRASHED = 9

@@ -15,9 +15,10 @@ from helpers import (
 )
 from invariants import nothing_lost, snapshot
 
-from albert import checkpoints, features, records
+from albert.data import features, records
+from albert.data.records import FeatureSpec
 from albert.errors import CheckpointError, DataError
-from albert.records import FeatureSpec
+from albert.formats import checkpoints
 from albert.tasks.pretraining import PretrainingTask
 from faults import jobs
 
@@ -229,7 +230,7 @@ def test_a_missing_shard_is_refused_where_it_is_named_and_told_where_it_is_not(
 
 
 def test_records_that_vanish_while_they_are_read_are_named(job, tmp_path, capsys, monkeypatch):
-    from albert import trainer
+    from albert.training import trainer
 
     load = trainer.input_pipeline.train_batches
 

@@ -11,7 +11,9 @@ import pytest
 from helpers import assert_one_clear_line, metrics, write_config
 from invariants import nothing_lost, snapshot
 
-from albert import checkpoints, files, trainer
+from albert.data import files
+from albert.formats import checkpoints
+from albert.training import trainer
 from faults import jobs
 from faults.test_full_disk import file_limit
 
@@ -383,7 +385,7 @@ def test_a_line_of_training_calls_its_figures_those_of_training(runs):
 def test_an_answer_that_cannot_be_placed_is_left_out_of_training_and_stays_in_the_evaluation(
     tmp_path, capsys
 ):
-    from albert import squad_features
+    from albert.tasks.squad import features as squad_features
 
     path = pathlib.Path(jobs.write_squad(tmp_path))
     value = json.loads(path.read_text())
@@ -412,7 +414,7 @@ def test_a_passage_of_ten_megabytes_is_cut_into_windows_within_a_minute_of_cpu_a
         {"title": "t", "paragraphs": [{"context": words, "qas": [question]}]}
     ]}))
     code = (
-        "import sys, time; from albert import squad_features as s\n"
+        "import sys, time; from albert.tasks.squad import features as s\n"
         "from albert.tokenization import FullTokenizer\n"
         "tokenizer = FullTokenizer(sys.argv[2], True)\n"
         "examples = s.read_examples(sys.argv[1], True)\n"

@@ -9,7 +9,7 @@ import sys
 import pytest
 from helpers import REPO, assert_one_clear_line
 
-from albert import flags
+from albert.cli import flags
 from faults import jobs
 
 HAS_FLAGS = re.compile(r"^def define_flags\(", re.MULTILINE)

@@ -13,8 +13,9 @@ import pytest
 from helpers import assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
 
-from albert import checkpoints, summaries
 from albert.errors import UserError
+from albert.formats import checkpoints
+from albert.training import summaries
 from faults import jobs
 
 

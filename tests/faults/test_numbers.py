@@ -16,9 +16,11 @@ from helpers import (
 )
 from invariants import nothing_lost
 
-from albert import checkpoints, records, steps
-from albert.guards import DivergenceGuard
+from albert.data import records
+from albert.formats import checkpoints
 from albert.tasks.pretraining import PretrainingTask
+from albert.training import steps
+from albert.training.guards import DivergenceGuard
 from faults import jobs, odd_pretraining
 
 

@@ -11,7 +11,9 @@ import pytest
 from helpers import REPO, assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
 
-from albert import checkpoints, evaluation, files, trainer
+from albert.data import files
+from albert.formats import checkpoints
+from albert.training import evaluation, trainer
 from faults import jobs
 
 
@@ -49,7 +51,7 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
 def test_a_second_signal_kills_by_its_default_action():
     code = (
         "import os, signal\n"
-        "from albert.guards import PreemptionLatch\n"
+        "from albert.training.guards import PreemptionLatch\n"
         "with PreemptionLatch() as latch:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    assert latch.raised == signal.SIGTERM\n"

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from albert import features, masking, records, squad_features, text_files
-from albert.documents import ReadingCounts, read_documents
+from albert.data import features, records, text_files
 from albert.errors import DataError, UserError
-from albert.metrics import squad
+from albert.pretraining_data import masking
+from albert.pretraining_data.documents import ReadingCounts, read_documents
 from albert.tasks import glue, race
+from albert.tasks.squad import features as squad_features
+from albert.tasks.squad import metrics as squad
 from albert.tokenization import FullTokenizer, preprocess_text
 from faults import jobs
 
@@ -41,7 +43,7 @@ def wordpiece(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def spm(tmp_path_factory):
-    from albert import vocabulary
+    from albert.pretraining_data import vocabulary
 
     folder = tmp_path_factory.mktemp("spm")
     text = folder / "text"

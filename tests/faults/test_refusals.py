@@ -16,7 +16,8 @@ from helpers import (
 )
 from invariants import assert_tidy, nothing_lost, snapshot
 
-from albert import checkpoints, flags, pretrained
+from albert.cli import flags
+from albert.formats import checkpoints, pretrained
 from faults import jobs
 
 
@@ -228,7 +229,7 @@ def test_records_of_another_vocabulary_are_refused_before_any_compute(
 def test_a_sentencepiece_model_that_is_not_the_models_is_refused_before_any_compute(
     damage, tmp_path, capsys
 ):
-    from albert import vocabulary
+    from albert.pretraining_data import vocabulary
 
     arguments = jobs.classifier_flags(tmp_path)
     text = tmp_path / "text.txt"
@@ -287,7 +288,7 @@ def test_odd_but_good_tables_give_the_right_rows(tmp_path):
 
 
 def test_a_text_of_nothing_is_the_two_marks(tmp_path):
-    from albert import features
+    from albert.data import features
     from albert.tokenization import FullTokenizer
 
     tokenizer = FullTokenizer(jobs.write_vocabulary(tmp_path), True)
@@ -324,7 +325,8 @@ def peak_memory(arguments) -> int:
     """Runs data creation as a process of its own; returns its most resident bytes."""
     # Not ru_maxrss, which begins with what the parent had when it forked.
     code = (
-        "import sys; from albert import create_pretraining_data as c, flags\n"
+        "import sys; from albert import create_pretraining_data as c\n"
+        "from albert.cli import flags\n"
         "code = flags.run_command(c.__doc__, c.define_flags, c.main, ['c', *sys.argv[1:]])\n"
         "[line] = [l for l in open('/proc/self/status') if l.startswith('VmHWM')]\n"
         "print(code, line.split()[1])"

@@ -14,19 +14,13 @@ import pytest
 from helpers import REPO, assert_one_clear_line, run_here, write_config
 from invariants import nothing_lost, snapshot
 
-from albert import (
-    checkpoints,
-    files,
-    hub,
-    huggingface,
-    modeling,
-    predict,
-    pretrained,
-    squad_records,
-)
+from albert import modeling, predict
 from albert.config import AlbertConfig
+from albert.data import files
 from albert.errors import CheckpointError, DataError, UserError
+from albert.formats import checkpoints, hub, huggingface, pretrained
 from albert.tasks import glue
+from albert.tasks.squad import records as squad_records
 from faults import jobs
 
 
@@ -77,9 +71,9 @@ FORBIDDEN_ENDS = re.compile(
 ALLOWED = {
     ("__init__", "importlib.import_module"): "our own modules, by our own table",
     ("own_text/python_docs", "importlib.import_module"): "Python's own, for their docstrings",
-    ("flags", "subprocess"): "grep, which leaves out what TensorFlow always says",
-    ("files", "ctypes"): "to call a function of the C library that is loaded already",
-    ("hub_layer", "tensorflow_hub.load"): "to compute with a module's graph is its purpose",
+    ("cli/flags", "subprocess"): "grep, which leaves out what TensorFlow always says",
+    ("data/files", "ctypes"): "to call a function of the C library that is loaded already",
+    ("export/hub_layer", "tensorflow_hub.load"): "to compute with a module's graph is its purpose",
 }
 
 

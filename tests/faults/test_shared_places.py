@@ -19,15 +19,14 @@ from albert import (
     create_pretraining_data,
     evaluate_squad,
     extract_features,
-    files,
-    model_card,
     predict,
-    records,
     run_race,
     run_squad_v1,
 )
 from albert.config import AlbertConfig
+from albert.data import files, records
 from albert.errors import DataError, UserError
+from albert.formats import model_card
 from albert.tokenization import FullTokenizer
 from faults import jobs
 

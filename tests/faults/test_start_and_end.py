@@ -25,7 +25,7 @@ print("second", file=sys.stderr)
 os.write(2, b"third, without an end")
 config = types.SimpleNamespace(list_physical_devices=lambda: os.write(2, b"\\nfourth\\n"))
 """
-IMPORT = "from albert import flags; flags.import_tensorflow(); import os; os.write(2, b'after\\n')"
+IMPORT = "from albert.cli import flags; flags.import_tensorflow(); import os; os.write(2, b'after\\n')"
 
 
 def import_fake(folder, code, **environment):
@@ -40,7 +40,7 @@ def import_fake(folder, code, **environment):
 
 def test_rows_of_several_lengths_bring_no_advice_of_tensorflows():
     code = (
-        "from albert import flags; flags.import_tensorflow(); import tensorflow as tf\n"
+        "from albert.cli import flags; flags.import_tensorflow(); import tensorflow as tf\n"
         "graph = tf.function(lambda x: x)\n"
         "for length in range(20): graph(tf.zeros([length]))\n"
         "tf.get_logger().warning('another')"
@@ -83,7 +83,7 @@ def test_an_import_that_fails_is_a_traceback_as_ever(tmp_path):
 
 def test_filtering_takes_no_more_than_fifty_milliseconds(tmp_path):
     (tmp_path / "tensorflow.py").write_text(TALKING)
-    code = "import time; from albert import flags; start = time.perf_counter();" \
+    code = "import time; from albert.cli import flags; start = time.perf_counter();" \
            "flags.import_tensorflow(); print(time.perf_counter() - start)"
     seconds = [
         float(subprocess.run(

@@ -15,10 +15,13 @@ import threading
 import pytest
 from helpers import REPO, assert_one_clear_line, run, run_here
 
-from albert import create_pretraining_data, files, inference, text_files, vocabulary
-from albert.documents import ReadingCounts, read_documents
+from albert import create_pretraining_data
+from albert.data import files, text_files
 from albert.errors import DataError
+from albert.inference import session as inference
 from albert.own_text import text_corpus
+from albert.pretraining_data import vocabulary
+from albert.pretraining_data.documents import ReadingCounts, read_documents
 from albert.tasks import conll, glue, race
 from albert.tokenization import preprocess_text
 

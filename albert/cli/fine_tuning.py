@@ -1,0 +1,464 @@
+"""What the fine-tuning commands share: their flags, the encoder they start from, their course.
+
+No TensorFlow at import; a command has checked its input before it is loaded.
+"""
+
+import dataclasses
+import logging
+import os
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from albert.cli import flags
+from albert.config import AlbertConfig
+from albert.data import files
+from albert.errors import DataError, FlagError
+from albert.formats import tokenizer_files
+from albert.formats.tokenizer_files import Vocabulary
+
+if TYPE_CHECKING:
+    from albert.formats.checkpoints import Weights
+    from albert.tasks.task import Task
+    from albert.tokenization import FullTokenizer
+    from albert.training.run_settings import RunConfig
+
+log = logging.getLogger("albert")
+
+# Of a run that --num_runs need not repeat, in its folder.
+FINISHED_FILE = "finished.json"
+# Flags that say what is done with the runs, not what they are.
+_OUTSIDE_A_RUN = (
+    "num_runs", "seed", "output_dir", "cached_dir", "do_predict", "predict_batch_size",
+    "export_dir", "threshold_to_export", "log_steps", "keep_checkpoint_max",
+)
+
+
+def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) -> None:
+    """Where architecture, vocabulary and weights come from."""
+    flags.define("string", values, "albert_config_file", None, "Architecture (JSON).")
+    flags.define("string", values, "spm_model_file", None, "SentencePiece model of the encoder.")
+    flags.define("string", values, "vocab_file", None,
+                 "WordPiece vocabulary, for an encoder without SentencePiece model.")
+    flags.define("bool", values, "do_lower_case", True,
+                 "Whether the encoder is lower-cased; by default what its directory says, "
+                 "else yes.")
+    flags.define("string", values, "init_checkpoint", None,
+                 "Checkpoint whose weights (not step or moments) start the training.")
+    flags.define("string", values, "albert_hub_module_handle", None,
+                 "TF-Hub module that gives architecture, vocabulary and first weights.")
+    flags.define("string", values, "checkpoint", None,
+                 "Fine-tuned checkpoint to evaluate, predict with or export; by default the best "
+                 "of --output_dir, else its newest, else --init_checkpoint.")
+    flags.define("integer", values, "max_seq_length", max_seq_length,
+                 "Longest input; longer ones are cut.", least=4)
+    flags.define("float", values, "albert_dropout", None,
+                 "Both dropout rates of the encoder (ALBERT DR of the paper's table 14); those of "
+                 "its configuration if absent.", least=0, below=1)
+
+
+def warn_of_labels(path: str, labels: Iterable[str], known: Sequence[str]) -> None:
+    """Warns of training data whose labels are all the same, or lack one of the known ones."""
+    there = set(labels)
+    if len(there) == 1:
+        log.warning("%s: every label is %s: there is nothing to learn", path, *there)
+    elif absent := [label for label in known if label not in there]:
+        log.warning("%s: no example has the label %s", path, ", ".join(absent))
+
+
+def define_training_flags(
+    values: flags.FlagValues,
+    *,
+    learning_rate: float,
+    train_step: int | None,
+    warmup_step: int | None,
+    save_checkpoints_steps: int,
+    by_default: bool,
+) -> None:
+    """What is done, how it is trained, and how often; `by_default` trains and evaluates unasked."""
+    flags.define("bool", values, "do_train", by_default, "Train on the train file.")
+    flags.define("bool", values, "do_eval", by_default, "Evaluate on the dev file.")
+    flags.define("bool", values, "do_predict", False, "Predict the test file.")
+    flags.define("string", values, "cached_dir", None,
+                 "Where feature files are kept; --output_dir if absent.")
+    flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.", least=1)
+    flags.define("integer", values, "eval_batch_size", 8, "Examples of an evaluation batch.",
+                 least=1)
+    flags.define("integer", values, "predict_batch_size", 8, "Examples of a prediction batch.",
+                 least=1)
+    flags.define("float", values, "learning_rate", learning_rate, "Peak rate; it decays to 0.",
+                 above=0)
+    flags.define("integer", values, "train_step", train_step, "Training steps in all.", least=1)
+    flags.define("integer", values, "warmup_step", warmup_step, "Steps of linear warm-up.", least=0)
+    flags.define_packing_flag(values)
+    flags.define("bool", values, "pad_to_max_seq_length", False,
+                 "Do all the work that the original does: rows padded to --max_seq_length, and the "
+                 "last layer at every token where only [CLS] is read. Slower; results differ only "
+                 "in what dropout draws.")
+    flags.define("bool", values, "freeze_encoder", False,
+                 "Train the task's own layer alone, on what the encoder gives: a probe.")
+    flags.define("integer", values, "num_runs", 1,
+                 "Runs with the seeds --seed, --seed + 1 ..., each in a folder of --output_dir; "
+                 "reported are median and spread, and the best of them predicts.", least=1)
+    flags.define("integer", values, "early_stopping_patience", 0,
+                 "Evaluations without improvement after which training ends; 0 never does.",
+                 least=0)
+    flags.define_run_flags(values, save_checkpoints_steps=save_checkpoints_steps)
+    flags.define_device_flags(values)
+
+
+def check_training_flags(values: flags.FlagValues, *others: str) -> None:
+    """Raises a FlagError for flags that contradict each other, or if nothing is to be done.
+
+    `others` are flags of the command that are something to do too.
+    """
+    actions = ("do_train", "do_eval", "do_predict", *others)
+    if not any(getattr(values, name) for name in actions):
+        listed = ", ".join(f"--{name}" for name in actions[:-1])
+        raise FlagError(f"at least one of {listed} and --{actions[-1]} is needed")
+    if values.train_step is not None:  # else it is known when the data is
+        check_warmup(values)
+    if values.seed + values.num_runs - 1 > flags.MOST_SEED:
+        raise FlagError(
+            f"--seed={values.seed}: the last of --num_runs={values.num_runs} would be above "
+            f"{flags.MOST_SEED}"
+        )
+    if values.early_stopping_patience and values.do_train and not values.do_eval:
+        raise FlagError("--early_stopping_patience needs --do_eval beside --do_train")
+    if values.num_runs > 1 and values.checkpoint:
+        raise FlagError("--checkpoint is of one run: leave out --num_runs")
+    flags.check_device_flags(values)
+
+
+def check_warmup(values: flags.FlagValues) -> None:
+    """Raises a FlagError for a warm-up that is longer than the training."""
+    if (values.warmup_step or 0) > values.train_step:
+        raise FlagError(
+            f"--warmup_step={values.warmup_step} exceeds --train_step={values.train_step}"
+        )
+
+
+def check_encoder_flags(values: flags.FlagValues) -> None:
+    """Raises a FlagError for encoder flags that are missing or contradict each other."""
+    if not values.albert_hub_module_handle:
+        # A directory may say what the flags do not.
+        says_more = bool(values.init_checkpoint) and os.path.isdir(values.init_checkpoint)
+        if not (values.albert_config_file or says_more):
+            raise FlagError(
+                "--albert_config_file or --albert_hub_module_handle is needed (or the directory of "
+                "a model as --init_checkpoint)"
+            )
+        if not (values.spm_model_file or values.vocab_file or says_more):
+            raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
+    elif values.init_checkpoint:
+        raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
+    if values.checkpoint and values.do_train:
+        raise FlagError(
+            "--checkpoint has no effect with --do_train; did you mean --init_checkpoint?"
+        )
+
+
+def wanted_splits(values: flags.FlagValues) -> list[str]:
+    """Returns those of train, dev and test that the flags ask for."""
+    wanted = {"train": values.do_train, "dev": values.do_eval, "test": values.do_predict}
+    return [split for split, is_wanted in wanted.items() if is_wanted]
+
+
+def open_encoder(values: flags.FlagValues):
+    """Returns (config, tokenizer, hub module or None), which are known to fit each other.
+
+    Raises:
+      UserError: a file is missing or malformed, the vocabulary is of another
+        size than the config's, or --max_seq_length exceeds its positions.
+    """
+    from albert import tokenization
+
+    module = None
+    if values.albert_hub_module_handle:
+        flags.import_tensorflow()
+        from albert.formats import hub
+
+        module = hub.resolve(values.albert_hub_module_handle)
+        config, vocabulary = module.config, module.vocabulary
+        origin = values.albert_hub_module_handle
+    elif values.albert_config_file and (values.spm_model_file or values.vocab_file):
+        origin = files.require_file(values.albert_config_file, "albert_config_file")
+        config = AlbertConfig.from_json_file(origin)
+        text = tokenization.TextSettings(values.do_lower_case)
+        vocabulary = Vocabulary(text=text).override(
+            values.spm_model_file, values.vocab_file, None
+        )
+        flag = "spm_model_file" if values.spm_model_file else "vocab_file"
+        files.require_file(getattr(values, flag), flag)
+    else:
+        origin = values.init_checkpoint
+        config, vocabulary = _open_directory(values)
+    if values.max_seq_length > config.max_position_embeddings:
+        raise FlagError(
+            f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings "
+            f"{config.max_position_embeddings} of {origin}"
+        )
+    tokenizer = vocabulary.open()
+    tokenization.check_vocabulary(tokenizer, config)
+    if values.albert_dropout is not None:
+        config = config.with_dropout(values.albert_dropout)
+    return config, tokenizer, module
+
+
+def _open_directory(values: flags.FlagValues) -> tuple[AlbertConfig, Vocabulary]:
+    """Returns (config, vocabulary) of --init_checkpoint, where the flags do not give them."""
+    flags.import_tensorflow()
+    from albert.formats import pretrained
+
+    found = pretrained.open_directory(values.init_checkpoint)
+    config = found.config
+    if values.albert_config_file:
+        config = AlbertConfig.from_json_file(values.albert_config_file)
+    vocabulary = found.vocabulary.override(
+        values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
+    )
+    if not vocabulary:
+        raise FlagError(
+            f"{values.init_checkpoint} has no vocabulary: give --spm_model_file or --vocab_file"
+        )
+    log.info("architecture and vocabulary of %s", values.init_checkpoint)
+    return config, vocabulary
+
+
+def initial_weights(values: flags.FlagValues, module):
+    """Returns what training starts from: the module, --init_checkpoint, or None for random."""
+    from albert.formats import pretrained
+
+    if module is not None:
+        return module.weights()
+    return pretrained.open_weights(values.init_checkpoint) if values.init_checkpoint else None
+
+
+def finished_weights(values: flags.FlagValues, init, directory: str) -> "Weights":
+    """Returns what to evaluate: --checkpoint, else the best, the newest, --init_checkpoint."""
+    from albert.formats import checkpoints
+
+    if values.checkpoint:
+        return checkpoints.open_weights(values.checkpoint, "checkpoint")
+    own = checkpoints.newest_or_best(directory)
+    if own:
+        return checkpoints.open_weights(own, "output_dir")
+    if init is None:
+        raise FlagError(
+            f"no checkpoint in {directory}: train first (--do_train) or give --checkpoint"
+        )
+    return init
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """What a fine-tuning command does once all its input is known to be good.
+
+    `check(weights)` may refuse what is to be evaluated. `finish(run, weights)` is
+    called at the end with what to predict with or export; of several runs, with
+    the best one's.
+    """
+
+    values: flags.FlagValues
+    task: "Task"
+    config: AlbertConfig
+    records: Mapping[str, str]  # record files of train, dev and test, as far as wanted
+    init: Any  # what training starts from; None for random weights
+    optimizer: str = "adamw"
+    check: Callable[["Weights"], None] | None = None
+    finish: Callable[["RunConfig", "Weights"], None] | None = None
+    tokenizer: "FullTokenizer | None" = None  # its vocabulary is kept beside the checkpoints
+
+    def go(self) -> None:
+        """Trains, evaluates and finishes, as the flags say."""
+        from albert.training import distribution, run_settings
+
+        values = self.values
+        run = run_settings.RunConfig(
+            **flags.select(values, run_settings.RunConfig), num_train_steps=values.train_step
+        )
+        with distribution.scope(values):
+            weights = self._several(run) if values.num_runs > 1 else self._once(run)
+            if self.finish and weights:
+                with distribution.alone():
+                    self.finish(run, weights)
+
+    def _once(self, run: "RunConfig") -> "Weights | None":
+        """Returns the weights that were evaluated, or None if training is all that is wanted."""
+        from albert.training import distribution
+
+        results = self._train(run) if self.values.do_train else {}
+        if not distribution.is_chief():
+            return None  # what follows needs one machine
+        with distribution.alone():
+            return self._evaluated(run, results)
+
+    def _evaluated(self, run: "RunConfig", results: Mapping[str, Any]) -> "Weights | None":
+        """Returns what `_once` does; `results` are of the last evaluation."""
+        self._write_card(run)
+        if not (self.values.do_eval or self.finish):
+            log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s",
+                     run.output_dir)
+            return None
+        weights = finished_weights(self.values, self.init, run.output_dir)
+        if self.check:
+            self.check(weights)
+        if self.values.do_eval:
+            evaluate(self.task, self.config, run, self.records["dev"], weights, results)
+            self._write_card(run)
+        return weights
+
+    def _write_card(self, run: "RunConfig") -> None:
+        from albert.formats import checkpoints, model_card
+
+        own = checkpoints.newest_or_best(run.output_dir)
+        if own:
+            model_card.of_checkpoint(run.output_dir, own, self.config, tokenizer=self.tokenizer)
+
+    def _train(self, run: "RunConfig") -> dict[str, Any]:
+        """Trains, and returns the results of the last evaluation made on the way."""
+        from albert.optimization import OptimizerConfig
+        from albert.training import distribution, trainer
+
+        values = self.values
+        optimizer = OptimizerConfig(
+            self.optimizer, values.learning_rate, values.train_step, values.warmup_step
+        )
+        told = flags.to_dict(values) | {"seed": run.seed, "output_dir": run.output_dir}
+        if self.tokenizer is not None:
+            told["do_lower_case"] = self.tokenizer.do_lower_case  # a module's, too
+        results = trainer.train(
+            self.task, self.config, run, optimizer, [self.records["train"]],
+            eval_files=[self.records["dev"]] if values.do_eval else [],
+            init=self.init,
+            flags=told,
+        )
+        if self.tokenizer is not None and distribution.is_chief():
+            tokenizer_files.write(self.tokenizer, run.output_dir)
+        return results
+
+    def _several(self, run: "RunConfig") -> "Weights | None":
+        """Makes the runs that are not finished; returns the best one's weights, if wanted."""
+        from albert.formats import checkpoints
+        from albert.training import distribution, evaluation, summaries
+
+        seeds = range(run.seed, run.seed + self.values.num_runs)
+        runs = {
+            seed: dataclasses.replace(
+                run, seed=seed,
+                output_dir=os.path.join(run.output_dir, checkpoints.RUN_FOLDER.format(seed)),
+            )
+            for seed in seeds
+        }
+        for seed, one in runs.items():
+            log.info("run with seed %d, of %d to %d: %s", seed, seeds[0], seeds[-1], one.output_dir)
+            self._unless_finished(one)
+        if not distribution.is_chief():
+            return None
+        best = {seed: evaluation.read_best(one.output_dir) for seed, one in runs.items()}
+        ranked = [seed for seed in seeds if best[seed]]
+        if not (self.values.do_eval or self.finish):
+            return None
+        if not ranked:
+            raise FlagError("--num_runs: no run was evaluated, so none is the best: add --do_eval")
+        winner = max(ranked, key=lambda seed: best[seed]["value"])
+        if self.values.do_eval:
+            results = over_runs({s: _read_results(one) for s, one in runs.items()})
+            results["best_seed"] = winner
+            summaries.log_results(results, f"Eval results of {len(runs)} runs")
+            log.info("results: %s", summaries.write_results(run.output_dir, results))
+        return finished_weights(self.values, self.init, runs[winner].output_dir)
+
+    def _unless_finished(self, run: "RunConfig") -> None:
+        from albert.training import distribution
+
+        path = os.path.join(run.output_dir, FINISHED_FILE)
+        made_from = {k: v for k, v in flags.to_dict(self.values).items() if k not in _OUTSIDE_A_RUN}
+        made_from["records"] = [
+            os.path.basename(self.records[split]) for split in ("train", "dev")
+            if split in self.records
+        ]
+        if os.path.exists(path) and files.is_same_json(files.read_json(path), made_from):
+            log.info("done already: %s", run.output_dir)
+            return
+        if self.values.do_train or self.values.do_eval:
+            dataclasses.replace(self, finish=None)._once(run)
+            if distribution.is_chief():
+                files.write_json(path, made_from)
+
+
+_EXPORT_USAGE = """
+import tensorflow as tf
+
+serve = tf.saved_model.load("{name}").signatures["serving_default"]
+print(serve.structured_input_signature, serve.structured_outputs)
+"""
+
+
+def export_card(
+    directory: str, weights: "Weights", config: AlbertConfig
+) -> Callable[[str], None]:
+    """Returns what writes the model card of a SavedModel for serving.
+
+    It is called with the folder that is to become `directory`.
+    """
+    from albert.formats import model_card
+
+    name = os.path.basename(os.path.abspath(directory))
+
+    def write(scratch: str) -> None:
+        model_card.of_checkpoint(
+            scratch, weights.origin, config, title=f"{name}: a fine-tuned ALBERT for serving",
+            summary="A TensorFlow SavedModel with one signature, as TensorFlow Serving takes it.",
+            usage=_EXPORT_USAGE.format(name=name),
+        )
+
+    return write
+
+
+def _read_results(run: "RunConfig") -> dict[str, float]:
+    return files.read_json_object(os.path.join(run.output_dir, "eval_results.json"))
+
+
+def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    """Returns each number's median over the runs under its own name, and min, max and std.
+
+    Args:
+      results: {seed: evaluation results}; the standard deviation is of the sample.
+
+    Raises:
+      DataError: a run's eval_results.json was changed, and has other numbers than the first's.
+    """
+    summary: dict[str, float] = {"num_runs": len(results)}
+    keys = set(next(iter(results.values())))
+    for seed, run in results.items():
+        if odd := keys ^ set(run):
+            raise DataError(
+                f"eval_results.json of the run of seed {seed} has other numbers than the first's "
+                f"({', '.join(sorted(odd))}): remove it to have the run evaluated anew"
+            )
+    for key in sorted(keys):
+        values = [run[key] for run in results.values()]
+        summary[key] = statistics.median(values)
+        if key != "global_step":
+            summary[f"{key}_min"], summary[f"{key}_max"] = min(values), max(values)
+            summary[f"{key}_std"] = statistics.stdev(values)
+    return summary
+
+
+def evaluate(task, config, run, path, weights, results) -> None:
+    """Writes the results of the checkpoint; `results` are its own if they are of its step."""
+    from albert.formats import checkpoints
+    from albert.training import evaluation, summaries
+
+    step = checkpoints.read_sidecar(weights.origin).get("step")
+    if not results or results["global_step"] != step:
+        results = evaluation.evaluate(task, config, run, [path], weights)
+        summaries.log_results(results)
+        if weights.origin == os.path.join(run.output_dir, checkpoints.BEST):
+            # Of another dev file, say, its value is another, by which several runs are compared.
+            step, best = results["global_step"], evaluation.read_best(run.output_dir)
+            measured = evaluation.what_is_measured(task, config, run, [path], step)
+            if best and not evaluation.is_comparable(best, measured):
+                evaluation.keep_if_best(task, weights.origin, results, measured)
+    log.info("results of %s: %s", weights.origin, summaries.write_results(run.output_dir, results))

@@ -1,0 +1,485 @@
+"""How a command starts: flags, logging, exit codes. No TensorFlow is imported here.
+
+A command module has `define_flags(values)`, `main(values)` and
+`cli = flags.command(__doc__, define_flags, main)`. Flags live in a
+`FlagValues` of the command's own, so that several commands can be used in
+one process and none of them reads global state.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import gc
+import logging
+import math
+import os
+import platform
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from select import POLLERR, POLLOUT, poll
+
+from absl import flags as absl_flags
+
+from albert.errors import FlagError, Preempted, TrainingDivergedError, UserError, WorkerLostError
+
+FlagValues = absl_flags.FlagValues
+log = logging.getLogger("albert")
+
+
+MOST_SEED = 2**32 - 1  # of NumPy and Keras
+
+
+def define(kind: str, values: FlagValues, name: str, default, help: str, **kwargs) -> None:
+    """Defines one flag: kind is string, integer, float, bool, enum or list.
+
+    A number's range goes with it: least, most, and, themselves left out, above and below.
+    """
+    if kind in _NUMBERS:
+        parser, serializer = _Number(kind, name=name, **kwargs), absl_flags.ArgumentSerializer()
+        absl_flags.DEFINE(parser, name, default, help, values, serializer)
+        return
+    getattr(absl_flags, f"DEFINE_{kind}")(
+        name, default, help=help, flag_values=values, **kwargs
+    )
+
+
+_NUMBERS = {
+    "integer": ("whole number", absl_flags.IntegerParser()),
+    "float": ("number", absl_flags.FloatParser()),
+}
+
+
+class _Number(absl_flags.ArgumentParser):
+    """Reads a number of a range, which is finite, or any number."""
+
+    def __init__(
+        self, kind: str, *, name: str, least=None, most=None, above=None, below=None,
+        may_be_nan: bool = False,
+    ):
+        # absl shares a parser among flags, unless it is made with keywords.
+        self.name, self.problem = name, ""  # of what was read last
+        self.kind, self._parser = _NUMBERS[kind]
+        self.least, self.most, self.above, self.below = least, most, above, below
+        self.may_be_nan = may_be_nan
+
+    @property
+    def range(self) -> str:
+        """The range in words, empty for any number."""
+        if self.least is not None and self.most is not None:
+            return f"from {self.least} to {self.most}"
+        words = {
+            "at least": self.least, "above": self.above, "at most": self.most, "below": self.below
+        }
+        return ", ".join(f"{word} {end}" for word, end in words.items() if end is not None)
+
+    def flag_type(self) -> str:
+        return self.kind
+
+    def parse(self, argument):
+        """Returns the number, or None; what is wrong is told with all other flags' problems."""
+        try:
+            value = self._parser.convert(argument)
+        except (TypeError, ValueError):
+            value = None
+        is_good = value is not None and self._holds(value)
+        wanted = ", ".join(filter(None, (f"must be a {self.kind}", self.range)))
+        self.problem = "" if is_good else f"--{self.name}={argument}: {wanted}"
+        return value
+
+    def _holds(self, value) -> bool:
+        if value != value:
+            return self.may_be_nan
+        return (
+            (not self.range or math.isfinite(value))
+            and (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
+
+
+def define_alias(values: FlagValues, name: str, original: str) -> None:
+    """Defines a second name of a flag."""
+    absl_flags.DEFINE_alias(name, original, flag_values=values)
+
+
+def define_device_flags(values: FlagValues) -> None:
+    """The accelerator flags of the original, and how the step is compiled."""
+    define(
+        "enum", values, "distribution_strategy", None,
+        "Devices to use: one, all of this machine, those of all machines in TF_CONFIG, a TPU. By "
+        "default what there is.",
+        enum_values=["one_device", "mirrored", "multi_worker", "tpu"],
+    )
+    define("integer", values, "num_gpus", None, "GPUs to use; all if absent, 0 for none.", least=0)
+    define("integer", values, "num_virtual_devices", 0,
+           "Make so many devices of the CPU, to try what several do.", least=0)
+    define("integer", values, "gradient_accumulation_steps", 1,
+           "Parts that each device cuts its rows of a batch into, one after another, to save "
+           "memory; the result is the same.", least=1)
+    define(
+        "enum", values, "attn_implementation", "eager",
+        "eager: plain products. fused: the device's kernel, or blocks of queries whose scores are "
+        "computed again in the backward pass; a little less memory, the same result.",
+        enum_values=["eager", "fused"],
+    )
+    define("bool", values, "remat", False,
+           "Compute each layer again in the backward pass instead of keeping its activations.")
+    define("bool", values, "per_replica_loss", False,
+           "Divide each replica's loss by its own weights and average, as the original does, "
+           "instead of by those of the whole batch.")
+    define("bool", values, "use_tpu", False, "Run on the TPU named by --tpu_name.")
+    define("string", values, "tpu_name", None, "Cloud TPU to use (name or grpc:// address).")
+    define("string", values, "tpu_zone", None, "Zone of the Cloud TPU.")
+    define("string", values, "gcp_project", None, "Project of the Cloud TPU.")
+    define("string", values, "master", None, "TensorFlow master address (TPU only).")
+    define("integer", values, "num_tpu_cores", 8, "TPU cores to use.", least=1)
+    define("bool", values, "use_xla", None,
+           "Compile the training step with XLA; by default on GPUs, and not on CPUs, where only "
+           "small models of rows of one length gain.")
+    define(
+        "enum", values, "mixed_precision", "float32",
+        "Precision of the matrix products; weights stay float32.",
+        enum_values=["float32", "bfloat16", "float16"],
+    )
+
+
+def define_run_flags(values: FlagValues, *, save_checkpoints_steps: int) -> None:
+    """What every training command shares about its run."""
+    define("string", values, "output_dir", None, "Where checkpoints and results go. Required.")
+    define("integer", values, "save_checkpoints_steps", save_checkpoints_steps,
+           "Steps between checkpoints.", least=1)
+    define("integer", values, "keep_checkpoint_max", 5,
+           "Newest checkpoints to keep, beside the best.", least=0)
+    define("integer", values, "iterations_per_loop", 1000,
+           "Most training steps in one call into TensorFlow.", least=1)
+    define("bool", values, "skip_loss_spikes", False,
+           "Skip the update where the loss is above mean + 6 standard deviations of the last 128.")
+    define("integer", values, "log_steps", 100, "Steps between lines of metrics.", least=1)
+    define("integer", values, "seed", 12345, "Everything random derives from it.",
+           least=0, most=MOST_SEED)
+
+
+def define_packing_flag(values: FlagValues) -> None:
+    """How rows that are mostly padding are computed."""
+    define("bool", values, "pack_rows", True,
+           "Where rows are mostly padding, compute several examples in one, each attending to "
+           "itself alone. Off with --gradient_accumulation_steps, on TPUs, and for SQuAD 1.1, "
+           "where padding counts.")
+
+
+# The flags of `define_masking_flags`.
+MASKING_FLAGS = (
+    "do_whole_word_mask", "do_permutation", "favor_shorter_ngram", "ngram",
+    "mask_across_segments", "replace_by_span",
+)
+
+
+def define_masking_flags(values: FlagValues) -> None:
+    """What is masked, wherever masks are drawn; see `masking.MaskingSettings`."""
+    from albert.pretraining_data.masking import MOST_NGRAM
+
+    define("bool", values, "do_whole_word_mask", True, "Mask whole words instead of pieces.")
+    define("bool", values, "do_permutation", False, "Also let as many tokens again swap places.")
+    define("bool", values, "favor_shorter_ngram", True,
+           "n-grams with p(n) ~ 1/n; if false, reversed.")
+    define("integer", values, "ngram", 3, "Most words masked together.",
+           least=1, most=MOST_NGRAM)
+    define("bool", values, "mask_across_segments", True,
+           "Let words and n-grams reach over [SEP], as in the original.")
+    define("bool", values, "replace_by_span", False,
+           "Draw for each n-gram, not for each of its tokens, whether [MASK] (80 %), a random "
+           "piece (10 %) or the piece itself stands there.")
+
+
+def check_device_flags(values: FlagValues) -> None:
+    """Refuses device flags that contradict each other; what is there, TensorFlow tells later.
+
+    Raises:
+      FlagError: names the flags.
+    """
+    strategy = values.distribution_strategy
+    if values.use_tpu and strategy not in (None, "tpu"):
+        raise FlagError(f"--use_tpu contradicts --distribution_strategy={strategy}")
+    if strategy == "tpu" and not values.use_tpu:
+        raise FlagError("--distribution_strategy=tpu needs --use_tpu")
+    if not values.use_tpu:
+        for name in ("tpu_name", "tpu_zone", "gcp_project", "master"):
+            if getattr(values, name):
+                raise FlagError(f"--{name} has no effect without --use_tpu")
+    if values.num_virtual_devices > 1 and strategy not in (None, "mirrored"):
+        raise FlagError(f"--num_virtual_devices has no effect with {strategy}")
+
+
+def given(values: FlagValues, name: str):
+    """Returns a flag's value if the user gave it, else None, whatever its default is."""
+    return values[name].value if values[name].present else None
+
+
+def require(values: FlagValues, *names: str) -> None:
+    """Raises one FlagError that names every missing flag."""
+    missing = [f"--{name}" for name in names if getattr(values, name) is None]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise FlagError(f"{', '.join(missing)} {verb} required (see --help)")
+
+
+def to_dict(values: FlagValues) -> dict:
+    """Returns {flag name: value} of a command, as kept beside its results."""
+    return {name: values[name].value for name in sorted(values) if name not in _SPECIAL}
+
+
+def select(values: FlagValues, names) -> dict:
+    """Returns the values of the named flags, or of those that a dataclass has fields for."""
+    if dataclasses.is_dataclass(names):
+        names = [field.name for field in dataclasses.fields(names) if field.name in values]
+    return {name: getattr(values, name) for name in names}
+
+
+def optimizer_config(values: FlagValues):
+    """Returns the OptimizerConfig of a command with the pretraining flags' names."""
+    from albert.optimization import OptimizerConfig
+
+    return OptimizerConfig(name=values.optimizer, **select(values, OptimizerConfig))
+
+
+_SPECIAL = ("help", "helpshort", "helpfull", "flagfile", "undefok", "verbosity")
+
+
+def parse(define_flags: Callable[[FlagValues], None], argv: Sequence[str]) -> FlagValues:
+    """Returns the command's flags; argv[0] is the program's name.
+
+    Raises:
+      FlagError: unknown flag (with the nearest name), bad value, or a stray argument.
+    """
+    values, rest = parse_with_arguments(define_flags, argv)
+    refuse_arguments(rest)
+    return values
+
+
+def refuse_arguments(arguments: Sequence[str]) -> None:
+    """Raises a FlagError if there are arguments that are no flags."""
+    if arguments:
+        raise FlagError(f"unexpected argument {arguments[0]!r}: flags are written --name=value")
+
+
+def parse_with_arguments(
+    define_flags: Callable[[FlagValues], None], argv: Sequence[str]
+) -> tuple[FlagValues, list[str]]:
+    """Returns the command's flags, and the arguments that are none.
+
+    Raises:
+      FlagError: unknown flag (with the nearest name), or bad values (all of the numbers).
+    """
+    values = FlagValues()
+    define_flags(values)
+    try:
+        rest = values(list(argv))[1:]
+    except absl_flags.UnrecognizedFlagError as error:
+        near = difflib.get_close_matches(error.flagname, list(values), n=1)
+        hint = f"; did you mean --{near[0]}?" if near else " (see --help)"
+        raise FlagError(f"unknown flag --{error.flagname}{hint}") from error
+    except absl_flags.Error as error:
+        raise FlagError(" ".join(str(error).removeprefix("flag ").split())) from error
+    problems = {getattr(values[name].parser, "problem", "") for name in values} - {""}
+    if problems:
+        raise FlagError("; ".join(sorted(problems)))
+    return values, rest
+
+
+def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
+    values = FlagValues()
+    define_flags(values)
+    lines = [doc.strip(), "", "Flags:"]
+    for name in sorted(values):
+        flag = values[name]
+        if isinstance(flag, absl_flags.BooleanFlag):
+            name = f"[no]{name}"
+        choices = "|".join(getattr(flag.parser, "enum_values", ()))
+        kinds = choices or getattr(flag.parser, "range", "")
+        text = flag.help.removeprefix(f"<{choices}>: ")  # absl has put it there
+        default = "" if flag.default is None else f" (default: {flag.default!r})"
+        lines.append(f"  --{name}{f' <{kinds}>' if kinds else ''}: {text}{default}")
+    lines.append("  --flagfile: File with one flag a line; lines starting with # are comments.")
+    return "\n".join(lines)
+
+
+def set_environment() -> None:
+    """Sets what TensorFlow and Keras read when they are imported, unless it is set already."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    if platform.machine() in ("x86_64", "AMD64"):
+        # By itself TensorFlow takes oneDNN's matrix products only where there are instructions
+        # for neural networks; on AVX2 alone they are faster too (docs/performance.md).
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+
+def set_up_logging() -> None:
+    """Sends the toolkit's log lines to stderr, and quietens TensorFlow's start-up."""
+    set_environment()
+    # Anew for each command, because the process's stderr may have been replaced since.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(levelname).1s %(message)s", datefmt="%H:%M:%S")
+    )
+    log.handlers[:] = [handler]
+    log.setLevel(logging.INFO)
+
+
+# What TensorFlow prints on a sound machine without a GPU, whatever its log level is.
+_START_UP_NOISE = (
+    "All log messages before absl::InitializeLog", "oneDNN custom operations",
+    "Could not find cuda drivers", "failed call to cuInit", "This TensorFlow binary is optimized",
+    "To enable the following instructions", "Cannot dlopen some GPU libraries",
+)
+
+
+@contextlib.contextmanager
+def _without(noise: Sequence[str]) -> Iterator[None]:
+    """Leaves out lines with these words of what is written to file descriptor 2.
+
+    That is done by a process that outlives this one, which may crash without another word.
+    """
+    patterns = [part for words in noise for part in ("-e", words)]
+    try:
+        grep = subprocess.Popen(
+            ["grep", "-v", "-F", *patterns], stdin=subprocess.PIPE, stdout=2,
+            env=os.environ | {"LC_ALL": "C"}, start_new_session=True,  # Ctrl-C is not for it
+        )
+    except OSError:  # there is no such program here
+        yield
+        return
+    sys.stderr.flush()
+    real = os.dup(2)
+    with grep.stdin as sink:
+        os.dup2(sink.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(real, 2)
+        os.close(real)
+        # It ends at once, unless a process that was started inside the block still writes.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            grep.wait(1)
+
+
+# What Keras imports, where it is there, for parts of it that no command uses: a third of the
+# time that importing TensorFlow takes.
+_UNUSED_BY_COMMANDS = ("sklearn", "matplotlib")
+
+
+@contextlib.contextmanager
+def _absent(*modules: str) -> Iterator[None]:
+    """Lets imports of these fail inside the block, as if they were not installed."""
+    hidden = [name for name in modules if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
+
+
+@contextlib.contextmanager
+def _uncollected(module: str) -> Iterator[None]:
+    """Looks for garbage neither while a large module is imported nor, later on, in it.
+
+    It would be a seventh of TensorFlow's time. Nothing changes where the module is there already.
+    """
+    if module in sys.modules:
+        yield
+        return
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_on:
+            gc.enable()
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow without its start-up noise; other messages are passed on.
+
+    They come from C++ straight to file descriptor 2. Where it is imported here for the first time,
+    Keras has no scikit-learn wrappers and plots of pictures.
+    """
+    set_environment()
+    with _without(_START_UP_NOISE):
+        with _absent(*_UNUSED_BY_COMMANDS), _uncollected("tensorflow"):
+            import tensorflow as tf
+
+        tf.config.list_physical_devices()  # its first call looks for accelerators
+    logging.getLogger("tensorflow").addFilter(_is_no_advice_on_tracing)
+
+
+def _is_no_advice_on_tracing(record: logging.LogRecord) -> bool:
+    """Whether a message of TensorFlow's is another than that rows have several lengths."""
+    return "triggered tf.function retracing" not in str(record.msg)
+
+
+def _is_stdout_closed() -> bool:
+    """Whether nobody reads the standard output any more, as after `| head`."""
+    pipe = poll()
+    pipe.register(1, POLLOUT)
+    if not any(events & POLLERR for _, events in pipe.poll(0)):
+        return False
+    # What is still buffered must not fail once more at the end of the process.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return True
+
+
+def run_command(
+    doc: str,
+    define_flags: Callable[[FlagValues], None],
+    main: Callable[..., None],
+    argv: Sequence[str] | None = None,
+    takes_arguments: bool = False,
+) -> int:
+    """Runs `main` on the parsed flags and returns the exit code (see `errors`).
+
+    With `takes_arguments`, `main` gets the arguments that are no flags too.
+    """
+    argv = sys.argv if argv is None else argv
+    wants_help = bool({"--help", "-help", "-h", "--helpshort", "--helpfull"} & set(argv[1:]))
+    set_up_logging()
+    try:
+        if wants_help:
+            print(_help_text(doc, define_flags))
+        elif takes_arguments:
+            main(*parse_with_arguments(define_flags, argv))
+        else:
+            main(parse(define_flags, argv))
+        sys.stdout.flush()
+        return 0
+    except (UserError, TrainingDivergedError, WorkerLostError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except Preempted as error:
+        log.info("%s", error)
+        return error.exit_code
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and _is_stdout_closed():
+            if wants_help:
+                return 0
+            print("error: the standard output was closed before the end", file=sys.stderr)
+            return 2
+        # A file the user named, or the disk under it; anything else is our bug.
+        if error.filename is None:
+            traceback.print_exc()
+            return 1
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def command(doc, define_flags, main, takes_arguments: bool = False) -> Callable[[], None]:
+    """Returns the console entry point of a command module."""
+
+    def cli(argv: Sequence[str] | None = None) -> None:
+        sys.exit(run_command(doc, define_flags, main, argv, takes_arguments))
+
+    return cli

@@ -1,0 +1,353 @@
+"""What `run_squad`, `run_squad_v1` and `run_squad_v2` share: everything but their task.
+
+No TensorFlow at import; a command has checked its input before it is loaded.
+"""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from albert.cli import fine_tuning, flags
+from albert.data import files
+from albert.errors import FlagError
+from albert.tasks.squad import decode as squad_decode
+from albert.tasks.squad import metrics
+from albert.tasks.squad import records as squad_records
+from albert.tasks.squad.features import (
+    SquadExample,
+    Window,
+    has_answers,
+    read_dataset,
+    read_examples,
+)
+
+log = logging.getLogger("albert")
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """The original's flags of both versions with its defaults, and a few of ours."""
+    flags.define("string", values, "train_file", None, "SQuAD JSON to train on.")
+    flags.define("string", values, "predict_file", None,
+                 "SQuAD JSON to predict; evaluated if it has answers.")
+    flags.define("string", values, "train_feature_file", None,
+                 "Windows of --train_file (TFRecord), written if absent; a keyed one in "
+                 "--cached_dir by default.")
+    flags.define("string", values, "predict_feature_file", None, "The same of --predict_file.")
+    flags.define("string", values, "predict_feature_left_file", None,
+                 "What of those windows is not in the records (compressed JSON).")
+    fine_tuning.define_encoder_flags(values, max_seq_length=384)
+    flags.define("integer", values, "doc_stride", 128,
+                 "Tokens between the beginnings of two windows of a passage.", least=1)
+    flags.define("integer", values, "max_query_length", 64,
+                 "Longest question; longer ones are cut.", least=1)
+    flags.define("float", values, "num_train_epochs", 3.0, "Passes over the training questions.",
+                 above=0)
+    flags.define("float", values, "warmup_proportion", 0.1, "Share of the steps that warm up.",
+                 least=0, most=1)
+    flags.define("integer", values, "n_best_size", 20, "Answers kept of each question.", least=1)
+    flags.define("integer", values, "max_answer_length", 30, "Longest answer, in tokens.", least=1)
+    fine_tuning.define_training_flags(
+        values, learning_rate=5e-5, train_step=None, warmup_step=None,
+        save_checkpoints_steps=1000, by_default=False,
+    )
+
+
+def define_v1_flags(values: flags.FlagValues) -> None:
+    """Of version 1.1 alone."""
+    flags.define("bool", values, "use_einsum", True, "Accepted, and of no effect in TensorFlow 2.")
+    flags.define("string", values, "export_dir", None,
+                 "Write a SavedModel with start_logits and end_logits there.")
+
+
+def define_v2_flags(values: flags.FlagValues) -> None:
+    """Of version 2.0 alone."""
+    flags.define("integer", values, "start_n_top", 5, "First tokens that the beam keeps.", least=1)
+    flags.define("integer", values, "end_n_top", 5, "Last tokens kept of each of them.", least=1)
+    flags.define("float", values, "dropout_prob", 0.1, "Dropout in the answerability head.",
+                 least=0, below=1)
+    flags.define("float", values, "null_score_diff_threshold", None,
+                 "Null odds above which a question has no answer. By default the one with the "
+                 "best F1 on --predict_file; if that has no answers, the one that the checkpoint's "
+                 "own evaluation found, else 0.")
+
+
+def check_flags(values: flags.FlagValues) -> None:
+    """Raises a FlagError for flags that are missing or contradict each other."""
+    flags.require(values, "output_dir")
+    if not values["do_eval"].present:
+        values.do_eval = values.do_predict  # as far as there are answers
+    others = ["export_dir"] if "export_dir" in values else []
+    fine_tuning.check_training_flags(values, *others)
+    fine_tuning.check_encoder_flags(values)
+    if values.do_train:
+        flags.require(values, "train_file")
+    if values.do_predict or values.do_eval:
+        flags.require(values, "predict_file")
+    if values.max_seq_length <= values.max_query_length + 3:
+        raise FlagError(
+            f"--max_seq_length={values.max_seq_length} must be greater than "
+            f"--max_query_length={values.max_query_length} + 3, or there is no place for passages"
+        )
+    for name in ("start_n_top", "end_n_top"):
+        if name in values and getattr(values, name) > values.max_seq_length:
+            raise FlagError(
+                f"--{name}={getattr(values, name)} exceeds "
+                f"--max_seq_length={values.max_seq_length}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+    """What distinguishes the two versions of SQuAD: their task, and how answers are read off."""
+
+    with_negative: bool  # whether a question may have no answer
+    # (max_seq_length, scorer) -> Task
+    make_task: Callable[[int, Any], Any]
+    # (examples, windows, predictions [windows, ...]) -> files by name
+    decode: Callable[[Sequence[SquadExample], Sequence[Window], Mapping], dict[str, Any]]
+    # (decoded files, the data set with its answers) -> (results, decoded files to keep)
+    evaluate: Callable[[dict[str, Any], Any], tuple[dict[str, Any], dict[str, Any]]]
+    # (decoded files, origin of the weights) -> decoded files to keep, no answers being known
+    settle: Callable[[dict[str, Any], str], dict[str, Any]]
+
+
+def version_1(values: flags.FlagValues) -> Version:
+    """SQuAD 1.1: every question has an answer."""
+
+    def make_task(length, scorer):
+        from albert.tasks.squad.task import SquadV1Task
+
+        return SquadV1Task(length, scorer)
+
+    def decode(examples, windows, predictions):
+        results = {
+            int(i): (start, end)
+            for i, start, end in zip(
+                predictions["unique_ids"], predictions["start_logits"],
+                predictions["end_logits"], strict=True,
+            )
+        }
+        answers, nbest = squad_decode.decode_v1(
+            examples, windows, results, n_best_size=values.n_best_size,
+            max_answer_length=values.max_answer_length,
+        )
+        return {"predictions.json": answers, "nbest_predictions.json": nbest}
+
+    def evaluate(decoded, dataset):
+        return metrics.evaluate_v1(dataset, decoded["predictions.json"]), decoded
+
+    return Version(False, make_task, decode, evaluate, settle=lambda decoded, origin: decoded)
+
+
+def version_2(values: flags.FlagValues) -> Version:
+    """SQuAD 2.0: a question may have no answer in its passage."""
+
+    def make_task(length, scorer):
+        from albert.tasks.squad.task import SquadV2Task
+
+        return SquadV2Task(
+            length, scorer, start_n_top=values.start_n_top, end_n_top=values.end_n_top,
+            dropout_prob=values.dropout_prob,
+        )
+
+    def decode(examples, windows, predictions):
+        names = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index",
+                 "cls_logits")
+        results = {
+            int(unique_id): {name: predictions[name][row] for name in names}
+            for row, unique_id in enumerate(predictions["unique_ids"])
+        }
+        answers, nbest, null_odds = squad_decode.decode_v2(
+            examples, windows, results, n_best_size=values.n_best_size,
+            max_answer_length=values.max_answer_length, start_n_top=values.start_n_top,
+            end_n_top=values.end_n_top,
+        )
+        return {
+            "predictions.json": answers, "nbest_predictions.json": nbest,
+            "null_odds.json": null_odds,
+        }
+
+    def evaluate(decoded, dataset):
+        # The threshold with the best F1 decides what is left unanswered, unless one is given.
+        results, answers = squad_decode.evaluate_v2(
+            dataset, decoded["predictions.json"], decoded["null_odds.json"],
+            threshold=values.null_score_diff_threshold,
+        )
+        return results, decoded | {"predictions.json": answers}
+
+    def settle(decoded, origin):
+        threshold = values.null_score_diff_threshold
+        if threshold is None:
+            threshold = _known_threshold(origin)
+        answers = squad_decode.with_threshold(
+            decoded["predictions.json"], decoded["null_odds.json"], threshold
+        )
+        return decoded | {"predictions.json": answers}
+
+    return Version(True, make_task, decode, evaluate, settle)
+
+
+def _known_threshold(origin: str) -> float:
+    """Returns the null threshold that a checkpoint's own evaluation found, else 0.
+
+    At 0 the model holds an answer and none for equally likely.
+    """
+    from albert.formats import checkpoints, model_card
+
+    results = model_card.results_beside(origin, checkpoints.read_sidecar(origin).get("step"))
+    threshold = results.get("best_f1_thresh")
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float):
+        log.info("null threshold 0: there is no evaluation of %s", origin)
+        return 0.0
+    log.info("null threshold %s, of the evaluation of %s", threshold, origin)
+    return threshold
+
+
+def run(values: flags.FlagValues, version: Version) -> None:
+    """Trains, evaluates and predicts, all flags checked."""
+    config, tokenizer, module = fine_tuning.open_encoder(values)
+    settings = squad_records.WindowSettings(
+        **flags.select(values, squad_records.WindowSettings)
+    )
+    directory = files.make_dirs(values.cached_dir or values.output_dir)
+
+    def depends_on(path: str) -> dict[str, Any]:
+        return {
+            "input file": files.sha256(path), "tokenizer": tokenizer.sha256,
+            **dataclasses.asdict(settings),
+        }
+
+    # All input is read before anything is written.
+    records: dict[str, str] = {}
+    predicted: _Predicted | None = None
+    if values.do_train:
+        examples = read_examples(values.train_file, True)
+        # Of questions, not windows, as in the original.
+        _set_steps(values, len(examples))
+    if values.do_predict or values.do_eval:
+        predicted = _Predicted(values, version, read_examples(values.predict_file, False))
+    if values.do_train:
+        records["train"] = squad_records.training_records(
+            examples, tokenizer, settings, directory, depends_on(values.train_file),
+            values.train_feature_file,
+        )
+    if predicted:
+        records["dev"], predicted.windows = squad_records.prediction_records(
+            predicted.examples, tokenizer, settings, directory, depends_on(values.predict_file),
+            values.predict_feature_file, values.predict_feature_left_file,
+        )
+        # Each checkpoint is evaluated, where there are answers to compare with.
+        if not predicted.dataset:
+            _refuse_evaluation(values)
+            values.do_eval = False
+        if not values["eval_batch_size"].present:
+            values.eval_batch_size = values.predict_batch_size
+
+    flags.import_tensorflow()  # after all input is known to be good: it takes seconds
+    task = version.make_task(
+        values.max_seq_length, predicted.score if predicted and predicted.dataset else None
+    )
+
+    def finish(run, weights) -> None:
+        if values.do_predict:
+            _predict(values, predicted, task, config, run, records["dev"], weights)
+        if "export_dir" in values and values.export_dir:
+            _export(values, task, config, run, weights)
+
+    wants_end = values.do_predict or ("export_dir" in values and values.export_dir)
+    fine_tuning.Course(
+        values, task, config, records, fine_tuning.initial_weights(values, module),
+        finish=finish if wants_end else None,
+        tokenizer=tokenizer,
+    ).go()
+
+
+def _refuse_evaluation(values: flags.FlagValues) -> None:
+    """Raises a FlagError for flags that ask for an evaluation, there being no answers."""
+    asked = [
+        f"--{name}" for name in ("do_eval", "early_stopping_patience")
+        if values[name].present and getattr(values, name)
+    ]
+    if asked:
+        raise FlagError(
+            f"{', '.join(asked)}: {values.predict_file} has questions without answers, and "
+            "cannot be evaluated"
+        )
+
+
+def _set_steps(values: flags.FlagValues, num_examples: int) -> None:
+    if values.train_step is None:
+        values.train_step = int(num_examples / values.train_batch_size * values.num_train_epochs)
+        if not values.train_step:
+            raise FlagError(
+                f"{num_examples} questions make no step of --train_batch_size="
+                f"{values.train_batch_size} in --num_train_epochs={values.num_train_epochs}"
+            )
+    if values.warmup_step is None:
+        values.warmup_step = int(values.train_step * values.warmup_proportion)
+    fine_tuning.check_warmup(values)
+    log.info("%s questions: %s steps, %s of them to warm up",
+             f"{num_examples:,}", f"{values.train_step:,}", f"{values.warmup_step:,}")
+
+
+@dataclasses.dataclass
+class _Predicted:
+    """The questions to predict, and what becomes of a model's outputs."""
+
+    values: flags.FlagValues
+    version: Version
+    examples: list[SquadExample]
+    windows: list[Window] = dataclasses.field(default_factory=list)
+    scored: Mapping[str, np.ndarray] | None = None  # the outputs that were evaluated last
+
+    def __post_init__(self):
+        path = self.values.predict_file
+        self.dataset = None
+        if has_answers(path, self.version.with_negative):
+            self.dataset = read_dataset(path)
+        else:
+            log.info("%s has questions without answers: no evaluation", path)
+
+    def decode(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return self.version.decode(self.examples, self.windows, predictions)
+
+    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        self.scored = predictions
+        return self.version.evaluate(self.decode(predictions), self.dataset)[0]
+
+
+def _predict(values, predicted: _Predicted, task, config, run, path, weights) -> None:
+    from albert.training import evaluation
+
+    predictions = predicted.scored  # of these weights, which were evaluated last
+    if predictions is None or values.num_runs > 1:
+        run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
+        task = dataclasses.replace(task, scorer=None)
+        predictions, _ = evaluation.predict(task, config, run, [path], weights)
+    decoded = predicted.decode(predictions)
+    if predicted.dataset:
+        decoded = predicted.version.evaluate(decoded, predicted.dataset)[1]
+    else:
+        decoded = predicted.version.settle(decoded, weights.origin)
+    written = []
+    for name, value in decoded.items():
+        written.append(os.path.join(run.output_dir, name))
+        with files.atomic_write(written[-1]) as stream:
+            stream.write(squad_decode.to_json(value))
+    log.info("predictions of %s: %s", weights.origin, ", ".join(written))
+
+
+def _export(values, task, config, run, weights) -> None:
+    from albert.tasks.squad import export as squad_export
+    from albert.training import evaluation
+
+    model, _ = evaluation.load_model(task, config, run, weights)
+    squad_export.export(
+        model, values.export_dir, values.max_seq_length,
+        complete=fine_tuning.export_card(values.export_dir, weights, config),
+    )
+    log.info("SavedModel of %s: %s", weights.origin, values.export_dir)

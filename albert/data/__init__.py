@@ -1,0 +1,13 @@
+"""Files in, batches out: what every command reads and writes, and nothing of the model.
+
+    files           folders and files that appear whole or not at all, locks, digests
+    text_files      lines of texts and tables, packed or not, and what is wrong with them
+    workers         processes that end with their owner
+    tfrecord        the container of records: lengths, checksums, bytes
+    records         sets of record files, their manifests, what they hold
+    features        from texts to arrays of one length, kept as records
+    data_order      the order of records that are too many to shuffle at once
+    packing         several short examples in one row
+    input_pipeline  from record files to batches, by tf.data
+    seeds           one seed for each purpose
+"""

@@ -1,0 +1,88 @@
+"""The order of training records too many to shuffle at once, and where a position in it lies.
+
+Files are cut into blocks of successive records. Each epoch permutes the blocks and
+makes groups of `LANES` of them; a block's records are shuffled, and the blocks of
+a group are read in turn, a record of each. Blocks of fewer records than the others,
+and what makes no whole group, come last. All of it follows from (seed, epoch, the
+blocks), so that any position is found by arithmetic, whoever reads and however
+many they are. And of a whole group, record p is of block p modulo `LANES`: workers
+that take turns at records need not read each other's blocks.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from albert.data.seeds import child_seed
+
+LANES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Successive records of a file, block by block; all arrays int64 [K]."""
+
+    file: np.ndarray  # its number
+    offset: np.ndarray  # byte of the block's first record
+    records: np.ndarray
+
+    @property
+    def num_records(self) -> int:
+        """Of all blocks: an epoch's."""
+        return int(self.records.sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """What one worker reads of a group: blocks, in turn a record of each."""
+
+    # int64 [S, 4]: number of the file, byte, records, seed that they are shuffled with.
+    blocks: np.ndarray
+    skip: int  # records before the first of its own
+    every: int  # from there on, its own are each so-many-th; the others are other workers'
+
+
+class EpochOrder:
+    """The groups of one epoch."""
+
+    def __init__(self, blocks: Blocks, seed: int, epoch: int):
+        rng = np.random.default_rng(child_seed(seed, "order", epoch))
+        order = rng.permutation(len(blocks.records))
+        is_full = blocks.records[order] == blocks.records.max()
+        full = order[is_full]
+        count = len(full) // LANES * LANES
+        self.num_whole = count // LANES  # groups of equal blocks, which come first
+        self.order = np.concatenate([full[:count], full[count:], order[~is_full]])
+        self.seeds = rng.integers(1, 1 << 31, len(order))
+        self.blocks, self.start = blocks, epoch * blocks.num_records
+        sizes = np.add.reduceat(blocks.records[self.order], np.arange(0, len(order), LANES))
+        # Where each group begins, as a position in the run; and where the last one ends.
+        self.begins = self.start + np.concatenate([[0], np.cumsum(sizes)])
+
+    @property
+    def num_groups(self) -> int:
+        """The same in every epoch."""
+        return len(self.begins) - 1
+
+    def group_at(self, position: int) -> int:
+        """Returns the number of the group that holds a position of this epoch."""
+        return int(np.searchsorted(self.begins, position, "right")) - 1
+
+    def reading(self, group: int, position: int, worker: int, num_workers: int) -> Reading:
+        """Returns what a worker reads of a group, from a position in the run on.
+
+        Its records are those whose position is `worker` modulo `num_workers`.
+        """
+        begin = int(self.begins[group])
+        own = (worker - begin) % num_workers  # its first record of the group
+        step = math.gcd(num_workers, LANES) if group < self.num_whole else 1
+        first, every = own % step, num_workers // step
+        chosen = slice(group * LANES, (group + 1) * LANES)
+        numbers, seeds = self.order[chosen][first::step], self.seeds[chosen][first::step]
+        seen = max(-(-(position - begin - first) // step), 0)
+        columns = (self.blocks.file, self.blocks.offset, self.blocks.records)
+        return Reading(
+            np.stack([*(column[numbers] for column in columns), seeds], axis=1),
+            seen + ((own - first) // step - seen) % every, every,
+        )

@@ -1,0 +1,7 @@
+"""A model for other runtimes: TF-Hub and serving modules, text in the graph, LiteRT, ONNX.
+
+    hub_export        the SavedModels behind `export_to_tfhub`
+    text_graph        the tokenizer as a TensorFlow graph
+    model_conversion  LiteRT and ONNX, written and computed with
+    hub_layer         a TF-Hub module as a Keras layer that trains
+"""

@@ -1,0 +1,287 @@
+"""The SavedModels behind `export_to_tfhub`: what they compute and under which names.
+
+Three kinds, each after TF-Hub's common API of its kind: the text encoder (packed
+ids to vectors), its preprocessing (texts to packed ids), and a text embedding
+(texts to vectors) that holds both.
+
+Legend: B batch, L sequence, H hidden, P predictions, V vocabulary. All ids are int32.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+
+from albert.config import AlbertConfig
+from albert.errors import CheckpointError
+from albert.export import text_graph
+from albert.formats import checkpoints, pretrained, saved_model
+from albert.model import row_layout
+from albert.modeling import AlbertForPreTraining, named_weights
+from albert.tokenization import FullTokenizer
+
+_AutoTrackable = tf.__internal__.tracking.AutoTrackable
+
+
+def _tokens(name: str) -> tf.TensorSpec:
+    return tf.TensorSpec([None, None], tf.int32, name=name)
+
+
+# Ours follow TF-Hub's common API for text encoders; the signatures' are the original's.
+_HUB_INPUTS = {n: _tokens(n) for n in ("input_word_ids", "input_mask", "input_type_ids")}
+_INPUTS = {n: _tokens(n) for n in ("input_ids", "input_mask", "segment_ids")}
+_TEXTS = tf.TensorSpec([None], tf.string, name="text")
+
+
+# === The encoder ===
+
+
+def load_model(config: AlbertConfig, weights: checkpoints.Weights) -> AlbertForPreTraining:
+    """Returns encoder and pretraining heads with a checkpoint's weights.
+
+    Raises:
+      CheckpointError: the checkpoint lacks a weight of either.
+    """
+    model = AlbertForPreTraining(config)
+    account = pretrained.assign(model, weights)
+    if account["new"]:
+        raise CheckpointError(
+            f"{weights.origin} lacks {checkpoints.some(account['new'])}: a module holds the "
+            "pretraining heads too"
+        )
+    return model
+
+
+def export_module(
+    model: AlbertForPreTraining, assets: Sequence[str], path: str, *, do_lower_case: bool
+) -> None:
+    """Writes the encoder; `assets` are files copied into it, the vocabulary last."""
+    named = named_weights(model)
+    encoder = {n: v for n, v in named.items() if n.startswith("bert/")}
+    root = _part(encoder, _callable(_encode(model)), _HUB_INPUTS)
+    root.weights = {name: v.value for name, v in named.items()}
+    root.assets = [tf.saved_model.Asset(asset) for asset in assets]
+    # Parts that train by themselves: the encoder with one head each.
+    positions = {"masked_lm_positions": _tokens("masked_lm_positions")}
+    for name, head, more in (
+        ("mlm", "cls/predictions/", positions), ("sop", "cls/seq_relationship/", {})
+    ):
+        weights = encoder | {n: v for n, v in named.items() if n.startswith(head)}
+        part = _part(weights, _callable(_encode(model, name)), _HUB_INPUTS | more)
+        setattr(root, name, part)
+    signatures = _signatures(model, root.assets[-1], do_lower_case)
+    saved_model.save(root, path, signatures)
+
+
+def _part(weights: Mapping, call, inputs) -> _AutoTrackable:
+    """Returns an object that TF-Hub's loaders can call and train."""
+    part = _AutoTrackable()
+    part.variables = [v.value for v in weights.values()]
+    part.trainable_variables = [v.value for v in weights.values()]
+    part.regularization_losses = []
+    part.__call__ = call
+    for training in (False, True):
+        call.get_concrete_function(inputs, training=training)
+    return part
+
+
+def _callable(compute: Callable):
+    @tf.function
+    def call(inputs, training=False):
+        return compute(inputs, training)
+
+    return call
+
+
+def _encode(model: AlbertForPreTraining, head: str | None = None) -> Callable:
+    """Returns the computation of the encoder, or of the encoder with one head."""
+
+    def compute(inputs, training):
+        features = {
+            "input_ids": inputs["input_word_ids"],
+            "input_mask": inputs["input_mask"],
+            "segment_ids": inputs["input_type_ids"],
+        }
+        if head == "mlm":
+            features["masked_lm_positions"] = inputs["masked_lm_positions"]
+        # Drawn anew by each call: a module has no step to derive its dropout from.
+        seed = tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64) if training else None
+        bert = model.bert
+        features["input_ids"] = _checked(features["input_ids"], bert.config)
+        outputs = bert(features, training=training, dropout_seed=seed)
+        result = {
+            "pooled_output": outputs["pooled_output"],
+            "sequence_output": outputs["sequence_output"],
+            "encoder_outputs": outputs["encoder_outputs"],
+            "default": outputs["pooled_output"],
+        }
+        if head == "mlm":
+            result["mlm_logits"] = _masked_lm_logits(model, outputs, features)  # [B, P, V]
+        if head == "sop":
+            result["sop_logits"] = model.seq_relationship(outputs["pooled_output"])  # [B, 2]
+        return result
+
+    return compute
+
+
+def _checked(ids, config: AlbertConfig):
+    """Returns the ids [B, L], or fails with a clear message if L exceeds the position table."""
+    most = config.max_position_embeddings
+    check = tf.debugging.assert_less_equal(
+        tf.shape(ids)[1], most,
+        f"the sequence is longer than the model's position table: at most {most} ids",
+    )
+    with tf.control_dependencies([check]):
+        # Hides a known shape: else shape inference fails first, with a riddle.
+        return tf.raw_ops.PlaceholderWithDefault(input=ids, shape=[None, None])
+
+
+def _masked_lm_logits(model: AlbertForPreTraining, outputs, features):
+    hidden = row_layout.gather_positions(outputs["sequence_output"], features["masked_lm_positions"])
+    return model.predictions(hidden, model.bert.embeddings.word_embeddings)
+
+
+def _signatures(model: AlbertForPreTraining, vocabulary: tf.saved_model.Asset, lower: bool):
+    def base(inputs):
+        checked = inputs | {"input_ids": _checked(inputs["input_ids"], model.config)}
+        outputs = model.bert(checked, training=False)
+        return {key: outputs[key] for key in ("sequence_output", "pooled_output")}
+
+    @tf.function(input_signature=[*_INPUTS.values()])
+    def tokens(input_ids, input_mask, segment_ids):
+        return base(_named(input_ids, input_mask, segment_ids))
+
+    @tf.function(input_signature=[*_INPUTS.values()])
+    def sop(input_ids, input_mask, segment_ids):
+        outputs = base(_named(input_ids, input_mask, segment_ids))
+        logits = model.seq_relationship(outputs["pooled_output"])
+        return outputs | {"sop_log_probs": tf.nn.log_softmax(logits)}
+
+    @tf.function(input_signature=[*_INPUTS.values(), _tokens("mlm_positions")])
+    def mlm(input_ids, input_mask, segment_ids, mlm_positions):
+        outputs = base(_named(input_ids, input_mask, segment_ids))
+        logits = _masked_lm_logits(model, outputs, {"masked_lm_positions": mlm_positions})
+        # [B, P, V], flat in the original
+        return outputs | {"mlm_logits": tf.reshape(logits, [-1, tf.shape(logits)[-1]])}
+
+    @tf.function(input_signature=[])
+    def tokenization_info():
+        return {"vocab_file": vocabulary.asset_path, "do_lower_case": tf.constant(lower)}
+
+    return {
+        "serving_default": tokens,
+        "tokens": tokens,
+        "sop": sop,
+        "mlm": mlm,
+        "tokenization_info": tokenization_info,
+    }
+
+
+def _named(input_ids, input_mask, segment_ids):
+    return {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
+
+
+# === Texts ===
+
+
+def export_preprocessor(
+    tokenizer: FullTokenizer, config: AlbertConfig, assets: Sequence[str], path: str,
+    seq_length: int,
+) -> None:
+    """Writes the module from texts [B] to the encoder's inputs [B, seq_length].
+
+    After TF-Hub's common API for text preprocessing: `tokenize` and
+    `bert_pack_inputs` are its two steps.
+    """
+    root = _AutoTrackable()
+    root.assets = [tf.saved_model.Asset(asset) for asset in assets]
+    root.tokenize = _tokenize(tokenizer)
+    root.bert_pack_inputs = _bert_pack_inputs(tokenizer, config, seq_length)
+
+    @tf.function(input_signature=[_TEXTS])
+    def call(text):
+        return root.bert_pack_inputs([root.tokenize.ids(text)])
+
+    root.__call__ = call
+    saved_model.save(root, path, {"serving_default": call})
+
+
+def _tokenize(tokenizer: FullTokenizer) -> _AutoTrackable:
+    ids = text_graph.ids_of(tokenizer)
+    specials = {
+        "vocab_size": tokenizer.vocab_size,
+        "padding_id": tokenizer.pad_id,
+        "start_of_sequence_id": tokenizer.cls_id,
+        "end_of_segment_id": tokenizer.sep_id,
+        "mask_id": tokenizer.mask_id,
+    }
+    part = _AutoTrackable()
+    part.ids = ids  # owns tables that the function below reads
+    part.__call__ = tf.function(lambda text: ids(text), input_signature=[_TEXTS])
+    part.get_special_tokens_dict = tf.function(
+        lambda: {name: tf.constant(value, tf.int32) for name, value in specials.items()},
+        input_signature=[],
+    )
+    return part
+
+
+def _bert_pack_inputs(tokenizer: FullTokenizer, config: AlbertConfig, default: int):
+    most = config.max_position_embeddings
+
+    @tf.function
+    def bert_pack_inputs(inputs, seq_length=default):
+        shortest = tf.debugging.assert_greater(
+            seq_length, len(inputs) + 1, "seq_length has no room for a text"
+        )
+        longest = tf.debugging.assert_less_equal(
+            seq_length, most,
+            f"seq_length is longer than the model's position table: at most {most} ids",
+        )
+        with tf.control_dependencies([shortest, longest]):
+            return text_graph.pack(inputs, tf.identity(seq_length), tokenizer)
+
+    ragged = tf.RaggedTensorSpec([None, None], tf.int32)
+    for segments in (1, 2):  # as many as the model has segment ids
+        bert_pack_inputs.get_concrete_function(
+            [ragged] * segments, seq_length=tf.TensorSpec([], tf.int32, name="seq_length")
+        )
+    return bert_pack_inputs
+
+
+def export_text_embedding(
+    model: AlbertForPreTraining, tokenizer: FullTokenizer, assets: Sequence[str], path: str,
+    *, seq_length: int, pooling: str,
+) -> None:
+    """Writes the module from texts [B] to vectors [B, H], after TF-Hub's API for embeddings.
+
+    What is beyond `seq_length` ids of a text is cut. `pooling`: `pooled`, the
+    pooler's output; `cls`, the last layer at [CLS]; `mean`, its mean over the
+    text's ids, [CLS] and [SEP] among them.
+    """
+    encoder = {n: v for n, v in named_weights(model).items() if n.startswith("bert/")}
+    ids = text_graph.ids_of(tokenizer)
+    encode = _encode(model)
+
+    def compute(text, training):
+        rows = ids(text)
+        # No longer than the longest text asks for: padding costs as much as words do.
+        used = tf.cast(tf.reduce_max(tf.concat([[0], rows.row_lengths()], 0)), tf.int32)
+        inputs = text_graph.pack([rows], tf.minimum(used + 2, seq_length), tokenizer)
+        outputs = encode(inputs, training)
+        sequence = outputs["sequence_output"]
+        if pooling == "pooled":
+            return outputs["pooled_output"]
+        if pooling == "cls":
+            return sequence[:, 0]
+        mask = tf.cast(inputs["input_mask"], sequence.dtype)[:, :, None]
+        return tf.reduce_sum(sequence * mask, 1) / tf.reduce_sum(mask, 1)
+
+    root = _part(encoder, _callable(compute), _TEXTS)
+    root.ids = ids
+    root.weights = {name: v.value for name, v in named_weights(model).items()}
+    root.assets = [tf.saved_model.Asset(asset) for asset in assets]
+
+    @tf.function(input_signature=[_TEXTS])
+    def serve(text):
+        return {"default": compute(text, False)}
+
+    saved_model.save(root, path, {"serving_default": serve})

@@ -1,0 +1,113 @@
+"""A model as LiteRT (`.tflite`) or ONNX bytes, and what those bytes compute.
+
+All inputs are int32 [B, L]: `input_ids`, `input_mask`, `segment_ids`.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from albert.errors import FlagError
+from albert.formats import saved_model
+
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+# The newest operators that the runtimes of several years know.
+_OPSET = 17
+
+Runner = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+def to_tflite(model: keras.Model, outputs: Sequence[str], length: int, quantize: bool) -> bytes:
+    """Returns the LiteRT model of one sequence of `length` ids.
+
+    With `quantize`, large matrices are kept as int8 and the rest as float32
+    (dynamic-range quantization).
+    """
+    graph = _graph(model, outputs, [1, length])
+    root = tf.Module()
+    root.weights, root.graph = [weight.value for weight in model.weights], graph
+    with tempfile.TemporaryDirectory() as folder:
+        saved_model.save(root, folder, graph)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+        if quantize:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        return converter.convert()
+
+
+def run_tflite(content: bytes) -> Runner:
+    """Returns a function that computes a LiteRT model's outputs."""
+    interpreter = tf.lite.Interpreter(model_content=content)
+    signature = interpreter.get_signature_runner()
+    return lambda inputs: signature(**inputs)
+
+
+def import_onnx():
+    """Returns the modules (tf2onnx, onnxruntime).
+
+    Raises:
+      FlagError: one of them is not installed.
+    """
+    try:
+        import onnxruntime
+        import tf2onnx
+    except ImportError as error:
+        raise FlagError(
+            f"ONNX needs more packages ({error}): pip install onnx tf2onnx onnxruntime"
+        ) from error
+    return tf2onnx, onnxruntime
+
+
+def to_onnx(model: keras.Model, outputs: Sequence[str]) -> bytes:
+    """Returns the ONNX model, for any number of sequences of any length."""
+    tf2onnx, _ = import_onnx()
+    shape = [None, None]
+    proto, _ = tf2onnx.convert.from_function(
+        _graph(model, outputs, shape), input_signature=_specs(shape), opset=_OPSET
+    )
+    return proto.SerializeToString()
+
+
+def run_onnx(content: bytes) -> Runner:
+    """Returns a function that computes an ONNX model's outputs."""
+    _, onnxruntime = import_onnx()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def largest_difference(model: keras.Model, outputs: Sequence[str], run: Runner, length: int):
+    """Returns {output: (largest difference, largest value)} of `run` and the model on four rows."""
+    rng = np.random.default_rng(0)
+    found = {name: (0.0, 0.0) for name in outputs}
+    for used in (length, max(length // 2, 1), max(length // 3, 1), 1):
+        mask = (np.arange(length) < used)[None].astype(np.int32)
+        inputs = {
+            "input_ids": rng.integers(0, model.config.vocab_size, (1, length), np.int32) * mask,
+            "input_mask": mask,
+            "segment_ids": (np.arange(length) >= used // 2)[None].astype(np.int32) * mask,
+        }
+        expected, converted = model(inputs, training=False), run(inputs)
+        for name, (difference, largest) in found.items():
+            value = np.asarray(expected[name])
+            found[name] = (
+                max(difference, float(np.abs(converted[name] - value).max())),
+                max(largest, float(np.abs(value).max())),
+            )
+    return found
+
+
+def _specs(shape) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec(shape, tf.int32, name=name) for name in INPUTS]
+
+
+def _graph(model: keras.Model, outputs: Sequence[str], shape):
+    @tf.function(input_signature=_specs(shape))
+    def graph(input_ids, input_mask, segment_ids):
+        inputs = dict(zip(INPUTS, (input_ids, input_mask, segment_ids), strict=True))
+        computed = model(inputs, training=False)
+        return {name: computed[name] for name in outputs}
+
+    return graph

@@ -1,0 +1,14 @@
+"""Every form in which a model lies in files, opened and written in one place.
+
+    pretrained           a directory, whoever wrote it: its config, vocabulary, facts and weights
+    checkpoints          TensorFlow's checkpoint files under the released names
+    sidecars             the JSON file beside a checkpoint
+    model_facts          labels, head and kind of a model, checked when read
+    tokenizer_files      the vocabulary beside a model, and its settings
+    huggingface          safetensors and the names of Hugging Face
+    hf_tokenizer         its tokenizer.json
+    hub                  TF-Hub modules, read as data
+    saved_model          the one place where a SavedModel is written
+    model_card           the README.md of a directory that holds a model
+    vocabulary_transfer  another vocabulary for the same model
+"""

@@ -1,0 +1,545 @@
+"""Hugging Face's layout of an ALBERT: names, configuration and weights, both ways.
+
+A directory there holds `config.json`, `model.safetensors` and a tokenizer.
+Kernels are stored as [out, in] (ours are [in, out]), `gamma` and `beta` are
+called `weight` and `bias`, and the projection E to H exists even where E = H.
+Nothing is ever unpickled: `pytorch_model.bin` is refused.
+"""
+
+import dataclasses
+import logging
+import os
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (makes bfloat16 a NumPy type, which safetensors needs)
+import numpy as np
+import safetensors
+
+from albert.config import AlbertConfig
+from albert.data import files
+from albert.errors import CheckpointError, ConfigError, DataError, first_line
+from albert.formats import model_facts
+from albert.formats.model_facts import Facts
+
+log = logging.getLogger("albert")
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+SHARDS_FILE = "model.safetensors.index.json"
+FACTS_KEY = "albert_facts"  # ours in their config.json; their library keeps and ignores it
+# Theirs by the name of our model; each knows the weights that it has there.
+ARCHITECTURES = (
+    "AlbertModel", "AlbertForPreTraining", "AlbertForMaskedLM", "AlbertForSequenceClassification",
+    "AlbertForTokenClassification", "AlbertForMultipleChoice", "AlbertForQuestionAnswering",
+)
+# These do not read the pooled output, and have no pooler there.
+WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForTokenClassification", "AlbertForQuestionAnswering")
+
+_SCOPES = {
+    "bert/embeddings": "albert.embeddings",
+    "bert/embeddings/LayerNorm": "albert.embeddings.LayerNorm",
+    "bert/encoder/embedding_hidden_mapping_in": "albert.encoder.embedding_hidden_mapping_in",
+    "bert/pooler/dense": "albert.pooler",
+    "cls/predictions": "predictions",
+    "cls/predictions/transform/dense": "predictions.dense",
+    "cls/predictions/transform/LayerNorm": "predictions.LayerNorm",
+    "cls/seq_relationship": "sop_classifier.classifier",
+    "cls/squad": "qa_outputs",
+    "": "classifier",
+}
+_BLOCK_SCOPES = {
+    "attention_1/self/query": "attention.query",
+    "attention_1/self/key": "attention.key",
+    "attention_1/self/value": "attention.value",
+    "attention_1/output/dense": "attention.dense",
+    "LayerNorm": "attention.LayerNorm",
+    "ffn_1/intermediate/dense": "ffn",
+    "ffn_1/intermediate/output/dense": "ffn_output",
+    "LayerNorm_1": "full_layer_layer_norm",
+}
+_LEAVES = {
+    "word_embeddings": "word_embeddings.weight",
+    "token_type_embeddings": "token_type_embeddings.weight",
+    "position_embeddings": "position_embeddings.weight",
+    "kernel": "weight", "gamma": "weight", "output_weights": "weight",
+    "bias": "bias", "beta": "bias", "output_bias": "bias",
+}
+_BLOCK = re.compile(r"bert/encoder/transformer/group_(\d+)/inner_group_(\d+)/(.+)")
+_THEIR_BLOCK = re.compile(
+    r"albert\.encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.(.+)"
+)
+_MAPPING = "bert/encoder/embedding_hidden_mapping_in/"
+# Copies of other tensors, and buffers that hold no weight.
+_TIED = {
+    "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+    "predictions.decoder.bias": "predictions.bias",
+}
+_BUFFERS = ("albert.embeddings.position_ids", "albert.embeddings.token_type_ids")
+
+_REFUSED = {
+    "pytorch_model.bin": "a pickle, which can run any code when it is opened",
+    "tf_model.h5": "a Keras 2 file",
+}
+# What a damaged archive raises, beside what NumPy says itself.
+_NPZ_ERRORS = (
+    OSError, ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, MemoryError,
+    SyntaxError, TypeError, struct.error, zipfile.BadZipFile, zlib.error,
+)
+_MOST_NPZ_BYTES = 16 << 30  # unpacked; the largest model has one
+_ACTIVATIONS = {
+    "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
+    "linear": "linear",
+}
+# V, E, H, L, N of the released models; their first conversions say "gelu" for the tanh form.
+_RELEASED = {
+    (30000, 128, 768, 12, 12), (30000, 128, 1024, 24, 16),
+    (30000, 128, 2048, 24, 16), (30000, 128, 4096, 12, 64),
+}
+
+
+def their_name(name: str) -> str:
+    """Returns Hugging Face's name of one of our weights.
+
+    Raises:
+      CheckpointError: the weight belongs to a head that exists only here.
+    """
+    block = _BLOCK.fullmatch(name)
+    scope, _, leaf = (block[3] if block else name).rpartition("/")
+    scopes = _BLOCK_SCOPES if block else _SCOPES
+    if scope not in scopes or leaf not in _LEAVES:
+        raise CheckpointError(
+            f"{name} has no counterpart in Hugging Face's ALBERT (the SQuAD 2.0 head of the "
+            "original, for one, exists only here); convert the encoder alone with "
+            "--architecture=AlbertModel"
+        )
+    theirs = f"{scopes[scope]}.{_LEAVES[leaf]}"
+    if not block:
+        return theirs
+    return f"albert.encoder.albert_layer_groups.{block[1]}.albert_layers.{block[2]}.{theirs}"
+
+
+def _our_names() -> dict[str, str]:
+    """Returns {their scope and leaf: ours} of what stands outside and inside blocks."""
+    names = {}
+    tables = {
+        "bert/embeddings": ("word_embeddings", "token_type_embeddings", "position_embeddings"),
+        "cls/predictions": ("output_bias",),
+    }
+    for scope in [*_SCOPES, *(f"block/{s}" for s in _BLOCK_SCOPES)]:
+        if scope in tables:
+            leaves = tables[scope]
+        elif "LayerNorm" in scope:
+            leaves = ("gamma", "beta")
+        elif scope in ("", "cls/seq_relationship", "cls/squad"):
+            leaves = ("output_weights", "output_bias")
+        else:
+            leaves = ("kernel", "bias")
+        theirs = _SCOPES.get(scope) or _BLOCK_SCOPES[scope.removeprefix("block/")]
+        for leaf in leaves:
+            ours = f"{scope}/{leaf}".removeprefix("block/").lstrip("/")
+            names[f"{theirs}.{_LEAVES[leaf]}"] = ours
+    return names
+
+
+_OURS = _our_names()
+
+
+def our_name(name: str) -> str | None:
+    """Returns our name of one of Hugging Face's tensors, or None if it is no weight of ours."""
+    name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))  # old files
+    block = _THEIR_BLOCK.fullmatch(name)
+    if not block:
+        return _OURS.get(name)
+    inner = _OURS.get(block[3])
+    return inner and f"bert/encoder/transformer/group_{block[1]}/inner_group_{block[2]}/{inner}"
+
+
+# --- Configuration ---
+
+
+def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto") -> AlbertConfig:
+    """Returns the architecture of a Hugging Face `config.json`.
+
+    `gelu` says what their "gelu" means: "erf", the exact function, as their
+    library computes it; "tanh", the approximation that every released model
+    was trained with, although the conversions of version 1 say "gelu"; "auto"
+    takes tanh for the released sizes without a fine-tuned head, else erf.
+
+    Raises:
+      ConfigError: not an ALBERT, or something this toolkit does not compute.
+    """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{origin}: expected a JSON object, got {type(values).__name__}")
+    kind = values.get("model_type", "albert")
+    if kind != "albert":
+        raise ConfigError(f"{origin}: model_type is {kind!r}, not 'albert'")
+    architectures = values.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
+        raise ConfigError(f"{origin}: architectures must be a list of names")
+    epsilon = values.get("layer_norm_eps", 1e-12)
+    if epsilon != 1e-12:
+        raise ConfigError(f"{origin}: layer_norm_eps is {epsilon}; ALBERT is computed with 1e-12")
+    positions = values.get("position_embedding_type", "absolute")
+    if positions != "absolute":
+        raise ConfigError(f"{origin}: position_embedding_type {positions!r} is not supported")
+    names = {f.name for f in dataclasses.fields(AlbertConfig)} - {"extra", "hidden_act"}
+    # What their file leaves out has the defaults of their class, which are ours but for these.
+    known = {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096,
+             "num_hidden_layers": 12, "intermediate_size": 16384}
+    known |= {k: v for k, v in values.items() if k in names}
+    known["hidden_act"] = _activation(values, origin, gelu)
+    config = AlbertConfig.from_dict(known, origin)
+    if _groups_differ(config):
+        config = dataclasses.replace(config, parameter_sharing="none")
+    return config
+
+
+def _activation(values: Mapping[str, Any], origin: str, gelu: str) -> str:
+    name = values.get("hidden_act", "gelu_new")
+    if not isinstance(name, str):
+        raise ConfigError(f"{origin}: hidden_act {name!r} is not a name")
+    if name in _ACTIVATIONS:
+        return _ACTIVATIONS[name]
+    if name != "gelu":
+        raise ConfigError(f"{origin}: hidden_act {name!r} is not supported")
+    if gelu == "auto":
+        sizes = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers",
+                 "num_attention_heads")
+        is_released = tuple(values.get(key) for key in sizes) in _RELEASED
+        heads = {"AlbertForSequenceClassification", "AlbertForTokenClassification",
+                 "AlbertForQuestionAnswering", "AlbertForMultipleChoice"}
+        is_fine_tuned = bool(heads & set(values.get("architectures") or ()))
+        gelu = "tanh" if is_released and not is_fine_tuned else "erf"
+        log.warning(
+            "%s says hidden_act \"gelu\", which PyTorch computes exactly (erf), while the released "
+            "models were trained with the tanh form: taking %s; --gelu=tanh or --gelu=erf decides",
+            origin, gelu,
+        )
+    return "gelu" if gelu == "tanh" else "gelu_erf"
+
+
+def facts_from_theirs(values: Mapping[str, Any], origin: str) -> Facts:
+    """Returns what a Hugging Face `config.json` says of its model beside the architecture.
+
+    Raises:
+      DataError: names the key whose value is of the wrong kind.
+    """
+    facts = Facts.from_dict(values.get(FACTS_KEY) or {}, f"{origin}: {FACTS_KEY}")
+    settings = dict(facts.settings)
+    model_facts.check(values, {"classifier_dropout_prob": model_facts.RATE}, origin)
+    if (dropout := values.get("classifier_dropout_prob")) is not None:
+        settings["classifier_dropout"] = dropout
+    architecture = (values.get("architectures") or [None])[0]
+    facts = dataclasses.replace(facts, architecture=architecture, settings=settings)
+    if architecture not in (None, *model_facts.LABELLED):
+        return facts
+    problem = Facts.from_dict({"problem_type": values.get("problem_type")}, origin).problem_type
+    names = _label_names(values.get("id2label"), origin)
+    return dataclasses.replace(facts, label_names=names, problem_type=problem)
+
+
+def _label_names(names: Any, origin: str) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    wanted = [str(i) for i in range(len(names))] if isinstance(names, dict) else []
+    if not wanted or set(names) != set(wanted):
+        raise DataError(f"{origin}: id2label must name the labels 0, 1, 2 ..., got {names!r:.80}")
+    return tuple(str(names[i]) for i in wanted)
+
+
+def config_to_theirs(
+    config: AlbertConfig, facts: Facts, token_ids: Mapping[str, int], num_labels: int | None
+) -> dict[str, Any]:
+    """Returns the `config.json` of the facts' architecture.
+
+    `token_ids` gives `pad`, `cls` and `sep`; `num_labels` how many outputs the head
+    has, if these are labels. What they have no key for stands under FACTS_KEY.
+    """
+    acts = {"gelu": "gelu_new", "gelu_erf": "gelu", "": "linear"}
+    act = (config.hidden_act or "").lower()
+    copied = (
+        "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+        "intermediate_size", "inner_group_num", "hidden_dropout_prob",
+        "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
+        "initializer_range",
+    )
+    values = {key: getattr(config, key) for key in copied} | {
+        "architectures": [facts.architecture],
+        "bos_token_id": token_ids["cls"],
+        "classifier_dropout_prob": facts.settings.get("classifier_dropout", 0.1),
+        "dtype": "float32",
+        "eos_token_id": token_ids["sep"],
+        "hidden_act": acts.get(act, act),
+        "layer_norm_eps": 1e-12,
+        "model_type": "albert",
+        "num_hidden_groups": (
+            config.num_hidden_layers if _must_expand(config) else config.num_hidden_groups
+        ),
+        "pad_token_id": token_ids["pad"],
+    }
+    if num_labels is not None:
+        labels = facts.label_names or tuple(f"LABEL_{i}" for i in range(num_labels))
+        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        values["label2id"] = {label: i for i, label in enumerate(labels)}
+        is_text_model = facts.architecture == "AlbertForSequenceClassification"
+        default = model_facts.REGRESSION if num_labels == 1 and is_text_model else None
+        if problem := facts.problem_type or default:
+            values["problem_type"] = problem
+    rest = {
+        "task": facts.task, "num_texts": facts.num_texts, "max_seq_length": facts.max_seq_length,
+        "settings": {k: v for k, v in facts.settings.items() if k != "classifier_dropout"},
+    }
+    if rest := {key: value for key, value in rest.items() if value}:
+        values[FACTS_KEY] = rest
+    return values
+
+
+def _groups_differ(config: AlbertConfig) -> bool:
+    """Whether their rounding puts some layer into another group than the original's does."""
+    layers, groups = config.num_hidden_layers, config.num_hidden_groups
+    return any(
+        config.group_of_layer(i) != int(i / (layers / groups)) for i in range(layers)
+    )
+
+
+def _must_expand(config: AlbertConfig) -> bool:
+    """Whether only a group for each layer says there which layer has which weights."""
+    return config.parameter_sharing != "all" or _groups_differ(config)
+
+
+# --- Weights ---
+
+
+def tensors_to_theirs(
+    config: AlbertConfig, tensors: Mapping[str, np.ndarray], architecture: str
+) -> dict[str, np.ndarray]:
+    """Returns {their name: array} of our named weights, as `architecture` has them.
+
+    Raises:
+      CheckpointError: a weight has no counterpart there.
+    """
+    tensors = dict(tensors)
+    if not config.has_embedding_projection:  # there it always exists
+        tensors[_MAPPING + "kernel"] = np.eye(config.hidden_size, dtype=np.float32)
+        tensors[_MAPPING + "bias"] = np.zeros(config.hidden_size, np.float32)
+    if _must_expand(config):
+        tensors = _one_group_per_layer(config, tensors)
+    theirs = {}
+    for name, value in tensors.items():
+        if name.startswith("bert/pooler/") and architecture in WITHOUT_POOLER:
+            continue
+        target = their_name(name)
+        if architecture == "AlbertModel":
+            target = target.removeprefix("albert.")
+        theirs[target] = np.ascontiguousarray(value.T if name.endswith("/kernel") else value)
+    return dict(sorted(theirs.items()))
+
+
+def _one_group_per_layer(config: AlbertConfig, tensors: dict) -> dict[str, np.ndarray]:
+    expanded = {n: value for n, value in tensors.items() if not _BLOCK.fullmatch(n)}
+    for layer in range(config.num_hidden_layers):
+        for name, value in tensors.items():
+            block = _BLOCK.fullmatch(name)
+            if not block:
+                continue
+            is_attention = block[3].startswith(("attention_1/", "LayerNorm/"))
+            owner = config.attention_group if is_attention else config.feed_forward_group
+            if int(block[1]) == owner(layer):
+                expanded[name.replace(f"/group_{block[1]}/", f"/group_{layer}/", 1)] = value
+    return expanded
+
+
+class TensorFile:
+    """Their tensors under our names, read on demand, in our orientation and float32.
+
+    It is what `checkpoints.Weights` reads from.
+
+    Raises:
+      CheckpointError: pickled, damaged, or not an ALBERT.
+    """
+
+    def __init__(self, path: str, config: AlbertConfig):
+        self.path = path
+        self._config = config
+        self._shapes, self._read = _open_tensors(path)
+        # The bare encoder's names lack the head models' "albert."; PyTorch's
+        # wrappers put "module." before everything.
+        prefixed = {}
+        for name in self._shapes:
+            plain = name.removeprefix("module.")
+            if plain.startswith(("embeddings.", "encoder.", "pooler.")):
+                plain = "albert." + plain
+            prefixed[plain] = name
+        self._keys = {ours: key for plain, key in prefixed.items() if (ours := our_name(plain))}
+        known = set(_TIED) | set(_BUFFERS)
+        self.ignored = [n for n in prefixed if our_name(n) is None and n not in known]
+        self._check_ties(prefixed)
+        self._spread_groups()
+        if not config.has_embedding_projection and _MAPPING + "kernel" in self._keys:
+            self._drop_identity()
+        if not any(name.startswith("bert/") for name in self._keys):
+            some = ", ".join(sorted(self._shapes)[:3])
+            raise CheckpointError(f"{path} holds no ALBERT encoder (its tensors: {some} ...)")
+
+    def get_variable_to_shape_map(self) -> dict[str, tuple[int, ...]]:
+        """Returns {our name: shape in our orientation}."""
+        shapes = {name: self._shapes[key] for name, key in self._keys.items()}
+        return {n: s[::-1] if n.endswith("/kernel") else s for n, s in shapes.items()}
+
+    def get_tensor(self, name: str) -> np.ndarray:
+        """Returns a tensor by our name, float32."""
+        value = self._read(self._keys[name])
+        if value.dtype != np.float32:
+            try:
+                value = value.astype(np.float32)
+            except (TypeError, ValueError) as error:
+                raise CheckpointError(f"{self.path}: {name} is not of numbers") from error
+        return np.ascontiguousarray(value.T) if name.endswith("/kernel") else value
+
+    def _check_ties(self, prefixed: Mapping[str, str]) -> None:
+        for copy, original in _TIED.items():
+            if copy not in prefixed:
+                continue
+            kept = prefixed.get(original)
+            if kept is None:  # old files keep the copy only
+                self._keys[_OURS[original]] = prefixed[copy]
+            elif not np.array_equal(self._read(prefixed[copy]), self._read(kept)):
+                raise CheckpointError(
+                    f"{self.path}: {copy} is not a copy of {original}; an ALBERT with an output "
+                    "matrix of its own is another model"
+                )
+
+    def _spread_groups(self) -> None:
+        """Gives each layer the group that it has there, where their rounding differs."""
+        if not _groups_differ(self._config):
+            return
+        layers, groups = self._config.num_hidden_layers, self._config.num_hidden_groups
+        outside = {n: key for n, key in self._keys.items() if not _BLOCK.fullmatch(n)}
+        for layer in range(layers):
+            scope = f"/group_{int(layer / (layers / groups))}/"
+            for name, key in self._keys.items():
+                if _BLOCK.fullmatch(name) and scope in name:
+                    outside[name.replace(scope, f"/group_{layer}/", 1)] = key
+        self._keys = outside
+
+    def _drop_identity(self) -> None:
+        """E = H: here the projection does not exist, there it must then be the identity."""
+        kernel, bias = self.get_tensor(_MAPPING + "kernel"), self.get_tensor(_MAPPING + "bias")
+        if not np.array_equal(kernel, np.eye(len(kernel))) or bias.any():
+            raise CheckpointError(
+                f"{self.path}: embedding_size equals hidden_size, and yet its "
+                "embedding_hidden_mapping_in is not the identity; the original has none then"
+            )
+        self._keys = {n: key for n, key in self._keys.items() if not n.startswith(_MAPPING)}
+
+
+def _open_tensors(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray]]:
+    """Returns ({name: shape}, read) of a .safetensors or .npz file, or of a set of shards."""
+    if path.endswith(".json"):
+        return _open_shards(path)
+    if path.endswith(".npz"):
+        tensors = _read_npz(path)
+        return {name: value.shape for name, value in tensors.items()}, tensors.__getitem__
+    try:
+        stream = safetensors.safe_open(path, framework="np")
+        shapes = {n: tuple(stream.get_slice(n).get_shape()) for n in stream.keys()}  # noqa: SIM118
+    except (OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} is not a readable safetensors file: {error}") from error
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return stream.get_tensor(name)
+        except (TypeError, safetensors.SafetensorError) as error:
+            raise CheckpointError(f"{path}: cannot read {name}: {error}") from error
+
+    return shapes, read
+
+
+def _stated_members(path: str) -> int:
+    """Returns how many members a zip archive says it has; a damaged entry can hide the next."""
+    with open(path, "rb") as stream:
+        stream.seek(-22, os.SEEK_END)  # the record that ends an archive without a comment
+        signature, count = struct.unpack("<4s6xH10x", stream.read())
+    if signature != b"PK\5\6":
+        raise ValueError("its end is not that of an archive")
+    return count
+
+
+def _read_npz(path: str) -> dict[str, np.ndarray]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            size = sum(member.file_size for member in members)
+            stated = _stated_members(path)
+            if stated != len(members):
+                raise ValueError(f"{len(members)} arrays found, its directory states {stated}")
+            if size > _MOST_NPZ_BYTES:
+                raise ValueError(f"it would unpack to {size:,} bytes")
+        with np.load(path, allow_pickle=False) as arrays:
+            tensors = {name: arrays[name] for name in arrays.files}
+        foreign = [n for n, t in tensors.items() if not isinstance(t, np.ndarray)]
+        if foreign:
+            raise ValueError(f"{foreign[0]} is no array")
+        return tensors
+    except _NPZ_ERRORS as error:
+        raise CheckpointError(
+            f"{path} is not a readable .npz file: {first_line(error)}"
+        ) from error
+
+
+def _open_shards(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray]]:
+    index = files.read_json(path)
+    owners = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(owners, dict) or not all(isinstance(v, str) for v in owners.values()):
+        raise CheckpointError(f"{path}: no weight_map from tensor to file")
+    shapes, readers = {}, {}
+    for name in sorted(set(owners.values())):
+        if os.path.basename(name) != name or not name.endswith(".safetensors"):
+            raise CheckpointError(f"{path}: {name!r} is not a plain *.safetensors file name")
+        shard = os.path.join(os.path.dirname(path), name)
+        if not os.path.isfile(shard):
+            raise CheckpointError(f"{path}: shard {name} is missing")
+        part, read = _open_tensors(shard)
+        shapes |= part
+        readers |= dict.fromkeys(part, read)
+    return shapes, lambda name: readers[name](name)
+
+
+def find_weights(directory: str) -> str:
+    """Returns the file with a directory's weights.
+
+    Raises:
+      CheckpointError: there is none, or only a pickled one.
+    """
+    for name in (WEIGHTS_FILE, SHARDS_FILE):
+        if os.path.isfile(os.path.join(directory, name)):
+            return os.path.join(directory, name)
+    for name, kind in _REFUSED.items():
+        if os.path.isfile(os.path.join(directory, name)):
+            raise CheckpointError(
+                f"{os.path.join(directory, name)} is {kind}: it is not read; where you trust it, "
+                "convert it with transformers' save_pretrained to model.safetensors"
+            )
+    raise CheckpointError(f"{directory} has no {WEIGHTS_FILE}")
+
+
+def is_directory(path: str) -> bool:
+    """Whether a directory is in Hugging Face's layout."""
+    config = os.path.join(path, CONFIG_FILE)
+    if not os.path.isfile(config):
+        return False
+    weights = (WEIGHTS_FILE, SHARDS_FILE, *_REFUSED)
+    return any(os.path.isfile(os.path.join(path, name)) for name in weights)
+
+
+def serialize(tensors: Mapping[str, np.ndarray], path: str) -> None:
+    """Writes a safetensors file; `format: pt` is what transformers asks for."""
+    from safetensors.numpy import save
+
+    with files.atomic_write(path, "wb") as stream:
+        stream.write(save(dict(tensors), metadata={"format": "pt"}))

@@ -1,0 +1,292 @@
+"""The model card, README.md, of every directory that holds a model for others to use."""
+
+import contextlib
+import json
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from albert import __version__
+from albert.config import AlbertConfig
+from albert.data import files
+
+log = logging.getLogger("albert")
+
+NAME = "README.md"
+_BEGINNING = "---\ntags:\n- albert\n---\n\n"
+
+_ARCHITECTURE = {
+    "num_hidden_layers": "layers",
+    "num_hidden_groups": "groups of layers that share parameters",
+    "parameter_sharing": "shared within a group",
+    "hidden_size": "hidden size",
+    "embedding_size": "embedding size",
+    "num_attention_heads": "attention heads",
+    "intermediate_size": "intermediate size",
+    "hidden_act": "activation",
+    "max_position_embeddings": "longest sequence, in pieces",
+    "vocab_size": "pieces of the vocabulary",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "dropout of the attention",
+}
+
+_LIMITATIONS = """\
+- It knows what its training text says, with that text's errors and prejudices;
+  look at what it gives for your use before you rely on it.
+- Longer texts than {max_position_embeddings} pieces must be cut or split.
+- {case}
+- Pretrained outputs are a start for fine-tuning: `pooled_output` was trained to
+  tell whether two segments are in order, not to be near for like meanings.
+"""
+
+# What each class of `albert` gives, and where in its outputs.
+_CLASSES = {
+    "AlbertModel": ("vectors for a text and for each of its pieces", "pooled_output"),
+    "AlbertForPreTraining": (
+        "vectors, the pieces behind masks, and the order of two segments", "pooled_output"
+    ),
+    "AlbertForMaskedLM": ("the pieces behind masks", "prediction_logits"),
+    "AlbertForSequenceClassification": (
+        "scores of labels, or a number, for a text or a pair of texts", "logits"
+    ),
+    "AlbertForTokenClassification": ("scores of labels for every piece of a text", "logits"),
+    "AlbertForMultipleChoice": ("a score for each of several choices", "logits"),
+    "AlbertForQuestionAnswering": (
+        "scores of the first and the last piece of an answer in a text", "start_logits"
+    ),
+    "AlbertForBeamQuestionAnswering": (
+        "the likeliest answers in a text, and whether there is none", "cls_logits"
+    ),
+}
+_USAGE = """
+import albert
+
+tokenizer = albert.AlbertTokenizer.from_pretrained("{name}")
+model = albert.{architecture}.from_pretrained("{name}")
+{inputs}
+outputs = model(inputs)
+print(outputs["{output}"])
+"""
+# What the tokenizer is given, where it is not one text.
+_TEXTS = {
+    "AlbertForMultipleChoice": '["A text."] * 2, ["One end.", "Another end."]',
+    "AlbertForQuestionAnswering": '"A question?", "A text."',
+    "AlbertForBeamQuestionAnswering": '"A question?", "A text."',
+}
+_USAGE_OF_IDS = """
+import albert
+
+model = albert.{architecture}.from_pretrained("{name}")  # takes ids: it has no tokenizer
+"""
+
+_CITATION = """\
+```bibtex
+@inproceedings{lan2020albert,
+  title = {{ALBERT}: A Lite {BERT} for Self-supervised Learning of Language Representations},
+  author = {Lan, Zhenzhong and Chen, Mingda and Goodman, Sebastian and Gimpel, Kevin and
+            Sharma, Piyush and Soricut, Radu},
+  booktitle = {International Conference on Learning Representations},
+  year = {2020},
+  url = {https://arxiv.org/abs/1909.11942}
+}
+```
+"""
+
+
+def write(path: str, **parts: Any) -> str:
+    """Publishes `card(**parts)` as a file, or as a directory's README.md; returns its path."""
+    path = os.path.join(path, NAME) if os.path.isdir(path) else path
+    if _is_of_the_user(path):
+        log.warning("%s is no model card of this toolkit: it stays, and none is written", path)
+        return path
+    with files.atomic_write(path) as stream:
+        stream.write(card(**parts))
+    return path
+
+
+@contextlib.contextmanager
+def publish_model(path: str, last: str) -> Iterator[str]:
+    """Is `files.publish_dir`; where the directory has a README.md of the user's, that stays."""
+    with files.publish_dir(path, last) as scratch:
+        yield scratch
+        if _is_of_the_user(os.path.join(path, NAME)):
+            os.unlink(os.path.join(scratch, NAME))
+
+
+def _is_of_the_user(path: str) -> bool:
+    """Whether a file is there that does not begin as a card does."""
+    if not os.path.isfile(path):
+        return os.path.lexists(path)
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        return stream.read(len(_BEGINNING)) != _BEGINNING
+
+
+def card(
+    config: AlbertConfig,
+    *,
+    title: str,
+    summary: str,
+    parameters: int | None = None,
+    tokenizer: Any = None,
+    label_names: Sequence[str] | None = None,
+    sidecar: Mapping[str, Any] | None = None,
+    results: Mapping[str, Any] | None = None,
+    usage: str = "",
+    language: str = "python",
+) -> str:
+    """Returns a model card in Markdown.
+
+    Args:
+      title: what the directory holds, as a heading.
+      summary: one or two sentences below it.
+      parameters: their number; the row is left out if it is not known.
+      tokenizer: the `FullTokenizer`, if the model has one.
+      label_names: those of a classifier's outputs, in their order.
+      sidecar: the JSON beside the checkpoint, `{}` for one of the original toolkit.
+      results: what evaluation found, {name: value}.
+      usage: code that uses the model, and its `language`.
+    """
+    sections = {
+        "Use": f"```{language}\n{usage.strip()}\n```\n" if usage else "",
+        "Architecture": _architecture(config, parameters),
+        "Tokenizer": _tokenizer(tokenizer) if tokenizer else "",
+        "Labels": _labels(label_names) if label_names else "",
+        "Where it comes from": _origin(sidecar or {}),
+        "Evaluation": _evaluation(results or {}),
+        "Limitations": _LIMITATIONS.format(
+            max_position_embeddings=config.max_position_embeddings,
+            case=_case(tokenizer),
+        ),
+        "Citation": _CITATION,
+    }
+    body = "\n".join(f"## {name}\n\n{text}" for name, text in sections.items() if text)
+    return f"{_BEGINNING}# {title}\n\n{summary.strip()}\n\n{body}"
+
+
+def of_checkpoint(
+    path: str,
+    origin: str,
+    config: AlbertConfig,
+    *,
+    name: str | None = None,
+    tokenizer: Any = None,
+    **parts: Any,
+) -> str:
+    """Publishes the card of a checkpoint's model and returns its path.
+
+    Args:
+      path: the file, or the directory whose README.md it is.
+      origin: the checkpoint's prefix; the record beside it says where the model is from.
+      name: what the usage calls the directory; its own name by default.
+      parts: of `card`, instead of those of the model's class.
+    """
+    from albert.formats import checkpoints, sidecars
+
+    weights = checkpoints.open_weights(origin)
+    sidecar = checkpoints.read_sidecar(weights.origin)
+    shapes = {n: shape for n, shape in weights.shapes.items() if not checkpoints.is_slot(n)}
+    name = name or os.path.basename(os.path.abspath(path))
+    return write(
+        path,
+        config=config,
+        parameters=sum(math.prod(shape) for shape in shapes.values()),
+        tokenizer=tokenizer,
+        label_names=sidecars.facts_of(sidecar).label_names,
+        sidecar=sidecar,
+        results=results_beside(weights.origin, sidecar.get("step")),
+        **of_class(sidecar.get("architecture", "AlbertModel"), name, bool(tokenizer)) | parts,
+    )
+
+
+def input_lines(architecture: str, options: str = "") -> str:
+    """Returns the code that makes a class's `inputs`; `options` follow the tokenizer's texts."""
+    lines = f"""inputs = tokenizer({_TEXTS.get(architecture, '"A text."')}{options})"""
+    if architecture == "AlbertForMultipleChoice":
+        lines += "\ninputs = {name: rows[None] for name, rows in inputs.items()}  # one question"
+    return lines
+
+
+def of_class(architecture: str, name: str, has_tokenizer: bool = True) -> dict[str, str]:
+    """Returns title, summary and usage of a directory with a model of a class of `albert`."""
+    what, output = _CLASSES.get(architecture, _CLASSES["AlbertModel"])
+    if architecture not in _CLASSES:
+        architecture = "AlbertModel"
+    usage = _USAGE if has_tokenizer else _USAGE_OF_IDS
+    return {
+        "title": f"{architecture} ({name})",
+        "summary": f"An ALBERT that gives {what}.",
+        "usage": usage.format(
+            architecture=architecture, name=name, output=output, inputs=input_lines(architecture)
+        ),
+    }
+
+
+def results_beside(checkpoint: str, step: int | None) -> dict[str, Any]:
+    """Returns the eval_results.json of a checkpoint's directory if it is of this very step."""
+    path = os.path.join(os.path.dirname(checkpoint), "eval_results.json")
+    results = files.read_json_object(path) if step is not None and os.path.isfile(path) else {}
+    return results if results.get("global_step") == step else {}
+
+
+def _table(rows: Sequence[tuple[str, Any]]) -> str:
+    return "".join(f"| {a} | {b} |\n" for a, b in [("", ""), ("---", "---"), *rows])
+
+
+def _architecture(config: AlbertConfig, parameters: int | None) -> str:
+    rows = [(text, f"{value:,}" if isinstance(value := getattr(config, key), int) else value)
+            for key, text in _ARCHITECTURE.items()]
+    counted = [("parameters", f"{parameters:,}")] if parameters is not None else []
+    return (
+        "ALBERT ([arXiv 1909.11942](https://arxiv.org/abs/1909.11942)): a transformer encoder "
+        "whose layers share parameters, with a factorised embedding.\n\n"
+        + _table(rows + counted)
+    )
+
+
+def _tokenizer(tokenizer: Any) -> str:
+    kind = "SentencePiece" if tokenizer.is_spm else "WordPiece"
+    case = "lower-cased" if tokenizer.do_lower_case else "cased"
+    return (
+        f"{kind}, {tokenizer.vocab_size:,} pieces, {case} text: "
+        f"`{os.path.basename(tokenizer.path)}` (SHA-256 {files.sha256(tokenizer.path)}).\n"
+    )
+
+
+def _labels(names: Sequence[str]) -> str:
+    # As JSON, in which a name has no line feeds.
+    listing = json.dumps(list(names), ensure_ascii=False)
+    return f"Of the outputs, in their order:\n\n```json\n{listing}\n```\n"
+
+
+def _case(tokenizer: Any) -> str:
+    if tokenizer is None:
+        return "Texts must be cut by the tokenizer that it was trained with."
+    keeps = tokenizer.settings.keep_accents if tokenizer.is_spm else not tokenizer.do_lower_case
+    lost = ["upper case"] * tokenizer.do_lower_case + ["accents"] * (not keeps)
+    return f"Lost before the model sees a text: {' and '.join(lost) or 'control characters'}."
+
+
+def _origin(sidecar: Mapping[str, Any]) -> str:
+    if not sidecar:
+        return (
+            "From a checkpoint without a record of its training, as the original toolkit wrote "
+            "them: the data and settings are not known here.\n"
+        )
+    if "task" not in sidecar:
+        return "Saved from a Python program or converted; data and settings are not told.\n"
+    flags = {k: v for k, v in sidecar.get("flags", {}).items() if v not in (None, False, "")}
+    listing = "".join(f"--{name}={value}\n" for name, value in sorted(flags.items()))
+    return (
+        f"Step {sidecar.get('step', 'unknown')} of the task `{sidecar.get('task', 'unknown')}`, "
+        f"trained with version {sidecar.get('version', 'unknown')} of this toolkit, exported with "
+        f"{__version__}; data and settings:\n\n```\n{listing}```\n"
+    )
+
+
+def _evaluation(results: Mapping[str, Any]) -> str:
+    if not results:
+        return "No evaluation of this checkpoint was recorded.\n"
+    rows = [(k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in sorted(results.items())]
+    return _table(rows)

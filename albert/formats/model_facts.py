@@ -1,0 +1,128 @@
+"""What is known of a model beside its architecture and its weights: typed, checked when read.
+
+It goes with the model into every layout and comes back from each: without the names of its
+labels a classifier answers with numbers, without its problem type with the wrong function.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from albert.errors import DataError
+from albert.formats import tokenizer_files
+from albert.tokenization import TextSettings
+
+SINGLE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classification"
+REGRESSION = "regression"
+PROBLEM_TYPES = (SINGLE_LABEL, MULTI_LABEL, REGRESSION)  # by Hugging Face's names
+# The classes of `albert` whose outputs have names.
+LABELLED = ("AlbertForSequenceClassification", "AlbertForTokenClassification")
+
+
+def is_count(value: Any) -> bool:
+    """Whether a parsed value is a whole number, not below 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_positive(value: Any) -> bool:
+    """Whether a parsed value is a whole number above 0."""
+    return is_count(value) and value > 0
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
+
+
+def is_text(value: Any) -> bool:
+    """Whether a parsed value is a text."""
+    return isinstance(value, str)
+
+
+Kind = tuple[Callable[[Any], bool], str]  # whether a value is good, and what it must be
+COUNT: Kind = (is_count, "a whole number, 0 or more")
+POSITIVE: Kind = (is_positive, "a whole number above 0")
+RATE: Kind = (_is_rate, "a number from 0 to 1, 1 excluded")
+TEXT: Kind = (is_text, "a text")
+BOOL: Kind = (lambda value: isinstance(value, bool), "true or false")
+
+# How a model is built and its inputs are cut, where that is not its config's: names of flags
+# and of the constructors' arguments.
+SETTINGS: dict[str, Kind] = {
+    "classifier_dropout": RATE,
+    **dict.fromkeys(
+        ("num_choices", "start_n_top", "end_n_top", "doc_stride", "max_query_length",
+         "max_qa_length", "n_best_size", "max_answer_length"), POSITIVE,
+    ),
+}
+_KINDS: dict[str, Kind] = {
+    "architecture": TEXT,
+    "task": TEXT,
+    "label_names": (
+        lambda v: isinstance(v, list) and bool(v) and all(map(is_text, v)), "a list of texts",
+    ),
+    "problem_type": (
+        lambda v: v in PROBLEM_TYPES if is_text(v) else False, f"one of {', '.join(PROBLEM_TYPES)}",
+    ),
+    "num_texts": (lambda v: is_count(v) and v in (1, 2), "1 or 2"),
+    "max_seq_length": POSITIVE,
+    "text": (lambda v: isinstance(v, dict), "an object"),
+    "settings": (lambda v: isinstance(v, dict), "an object"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What is known of a model; None is what nothing tells."""
+
+    architecture: str | None = None  # its class in `albert`
+    task: str | None = None  # what it was trained for, by the name that a run gives it
+    label_names: tuple[str, ...] | None = None  # in the order of their ids
+    problem_type: str | None = None  # of a classifier
+    num_texts: int | None = None  # of an input: a text or a pair
+    max_seq_length: int | None = None  # of its training
+    text: TextSettings | None = None  # how texts were prepared for it
+    settings: Mapping[str, float] = dataclasses.field(default_factory=dict)  # see SETTINGS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what is known, as JSON has it."""
+        values = dataclasses.asdict(self)
+        if self.label_names:
+            values["label_names"] = list(self.label_names)
+        return {key: value for key, value in values.items() if value not in (None, {})}
+
+    @classmethod
+    def from_dict(cls, values: Any, origin: str) -> "Facts":
+        """Returns the facts of `to_dict`'s JSON; `origin` names file and key in errors.
+
+        Raises:
+          DataError: a value is of the wrong kind.
+        """
+        if not isinstance(values, dict):
+            raise DataError(f"{origin} must be an object, got {values!r}")
+        check(values, _KINDS, origin)
+        known = {key: values[key] for key in _KINDS if values.get(key) is not None}
+        if "label_names" in known:
+            known["label_names"] = tuple(known["label_names"])
+        if "text" in known:
+            known["text"] = tokenizer_files.text_settings(known["text"], f"{origin}.text")
+        if "settings" in known:
+            check(known["settings"], SETTINGS, f"{origin}.settings")
+            known["settings"] = pick(known["settings"])
+        return cls(**known)
+
+
+def pick(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those values that are SETTINGS."""
+    return {key: values[key] for key in SETTINGS if values.get(key) is not None}
+
+
+def check(values: Mapping[str, Any], kinds: Mapping[str, Kind], origin: str) -> None:
+    """Refuses parsed values of the wrong kind; absent ones and null are good.
+
+    Raises:
+      DataError: names the place, the key, and what must be there.
+    """
+    for key, (is_good, wanted) in kinds.items():
+        value = values.get(key)
+        if value is not None and not is_good(value):
+            raise DataError(f"{origin}: {key} must be {wanted}, got {value!r:.80}")

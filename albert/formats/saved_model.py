@@ -1,0 +1,43 @@
+"""The one place where a SavedModel is written."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from albert.errors import UserError, first_line
+from albert.formats import model_card
+
+MAIN_FILE = "saved_model.pb"  # without it, a directory is no SavedModel
+
+
+def save(module: tf.Module, directory: str, signatures: Mapping[str, Any]) -> None:
+    """Writes a SavedModel; the caller publishes the directory.
+
+    Raises:
+      UserError: it could not be written (disk full, say).
+    """
+    try:
+        tf.saved_model.save(module, directory, signatures=signatures)
+    except (tf.errors.OpError, OSError) as error:
+        reason = first_line(error)
+        raise UserError(f"cannot write a SavedModel: {reason}; is the disk full?") from error
+
+
+def publish(
+    module: tf.Module,
+    directory: str,
+    signatures: Mapping[str, Any],
+    complete: Callable[[str], None],
+) -> None:
+    """Publishes a SavedModel with its card, see `model_card.publish_model`.
+
+    Args:
+      complete: adds to the directory that it is given what belongs to the model, its card.
+
+    Raises:
+      UserError: it could not be written; what was there before still is.
+    """
+    with model_card.publish_model(directory, MAIN_FILE) as scratch:
+        save(module, scratch, signatures)
+        complete(scratch)

@@ -1,0 +1,146 @@
+"""`model.ckpt-<step>.json`, what lies beside a checkpoint and holds what tensors cannot.
+
+A run writes its state and its flags there, `save_pretrained` the facts of the model. It may have
+been changed by hand, or come from a stranger: every value that is read has the kind it must have.
+No TensorFlow.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from albert.config import AlbertConfig
+from albert.data import files
+from albert.errors import DataError
+from albert.formats import model_facts
+from albert.formats.model_facts import BOOL, COUNT, POSITIVE, SETTINGS, TEXT, Facts
+from albert.tasks import conll, glue, race, tsv
+from albert.tokenization import TextSettings
+
+_SQUAD = {
+    "squad_v1": "AlbertForQuestionAnswering", "squad_v2": "AlbertForBeamQuestionAnswering",
+}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
+def _is_window(value: Any) -> bool:
+    return (
+        isinstance(value, dict) and model_facts.is_count(value.get("steps"))
+        and _is_numbers(value.get("sums"))
+    )
+
+
+def _is_skipped(value: Any) -> bool:
+    return (
+        isinstance(value, dict) and model_facts.is_count(value.get("recent"))
+        and model_facts.is_count(value.get("consecutive")) and isinstance(value.get("bad"), list)
+        and value["recent"] <= 100_000 and all(map(model_facts.is_count, value["bad"]))
+    )
+
+
+_OBJECT = (lambda value: isinstance(value, dict), "an object")
+_KINDS: dict[str, model_facts.Kind] = {
+    "step": COUNT, "task": TEXT, "architecture": TEXT, "version": TEXT, "config": _OBJECT,
+    "flags": _OBJECT, "facts": _OBJECT, "records_seen": COUNT,
+    "window": (_is_window, "a count of steps and a list of sums"),
+    "loss_scale": (lambda v: _is_numbers(v) and len(v) == 2, "two numbers"),
+    "recent_losses": (_is_numbers, "a list of numbers"),
+    "skipped": (_is_skipped, "counts of recent and consecutive steps and a list of bad ones"),
+}
+# Of a run's flags those that anything but the run itself looks at.
+_FLAGS: dict[str, model_facts.Kind] = {
+    **SETTINGS, "max_seq_length": POSITIVE, "label_list": TEXT, "text_pair_column": TEXT,
+    "regression": BOOL, "do_lower_case": BOOL, "spm_model_file": TEXT, "vocab_file": TEXT,
+}
+
+
+def read_sidecar(prefix: str) -> dict[str, Any]:
+    """Returns `<prefix>.json`; empty for a checkpoint of the original toolkit.
+
+    Raises:
+      DataError: it is damaged, or a value in it is none that a run writes.
+    """
+    path = prefix + ".json"
+    if not os.path.lexists(path):
+        return {}
+    sidecar = files.read_sealed_json(path)
+    if not {"config", "records_seen"} & set(sidecar):
+        raise DataError(f"{path}: not what a run writes beside a checkpoint")
+    model_facts.check(sidecar, _KINDS, path)
+    # A null there is no value; of a flag it is a flag that was not given.
+    if absent := [key for key in _KINDS if key in sidecar and sidecar[key] is None]:
+        raise DataError(f"{path}: {absent[0]} must be {_KINDS[absent[0]][1]}, got None")
+    model_facts.check(sidecar.get("flags", {}), _FLAGS, f"{path}: flags")
+    if "facts" in sidecar:
+        Facts.from_dict(sidecar["facts"], f"{path}: facts")
+    return sidecar
+
+
+def read_facts(prefix: str) -> Facts:
+    """Returns the facts beside a checkpoint; none are known of one of the original toolkit.
+
+    Raises:
+      DataError: see `read_sidecar`.
+    """
+    return facts_of(read_sidecar(prefix))
+
+
+def of_facts(facts: Facts, config: AlbertConfig) -> dict[str, Any]:
+    """Returns what lies beside a checkpoint that no run wrote."""
+    architecture = facts.architecture or "AlbertModel"
+    return {"architecture": architecture, "config": config.to_dict(), "facts": facts.to_dict()}
+
+
+def facts_of(sidecar: Mapping[str, Any]) -> Facts:
+    """Returns the facts in what `read_sidecar` returned."""
+    if "facts" in sidecar:
+        return Facts.from_dict(sidecar["facts"], "facts")
+    task, flags = sidecar.get("task"), sidecar.get("flags", {})
+    lower = flags.get("do_lower_case")
+    return Facts(
+        architecture=_architecture(task) or sidecar.get("architecture"),
+        task=task,
+        label_names=_label_names(task, flags),
+        problem_type=_problem_type(task, flags),
+        num_texts=_num_texts(task, flags),
+        max_seq_length=flags.get("max_seq_length"),
+        text=None if lower is None else TextSettings(lower),
+        settings=model_facts.pick(flags),
+    )
+
+
+def _architecture(task: str | None) -> str | None:
+    if task in glue.TASKS or task == tsv.NAME:
+        return "AlbertForSequenceClassification"
+    known = {conll.NAME: "AlbertForTokenClassification", race.NAME: "AlbertForMultipleChoice"}
+    return (known | _SQUAD).get(task)
+
+
+def _label_names(task: str | None, flags: Mapping[str, Any]) -> tuple[str, ...] | None:
+    if task in glue.TASKS:
+        return glue.TASKS[task].labels or None
+    listed = flags.get("label_list")
+    if not listed:
+        return None
+    parts = listed.split() if task == conll.NAME else listed.split(",")
+    return tuple(part.strip() for part in parts)
+
+
+def _problem_type(task: str | None, flags: Mapping[str, Any]) -> str | None:
+    if task not in (*glue.TASKS, tsv.NAME):
+        return None
+    is_number = flags.get("regression") if task == tsv.NAME else glue.TASKS[task].is_regression
+    return model_facts.REGRESSION if is_number else model_facts.SINGLE_LABEL
+
+
+def _num_texts(task: str | None, flags: Mapping[str, Any]) -> int | None:
+    if task in glue.TASKS:
+        return 1 + (glue.TASKS[task].test.text_b is not None)
+    return 1 + bool(flags.get("text_pair_column")) if task == tsv.NAME else None

@@ -1,0 +1,218 @@
+"""A vocabulary and its settings in a model's directory: found, read, written. No TensorFlow.
+
+A directory of ours or of Hugging Face's layout holds one `*.model` or `*vocab*.txt`, and
+`tokenizer_config.json` beside it. Each setting there is honoured or refused by its name: one
+that was overlooked would give other ids, and so other answers, without a word.
+"""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from albert.data import files
+from albert.errors import DataError
+from albert.tokenization import FullTokenizer, TextSettings
+
+log = logging.getLogger("albert")
+
+SETTINGS_FILE = "tokenizer_config.json"
+# Of ours: which file is the vocabulary, should there be several.
+_FILE_KEY = "vocabulary_file"
+# Hugging Face writes a number of 31 digits for "no limit".
+_NO_LIMIT = 1 << 30
+_TEXT_KEYS = tuple(field.name for field in dataclasses.fields(TextSettings))
+_CLASSES = (
+    "AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast",
+    "PreTrainedTokenizerFast", "TokenizersBackend",
+)
+# The values that these have here; any other would cut texts, or make rows, in another way.
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "tokenizer_class": _CLASSES,
+    "cls_token": ("[CLS]",), "sep_token": ("[SEP]",), "mask_token": ("[MASK]",),
+    "bos_token": ("[CLS]",), "eos_token": ("[SEP]",),
+    "pad_token": ("<pad>", "[PAD]"), "unk_token": ("<unk>", "[UNK]"),
+    "padding_side": ("right",), "truncation_side": ("right",),
+    "sp_model_kwargs": ({},), "tokenize_chinese_chars": (True,), "do_basic_tokenize": (True,),
+    "never_split": ([],), "additional_special_tokens": ([],), "extra_special_tokens": ([], {}),
+    "auto_map": ({},),
+}
+# What has no say in which ids a text has.
+_IRRELEVANT = {
+    "added_tokens_decoder", "backend", "chat_template", "clean_up_tokenization_spaces",
+    "from_slow", "full_tokenizer_file", "init_inputs", "is_local", "max_length",
+    "model_input_names", "name_or_path", "pad_to_multiple_of", "pad_token_type_id",
+    "padding", "processor_class", "return_tensors", "special_tokens_map_file", "strip_accents",
+    "tokenizer_file", "truncation", "truncation_strategy", "use_fast", "vocab_file",
+}
+_SPECIAL = {"[CLS]", "[SEP]", "[MASK]", "<pad>", "[PAD]", "<unk>", "[UNK]"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """Where a model's vocabulary is, and how texts are prepared for it."""
+
+    spm_model_file: str | None = None  # SentencePiece model, if there is one
+    vocab_file: str | None = None  # WordPiece vocabulary otherwise
+    text: TextSettings = TextSettings()
+    max_length: int | None = None  # most places of a row, where the directory says it
+
+    def __bool__(self) -> bool:
+        return bool(self.spm_model_file or self.vocab_file)
+
+    def open(self) -> FullTokenizer:
+        """Returns the tokenizer.
+
+        Raises:
+          DataError: there is no vocabulary, or it is damaged.
+        """
+        return FullTokenizer(
+            self.vocab_file, spm_model_file=self.spm_model_file, **dataclasses.asdict(self.text)
+        )
+
+    def override(
+        self, spm_model_file: str | None, vocab_file: str | None, do_lower_case: bool | None
+    ) -> "Vocabulary":
+        """Returns the same with what a user gave instead; None is nothing given."""
+        spm, vocab = self.spm_model_file, self.vocab_file
+        if spm_model_file or vocab_file:
+            spm, vocab = spm_model_file, None if spm_model_file else vocab_file
+        lower = self.text.do_lower_case if do_lower_case is None else do_lower_case
+        text = dataclasses.replace(self.text, do_lower_case=lower)
+        return Vocabulary(spm, vocab, text, self.max_length)
+
+
+def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
+    """Returns the vocabulary of a directory, an empty one if it has none.
+
+    Args:
+      default: how texts are prepared where `tokenizer_config.json` does not say it.
+
+    Raises:
+      DataError: a setting is malformed, or one that this toolkit cannot honour.
+    """
+    path = os.path.join(directory, SETTINGS_FILE)
+    values = files.read_json_object(path) if os.path.isfile(path) else {}
+    spm, vocab = _files(directory, values.get(_FILE_KEY), path)
+    for name in ("special_tokens_map.json", "added_tokens.json"):
+        beside = os.path.join(directory, name)
+        if os.path.isfile(beside):
+            check = _check_fixed if name.startswith("special") else _check_added
+            check(files.read_json_object(beside), beside)
+    _check_fixed(values, path)
+    _check_added(_contents(values.get("added_tokens_decoder"), path), path)
+    text = text_settings(values, path, default or TextSettings())
+    strip = values.get("strip_accents")
+    if vocab and strip not in (None, text.do_lower_case):
+        raise DataError(
+            f"{path}: strip_accents is {strip!r}: here accents go where text is lower-cased, and "
+            "nowhere else"
+        )
+    known = {*_FIXED, *_IRRELEVANT, *_TEXT_KEYS, "model_max_length", _FILE_KEY}
+    if unknown := sorted(set(values) - known):
+        log.warning("%s: settings without effect here: %s", path, ", ".join(unknown))
+    return Vocabulary(spm, vocab, text, _max_length(values.get("model_max_length"), path))
+
+
+def text_settings(
+    values: Mapping[str, Any], origin: str, default: TextSettings = TextSettings()
+) -> TextSettings:
+    """Returns the settings among parsed values, `default` for those that are not there.
+
+    Raises:
+      DataError: one is neither true nor false.
+    """
+    found = {key: values[key] for key in _TEXT_KEYS if values.get(key) is not None}
+    for key, value in found.items():
+        if not isinstance(value, bool):
+            raise DataError(f"{origin}: {key} must be true or false, got {value!r}")
+    return dataclasses.replace(default, **found)
+
+
+def describe(tokenizer: FullTokenizer, max_length: int | None) -> dict[str, Any]:
+    """Returns the settings as `tokenizer_config.json` has them, ours and Hugging Face's."""
+    keys = _TEXT_KEYS if tokenizer.is_spm else ("do_lower_case",)
+    values = {key: getattr(tokenizer.settings, key) for key in keys}
+    return values | ({} if max_length is None else {"model_max_length": max_length})
+
+
+def file_name(tokenizer: FullTokenizer) -> str:
+    """Returns what a copy of the vocabulary is called, so that it is found again."""
+    name = os.path.basename(tokenizer.path)
+    if tokenizer.is_spm:
+        return name if name.endswith(".model") else "spm.model"
+    return name if name.endswith(".txt") and "vocab" in name else "vocab.txt"
+
+
+def write(
+    tokenizer: FullTokenizer, directory: str, max_length: int | None = None,
+    spm_name: str | None = None,
+) -> str:
+    """Writes the vocabulary and its settings; returns the vocabulary's path.
+
+    A file that has the right bytes already is left alone. `spm_name`: see `pretrained.write`.
+    """
+    name = (spm_name if tokenizer.is_spm else None) or file_name(tokenizer)
+    path = os.path.join(directory, name)
+    if not os.path.isfile(path) or files.sha256(path) != files.sha256(tokenizer.path):
+        files.publish_copy(tokenizer.path, path)
+    values = describe(tokenizer, max_length) | {_FILE_KEY: name}
+    files.write_json(os.path.join(directory, SETTINGS_FILE), values)
+    return path
+
+
+def only_file(directory: str, ending: str, part: str = "") -> str | None:
+    """Returns the one file of a directory with such a name, if there is exactly one."""
+    found = [n for n in sorted(os.listdir(directory)) if n.endswith(ending) and part in n]
+    return os.path.join(directory, found[0]) if len(found) == 1 else None
+
+
+def _files(directory: str, named: Any, origin: str) -> tuple[str | None, str | None]:
+    """Returns (SentencePiece model, WordPiece vocabulary), the one that is named before others."""
+    if named is not None:
+        if not isinstance(named, str) or os.path.basename(named) != named:
+            raise DataError(f"{origin}: {_FILE_KEY} {named!r} is not a plain file name")
+        path = os.path.join(directory, named)
+        if os.path.isfile(path):
+            return (path, None) if named.endswith(".model") else (None, path)
+    spm, vocab = only_file(directory, ".model"), only_file(directory, ".txt", "vocab")
+    return spm, None if spm else vocab
+
+
+def _check_fixed(values: Mapping[str, Any], origin: str) -> None:
+    for key, good in _FIXED.items():
+        value = values.get(key)
+        if isinstance(value, dict) and "content" in value:
+            value = value["content"]
+        if value not in (None, *good):
+            raise DataError(
+                f"{origin}: {key} is {value!r}: this toolkit knows only "
+                f"{' and '.join(map(repr, good))} there"
+            )
+
+
+def _contents(values: Any, origin: str) -> dict[str, Any]:
+    """Returns {token: id} of `added_tokens_decoder`."""
+    if values is None:
+        return {}
+    tokens = list(values.values()) if isinstance(values, dict) else [None]
+    if not all(isinstance(t, dict) and isinstance(t.get("content"), str) for t in tokens):
+        raise DataError(f"{origin}: added_tokens_decoder must be an object of tokens")
+    return {token["content"]: token for token in tokens}
+
+
+def _check_added(tokens: Mapping[str, Any], origin: str) -> None:
+    if strangers := sorted(set(tokens) - _SPECIAL):
+        raise DataError(
+            f"{origin}: added tokens that are not in the vocabulary's own file are not "
+            f"supported: {', '.join(strangers[:6])}"
+        )
+
+
+def _max_length(value: Any, origin: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 1:
+        raise DataError(f"{origin}: model_max_length must be a number above 0, got {value!r}")
+    return int(value) if value < _NO_LIMIT else None

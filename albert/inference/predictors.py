@@ -1,0 +1,348 @@
+"""From raw texts to answers, for each kind of fine-tuned model. No TensorFlow at import.
+
+A predictor makes the rows of some inputs, says what of the model's outputs it
+needs, and turns these into one JSON object for each input.
+
+Legend: B batch, L sequence, C labels or choices.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from albert.errors import DataError, FlagError
+from albert.inference import session as inference
+from albert.inference.session import Opened, Outputs, Row
+from albert.tasks import conll, race
+from albert.tasks import entity_metrics as entities
+from albert.tasks.choice_metrics import likeliest
+from albert.tasks.squad import decode as squad_decode
+from albert.tasks.squad import features as squad_features
+
+Texts = Sequence[str]  # the columns of a line
+# Punctuation before and after a word is apart; inside (U.S, don't, 3.5) it is not.
+_WORD = re.compile(r"\w(?:\S*\w)?|\S")
+
+
+@dataclasses.dataclass
+class Predictor:
+    """One label for a text or a pair of texts."""
+
+    opened: Opened
+    labels: Sequence[str] = ()  # C
+    model_name: str = "AlbertForSequenceClassification"
+    least: int = 1  # columns of a line
+    most: int = 2
+    num_cut: int = 0  # inputs that did not fit in a row
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """Returns what the model's class takes beside the configuration."""
+        return {}
+
+    def columns(self, line: str) -> Texts:
+        """Returns the texts of a line."""
+        return line.split("\t")
+
+    def check(self, columns: Texts, place: str) -> None:
+        """Raises a DataError for a line with another number of columns."""
+        if not self.least <= len(columns) <= self.most:
+            wanted = {self.least, self.most}
+            raise DataError(
+                f"{place}: {len(columns)} tab-separated texts, expected "
+                f"{' or '.join(str(n) for n in sorted(wanted))}"
+            )
+
+    def rows(self, inputs: Sequence[Texts]) -> list[list[Row]]:
+        """Returns the rows of each input."""
+        tokenizer = self.opened.tokenizer
+        firsts = tokenizer.encode_batch([columns[0] for columns in inputs])
+        # As in training, a second text of which nothing is left is none.
+        seconds = [c[1] if len(c) > 1 and tokenizer.preprocess(c[1]) else None for c in inputs]
+        encoded = iter(tokenizer.encode_batch([text for text in seconds if text is not None]))
+        rows = [
+            inference.row(first, None if second is None else next(encoded), self.opened)
+            for first, second in zip(firsts, seconds, strict=True)
+        ]
+        self.num_cut += sum(row["is_cut"] for row in rows)
+        return [[inference.model_inputs(row)] for row in rows]
+
+    def compute(self, model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what `answers` needs of a model's outputs, tensors [B, ...]."""
+        import tensorflow as tf
+
+        logits = model(batch, training=False)["logits"]
+        logits = tf.cast(logits, tf.float32)
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
+    def answers(
+        self, inputs: Sequence[Texts], outputs: Sequence[Sequence[Outputs]]
+    ) -> Iterator[dict[str, Any]]:
+        """Yields the answer to each input from the outputs of its rows."""
+        for (one,) in outputs:
+            best, values = likeliest(one["logits"]), inference.numbers(one["probabilities"])
+            yield {
+                "label": self.labels[best],
+                "probability": values[best],
+                "probabilities": dict(zip(self.labels, values, strict=True)),
+            }
+
+
+@dataclasses.dataclass
+class MultiLabeller(Predictor):
+    """Every label that a text or a pair of texts has: those with a probability of 0.5 or more."""
+
+    def compute(self, model, batch):
+        import tensorflow as tf
+
+        logits = model(batch, training=False)["logits"]
+        return {"probabilities": tf.sigmoid(tf.cast(logits, tf.float32))}
+
+    def answers(self, inputs, outputs):
+        for (one,) in outputs:
+            values = inference.numbers(one["probabilities"])
+            pairs = list(zip(self.labels, values, strict=True))
+            yield {
+                "labels": [label for label, value in pairs if value >= 0.5],
+                "probabilities": dict(pairs),
+            }
+
+
+@dataclasses.dataclass
+class Regressor(Predictor):
+    """A number for a text or a pair of texts; of a model of several, each by its name."""
+
+    def compute(self, model, batch):
+        import tensorflow as tf
+
+        return {"value": tf.cast(model(batch, training=False)["logits"], tf.float32)}
+
+    def answers(self, inputs, outputs):
+        for (one,) in outputs:
+            values = inference.numbers(one["value"])
+            if len(values) == 1:
+                yield {"value": values[0]}
+            else:
+                yield {"values": dict(zip(self.labels, values, strict=True))}
+
+
+@dataclasses.dataclass
+class TokenLabeller(Predictor):
+    """A label for every word of a text, and the entities that these make."""
+
+    model_name: str = "AlbertForTokenClassification"
+    most: int = 1
+    is_tokenized: bool = False  # words are what is between blanks
+    _spans: list[list[tuple[int, int]]] = dataclasses.field(default_factory=list)
+    _labelled: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
+
+    def columns(self, line):
+        return [line]  # a tab is a blank between words, as any other
+
+    def rows(self, inputs):
+        pattern = re.compile(r"[^ \t]+") if self.is_tokenized else _WORD
+        self._spans = [[m.span() for m in pattern.finditer(text)] for (text,) in inputs]
+        self._labelled, found, counts = [], [], conll.Counts()
+        length = self.opened.max_seq_length
+        for (text,), spans in zip(inputs, self._spans, strict=True):
+            tokenizer = self.opened.tokenizer
+            pieces = conll.encode_words(tokenizer, [text[a:b] for a, b in spans])
+            rows = conll.sentence_rows(pieces, [0] * len(pieces), tokenizer, length, counts)
+            kept = list(map(_without_padding, rows)) if pieces else []
+            self._labelled.append([np.flatnonzero(row["label_ids"]) for row in kept])
+            found.append([inference.model_inputs(row) for row in kept])
+        self.num_cut += counts.words
+        return found
+
+    def answers(self, inputs, outputs):
+        for (text,), spans, labelled, rows in zip(
+            inputs, self._spans, self._labelled, outputs, strict=True
+        ):
+            logits, probabilities = (  # [words, C]
+                np.concatenate(
+                    [row[name][at] for row, at in zip(rows, labelled, strict=True)]
+                    or [np.zeros((0, len(self.labels)), np.float32)]
+                )
+                for name in ("logits", "probabilities")
+            )
+            labels = [self.labels[i] for i in likeliest(logits)]
+            yield {
+                "words": [text[a:b] for a, b in spans],
+                "labels": labels,
+                "probabilities": inference.numbers(probabilities.max(axis=-1, initial=0.0)),
+                "entities": [
+                    {
+                        "type": kind, "text": text[spans[first][0] : spans[last][1]],
+                        "start": spans[first][0], "end": spans[last][1],
+                    }
+                    for kind, first, last in entities.find_entities(labels)
+                ],
+            }
+
+
+@dataclasses.dataclass
+class Reader(Predictor):
+    """The part of a passage that answers a question: question, passage."""
+
+    model_name: str = "AlbertForQuestionAnswering"
+    least: int = 2
+    _examples: list[squad_features.SquadExample] = dataclasses.field(default_factory=list)
+    _windows: list[list[squad_features.Window]] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self):
+        self._longest_question()
+
+    def _longest_question(self) -> int:
+        """Returns the most pieces of a question: as in training, else at most half of a row.
+
+        Raises:
+          FlagError: that leaves no place for a passage.
+        """
+        length, told = self.opened.max_seq_length, self.opened.facts.settings.get("max_query_length")
+        if told is None:
+            return min(64, (length - 3) // 2)
+        if length <= told + 3:
+            raise FlagError(
+                f"--max_seq_length={length} leaves no place for passages: the model was trained "
+                f"with questions of up to {told} pieces, so that {told + 4} is the least"
+            )
+        return told
+
+    def rows(self, inputs):
+        self._examples = [
+            squad_features.SquadExample(str(i), question, passage, None, None, False, f"input {i}")
+            for i, (question, passage) in enumerate(inputs)
+        ]
+        self._windows = [[] for _ in inputs]
+        for window in squad_features.make_windows(
+            self._examples, self.opened.tokenizer, max_seq_length=self.opened.max_seq_length,
+            doc_stride=self._setting("doc_stride", 128),
+            max_query_length=self._longest_question(), is_training=False,
+        ):
+            self._windows[window.example_index].append(window)
+        return [[self._row(window) for window in windows] for windows in self._windows]
+
+    def _row(self, window: squad_features.Window) -> Row:
+        names = ("input_ids", "input_mask", "segment_ids")
+        return _without_padding({name: np.asarray(getattr(window, name)) for name in names})
+
+    def compute(self, model, batch):
+        outputs = model(batch, training=False)
+        return {name: outputs[name] for name in ("start_logits", "end_logits")}
+
+    def answers(self, inputs, outputs):
+        windows, results = self._windows_and_results(outputs)
+        pairs = {
+            i: [one[name][:size] for name in ("start_logits", "end_logits")]
+            for i, (one, size) in results.items()
+        }
+        answers, nbest = squad_decode.decode_v1(
+            self._examples, windows, pairs, **self._decoding()
+        )
+        for example in self._examples:
+            qid = example.qas_id
+            yield {"answer": answers[qid], "probability": _rounded(nbest[qid][0]["probability"])}
+
+    def _windows_and_results(self, outputs):
+        """Returns (windows, {unique id: (outputs, places of the row)})."""
+        results = {
+            window.unique_id: (one, window.paragraph_len)
+            for windows, rows in zip(self._windows, outputs, strict=True)
+            for window, one in zip(windows, rows, strict=True)
+        }
+        return [window for windows in self._windows for window in windows], results
+
+    def _decoding(self) -> dict[str, int]:
+        return {
+            "n_best_size": self._setting("n_best_size", 20),
+            "max_answer_length": self._setting("max_answer_length", 30),
+        }
+
+    def _setting(self, name: str, default: int) -> int:
+        return self.opened.facts.settings.get(name, default)
+
+
+@dataclasses.dataclass
+class DoubtingReader(Reader):
+    """As Reader, with the odds that the passage has no answer (SQuAD 2.0)."""
+
+    model_name: str = "AlbertForBeamQuestionAnswering"
+
+    @property
+    def model_options(self):
+        return self._beam()
+
+    def _row(self, window):
+        # What may hold an answer: padding, which is zero, may not.
+        allowed = 1 - np.asarray(window.p_mask)[: window.paragraph_len]
+        return {**super()._row(window), "allowed": allowed}
+
+    def compute(self, model, batch):
+        allowed, rows = batch["allowed"], {k: v for k, v in batch.items() if k != "allowed"}
+        outputs = model({**rows, "p_mask": 1 - allowed}, training=False)
+        names = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index")
+        return {name: outputs[name] for name in (*names, "cls_logits")}
+
+    def answers(self, inputs, outputs):
+        windows, results = self._windows_and_results(outputs)
+        answers, nbest, odds = squad_decode.decode_v2(
+            self._examples, windows, {i: one for i, (one, _) in results.items()},
+            **self._decoding(), **self._beam(),
+        )
+        for example in self._examples:
+            qid = example.qas_id
+            yield {
+                "answer": answers[qid], "probability": _rounded(nbest[qid][0]["probability"]),
+                "no_answer_score": _rounded(odds[qid]),
+            }
+
+    def _beam(self) -> dict[str, int]:
+        return {name: self._setting(name, 5) for name in ("start_n_top", "end_n_top")}
+
+
+@dataclasses.dataclass
+class Chooser(Predictor):
+    """One of several options: passage, question, options."""
+
+    labels: Sequence[str] = race.ANSWERS
+    model_name: str = "AlbertForMultipleChoice"
+    least: int = 2 + race.NUM_CHOICES
+    most: int = 2 + race.NUM_CHOICES
+
+    @property
+    def model_options(self):
+        return {"num_choices": race.NUM_CHOICES}
+
+    def rows(self, inputs):
+        tokenizer, length = self.opened.tokenizer, self.opened.max_seq_length
+        longest = min(self.opened.facts.settings.get("max_qa_length", 128), length - 3)
+        questions = [
+            race.Question(
+                "", "", tokenizer.preprocess(passage),
+                race.endings_of(question, options, "input", tokenizer), None,
+            )
+            for passage, question, *options in inputs
+        ]
+        rows = race.feature_rows(questions, tokenizer, length, longest)
+        return [
+            [
+                _without_padding({
+                    name: value.reshape(race.NUM_CHOICES, length)
+                    for name, value in inference.model_inputs(row).items()
+                })
+            ]
+            for row in rows
+        ]
+
+
+def _without_padding(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the row's arrays [..., L] as long as their tokens need; other values go."""
+    used = int(np.asarray(row["input_mask"]).sum(axis=-1).max())
+    return {name: value[..., :used] for name, value in row.items() if np.ndim(value)}
+
+
+def _rounded(value: float) -> float:
+    return inference.numbers(np.array([value]))[0]

@@ -1,1 +1,0 @@
-"""Metrics as the benchmarks define them: numpy in, numbers out, no TensorFlow."""

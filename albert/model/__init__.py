@@ -1,0 +1,10 @@
+"""What the encoder is made of, in Keras 3: no file and no command is known here.
+
+    layers         embeddings, attention, feed-forward and the encoder that shares them
+    attention      the product of queries and keys, whole or in blocks
+    layer_loop     equal layers in one loop of the graph
+    row_layout     one example a row, or several packed in one
+    heads          masked words, sentence order, SQuAD's beams
+    model_size     parameters, operations and bytes of an architecture
+    training_plan  how a pretraining run fits on devices
+"""

@@ -1,0 +1,100 @@
+"""Where the examples of a batch lie in the rows that an encoder computes on.
+
+Usually an example is a row. In packed rows several examples share one, each
+attending to itself alone; `albert.data.packing` makes them. Whoever reads an
+encoder's hidden states asks the layout, and need not know which it is.
+
+Legend: B examples, L places of the longest, R rows, M places of a row, H hidden,
+P positions.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from keras import ops
+
+# Added to the scores of masked keys. Not -inf: a row without any unmasked key
+# must become a plain softmax, as in the released models.
+MASK_ADDER = -10000.0
+
+
+def mask_adder(mask: Any, dtype: str):
+    """Returns what is added to attention scores where `mask` is 1 or 0."""
+    return (1.0 - ops.cast(mask, dtype)) * MASK_ADDER
+
+
+class RowPerExample:
+    """Each example is a row: R = B, M = L."""
+
+    position_ids = None  # 0, 1, 2 ...
+
+    def __init__(self, input_mask: Any):
+        self.mask = input_mask  # [B, L]
+
+    def row_mask(self):
+        """Returns which keys a query sees, the same for every query of a row: [B, 1, 1, L]."""
+        return self.mask[:, None, None, :]
+
+    def key_mask(self):
+        """Returns which places are an example's own: [B, 1, 1, L]."""
+        return self.mask[:, None, None, :]
+
+    def every(self, hidden):
+        """Returns all places of each example [B, L, H] of `hidden` [R, M, H]."""
+        return hidden
+
+    def first(self, hidden):
+        """Returns each example's first place, `[CLS]`: [B, H]."""
+        return hidden[:, 0]
+
+    def at(self, hidden, positions):
+        """Returns each example's places at `positions` [B, P]: [B, P, H]."""
+        return gather_positions(hidden, positions)
+
+
+class PackedRows:
+    """Several examples in a row, each at the places that `packed_places` says."""
+
+    def __init__(self, inputs: Mapping[str, Any]):
+        # Both [R, M]: the place within the example, and the example's number (0: none;
+        # negative where the example's mask is 0).
+        self.position_ids = ops.convert_to_tensor(inputs["position_ids"])
+        self._examples = ops.convert_to_tensor(inputs["example_ids"])
+        # Both [B, L]: the place among all R * M, and whether there is one.
+        self._places = ops.convert_to_tensor(inputs["packed_places"])
+        self.mask = ops.convert_to_tensor(inputs["packed_mask"])
+
+    def row_mask(self):
+        """Returns whether query and key are of one example: [R, 1, M, M]."""
+        asking = ops.absolute(self._examples)
+        return ops.equal(asking[:, None, :, None], self._examples[:, None, None, :])
+
+    def key_mask(self):
+        return self.mask[:, None, None, :]
+
+    def every(self, hidden):
+        return _vectors_at(hidden, self._places)
+
+    def first(self, hidden):
+        return _vectors_at(hidden, self._places[:, 0])
+
+    def at(self, hidden, positions):
+        places = ops.take_along_axis(self._places, positions, axis=1)
+        return _vectors_at(hidden, places)
+
+
+RowLayout = RowPerExample | PackedRows
+
+
+def gather_positions(sequence: Any, positions: Any):
+    """Returns the vectors [B, P, H] of `sequence` [B, L, H] at `positions` [B, P]."""
+    batch, length, _ = ops.shape(sequence)
+    offsets = ops.arange(batch, dtype=positions.dtype)[:, None] * length
+    return _vectors_at(sequence, positions + offsets)
+
+
+def _vectors_at(hidden, places):
+    """Returns the vectors [..., H] of `hidden` at `places` among all of its vectors."""
+    width = ops.shape(hidden)[-1]
+    found = ops.take(ops.reshape(hidden, (-1, width)), ops.reshape(places, (-1,)), axis=0)
+    return ops.reshape(found, (*ops.shape(places), width))

@@ -1,0 +1,224 @@
+"""Records of segment pairs without masks, and masks drawn anew each time one is read.
+
+Such a record holds a pair once, where the original's hold dupe_factor masked copies of
+it. Its masks, and whether A and B are swapped, follow from the seed and the record's
+position in the run: the same for whoever reads it, after however many restarts, and
+others in every epoch.
+
+Shapes: B batch, L sequence, P predictions.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from albert.data import records
+from albert.data.records import FeatureSpec
+from albert.errors import DataError
+from albert.pretraining_data import masking
+from albert.pretraining_data.documents import SENTENCE_OBJECTIVES, PairSettings
+from albert.pretraining_data.masking import Draws, MaskingSettings, Specials
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_MARK = "segment_lengths"  # the feature that only such records have
+_SPECIAL_KEYS = ("cls_id", "sep_id", "mask_id", "vocab_size")
+
+
+def pair_features(max_seq_length: int) -> dict[str, tuple[str, int]]:
+    """Returns the features of a record."""
+    return {
+        "input_ids": ("int64", max_seq_length),
+        "token_boundary": ("int64", max_seq_length),
+        _MARK: ("int64", 2),  # tokens of A and of B
+        # As of the original's records. With a later swap: 0, unless B is of another document.
+        "next_sentence_labels": ("int64", 1),
+    }
+
+
+def masked_features(
+    max_seq_length: int, num_predictions: int, with_boundary: bool = False
+) -> dict[str, tuple[str, int]]:
+    """Returns the features that a model learns from, those of the original's records."""
+    rows = ("input_ids", "input_mask", "segment_ids", *(["token_boundary"] * with_boundary))
+    return {name: ("int64", max_seq_length) for name in rows} | {
+        "masked_lm_positions": ("int64", num_predictions),
+        "masked_lm_ids": ("int64", num_predictions),
+        "masked_lm_weights": ("float32", num_predictions),
+        # The original's name, of the days of next-sentence prediction: 1 is
+        # swapped (or of another document), 0 in order.
+        "next_sentence_labels": ("int64", 1),
+    }
+
+
+def manifest_info(specials: Specials, pairs: PairSettings) -> dict[str, Any]:
+    """Returns what a reader that draws masks must know, for the manifest."""
+    told = {key: int(getattr(specials, key)) for key in _SPECIAL_KEYS}
+    return told | {"sentence_objective": pairs.sentence_objective}
+
+
+def mask_rows(
+    ids: np.ndarray,
+    segments: np.ndarray,
+    boundary: np.ndarray,
+    labels: np.ndarray,
+    specials: Specials,
+    settings: MaskingSettings,
+    keys: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Returns the `masked_features` of rows.
+
+    Args:
+      ids: [B, L], [CLS] A [SEP] B [SEP] and zeros.
+      segments: [B, 2], tokens of A and of B.
+      boundary: [B, L], not 0 where a word begins.
+      labels: [B, 1].
+      keys: uint64 [B], see `masking.row_keys`.
+    """
+    column, lengths = np.arange(ids.shape[1]), segments.sum(axis=1) + 3
+    inside = column < lengths[:, None]
+    masked = masking.mask_batch(ids, lengths, boundary, specials, settings, keys)
+    rank = np.arange(settings.num_predictions)
+    return {
+        "input_ids": masked.input_ids,
+        "input_mask": inside.astype(ids.dtype),
+        "segment_ids": (inside & (column > segments[:, :1] + 1)).astype(ids.dtype),
+        "masked_lm_positions": masked.positions,
+        "masked_lm_ids": masked.labels,
+        "masked_lm_weights": (rank < masked.counts[:, None]).astype(np.float32),
+        "next_sentence_labels": labels,
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class MasksOnTheFly:
+    """How records of pairs become rows to learn from."""
+
+    max_seq_length: int
+    settings: MaskingSettings
+    specials: Specials
+    seed: int
+    swap_prob: float = 0.0  # of A and B, where B is not of a random document
+
+    def feature_spec(self) -> FeatureSpec:
+        """Returns the features of a record; those of a batch are `masked_features`."""
+        length = self.max_seq_length
+        return FeatureSpec(pair_features(length), row_length=length, complete=self)
+
+    def __call__(
+        self, batch: Mapping[str, "tf.Tensor"], positions: "tf.Tensor"
+    ) -> dict[str, "tf.Tensor"]:
+        """Returns the batch with masks, inside a tf.data pipeline.
+
+        Args:
+          batch: the `pair_features`, int32, and others that are left as they are.
+          positions: int64 [B], the place of each record in the run.
+        """
+        import tensorflow as tf
+
+        features = masked_features(self.max_seq_length, self.settings.num_predictions)
+        names = ("input_ids", _MARK, "token_boundary", "next_sentence_labels")
+
+        def mask(*arrays):
+            return list(self.mask(*arrays).values())
+
+        found = tf.numpy_function(
+            mask, [*(batch[name] for name in names), positions],
+            [tf.int32 if dtype == "int64" else tf.float32 for dtype, _ in features.values()],
+        )
+        rows = batch["input_ids"].shape[0]
+        shaped = {
+            name: tf.ensure_shape(value, [rows, length])
+            for (name, (_, length)), value in zip(features.items(), found, strict=True)
+        }
+        return {k: v for k, v in batch.items() if k not in pair_features(0)} | shaped
+
+    def mask(
+        self,
+        ids: np.ndarray,
+        segments: np.ndarray,
+        boundary: np.ndarray,
+        labels: np.ndarray,
+        positions: np.ndarray,
+    ) -> dict[str, np.ndarray]:
+        """Returns the `masked_features` of records; arguments as of `mask_rows`."""
+        keys = masking.row_keys(self.seed, positions)
+        if self.swap_prob:
+            draw = Draws(keys).uniform(Draws.SWAP, np.arange(len(keys)), 0)
+            swapped = (draw < self.swap_prob) & (labels[:, 0] == 0)
+            rows = np.flatnonzero(swapped)
+            places = _swapped_places(segments[rows], ids.shape[1]) + rows[:, None] * ids.shape[1]
+            ids, boundary = ids.copy(), boundary.copy()
+            for table in (ids, boundary):
+                table[rows] = table.ravel().take(places)
+            segments = np.where(swapped[:, None], segments[:, ::-1], segments)
+            labels = labels | swapped[:, None]
+        return mask_rows(
+            ids, segments, boundary, labels.astype(ids.dtype), self.specials, self.settings, keys
+        )
+
+
+def _swapped_places(segments: np.ndarray, width: int) -> np.ndarray:
+    """Returns where each token of [CLS] B [SEP] A [SEP] is in [CLS] A [SEP] B [SEP]; [B, L]."""
+    column, first, last = np.arange(width), segments[:, :1] + 1, segments.sum(axis=1)[:, None] + 2
+    # A [SEP] B [SEP], turned until B comes first.
+    turned = column + first
+    turned -= last * (turned > last)
+    return np.where((column == 0) | (column > last), column, turned)
+
+
+def holds_pairs(path: str) -> bool:
+    """Whether a record file's manifest tells of pairs without masks."""
+    manifest = records.read_manifest(path)
+    return bool(manifest) and any(name == _MARK for name, _, _ in manifest["features"])
+
+
+def sentence_objective(paths: Sequence[str]) -> str:
+    """Returns the objective that all of these record files were made for.
+
+    Raises:
+      DataError: they were made for different ones.
+    """
+    manifests = {path: records.read_manifest(path) for path in paths}
+    found = {
+        path: (manifest["info"] if manifest else {}).get("sentence_objective", "sop")
+        for path, manifest in manifests.items()
+    }
+    (first, objective), *others = found.items()
+    for path, other in others:
+        if other != objective:
+            raise DataError(
+                f"{path} was made with --sentence_objective={other}, {first} with {objective}"
+            )
+    if objective not in SENTENCE_OBJECTIVES:
+        raise DataError(f"{first}: sentence_objective {objective!r} in its manifest is unknown")
+    return objective
+
+
+def masks_of(
+    paths: Sequence[str], max_seq_length: int, settings: MaskingSettings, seed: int
+) -> MasksOnTheFly:
+    """Returns how pairs of these files, for which `holds_pairs` is true, are masked.
+
+    Raises:
+      DataError: a manifest does not tell the ids of the special pieces, or they differ.
+    """
+    found: dict[Specials, str] = {}
+    for path in paths:
+        info = records.read_manifest(path)["info"]
+        ids = [info.get(key) for key in _SPECIAL_KEYS]
+        if not all(isinstance(value, int) and value >= 0 for value in ids):
+            raise DataError(
+                f"{records.manifest_path(path)}: no {', '.join(_SPECIAL_KEYS)} to draw masks "
+                "with: make the records anew"
+            )
+        found.setdefault(Specials(*ids), path)
+    if len(found) > 1:
+        one, two, *_ = found.values()
+        raise DataError(f"{one} and {two} were made with different vocabularies")
+    (specials,) = found
+    pairs = PairSettings(sentence_objective=sentence_objective(paths))
+    return MasksOnTheFly(max_seq_length, settings, specials, seed, pairs.swaps_of_ordered)

@@ -1,0 +1,333 @@
+"""From a model's scores of windows to answers, n-best lists and odds of no answer.
+
+No TensorFlow.
+"""
+
+import collections
+import dataclasses
+import json
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from albert.tasks.squad import metrics
+from albert.tasks.squad.features import SquadExample, Window
+
+# {unique id: a window's scores}
+Results = Mapping[int, Any]
+# A candidate's first and last token in its window's part of the passage, and their scores.
+Pair = tuple[int, int, float, float]
+# For a question without any window.
+_NO_WINDOW = 1000000.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Candidate:
+    text: str
+    start_log_prob: float
+    end_log_prob: float
+
+    @property
+    def score(self) -> float:
+        return self.start_log_prob + self.end_log_prob
+
+
+def decode_v1(
+    examples: Sequence[SquadExample],
+    windows: Sequence[Window],
+    results: Results | Sequence[Results],
+    *,
+    n_best_size: int,
+    max_answer_length: int,
+) -> tuple[dict[str, str], dict[str, list[dict[str, Any]]]]:
+    """Returns ({question id: answer}, {question id: n-best list}) of SQuAD 1.1.
+
+    Args:
+      results: {unique id: (start logits [L], end logits [L])}; of several
+        such, the scores of a candidate are averaged.
+    """
+
+    def pairs(window: Window, result) -> Iterator[Pair]:
+        starts, ends = (np.asarray(scores) for scores in result)
+        first, last = _largest(starts, n_best_size), _largest(ends, n_best_size)
+        grid = np.stack(np.meshgrid(first, last, indexing="ij"), -1).reshape(-1, 2)
+        for start, end in grid[_plausible(window, grid, max_answer_length)].tolist():
+            yield start, end, float(starts[start]), float(ends[end])
+
+    fallback = _Candidate("empty", 0.0, 0.0)
+    nbest = _n_best(examples, windows, _runs(results), pairs, n_best_size, fallback)
+    return {qid: entries[0]["text"] for qid, entries in nbest.items()}, nbest
+
+
+def decode_v2(
+    examples: Sequence[SquadExample],
+    windows: Sequence[Window],
+    results: Results | Sequence[Results],
+    *,
+    n_best_size: int,
+    max_answer_length: int,
+    start_n_top: int,
+    end_n_top: int,
+) -> tuple[dict[str, str], dict[str, list[dict[str, Any]]], dict[str, float]]:
+    """Returns (answers, n-best lists, odds of no answer) of SQuAD 2.0, each by question id.
+
+    The answers are the likeliest ones; `with_threshold` leaves some out.
+
+    Args:
+      results: {unique id: mapping with start_top_log_probs and start_top_index
+        [K], end_top_log_probs and end_top_index [K * K2], cls_logits}; K is
+        start_n_top and K2 end_n_top.
+
+    Raises:
+      ValueError: a window has a beam of another size.
+    """
+
+    def pairs(window: Window, result) -> Iterator[Pair]:
+        def beam(name: str, count: int) -> np.ndarray:
+            scores = np.asarray(result[name])
+            # The ends of one start would be taken for those of another.
+            if scores.shape != (count,):
+                raise ValueError(
+                    f"window {window.unique_id}: {name} has shape {scores.shape}, expected "
+                    f"({count},) of start_n_top={start_n_top}, end_n_top={end_n_top}"
+                )
+            return scores
+
+        every = start_n_top * end_n_top
+        start_scores = np.repeat(beam("start_top_log_probs", start_n_top), end_n_top)
+        starts = np.repeat(beam("start_top_index", start_n_top), end_n_top)
+        end_scores, ends = beam("end_top_log_probs", every), beam("end_top_index", every)
+        grid = np.stack([starts, ends], -1)
+        for k in np.flatnonzero(_plausible(window, grid, max_answer_length)):
+            yield int(starts[k]), int(ends[k]), float(start_scores[k]), float(end_scores[k])
+
+    runs = _runs(results)
+    fallback = _Candidate("", -1e6, -1e6)
+    nbest = _n_best(examples, windows, runs, pairs, n_best_size, fallback)
+    answers = {qid: entries[0]["text"] for qid, entries in nbest.items()}
+    return answers, nbest, _null_odds(examples, windows, runs)
+
+
+def with_threshold(
+    answers: Mapping[str, str],
+    null_odds: Mapping[str, float],
+    threshold: float | None,
+    as_original: bool = False,
+) -> dict[str, str]:
+    """Returns the answers of questions with odds up to the threshold, "" of the others.
+
+    The original withholds an answer whose odds equal the threshold, too.
+    """
+    if threshold is None:
+        return dict(answers)
+    is_answered = operator.lt if as_original else _is_answered
+    return {
+        qid: text if is_answered(null_odds[qid], threshold) else "" for qid, text in answers.items()
+    }
+
+
+def _is_answered(odds: float, threshold: float) -> bool:
+    return odds <= threshold
+
+
+def evaluate_v2(
+    dataset: Sequence[Mapping[str, Any]],
+    answers: Mapping[str, str],
+    null_odds: Mapping[str, float],
+    as_original: bool = False,
+    threshold: float | None = None,
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Returns (results, answers with the threshold).
+
+    By default that is the threshold which gives the best F1 on this very data, and the
+    results have it as `null_score_diff_threshold`. One that is given is no result.
+
+    The original then compared the odds with 1.0 as if they were
+    probabilities, which takes away answers that it has just given; that is done
+    with `as_original` only, which also leaves out the keys that it had not.
+    """
+    raw = dict(zip(("exact", "f1"), metrics.raw_scores(dataset, answers), strict=True))
+    if as_original:
+        best = metrics.best_scores(answers, raw, null_odds, metrics.has_answer(dataset))
+    else:
+        best = _best_scores(dataset, raw, null_odds)
+    told = {}
+    if threshold is None:
+        threshold = told["null_score_diff_threshold"] = best["best_f1_thresh"]
+    chosen = with_threshold(answers, null_odds, threshold, as_original)
+    if as_original:
+        results = metrics.evaluate_v2(dataset, chosen, null_odds, 1.0)
+        results = {name: results[name] for name in ("exact", "f1", "total")}
+    else:
+        results = metrics.evaluate_v2(dataset, chosen) | best
+    return results | told, chosen
+
+
+def _best_scores(
+    dataset: Sequence[Mapping[str, Any]],
+    raw: Mapping[str, metrics.Scores],
+    null_odds: Mapping[str, float],
+) -> dict[str, float]:
+    """Returns best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
+
+    They hold for `with_threshold`. The official search takes questions of equal odds one
+    by one, and answers none at 0, which is right for probabilities alone.
+    """
+    questions = list(metrics.has_answer(dataset))
+    withheld = metrics.raw_scores(dataset, dict.fromkeys(null_odds, ""))
+    results = {}
+    for (name, given), without in zip(raw.items(), withheld, strict=True):
+        threshold = _best_threshold(given, without, null_odds)
+        scores = {
+            qid: score if _is_answered(null_odds[qid], threshold) else without[qid]
+            for qid, score in given.items()
+        }
+        results[f"best_{name}"] = metrics.averages({name: scores}, questions)[name]
+        results[f"best_{name}_thresh"] = threshold
+    return results
+
+
+def _best_threshold(
+    given: metrics.Scores, withheld: metrics.Scores, null_odds: Mapping[str, float]
+) -> float:
+    """Returns the least threshold with the highest sum of scores.
+
+    `given` are those of questions that it leaves answered, `withheld` of the others. Where
+    it is best to answer none, that is one below all odds.
+    """
+    waiting = collections.deque(sorted(given, key=null_odds.__getitem__))
+    thresholds = sorted({null_odds[qid] for qid in given})
+    if not thresholds:
+        return 0.0
+    gain, best, best_threshold = 0.0, 0.0, thresholds[0] - 1.0
+    for threshold in thresholds:
+        while waiting and _is_answered(null_odds[waiting[0]], threshold):
+            qid = waiting.popleft()
+            gain += given[qid] - withheld[qid]
+        if gain > best:
+            best, best_threshold = gain, threshold
+    return best_threshold
+
+
+def to_json(value: Any) -> str:
+    """Returns a prediction file's text, as the original writes it."""
+    return json.dumps(value, indent=4) + "\n"
+
+
+def _runs(results: Results | Sequence[Results]) -> list[Results]:
+    return [results] if isinstance(results, Mapping) else list(results)
+
+
+def _largest(scores: np.ndarray, count: int) -> np.ndarray:
+    """Returns the places of the largest scores, in their order; of equals the first."""
+    return np.argsort(-scores, kind="stable")[:count]
+
+
+def _plausible(window: Window, grid: np.ndarray, max_answer_length: int) -> np.ndarray:
+    """Returns which (first, last) places [.., 2] can be an answer of the window."""
+    offset = _offset(window)
+    size = len(window.tok_start_to_orig_index)
+    has_most_context = np.zeros(len(window.tokens), bool)
+    for place, is_it in window.token_is_max_context.items():
+        has_most_context[place] = is_it
+    start, end = grid[:, 0], grid[:, 1]
+    return (
+        (start >= offset) & (start < offset + size) & (end < offset + size)
+        & has_most_context[start] & (end >= start) & (end - start + 1 <= max_answer_length)
+    )
+
+
+def _offset(window: Window) -> int:
+    """Returns the place of the passage's first token."""
+    return window.tokens.index("[SEP]") + 1
+
+
+def _n_best(
+    examples: Sequence[SquadExample],
+    windows: Sequence[Window],
+    runs: Sequence[Results],
+    pairs: Callable[[Window, Any], Iterable[Pair]],
+    n_best_size: int,
+    fallback: _Candidate,
+) -> dict[str, list[dict[str, Any]]]:
+    by_example = _windows_by_example(windows)
+    return {
+        example.qas_id: _entries(
+            _best(
+                [c for window in by_example.get(i, ()) for c in _candidates(
+                    example, window, runs, pairs
+                )],
+                n_best_size,
+            )
+            or [fallback]
+        )
+        for i, example in enumerate(examples)
+    }
+
+
+def _windows_by_example(windows: Sequence[Window]) -> dict[int, list[Window]]:
+    found: dict[int, list[Window]] = {}
+    for window in windows:
+        found.setdefault(window.example_index, []).append(window)
+    return found
+
+
+def _candidates(
+    example: SquadExample, window: Window, runs: Sequence[Results], pairs
+) -> list[_Candidate]:
+    """Returns a window's candidates; scores of several runs are averaged."""
+    scores: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for results in runs:
+        for start, end, start_score, end_score in pairs(window, results[window.unique_id]):
+            scores.setdefault((start, end), []).append((start_score, end_score))
+    offset, text = _offset(window), example.paragraph_text
+    candidates = []
+    for (start, end), found in scores.items():
+        first = window.tok_start_to_orig_index[start - offset]
+        last = window.tok_end_to_orig_index[end - offset]
+        means = (sum(part) / len(found) for part in zip(*found, strict=True))
+        candidates.append(_Candidate(text[first : last + 1].strip(), *means))
+    return candidates
+
+
+def _best(candidates: list[_Candidate], count: int) -> list[_Candidate]:
+    """Returns the best of different texts."""
+    best: dict[str, _Candidate] = {}
+    for candidate in sorted(candidates, key=lambda c: c.score, reverse=True):
+        if len(best) >= count:
+            break
+        best.setdefault(candidate.text, candidate)
+    return list(best.values())
+
+
+def _entries(candidates: list[_Candidate]) -> list[dict[str, Any]]:
+    highest = max(c.score for c in candidates)
+    weights = [math.exp(c.score - highest) for c in candidates]
+    return [
+        {
+            "text": candidate.text,
+            "probability": weight / sum(weights),
+            "start_log_prob": candidate.start_log_prob,
+            "end_log_prob": candidate.end_log_prob,
+        }
+        for candidate, weight in zip(candidates, weights, strict=True)
+    ]
+
+
+def _null_odds(
+    examples: Sequence[SquadExample], windows: Sequence[Window], runs: Sequence[Results]
+) -> dict[str, float]:
+    """Returns each question's least odds over its windows, averaged over the runs."""
+    by_example = _windows_by_example(windows)
+
+    def least(i: int, results: Results) -> float:
+        found = [float(results[w.unique_id]["cls_logits"]) for w in by_example.get(i, ())]
+        return min(found, default=_NO_WINDOW)
+
+    return {
+        example.qas_id: sum(least(i, results) for results in runs) / len(runs)
+        for i, example in enumerate(examples)
+    }

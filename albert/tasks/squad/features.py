@@ -1,0 +1,439 @@
+"""SQuAD files, and their questions and passages as windows of fixed length (spec 10.2, 10.3).
+
+No TensorFlow.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from albert import albert_tokenizer, tokenization
+from albert.data import files
+from albert.errors import DataError
+from albert.tasks.squad import alignment as squad_alignment
+from albert.tokenization import FullTokenizer
+
+log = logging.getLogger("albert")
+
+_FIRST_UNIQUE_ID = 1_000_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadExample:
+    """One question with its passage and, in training, its answer."""
+
+    qas_id: str
+    question_text: str
+    paragraph_text: str
+    orig_answer_text: str | None  # None at prediction, "" without answer
+    start_position: int | None  # of the answer's first character; -1 without answer
+    is_impossible: bool
+    place: str  # where it stands, for messages: "dev.json: data[3].paragraphs[0].qas[1]"
+
+
+@dataclasses.dataclass
+class Window:
+    """One row of a model's input, and what leads from its places back to the passage.
+
+    Lists of the tokens of the passage's part: `tok_start_to_orig_index` and
+    `tok_end_to_orig_index`, first and last character. Lists of the row's
+    places: `tokens`, `input_ids`, `input_mask`, `segment_ids`, `p_mask`.
+    """
+
+    unique_id: int
+    example_index: int | None  # None in training
+    doc_span_index: int
+    tok_start_to_orig_index: list[int]
+    tok_end_to_orig_index: list[int]
+    token_is_max_context: dict[int, bool]  # of the row's places that hold the passage
+    tokens: list[str]
+    input_ids: list[int]
+    input_mask: list[int]
+    segment_ids: list[int]
+    p_mask: list[int]  # 1 where no answer can be
+    paragraph_len: int  # of the row without padding
+    start_position: int | None = None
+    end_position: int | None = None
+    is_impossible: bool = False
+
+
+# === Files ===
+
+
+def read_examples(path: str, is_training: bool) -> list[SquadExample]:
+    """Returns the questions of a SQuAD file, of version 1.1 or 2.0, in order.
+
+    Answers are kept in training only. Questions whose answer does not stand in
+    the passage where the file says are told of in one warning; they are left
+    out of training, and evaluated.
+
+    Raises:
+      DataError: not a SQuAD file, two questions of one id, or in training not
+        exactly one answer (each with the place in the file).
+    """
+    examples: list[SquadExample] = []
+    places: dict[str, str] = {}
+    displaced: list[str] = []
+    for place, context, qa in _questions(path):
+        example = _example(place, context, qa, is_training)
+        if example.qas_id in places:
+            raise DataError(
+                f"{place}: id {example.qas_id!r} stands already at {places[example.qas_id]}"
+            )
+        places[example.qas_id] = place.split(": ", 1)[1]
+        if _is_displaced(context, qa):
+            displaced.append(f"{example.qas_id} ({places[example.qas_id]})")
+            if is_training:
+                continue
+        examples.append(example)
+    if not places:
+        raise DataError(f"{path}: no questions")
+    if displaced:
+        log.warning(
+            "%s: %s of %s questions have an answer that is not in their passage at answer_start%s: "
+            "%s%s", path, f"{len(displaced):,}", f"{len(places):,}",
+            ", left out of training" if is_training else "", ", ".join(displaced[:5]),
+            " ..." if len(displaced) > 5 else "",
+        )
+    if not examples:
+        raise DataError(f"{path}: no question has its answer where answer_start says")
+    return examples
+
+
+def read_dataset(path: str) -> list[Mapping[str, Any]]:
+    """Returns what stands under "data", every question of which has answers or is impossible.
+
+    Raises:
+      DataError: not a SQuAD file, without questions or without answers.
+    """
+    is_empty = True
+    for place, _, qa in _questions(path):
+        is_empty = False
+        _member(qa, "id", str, place)
+        if qa.get("is_impossible") is not True or "answers" in qa:
+            for i, answer in enumerate(_member(qa, "answers", list, place)):
+                _member(answer, "text", str, f"{place}.answers[{i}]")
+    if is_empty:
+        raise DataError(f"{path}: no questions")
+    return files.read_json(path)["data"]
+
+
+def has_answers(path: str, with_negative: bool) -> bool:
+    """Whether every question of a SQuAD file can be scored.
+
+    Without negatives (1.1) each needs an answer; with them (2.0) each needs a
+    list of answers or is impossible, and not all of the lists may be empty.
+    """
+    questions = [qa for _, _, qa in _questions(path)]
+    answered = [bool(qa.get("answers")) for qa in questions]
+    if not with_negative:
+        return all(answered)
+    impossible = [qa.get("is_impossible") is True for qa in questions]
+    has_list = [isinstance(qa.get("answers"), list) for qa in questions]
+    is_known = all(has or it for has, it in zip(has_list, impossible, strict=True))
+    return is_known and any(answered + impossible)
+
+
+def _questions(path: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yields (place, passage, question)."""
+    dataset = _member(files.read_json(path), "data", list, path)
+    for a, article in enumerate(dataset):
+        at = f"{path}: data[{a}]"
+        for p, paragraph in enumerate(_member(article, "paragraphs", list, at)):
+            where = f"{at}.paragraphs[{p}]"
+            context = _member(paragraph, "context", str, where)
+            for q, qa in enumerate(_member(paragraph, "qas", list, where)):
+                yield f"{where}.qas[{q}]", context, qa
+
+
+_KINDS = {list: "a list", str: "a string", int: "a whole number", dict: "an object"}
+
+
+def _member(value: Any, name: str, kind: type, place: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise DataError(f"{place}: expected an object, got {type(value).__name__}")
+    if name not in value:
+        raise DataError(f"{place}: no {name!r}; is it a SQuAD file?")
+    found = value[name]
+    if not isinstance(found, kind) or isinstance(found, bool):
+        raise DataError(f"{place}: {name!r} must be {_KINDS[kind]}, got {found!r:.60}")
+    return found
+
+
+def _example(place: str, context: str, qa: Any, is_training: bool) -> SquadExample:
+    qas_id, question = _member(qa, "id", str, place), _member(qa, "question", str, place)
+    if not is_training:
+        return SquadExample(qas_id, question, context, None, None, False, place)
+    is_impossible = qa.get("is_impossible", False)
+    if not isinstance(is_impossible, bool):
+        raise DataError(
+            f"{place}: 'is_impossible' must be true or false, got {is_impossible!r:.60}"
+        )
+    if is_impossible:
+        return SquadExample(qas_id, question, context, "", -1, True, place)
+    answers = _member(qa, "answers", list, place)
+    if len(answers) != 1:
+        raise DataError(
+            f"{place}: {len(answers)} answers; for training, each question has exactly 1 "
+            "(or is_impossible)"
+        )
+    text = _member(answers[0], "text", str, f"{place}.answers[0]")
+    start = _member(answers[0], "answer_start", int, f"{place}.answers[0]")
+    return SquadExample(qas_id, question, context, text, start, False, place)
+
+
+def _is_displaced(context: str, qa: Mapping[str, Any]) -> bool:
+    """Whether one of the question's answers, if the file has any, is not where it says.
+
+    What is no answer at all is passed over: training has refused it before, and
+    prediction does without answers.
+    """
+    answers = qa.get("answers")
+    if qa.get("is_impossible") is True or not isinstance(answers, list):
+        return False
+    for answer in answers:
+        match answer:
+            case {"text": str(text), "answer_start": int(start)}:
+                if start < 0 or not text or not context.startswith(text, start):
+                    return True
+    return False
+
+
+# === Passages ===
+
+
+@dataclasses.dataclass(frozen=True)
+class _Passage:
+    """The tokens of a passage and where they stand in it."""
+
+    ids: list[int]
+    tok_start_to_orig_index: list[int]
+    tok_end_to_orig_index: list[int]
+    # Of each character of the passage, as the first or last of an answer, its token.
+    token_of_start: np.ndarray
+    token_of_end: np.ndarray
+
+
+class _PassageReader:
+    """Tokenises and aligns passages, each distinct one once: questions are shuffled in training."""
+
+    def __init__(self, tokenizer: FullTokenizer):
+        self._tokenizer = tokenizer
+        self._codes = _character_codes(tokenizer)
+        self._known: dict[str, _Passage | None] = {}
+
+    def read(self, example: SquadExample) -> _Passage | None:
+        """Returns the question's passage, None where the alignment fails."""
+        text = example.paragraph_text
+        if text not in self._known:
+            try:
+                self._known[text] = self._read(text)
+            except DataError as error:
+                raise DataError(f"{example.place}: {error}") from error
+        return self._known[text]
+
+    def _read(self, text: str) -> _Passage | None:
+        tokenizer = self._tokenizer
+        if not tokenizer.is_spm:
+            return _wordpiece_passage(text, tokenizer)
+        pieces = tokenizer.tokenize(tokenizer.preprocess(text))
+        alignment = squad_alignment.align(*_code_points(self._codes, text, pieces))
+        return None if alignment is None else _spm_passage(tokenizer, text, pieces, alignment)
+
+
+def code_points(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list[int]]:
+    """Returns a passage for `squad_alignment.align`: as it is, and as its pieces are."""
+    pieces = tokenizer.tokenize(tokenizer.preprocess(text))
+    return _code_points(_character_codes(tokenizer), text, pieces)
+
+
+def _code_points(codes: Mapping[str, int], text: str, pieces: Sequence[str]):
+    return [codes[char] for char in text], list(map(ord, _put_together(pieces)))
+
+
+def _put_together(pieces: Sequence[str]) -> str:
+    return "".join(pieces).replace(tokenization.SPIECE_UNDERLINE, " ")
+
+
+def _character_codes(tokenizer: FullTokenizer) -> dict[str, int]:
+    class Codes(dict):
+        def __missing__(self, char: str) -> int:
+            clean = tokenizer.preprocess_character(char)
+            self[char] = ord(clean) if len(clean) == 1 else -1
+            return self[char]
+
+    return Codes()
+
+
+def _spm_passage(
+    tokenizer: FullTokenizer, text: str, pieces: list[str], alignment: squad_alignment.Alignment
+) -> _Passage:
+    convert = squad_alignment.convert_indices
+    lengths = np.array([len(piece) for piece in pieces])
+    ends = np.cumsum(lengths)  # in the cleaned text
+    starts = convert(alignment.to_original, ends - lengths, len(text), is_start=True)
+    lasts = convert(alignment.to_original, ends - 1, len(text), is_start=False)
+    token_of = np.repeat(np.arange(len(pieces)), lengths)  # of each cleaned character
+    everywhere = np.arange(len(text))
+    return _Passage(
+        tokenizer.convert_tokens_to_ids(pieces),
+        starts.tolist(),
+        lasts.tolist(),
+        token_of[convert(alignment.to_cleaned, everywhere, is_start=True)],
+        token_of[convert(alignment.to_cleaned, everywhere, is_start=False)],
+    )
+
+
+def _wordpiece_passage(text: str, tokenizer: FullTokenizer) -> _Passage | None:
+    """WordPiece cuts the text itself, so that every token knows where it stands."""
+    ids, spans = albert_tokenizer.encode_with_offsets(tokenizer, text)
+    if not ids:
+        return None
+    starts = [begin for begin, _ in spans]
+    lasts = [max(begin, end - 1) for begin, end in spans]
+    everywhere = np.arange(len(text))
+    # Of a character between two tokens: an answer starts after and ends before it.
+    token_of_start = np.minimum(np.searchsorted(lasts, everywhere), len(ids) - 1)
+    token_of_end = np.maximum(np.searchsorted(starts, everywhere, side="right") - 1, 0)
+    return _Passage(ids, starts, lasts, token_of_start, token_of_end)
+
+
+# === Windows ===
+
+
+def make_windows(
+    examples: Sequence[SquadExample],
+    tokenizer: FullTokenizer,
+    *,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    is_training: bool,
+) -> Iterator[Window]:
+    """Yields the windows of every question, in order, as [CLS] question [SEP] passage [SEP].
+
+    A passage that is longer than its place makes several, which begin
+    `doc_stride` tokens apart. Questions whose passage cannot be aligned with
+    its tokens make none, and are told of in one warning.
+
+    Raises:
+      ValueError: `doc_stride` is not positive, or a question may leave no place for a passage.
+    """
+    if doc_stride < 1 or max_query_length < 0 or max_seq_length <= max_query_length + 3:
+        raise ValueError(
+            f"no windows of {max_seq_length} tokens, {doc_stride} apart, with questions of up to "
+            f"{max_query_length}: max_seq_length must be greater than max_query_length + 3, and "
+            "doc_stride positive"
+        )
+    layout = _Layout(tokenizer, max_seq_length, doc_stride, max_query_length)
+    unique_id, left_out = _FIRST_UNIQUE_ID, []
+    reader = _PassageReader(tokenizer)
+    for index, example in enumerate(examples):
+        passage = reader.read(example)
+        if passage is None:
+            left_out.append(example.qas_id)
+            continue
+        answer = _answer(example, passage) if is_training else None
+        for window in layout.windows(example, passage, answer):
+            window.unique_id = unique_id
+            window.example_index = None if is_training else index
+            unique_id += 1
+            yield window
+    if left_out:
+        log.warning(
+            "%s of %s questions left out: their passage does not fit its tokens (%s%s)",
+            f"{len(left_out):,}", f"{len(examples):,}", ", ".join(left_out[:5]),
+            " ..." if len(left_out) > 5 else "",
+        )
+
+
+def _answer(example: SquadExample, passage: _Passage) -> tuple[int, int] | None:
+    """Returns the first and last token of the answer, None if there is none."""
+    if example.is_impossible:
+        return None
+    last = example.start_position + len(example.orig_answer_text) - 1
+    start = int(passage.token_of_start[example.start_position])
+    return start, max(start, int(passage.token_of_end[last]))
+
+
+class _Layout:
+    """How question and passage are laid out in rows."""
+
+    def __init__(self, tokenizer: FullTokenizer, length: int, stride: int, max_query_length: int):
+        self._tokenizer = tokenizer
+        self._length = length
+        self._stride = stride
+        self._max_query_length = max_query_length
+        self._pieces = tokenizer.inv_vocab
+
+    def windows(
+        self, example: SquadExample, passage: _Passage, answer: tuple[int, int] | None
+    ) -> Iterator[Window]:
+        query = self._tokenizer.encode_text(example.question_text)[: self._max_query_length]
+        spans = self._spans(len(passage.ids), self._length - len(query) - 3)
+        best = _windows_of_most_context(spans, len(passage.ids))
+        for number, (start, size) in enumerate(spans):
+            yield self._window(query, passage, number, start, size, best, answer, example)
+
+    def _spans(self, count: int, most: int) -> list[tuple[int, int]]:
+        """Returns (first token, tokens) of each window's part of the passage."""
+        spans, start = [], 0
+        while start < count:
+            size = min(count - start, most)
+            spans.append((start, size))
+            if start + size == count:
+                break
+            start += min(size, self._stride)
+        return spans
+
+    def _window(self, query, passage, number, start, size, best, answer, example) -> Window:
+        t, length = self._tokenizer, self._length
+        offset = len(query) + 2
+        ids = [t.cls_id, *query, t.sep_id, *passage.ids[start : start + size], t.sep_id]
+        used = len(ids)
+        padding = length - used
+        ids += [t.pad_id] * padding
+        window = Window(
+            unique_id=0,
+            example_index=None,
+            doc_span_index=number,
+            tok_start_to_orig_index=passage.tok_start_to_orig_index[start : start + size],
+            tok_end_to_orig_index=passage.tok_end_to_orig_index[start : start + size],
+            token_is_max_context={
+                offset + i: bool(best[start + i] == number) for i in range(size)
+            },
+            tokens=[self._pieces[i] for i in ids],
+            input_ids=ids,
+            input_mask=[1] * used + [0] * padding,
+            segment_ids=[0] * offset + [1] * (size + 1) + [0] * padding,
+            p_mask=[0] + [1] * (offset - 1) + [0] * size + [1] * (padding + 1),
+            paragraph_len=used,
+            is_impossible=example.is_impossible,
+        )
+        if example.orig_answer_text is None:
+            return window
+        first, last = answer or (-1, -1)
+        # Kept, in 1.1 too: a window without the answer says [CLS].
+        window.is_impossible = not (start <= first and last < start + size)
+        window.start_position = 0 if window.is_impossible else first - start + offset
+        window.end_position = 0 if window.is_impossible else last - start + offset
+        return window
+
+
+def _windows_of_most_context(spans: Sequence[tuple[int, int]], count: int) -> np.ndarray:
+    """Returns for each token the window in which it has the most neighbours on both sides.
+
+    Score: the lesser of left and right neighbours, plus a hundredth of the
+    window's length; of equals the first.
+    """
+    best, scores = np.zeros(count, int), np.full(count, -1.0)
+    for number, (start, size) in enumerate(spans):
+        places = np.arange(size)
+        score = np.minimum(places, size - 1 - places) + 0.01 * size
+        better = score > scores[start : start + size]
+        best[start : start + size][better] = number
+        scores[start : start + size][better] = score[better]
+    return best

@@ -1,0 +1,164 @@
+"""Answers as spans of a passage: SQuAD 1.1, and 2.0 with questions that have none (spec 4.3, 4.4).
+
+Legend: B batch, L sequence, K and K2 first and last tokens kept.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from albert.config import AlbertConfig
+from albert.data.records import FeatureSpec
+from albert.modeling import (
+    AlbertForBeamQuestionAnswering,
+    AlbertForQuestionAnswering,
+    cross_entropy,
+)
+from albert.tasks.squad.records import record_spec
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadV1Task:
+    """Two logits of each token; the loss is the mean of their cross entropies over L places."""
+
+    max_seq_length: int  # L
+    # From the predictions of all windows to the official numbers; None: no answers are known.
+    scorer: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] | None = None
+    has_labels: bool = True
+    name: str = "squad_v1"
+    best_metric: str = "f1"
+
+    def for_evaluation(self) -> "SquadV1Task":
+        """Returns the task over windows without labels, as there are for prediction."""
+        return dataclasses.replace(self, has_labels=False)
+
+    def feature_spec(self) -> FeatureSpec:
+        return record_spec(self.max_seq_length, self.has_labels)
+
+    def build_model(self, config: AlbertConfig) -> keras.Model:
+        return AlbertForQuestionAnswering(config)
+
+    def loss_weights(self, batch):
+        if not self.has_labels:
+            return {}
+        count = tf.reduce_sum(_real(batch))
+        return {"start": 2.0 * count, "end": 2.0 * count}
+
+    def loss_sums(self, batch, outputs):
+        if not self.has_labels:
+            return {}
+        real = _real(batch)
+        return {
+            part: tf.reduce_sum(
+                cross_entropy(outputs[f"{part}_logits"], batch[f"{part}_positions"]) * real
+            )
+            for part in ("start", "end")
+        }
+
+    def statistics(self, batch, outputs):
+        if not self.has_labels:
+            return {}
+        return _accuracies(batch, outputs["start_logits"], outputs["end_logits"])
+
+    def predictions(self, batch, outputs):
+        names = ("start_logits", "end_logits")
+        return _identity(batch) | {n: tf.cast(outputs[n], tf.float32) for n in names}
+
+    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return self.scorer(real_rows(predictions)) if self.scorer else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadV2Task(SquadV1Task):
+    """First tokens, last tokens given the first, and answerability.
+
+    loss = (CE(start) + CE(end)) / 2 + sigmoid CE(has no answer) / 2; the end is
+    learned from the gold start. Windows without answer have both at [CLS].
+    """
+
+    name: str = "squad_v2"
+    start_n_top: int = 5  # K
+    end_n_top: int = 5  # K2
+    dropout_prob: float = 0.1  # on the hidden layer of the answerability
+
+    def feature_spec(self) -> FeatureSpec:
+        # Padding is no answer, so that batches can do without it: unlike in 1.1, where it
+        # counts in the softmax.
+        return dataclasses.replace(super().feature_spec(), row_length=self.max_seq_length)
+
+    def build_model(self, config: AlbertConfig) -> keras.Model:
+        return AlbertForBeamQuestionAnswering(
+            config, self.start_n_top, self.end_n_top, self.dropout_prob
+        )
+
+    def loss_weights(self, batch):
+        if not self.has_labels:
+            return {}
+        return super().loss_weights(batch) | {"answerability": 2.0 * tf.reduce_sum(_real(batch))}
+
+    def loss_sums(self, batch, outputs):
+        if not self.has_labels:
+            return {}
+        real = _real(batch)
+        sums = {
+            part: -tf.reduce_sum(
+                tf.gather(outputs[f"{part}_log_probs"], batch[f"{part}_positions"], batch_dims=1)
+                * real
+            )
+            for part in ("start", "end")
+        }
+        labels = tf.cast(batch["is_impossible"], tf.float32)
+        logits = tf.cast(outputs["cls_logits"], tf.float32)
+        missing = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
+        return sums | {"answerability": tf.reduce_sum(missing * real)}
+
+    def statistics(self, batch, outputs):
+        if not self.has_labels:
+            return {}
+        real = _real(batch)
+        says_none = tf.cast(outputs["cls_logits"] > 0, tf.int32)
+        hits = tf.cast(says_none == batch["is_impossible"], tf.float32)
+        spans = _accuracies(batch, outputs["start_log_probs"], outputs["end_log_probs"])
+        return spans | {
+            "answerability_accuracy": (tf.reduce_sum(hits * real), tf.reduce_sum(real))
+        }
+
+    def predictions(self, batch, outputs):
+        names = ("start_top_log_probs", "end_top_log_probs", "cls_logits")
+        indices = ("start_top_index", "end_top_index")
+        return (
+            _identity(batch)
+            | {n: tf.cast(outputs[n], tf.float32) for n in names}
+            | {n: outputs[n] for n in indices}
+        )
+
+
+def real_rows(predictions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the predictions without padding rows."""
+    real = predictions["is_real_example"] > 0
+    return {name: values[real] for name, values in predictions.items()}
+
+
+def _identity(batch) -> dict[str, tf.Tensor]:
+    return {"unique_ids": batch["unique_ids"], "is_real_example": batch["is_real_example"]}
+
+
+def _accuracies(batch, start, end):
+    """Returns the share of windows whose likeliest first and last tokens are the gold ones."""
+    real = _real(batch)
+    weight = tf.reduce_sum(real)
+
+    def hits(scores, part):
+        guesses = tf.argmax(scores, axis=-1, output_type=tf.int32)
+        right = tf.cast(guesses == batch[f"{part}_positions"], tf.float32)
+        return tf.reduce_sum(right * real), weight
+
+    return {"start_accuracy": hits(start, "start"), "end_accuracy": hits(end, "end")}
+
+
+def _real(batch) -> tf.Tensor:
+    return tf.cast(batch["is_real_example"], tf.float32)  # [B]

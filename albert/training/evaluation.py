@@ -1,0 +1,249 @@
+"""Evaluates and predicts, for any `Task`, and keeps the best checkpoint.
+
+Legend: B batch.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from albert import modeling
+from albert.config import AlbertConfig
+from albert.data import files, input_pipeline, records
+from albert.errors import CheckpointError, DataError
+from albert.formats import checkpoints
+from albert.tasks.task import Task
+from albert.training import distribution, steps
+from albert.training.settings import RunConfig, build_model, row_options
+
+log = logging.getLogger("albert")
+
+BEST_FILE = "best.json"
+_FINGERPRINT_BYTES = 64 << 10  # at the start of a file
+
+
+def what_is_measured(
+    task: Task, config: AlbertConfig, run: RunConfig, paths: Sequence[str], step: int
+) -> dict[str, Any]:
+    """Returns what the value of a checkpoint's evaluation depends on, beside its weights (JSON)."""
+    spec = task_of(task).feature_spec()
+    return {
+        "task": task.name,
+        "metric": task.best_metric,
+        "files": sorted(_fingerprint(path, os.stat(path).st_mtime_ns) for path in paths),
+        # A full pass gives the same whatever its batches are.
+        "batches": [run.max_eval_steps, _batch_size(run)] if run.max_eval_steps else "all",
+        "row_length": spec.row_length,
+        "masks": spec.complete and repr(spec.complete),
+        "layers": run.depth_before(step) or config.num_hidden_layers,
+    }
+
+
+@functools.lru_cache(maxsize=4096)
+def _fingerprint(path: str, changed: int) -> list[Any]:
+    """Returns [name, bytes, digest of the first of them]; `changed` is when the file was."""
+    with open(path, "rb") as stream:
+        start = hashlib.sha256(stream.read(_FINGERPRINT_BYTES)).hexdigest()
+    return [os.path.basename(path), os.path.getsize(path), start[:16]]
+
+
+def keep_if_best(
+    task: Task, prefix: str, results: Mapping[str, Any], measured: Mapping[str, Any]
+) -> bool:
+    """Publishes a checkpoint as the best if it beats the best so far, of earlier processes too.
+
+    The best so far counts only if its value is of the same: see `what_is_measured`.
+    """
+    directory = os.path.dirname(prefix)
+    value = float(results[task.best_metric])
+    if math.isnan(value):
+        log.warning("%s is not a number at step %s", task.best_metric, results["global_step"])
+        return False
+    best = read_best(directory)
+    changed = best and _differences(best["measured"], measured)
+    if changed:
+        log.warning(
+            "the best checkpoint so far, of step %s, was evaluated otherwise (%s): the best is "
+            "sought anew from step %s on", best["step"], changed, results["global_step"],
+        )
+    elif best and value <= best["value"]:
+        return False
+    if os.path.basename(prefix) != checkpoints.BEST:
+        checkpoints.publish_best(prefix)
+    files.write_sealed_json(
+        os.path.join(directory, BEST_FILE),
+        {
+            "metric": task.best_metric, "step": int(results["global_step"]), "value": value,
+            "measured": measured,
+        },
+    )
+    return True
+
+
+def _differences(before: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Returns the names of what differs, with commas between them."""
+    names = sorted(set(before) | set(measured))
+    return ", ".join(
+        name for name in names if not files.is_same_json(before.get(name), measured.get(name))
+    )
+
+
+def is_comparable(best: Mapping[str, Any], measured: Mapping[str, Any]) -> bool:
+    """Whether the value of `read_best` is one of an evaluation of the same."""
+    return not _differences(best["measured"], measured)
+
+
+def read_best(directory: str) -> dict[str, Any] | None:
+    """Returns metric, step and value of a run's best checkpoint, or None if none was evaluated.
+
+    `measured` is `what_is_measured`; empty if an earlier version wrote it.
+    """
+    path = os.path.join(directory, BEST_FILE)
+    if not os.path.lexists(path):
+        return None
+    best = files.read_sealed_json(path)
+    if not all(isinstance(best.get(key), int | float) for key in ("step", "value")):
+        raise DataError(f"{path}: no step and value of the best checkpoint: remove it")
+    measured = best.get("measured") or {}
+    if not isinstance(measured, dict):
+        raise DataError(f"{path}: unusable measured: remove it")
+    return {key: best.get(key) for key in ("metric", "step", "value")} | {"measured": measured}
+
+
+def batches_of(
+    eval_step: steps.EvalStep, run: RunConfig, paths: Sequence[str], full_pass: bool = False
+):
+    """Returns batches that can be gone through again and again.
+
+    Each pipeline that is made leaves some memory behind in TensorFlow, so a run makes one.
+    """
+    batch_size = _batch_size(run)
+    spec = eval_step.task.feature_spec()
+    run = dataclasses.replace(run, use_xla=False)  # evaluation is a graph
+    options = row_options(run, spec, paths, batch_size)
+
+    def make(share):
+        return input_pipeline.eval_batches(
+            paths,
+            spec,
+            batch_size=batch_size,
+            vocab_size=eval_step.model.config.vocab_size,
+            num_batches=0 if full_pass else run.max_eval_steps,
+            **options,
+            share=share,
+        )
+
+    is_shared = distribution.num_evaluating_replicas() > 1
+    return distribution.distributed(make) if is_shared else make(None)
+
+
+def _batch_size(run: RunConfig) -> int:
+    """Returns the rows of an evaluation batch: as many as asked, or a few more for all replicas."""
+    replicas = distribution.num_evaluating_replicas()
+    return math.ceil(run.eval_batch_size / replicas) * replicas
+
+
+def measure(
+    eval_step: steps.EvalStep,
+    batches,
+    paths: Sequence[str],
+    before_batch: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Returns (results, predictions [all rows, ...])."""
+    task = eval_step.task
+    losses: list[float | None] = []
+    sums: dict[str, tuple[float, float]] = {}
+    collected: dict[str, list[np.ndarray]] = {}
+    with input_pipeline.blame_data(paths):
+        for batch in batches:
+            before_batch()
+            loss, pairs, predictions = eval_step(batch)
+            losses.append(loss)
+            for name, (total, weight) in pairs.items():
+                old = sums.get(name, (0.0, 0.0))
+                sums[name] = (old[0] + total, old[1] + weight)
+            for name, value in predictions.items():
+                collected.setdefault(name, []).append(value)
+    if not losses:
+        raise DataError(f"no records to evaluate in {', '.join(paths)}")
+    results = {name: total / weight if weight else 0.0 for name, (total, weight) in sums.items()}
+    if None not in losses:  # without labels there is none
+        results["loss"] = float(np.mean(losses))
+    arrays = {name: np.concatenate(parts) for name, parts in collected.items()}
+    return results | task.score(arrays), arrays
+
+
+def task_of(task: Task) -> Task:
+    """Returns the task over the records of an evaluation, which may lack labels."""
+    return task.for_evaluation() if hasattr(task, "for_evaluation") else task
+
+
+def load_model(
+    task: Task, config: AlbertConfig, run: RunConfig, weights: checkpoints.Weights
+) -> tuple[keras.Model, int]:
+    """Returns the task's model with every weight from a checkpoint, and the checkpoint's step.
+
+    Raises:
+      CheckpointError: a weight is absent or of another shape.
+    """
+    checkpoints.check_architecture(checkpoints.read_sidecar(weights.origin), config, weights.origin)
+    model = build_model(task, config, run)
+    named = modeling.named_weights(model)
+    shapes = {name: tuple(v.shape) for name, v in named.items()}
+    absent = [name for name in shapes if name not in weights.shapes]
+    if absent:
+        raise CheckpointError(
+            f"{weights.origin} has no {', '.join(absent[:6])}: was it trained for this task?"
+        )
+    for name, value in checkpoints.warm_start(shapes, weights)[0].items():
+        named[name].assign(value)
+    step = int(weights.read("global_step")) if "global_step" in weights.shapes else 0
+    return model, step
+
+
+def evaluate(
+    task: Task,
+    config: AlbertConfig,
+    run: RunConfig,
+    paths: Sequence[str],
+    weights: checkpoints.Weights,
+) -> dict[str, Any]:
+    """Returns the metrics of a checkpoint, with `loss` and `global_step`.
+
+    With a `depth_schedule`, it has as many layers as its last training step had.
+    """
+    spec = task_of(task).feature_spec()
+    records.check_records(paths, spec, vocab_size=config.vocab_size)
+    model, step = load_model(task, config, run, weights)
+    model.bert.encoder.depth = run.depth_before(step)
+    eval_step = steps.EvalStep(task_of(task), model)
+    results = measure(eval_step, batches_of(eval_step, run, paths), paths)[0]
+    return results | {"global_step": step}
+
+
+def predict(
+    task: Task,
+    config: AlbertConfig,
+    run: RunConfig,
+    paths: Sequence[str],
+    weights: checkpoints.Weights,
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Returns the task's predictions for every record, in order, and the results of `evaluate`.
+
+    Padding rows are in neither. The results mean nothing where the records have no labels.
+    """
+    model, step = load_model(task, config, run, weights)
+    eval_step = steps.EvalStep(task_of(task), model)
+    batches = batches_of(eval_step, run, paths, full_pass=True)
+    results, arrays = measure(eval_step, batches, paths)
+    real = arrays["is_real_example"] > 0
+    predictions = {name: values[real] for name, values in arrays.items()}
+    return predictions, results | {"global_step": step}

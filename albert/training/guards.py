@@ -1,0 +1,85 @@
+"""What stops a run early, and cleanly: signals and diverging numbers."""
+
+import collections
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from albert.data import workers
+from albert.errors import TrainingDivergedError
+
+
+class PreemptionLatch:
+    """Remembers SIGTERM or SIGINT until the loop looks; a second one kills at once.
+
+    Use as a context manager around the loop; outside it the signals keep
+    their usual meaning.
+    """
+
+    def __init__(self):
+        self.raised: int | None = None  # the signal's number
+        self._handling = workers.on_signals(self._latch)
+
+    def __enter__(self) -> "PreemptionLatch":
+        self._handling.__enter__()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._handling.__exit__(*exception)
+
+    def _latch(self, number, frame) -> None:
+        self.raised = number
+        for each in workers.STOPPING:
+            signal.signal(each, signal.SIG_DFL)
+
+
+class DivergenceGuard:
+    """Counts skipped updates and gives up when there are too many.
+
+    One bad step is skipped by the optimizer. More than `MAX_CONSECUTIVE` in a
+    row, or more than `MAX_SHARE` of the last `WINDOW` steps, is a diverged run.
+    """
+
+    MAX_CONSECUTIVE = 10
+    WINDOW = 1000
+    MAX_SHARE = 0.01
+
+    def __init__(self):
+        self.skipped = 0
+        self._consecutive = 0
+        self._recent: collections.deque[bool] = collections.deque(maxlen=self.WINDOW)
+
+    @property
+    def in_bad_streak(self) -> bool:
+        """Whether the last step was a bad one."""
+        return self._consecutive > 0
+
+    def state(self) -> dict[str, int | list[int]]:
+        """Returns what `restore` needs, as JSON values."""
+        bad = [i for i, is_bad in enumerate(self._recent) if is_bad]
+        return {"recent": len(self._recent), "bad": bad, "consecutive": self._consecutive}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on counting where another process stopped; empty means from nothing."""
+        bad = set(state.get("bad", ()))
+        self._recent.extend(i in bad for i in range(state.get("recent", 0)))
+        self._consecutive = state.get("consecutive", 0)
+
+    def check(self, step: int, bad: bool, loss: float, gradient_norm: float) -> None:
+        """Takes note of one step, `bad` if its loss or gradient was not finite.
+
+        Raises:
+          TrainingDivergedError: too many bad steps.
+        """
+        self._recent.append(bad)
+        self._consecutive = self._consecutive + 1 if bad else 0
+        if not bad:
+            return
+        self.skipped += 1
+        share = sum(self._recent) / self.WINDOW
+        if self._consecutive > self.MAX_CONSECUTIVE or share > self.MAX_SHARE:
+            raise TrainingDivergedError(
+                f"training diverged at step {step}: loss {loss}, gradient norm {gradient_norm}; "
+                f"{self._consecutive} bad steps in a row, {sum(self._recent)} of the last "
+                f"{len(self._recent)}. A lower --learning_rate or a longer warm-up may help"
+            )

@@ -1,0 +1,106 @@
+"""What the training loop remembers from step to step: running averages, its pace.
+
+Nothing here computes; `trainer` is the loop.
+"""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from albert.training import distribution, steps
+
+log = logging.getLogger("albert")
+
+# One call into TensorFlow lasts about this long at most, so that a signal is
+# answered soon whatever --iterations_per_loop says.
+SECONDS_PER_CALL = 1.0
+
+
+class Window:
+    """Averages since the last line of metrics, step by step in the same order on every run."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        state: Mapping[str, Any] | None = None,
+        has_loss_scale: bool = False,
+    ):
+        self._names = names
+        self._has_loss_scale = has_loss_scale
+        columns = steps.PAIRS + 2 * len(names)
+        if state and len(state["sums"]) != columns:
+            log.warning("the running averages are of an older version: starting them anew")
+            state = None
+        self._sums = list(state["sums"]) if state else [0.0] * columns
+        self.steps = state["steps"] if state else 0
+
+    def add(self, row: np.ndarray) -> None:
+        self._sums = [total + float(x) for total, x in zip(self._sums, row, strict=True)]
+        self.steps += 1
+        self._last_rate = float(row[steps.RATE])
+
+    def state(self) -> dict[str, Any]:
+        return {"sums": self._sums, "steps": self.steps}
+
+    def flush(self) -> dict[str, float]:
+        """Returns the averages and starts anew."""
+        values = {
+            "loss": self._sums[steps.LOSS] / self.steps,
+            "gradient_norm": self._sums[steps.NORM] / self.steps,
+            "learning_rate": self._last_rate,
+            "skipped_steps": self._sums[steps.BAD],
+        }
+        if self._has_loss_scale:  # skipped too, but for the scale's sake
+            values["loss_scale_overflows"] = self._sums[steps.OVERFLOW]
+        for i, name in enumerate(self._names):
+            total, weight = self._sums[steps.PAIRS + 2 * i : steps.PAIRS + 2 * i + 2]
+            # A task names its figures for evaluations; these are of training batches.
+            name = re.sub(r"^eval_", "train_", name)
+            values[name] = total / weight if weight else 0.0
+        self.tokens = self._sums[steps.TOKENS]
+        self._sums, self.steps = [0.0] * len(self._sums), 0
+        return values
+
+
+class Pace:
+    """How many steps one call into TensorFlow makes, and whether the workers shall stop.
+
+    Workers must agree on both, or they would wait for each other for ever:
+    each says what it wants, and does what they are told in return.
+    """
+
+    def __init__(self, most: int):
+        self.count = 1
+        self._most = most
+        self._wanted = 1
+        self._replicas = distribution.num_replicas() // distribution.num_workers()
+
+    def control(self, raised: int | None, is_chief: bool) -> list[float]:
+        """Returns what this worker wants: [to stop, steps of the next call but one]."""
+        return [float(raised is not None), float(self._wanted if is_chief else 0)]
+
+    def update(self, count: int, seconds: float, agreed: np.ndarray, latch) -> bool:
+        """Takes note of a call of `count` steps; returns whether to stop now."""
+        per_second = count / max(seconds, 1e-6)
+        self._wanted = max(1, min(self._most, int(SECONDS_PER_CALL * per_second)))
+        if distribution.num_workers() == 1:
+            self.count = self._wanted
+            return latch.raised is not None
+        self.count = max(1, round(agreed[1] / self._replicas))
+        return agreed[0] > 0
+
+
+class NoWriter:
+    """The metrics of a worker that is not the chief: the chief writes them."""
+
+    def has(self, step: int, kind: str) -> bool:
+        return True
+
+    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

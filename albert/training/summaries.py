@@ -1,0 +1,173 @@
+"""What a run tells: metrics.jsonl, TensorBoard, log lines, and progress on a terminal."""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+from tensorflow.core.framework import summary_pb2
+
+from albert.data import files
+
+log = logging.getLogger("albert")
+
+# What tf.summary.scalar would write; that function needs the tensorboard package,
+# which is only needed to look at the files.
+_SCALAR = summary_pb2.SummaryMetadata(
+    plugin_data=summary_pb2.SummaryMetadata.PluginData(plugin_name="scalars"),
+    data_class=summary_pb2.DATA_CLASS_SCALAR,
+)
+
+def duration(seconds: float) -> str:
+    """Returns for example `1h02m`, `3m05s` or `12s`."""
+    seconds = int(seconds)
+    if seconds >= 3600:
+        return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+    return f"{seconds // 60}m{seconds % 60:02d}s" if seconds >= 60 else f"{seconds}s"
+
+
+class MetricsWriter:
+    """Appends one JSON object a line to `metrics.jsonl` and scalars to TensorBoard.
+
+    Opened at step N it first drops the lines of later steps, which a run that
+    was killed after its last checkpoint had written and will write again.
+    """
+
+    def __init__(self, directory: str, step: int):
+        path = os.path.join(directory, "metrics.jsonl")
+        self._written = self._keep_until(path, step)
+        self._path = path
+        self._stream = files.open_to_append(path)
+        self._boards: dict[str, tf.summary.SummaryWriter] = {}
+        self._directory = os.path.join(directory, "summaries")
+        self._board_failed = False
+
+    @staticmethod
+    def _keep_until(path: str, step: int) -> set[tuple[int, str]]:
+        if not os.path.exists(path):
+            return set()
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            lines = [(line, _parse(line)) for line in stream]
+        kept = [(line, value) for line, value in lines if value and value["step"] <= step]
+        if len(kept) < len(lines):
+            with files.atomic_write(path) as stream:
+                stream.writelines(line for line, _ in kept)
+        return {(value["step"], value["kind"]) for _, value in kept}
+
+    def has(self, step: int, kind: str) -> bool:
+        """Whether this line was written, by this process or an earlier one."""
+        return (step, kind) in self._written
+
+    def steps(self, kind: str) -> set[int]:
+        """Returns the steps that have a line of this kind."""
+        return {step for step, written in self._written if written == kind}
+
+    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+        """Writes one line; `kind` is train or eval."""
+        line = {"step": step, "kind": kind, **values}
+        try:
+            self._stream.write(json.dumps(line) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            raise files.UserError(f"cannot write {self._path} ({error.strerror})") from error
+        self._written.add((step, kind))
+        if self._board_failed:
+            return
+        try:
+            if kind not in self._boards:
+                folder = os.path.join(self._directory, kind)
+                self._boards[kind] = tf.summary.create_file_writer(folder)
+            with self._boards[kind].as_default():
+                for name, value in values.items():
+                    tf.summary.write(name, tf.constant(value, tf.float32), step, _SCALAR)
+            self._boards[kind].flush()
+        except tf.errors.OpError as error:
+            # Pictures are no reason to lose a run.
+            self._board_failed = True
+            log.warning("no more TensorBoard summaries: %s", error.message)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # told already by the write that failed
+            self._stream.close()
+        for board in self._boards.values():
+            with contextlib.suppress(tf.errors.OpError):
+                board.close()
+
+
+def _parse(line: str) -> dict | None:
+    """Returns a line of metrics, or None for one that a crash tore."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_whole = line.endswith("\n") and isinstance(value, dict)
+    is_row = is_whole and isinstance(value.get("step"), int) and isinstance(value.get("kind"), str)
+    return value if is_row else None
+
+
+class Progress:
+    """Rate and time left: one line that renews itself on a terminal, log lines elsewhere."""
+
+    def __init__(
+        self,
+        label: str,
+        done: int,
+        total: int,
+        *,
+        stream=None,
+        clock: Callable[[], float] = time.monotonic,
+        interval: float = 30.0,
+        unit: str = "steps",
+    ):
+        self._label, self._total, self._unit = label, total, unit
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._tty = self._stream.isatty()
+        self._interval = 0.2 if self._tty else interval
+        self._start_done, self._start = done, clock()
+        self._last = self._start
+        self._width = 0
+
+    def update(self, done: int, detail: str = "") -> None:
+        """Shows the state if enough time has passed since the last time."""
+        now = self._clock()
+        if now - self._last < self._interval:
+            return
+        self._last = now
+        rate = (done - self._start_done) / max(now - self._start, 1e-9)
+        left = duration((self._total - done) / rate) if rate > 0 else "?"
+        pace = f"{rate:,.1f} {self._unit}/s"
+        text = f"{self._label} {done:,}/{self._total:,}, {pace}, {left} left{detail}"
+        if self._tty:
+            self._stream.write("\r" + text.ljust(self._width))
+            self._stream.flush()
+            self._width = len(text)
+        else:
+            log.info("%s", text)
+
+    def clear(self) -> None:
+        """Wipes the terminal line, so that a log line can follow."""
+        if self._tty and self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
+
+
+def log_results(results: Mapping[str, float], title: str = "Eval results") -> None:
+    """Logs the block of the original: a header and `  key = value` in sorted order."""
+    log.info("***** %s *****", title)
+    for key in sorted(results):
+        log.info("  %s = %s", key, results[key])
+
+
+def write_results(directory: str, results: Mapping[str, float], name: str = "eval_results") -> str:
+    """Publishes `<name>.txt` (`key = value` lines, sorted) and `<name>.json`; returns the first."""
+    files.write_json(os.path.join(directory, f"{name}.json"), dict(results))
+    path = os.path.join(directory, f"{name}.txt")
+    with files.atomic_write(path) as stream:
+        stream.writelines(f"{key} = {results[key]}\n" for key in sorted(results))
+    return path
