@@ -22,7 +22,7 @@ from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints
 from albert.tasks.task import Task
 from albert.training import distribution, steps
-from albert.training.settings import RunConfig, build_model, row_options
+from albert.training.run_settings import RunConfig, build_model, row_options
 
 log = logging.getLogger("albert")
 

@@ -22,7 +22,7 @@ from albert.tasks.task import Task
 from albert.training import distribution, evaluation, steps, summaries
 from albert.training.guards import DivergenceGuard, PreemptionLatch
 from albert.training.pace import NoWriter, Pace, Window
-from albert.training.settings import RunConfig, build_model, row_options
+from albert.training.run_settings import RunConfig, build_model, row_options
 
 log = logging.getLogger("albert")
 

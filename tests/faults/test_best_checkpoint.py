@@ -18,7 +18,7 @@ from albert.data import files
 from albert.formats import checkpoints
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import evaluation
-from albert.training.settings import RunConfig
+from albert.training.run_settings import RunConfig
 from faults import jobs
 
 TASK = PretrainingTask(LENGTH, PREDICTIONS)
