@@ -1,6 +1,6 @@
 # Sourced by quickstart.sh and test.sh: makes .venv in the repository and installs the project.
 #
-#   ensure_environment [EXTRAS]    e.g. ensure_environment test
+#   ensure_environment [EXTRAS [FOLDER]]    e.g. ensure_environment test .venv
 #
 # sets `python` to the environment's interpreter. Nothing is installed when the
 # last installation was of the same setup.py, requirements.txt and extras.
@@ -36,7 +36,7 @@ find_python() {
 }
 
 ensure_environment() {
-  local extras="${1:-}" environment="$repository/.venv" stamp wanted base
+  local extras="${1:-}" environment="$repository/${2:-.venv}" stamp wanted base
   python="$environment/bin/python"
   stamp="$environment/installed.stamp"
   if ! "$python" -c '' 2>/dev/null; then

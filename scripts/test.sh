@@ -6,23 +6,34 @@
 #   bash scripts/test.sh --all                 the slow ones too, with every optional package
 #
 # On all cores but no more than 4: each process takes a gigabyte or two. -n 0 is one process.
-# --all first installs the extras text, onnx, beam, zstd and interop of setup.py. That is several GB,
+# --all first installs the extras text, onnx, zstd and interop of setup.py. That is several GB,
 # most of it torch; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu offers a small one.
+# Apache Beam wants older packages than the others: its tests run last, in .venv-beam.
 set -euo pipefail
 # shellcheck source=scripts/environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-extras=test
-if [[ "${1:-}" == --all ]]; then
-  extras=test,text,onnx,beam,zstd,interop
-  set -- -m "slow or not slow" "${@:2}"
-fi
-ensure_environment "$extras"
+run_tests() {
+  case " $* " in
+    *" -n"* | *" --numprocesses"* | *no:xdist* | *" --pdb "*) ;;
+    *) set -- -n auto --maxprocesses 4 "$@" ;;
+  esac
+  "$python" -m pytest "$@"
+}
+
 # Paths among the arguments are relative to the repository, as in its README.
 cd "$repository"
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
-case " $* " in
-  *" -n"* | *" --numprocesses"* | *no:xdist* | *" --pdb "*) ;;
-  *) set -- -n auto --maxprocesses 4 "$@" ;;
-esac
-exec "$python" -m pytest "$@"
+if [[ "${1:-}" != --all ]]; then
+  ensure_environment test
+  run_tests "$@"
+  exit
+fi
+set -- -m "slow or not slow" "${@:2}"
+code=0
+ensure_environment test,text,onnx,zstd,interop
+run_tests "$@" || code=$?
+# Code 5: none of the tests chosen is one of Beam's.
+ensure_environment test,beam .venv-beam
+run_tests "$@" -n 0 -k beam_pipeline || (($? == 5)) || code=1
+exit "$code"

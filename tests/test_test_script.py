@@ -18,45 +18,59 @@ def copied(tmp_path):
     (tmp_path / "scripts").mkdir()
     for name in ("scripts/test.sh", "scripts/environment.sh", "setup.py", "requirements.txt"):
         shutil.copy(REPO / name, tmp_path / name)
-    python = tmp_path / ".venv/bin/python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\n[ "$1" = -m ] && printf "%s|" "$@" && echo\nexit 0\n')
-    python.chmod(0o755)
+    for environment in (".venv", ".venv-beam"):
+        python = tmp_path / environment / "bin/python"
+        python.parent.mkdir(parents=True)
+        python.write_text('#!/bin/sh\n[ "$1" = -m ] && printf "%s|" "$@" && echo\nexit 0\n')
+        python.chmod(0o755)
     return tmp_path
 
 
-def asked(copied, *arguments) -> tuple[str, list[str]]:
-    """Returns what was asked of pip and of pytest."""
+def asked(copied, *arguments) -> tuple[str, list[list[str]]]:
+    """Returns what was asked of pip and, each time that it was called, of pytest."""
     done = subprocess.run(
         ["bash", str(copied / "scripts/test.sh"), *arguments], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     # What pip prints goes to stderr.
-    pytest_line = done.stdout.strip().rstrip("|").split("|")
-    assert pytest_line[:2] == ["-m", "pytest"]
-    return done.stderr, pytest_line[2:]
+    calls = [line.rstrip("|").split("|") for line in done.stdout.splitlines()]
+    assert all(call[:2] == ["-m", "pytest"] for call in calls)
+    return done.stderr, [call[2:] for call in calls]
 
 
 @pytest.mark.parametrize("given", [
     [], ["tests/test_config.py"], ["-m", "slow or not slow"], ["-k", "not slow", "-x"],
 ])
 def test_the_tests_run_on_all_cores_whatever_is_asked_of_them(given, copied):
-    assert asked(copied, *given)[1] == [*PARALLEL, *given]
+    assert asked(copied, *given)[1] == [[*PARALLEL, *given]]
 
 
 @pytest.mark.parametrize("given", [
     ["-n", "0"], ["-n2"], ["--numprocesses=2"], ["-p", "no:xdist"], ["--pdb", "tests"],
 ])
 def test_who_says_how_many_processes_gets_these(given, copied):
-    assert asked(copied, *given)[1] == given
+    assert asked(copied, *given)[1] == [given]
 
 
-def test_all_runs_the_slow_ones_with_every_optional_package(copied):
-    said, arguments = asked(copied, "--all", "-x")
-    assert arguments == [*PARALLEL, "-m", "slow or not slow", "-x"]
-    [installed] = re.findall(r"\[([\w,]+)\]", said)
-    assert set(installed.split(",")) == set(setup_arguments()["extras_require"]) - {"dev"}
+def test_all_runs_the_slow_ones_with_every_optional_package_and_beam_apart(copied):
+    said, [most, beam] = asked(copied, "--all", "-x")
+    assert most == [*PARALLEL, "-m", "slow or not slow", "-x"]
+    assert beam == ["-m", "slow or not slow", "-x", "-n", "0", "-k", "beam_pipeline"]
+    installed = [set(extras.split(",")) for extras in re.findall(r"\[([\w,]+)\]", said)]
+    every = set(setup_arguments()["extras_require"]) - {"dev"}
+    assert installed == [every - {"beam"}, {"test", "beam"}]
     assert re.findall(r"\[([\w,]+)\]", asked(copied)[0]) == ["test"]
+
+
+def test_a_failure_among_all_is_one_whichever_environment_it_was_in(copied):
+    python = copied / ".venv/bin/python"
+    for code, expected in ((1, 1), (5, 5), (0, 0)):
+        python.write_text(f'#!/bin/sh\n[ "$2" = pytest ] && exit {code}\nexit 0\n')
+        done = subprocess.run(["bash", copied / "scripts/test.sh", "--all"], capture_output=True)
+        assert done.returncode == expected
+    (copied / ".venv-beam/bin/python").write_text('#!/bin/sh\n[ "$2" = pytest ] && exit 1\nexit 0\n')
+    done = subprocess.run(["bash", copied / "scripts/test.sh", "--all"], capture_output=True)
+    assert done.returncode == 1
 
 
 @pytest.mark.parametrize(("ci", "code", "said"), [
