@@ -36,6 +36,7 @@ from albert.model.layers import (
     get_activation,
 )
 from albert.model.row_layout import PackedRows, RowLayout, RowPerExample, gather_positions
+from albert.model.weight_names import named_weights, parameter_shapes
 
 __all__ = [
     "AlbertConfig",
@@ -52,6 +53,7 @@ __all__ = [
     "gelu",
     "get_activation",
     "named_weights",
+    "parameter_shapes",
 ]
 
 # Of the classifier, RACE and SQuAD 1.1 heads, whatever the config's initializer_range.
@@ -63,6 +65,8 @@ class _BuiltModel(keras.Model):
 
     Restoring into a model that is built later would silently restore nothing.
     """
+
+    reads_pooler = False  # whether the pooler's weights matter to the outputs of its head
 
     def __init__(self, config: AlbertConfig, name: str):
         super().__init__(name=name)
@@ -151,6 +155,9 @@ class AlbertModel(_BuiltModel):
     those of the embeddings. Masked positions of rows that are packed, or of a length
     unknown until run time, may be more than their places: then it is computed at all.
     """
+
+    weight_scope = "bert/"  # within a model with a head, its name
+    reads_pooler = True
 
     def __init__(self, config: AlbertConfig, name: str = "bert"):
         super().__init__(config, name)
@@ -267,6 +274,8 @@ class AlbertForPreTraining(_BuiltModel):
     Inputs as `AlbertForMaskedLM`. Adds to its outputs `sop_logits` [B, 2].
     """
 
+    reads_pooler = True
+
     def __init__(self, config: AlbertConfig, name: str = "albert_for_pretraining"):
         super().__init__(config, name)
         self.bert = AlbertModel(config)
@@ -376,6 +385,8 @@ class AlbertForSequenceClassification(_LabelModel):
     Adds `logits` [B, C] to the outputs of `AlbertModel`.
     """
 
+    reads_pooler = True
+
     def __init__(
         self,
         config: AlbertConfig,
@@ -417,6 +428,8 @@ class AlbertForMultipleChoice(_LabelModel):
     Inputs are [B, C, L] of any C, or [B, C * L] of `num_choices` as RACE's records hold
     them. Returns `logits` [B, C] and the encoder's outputs with B * C rows.
     """
+
+    reads_pooler = True
 
     def __init__(
         self,
@@ -583,25 +596,10 @@ def _top(scores, count: int):
     return best, ops.where(places < length, places, ops.zeros_like(places))
 
 
-# Those whose outputs are of the pooler.
-POOLED = (
-    AlbertModel, AlbertForPreTraining, AlbertForSequenceClassification, AlbertForMultipleChoice,
-)
 # Those whose heads read few places of the last hidden states, known before it is computed.
 HEADS_OF_FEW_PLACES = (
     AlbertForPreTraining, AlbertForSequenceClassification, AlbertForMultipleChoice,
 )
-# Their `num_labels` is a matter of the data, and stands in their weights.
-LABELLED = (AlbertForSequenceClassification, AlbertForTokenClassification)
-
-
-def named_weights(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns {name in a released checkpoint: weight} for every weight, trainable or not.
-
-    Whatever Keras calls the model, its encoder's weights begin with `bert/`.
-    """
-    scope = "bert/" if isinstance(model, AlbertModel) else ""
-    return {scope + weight.path.removeprefix(model.path + "/"): weight for weight in model.weights}
 
 
 def cross_entropy(logits: Any, labels: Any):
@@ -609,8 +607,3 @@ def cross_entropy(logits: Any, labels: Any):
     return keras.losses.sparse_categorical_crossentropy(
         labels, ops.cast(logits, "float32"), from_logits=True
     )
-
-
-def parameter_shapes(model: keras.Model) -> dict[str, Sequence[int]]:
-    """Returns {checkpoint name: shape}."""
-    return {name: tuple(weight.shape) for name, weight in named_weights(model).items()}

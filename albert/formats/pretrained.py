@@ -16,7 +16,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from albert import modeling
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import CheckpointError
@@ -31,7 +30,7 @@ from albert.formats import (
 )
 from albert.formats.model_facts import Facts
 from albert.formats.tokenizer_files import Vocabulary
-from albert.model.layer_loop import LayerLoop
+from albert.model.weight_names import named_weights, parameter_shapes
 from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
@@ -177,7 +176,7 @@ def load(
     """
     source = open_path(path)
     weights = source.weights()
-    if "num_labels" not in options and issubclass(kind, modeling.LABELLED):
+    if "num_labels" not in options and "num_labels" in inspect.signature(kind).parameters:
         if "output_weights" not in weights.shapes:
             raise CheckpointError(f"{path} has no classifier yet: give num_labels")
         options["num_labels"] = weights.shapes["output_weights"][0]
@@ -186,13 +185,15 @@ def load(
         options = _saved_options(kind, source.facts.settings) | options
     model = kind(source.config, **options)
     if in_loop:
+        from albert.model.layer_loop import LayerLoop
+
         encoder = getattr(model, "bert", model).encoder
         encoder.layer_loop = LayerLoop(encoder)
     account = assign(model, weights)
     # What the model never reads may be absent.
     needed = [
         name for name in account["new"]
-        if issubclass(kind, modeling.POOLED) or not name.startswith("bert/pooler/")
+        if kind.reads_pooler or not name.startswith("bert/pooler/")
     ]
     if needed and complete:
         raise CheckpointError(
@@ -220,8 +221,7 @@ def assign(model: keras.Model, weights: checkpoints.Weights) -> dict[str, Any]:
     Raises:
       CheckpointError: another of the encoder's weights is absent, or of another shape.
     """
-    named = modeling.named_weights(model)
-    shapes = modeling.parameter_shapes(model)
+    named, shapes = named_weights(model), parameter_shapes(model)
     pooler = [n for n in shapes if n.startswith("bert/pooler/") and n not in weights.shapes]
     wanted = {n: shape for n, shape in shapes.items() if n not in pooler}
     tensors, account = checkpoints.warm_start(wanted, weights)
@@ -244,7 +244,7 @@ def save(model: keras.Model, path: str, tokenizer: FullTokenizer | None = None) 
 
     See `model_card.publish_model` for a directory that holds other files.
     """
-    tensors = {name: weight.value for name, weight in modeling.named_weights(model).items()}
+    tensors = {name: weight.value for name, weight in named_weights(model).items()}
     with model_card.publish_model(path, checkpoints.BEST + ".index") as scratch:
         prefix = write(scratch, model.config, tensors, facts_of(model), tokenizer)
         model_card.of_checkpoint(

@@ -6,5 +6,6 @@
     row_layout     one example a row, or several packed in one
     heads          masked words, sentence order, SQuAD's beams
     model_size     parameters, operations and bytes of an architecture
+    weight_names   every weight under its name in a released checkpoint
     training_plan  how a pretraining run fits on devices
 """
