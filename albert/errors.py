@@ -7,6 +7,7 @@ exit codes.
 """
 
 import re
+from collections.abc import Sequence
 
 # Names of TensorFlow's operations, in the messages of its errors.
 _OPERATION = re.compile(r"\{\{[^{}]*\}\} | \[Op:\w+\]")
@@ -63,3 +64,9 @@ def first_line(error: BaseException) -> str:
     """Returns the first line of another library's error, without the names of operations."""
     text = _OPERATION.sub("", getattr(error, "message", None) or str(error)).strip()
     return (text.splitlines() or [type(error).__name__])[0][:300]
+
+
+def some(items: Sequence[str], most: int = 6) -> str:
+    """Returns the first few items in one line, and how many more there are."""
+    more = f"; and {len(items) - most} more" if len(items) > most else ""
+    return "; ".join(items[:most]) + more

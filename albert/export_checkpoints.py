@@ -15,7 +15,7 @@ import re
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
-from albert.errors import CheckpointError, DataError, FlagError
+from albert.errors import CheckpointError, DataError, FlagError, some
 from albert.formats import sidecars
 
 log = logging.getLogger("albert")
@@ -57,21 +57,21 @@ def main(values: flags.FlagValues) -> None:
     flags.import_tensorflow()
     import numpy as np
 
-    from albert.formats import checkpoints
+    from albert.formats import checkpoints, tensor_bundle
 
     weights = checkpoints.open_weights(
         os.path.join(source, values.checkpoint_name), "checkpoint_name"
     )
     tensors = model_tensors(config, weights)
     files.make_dirs(directory)
-    checkpoints.write_bundle(
+    tensor_bundle.write(
         values.export_path, tensors | {"global_step": np.int64(0)},
         before=lambda: _write_beside(values.export_path, config, weights, tensors),
     )
     left_out = sorted(set(weights.shapes) - set(tensors))
     log.info(
         "%s: %d variables; left out: %s", values.export_path, len(tensors),
-        checkpoints.some(left_out) or "nothing",
+        some(left_out) or "nothing",
     )
 
 
@@ -87,10 +87,10 @@ def _check_record(prefix: str) -> None:
 
 def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
     """Writes what is known of the model, and its card."""
-    from albert.formats import checkpoints, model_card
+    from albert.formats import model_card
 
     directory = os.path.dirname(os.path.abspath(prefix))
-    sidecar = checkpoints.read_sidecar(weights.origin)
+    sidecar = sidecars.read_sidecar(weights.origin)
     if sidecar:
         files.write_json(
             prefix + ".json", sidecars.of_facts(sidecars.facts_of(sidecar), config)
@@ -132,7 +132,7 @@ def model_tensors(config: AlbertConfig, weights) -> dict:
     if strangers:
         raise CheckpointError(
             f"{weights.origin} has encoder variables that the config does not: "
-            f"{checkpoints.some(strangers)}"
+            f"{some(strangers)}"
         )
     return {name: weights.read(name) for name in sorted(names)}
 

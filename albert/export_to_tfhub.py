@@ -33,7 +33,7 @@ from albert.formats import model_card, sidecars, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 
 if TYPE_CHECKING:
-    from albert.formats import checkpoints
+    from albert.formats import tensor_bundle
 
 log = logging.getLogger("albert")
 
@@ -76,7 +76,7 @@ class _Source:
 
     config: AlbertConfig
     vocabulary: Vocabulary
-    weights: Callable[[], "checkpoints.Weights"]
+    weights: Callable[[], "tensor_bundle.Weights"]
 
 
 def main(values: flags.FlagValues) -> None:
@@ -240,9 +240,8 @@ print(embed(["A text.", "Another one."]))
 
 
 def _write_cards(scratch, paths, config, tokenizer, weights, parameters: int) -> None:
-    from albert.formats import checkpoints
 
-    sidecar = checkpoints.read_sidecar(weights.origin)
+    sidecar = sidecars.read_sidecar(weights.origin)
     results = model_card.results_beside(weights.origin, sidecar.get("step"))
     for name, directory in scratch.items():
         has_weights = name != "export_preprocessor_path"

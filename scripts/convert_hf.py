@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.p
 
 from albert.cli import flags
 from albert.data import files
-from albert.errors import CheckpointError, FlagError  # noqa: E402
+from albert.errors import CheckpointError, FlagError, some  # noqa: E402
 from albert.formats import model_card, model_facts, tokenizer_files  # noqa: E402
 
 # Where a name of a weight tells the head; `output_weights` is of several.
@@ -96,7 +96,7 @@ def _from_theirs(values: flags.FlagValues) -> None:
             flags.log.warning("no tokenizer in %s: copy its spiece.model by hand", source.directory)
         _write_card(values, scratch, facts, source.config, tensors, source.directory,
                     tokenizer=tokenizer)
-    flags.log.info("%s", checkpoints.describe(account))
+    flags.log.info("%s", checkpoints.describe_start(account))
     flags.log.info("%s: %s", architecture, values.output_dir)
 
 
@@ -135,7 +135,7 @@ def _to_theirs(values: flags.FlagValues) -> None:
     origin = values.albert_config_file or os.path.join(directory, "albert_config.json")
     config = AlbertConfig.from_json_file(files.require_file(origin, "albert_config_file"))
     weights = checkpoints.open_weights(values.checkpoint or directory, "checkpoint")
-    sidecar = checkpoints.read_sidecar(weights.origin)
+    sidecar = sidecars.read_sidecar(weights.origin)
     checkpoints.check_architecture(sidecar, config, weights.origin)
     facts = sidecars.facts_of(sidecar)
     known = facts.architecture in huggingface.ARCHITECTURES
@@ -166,7 +166,7 @@ def _to_theirs(values: flags.FlagValues) -> None:
         else:
             flags.log.warning("no tokenizer found in %s: none written", directory)
         _write_card(values, scratch, facts, config, tensors, directory, sidecar, tokenizer)
-    flags.log.info("%s", checkpoints.describe(account))
+    flags.log.info("%s", checkpoints.describe_start(account))
     flags.log.info("%s: %s", architecture, values.output_dir)
 
 
@@ -241,13 +241,13 @@ def _build(architecture: str, config, weights):
 def _tensors(model, weights):
     """Returns (every weight of the model by name, account); only the pooler may be new."""
     from albert import modeling
-    from albert.formats import checkpoints, pretrained
+    from albert.formats import pretrained
 
     account = pretrained.assign(model, weights)
     absent = [name for name in account["new"] if not name.startswith("bert/pooler/")]
     if absent:
         raise CheckpointError(
-            f"{weights.origin} has no {checkpoints.some(absent)}: another --architecture?"
+            f"{weights.origin} has no {some(absent)}: another --architecture?"
         )
     return {n: w.numpy() for n, w in modeling.named_weights(model).items()}, account
 

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
-from albert.formats import checkpoints
+from albert.formats import checkpoints, tensor_bundle
 from albert.modeling import AlbertForPreTraining, AlbertForSequenceClassification, named_weights
+from albert.training import checkpoint_store
 
 CONFIG = AlbertConfig(
     1000, 16, 48, 3, num_attention_heads=4, intermediate_size=96, max_position_embeddings=64
@@ -21,7 +22,7 @@ SHAPES = {"bert/a": (2, 3), "global_step": ()}
 
 def save(directory, step, value=0.0, keep=0):
     tensors = {"bert/a": np.full((2, 3), value, "float32"), "global_step": np.int64(step)}
-    return checkpoints.save(str(directory), step, tensors, {"records_seen": step * 2}, keep)
+    return checkpoint_store.save(str(directory), step, tensors, {"records_seen": step * 2}, keep)
 
 
 def shapes_of(model):
@@ -29,7 +30,7 @@ def shapes_of(model):
 
 
 def test_a_saved_bundle_is_a_name_based_checkpoint_that_tensorflow_reads(tmp_path):
-    checkpoints.write_bundle(str(tmp_path / "model.ckpt-7"), TENSORS)
+    tensor_bundle.write(str(tmp_path / "model.ckpt-7"), TENSORS)
     assert sorted(os.listdir(tmp_path)) == [
         "model.ckpt-7.data-00000-of-00001", "model.ckpt-7.index",
     ]
@@ -48,7 +49,7 @@ def test_a_directory_means_its_best_checkpoint_else_its_newest(tmp_path):
     save(tmp_path, 9)
     newest = save(tmp_path, 10)
     assert checkpoints.resolve_prefix(str(tmp_path)) == newest
-    best = checkpoints.publish_best(os.path.join(tmp_path, "model.ckpt-9"))
+    best = checkpoint_store.publish_best(os.path.join(tmp_path, "model.ckpt-9"))
     assert checkpoints.resolve_prefix(str(tmp_path)) == best
 
 
@@ -76,7 +77,7 @@ def test_the_newest_k_checkpoints_are_kept_and_the_best_beside_them(tmp_path):
     for step in (1, 2, 3):
         prefix = save(tmp_path, step, keep=2)
         if step == 1:
-            checkpoints.publish_best(prefix)
+            checkpoint_store.publish_best(prefix)
     assert list(checkpoints.list_steps(str(tmp_path))) == [2, 3]
     assert checkpoints.open_weights(str(tmp_path / "model.ckpt-best")).read("global_step") == 1
     assert not (tmp_path / "model.ckpt-1.json").exists()
@@ -111,7 +112,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(dam
     good = save(tmp_path, 30, 3.0)
     damage(save(tmp_path, 40, 4.0))
     (tmp_path / "checkpoint").write_text("garbage")
-    prefix, tensors, sidecar = checkpoints.read_newest(str(tmp_path), SHAPES, CONFIG, "task")
+    prefix, tensors, sidecar = checkpoint_store.read_newest(str(tmp_path), SHAPES, CONFIG, "task")
     assert (prefix, sidecar["records_seen"]) == (good, 60)
     assert tensors["bert/a"][0, 0] == 3.0
     assert list(checkpoints.list_steps(str(tmp_path))) == [30]
@@ -123,17 +124,17 @@ def test_when_every_checkpoint_is_damaged_nothing_is_touched(tmp_path):
         damage_cut_data(save(tmp_path, step))
     before = sorted(os.listdir(tmp_path))
     with pytest.raises(CheckpointError, match="no checkpoint in .* is readable"):
-        checkpoints.read_newest(str(tmp_path), SHAPES, CONFIG, "task")
+        checkpoint_store.read_newest(str(tmp_path), SHAPES, CONFIG, "task")
     assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_another_architecture_or_task_is_refused_with_both_values(tmp_path):
     other = {"config": CONFIG.to_dict() | {"hidden_size": 96}, "task": "pretraining"}
-    checkpoints.save(str(tmp_path), 5, TENSORS, other, 5)
+    checkpoint_store.save(str(tmp_path), 5, TENSORS, other, 5)
     with pytest.raises(CheckpointError, match="hidden_size: checkpoint 96, config 48"):
-        checkpoints.read_newest(str(tmp_path), SHAPES, CONFIG, "pretraining")
+        checkpoint_store.read_newest(str(tmp_path), SHAPES, CONFIG, "pretraining")
     with pytest.raises(CheckpointError, match="of task pretraining, not rte"):
-        checkpoints.read_newest(str(tmp_path), SHAPES, CONFIG, "rte")
+        checkpoint_store.read_newest(str(tmp_path), SHAPES, CONFIG, "rte")
 
 
 def test_a_failed_write_leaves_no_file_behind(tmp_path):
@@ -143,7 +144,7 @@ def test_a_failed_write_leaves_no_file_behind(tmp_path):
     with pytest.raises(CheckpointError, match="cannot write"):
         # The scratch directory cannot be made below a file.
         (target / "file").write_text("")
-        checkpoints.write_bundle(str(target / "file" / "model.ckpt-1"), TENSORS)
+        tensor_bundle.write(str(target / "file" / "model.ckpt-1"), TENSORS)
     assert sorted(os.listdir(target)) == ["file", "model.ckpt-1.tmp-0"]
 
 
@@ -158,18 +159,18 @@ def test_a_warm_start_accounts_for_every_variable(shared):
         n for n in weights.shapes if n.startswith("bert/") and "/adam_" not in n
     }
     assert set(account["ignored"]) == set(weights.shapes) - set(tensors)
-    assert "adam_m" in checkpoints.describe(account)
+    assert "adam_m" in checkpoints.describe_start(account)
 
 
 def test_an_encoder_variable_that_is_absent_or_of_another_shape_is_an_error(tmp_path):
     shapes = {"bert/a": (2, 3), "bert/b": (4,), "head": (1,)}
-    checkpoints.write_bundle(str(tmp_path / "c"), {"bert/a": np.zeros((2, 4), "f4")})
+    tensor_bundle.write(str(tmp_path / "c"), {"bert/a": np.zeros((2, 4), "f4")})
     weights = checkpoints.open_weights(str(tmp_path / "c"))
     with pytest.raises(CheckpointError) as error:
         checkpoints.warm_start(shapes, weights)
     assert "bert/a: checkpoint [2, 4], model [2, 3]" in str(error.value)
     assert "bert/b [4]: not in the checkpoint" in str(error.value)
-    checkpoints.write_bundle(str(tmp_path / "d"), {"bert/a": np.zeros((2, 3), "f4")})
+    tensor_bundle.write(str(tmp_path / "d"), {"bert/a": np.zeros((2, 3), "f4")})
     tensors, account = checkpoints.warm_start(
         shapes, checkpoints.open_weights(str(tmp_path / "d")), allow_partial_init=True
     )
@@ -177,7 +178,7 @@ def test_an_encoder_variable_that_is_absent_or_of_another_shape_is_an_error(tmp_
 
 
 def test_an_encoder_that_got_no_weights_is_an_error_even_when_partial(tmp_path):
-    checkpoints.write_bundle(str(tmp_path / "c"), {"other/x": np.zeros(3, "f4")})
+    tensor_bundle.write(str(tmp_path / "c"), {"other/x": np.zeros(3, "f4")})
     with pytest.raises(CheckpointError, match="does not fit the model"):
         checkpoints.warm_start(
             {"bert/a": (2, 3)}, checkpoints.open_weights(str(tmp_path / "c")),
@@ -186,7 +187,7 @@ def test_an_encoder_that_got_no_weights_is_an_error_even_when_partial(tmp_path):
 
 
 def test_the_module_prefix_of_hub_fine_tuning_is_dropped(tmp_path):
-    checkpoints.write_bundle(str(tmp_path / "c"), {"module/bert/a": TENSORS["bert/a"]})
+    tensor_bundle.write(str(tmp_path / "c"), {"module/bert/a": TENSORS["bert/a"]})
     np.testing.assert_array_equal(
         checkpoints.open_weights(str(tmp_path / "c")).read("bert/a"), TENSORS["bert/a"]
     )
@@ -224,7 +225,7 @@ def test_older_scopes_are_read_under_the_released_names(shared, tmp_path):
         for n in names
     }
     tensors = {renamed[n]: released.read(n) for n in names}
-    checkpoints.write_bundle(str(tmp_path / "old"), tensors)
+    tensor_bundle.write(str(tmp_path / "old"), tensors)
     older = checkpoints.open_weights(str(tmp_path / "old"))
     assert set(older.shapes) == set(names)
     for name in names:
@@ -236,7 +237,7 @@ def test_the_released_chinese_base_is_accepted_name_by_name(shared, tmp_path):
     index = shared / "data/weights/tf1_index/albert_base_model.ckpt-best"
     shapes = tf.train.load_checkpoint(str(index)).get_variable_to_shape_map()
     zeros = {n: np.zeros(s, "int64" if n == "global_step" else "f4") for n, s in shapes.items()}
-    checkpoints.write_bundle(str(tmp_path / "model.ckpt-best"), zeros)
+    tensor_bundle.write(str(tmp_path / "model.ckpt-best"), zeros)
     config = AlbertConfig(
         21128, 128, 768, 12, num_attention_heads=12, intermediate_size=3072
     )
@@ -261,7 +262,7 @@ def test_the_third_party_albert_tiny_is_refused_by_its_name(with_data, shared, t
 
 def test_a_bert_is_refused_as_one(tmp_path):
     tensors = {"bert/encoder/layer_0/attention/self/query/kernel": np.zeros((2, 2), "f4")}
-    checkpoints.write_bundle(str(tmp_path / "bert"), tensors)
+    tensor_bundle.write(str(tmp_path / "bert"), tensors)
     with pytest.raises(CheckpointError, match="a BERT .* not an ALBERT"):
         checkpoints.open_weights(str(tmp_path / "bert"))
 
@@ -279,7 +280,7 @@ def test_a_missing_shard_is_named(tmp_path):
 
 
 def test_a_mismatch_lists_both_sides(tmp_path):
-    checkpoints.write_bundle(str(tmp_path / "c"), {"other/x": np.zeros(3, "f4")})
+    tensor_bundle.write(str(tmp_path / "c"), {"other/x": np.zeros(3, "f4")})
     with pytest.raises(CheckpointError) as error:
         checkpoints.warm_start({"bert/a": (2, 3)}, checkpoints.open_weights(str(tmp_path / "c")))
     assert "bert/a [2, 3]: not in the checkpoint" in str(error.value)

@@ -26,7 +26,7 @@ from albert import modeling, tokenization
 from albert.albert_tokenizer import AlbertTokenizer
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, ConfigError
-from albert.formats import checkpoints, hf_tokenizer, huggingface, pretrained
+from albert.formats import checkpoints, hf_tokenizer, huggingface, pretrained, tensor_bundle
 
 sys.path.insert(0, str(REPO / "scripts"))
 import convert_hf  # noqa: E402
@@ -70,7 +70,7 @@ def save(model: keras.Model, folder: pathlib.Path) -> pathlib.Path:
     folder.mkdir()
     (folder / "albert_config.json").write_text(model.config.to_json_string())
     tensors = {n: w.numpy() for n, w in modeling.named_weights(model).items()}
-    checkpoints.write_bundle(str(folder / "model.ckpt-best"), tensors)
+    tensor_bundle.write(str(folder / "model.ckpt-best"), tensors)
     return folder
 
 

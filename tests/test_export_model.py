@@ -11,7 +11,7 @@ from albert import export_model
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.export import model_conversion
-from albert.formats import checkpoints, pretrained
+from albert.formats import pretrained, tensor_bundle
 from albert.modeling import (
     AlbertForPreTraining,
     AlbertForSequenceClassification,
@@ -33,7 +33,7 @@ def write_model(folder, model) -> None:
     rng = np.random.default_rng(3)
     named = named_weights(model).items()
     tensors = {n: w.numpy() + rng.normal(0, 0.2, w.shape).astype("f4") for n, w in named}
-    checkpoints.write_bundle(str(folder / "model.ckpt-best"), tensors)
+    tensor_bundle.write(str(folder / "model.ckpt-best"), tensors)
 
 
 @pytest.fixture

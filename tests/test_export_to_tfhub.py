@@ -17,7 +17,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import CheckpointError
-from albert.formats import checkpoints, hub
+from albert.formats import checkpoints, hub, tensor_bundle
 from albert.modeling import AlbertForPreTraining, named_weights
 
 
@@ -42,7 +42,7 @@ def write_source(folder: pathlib.Path) -> pathlib.Path:
     weights = named_weights(AlbertForPreTraining(config))
     tensors = {name: w.numpy() for name, w in weights.items()}
     slots = {f"{name}/adam_m": np.zeros_like(value) for name, value in tensors.items()}
-    checkpoints.write_bundle(
+    tensor_bundle.write(
         str(folder / "model.ckpt-best"), tensors | slots | {"global_step": np.int64(3)}
     )
     return folder

@@ -19,7 +19,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import features
 from albert.export import text_graph
-from albert.formats import checkpoints
+from albert.formats import tensor_bundle
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.tokenization import FullTokenizer
 
@@ -39,7 +39,7 @@ def write_checkpoint(folder: pathlib.Path, **sizes) -> AlbertConfig:
     # Far from their initial values, so that no output is near another by chance.
     rng = np.random.default_rng(3)
     tensors = {n: w.numpy() + rng.normal(0, 0.2, w.shape).astype("f4") for n, w in weights.items()}
-    checkpoints.write_bundle(str(folder / "model.ckpt-best"), tensors)
+    tensor_bundle.write(str(folder / "model.ckpt-best"), tensors)
     return config
 
 

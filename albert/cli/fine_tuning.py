@@ -18,7 +18,7 @@ from albert.formats import tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 
 if TYPE_CHECKING:
-    from albert.formats.checkpoints import Weights
+    from albert.formats.tensor_bundle import Weights
     from albert.tasks.task import Task
     from albert.tokenization import FullTokenizer
     from albert.training.run_settings import RunConfig
@@ -448,10 +448,10 @@ def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
 
 def evaluate(task, config, run, path, weights, results) -> None:
     """Writes the results of the checkpoint; `results` are its own if they are of its step."""
-    from albert.formats import checkpoints
+    from albert.formats import checkpoints, sidecars
     from albert.training import evaluation, summaries
 
-    step = checkpoints.read_sidecar(weights.origin).get("step")
+    step = sidecars.read_sidecar(weights.origin).get("step")
     if not results or results["global_step"] != step:
         results = evaluation.evaluate(task, config, run, [path], weights)
         summaries.log_results(results)

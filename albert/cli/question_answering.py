@@ -196,9 +196,9 @@ def _known_threshold(origin: str) -> float:
 
     At 0 the model holds an answer and none for equally likely.
     """
-    from albert.formats import checkpoints, model_card
+    from albert.formats import model_card, sidecars
 
-    results = model_card.results_beside(origin, checkpoints.read_sidecar(origin).get("step"))
+    results = model_card.results_beside(origin, sidecars.read_sidecar(origin).get("step"))
     threshold = results.get("best_f1_thresh")
     if isinstance(threshold, bool) or not isinstance(threshold, int | float):
         log.info("null threshold 0: there is no evaluation of %s", origin)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError
+from albert.errors import CheckpointError, some
 from albert.export import text_graph
-from albert.formats import checkpoints, pretrained, saved_model
+from albert.formats import pretrained, saved_model, tensor_bundle
 from albert.model import row_layout
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.tokenization import FullTokenizer
@@ -35,7 +35,7 @@ _TEXTS = tf.TensorSpec([None], tf.string, name="text")
 # === The encoder ===
 
 
-def load_model(config: AlbertConfig, weights: checkpoints.Weights) -> AlbertForPreTraining:
+def load_model(config: AlbertConfig, weights: tensor_bundle.Weights) -> AlbertForPreTraining:
     """Returns encoder and pretraining heads with a checkpoint's weights.
 
     Raises:
@@ -45,7 +45,7 @@ def load_model(config: AlbertConfig, weights: checkpoints.Weights) -> AlbertForP
     account = pretrained.assign(model, weights)
     if account["new"]:
         raise CheckpointError(
-            f"{weights.origin} lacks {checkpoints.some(account['new'])}: a module holds the "
+            f"{weights.origin} lacks {some(account['new'])}: a module holds the "
             "pretraining heads too"
         )
     return model

@@ -1,7 +1,8 @@
 """Every form in which a model lies in files, opened and written in one place.
 
     pretrained           a directory, whoever wrote it: its config, vocabulary, facts and weights
-    checkpoints          TensorFlow's checkpoint files under the released names
+    checkpoints          which checkpoint a path means, and what it gives a model
+    tensor_bundle        TensorFlow's checkpoint files: arrays by name
     sidecars             the JSON file beside a checkpoint
     model_facts          labels, head and kind of a model, checked when read
     tokenizer_files      the vocabulary beside a model, and its settings

@@ -1,44 +1,38 @@
-"""Checkpoints in the original's own format: names, shapes and files.
+"""Which checkpoint a path means, and what it gives a model. No TensorFlow at import.
 
-A checkpoint is `model.ckpt-<step>.index` and `.data-00000-of-00001`, a tensor
-bundle whose names are the released ones, with `<variable>/adam_m`, `adam_v`
-and `global_step`, so a checkpoint of the original is one of ours.
-`model.ckpt-<step>.json` beside it holds what tensors cannot: architecture,
-flags, data position and running averages. The index is renamed into place
-last; without it nothing counts as a checkpoint.
+A checkpoint is `model.ckpt-<step>.index` and `.data-00000-of-00001`, a tensor bundle whose
+names are the released ones, with `<variable>/adam_m`, `adam_v` and `global_step`, so a
+checkpoint of the original is one of ours. What tensors cannot hold stands in
+`model.ckpt-<step>.json`, see `sidecars`. Without its index nothing counts as a checkpoint.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import logging
-import math
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
 from albert.config import AlbertConfig
 from albert.data import files
-from albert.errors import CheckpointError, first_line
-from albert.formats.sidecars import read_sidecar
+from albert.errors import CheckpointError, some
+
+if TYPE_CHECKING:
+    from albert.formats.tensor_bundle import Weights
 
 log = logging.getLogger("albert")
 
 BEST = "model.ckpt-best"
+RUN_FOLDER = "seed-{}"  # of one of the runs of --num_runs, with its seed
 _STEP = re.compile(r"model\.ckpt-(\d+)\.index$")
-_BESIDE_INDEX = re.compile(r"model\.ckpt-(\d+)\.(?:json|data-\d{5}-of-\d{5})$")
 _PARTS = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
-# What a damaged bundle raises: truncated data is an IndexError of the binding.
-_UNREADABLE = (tf.errors.OpError, IndexError, ValueError, RuntimeError)
 _FOREIGN = (".h5", ".keras", ".pkl", ".pickle", ".bin", ".pt", ".pth", ".npz", ".safetensors")
-OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
 _COUNTED = re.compile(r"/(attention|ffn)_\d+/")
+_SLOT = re.compile(r"/(adam|lamb)_[mv]$|^global_step$")
+_GROUP = re.compile(r"/group_\d+/")
 # Models that are not of this toolkit's architecture, by a scope that only they have.
 _OTHER_LAYOUTS = {
     "bert/encoder/layer_shared/": (
@@ -58,75 +52,7 @@ class MismatchError(CheckpointError):
     """A sound checkpoint of something else; unlike damage, never a reason to look further."""
 
 
-class Weights:
-    """The named tensors of one checkpoint, read on demand."""
-
-    def __init__(self, origin: str, reader, keys: Mapping[str, str]):
-        self.origin = origin
-        self._reader = reader
-        self._keys = dict(keys)  # name -> key in the bundle
-        shapes = reader.get_variable_to_shape_map()
-        self.shapes = {name: tuple(shapes[key]) for name, key in self._keys.items()}
-
-    def read(self, name: str) -> np.ndarray:
-        """Returns one tensor.
-
-        Raises:
-          CheckpointError: the file is damaged (the bundle's checksums are verified).
-        """
-        try:
-            return self._reader.get_tensor(self._keys[name])
-        except _UNREADABLE as error:
-            raise CheckpointError(
-                f"{self.origin}: cannot read {name}: {first_line(error)}"
-            ) from error
-
-
-def open_bundle(prefix: str):
-    """Returns TensorFlow's reader of a tensor bundle.
-
-    Raises:
-      CheckpointError: not a tensor bundle, or damaged.
-    """
-    try:
-        return tf.train.load_checkpoint(prefix)
-    except _UNREADABLE as error:
-        raise CheckpointError(
-            f"{prefix} is not a readable checkpoint: {first_line(error)}"
-        ) from error
-
-
-def check_whole(prefix: str, reader) -> None:
-    """Refuses data files that are shorter than their tensors, those that nobody reads included.
-
-    Raises:
-      CheckpointError: names what cannot be read.
-    """
-    shapes, kinds = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    sizes = {
-        name: math.prod(shapes[name]) * kind.size
-        for name, kind in kinds.items() if kind.is_numpy_compatible and kind != tf.string
-    }
-    needed, found = sum(sizes.values()), sum(map(files.size_of, _shards(prefix)))
-    if found >= needed:
-        return
-    # What claims to be larger than the files is not even tried.
-    lost = [n for n, size in sorted(sizes.items()) if size > found or not _is_readable(reader, n)]
-    raise CheckpointError(
-        f"{prefix} is cut short: its data files have {found:,} bytes, its tensors {needed:,}; "
-        f"cannot be read: {some(lost)}; copy it anew"
-    )
-
-
-def _is_readable(reader, name: str) -> bool:
-    try:
-        reader.get_tensor(name)
-    except _UNREADABLE:
-        return False
-    return True
-
-
-def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
+def open_weights(path: str, flag: str = "init_checkpoint") -> "Weights":
     """Returns the tensors of a name-based checkpoint of ours or of the original.
 
     `path` is a prefix, any of its files, or a directory (best, else newest).
@@ -136,10 +62,12 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     Raises:
       CheckpointError: absent (with the nearest names), of another kind, or damaged.
     """
+    from albert.formats import tensor_bundle
+
     prefix = resolve_prefix(path, flag)
-    reader = open_bundle(prefix)
+    reader = tensor_bundle.open_reader(prefix)
     names = list(reader.get_variable_to_shape_map())
-    if OBJECT_GRAPH in names:
+    if tensor_bundle.OBJECT_GRAPH in names:
         raise CheckpointError(
             f"--{flag}: {prefix} is an object-based TensorFlow 2 checkpoint; a TF1-style one "
             "with names such as bert/embeddings/word_embeddings is needed"
@@ -147,14 +75,13 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     for scope, kind in _OTHER_LAYOUTS.items():
         if any(scope in name for name in names):
             raise CheckpointError(f"--{flag}: {prefix} is {kind}")
-    missing = _missing_shards(prefix)
-    if missing:
+    if missing := tensor_bundle.missing_shards(prefix):
         raise CheckpointError(
             f"--{flag}: {prefix}.index is there, but not {', '.join(missing)}: "
             "a checkpoint is complete with all of its files only"
         )
-    check_whole(prefix, reader)
-    return Weights(prefix, reader, released_names(names))
+    tensor_bundle.check_whole(prefix, reader)
+    return tensor_bundle.Weights(prefix, reader, released_names(names))
 
 
 def released_names(names: Iterable[str]) -> dict[str, str]:
@@ -182,13 +109,11 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
     if os.path.isfile(prefix + ".index"):
         return prefix
     if os.path.isdir(path):
-        found = newest_or_best(path)
-        if found:
+        if found := newest_or_best(path):
             return found
-        run = best_run(path, flag)
-        if run:
+        if run := best_run(path, flag):
             return resolve_prefix(run, flag)
-        others = sorted(n[: -len(".index")] for n in os.listdir(path) if n.endswith(".index"))
+        others = _prefixes(path)
         if len(others) == 1:
             return os.path.join(path, others[0])
         detail = f"several ({', '.join(others)}): name one" if others else "no *.index file in it"
@@ -199,35 +124,16 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
             f"--{flag}: {path} is not a TensorFlow checkpoint; expected a prefix with "
             f".index and .data files{kind}"
         )
-    folder = os.path.dirname(prefix) or "."
-    near: list[str] = []
-    if os.path.isdir(folder):
-        names = [n[: -len(".index")] for n in os.listdir(folder) if n.endswith(".index")]
-        near = difflib.get_close_matches(os.path.basename(prefix), names, n=3, cutoff=0.3)
+    folder, name = os.path.split(prefix)
+    near = difflib.get_close_matches(name, _prefixes(folder or "."), n=3, cutoff=0.3)
     hint = f"; there are: {', '.join(near)}" if near else ""
     raise CheckpointError(f"--{flag}: no checkpoint at {path}{hint}")
 
 
-def _missing_shards(prefix: str) -> list[str]:
-    """Returns the names of the data files that belong to a checkpoint and are not there."""
-    base = os.path.basename(prefix)
-    numbers = [_SHARD.search(path) for path in _shards(prefix)]
-    counts = {int(m[2]) for m in numbers if m}
-    there = {(int(m[1]), int(m[2])) for m in numbers if m}
-    if not counts:
-        return [f"{base}.data-00000-of-00001"]
-    # A whole set is enough, whatever else lies beside it.
-    sets = [[i for i in range(n) if (i, n) not in there] for n in sorted(counts)]
-    if not all(sets):
-        return []
-    count = max(counts)
-    return [f"{base}.data-{i:05d}-of-{count:05d}" for i in sets[-1]]
-
-
-def _shards(prefix: str) -> list[str]:
-    folder, base = os.path.split(prefix)
-    names = os.listdir(folder or ".")
-    return [os.path.join(folder, n) for n in names if n.startswith(base + ".data-")]
+def _prefixes(directory: str) -> list[str]:
+    """Returns the names of a directory's checkpoints, whatever they are called."""
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    return sorted(n.removesuffix(".index") for n in names if n.endswith(".index"))
 
 
 def list_steps(directory: str) -> dict[int, str]:
@@ -247,10 +153,6 @@ def newest_or_best(directory: str) -> str | None:
     if os.path.isfile(os.path.join(directory, BEST + ".index")):
         return os.path.join(directory, BEST)
     return next(reversed(list_steps(directory).values()), None)
-
-
-# The folder of one of the runs of --num_runs, with its seed.
-RUN_FOLDER = "seed-{}"
 
 
 def best_run(directory: str, flag: str) -> str | None:
@@ -276,133 +178,6 @@ def best_run(directory: str, flag: str) -> str | None:
         )
     log.info("%s: the best run, %s", directory, best)
     return os.path.join(directory, best)
-
-
-def save(
-    directory: str, step: int, tensors: Mapping[str, Any], sidecar: Mapping[str, Any], keep: int
-) -> str:
-    """Publishes `model.ckpt-<step>` and deletes all but the newest `keep`; returns its prefix.
-
-    Raises:
-      CheckpointError: it could not be written; the earlier ones are untouched.
-    """
-    prefix = os.path.join(directory, f"model.ckpt-{step}")
-    try:
-        files.write_sealed_json(prefix + ".json", {"step": step, **sidecar})
-        write_bundle(prefix, tensors)
-    except files.UserError as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(prefix + ".json")
-        raise CheckpointError(str(error)) from error
-    kept = list(list_steps(directory).values())[-max(keep, 1) :] if keep > 0 else None
-    for old in list_steps(directory).values():
-        if kept is not None and old not in kept:
-            delete(old)
-    if kept is not None:
-        _sweep_orphans(directory, step)
-    _write_state_file(directory)
-    return prefix
-
-
-def write_bundle(
-    prefix: str, tensors: Mapping[str, Any], before: Callable[[], None] = lambda: None
-) -> None:
-    """Publishes a tensor bundle; its index appears last.
-
-    `before` is called when all is written and nothing is published yet.
-
-    Raises:
-      CheckpointError: it could not be written (disk full, say); nothing is left behind.
-    """
-    try:
-        with files.temporary_dir(prefix) as scratch:
-            _write_bundle(prefix, os.path.join(scratch, "bundle"), tensors, before)
-    except (tf.errors.OpError, OSError) as error:
-        raise CheckpointError(
-            f"cannot write {prefix}: {first_line(error)}; is the disk full?"
-        ) from error
-
-
-def _write_bundle(
-    prefix: str, inner: str, tensors: Mapping[str, Any], before: Callable[[], None]
-) -> None:
-    tf.raw_ops.SaveV2(
-        prefix=inner,
-        tensor_names=list(tensors),
-        shape_and_slices=[""] * len(tensors),
-        tensors=[tf.convert_to_tensor(t) for t in tensors.values()],
-    )
-    suffixes = (".data-00000-of-00001", ".index")
-    for suffix in suffixes:
-        with open(inner + suffix, "rb") as stream:
-            os.fsync(stream.fileno())
-    before()
-    for suffix in suffixes:
-        os.replace(inner + suffix, prefix + suffix)
-    files.fsync_dir(os.path.dirname(os.path.abspath(prefix)))
-
-
-def delete(prefix: str) -> None:
-    """Removes a checkpoint, its index first so that it never looks whole."""
-    for path in [prefix + ".index", *_shards(prefix), prefix + ".json"]:
-        if os.path.exists(path):
-            os.unlink(path)
-
-
-def _sweep_orphans(directory: str, newest: int) -> None:
-    """Removes what a crash between two steps of `save` or `delete` left of earlier checkpoints."""
-    whole = list_steps(directory)
-    for name in os.listdir(directory):
-        match = _BESIDE_INDEX.match(name)
-        if match and int(match[1]) < newest and int(match[1]) not in whole:
-            os.unlink(os.path.join(directory, name))
-
-
-def set_aside(prefix: str) -> None:
-    """Renames a damaged checkpoint's files to `*.corrupt`."""
-    for path in [prefix + ".index", *_shards(prefix), prefix + ".json"]:
-        if os.path.exists(path):
-            os.replace(path, path + ".corrupt")
-
-
-def publish_best(prefix: str) -> str:
-    """Copies a checkpoint to `model.ckpt-best`, telling so in the original's words."""
-    best = os.path.join(os.path.dirname(prefix), BEST)
-    sources = [*_shards(prefix), prefix + ".json", prefix + ".index"]
-    targets = {s: best + s.removeprefix(prefix) for s in sources if os.path.exists(s)}
-    try:
-        with contextlib.ExitStack() as stack:
-            temporaries = {
-                target: stack.enter_context(files.temporary_file(target))
-                for target in targets.values()
-            }
-            for source, target in targets.items():
-                _copy_synced(source, temporaries[target])
-            # Without an index there is no best; with one, all of it belongs together.
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(best + ".index")
-            for source, target in targets.items():
-                os.replace(temporaries[target], target)
-                log.info("saved %s to %s", source, target)
-            files.fsync_dir(os.path.dirname(os.path.abspath(best)))
-    except OSError as error:
-        raise CheckpointError(f"cannot write {best} ({error.strerror or error})") from error
-    return best
-
-
-def _copy_synced(source: str, target: str) -> None:
-    shutil.copyfile(source, target)
-    with open(target, "rb") as stream:
-        os.fsync(stream.fileno())
-
-
-def _write_state_file(directory: str) -> None:
-    """Writes TensorFlow's `checkpoint` file, for other tools."""
-    names = [os.path.basename(p) for p in list_steps(directory).values()]
-    with files.atomic_write(os.path.join(directory, "checkpoint")) as stream:
-        stream.write(f'model_checkpoint_path: "{names[-1]}"\n')
-        for name in names:
-            stream.write(f'all_model_checkpoint_paths: "{name}"\n')
 
 
 def check_architecture(
@@ -445,64 +220,25 @@ def read_all(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np
     """
     weights = open_weights(prefix)
     problems = [f"{n}: not in the checkpoint" for n in shapes if n not in weights.shapes]
-    problems += [
-        f"{n}: checkpoint {list(weights.shapes[n])}, model {list(shape)}"
-        for n, shape in shapes.items()
-        if n in weights.shapes and weights.shapes[n] != tuple(shape)
-    ]
+    problems += _misfits({n: n for n in shapes if n in weights.shapes}, shapes, weights)
     if problems:
         raise MismatchError(f"{prefix} does not fit the model: {some(problems)}")
     return {name: weights.read(name) for name in shapes}
 
 
-def some(items: list[str], most: int = 6) -> str:
-    """Returns the first few items in one line, and how many more there are."""
-    more = f"; and {len(items) - most} more" if len(items) > most else ""
-    return "; ".join(items[:most]) + more
-
-
-def read_newest(
-    directory: str,
-    shapes: Mapping[str, tuple[int, ...]],
-    config: AlbertConfig,
-    task: str,
-    may_set_aside: bool = True,
-) -> tuple[str, dict[str, np.ndarray], dict[str, Any]] | None:
-    """Returns (prefix, tensors, sidecar) of the newest sound checkpoint, or None if there is none.
-
-    Damaged ones are passed over with a warning and, if this process may, set aside.
-
-    Raises:
-      CheckpointError: another architecture, or every checkpoint is damaged.
-    """
-    prefixes = list(reversed(list_steps(directory).values()))
-    damaged: list[tuple[str, Exception]] = []
-    for prefix in prefixes:
-        try:
-            sidecar = read_sidecar(prefix)
-            check_architecture(sidecar, config, prefix, task)
-            found = prefix, read_all(prefix, shapes), sidecar
-        except MismatchError:
-            raise
-        except (CheckpointError, files.DataError) as error:
-            damaged.append((prefix, error))
-            continue
-        for bad, reason in damaged:
-            log.warning("%s unreadable (%s), using %s", bad, reason, prefix)
-            if may_set_aside:
-                set_aside(bad)
-        return found
-    if damaged:
-        raise CheckpointError(
-            f"no checkpoint in {directory} is readable (newest: {damaged[0][1]}); "
-            "move them away to start over"
-        )
-    return None
+def _misfits(
+    sources: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], weights: "Weights"
+) -> list[str]:
+    """Tells of each weight whose shape is not its source's; `sources` are {name: name there}."""
+    return [
+        f"{name}: checkpoint {list(weights.shapes[theirs])}, model {list(shapes[name])}"
+        for name, theirs in sources.items() if weights.shapes[theirs] != tuple(shapes[name])
+    ]
 
 
 def warm_start(
     shapes: Mapping[str, tuple[int, ...]],
-    weights: Weights,
+    weights: "Weights",
     *,
     init_from_group0: bool = False,
     allow_partial_init: bool = False,
@@ -517,34 +253,26 @@ def warm_start(
       CheckpointError: lists each variable that is absent or of another shape.
     """
     source = {n: _GROUP.sub("/group_0/", n) if init_from_group0 else n for n in shapes}
-    new = [n for n in shapes if source[n] not in weights.shapes]
-    loaded = [n for n in shapes if source[n] in weights.shapes]
-    problems = [
-        f"{n}: checkpoint {list(weights.shapes[source[n]])}, model {list(shapes[n])}"
-        for n in loaded
-        if weights.shapes[source[n]] != tuple(shapes[n])
-    ]
-    absent = [n for n in new if n.startswith("bert/")]
-    if absent and (not allow_partial_init or len(absent) == _count_encoder(shapes)):
+    found = {n: theirs for n, theirs in source.items() if theirs in weights.shapes}
+    new = [n for n in shapes if n not in found]
+    ignored = sorted(set(weights.shapes) - set(found.values()))
+    problems = _misfits(found, shapes, weights)
+    encoder = [n for n in shapes if n.startswith("bert/")]
+    absent = [n for n in encoder if n not in found]
+    if absent and (not allow_partial_init or absent == encoder):
         problems += [f"{n} {list(shapes[n])}: not in the checkpoint" for n in absent]
-    unused = sorted(n for n in set(weights.shapes) - {source[n] for n in loaded} if not is_slot(n))
-    if not (loaded or problems):
+    if not (found or problems):
         problems = ["it has none of the model's weights"]
     if problems:
-        theirs = [f"{n} {list(weights.shapes[n])}" for n in unused] or ["nothing"]
+        unused = [f"{n} {list(weights.shapes[n])}" for n in ignored if not is_slot(n)]
         raise CheckpointError(
             f"{weights.origin} does not fit the model: {some(problems)}; "
-            f"unused in the checkpoint: {some(theirs)}"
+            f"unused in the checkpoint: {some(unused or ['nothing'])}"
         )
     if absent:
         log.warning("left at random values, absent from %s: %s", weights.origin, some(absent))
-    ignored = sorted(set(weights.shapes) - {source[n] for n in loaded})
-    account = {"checkpoint": weights.origin, "loaded": loaded, "new": new, "ignored": ignored}
-    return {n: weights.read(source[n]) for n in loaded}, account
-
-
-_GROUP = re.compile(r"/group_\d+/")
-_SLOT = re.compile(r"/(adam|lamb)_[mv]$|^global_step$")
+    account = {"checkpoint": weights.origin, "loaded": list(found), "new": new, "ignored": ignored}
+    return {n: weights.read(theirs) for n, theirs in found.items()}, account
 
 
 def is_slot(name: str) -> bool:
@@ -552,11 +280,7 @@ def is_slot(name: str) -> bool:
     return bool(_SLOT.search(name))
 
 
-def _count_encoder(shapes: Mapping[str, Any]) -> int:
-    return sum(n.startswith("bert/") for n in shapes)
-
-
-def describe(account: Mapping[str, Any]) -> str:
+def describe_start(account: Mapping[str, Any]) -> str:
     """Returns the account of a warm start in one line."""
 
     def listing(names):

@@ -11,7 +11,7 @@ from typing import Any
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import CheckpointError
-from albert.formats import checkpoints, tokenizer_files
+from albert.formats import tensor_bundle, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 from albert.tokenization import FullTokenizer
 
@@ -28,24 +28,24 @@ class Module:
     config: AlbertConfig
     vocabulary: Vocabulary
 
-    def weights(self) -> checkpoints.Weights:
+    def weights(self) -> tensor_bundle.Weights:
         """Returns the encoder's and heads' tensors by released name.
 
         Raises:
           CheckpointError: they are damaged or of another kind of module.
         """
         prefix = os.path.join(self.directory, "variables", "variables")
-        reader = checkpoints.open_bundle(prefix)
-        checkpoints.check_whole(prefix, reader)
+        reader = tensor_bundle.open_reader(prefix)
+        tensor_bundle.check_whole(prefix, reader)
         names = list(reader.get_variable_to_shape_map())
-        everything = checkpoints.Weights(prefix, reader, {name: name for name in names})
-        if checkpoints.OBJECT_GRAPH in names:
-            keys = _keys_of_weights(everything.read(checkpoints.OBJECT_GRAPH), self.directory)
+        everything = tensor_bundle.Weights(prefix, reader, {name: name for name in names})
+        if tensor_bundle.OBJECT_GRAPH in names:
+            keys = _keys_of_weights(everything.read(tensor_bundle.OBJECT_GRAPH), self.directory)
             if not set(keys.values()) <= set(names):
                 raise CheckpointError(f"{self.directory}: its object graph names absent variables")
         else:
             keys = {name.removeprefix("module/"): name for name in names}
-        return checkpoints.Weights(self.directory, reader, keys)
+        return tensor_bundle.Weights(self.directory, reader, keys)
 
 
 def _keys_of_weights(object_graph: bytes, origin: str) -> dict[str, str]:

@@ -357,7 +357,7 @@ def _one_group_per_layer(config: AlbertConfig, tensors: dict) -> dict[str, np.nd
 class TensorFile:
     """Their tensors under our names, read on demand, in our orientation and float32.
 
-    It is what `checkpoints.Weights` reads from.
+    It is what `tensor_bundle.Weights` reads from.
 
     Raises:
       CheckpointError: pickled, damaged, or not an ALBERT.

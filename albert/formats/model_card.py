@@ -185,7 +185,7 @@ def of_checkpoint(
     from albert.formats import checkpoints, sidecars
 
     weights = checkpoints.open_weights(origin)
-    sidecar = checkpoints.read_sidecar(weights.origin)
+    sidecar = sidecars.read_sidecar(weights.origin)
     shapes = {n: shape for n, shape in weights.shapes.items() if not checkpoints.is_slot(n)}
     name = name or os.path.basename(os.path.abspath(path))
     return write(

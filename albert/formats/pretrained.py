@@ -18,7 +18,7 @@ import numpy as np
 
 from albert.config import AlbertConfig
 from albert.data import files
-from albert.errors import CheckpointError
+from albert.errors import CheckpointError, some
 from albert.formats import (
     checkpoints,
     hub,
@@ -26,6 +26,7 @@ from albert.formats import (
     model_card,
     model_facts,
     sidecars,
+    tensor_bundle,
     tokenizer_files,
 )
 from albert.formats.model_facts import Facts
@@ -44,7 +45,7 @@ class Pretrained:
     config: AlbertConfig
     vocabulary: Vocabulary  # an empty one if it has none
     facts: Facts
-    weights: Callable[[], checkpoints.Weights]
+    weights: Callable[[], tensor_bundle.Weights]
     # Where the training had its vocabulary, by what lies beside the checkpoint: a stranger may
     # have written it, so it is believed only after a check.
     told_vocabulary: Vocabulary = Vocabulary()
@@ -98,7 +99,7 @@ def _is_module(path: str) -> bool:
     return os.path.isdir(os.path.join(path, "variables")) and not is_ours
 
 
-def open_weights(path: str, flag: str = "init_checkpoint") -> checkpoints.Weights:
+def open_weights(path: str, flag: str = "init_checkpoint") -> tensor_bundle.Weights:
     """Returns the named tensors of a checkpoint, or of a directory of any of the three layouts.
 
     Raises:
@@ -118,7 +119,7 @@ def _prefix(directory: str) -> str | None:
 
 
 def _archive(path: str, prefix: str | None, flag: str) -> Pretrained:
-    sidecar = checkpoints.read_sidecar(prefix) if prefix else {}
+    sidecar = sidecars.read_sidecar(prefix) if prefix else {}
     facts, told = sidecars.facts_of(sidecar), sidecar.get("flags", {})
     vocabulary = tokenizer_files.find(path, facts.text)
     return Pretrained(
@@ -145,7 +146,7 @@ def _hugging_face(path: str, gelu: str) -> Pretrained:
     )
 
 
-def open_tensors(path: str, config: AlbertConfig) -> checkpoints.Weights:
+def open_tensors(path: str, config: AlbertConfig) -> tensor_bundle.Weights:
     """Returns the weights of a .safetensors or .npz file with Hugging Face's names.
 
     Raises:
@@ -154,9 +155,9 @@ def open_tensors(path: str, config: AlbertConfig) -> checkpoints.Weights:
     tensors = huggingface.TensorFile(path, config)
     if tensors.ignored:
         log.warning("%s: not weights of an ALBERT, ignored: %s", path,
-                    checkpoints.some(sorted(tensors.ignored)))
+                    some(sorted(tensors.ignored)))
     names = tensors.get_variable_to_shape_map()
-    return checkpoints.Weights(path, tensors, {name: name for name in names})
+    return tensor_bundle.Weights(path, tensors, {name: name for name in names})
 
 
 def load(
@@ -197,10 +198,10 @@ def load(
     ]
     if needed and complete:
         raise CheckpointError(
-            f"{path} has no trained {checkpoints.some(needed)}: it was not trained for this"
+            f"{path} has no trained {some(needed)}: it was not trained for this"
         )
     if account["new"]:
-        log.warning("%s: new, to be trained: %s", path, checkpoints.some(account["new"]))
+        log.warning("%s: new, to be trained: %s", path, some(account["new"]))
     # What it was trained for is of its head; how texts are prepared, of its encoder.
     facts = source.facts if is_same and not needed else Facts(text=source.facts.text)
     model.facts = dataclasses.replace(facts, architecture=kind.__name__)
@@ -213,7 +214,7 @@ def _saved_options(kind: type[keras.Model], settings: Mapping[str, float]) -> di
     return {name: value for name, value in settings.items() if name in known}
 
 
-def assign(model: keras.Model, weights: checkpoints.Weights) -> dict[str, Any]:
+def assign(model: keras.Model, weights: tensor_bundle.Weights) -> dict[str, Any]:
     """Gives a model the weights of the same names; returns the account of a warm start.
 
     The pooler may be absent: Hugging Face's classes that do not read it have none.
@@ -278,5 +279,5 @@ def write(
         facts = dataclasses.replace(facts, text=tokenizer.settings)
     prefix = os.path.join(directory, checkpoints.BEST)
     files.write_json(prefix + ".json", sidecars.of_facts(facts, config))
-    checkpoints.write_bundle(prefix, dict(tensors) | {"global_step": np.int64(0)})
+    tensor_bundle.write(prefix, dict(tensors) | {"global_step": np.int64(0)})
     return prefix

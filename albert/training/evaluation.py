@@ -19,9 +19,9 @@ from albert import modeling
 from albert.config import AlbertConfig
 from albert.data import files, input_pipeline, records
 from albert.errors import CheckpointError, DataError
-from albert.formats import checkpoints
+from albert.formats import checkpoints, sidecars, tensor_bundle
 from albert.tasks.task import Task
-from albert.training import distribution, steps
+from albert.training import checkpoint_store, distribution, steps
 from albert.training.run_settings import RunConfig, build_model, row_options
 
 log = logging.getLogger("albert")
@@ -77,7 +77,7 @@ def keep_if_best(
     elif best and value <= best["value"]:
         return False
     if os.path.basename(prefix) != checkpoints.BEST:
-        checkpoints.publish_best(prefix)
+        checkpoint_store.publish_best(prefix)
     files.write_sealed_json(
         os.path.join(directory, BEST_FILE),
         {
@@ -187,14 +187,14 @@ def task_of(task: Task) -> Task:
 
 
 def load_model(
-    task: Task, config: AlbertConfig, run: RunConfig, weights: checkpoints.Weights
+    task: Task, config: AlbertConfig, run: RunConfig, weights: tensor_bundle.Weights
 ) -> tuple[keras.Model, int]:
     """Returns the task's model with every weight from a checkpoint, and the checkpoint's step.
 
     Raises:
       CheckpointError: a weight is absent or of another shape.
     """
-    checkpoints.check_architecture(checkpoints.read_sidecar(weights.origin), config, weights.origin)
+    checkpoints.check_architecture(sidecars.read_sidecar(weights.origin), config, weights.origin)
     model = build_model(task, config, run)
     named = modeling.named_weights(model)
     shapes = {name: tuple(v.shape) for name, v in named.items()}
@@ -214,7 +214,7 @@ def evaluate(
     config: AlbertConfig,
     run: RunConfig,
     paths: Sequence[str],
-    weights: checkpoints.Weights,
+    weights: tensor_bundle.Weights,
 ) -> dict[str, Any]:
     """Returns the metrics of a checkpoint, with `loss` and `global_step`.
 
@@ -234,7 +234,7 @@ def predict(
     config: AlbertConfig,
     run: RunConfig,
     paths: Sequence[str],
-    weights: checkpoints.Weights,
+    weights: tensor_bundle.Weights,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Returns the task's predictions for every record, in order, and the results of `evaluate`.
 

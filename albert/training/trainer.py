@@ -15,11 +15,11 @@ import tensorflow as tf
 from albert import __version__, modeling
 from albert.config import AlbertConfig
 from albert.data import files, input_pipeline, records
-from albert.errors import Preempted, TrainingDivergedError
-from albert.formats import checkpoints
+from albert.errors import Preempted, TrainingDivergedError, some
+from albert.formats import checkpoints, tensor_bundle
 from albert.optimization import OptimizerConfig, create_optimizer
 from albert.tasks.task import Task
-from albert.training import distribution, evaluation, steps, summaries
+from albert.training import checkpoint_store, distribution, evaluation, steps, summaries
 from albert.training.guards import DivergenceGuard, PreemptionLatch
 from albert.training.pace import NoWriter, Pace, Window
 from albert.training.run_settings import RunConfig, build_model, row_options
@@ -85,7 +85,7 @@ def train(
     train_files: Sequence[str],
     *,
     eval_files: Sequence[str] = (),
-    init: checkpoints.Weights | None = None,
+    init: tensor_bundle.Weights | None = None,
     warm_start_options: Mapping[str, bool] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -160,13 +160,13 @@ class _Loop:
         self._evaluator: steps.EvalStep | None = None
         self._eval_batches = None
 
-    def start(self, init: checkpoints.Weights | None, options: Mapping[str, bool]) -> None:
+    def start(self, init: tensor_bundle.Weights | None, options: Mapping[str, bool]) -> None:
         # Where training starts, first that applies:
         #   1. the newest sound checkpoint of output_dir (same command = go on)
         #   2. --init_checkpoint or a hub module: weights only, with an account
         #   3. random weights
         run, state = self.run, self.state
-        found = checkpoints.read_newest(
+        found = checkpoint_store.read_newest(
             run.output_dir, state.shapes(), self.config, self.task.name,
             may_set_aside=self.is_chief,
         )
@@ -182,7 +182,7 @@ class _Loop:
             state.assign(tensors)
             if self.is_chief:
                 files.write_json(os.path.join(run.output_dir, "warm_start.json"), account)
-            origin = checkpoints.describe(account)
+            origin = checkpoints.describe_start(account)
         else:
             origin = "random weights"
         if self.is_chief:
@@ -367,7 +367,7 @@ class _Loop:
         if lost:
             raise self._diverged(
                 f"training diverged at step {self.state.step}: not finite: "
-                f"{checkpoints.some(lost)}. A lower --learning_rate may help"
+                f"{some(lost)}. A lower --learning_rate may help"
             )
         sidecar = {
             "task": self.task.name,
@@ -385,7 +385,7 @@ class _Loop:
         if not self.is_chief:
             self.last_checkpoint = os.path.join(run.output_dir, f"model.ckpt-{state.step}")
             return
-        self.last_checkpoint = checkpoints.save(
+        self.last_checkpoint = checkpoint_store.save(
             run.output_dir, state.step, state.tensors(), sidecar, run.keep_checkpoint_max
         )
         log.info("saved %s", self.last_checkpoint)

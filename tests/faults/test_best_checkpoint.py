@@ -15,7 +15,7 @@ from helpers import (
 from albert import run_classifier
 from albert.config import AlbertConfig
 from albert.data import files
-from albert.formats import checkpoints
+from albert.formats import sidecars
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import evaluation
 from albert.training.run_settings import RunConfig
@@ -105,7 +105,7 @@ def test_a_run_that_goes_on_with_another_evaluation_publishes_its_own_best(tmp_p
     other = write_pretraining_records(tmp_path / "dev.tfrecord", seed=5)
     assert jobs.pretrain(*flags, "--do_eval", f"--eval_input_file={other}") == 0
     assert capsys.readouterr().err.count("of step 2, was evaluated otherwise (files)") == 1
-    assert checkpoints.read_sidecar(str(out / "model.ckpt-best"))["step"] == 4
+    assert sidecars.read_sidecar(str(out / "model.ckpt-best"))["step"] == 4
 
 
 def test_a_checkpoint_scored_with_few_layers_is_not_the_best_of_all_layers(tmp_path, capsys):
@@ -123,7 +123,7 @@ def test_a_checkpoint_scored_with_few_layers_is_not_the_best_of_all_layers(tmp_p
     assert capsys.readouterr().err.count("was evaluated otherwise (layers)") == 1
     best = evaluation.read_best(str(out))
     assert (best["step"], best["measured"]["layers"]) == (4, 3)
-    assert checkpoints.read_sidecar(str(out / "model.ckpt-best"))["step"] == 4
+    assert sidecars.read_sidecar(str(out / "model.ckpt-best"))["step"] == 4
 
 
 def test_a_finished_classifiers_best_takes_the_value_of_another_dev_file(tmp_path):

@@ -27,7 +27,15 @@ from albert.config import AlbertConfig
 from albert.data import features, files, records
 from albert.data.records import FeatureSpec
 from albert.errors import UserError
-from albert.formats import checkpoints, hub, huggingface, model_card, pretrained
+from albert.formats import (
+    checkpoints,
+    hub,
+    huggingface,
+    model_card,
+    pretrained,
+    sidecars,
+    tensor_bundle,
+)
 from albert.formats.model_facts import Facts
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.pretraining_data import documents, pretraining_buckets
@@ -37,7 +45,7 @@ from albert.tasks.squad import features as squad_features
 from albert.tasks.squad import metrics as squad
 from albert.tasks.squad import records as squad_records
 from albert.tokenization import FullTokenizer, check_special_pieces
-from albert.training import evaluation, run_report
+from albert.training import checkpoint_store, evaluation, run_report
 from faults import jobs
 
 SECONDS = 60
@@ -73,13 +81,13 @@ def model_of(folder: pathlib.Path) -> dict[str, np.ndarray]:
     }
 
 
-def all_tensors(weights: checkpoints.Weights) -> dict[str, bytes]:
+def all_tensors(weights: tensor_bundle.Weights) -> dict[str, bytes]:
     return {name: np.asarray(weights.read(name)).tobytes() for name in weights.shapes}
 
 
 def make_checkpoint(folder):
     tensors = model_of(folder) | {"global_step": np.int64(3)}
-    checkpoints.save(str(folder), 3, tensors, {
+    checkpoint_store.save(str(folder), 3, tensors, {
         "task": "pretraining", "records_seen": 12, "config": config_of(folder).to_dict(),
         "window": {"sums": [0.5, 1.0], "steps": 1}, "flags": {"seed": 1},
         "loss_scale": [1.0, 0.0], "recent_losses": [1.0], "skipped": {
@@ -337,7 +345,7 @@ READERS = {
     ),
     "sidecar": Reader(
         ("model.ckpt-3.json",), make_checkpoint,
-        lambda folder: checkpoints.read_sidecar(str(folder / "model.ckpt-3")), is_checked=True,
+        lambda folder: sidecars.read_sidecar(str(folder / "model.ckpt-3")), is_checked=True,
     ),
     "records": Reader(
         ("x.tfrecord", "x.tfrecord.manifest.json"), make_records, read_records, is_checked=True,

@@ -17,7 +17,8 @@ from invariants import assert_tidy, snapshot
 from albert.config import AlbertConfig
 from albert.data import files, records
 from albert.data.records import FeatureSpec
-from albert.formats import checkpoints, saved_model
+from albert.formats import checkpoints, saved_model, sidecars, tensor_bundle
+from albert.training import checkpoint_store
 from faults import jobs
 
 CRASHED = 9
@@ -56,25 +57,25 @@ def bundles(tmp_path, monkeypatch):
     folder.mkdir()
     for step in range(1, 5):
         tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
-        checkpoints.write_bundle(str(folder / str(step)), tensors)
+        tensor_bundle.write(str(folder / str(step)), tensors)
 
     def copy(prefix, tensor_names, shape_and_slices, tensors):
         for ending in (".data-00000-of-00001", ".index"):
             shutil.copyfile(f"{folder}/{int(tensors[1])}{ending}", prefix + ending)
 
-    monkeypatch.setattr(checkpoints.tf.raw_ops, "SaveV2", copy)
-    monkeypatch.setattr(checkpoints.tf, "convert_to_tensor", lambda value: value)
+    monkeypatch.setattr(tensor_bundle.tf.raw_ops, "SaveV2", copy)
+    monkeypatch.setattr(tensor_bundle.tf, "convert_to_tensor", lambda value: value)
     return folder
 
 
 def save(out, step):
     tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
     sidecar = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
-    return checkpoints.save(str(out), step, tensors, sidecar, keep=2)
+    return checkpoint_store.save(str(out), step, tensors, sidecar, keep=2)
 
 
 def newest(out):
-    prefix, tensors, sidecar = checkpoints.read_newest(str(out), SHAPES, CONFIG, "t")
+    prefix, tensors, sidecar = checkpoint_store.read_newest(str(out), SHAPES, CONFIG, "t")
     step = int(tensors["global_step"])
     assert (tensors["bert/a"] == step).all() and sidecar["records_seen"] == 4 * step
     return step
@@ -110,16 +111,16 @@ def test_a_crash_anywhere_in_keeping_the_best_leaves_a_whole_one_or_none(tmp_pat
     while True:
         out = tmp_path / f"out-{number}"
         out.mkdir()
-        checkpoints.publish_best(save(out, 1))
+        checkpoint_store.publish_best(save(out, 1))
         prefix = save(out, 2)
-        crashed = crash_at(number, lambda prefix=prefix: checkpoints.publish_best(prefix), out)
+        crashed = crash_at(number, lambda prefix=prefix: checkpoint_store.publish_best(prefix), out)
         files.sweep_litter(str(out))
         assert_tidy(out)
         if os.path.exists(out / "model.ckpt-best.index"):
             best = checkpoints.open_weights(str(out / "model.ckpt-best"))
             step = int(best.read("global_step"))
             assert (best.read("bert/a") == step).all()
-            assert checkpoints.read_sidecar(best.origin)["step"] == step
+            assert sidecars.read_sidecar(best.origin)["step"] == step
             seen.add(step)
         if not crashed:
             break
@@ -232,7 +233,7 @@ def publish_module(out, monkeypatch):
 
 def publish_checkpoint(out, _):
     tensors = {"bert/a": np.zeros((2, 3), "float32"), "global_step": np.int64(1)}
-    checkpoints.write_bundle(
+    tensor_bundle.write(
         str(out / "clean"), tensors,
         before=lambda: files.write_json(str(out / "README.md"), {}),
     )

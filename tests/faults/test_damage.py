@@ -18,7 +18,7 @@ from invariants import nothing_lost, snapshot
 from albert.data import features, records
 from albert.data.records import FeatureSpec
 from albert.errors import CheckpointError, DataError
-from albert.formats import checkpoints
+from albert.formats import checkpoints, sidecars
 from albert.tasks.pretraining import PretrainingTask
 from faults import jobs
 
@@ -155,7 +155,7 @@ def test_every_value_beside_a_checkpoint_has_its_kind_or_is_refused_by_file_and_
         place[last] = wrong
         path.write_text(json.dumps(values))
         with pytest.raises(DataError, match=last) as refused:
-            checkpoints.read_sidecar(str(tmp_path / "model.ckpt-7"))
+            sidecars.read_sidecar(str(tmp_path / "model.ckpt-7"))
         assert str(path) in str(refused.value)
 
 

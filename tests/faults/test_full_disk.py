@@ -15,7 +15,7 @@ from invariants import assert_tidy, nothing_lost
 
 from albert.errors import UserError
 from albert.formats import checkpoints
-from albert.training import summaries
+from albert.training import checkpoint_store, summaries
 from faults import jobs
 
 
@@ -103,15 +103,15 @@ def test_the_best_checkpoint_survives_a_disk_too_full_for_a_better_one(tmp_path)
     import numpy as np
 
     def save(step, size):
-        return checkpoints.save(
+        return checkpoint_store.save(
             str(tmp_path), step, {"bert/a": np.full(size, step, "float32")}, {}, 0
         )
 
-    checkpoints.publish_best(save(1, 10))
+    checkpoint_store.publish_best(save(1, 10))
     prefix = save(2, 10_000)
     with nothing_lost(tmp_path), file_limit(20_000):
         with pytest.raises(UserError, match="cannot write .*model.ckpt-best"):
-            checkpoints.publish_best(prefix)
+            checkpoint_store.publish_best(prefix)
     assert checkpoints.open_weights(str(tmp_path / "model.ckpt-best")).read("bert/a")[0] == 1
 
 

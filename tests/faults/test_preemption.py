@@ -12,7 +12,7 @@ from helpers import REPO, assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
 
 from albert.data import files
-from albert.formats import checkpoints
+from albert.formats import checkpoints, sidecars
 from albert.training import evaluation, trainer
 from faults import jobs
 
@@ -72,7 +72,7 @@ def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(step, whole, tmp_pat
     assert jobs.pretrain(*flags) == 0
     jobs.assert_same_run(tmp_path / "out", whole.out, 23)
     ours, theirs = (
-        checkpoints.read_sidecar(str(d / "model.ckpt-23")) for d in (tmp_path / "out", whole.out)
+        sidecars.read_sidecar(str(d / "model.ckpt-23")) for d in (tmp_path / "out", whole.out)
     )
     for state in ("records_seen", "window", "recent_losses", "skipped"):
         assert ours[state] == theirs[state] != [], state

@@ -17,7 +17,7 @@ from helpers import (
 from invariants import assert_tidy, nothing_lost, snapshot
 
 from albert.cli import flags
-from albert.formats import checkpoints, pretrained
+from albert.formats import checkpoints, pretrained, sidecars, tensor_bundle
 from faults import jobs
 
 
@@ -75,7 +75,7 @@ def test_each_changed_flag_is_told_once_and_its_new_value_used(finished, capsys)
     last = metrics(out)[-1]
     assert last["step"] == 25 and last["learning_rate"] > 0.01
     # 23 steps of 4 records, then 2 of 8.
-    assert checkpoints.read_sidecar(str(out / "model.ckpt-25"))["records_seen"] == 108
+    assert sidecars.read_sidecar(str(out / "model.ckpt-25"))["records_seen"] == 108
 
 
 # --- Where the weights come from ---
@@ -149,10 +149,10 @@ def test_an_encoder_variable_that_is_absent_or_of_another_shape_ends_the_run(
     weights = checkpoints.open_weights(str(out))
     tensors = {n: weights.read(n) for n in weights.shapes if not checkpoints.is_slot(n)}
     lost = "bert/pooler/dense/bias"
-    checkpoints.write_bundle(
+    tensor_bundle.write(
         str(tmp_path / "absent"), {n: t for n, t in tensors.items() if n != lost}
     )
-    checkpoints.write_bundle(str(tmp_path / "other"), tensors | {lost: tensors[lost][:5]})
+    tensor_bundle.write(str(tmp_path / "other"), tensors | {lost: tensors[lost][:5]})
     start = [*arguments, f"--output_dir={tmp_path / 'new'}"]
     absent, other = (f"--init_checkpoint={tmp_path / name}" for name in ("absent", "other"))
     assert jobs.pretrain(*start, absent) == 2

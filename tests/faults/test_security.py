@@ -18,9 +18,10 @@ from albert import modeling, predict
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import CheckpointError, DataError, UserError
-from albert.formats import checkpoints, hub, huggingface, pretrained
+from albert.formats import checkpoints, hub, huggingface, pretrained, sidecars
 from albert.tasks import glue
 from albert.tasks.squad import records as squad_records
+from albert.training import checkpoint_store
 from faults import jobs
 
 
@@ -175,12 +176,12 @@ def test_a_pickle_by_any_name_is_no_checkpoint(name, bomb, tmp_path, capsys):
 
 @pytest.mark.parametrize("ending", [".index", ".data-00000-of-00001", ".json"])
 def test_a_pickle_among_a_checkpoints_files_is_refused(ending, bomb, tmp_path):
-    prefix = checkpoints.save(
+    prefix = checkpoint_store.save(
         str(tmp_path), 1, {"bert/a": np.zeros(9, "float32")}, {"records_seen": 1}, 0
     )
     pathlib.Path(prefix + ending).write_bytes(bomb)
     with pytest.raises(UserError):
-        checkpoints.read_sidecar(prefix)
+        sidecars.read_sidecar(prefix)
         checkpoints.open_weights(prefix).read("bert/a")
 
 
@@ -307,7 +308,7 @@ def test_published_files_replace_links_and_leave_what_they_point_to(tmp_path):
     for name in ("best.json", "model.ckpt-1.json", "model.ckpt-1.index", "checkpoint"):
         (tmp_path / name).symlink_to(victim)
     files.write_sealed_json(str(tmp_path / "best.json"), {"step": 1})
-    checkpoints.save(str(tmp_path), 1, {"bert/a": np.zeros(3, "float32")}, {}, 0)
+    checkpoint_store.save(str(tmp_path), 1, {"bert/a": np.zeros(3, "float32")}, {}, 0)
     assert victim.read_text() == "precious"
     assert not any(p.is_symlink() for p in tmp_path.iterdir())
 

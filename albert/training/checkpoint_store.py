@@ -1,0 +1,146 @@
+"""The checkpoints of a run: published, the newest kept, the best beside them, damage set aside."""
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from albert.config import AlbertConfig
+from albert.data import files
+from albert.errors import CheckpointError, DataError, UserError
+from albert.formats import checkpoints, sidecars, tensor_bundle
+
+log = logging.getLogger("albert")
+
+_BESIDE_INDEX = re.compile(r"model\.ckpt-(\d+)\.(?:json|data-\d{5}-of-\d{5})$")
+
+
+def save(
+    directory: str, step: int, tensors: Mapping[str, Any], sidecar: Mapping[str, Any], keep: int
+) -> str:
+    """Publishes `model.ckpt-<step>` and deletes all but the newest `keep`; returns its prefix.
+
+    With `keep` 0 all stay.
+
+    Raises:
+      CheckpointError: it could not be written; the earlier ones are untouched.
+    """
+    prefix = os.path.join(directory, f"model.ckpt-{step}")
+    try:
+        files.write_sealed_json(prefix + ".json", {"step": step, **sidecar})
+        tensor_bundle.write(prefix, tensors)
+    except UserError as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(prefix + ".json")
+        raise CheckpointError(str(error)) from error
+    if keep > 0:
+        for old in list(checkpoints.list_steps(directory).values())[:-keep]:
+            delete(old)
+        _sweep_orphans(directory, step)
+    _write_state_file(directory)
+    return prefix
+
+
+def _files_of(prefix: str) -> list[str]:
+    """Returns a checkpoint's files, its index first: without it, it never looks whole."""
+    paths = [prefix + ".index", *tensor_bundle.shards(prefix), prefix + ".json"]
+    return [path for path in paths if os.path.exists(path)]
+
+
+def delete(prefix: str) -> None:
+    """Removes a checkpoint."""
+    for path in _files_of(prefix):
+        os.unlink(path)
+
+
+def _sweep_orphans(directory: str, newest: int) -> None:
+    """Removes what a crash between two steps of `save` or `delete` left of earlier checkpoints."""
+    whole = checkpoints.list_steps(directory)
+    for name in os.listdir(directory):
+        match = _BESIDE_INDEX.match(name)
+        if match and int(match[1]) < newest and int(match[1]) not in whole:
+            os.unlink(os.path.join(directory, name))
+
+
+def _write_state_file(directory: str) -> None:
+    """Writes TensorFlow's `checkpoint` file, for other tools."""
+    names = [os.path.basename(p) for p in checkpoints.list_steps(directory).values()]
+    with files.atomic_write(os.path.join(directory, "checkpoint")) as stream:
+        stream.write(f'model_checkpoint_path: "{names[-1]}"\n')
+        for name in names:
+            stream.write(f'all_model_checkpoint_paths: "{name}"\n')
+
+
+def publish_best(prefix: str) -> str:
+    """Copies a checkpoint to `model.ckpt-best`, telling so in the original's words."""
+    best = os.path.join(os.path.dirname(prefix), checkpoints.BEST)
+    # The index comes last, on its way there too.
+    targets = {source: best + source.removeprefix(prefix) for source in _files_of(prefix)[::-1]}
+    try:
+        with contextlib.ExitStack() as stack:
+            temporaries = {
+                target: stack.enter_context(files.temporary_file(target))
+                for target in targets.values()
+            }
+            for source, target in targets.items():
+                _copy_synced(source, temporaries[target])
+            # Without an index there is no best; with one, all of it belongs together.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(best + ".index")
+            for source, target in targets.items():
+                os.replace(temporaries[target], target)
+                log.info("saved %s to %s", source, target)
+            files.fsync_dir(os.path.dirname(os.path.abspath(best)))
+    except OSError as error:
+        raise CheckpointError(f"cannot write {best} ({error.strerror or error})") from error
+    return best
+
+
+def _copy_synced(source: str, target: str) -> None:
+    shutil.copyfile(source, target)
+    with open(target, "rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def read_newest(
+    directory: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    config: AlbertConfig,
+    task: str,
+    may_set_aside: bool = True,
+) -> tuple[str, dict[str, np.ndarray], dict[str, Any]] | None:
+    """Returns (prefix, tensors, sidecar) of the newest sound checkpoint, or None if there is none.
+
+    Damaged ones are passed over with a warning and, if this process may, renamed to `*.corrupt`.
+
+    Raises:
+      CheckpointError: another architecture, or every checkpoint is damaged.
+    """
+    damaged: list[tuple[str, Exception]] = []
+    for prefix in reversed(checkpoints.list_steps(directory).values()):
+        try:
+            sidecar = sidecars.read_sidecar(prefix)
+            checkpoints.check_architecture(sidecar, config, prefix, task)
+            found = prefix, checkpoints.read_all(prefix, shapes), sidecar
+        except checkpoints.MismatchError:
+            raise
+        except (CheckpointError, DataError) as error:
+            damaged.append((prefix, error))
+            continue
+        for bad, reason in damaged:
+            log.warning("%s unreadable (%s), using %s", bad, reason, prefix)
+            if may_set_aside:
+                for path in _files_of(bad):
+                    os.replace(path, path + ".corrupt")
+        return found
+    if damaged:
+        raise CheckpointError(
+            f"no checkpoint in {directory} is readable (newest: {damaged[0][1]}); "
+            "move them away to start over"
+        )
+    return None
