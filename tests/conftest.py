@@ -1,8 +1,10 @@
 """Fixtures shared by the tests."""
 
+import lzma
 import os
 import pathlib
 import sys
+from collections.abc import Callable
 
 import hypothesis
 import pytest
@@ -21,18 +23,48 @@ for _name, _same in (("same", True), ("explore", False)):
     )
 hypothesis.settings.load_profile("same")
 
+GOLDEN = pathlib.Path(__file__).resolve().parent / "golden"
 SHARED = pathlib.Path(__file__).resolve().parents[1].parent / "shared"
 
 
-@pytest.fixture(scope="session")
-def shared() -> pathlib.Path:
-    """The folder of golden values and real data, or a skip that says so; under CI a failure."""
+def require_shared() -> pathlib.Path:
     if not SHARED.is_dir():
         reason = f"golden values not found: {SHARED} is absent"
         if os.environ.get("CI", "").lower() in ("true", "1"):
             pytest.fail(f"{reason}. Under CI this is a failure: put it there", pytrace=False)
         pytest.skip(reason)
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def shared() -> pathlib.Path:
+    """The folder of what may not be in the repository, or a skip that says so.
+
+    Under CI that is a failure.
+    """
+    return require_shared()
+
+
+@pytest.fixture(scope="session")
+def golden_path(tmp_path_factory) -> Callable[[str], pathlib.Path]:
+    """Function from the name of a golden file or folder to its path.
+
+    It is that of tests/golden, unpacked; what is not there is one of the `shared` fixture.
+    """
+    unpacked = tmp_path_factory.mktemp("golden")
+    for source in (path for path in GOLDEN.rglob("*") if path.is_file()):
+        target = unpacked / source.relative_to(GOLDEN)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        content = source.read_bytes()
+        if target.suffix == ".xz":
+            target, content = target.with_suffix(""), lzma.decompress(content)
+        target.write_bytes(content)
+
+    def find(name: str) -> pathlib.Path:
+        ours = unpacked / name
+        return ours if ours.exists() else require_shared() / "golden/open" / name
+
+    return find
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -1,6 +1,5 @@
 """`AlbertTokenizer`: rows, masks and offsets, for both kinds of vocabulary."""
 
-import gzip
 import json
 import shutil
 
@@ -16,9 +15,9 @@ from albert.errors import CheckpointError, DataError
 
 
 @pytest.fixture(params=["spm", "wordpiece"])
-def tokenizer(request, shared):
+def tokenizer(request, golden_path):
     name = {"spm": "30k-clean.model", "wordpiece": "albert_zh_vocab.txt"}[request.param]
-    return albert.AlbertTokenizer.from_pretrained(str(shared / "data/spm" / name))
+    return albert.AlbertTokenizer.from_pretrained(str(golden_path(f"spm/{name}")))
 
 
 def test_rows_are_packed_as_the_model_reads_them(tokenizer):
@@ -77,9 +76,9 @@ def test_every_piece_is_found_where_it_stands(tokenizer):
     assert text[offsets[2][0] : offsets[2][1]][0] in "naN"
 
 
-def test_offsets_hold_for_awkward_strings(tokenizer, shared):
-    with gzip.open(shared / "golden/open/tokenization/tokenization.json.gz") as stream:
-        texts = [case["text"] for case in json.load(stream)["cases"]]
+def test_offsets_hold_for_awkward_strings(tokenizer, golden_path):
+    cases = json.loads(golden_path("tokenization.json").read_text("utf-8"))["cases"]
+    texts = [case["text"] for case in cases]
     total = right = 0
     for text in texts:
         ids, spans = encode_with_offsets(tokenizer.tokenizer, text)
@@ -175,8 +174,8 @@ def test_a_setting_that_nobody_here_knows_is_told(hindi, caplog):
     assert "settings without effect here: new_thing" in caplog.text
 
 
-def test_accents_of_words_go_with_their_case_and_in_no_other_way(tmp_path, shared):
-    shutil.copy(shared / "data/spm/albert_zh_vocab.txt", tmp_path)
+def test_accents_of_words_go_with_their_case_and_in_no_other_way(tmp_path, golden_path):
+    shutil.copy(golden_path("spm/albert_zh_vocab.txt"), tmp_path)
     settings(tmp_path, do_lower_case=True, strip_accents=False)
     with pytest.raises(DataError, match="strip_accents is False"):
         albert.AlbertTokenizer.from_pretrained(str(tmp_path))
@@ -195,13 +194,13 @@ def test_a_saved_tokenizer_is_the_same_again_beside_another_vocabulary_too(hindi
     ).tokenizer.sha256
 
 
-def test_a_models_directory_gives_its_tokenizer_and_keeps_it(shared, tmp_path):
+def test_a_models_directory_gives_its_tokenizer_and_keeps_it(golden_path, tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     write_config(folder, vocab_size=30000)
     with pytest.raises(DataError, match="no vocabulary"):
         albert.AlbertTokenizer.from_pretrained(str(folder))
-    shutil.copy(shared / "data/spm/30k-clean.model", folder)
+    shutil.copy(golden_path("spm/30k-clean.model"), folder)
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(folder))
     assert tokenizer.model_max_length == 16
     (path,) = tokenizer.save_vocabulary(str(tmp_path / "copy"), "my")

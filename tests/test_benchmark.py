@@ -127,10 +127,10 @@ def test_each_benchmark_of_a_model_runs(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_cost_of_each_thing_that_grows_is_told_and_drawn(tmp_path, shared):
+def test_the_cost_of_each_thing_that_grows_is_told_and_drawn(tmp_path, golden_path):
     curves, _ = benchmark(
         "scaling", tmp_path, "--batch_sizes=2,4", "--lengths=32,48", "--layers=1,2",
-        "--corpus_bytes=20000,40000", *texts(shared),
+        "--corpus_bytes=20000,40000", *texts(golden_path),
     )
     assert {k: [p["value"] for p in v] for k, v in curves.items()} == {
         "length": [32, 48], "batch": [2, 4], "layers": [1, 2], "corpus": [20000, 40000],
@@ -151,27 +151,27 @@ def test_a_start_is_timed_part_by_part(tmp_path):
         assert min(one["parts"].values()) > 0
 
 
-def texts(shared):
-    return (f"--input_file={shared / 'data/corpus/sherlock_holmes_se_cc0.txt'}",
-            f"--spm_model_file={shared / 'data/spm/30k-clean.model'}")
+def texts(golden_path):
+    return (f"--input_file={golden_path('pretraining_data/corpus.txt')}",
+            f"--spm_model_file={golden_path('spm/30k-clean.model')}")
 
 
-def test_the_ids_of_both_tokenizers_are_compared(tmp_path, shared):
+def test_the_ids_of_both_tokenizers_are_compared(tmp_path, golden_path):
     apart.needs("tokenizers", extra="interop")
     (tmp_path / "bin").mkdir()  # this interpreter, as that of an environment with the peers
     (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tmp_path / "bin" / "python").chmod(0o755)
     results, table = benchmark(
-        "tokenize", tmp_path, f"--peers_env={tmp_path}", "--corpus_bytes=30000", *texts(shared)
+        "tokenize", tmp_path, f"--peers_env={tmp_path}", "--corpus_bytes=30000", *texts(golden_path)
     )
     assert results["tokenizers"]["largest_difference"] == 0
     assert results["ours"]["rate"] > 0 and "identical ids" in table
 
 
 @pytest.mark.slow
-def test_records_of_the_plain_recipe_are_those_of_the_original_draws(tmp_path, shared):
+def test_records_of_the_plain_recipe_are_those_of_the_original_draws(tmp_path, golden_path):
     results, _ = benchmark(
-        "make_records", tmp_path, "--corpus_bytes=60000", "--lengths=64", *texts(shared)
+        "make_records", tmp_path, "--corpus_bytes=60000", "--lengths=64", *texts(golden_path)
     )
     assert set(results) == {"plain Python", "ours", "ours, --original_draw_order"}
     assert len({one["instances"] for one in results.values()}) <= 2
@@ -209,13 +209,13 @@ def test_a_bad_number_is_one_clear_line(tmp_path):
         assert done.returncode == 2 and message in assert_one_clear_line(done.stderr)
 
 
-def test_an_epoch_on_other_texts_for_each_side_is_refused(tmp_path, shared):
+def test_an_epoch_on_other_texts_for_each_side_is_refused(tmp_path, golden_path):
     texts = tmp_path / "texts.tsv"
     texts.write_text("sentence\tlabel\n" + "a good one\t1\n" * 7)
     done = subprocess.run(
         [sys.executable, str(REPO / "scripts/benchmark.py"), "finetune", "--batch_sizes=2",
          f"--glue_file={texts}", f"--output_dir={tmp_path}",
-         f"--spm_model_file={shared / 'data/spm/30k-clean.model'}"],
+         f"--spm_model_file={golden_path('spm/30k-clean.model')}"],
         capture_output=True, text=True,
     )
     assert done.returncode == 2

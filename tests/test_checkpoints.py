@@ -148,8 +148,8 @@ def test_a_failed_write_leaves_no_file_behind(tmp_path):
     assert sorted(os.listdir(target)) == ["file", "model.ckpt-1.tmp-0"]
 
 
-def test_a_warm_start_accounts_for_every_variable(shared):
-    path = str(shared / "golden/open/tf1_ckpt_tiny_groups")
+def test_a_warm_start_accounts_for_every_variable(golden_path):
+    path = str(golden_path("tf1_ckpt_tiny_groups"))
     config = AlbertConfig.from_json_file(path + "/albert_config.json")
     model = AlbertForSequenceClassification(config, 3)
     weights = checkpoints.open_weights(path)
@@ -193,8 +193,8 @@ def test_the_module_prefix_of_hub_fine_tuning_is_dropped(tmp_path):
     )
 
 
-def test_init_from_group0_gives_every_group_the_weights_of_group_0(shared):
-    path = str(shared / "golden/open/tf1_ckpt_tiny")
+def test_init_from_group0_gives_every_group_the_weights_of_group_0(golden_path):
+    path = str(golden_path("tf1_ckpt_tiny"))
     config = AlbertConfig.from_json_file(path + "/albert_config.json")
     grouped = AlbertConfig(**config.to_dict() | {"num_hidden_groups": 3})
     weights = checkpoints.open_weights(path)
@@ -215,9 +215,9 @@ def test_the_sidecar_is_json_that_a_person_can_read(tmp_path):
     assert json.loads(open(prefix + ".json", encoding="utf-8").read())["step"] == 7
 
 
-def test_older_scopes_are_read_under_the_released_names(shared, tmp_path):
+def test_older_scopes_are_read_under_the_released_names(golden_path, tmp_path):
     # Code before the release counted attention and feed-forward; hub modules add module/.
-    path = str(shared / "golden/open/tf1_ckpt_tiny_groups")
+    path = str(golden_path("tf1_ckpt_tiny_groups"))
     released = checkpoints.open_weights(path)
     names = [n for n in released.shapes if not checkpoints.is_slot(n)]
     renamed = {
@@ -232,9 +232,9 @@ def test_older_scopes_are_read_under_the_released_names(shared, tmp_path):
         np.testing.assert_array_equal(older.read(name), released.read(name))
 
 
-def test_the_released_chinese_base_is_accepted_name_by_name(shared, tmp_path):
+def test_the_released_chinese_base_is_accepted_name_by_name(golden_path, tmp_path):
     # Its index is real; the data, which is not at hand, is zeros.
-    index = shared / "data/weights/tf1_index/albert_base_model.ckpt-best"
+    index = golden_path("tf1_index/albert_base_model.ckpt-best")
     shapes = tf.train.load_checkpoint(str(index)).get_variable_to_shape_map()
     zeros = {n: np.zeros(s, "int64" if n == "global_step" else "f4") for n, s in shapes.items()}
     tensor_bundle.write(str(tmp_path / "model.ckpt-best"), zeros)
@@ -250,9 +250,9 @@ def test_the_released_chinese_base_is_accepted_name_by_name(shared, tmp_path):
 
 
 @pytest.mark.parametrize("with_data", [False, True])
-def test_the_third_party_albert_tiny_is_refused_by_its_name(with_data, shared, tmp_path):
+def test_the_third_party_albert_tiny_is_refused_by_its_name(with_data, golden_path, tmp_path):
     name = "albert_zh_albert_tiny_albert_model.ckpt"
-    index = shared / "data/weights/tf1_index" / f"{name}.index"
+    index = golden_path(f"tf1_index/{name}.index")
     (tmp_path / f"{name}.index").write_bytes(index.read_bytes())
     if with_data:
         (tmp_path / f"{name}.data-00000-of-00001").write_bytes(b"\0" * 64)

@@ -20,9 +20,9 @@ TASKS = {
 
 
 @pytest.fixture(scope="module", params=TASKS)
-def case(request, shared):
+def case(request, golden_path):
     """(task, model, batch with a row of padding at its end, golden values of the original)."""
-    folder = shared / f"golden/open/heads/{request.param}"
+    folder = golden_path(f"heads/{request.param}")
     golden, task = np.load(folder / "io.npz"), TASKS[request.param]
     config = AlbertConfig.from_json_file(str(folder / "albert_config.json"))
     weights = checkpoints.open_weights(str(folder))

@@ -4,7 +4,6 @@ The comparisons with transformers itself run where the extra `interop` is
 installed (`pip install -e .[interop]`).
 """
 
-import gzip
 import json
 import os
 import pathlib
@@ -95,11 +94,11 @@ def batch(choices: int | None = None) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("case", ["tiny", "tiny_groups", "tiny_nomap"])
 def test_their_files_give_the_originals_numbers_and_come_back_byte_for_byte(
-    case, shared, tmp_path
+    case, golden_path, tmp_path
 ):
-    theirs = shared / "golden/open/hf" / case
+    theirs = golden_path(f"hf/{case}")
     assert convert(f"--hf_directory={theirs}", f"--output_dir={tmp_path / 'ours'}") == 0
-    original = shared / "golden/open" / f"tf1_ckpt_{case}"
+    original = golden_path(f"tf1_ckpt_{case}")
     ours = checkpoints.open_weights(str(tmp_path / "ours"))
     released = checkpoints.open_weights(str(original / "model.ckpt-best"))
     slots = {n for n in released.shapes if n.endswith(("/adam_m", "/adam_v"))}
@@ -279,20 +278,20 @@ def test_groups_that_they_round_differently_are_read_as_they_mean_them(transform
     )
 
 
-def with_vocabulary(folder: pathlib.Path, shared, **changes) -> pathlib.Path:
+def with_vocabulary(folder: pathlib.Path, **changes) -> pathlib.Path:
     size = {"vocab_size": 30000} | changes
     save(random_model("AlbertForMaskedLM", **size), folder)
     return folder
 
 
-def test_auto_tokenizer_cuts_text_as_we_do(shared, transformers, tmp_path):
-    folder = with_vocabulary(tmp_path / "ours", shared)
-    model = shutil.copy(shared / "data/spm/30k-clean.model", folder)
+def test_auto_tokenizer_cuts_text_as_we_do(golden_path, transformers, tmp_path):
+    folder = with_vocabulary(tmp_path / "ours")
+    model = shutil.copy(golden_path("spm/30k-clean.model"), folder)
     assert convert(f"--albert_directory={folder}", f"--output_dir={tmp_path / 'theirs'}") == 0
     theirs = str(tmp_path / "theirs")
     ours = tokenization.FullTokenizer(None, True, model)
-    with gzip.open(shared / "golden/open/tokenization/tokenization.json.gz") as stream:
-        texts = [case["text"] for case in json.load(stream)["cases"]]
+    cases = json.loads(golden_path("tokenization.json").read_text("utf-8"))["cases"]
+    texts = [case["text"] for case in cases]
     assert len(texts) > 300
     encoded = transformers(their_transformers.encode, theirs, texts)
     differ = [
@@ -312,10 +311,10 @@ def test_auto_tokenizer_cuts_text_as_we_do(shared, transformers, tmp_path):
 @pytest.mark.parametrize("keep_accents", [True, False])
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_settings_of_a_tokenizer_mean_there_what_they_mean_here(
-    keep_accents, do_lower_case, shared, transformers, tmp_path
+    keep_accents, do_lower_case, golden_path, transformers, tmp_path
 ):
     ours = tokenization.FullTokenizer(
-        None, do_lower_case, str(shared / "data/spm/30k-clean.model"), keep_accents=keep_accents
+        None, do_lower_case, str(golden_path("spm/30k-clean.model")), keep_accents=keep_accents
     )
     hf_tokenizer.write(ours, str(tmp_path), 64)
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
@@ -326,10 +325,10 @@ def test_settings_of_a_tokenizer_mean_there_what_they_mean_here(
         assert ours.encode_text(text) == again.tokenizer.encode_text(text) == expected, text
 
 
-def test_auto_tokenizer_reads_a_wordpiece_vocabulary(shared, transformers, tmp_path):
-    vocab = shared / "data/spm/albert_zh_vocab.txt"
+def test_auto_tokenizer_reads_a_wordpiece_vocabulary(golden_path, transformers, tmp_path):
+    vocab = golden_path("spm/albert_zh_vocab.txt")
     ours = tokenization.FullTokenizer(str(vocab), True)
-    folder = with_vocabulary(tmp_path / "ours", shared, vocab_size=ours.vocab_size)
+    folder = with_vocabulary(tmp_path / "ours", vocab_size=ours.vocab_size)
     shutil.copy(vocab, folder)
     assert convert(f"--albert_directory={folder}", f"--output_dir={tmp_path / 'theirs'}") == 0
     texts = ["今天天气很好", "TensorFlow 2.21 真棒!", "Café naïve (1999)"]

@@ -721,35 +721,35 @@ SETTINGS = (
 
 
 @pytest.fixture(scope="module")
-def golden(shared):
-    with open(shared / "golden/open/pretraining_data/stats.json", encoding="utf-8") as stream:
+def golden(golden_path):
+    with open(golden_path("pretraining_data/stats.json"), encoding="utf-8") as stream:
         return json.load(stream)
 
 
 @pytest.fixture(scope="module")
-def is_start(shared):
+def is_start(golden_path):
     from albert.tokenization import FullTokenizer
 
-    tokenizer = FullTokenizer(None, spm_model_file=str(shared / "data/spm/30k-clean.model"))
+    tokenizer = FullTokenizer(None, spm_model_file=str(golden_path("spm/30k-clean.model")))
     return np.array(tokenizer.start_pieces())
 
 
-def make(shared, folder, settings, dupe_factor=12):
+def make(golden_path, folder, settings, dupe_factor=12):
     values = dict(settings, dupe_factor=dupe_factor)
-    run(folder, input_file=shared / "golden/open/pretraining_data/corpus.txt", vocab_file=None,
-        spm_model_file=shared / "data/spm/30k-clean.model", **values)
+    run(folder, input_file=golden_path("pretraining_data/corpus.txt"), vocab_file=None,
+        spm_model_file=golden_path("spm/30k-clean.model"), **values)
     predictions = settings["max_predictions_per_seq"] * (1 + settings["do_permutation"])
     return read(folder / "out.tfrecord", settings["max_seq_length"], predictions)
 
 
-def make_and_mask(shared, folder, settings, dupe_factor=12):
+def make_and_mask(golden_path, folder, settings, dupe_factor=12):
     """Returns what `make` does, of records whose masks are drawn as they are read."""
     chosen = {f.name: settings[f.name] for f in dataclasses.fields(MaskingSettings)
               if f.name in settings}
     others = {name: value for name, value in settings.items() if name not in chosen}
     others |= {"dupe_factor": dupe_factor, "static_masks": False, "max_predictions_per_seq": None}
-    run(folder, input_file=shared / "golden/open/pretraining_data/corpus.txt", vocab_file=None,
-        spm_model_file=shared / "data/spm/30k-clean.model", **others)
+    run(folder, input_file=golden_path("pretraining_data/corpus.txt"), vocab_file=None,
+        spm_model_file=golden_path("spm/30k-clean.model"), **others)
     path, length = str(folder / "out.tfrecord"), settings["max_seq_length"]
     masks = pair_records.masks_of([path], length, MaskingSettings(**chosen), 0)
     rows = read_records(path, masks.feature_spec())
@@ -761,7 +761,7 @@ def make_and_mask(shared, folder, settings, dupe_factor=12):
     # A and B may have changed places.
     pieces = pretraining_buckets.load_pieces(Recipe(
         documents.PairSettings(length), MaskingSettings(), None,
-        str(shared / "data/spm/30k-clean.model"), "", True, 0,
+        str(golden_path("spm/30k-clean.model")), "", True, 0,
     ))
     ids = features["input_ids"].copy()
     row, rank = np.nonzero(features["masked_lm_weights"])
@@ -807,10 +807,10 @@ def statistics(features, is_start, whole_words=True):
 @pytest.mark.parametrize("how", [make, make_and_mask])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_statistics_are_the_originals_within_sampling_error(
-    name, how, shared, tiny, golden, is_start
+    name, how, golden_path, tiny, golden, is_start
 ):
     want, settings = golden[name], golden[name]["settings"]
-    got = statistics(how(shared, tiny, settings), is_start)
+    got = statistics(how(golden_path, tiny, settings), is_start)
     # Text alone decides these; short_seq_prob acts on whole documents, of
     # which the original's run had few.
     slack = 1 if settings["short_seq_prob"] == 0 else 4
@@ -838,9 +838,9 @@ def test_statistics_are_the_originals_within_sampling_error(
     assert abs(got["counts"][most] - histogram[str(most)] / want["instances"]) < 0.03 * slack
 
 
-def test_the_originals_own_records_have_these_statistics_too(shared, golden, is_start):
+def test_the_originals_own_records_have_these_statistics_too(golden_path, golden, is_start):
     # That the measure above is the golden file's: on the file it was made from.
-    features = read(shared / "golden/open/pretraining_data/default.tfrecord", 128, 20)
+    features = read(golden_path("pretraining_data/default.tfrecord"), 128, 20)
     got, want = statistics(features, is_start), golden["default"]
     assert got["label"] == pytest.approx(want["sop_label_1_rate"])
     assert got["length"] == pytest.approx(want["length"]["mean"])
@@ -851,14 +851,14 @@ def test_the_originals_own_records_have_these_statistics_too(shared, golden, is_
     assert got["runs"][0] == pytest.approx(6566 / sum(want["run_length_tokens"].values()))
 
 
-def test_every_segment_is_text_of_the_corpus(shared, tiny, golden):
+def test_every_segment_is_text_of_the_corpus(golden_path, tiny, golden):
     import gzip
 
-    path = shared / "golden/open/pretraining_data/documents_ids.json.gz"
+    path = golden_path("pretraining_data/documents_ids.json.gz")
     with gzip.open(path, "rt") as stream:
         texts = [np.concatenate(d).astype("<u2").tobytes() for d in json.load(stream)]
     settings = dict(golden["default"]["settings"], masked_lm_prob=0, max_seq_length=64)
-    features = make(shared, tiny, settings, dupe_factor=1)
+    features = make(golden_path, tiny, settings, dupe_factor=1)
     for ids, segments, mask, label in zip(
         features["input_ids"], features["segment_ids"], features["input_mask"],
         features["next_sentence_labels"], strict=True,

@@ -22,8 +22,10 @@ def command(*arguments) -> int:
 @pytest.mark.parametrize(
     "case", ["tf1_ckpt_tiny_groups", "heads/classifier_3way", "heads/squad_v2"]
 )
-def test_the_originals_checkpoint_comes_out_as_it_went_in_but_for_slots(case, shared, tmp_path):
-    folder = shared / "golden/open" / case
+def test_the_originals_checkpoint_comes_out_as_it_went_in_but_for_slots(
+    case, golden_path, tmp_path
+):
+    folder = golden_path(case)
     name = "model.ckpt" if case.startswith("heads") else "model.ckpt-best"
     out = tmp_path / "clean/model.ckpt-best"
     arguments = f"--albert_directory={folder}", f"--checkpoint_name={name}", f"--export_path={out}"

@@ -260,9 +260,9 @@ def test_the_use_in_a_model_card_runs(exported):
     assert "tf.Tensor" in result.stdout
 
 
-def test_a_module_in_the_originals_format_becomes_one_of_ours(shared, tmp_path):
+def test_a_module_in_the_originals_format_becomes_one_of_ours(golden_path, tmp_path):
     """The asset of 30,000 pieces is left out of the data."""
-    golden = shared / "golden/open/hub_tf1"
+    golden = golden_path("hub_tf1")
     (tmp_path / "vocab.txt").write_text(
         "".join(f"{t}\n" for t in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *range(995)])
     )
@@ -309,9 +309,9 @@ def test_a_module_is_read_back_as_data_with_every_weight(source, tmp_path):
         np.testing.assert_array_equal(ours.read(name), theirs.read(name))
 
 
-def test_a_module_of_the_original_is_read_by_the_same_names(shared):
-    module = hub.resolve(str(shared / "golden/open/hub_tf1/module"))
-    checkpoint = checkpoints.open_weights(str(shared / "golden/open/tf1_ckpt_tiny"))
+def test_a_module_of_the_original_is_read_by_the_same_names(golden_path):
+    module = hub.resolve(str(golden_path("hub_tf1/module")))
+    checkpoint = checkpoints.open_weights(str(golden_path("tf1_ckpt_tiny")))
     weights = module.weights()
     assert module.config.hidden_size == 48
     assert set(weights.shapes) == set(checkpoint.shapes) - {"global_step"}
@@ -319,11 +319,11 @@ def test_a_module_of_the_original_is_read_by_the_same_names(shared):
         np.testing.assert_array_equal(weights.read(name), checkpoint.read(name))
 
 
-def test_the_signatures_give_the_originals_numbers(shared, tmp_path):
+def test_the_signatures_give_the_originals_numbers(golden_path, tmp_path):
     from albert.export.hub_export import export_module, load_model
 
-    folder = shared / "golden/open/tf1_ckpt_tiny"
-    golden = np.load(shared / "golden/open/hub_tf1/io.npz")
+    folder = golden_path("tf1_ckpt_tiny")
+    golden = np.load(golden_path("hub_tf1/io.npz"))
     config = AlbertConfig.from_json_file(str(folder / "albert_config.json"))
     asset = tmp_path / "asset.model"
     asset.write_bytes(b"x")

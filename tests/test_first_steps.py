@@ -41,11 +41,11 @@ def assert_close(ours, golden, scope, rtol):
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw"])
-def test_losses_and_weights_follow_the_originals(optimizer, shared):
+def test_losses_and_weights_follow_the_originals(optimizer, golden_path):
     # `onehot` is the original's form for TPUs, whose embedding gradient is dense: the norm
     # that it clips by is that of the gradient, as ours.
-    folder = shared / "golden/open/tf1_ckpt_tiny"
-    golden = np.load(folder / "train5.npz")
+    folder = golden_path("tf1_ckpt_tiny")
+    golden = np.load(golden_path("tf1_ckpt_tiny/train5.npz"))
     scope = f"{optimizer}/onehot/"
     for step, (row, weights) in enumerate(five_steps(folder, golden, optimizer)):
         loss, norm = row[:2]
@@ -61,12 +61,12 @@ def test_losses_and_weights_follow_the_originals(optimizer, shared):
     [("tf1_ckpt_tiny", "lamb"), ("tf1_ckpt_tiny", "adamw"), ("tf1_ckpt_tiny_groups", "adamw")],
 )
 def test_with_sparse_embedding_gradients_only_the_originals_clip_norm_differs(
-    case, optimizer, shared
+    case, optimizer, golden_path
 ):
     # `lookup`: there the norm of the word table's gradient is of its slices, duplicates not
     # summed (up to 0.4 % off), so the updates differ by as much and the losses by less.
-    folder = shared / "golden/open" / case
-    golden = np.load(folder / "train5.npz")
+    folder = golden_path(case)
+    golden = np.load(golden_path(f"{case}/train5.npz"))
     scope = f"{optimizer}/lookup/"
     for step, (row, weights) in enumerate(five_steps(folder, golden, optimizer)):
         loss, norm = row[:2]

@@ -18,55 +18,57 @@ TOKENIZERS = ("spm_lower", "spm_cased", "wordpiece_lower")
 
 
 @pytest.fixture(scope="module")
-def golden(shared):
-    with gzip.open(shared / "golden/open/glue/features.json.gz", "rt") as stream:
+def golden(golden_path):
+    with gzip.open(golden_path("glue/features.json.gz"), "rt") as stream:
         return json.load(stream)
 
 
-def make_tokenizer(shared, kind):
+def make_tokenizer(golden_path, kind):
     if kind == "wordpiece_lower":
-        return FullTokenizer(str(shared / "data/spm/albert_zh_vocab.txt"))
-    return FullTokenizer(None, kind == "spm_lower", str(shared / "data/spm/30k-clean.model"))
+        return FullTokenizer(str(golden_path("spm/albert_zh_vocab.txt")))
+    return FullTokenizer(None, kind == "spm_lower", str(golden_path("spm/30k-clean.model")))
 
 
 def golden_splits(golden, kind, task):
-    for key, case in golden.items():
-        if key.startswith(f"{kind}/{task}/"):
-            yield key.rsplit("/", 1)[1], case
+    prefix = f"{kind}/{task}/"
+    return {k.removeprefix(prefix): case for k, case in golden.items() if k.startswith(prefix)}
 
 
 @pytest.mark.parametrize("name", sorted(set(TASKS) - {"snli"}))  # the original has none
-@pytest.mark.parametrize("kind", TOKENIZERS)
-def test_examples_and_features_are_the_originals(shared, golden, kind, name):
-    task, tokenizer = TASKS[name], make_tokenizer(shared, kind)
-    data_dir = str(shared / "golden/open/glue/data")
-    count = 0
-    for split, case in golden_splits(golden, kind, name):
-        assert list(task.labels) == [label for label in case["labels"] if label is not None]
-        examples = glue.read_examples(task, data_dir, split, tokenizer.preprocess)
-        for example, want in zip(examples, case["examples"], strict=True):
-            assert (example.guid, example.label) == (want["guid"], want["label"])
-            assert tokenizer.preprocess(example.text_a) == want["text_a"].strip()
-            assert tokenizer.preprocess(example.text_b or "") == (want["text_b"] or "").strip()
-        rows = glue.feature_rows(task, examples, tokenizer, case["max_seq_length"])
-        for row, want in zip(rows, case["features"], strict=True):
-            for key in ("input_ids", "input_mask", "segment_ids"):
-                assert row[key].tolist() == want[key]
-            assert row["label_ids"] == want["label_id"]
-            assert row["is_real_example"] == want["is_real_example"]
-        count += 1
-    assert count == (1 if name == "ax" else 3)
+def test_examples_and_features_are_the_originals(golden_path, golden, name):
+    task, data_dir = TASKS[name], str(golden_path("glue/data"))
+    for kind in TOKENIZERS:
+        tokenizer = make_tokenizer(golden_path, kind)
+        splits = golden_splits(golden, kind, name)
+        for split, case in splits.items():
+            examples = glue.read_examples(task, data_dir, split, tokenizer.preprocess)
+            assert_same_features(task, tokenizer, examples, case)
+        assert len(splits) == (1 if name == "ax" else 3)
+
+
+def assert_same_features(task, tokenizer, examples, case):
+    assert list(task.labels) == [label for label in case["labels"] if label is not None]
+    for example, want in zip(examples, case["examples"], strict=True):
+        assert (example.guid, example.label) == (want["guid"], want["label"])
+        assert tokenizer.preprocess(example.text_a) == want["text_a"].strip()
+        assert tokenizer.preprocess(example.text_b or "") == (want["text_b"] or "").strip()
+    rows = glue.feature_rows(task, examples, tokenizer, case["max_seq_length"])
+    for row, want in zip(rows, case["features"], strict=True):
+        for key in ("input_ids", "input_mask", "segment_ids"):
+            assert row[key].tolist() == want[key]
+        assert row["label_ids"] == want["label_id"]
+        assert row["is_real_example"] == want["is_real_example"]
 
 
 @pytest.mark.parametrize("name", ["mrpc", "sts-b"])
-def test_records_hold_what_the_originals_hold(shared, golden, tmp_path, name):
+def test_records_hold_what_the_originals_hold(golden_path, golden, tmp_path, name):
     tf = pytest.importorskip("tensorflow")
-    task, tokenizer = TASKS[name], make_tokenizer(shared, "spm_lower")
+    task, tokenizer = TASKS[name], make_tokenizer(golden_path, "spm_lower")
     length = golden[f"spm_lower/{name}/dev"]["max_seq_length"]
-    data_dir = str(shared / "golden/open/glue/data")
+    data_dir = str(golden_path("glue/data"))
     examples = glue.read_examples(task, data_dir, "dev", tokenizer.preprocess)
     path = glue.feature_file(task, examples, data_dir, "dev", tokenizer, length, str(tmp_path))
-    theirs = str(shared / f"golden/open/glue/{name}.dev.tfrecord")
+    theirs = str(golden_path(f"glue/{name}.dev.tfrecord"))
 
     def read(path):
         messages = [tf.train.Example.FromString(m.numpy()) for m in tf.data.TFRecordDataset(path)]
@@ -204,8 +206,8 @@ def test_ax_says_that_it_has_nothing_to_train_on(tmp_path):
         glue.read_examples(TASKS["ax"], str(tmp_path), "train")
 
 
-def test_an_edited_task_file_gets_another_feature_file(tmp_path, shared):
-    task, tokenizer = TASKS["sst-2"], make_tokenizer(shared, "spm_lower")
+def test_an_edited_task_file_gets_another_feature_file(tmp_path, golden_path):
+    task, tokenizer = TASKS["sst-2"], make_tokenizer(golden_path, "spm_lower")
     cache = str(tmp_path / "cache")
 
     def make(content, length=16, tokenizer=tokenizer):
@@ -215,7 +217,7 @@ def test_an_edited_task_file_gets_another_feature_file(tmp_path, shared):
 
     first = make("sentence\tlabel\na\t1\n")
     assert make("sentence\tlabel\na\t1\n") == first
-    cased = make_tokenizer(shared, "spm_cased")
+    cased = make_tokenizer(golden_path, "spm_cased")
     others = {
         make("sentence\tlabel\na\t0\n"),
         make("sentence\tlabel\na\t1\n", length=17),

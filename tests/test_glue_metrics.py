@@ -6,9 +6,9 @@ import pytest
 from albert.tasks import glue_metrics as glue
 
 
-def golden_rows(shared, task):
+def golden_rows(golden_path, task):
     """Returns labels, logits and losses of the real rows of three batches, and the results."""
-    data = np.load(shared / "golden/open/heads/classifier_metrics.npz")
+    data = np.load(golden_path("heads/classifier_metrics.npz"))
 
     def rows(name):
         return np.concatenate([data[f"{task}/batch{i}/{name}"] for i in range(3)])
@@ -27,8 +27,8 @@ def golden_rows(shared, task):
         ("sts-b", "regression", ["pearson", "MSE"]),
     ],
 )
-def test_scores_equal_the_originals_without_its_padding_rows(shared, task, metric, keys):
-    labels, logits, losses, want = golden_rows(shared, task)
+def test_scores_equal_the_originals_without_its_padding_rows(golden_path, task, metric, keys):
+    labels, logits, losses, want = golden_rows(golden_path, task)
     got = glue.SCORERS[metric](labels, logits)
     for key in keys:
         assert got[key] == pytest.approx(float(want[key]), abs=2e-6), key

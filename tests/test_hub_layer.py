@@ -194,7 +194,7 @@ def test_training_among_options_without_names_is_passed_too(tmp_path):
     np.testing.assert_allclose(layer(texts, training=True), 2 * layer(texts))
 
 
-def test_bad_modules_and_outputs_are_refused_by_name(module, shared, tmp_path):
+def test_bad_modules_and_outputs_are_refused_by_name(module, tmp_path):
     with pytest.raises(CheckpointError, match="no saved_model.pb"):
         albert.HubLayer(str(tmp_path))
     with pytest.raises(CheckpointError, match="has no part 'nli'"):

@@ -1,6 +1,5 @@
 """Modules that take raw text: their ids are our tokenizer's, for every string."""
 
-import gzip
 import io
 import json
 import os
@@ -61,20 +60,20 @@ def graph_ids(tokenizer: FullTokenizer, texts) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def cases(shared) -> list[dict]:
-    path = shared / "golden/open/tokenization/tokenization.json.gz"
-    return json.loads(gzip.decompress(path.read_bytes()))["cases"]
+def cases(golden_path) -> list[dict]:
+    path = golden_path("tokenization.json")
+    return json.loads(path.read_text("utf-8"))["cases"]
 
 
 @pytest.fixture(scope="module")
-def modules(shared, tmp_path_factory):
+def modules(golden_path, tmp_path_factory):
     """The three modules of a tiny model with the released vocabulary."""
     folder = tmp_path_factory.mktemp("modules")
     (folder / "albert").mkdir()
     write_checkpoint(folder / "albert", vocab_size=30000)
     assert 0 == command(
         f"--albert_directory={folder / 'albert'}",
-        f"--spm_model_file={shared / 'data/spm/30k-clean.model'}",
+        f"--spm_model_file={golden_path('spm/30k-clean.model')}",
         f"--export_path={folder / 'encoder'}",
         f"--export_preprocessor_path={folder / 'preprocessor'}",
         f"--export_text_embedding_path={folder / 'embedding'}", "--text_embedding=mean",
@@ -107,7 +106,7 @@ print(json.dumps({
 """
 
 
-def test_a_stranger_gets_the_originals_ids_from_text(modules, cases, shared, tmp_path):
+def test_a_stranger_gets_the_originals_ids_from_text(modules, cases, golden_path, tmp_path):
     (tmp_path / "texts.json").write_text(json.dumps([case["text"] for case in cases]))
     # TensorFlow's own lower-casing would follow the locale: "I" to a dotless i.
     seen = stranger(
@@ -120,7 +119,7 @@ def test_a_stranger_gets_the_originals_ids_from_text(modules, cases, shared, tmp
         "vocab_size": 30000, "padding_id": 0, "start_of_sequence_id": 2, "end_of_segment_id": 3,
         "mask_id": 4,
     }
-    tokenizer = FullTokenizer(None, True, str(shared / "data/spm/30k-clean.model"))
+    tokenizer = FullTokenizer(None, True, str(golden_path("spm/30k-clean.model")))
     a, b = tokenizer.encode_text("One text, of 1999, here."), tokenizer.encode_text("Its second.")
     expected = features.pack(a, b, 13, tokenizer.cls_id, tokenizer.sep_id)
     assert seen["packed"]["input_word_ids"] == [expected.input_ids.tolist()]
@@ -173,11 +172,11 @@ def test_the_text_embedding_is_preprocessing_and_encoder_in_one(modules, tmp_pat
 
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("kind", ["spm", "wordpiece"])
-def test_the_graph_cuts_every_golden_text_as_the_original(kind, lower, cases, shared):
+def test_the_graph_cuts_every_golden_text_as_the_original(kind, lower, cases, golden_path):
     spm = kind == "spm"
     tokenizer = FullTokenizer(
-        None if spm else str(shared / "data/spm/albert_zh_vocab.txt"), lower,
-        str(shared / "data/spm/30k-clean.model") if spm else None,
+        None if spm else str(golden_path("spm/albert_zh_vocab.txt")), lower,
+        str(golden_path("spm/30k-clean.model")) if spm else None,
     )
     found = graph_ids(tokenizer, [case["text"] for case in cases])
     key = f"lower_{lower}".lower()
@@ -189,10 +188,10 @@ def test_the_graph_cuts_every_golden_text_as_the_original(kind, lower, cases, sh
     "settings", [{"keep_accents": True}, {"remove_space": False}, {"do_lower_case": True}],
     ids=lambda settings: "-".join(settings),
 )
-def test_the_graph_prepares_texts_as_the_tokenizers_settings_say(settings, cases, shared):
+def test_the_graph_prepares_texts_as_the_tokenizers_settings_say(settings, cases, golden_path):
     options = {"do_lower_case": False} | settings
     tokenizer = FullTokenizer(
-        None, spm_model_file=str(shared / "data/spm/30k-clean.model"), **options
+        None, spm_model_file=str(golden_path("spm/30k-clean.model")), **options
     )
     texts = [case["text"] for case in cases] + [" Café  हिन्दी\t", "\u00a0a "]
     texts = [text for text in texts if text.isprintable()]
@@ -201,10 +200,10 @@ def test_the_graph_prepares_texts_as_the_tokenizers_settings_say(settings, cases
 
 
 @pytest.mark.parametrize("kind", ["spm", "wordpiece"])
-def test_every_character_is_treated_as_python_treats_it(kind, shared):
+def test_every_character_is_treated_as_python_treats_it(kind, golden_path):
     tokenizer = FullTokenizer(
-        str(shared / "data/spm/albert_zh_vocab.txt"), True,
-        str(shared / "data/spm/30k-clean.model") if kind == "spm" else None,
+        str(golden_path("spm/albert_zh_vocab.txt")), True,
+        str(golden_path("spm/30k-clean.model")) if kind == "spm" else None,
     )
     # The whole of the Basic Multilingual Plane, and of the others what is not ideographs.
     codes = [*range(0xD800), *range(0xE000, 0x20000), *range(0xE0000, 0xE0200)]
@@ -214,8 +213,8 @@ def test_every_character_is_treated_as_python_treats_it(kind, shared):
     assert not [t for t, a, b in zip(texts, found, expected, strict=True) if a != b]
 
 
-def test_bytes_that_are_no_utf8_are_dropped_as_python_drops_them(shared):
-    tokenizer = FullTokenizer(None, True, str(shared / "data/spm/30k-clean.model"))
+def test_bytes_that_are_no_utf8_are_dropped_as_python_drops_them(golden_path):
+    tokenizer = FullTokenizer(None, True, str(golden_path("spm/30k-clean.model")))
     rng = np.random.default_rng(0)
     alphabet = np.frombuffer(b"Aa \x80\xbf\xc0\xc2\xe2\x82\xac\xed\xa0\xf0\x9f\x98\xf4\xff", "u1")
     texts = [rng.choice(alphabet, rng.integers(1, 12)).tobytes() for _ in range(2000)]
@@ -262,12 +261,12 @@ def test_a_word_too_long_is_unknown_by_characters_not_bytes(tmp_path):
 
 
 def test_without_tensorflow_text_the_options_are_refused_and_nothing_is_written(
-    shared, tmp_path, monkeypatch, capsys
+    golden_path, tmp_path, monkeypatch, capsys
 ):
     write_checkpoint(tmp_path, vocab_size=30000)
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)  # as if not installed
     common = [f"--albert_directory={tmp_path}",
-              f"--spm_model_file={shared / 'data/spm/30k-clean.model'}"]
+              f"--spm_model_file={golden_path('spm/30k-clean.model')}"]
     assert 2 == command(*common, f"--export_path={tmp_path / 'a'}",
                         f"--export_preprocessor_path={tmp_path / 'b'}")
     line = assert_one_clear_line(capsys.readouterr().err)

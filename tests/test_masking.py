@@ -1,7 +1,5 @@
 """Masking: the recipe's rules hold on every sequence, its shares on many."""
 
-import gzip
-import json
 
 import numpy as np
 import pytest
@@ -302,15 +300,13 @@ def test_each_position_is_masked_as_often_as_by_the_plain_recipe(settings):
     assert abs(counts - runs_slow).max() < tolerance
 
 
-def test_word_boundaries_of_real_pieces(shared):
-    path = shared / "golden/open/pretraining_data/documents_ids.json.gz"
-    with gzip.open(path, "rt") as stream:
-        documents = json.load(stream)
+def test_word_boundaries_of_real_pieces(golden_path):
     from albert.tokenization import FullTokenizer
 
-    tokenizer = FullTokenizer(None, spm_model_file=str(shared / "data/spm/30k-clean.model"))
+    tokenizer = FullTokenizer(None, spm_model_file=str(golden_path("spm/30k-clean.model")))
     pieces = Pieces(np.array(tokenizer.start_pieces()), CLS, SEP, MASK)
-    ids = np.array([[CLS, *documents[0][0][:20], SEP]])
+    text = golden_path("pretraining_data/corpus.txt").read_text(encoding="utf-8")
+    ids = np.array([[CLS, *tokenizer.encode_text(text[:400])[:20], SEP]])
     boundary = masking.token_boundaries(ids, np.array([22]), pieces)
     names = tokenizer.convert_ids_to_tokens(ids[0])
     for name, begins in zip(names[1:-1], boundary[0, 1:-1], strict=True):

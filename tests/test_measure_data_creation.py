@@ -11,10 +11,12 @@ SCRIPT = str(REPO / "scripts/measure_data_creation.py")
 
 
 @pytest.mark.parametrize("with_text", [False, True])
-def test_the_figures_are_those_of_the_command_and_kills_change_no_byte(tmp_path, shared, with_text):
+def test_the_figures_are_those_of_the_command_and_kills_change_no_byte(
+    tmp_path, golden_path, with_text
+):
     text = [
-        f"--input_file={shared / 'data/corpus/sherlock_holmes_se_cc0.txt'}",
-        f"--spm_model_file={shared / 'data/spm/30k-clean.model'}",
+        f"--input_file={golden_path('pretraining_data/corpus.txt')}",
+        f"--spm_model_file={golden_path('spm/30k-clean.model')}",
     ]
     done = subprocess.run(
         [sys.executable, SCRIPT, "--gigabytes=0.0015", f"--output_dir={tmp_path}", "--kills=1",

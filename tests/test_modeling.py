@@ -34,8 +34,8 @@ def pretraining_loss(model, batch):
 
 @pytest.mark.parametrize("case", ["tf1_ckpt_tiny", "tf1_ckpt_tiny_groups", "tf1_ckpt_tiny_nomap"])
 @pytest.mark.parametrize("part", ["io", "io2", "io3"])
-def test_outputs_losses_and_gradients_equal_the_originals(case, part, shared):
-    folder = shared / "golden/open" / case
+def test_outputs_losses_and_gradients_equal_the_originals(case, part, golden_path):
+    folder = golden_path(case)
     model = AlbertForPreTraining(AlbertConfig.from_json_file(str(folder / "albert_config.json")))
     reader = tf.train.load_checkpoint(str(folder / "model.ckpt-best"))
     weights = named_weights(model)
@@ -75,9 +75,9 @@ SPEC_BASE = {
 
 
 @pytest.mark.parametrize("case", ["A_1group", "B_2groups_2inner", "C_E_eq_H_relu"])
-def test_the_three_cases_of_the_specification(case, shared):
+def test_the_three_cases_of_the_specification(case, golden_path):
     # spec 17: weights by formula, in the byte order of the names.
-    golden = json.loads((shared / "golden/spec_golden.json").read_text())
+    golden = json.loads(golden_path("spec_golden.json").read_text())
     expected = golden["model"][case]
     model = AlbertForPreTraining(AlbertConfig(**SPEC_BASE | expected["config"]))
     weights = named_weights(model)
@@ -106,9 +106,9 @@ def test_the_three_cases_of_the_specification(case, shared):
     np.testing.assert_allclose(norm, expected["dense_grad_global_norm"], rtol=1e-5)
 
 
-def test_every_weight_has_its_name_in_a_released_checkpoint(shared):
+def test_every_weight_has_its_name_in_a_released_checkpoint(golden_path):
     # The index of the released Chinese base model; slots and global_step are not weights.
-    prefix = shared / "data/weights/tf1_index/albert_base_model.ckpt-best"
+    prefix = golden_path("tf1_index/albert_base_model.ckpt-best")
     released = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
     del released["global_step"]
     size = {"vocab_size": 21128, "embedding_size": 128, "hidden_size": 768,
@@ -259,8 +259,8 @@ HEADS = {
 
 
 @pytest.mark.parametrize("case", HEADS)
-def test_every_fine_tuned_head_has_the_originals_weights_and_outputs(case, shared):
-    folder = shared / "golden/open/heads" / case
+def test_every_fine_tuned_head_has_the_originals_weights_and_outputs(case, golden_path):
+    folder = golden_path(f"heads/{case}")
     kind, sizes = HEADS[case]
     model = kind(AlbertConfig.from_json_file(str(folder / "albert_config.json")), **sizes)
     weights = named_weights(model)

@@ -67,8 +67,8 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("run", OPTIMIZERS)
-def test_every_step_and_moment_equals_the_originals(run, shared):
-    golden = np.load(shared / "golden/open/optimizer.npz")
+def test_every_step_and_moment_equals_the_originals(run, golden_path):
+    golden = np.load(golden_path("optimizer.npz"))
     for step, values in trace(OPTIMIZERS[run](), golden):
         for name, value in values.items():
             moment = step == "final"
@@ -78,8 +78,8 @@ def test_every_step_and_moment_equals_the_originals(run, shared):
             np.testing.assert_allclose(value, golden[key], rtol=1e-6, atol=floor, err_msg=key)
 
 
-def test_the_schedule_equals_the_originals_and_is_never_negative(shared):
-    golden = np.load(shared / "golden/open/optimizer.npz")
+def test_the_schedule_equals_the_originals_and_is_never_negative(golden_path):
+    golden = np.load(golden_path("optimizer.npz"))
     for run in "abcdef":
         key = f"schedule/{run}/args_initlr_total_warmup_power_startwarmup"
         rate, total, warmup, power, start = golden[key]

@@ -67,9 +67,9 @@ def test_a_paragraph_is_split_at_the_ends_of_its_sentences(paragraph, expected):
     assert split_sentences(paragraph) == expected
 
 
-def test_splitting_loses_no_text(shared):
-    text = (shared / "data/corpus/sherlock_holmes_se_cc0.txt").read_text(encoding="utf-8")
-    for paragraph in text.split("\n"):
+def test_splitting_loses_no_text(golden_path):
+    text = golden_path("pretraining_data/corpus.txt").read_text(encoding="utf-8")
+    for paragraph in (text, *text.split("\n\n"), *text.split("\n")):
         assert " ".join(split_sentences(paragraph)) == " ".join(paragraph.split())
 
 

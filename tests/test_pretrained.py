@@ -30,10 +30,10 @@ def test_what_was_saved_is_loaded(kind, tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["tf1_ckpt_tiny", "hf/tiny", "hub_tf1/module", "prefix"])
-def test_every_layout_loads_without_being_told_which(layout, shared, tmp_path):
-    golden = shared / "golden/open"
-    io = np.load(golden / "tf1_ckpt_tiny/io.npz")
-    path = golden / ("tf1_ckpt_tiny/model.ckpt-best" if layout == "prefix" else layout)
+def test_every_layout_loads_without_being_told_which(layout, golden_path, tmp_path):
+    golden = golden_path("tf1_ckpt_tiny")
+    io = np.load(golden / "io.npz")
+    path = golden / "model.ckpt-best" if layout == "prefix" else golden_path(layout)
     model = albert.AlbertModel.from_pretrained(str(path))
     inputs = {k: io[f"in/{k}"] for k in ("input_ids", "input_mask", "segment_ids")}
     output = model(inputs)["sequence_output"]
@@ -45,8 +45,8 @@ def test_every_layout_loads_without_being_told_which(layout, shared, tmp_path):
     np.testing.assert_array_equal(model(theirs)["sequence_output"], output)
 
 
-def test_a_head_that_is_not_there_is_new_and_told(shared, caplog):
-    path = str(shared / "golden/open/tf1_ckpt_tiny")
+def test_a_head_that_is_not_there_is_new_and_told(golden_path, caplog):
+    path = str(golden_path("tf1_ckpt_tiny"))
     with pytest.raises(CheckpointError, match="give num_labels"):
         albert.AlbertForSequenceClassification.from_pretrained(path)
     model = albert.AlbertForSequenceClassification.from_pretrained(path, num_labels=4)

@@ -20,29 +20,29 @@ VARIANTS = {
 
 
 @pytest.fixture(scope="module")
-def golden(shared):
-    with gzip.open(shared / "golden/open/race/features.json.gz", "rt") as stream:
+def golden(golden_path):
+    with gzip.open(golden_path("race/features.json.gz"), "rt") as stream:
         return json.load(stream)
 
 
-def make_tokenizer(shared, variant):
+def make_tokenizer(golden_path, variant):
     if variant.startswith("wordpiece"):
-        return FullTokenizer(str(shared / "data/spm/albert_zh_vocab.txt"))
+        return FullTokenizer(str(golden_path("spm/albert_zh_vocab.txt")))
     lower = not variant.endswith("cased")
-    return FullTokenizer(None, lower, str(shared / "data/spm/30k-clean.model"))
+    return FullTokenizer(None, lower, str(golden_path("spm/30k-clean.model")))
 
 
 # The golden files were made by the original's run_race (see their README).
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_questions_and_features_are_the_originals(shared, golden, variant):
-    tokenizer = make_tokenizer(shared, variant)
+def test_questions_and_features_are_the_originals(golden_path, golden, variant):
+    tokenizer = make_tokenizer(golden_path, variant)
     cases = {key: case for key, case in golden.items() if key.startswith(f"{variant}/")}
     assert len(cases) >= 3
     for key, case in cases.items():
         split = key.split("/")[1]
-        data_dir = str(shared / "golden/open/race/data")
+        data_dir = str(golden_path("race/data"))
         questions = race.read_questions(data_dir, split, tokenizer, VARIANTS[variant])
         for question, want in zip(questions, case["examples"], strict=True):
             assert question.guid.startswith(want["example_id"] + "-")
@@ -59,12 +59,12 @@ def test_questions_and_features_are_the_originals(shared, golden, variant):
             assert bool(row["is_real_example"]) == want["is_real_example"]
 
 
-def test_records_hold_what_the_originals_hold(shared, tmp_path):
+def test_records_hold_what_the_originals_hold(golden_path, tmp_path):
     tf = pytest.importorskip("tensorflow")
-    tokenizer = make_tokenizer(shared, "spm_lower")
-    questions = race.read_questions(str(shared / "golden/open/race/data"), "dev", tokenizer)
+    tokenizer = make_tokenizer(golden_path, "spm_lower")
+    questions = race.read_questions(str(golden_path("race/data")), "dev", tokenizer)
     path = race.feature_file(questions, "dev", tokenizer, 128, 32, str(tmp_path))
-    theirs = str(shared / "golden/open/race/dev.s128.tfrecord")
+    theirs = str(golden_path("race/dev.s128.tfrecord"))
 
     def read(path):
         messages = [tf.train.Example.FromString(m.numpy()) for m in tf.data.TFRecordDataset(path)]
@@ -78,10 +78,11 @@ def test_records_hold_what_the_originals_hold(shared, tmp_path):
         records.check_records([theirs], features.classification_spec(64, False, race.NUM_CHOICES))
 
 
-def test_the_archives_layout_without_final_newlines_is_read_in_the_order_of_names(shared):
-    questions = race.read_questions(
-        str(shared / "data/race"), "dev", make_tokenizer(shared, "spm_lower")
-    )
+def test_the_archives_layout_without_final_newlines_is_read_in_the_order_of_names(
+    shared, golden_path
+):
+    tokenizer = make_tokenizer(golden_path, "spm_lower")
+    questions = race.read_questions(str(shared / "data/race"), "dev", tokenizer)
     levels = dict(race.level_sizes(questions))
     assert list(levels) == ["middle", "high"] and min(levels.values()) > 10
     passages = list(dict.fromkeys(q.guid.rsplit("-", 1)[0] for q in questions))
@@ -186,9 +187,9 @@ def test_answers_may_be_absent_from_the_test_questions_only(tmp_path):
         read(tmp_path, unlabelled + json.dumps(PASSAGE), split="test")
 
 
-def test_a_named_feature_file_of_other_settings_is_refused(shared, tmp_path):
-    tokenizer = make_tokenizer(shared, "spm_lower")
-    questions = race.read_questions(str(shared / "golden/open/race/data"), "dev", tokenizer)
+def test_a_named_feature_file_of_other_settings_is_refused(golden_path, tmp_path):
+    tokenizer = make_tokenizer(golden_path, "spm_lower")
+    questions = read(tmp_path, json.dumps(PASSAGE))
     path = str(tmp_path / "dev.tfrecord")
 
     def make(max_qa_length):

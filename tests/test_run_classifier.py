@@ -200,11 +200,11 @@ def test_prediction_without_any_checkpoint_says_what_to_do(inputs, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_hub_module_fine_tunes_as_the_checkpoint_it_was_made_of(inputs, shared, tmp_path):
+def test_a_hub_module_fine_tunes_as_the_checkpoint_it_was_made_of(inputs, golden_path, tmp_path):
     pytest.importorskip("tensorflow")
     from albert import export_to_tfhub
 
-    source = shared / "golden/open/tf1_ckpt_tiny"
+    source = golden_path("tf1_ckpt_tiny")
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join([*VOCABULARY, *(f"x{i}" for i in range(965))]) + "\n")
     export = [f"--albert_directory={source}", f"--vocab_file={vocabulary}",
@@ -219,7 +219,7 @@ def test_a_hub_module_fine_tunes_as_the_checkpoint_it_was_made_of(inputs, shared
         # Made of the same checkpoint by the original, so in TensorFlow 1's format.
         "module of the original": [f"--albert_hub_module_handle={tmp_path}/tf1"],
     }
-    shutil.copytree(shared / "golden/open/hub_tf1/module", tmp_path / "tf1",
+    shutil.copytree(golden_path("hub_tf1/module"), tmp_path / "tf1",
                     ignore=shutil.ignore_patterns("*.vocab"))
     shutil.copy(vocabulary, tmp_path / "tf1/assets")
     losses = []

@@ -59,8 +59,8 @@ def tensors(prefix: pathlib.Path) -> dict[str, np.ndarray]:
     return {name: weights.read(name) for name in weights.shapes}
 
 
-def test_evaluation_of_the_golden_checkpoint_reports_the_originals_numbers(shared, tmp_path):
-    folder = shared / "golden/open/tf1_ckpt_tiny"
+def test_evaluation_of_the_golden_checkpoint_reports_the_originals_numbers(golden_path, tmp_path):
+    folder = golden_path("tf1_ckpt_tiny")
     golden = np.load(folder / "io.npz")
     inputs = {k[3:]: golden[k] for k in golden.files if k.startswith("in/")}
     rows, length = inputs["input_ids"].shape

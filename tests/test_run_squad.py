@@ -155,10 +155,10 @@ def test_version_1_is_exported_for_serving(workshop, tmp_path):
     }
 
 
-# golden/open/heads: the original's training graph.
+# The original's training graph.
 @pytest.mark.parametrize("version", [1, 2])
-def test_losses_and_gradients_are_the_originals(version, shared):
-    folder = shared / f"golden/open/heads/squad_v{version}"
+def test_losses_and_gradients_are_the_originals(version, golden_path):
+    folder = golden_path(f"heads/squad_v{version}")
     golden = np.load(folder / "io.npz")
     batch = {k[3:]: tf.constant(golden[k]) for k in golden.files if k.startswith("in/")}
     batch["is_real_example"] = tf.ones(batch["input_ids"].shape[0], tf.int32)
@@ -289,10 +289,10 @@ def test_without_an_evaluation_the_threshold_is_0(workshop, trained, tmp_path):
 
 @pytest.mark.parametrize("flag", ["train_feature_file", "predict_feature_file"])
 def test_a_feature_file_of_the_original_is_never_overwritten(
-    flag, workshop, tmp_path, capsys, shared
+    flag, workshop, tmp_path, capsys, golden_path
 ):
     original = tmp_path / "original.tfrecord"
-    content = (shared / "golden/open/squad/train-v2.0.s96.tfrecord").read_bytes()
+    content = golden_path("squad_odd/train-v2.0.s96.tfrecord").read_bytes()
     original.write_bytes(content)
     arguments = job(
         workshop, 2, tmp_path / "out", f"--train_file={workshop / 'dev-v2.json'}", "--do_train",

@@ -44,8 +44,8 @@ REDUCED["run_squad_v2"] = REDUCED["run_squad_v1"]
 
 
 @pytest.fixture(scope="module")
-def printed(shared) -> dict[str, list[str]]:
-    text = (shared / "seeds/albert_readme.md").read_text(encoding="utf-8")
+def printed(golden_path) -> dict[str, list[str]]:
+    text = golden_path("original_readme.md").read_text(encoding="utf-8")
     found = re.findall(r"python -m albert\.(\w+) \\\n((?: +--.*\n)+)", text)
     return {
         name: re.sub(r" \\$", "", block, flags=re.MULTILINE).split() for name, block in found
@@ -53,7 +53,7 @@ def printed(shared) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def files(shared, tmp_path_factory):
+def files(golden_path, tmp_path_factory):
     """What the dots of the README stand for."""
     folder = tmp_path_factory.mktemp("files")
     config = write_config(folder, vocab_size=30000, max_position_embeddings=64)
@@ -84,7 +84,7 @@ def files(shared, tmp_path_factory):
     write_pretraining_records(folder / "pretraining.tfrecord", vocab_size=30000)
     return folder, {
         "albert_config_file": config, "init_checkpoint": str(folder / "model.ckpt-best"),
-        "spm_model_file": str(shared / "data/spm/30k-clean.model"), "data_dir": str(folder),
+        "spm_model_file": str(golden_path("spm/30k-clean.model")), "data_dir": str(folder),
         "input_file": str(folder / "pretraining.tfrecord"),
     }
 

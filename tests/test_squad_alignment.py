@@ -111,9 +111,9 @@ def test_nothing_to_align_is_a_mismatch():
     assert [align(*texts) for texts in (([], [1]), ([1], []), ([], []))] == [None, None, None]
 
 
-def test_positions_without_counterpart_take_a_neighbours_as_in_the_original(shared):
+def test_positions_without_counterpart_take_a_neighbours_as_in_the_original(golden_path):
     # spec 17: keys are (position, length, is_start).
-    golden = json.loads((shared / "golden/spec_golden.json").read_text())
+    golden = json.loads(golden_path("spec_golden.json").read_text())
     index = np.array([-1, 2, -1, -1, 7, -1])
     for key, expected in golden["pretraining_data"]["convert_index"].items():
         position, length, is_start = eval(key, {"__builtins__": {}})

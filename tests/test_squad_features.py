@@ -7,6 +7,7 @@ import random
 
 import pytest
 import tensorflow as tf
+from helpers import REPO
 
 from albert.data import records, tfrecord
 from albert.errors import DataError
@@ -27,87 +28,84 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def tokenizer(shared):
-    return FullTokenizer(None, True, str(shared / "data/spm/30k-clean.model"))
+def tokenizer(golden_path):
+    return FullTokenizer(None, True, str(golden_path("spm/30k-clean.model")))
 
 
-def windows_of(shared, file, setting, is_training):
-    lower = setting != "s96cased"
-    tokenizer = FullTokenizer(None, lower, str(shared / "data/spm/30k-clean.model"))
-    examples = read_examples(str(shared / f"golden/open/squad/{file}.json"), is_training)
-    return examples, list(
-        make_windows(examples, tokenizer, is_training=is_training, **SETTINGS[setting])
-    )
+@pytest.fixture(scope="module")
+def folders(golden_path):
+    """Awkward passages of ours; where `../shared` is, also passages of Wikipedia."""
+    more = REPO.parent / "shared/golden/open/squad"
+    return [golden_path("squad_odd"), *([more] if more.is_dir() else [])]
 
 
 @pytest.mark.parametrize(("file", "setting"), CASES)
-def test_every_field_of_every_window_is_the_originals(file, setting, shared):
-    is_training = file.startswith("train")
-    with gzip.open(shared / f"golden/open/squad/features.{file}.{setting}.json.gz") as stream:
-        golden = json.load(stream)
-    examples, windows = windows_of(shared, file, setting, is_training)
-    assert len(windows) == len(golden)
-    for window, expected in zip(windows, golden, strict=True):
-        ours = json.loads(json.dumps(dataclasses.asdict(window)))
-        assert ours == expected, window.unique_id
-    summary = json.loads((shared / "golden/open/squad/features_summary.json").read_text())
-    dropped = summary[f"{file}.json/{setting}"]["examples_dropped_as_mismatch"]
-    if dropped is not None:
-        with_windows = {window.example_index for window in windows}
-        assert [i for i in range(len(examples)) if i not in with_windows] == dropped
+def test_every_field_of_every_window_is_the_originals(file, setting, folders, golden_path):
+    is_training, lower = file.startswith("train"), setting != "s96cased"
+    tokenizer = FullTokenizer(None, lower, str(golden_path("spm/30k-clean.model")))
+    for folder in folders:
+        with gzip.open(folder / f"features.{file}.{setting}.json.gz") as stream:
+            golden = json.load(stream)
+        examples = read_examples(str(folder / f"{file}.json"), is_training)
+        windows = list(
+            make_windows(examples, tokenizer, is_training=is_training, **SETTINGS[setting])
+        )
+        assert len(windows) == len(golden)
+        for window, expected in zip(windows, golden, strict=True):
+            ours = json.loads(json.dumps(dataclasses.asdict(window)))
+            assert ours == expected, window.unique_id
+        summary = json.loads((folder / "features_summary.json").read_text())
+        dropped = summary[f"{file}.json/{setting}"]["examples_dropped_as_mismatch"]
+        if dropped is not None:
+            with_windows = {window.example_index for window in windows}
+            assert [i for i in range(len(examples)) if i not in with_windows] == dropped
 
 
-def test_the_training_records_are_the_originals(shared, tokenizer, tmp_path):
-    folder = shared / "golden/open/squad"
-    examples = read_examples(str(folder / "train-v2.0.json"), True)
-    settings = squad_records.WindowSettings(**SETTINGS["s96"])
-    path = squad_records.training_records(
-        examples, tokenizer, settings, str(tmp_path), {"input file": "x"}, None
-    )
-    ours = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
-    theirs = list(
-        tf.data.TFRecordDataset(str(folder / "train-v2.0.s96.tfrecord")).as_numpy_iterator()
-    )
+def messages(path) -> list[tf.train.Example]:
+    return [tf.train.Example.FromString(record) for record in tfrecord.read_records(str(path))]
 
-    def rows(records):
+
+def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path):
+    def rows(path):
         """Without the ids, which count windows in their order."""
         found = []
-        for record in records:
-            example = tf.train.Example.FromString(record)
+        for example in messages(path):
             features = {
                 k: tuple(v.int64_list.value) for k, v in example.features.feature.items()
                 if k != "unique_ids"
             }
             found.append(tuple(sorted(features.items())))
-        return found
+        return sorted(found)
 
-    # The reference has the file's order; the command shuffles questions first.
-    assert sorted(rows(ours)) == sorted(rows(theirs))
-    shuffled = list(examples)
-    random.Random(12345).shuffle(shuffled)
-    assert shuffled != examples
+    for folder in folders:
+        examples = read_examples(str(folder / "train-v2.0.json"), True)
+        path = squad_records.training_records(
+            examples, tokenizer, squad_records.WindowSettings(**SETTINGS["s96"]),
+            str(tmp_path / folder.name), {"input file": "x"}, None,
+        )
+        # The reference has the file's order; the command shuffles questions first.
+        assert rows(path) == rows(folder / "train-v2.0.s96.tfrecord")
+        shuffled = list(examples)
+        random.Random(12345).shuffle(shuffled)
+        assert shuffled != examples
 
 
 def test_in_the_files_order_the_training_records_are_the_originals_with_their_ids(
-    shared, tokenizer, tmp_path
+    folders, tokenizer, tmp_path
 ):
-    folder = shared / "golden/open/squad"
-    windows = make_windows(
-        read_examples(str(folder / "train-v2.0.json"), True), tokenizer, is_training=True,
-        **SETTINGS["s96"],
-    )
-    ours = str(tmp_path / "train.tf_record")
-    rows = squad_records.window_rows(windows, True)
-    records.write_records(ours, rows, squad_records.record_spec(96, True), {})
-
-    def messages(path):
-        return [tf.train.Example.FromString(record) for record in tfrecord.read_records(path)]
-
-    assert messages(ours) == messages(str(folder / "train-v2.0.s96.tfrecord"))
+    for folder in folders:
+        examples = read_examples(str(folder / "train-v2.0.json"), True)
+        windows = make_windows(examples, tokenizer, is_training=True, **SETTINGS["s96"])
+        ours = str(tmp_path / f"{folder.name}.tf_record")
+        rows = squad_records.window_rows(windows, True)
+        records.write_records(ours, rows, squad_records.record_spec(96, True), {})
+        assert messages(ours) == messages(folder / "train-v2.0.s96.tfrecord")
 
 
-def test_windows_for_prediction_are_kept_and_a_stale_file_is_refused(shared, tokenizer, tmp_path):
-    examples = read_examples(str(shared / "golden/open/squad/dev-v1.1.json"), False)
+def test_windows_for_prediction_are_kept_and_a_stale_file_is_refused(
+    golden_path, tokenizer, tmp_path
+):
+    examples = read_examples(str(golden_path("squad_odd/dev-v1.1.json")), False)
     settings = squad_records.WindowSettings(**SETTINGS["s96"])
 
     def make(key, left=None):
@@ -126,8 +124,8 @@ def test_windows_for_prediction_are_kept_and_a_stale_file_is_refused(shared, tok
         make("a")
 
 
-def test_wordpiece_windows_find_their_answers(shared, tmp_path):
-    tokenizer = FullTokenizer(str(shared / "data/spm/albert_zh_vocab.txt"), True)
+def test_wordpiece_windows_find_their_answers(golden_path, tmp_path):
+    tokenizer = FullTokenizer(str(golden_path("spm/albert_zh_vocab.txt")), True)
     context = "北京是中国的首都，人口超过2000万。ALBERT 于 2019 年发布。"
     questions = [("中国的首都是哪里", "北京"), ("人口多少", "2000万"), ("哪年发布", "2019")]
     data = {"data": [{"paragraphs": [{"context": context, "qas": [
@@ -160,8 +158,8 @@ CHINESE = (
 )
 
 
-def test_every_wordpiece_stands_at_its_own_characters(shared):
-    tokenizer = FullTokenizer(str(shared / "data/spm/albert_zh_vocab.txt"), True)
+def test_every_wordpiece_stands_at_its_own_characters(golden_path):
+    tokenizer = FullTokenizer(str(golden_path("spm/albert_zh_vocab.txt")), True)
     example = SquadExample("1", "谁", CHINESE, None, None, False, "zh.json")
     (window,) = make_windows(
         [example], tokenizer, max_seq_length=128, doc_stride=8, max_query_length=8,
@@ -181,8 +179,8 @@ def test_every_wordpiece_stands_at_its_own_characters(shared):
     assert {CHINESE[i] for i in set(range(len(CHINESE))) - covered} == {"\u3000", "\u200b", " "}
 
 
-def test_an_answer_in_wordpieces_is_widened_to_whole_pieces_and_no_further(shared):
-    tokenizer = FullTokenizer(str(shared / "data/spm/albert_zh_vocab.txt"), True)
+def test_an_answer_in_wordpieces_is_widened_to_whole_pieces_and_no_further(golden_path):
+    tokenizer = FullTokenizer(str(golden_path("spm/albert_zh_vocab.txt")), True)
     settings = {"max_seq_length": 128, "doc_stride": 8, "max_query_length": 8}
     for start in range(len(CHINESE)):
         for end in range(start + 1, min(start + 7, len(CHINESE)) + 1):
@@ -320,8 +318,8 @@ def test_a_training_file_without_one_usable_answer_is_refused(tmp_path):
         read_examples(squad(tmp_path, wrong), True)
 
 
-def test_a_shuffled_file_reads_each_passage_once(shared, tokenizer, monkeypatch):
-    examples = read_examples(str(shared / "golden/open/squad/dev-v1.1.json"), False)
+def test_a_shuffled_file_reads_each_passage_once(golden_path, tokenizer, monkeypatch):
+    examples = read_examples(str(golden_path("squad_odd/dev-v1.1.json")), False)
     random.Random(1).shuffle(examples)
     read, align = [], squad_alignment.align
     monkeypatch.setattr(

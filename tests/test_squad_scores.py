@@ -18,16 +18,16 @@ from albert.tasks.squad.records import _window
 
 
 @pytest.fixture(scope="module")
-def folder(shared):
-    return shared / "golden/open/squad"
+def folder(golden_path):
+    return golden_path("squad")
 
 
 def load(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_strings_score_as_in_the_official_scripts(folder):
-    for case in load(folder / "string_scores.json"):
+def test_strings_score_as_in_the_official_scripts(golden_path):
+    for case in load(golden_path("squad_odd/string_scores.json")):
         gold, pred = case["gold"], case["pred"]
         assert metrics.normalize_answer(gold) == case["norm_gold"] == case["norm_gold_v2"]
         assert metrics.exact_match(gold, pred) == case["v1_em"] == bool(case["v2_em"])
@@ -216,7 +216,7 @@ def test_odds_that_are_none_are_refused(odds, message, tmp_path):
     assert message in assert_one_clear_line(done.stderr)
 
 
-# --- golden/spec_golden.json: a context with ligatures and quotes, and scores with repeated pairs ---
+# --- spec_golden.json: a context with ligatures and quotes, and scores with repeated pairs ---
 
 
 class SpecTokenizer:
@@ -251,9 +251,9 @@ class SpecTokenizer:
 
 
 @pytest.fixture(scope="module")
-def spec(shared, tmp_path_factory):
+def spec(golden_path, tmp_path_factory):
     """(golden values, function of is_training to (examples, windows))."""
-    golden = load(shared / "golden/spec_golden.json")["squad_data"]
+    golden = load(golden_path("spec_golden.json"))["squad_data"]
     path = tmp_path_factory.mktemp("spec") / "data.json"
     path.write_text(json.dumps(golden["data"]))
 

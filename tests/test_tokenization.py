@@ -1,6 +1,5 @@
 """Tokenization: the original's own tests, golden values, and clear refusals."""
 
-import gzip
 import json
 import time
 
@@ -20,19 +19,18 @@ def write_vocab(path, tokens):
 
 
 @pytest.fixture(scope="module")
-def golden(shared):
-    with gzip.open(shared / "golden/open/tokenization/tokenization.json.gz", "rt") as stream:
-        return json.load(stream)["cases"]
+def golden(golden_path):
+    return json.loads(golden_path("tokenization.json").read_text("utf-8"))["cases"]
 
 
 @pytest.fixture(scope="module")
-def spm(shared):
-    return str(shared / "data/spm/30k-clean.model")
+def spm(golden_path):
+    return str(golden_path("spm/30k-clean.model"))
 
 
 @pytest.fixture(scope="module")
-def zh_vocab(shared):
-    return str(shared / "data/spm/albert_zh_vocab.txt")
+def zh_vocab(golden_path):
+    return str(golden_path("spm/albert_zh_vocab.txt"))
 
 
 # --- What the original's own tests check (its vocabulary, its sentences) ---
@@ -130,8 +128,8 @@ def test_every_golden_string_gives_the_originals_wordpieces(golden, zh_vocab, lo
         assert tokenizer.encode_text(case["text"]) == want["ids"]
 
 
-def test_word_starts_are_the_originals(shared, spm):
-    path = shared / "golden/open/pretraining_data/is_start_piece.json"
+def test_word_starts_are_the_originals(golden_path, spm):
+    path = golden_path("pretraining_data/is_start_piece.json")
     golden = json.loads(path.read_text(encoding="utf-8"))
     tokenizer = FullTokenizer(None, spm_model_file=spm)
     starts = tokenizer.start_pieces()

@@ -48,9 +48,9 @@ def test_special_pieces_have_the_ids_of_the_release(trained):
     assert model.vocab_size() == 200
 
 
-def test_layout_is_that_of_the_released_model(shared):
+def test_layout_is_that_of_the_released_model(golden_path):
     released = sentencepiece.SentencePieceProcessor(
-        model_file=str(shared / "data/spm/30k-clean.model")
+        model_file=str(golden_path("spm/30k-clean.model"))
     )
     assert [released.id_to_piece(i) for i in range(len(SPECIAL))] == SPECIAL
 

@@ -101,10 +101,10 @@ WORDS = "很 好 坏 电 影 服 务 房 间 不 错 差".split()
 
 
 @pytest.fixture(scope="module")
-def chinese(shared, tmp_path_factory):
+def chinese(golden_path, tmp_path_factory):
     """Flags of a tiny model with the Chinese vocabulary, and files in XNLI's columns."""
     folder = tmp_path_factory.mktemp("xnli")
-    vocabulary = shared / "data/spm/albert_zh_vocab.txt"
+    vocabulary = golden_path("spm/albert_zh_vocab.txt")
     config = {
         "vocab_size": len(FullTokenizer(str(vocabulary)).vocab), "embedding_size": 4,
         "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,

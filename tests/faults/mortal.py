@@ -106,8 +106,6 @@ def main() -> None:
     import keras  # noqa: F401
     import tensorflow  # noqa: F401
 
-    from albert import export_checkpoints, export_to_tfhub, run_classifier, run_race, run_squad_v1
-    from albert.training import trainer
 
     for line in sys.stdin:
         with tempfile.TemporaryFile() as counter, tempfile.TemporaryFile() as said:
