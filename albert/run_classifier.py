@@ -16,15 +16,10 @@ newest checkpoint of --output_dir.
 numbers from 0) and --label_list=a,b,c, or --regression for numbers.
 """
 
-import dataclasses
-import logging
-
 from albert.cli import fine_tuning, flags
 from albert.errors import FlagError
 from albert.formats import sidecars
 from albert.tasks import glue, tsv
-
-log = logging.getLogger("albert")
 
 # What only --task_name=tsv looks at.
 TSV_FLAGS = ("label_list", "text_column", "text_pair_column", "label_column", "regression")
@@ -128,15 +123,21 @@ def main(values: flags.FlagValues) -> None:
     }
 
     flags.import_tensorflow()  # after all input is known to be good: it takes seconds
-    task = _task(glue_task, values)
+    from albert.tasks import classification
 
-    def finish(run, weights):
+    task = classification.ClassificationTask(
+        glue_task.name, values.max_seq_length, glue_task.num_labels, glue_task.is_regression,
+        glue_task.metric, glue_task.best_metric, values.classifier_dropout,
+    )
+
+    def finish(trained: fine_tuning.Trained) -> None:
         if values.do_predict:
-            _predict(
-                values, glue_task, task, config, run, records["test"], examples["test"], weights
-            )
+            predictions = trained.predict("test").predictions
+            trained.tell(glue.write_predictions(
+                glue_task, examples["test"], predictions, values.output_dir
+            ))
         if values.export_dir:
-            _export(values, task, config, run, weights)
+            trained.export(classification.export, task, values.threshold_to_export)
 
     fine_tuning.Course(
         values, task, config, records, fine_tuning.initial_weights(values, module),
@@ -147,15 +148,6 @@ def main(values: flags.FlagValues) -> None:
     ).go()
 
 
-def _task(task: glue.GlueTask, values: flags.FlagValues):
-    from albert.tasks.classification import ClassificationTask
-
-    return ClassificationTask(
-        task.name, values.max_seq_length, task.num_labels, task.is_regression, task.metric,
-        task.best_metric, values.classifier_dropout,
-    )
-
-
 def _check_labels(values, weights) -> None:
     """Refuses labels of other names, or in another order, than the checkpoint was trained with."""
     trained = sidecars.read_facts(weights.origin).label_names
@@ -164,27 +156,6 @@ def _check_labels(values, weights) -> None:
             f"--label_list={values.label_list}, but {weights.origin} was trained with "
             f"--label_list={','.join(trained)}"
         )
-
-
-def _predict(values, glue_task, task, config, run, path, examples, weights) -> None:
-    from albert.training import evaluation
-
-    run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
-    predictions, _ = evaluation.predict(task, config, run, [path], weights)
-    written = glue.write_predictions(glue_task, examples, predictions, run.output_dir)
-    log.info("predictions of %s: %s", weights.origin, ", ".join(written))
-
-
-def _export(values, task, config, run, weights) -> None:
-    from albert.tasks import classification
-    from albert.training import evaluation
-
-    model, _ = evaluation.load_model(task, config, run, weights)
-    classification.export(
-        task, model, values.export_dir, values.threshold_to_export,
-        complete=fine_tuning.export_card(values.export_dir, weights, config),
-    )
-    log.info("SavedModel of %s: %s", weights.origin, values.export_dir)
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -195,20 +195,20 @@ def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> N
         optimizer = dataclasses.replace(optimizer, learning_rate=rate)
         log.info("learning rate of %d sequences: %.3g", values.train_batch_size, rate)
     init = pretrained.open_weights(values.init_checkpoint) if values.init_checkpoint else None
-    results = {}
+    last = None
     if values.do_train:
-        results = trainer.train(
+        last = trainer.train(
             task, config, run, optimizer, train_files,
             eval_files=eval_files if values.do_eval else (),
             init=init,
             warm_start_options=flags.select(values, ("init_from_group0", "allow_partial_init")),
             flags=flags.to_dict(values),
-        )
+        ).last
     if values.do_eval and distribution.is_chief():
-        if not results:
+        if not last:
             with distribution.alone():
-                results = _evaluate(task, config, run, eval_files, init)
-        path = summaries.write_results(files.make_dirs(run.output_dir), results)
+                last = _evaluate(task, config, run, eval_files, init)
+        path = summaries.write_results(files.make_dirs(run.output_dir), last.results)
         log.info("results: %s", path)
     if values.do_train and distribution.is_chief():
         best = checkpoints.newest_or_best(run.output_dir)
@@ -227,14 +227,15 @@ def _evaluate(task, config, run, eval_files, init):
             f"--do_eval: no checkpoint in {run.output_dir}, and no --init_checkpoint is given"
         )
     weights = checkpoints.open_weights(own[-1], "output_dir") if own else init
-    results = evaluation.evaluate(task, config, run, eval_files, weights)
+    found = evaluation.evaluate(task, config, run, eval_files, weights)
+    results = found.results
     summaries.log_results(results)
     if own:
         measured = evaluation.what_is_measured(
             task, config, run, eval_files, results["global_step"]
         )
         evaluation.keep_if_best(task, own[-1], results, measured)
-    return results
+    return found
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -104,8 +104,13 @@ def main(values: flags.FlagValues) -> None:
         parts=race.level_sizes(questions.get("dev", [])),
     )
 
-    def predict(run, weights):
-        _predict(values, task, config, run, records["test"], questions["test"], weights)
+    def predict(trained: fine_tuning.Trained) -> None:
+        some = questions["test"]
+        found = trained.predict("test", dataclasses.replace(task, parts=race.level_sizes(some)))
+        written = race.write_predictions(some, found.predictions, values.output_dir)
+        if some[0].label is not None:
+            written.append(_write_results(values.output_dir, found.results, trained.weights))
+        trained.tell(written)
 
     fine_tuning.Course(
         values, task, config, records, fine_tuning.initial_weights(values, module),
@@ -114,23 +119,11 @@ def main(values: flags.FlagValues) -> None:
     ).go()
 
 
-def _predict(values, task, config, run, path, questions, weights) -> None:
-    from albert.training import evaluation
+def _write_results(directory: str, results: dict, weights) -> str:
+    """Publishes the test set's results in the original's form, with the best of the dev set."""
+    from albert.training import evaluation, summaries
 
-    run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
-    task = dataclasses.replace(task, parts=race.level_sizes(questions))
-    predictions, results = evaluation.predict(task, config, run, [path], weights)
-    written = race.write_predictions(questions, predictions, run.output_dir)
-    if questions[0].label is not None:
-        best = evaluation.read_best(os.path.dirname(weights.origin))
-        written.append(_write_results(run.output_dir, results, best))
-    log.info("predictions of %s: %s", weights.origin, ", ".join(written))
-
-
-def _write_results(directory: str, results: dict, best: dict | None) -> str:
-    """Publishes the test set's results in the original's form; `best` is of the dev set."""
-    from albert.training import summaries
-
+    best = evaluation.read_best(os.path.dirname(weights.origin))
     summaries.log_results(results, "Predict results")
     path = os.path.join(directory, "predict_results.txt")
     with files.atomic_write(path) as stream:

@@ -25,8 +25,9 @@ def main(values: flags.FlagValues) -> None:
     if values.version_2_with_negative and values.export_dir:
         raise FlagError("--export_dir is of SQuAD 1.1: leave out --version_2_with_negative")
     is_v2 = values.version_2_with_negative
-    version = question_answering.version_2 if is_v2 else question_answering.version_1
-    question_answering.run(values, version(values))
+    question_answering.run(
+        values, question_answering.Version2 if is_v2 else question_answering.Version1
+    )
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -15,7 +15,6 @@ of words, and their accuracy is what counts. The same command again goes on from
 the newest checkpoint of --output_dir.
 """
 
-import dataclasses
 import logging
 import os
 
@@ -92,9 +91,20 @@ def main(values: flags.FlagValues) -> None:
         values.max_seq_length, labels, values.scheme != "none", values.classifier_dropout
     )
 
-    def predict(run, weights):
-        has_labels = all(sentence.labels for sentence in sentences["test"])
-        _predict(values, task, config, run, records["test"], paths["test"], has_labels, weights)
+    def predict(trained: fine_tuning.Trained) -> None:
+        from albert.training import summaries
+
+        found = trained.predict("test")
+        written = [conll.write_predictions(
+            paths["test"], task.predicted_labels(found.predictions),
+            os.path.join(values.output_dir, "test_predictions.txt"),
+        )]
+        if all(sentence.labels for sentence in sentences["test"]):
+            summaries.log_results(found.results, "Predict results")
+            written.append(
+                summaries.write_results(values.output_dir, found.results, "predict_results")
+            )
+        trained.tell(written)
 
     fine_tuning.Course(
         values, task, config, records, fine_tuning.initial_weights(values, module),
@@ -122,23 +132,6 @@ def _check_labels(labels, weights) -> None:
             f"{weights.origin} was trained with --label_list={' '.join(trained)!r}, not with "
             f"{' '.join(labels)!r}"
         )
-
-
-def _predict(values, task, config, run, records, path, has_labels, weights) -> None:
-    from albert.training import evaluation, summaries
-
-    run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
-    predictions, results = evaluation.predict(task, config, run, [records], weights)
-    written = [
-        conll.write_predictions(
-            path, task.predicted_labels(predictions),
-            os.path.join(run.output_dir, "test_predictions.txt"),
-        )
-    ]
-    if has_labels:
-        summaries.log_results(results, "Predict results")
-        written.append(summaries.write_results(run.output_dir, results, "predict_results"))
-    log.info("predictions of %s: %s", weights.origin, ", ".join(written))
 
 
 cli = flags.command(__doc__, define_flags, main)

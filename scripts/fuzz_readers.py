@@ -55,12 +55,6 @@ def read_records(path: str, tokenizer) -> None:
     list(records.read_records(path))
 
 
-def read_windows(path: str, tokenizer) -> None:
-    from albert.tasks.squad import records as squad_records
-
-    squad_records.read_windows(path, "key")
-
-
 def read_config(path: str, tokenizer) -> None:
     from albert.config import AlbertConfig
 
@@ -102,7 +96,7 @@ def read_text(path: str, tokenizer) -> None:
 READERS = {
     "config": read_config, "documents": read_documents, "hf_config": read_theirs,
     "race": read_race, "records": read_records, "sealed_json": read_sealed,
-    "squad": read_squad, "squad_windows": read_windows, "text": read_text, "tsv": read_tsv,
+    "squad": read_squad, "text": read_text, "tsv": read_tsv,
     "vocabulary": read_vocabulary,
 }
 
@@ -139,8 +133,6 @@ def seeds(reader: str) -> list[bytes]:
     if reader == "documents":
         text = texts[reader].encode()
         return [text, gzip.compress(text, mtime=0), texts[reader].encode("utf-16")]
-    if reader == "squad_windows":
-        return [gzip.compress(b'{"key": "key", "windows": []}', mtime=0)]
     return [texts[reader].encode()]
 
 

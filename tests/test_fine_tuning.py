@@ -12,6 +12,7 @@ from albert import predict
 from albert.cli import fine_tuning, flags
 from albert.errors import CheckpointError, DataError, FlagError
 from albert.formats import checkpoints
+from albert.training import steps
 
 tf = pytest.importorskip("tensorflow")
 
@@ -160,6 +161,23 @@ def test_without_patience_training_goes_to_its_end(inputs, tmp_path):
 
 
 # --- What is evaluated ---
+
+
+def test_a_run_traces_its_evaluation_once_whatever_its_rows_and_its_best(
+    inputs, tmp_path, monkeypatch
+):
+    traced, trace = [], steps.EvalStep._replica_outputs
+
+    def note(self, batch):
+        traced.append(self)
+        return trace(self, batch)
+
+    monkeypatch.setattr(steps.EvalStep, "_replica_outputs", note)
+    # The first checkpoint stays the best, and is not the last.
+    run(*inputs, f"--output_dir={tmp_path}", "--do_train", "--do_eval", "--learning_rate=1e-12")
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert results_of(tmp_path)["global_step"] == best["step"] < 6
+    assert len(traced) == 1
 
 
 def test_evaluation_alone_takes_the_best_the_newest_or_the_named_checkpoint(inputs, tmp_path):

@@ -90,13 +90,13 @@ def test_losses_weights_and_predictions_are_the_same_as_with_full_rows(
             eval_batch_size=4, log_steps=1, pad_to_max_seq_length=is_padded, use_xla=use_xla,
             pack_rows=pack_rows,
         )
-        results = trainer.train(
+        evaluated = trainer.train(
             TASKS[name], CONFIG, run, OptimizerConfig("adamw", 1e-3, 6, 0), paths, eval_files=paths
         )
         weights = trainer.checkpoints.open_weights(run.output_dir)
         model, _ = evaluation.load_model(TASKS[name], CONFIG, run, weights)
-        predictions, _ = evaluation.predict(TASKS[name], CONFIG, run, paths, weights)
-        outcomes.append((results, named_weights(model), predictions))
+        predictions = evaluation.evaluate(TASKS[name], CONFIG, run, paths, weights).predictions
+        outcomes.append((evaluated.last.results, named_weights(model), predictions))
     (ours, weights, predictions), (theirs, want_weights, want) = outcomes
     assert ours == pytest.approx(theirs, abs=1e-5)
     for key, value in weights.items():

@@ -203,17 +203,13 @@ def test_a_named_feature_file_of_other_settings_is_refused(golden_path, tmp_path
 # --- The head ---
 
 
-def test_accuracy_is_told_for_each_level_without_padding_rows():
+def test_accuracy_is_told_for_each_level():
     pytest.importorskip("tensorflow")
     from albert.tasks.classification import MultipleChoiceTask
 
     task = MultipleChoiceTask.of_choices("race", 8, 4, parts=(("middle", 2), ("high", 3)))
-    labels = np.array([0, 1, 2, 3, 0, 0, 0])
-    guesses = np.array([0, 2, 2, 3, 1, 0, 0])
-    arrays = {
-        "logits": np.eye(4)[guesses], "label_ids": labels,
-        "is_real_example": np.array([1, 1, 1, 1, 1, 0, 0]),
-    }
+    labels, guesses = np.array([0, 1, 2, 3, 0]), np.array([0, 2, 2, 3, 1])
+    arrays = {"logits": np.eye(4)[guesses], "label_ids": labels}
     assert task.score(arrays) == pytest.approx(
         {"eval_accuracy": 0.6, "eval_accuracy_middle": 0.5, "eval_accuracy_high": 2 / 3}
     )

@@ -306,14 +306,15 @@ def test_a_feature_file_of_the_original_is_never_overwritten(
     assert original.read_bytes() == content
 
 
-def test_a_best_checkpoint_that_was_just_evaluated_is_not_run_again(
-    workshop, tmp_path, monkeypatch
+def test_a_best_checkpoint_that_training_evaluated_predicts_without_another_run_of_it(
+    workshop, trained, tmp_path, monkeypatch
 ):
     from albert.training import evaluation
 
-    monkeypatch.setattr(evaluation, "predict", None)
+    monkeypatch.setattr(evaluation, "evaluate", None)
     assert train(workshop, 2, tmp_path) == 0
-    assert (tmp_path / "predictions.json").exists()
+    for name in ("predictions.json", "eval_results.json"):
+        assert (tmp_path / name).read_bytes() == (trained[2] / name).read_bytes()
 
 
 def test_rows_of_2_0_lose_the_padding_that_they_share_with_the_same_answers(

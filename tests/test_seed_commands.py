@@ -117,7 +117,8 @@ def test_a_command_runs_as_printed(name, printed, files, tmp_path):
     assert " = " in results
     if name.startswith("run_squad"):
         assert (tmp_path / "out/predictions.json").exists()
-        assert (tmp_path / "predict_feature_left_file").exists()
+        assert (tmp_path / "predict_feature_file").exists()
+        assert not (tmp_path / "predict_feature_left_file").exists()
 
 
 def test_every_command_of_the_readme_is_tried(printed):

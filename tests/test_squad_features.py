@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import json
+import os
 import random
 
 import pytest
@@ -79,10 +80,10 @@ def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path):
 
     for folder in folders:
         examples = read_examples(str(folder / "train-v2.0.json"), True)
-        path = squad_records.training_records(
-            examples, tokenizer, squad_records.WindowSettings(**SETTINGS["s96"]),
-            str(tmp_path / folder.name), {"input file": "x"}, None,
+        maker = squad_records.WindowMaker(
+            tokenizer, str(tmp_path / folder.name), **SETTINGS["s96"]
         )
+        path = maker.training_records(examples, str(folder / "train-v2.0.json"))
         # The reference has the file's order; the command shuffles questions first.
         assert rows(path) == rows(folder / "train-v2.0.s96.tfrecord")
         shuffled = list(examples)
@@ -102,26 +103,19 @@ def test_in_the_files_order_the_training_records_are_the_originals_with_their_id
         assert messages(ours) == messages(folder / "train-v2.0.s96.tfrecord")
 
 
-def test_windows_for_prediction_are_kept_and_a_stale_file_is_refused(
-    golden_path, tokenizer, tmp_path
-):
-    examples = read_examples(str(golden_path("squad_odd/dev-v1.1.json")), False)
-    settings = squad_records.WindowSettings(**SETTINGS["s96"])
-
-    def make(key, left=None):
-        return squad_records.prediction_records(
-            examples, tokenizer, settings, str(tmp_path), {"input file": key}, None, left
-        )
-
-    path, windows = make("a")
-    again_path, again = make("a")
-    assert (path, windows) == (again_path, again)
-    (left,) = tmp_path.glob("*.left.json.gz")
-    with pytest.raises(DataError, match="made from another file"):
-        make("b", str(left))
-    left.write_bytes(b"\x80\x04pickle")
-    with pytest.raises(DataError, match="a pickle of the original is never opened"):
-        make("a")
+def test_records_for_prediction_are_kept_and_stale_ones_refused(golden_path, tokenizer, tmp_path):
+    origin = str(golden_path("squad_odd/dev-v1.1.json"))
+    examples = read_examples(origin, False)
+    maker = squad_records.WindowMaker(tokenizer, str(tmp_path), **SETTINGS["s96"])
+    named = str(tmp_path / "named.tfrecord")
+    for path in (None, named):
+        first, windows = maker.prediction_records(examples, origin, path)
+        written = os.stat(first).st_mtime_ns
+        assert maker.prediction_records(examples, origin, path) == (first, windows)
+        assert os.stat(first).st_mtime_ns == written
+    other = dataclasses.replace(maker, doc_stride=17)
+    with pytest.raises(DataError, match="made from another doc_stride: remove it, or name"):
+        other.prediction_records(examples, origin, named)
 
 
 def test_wordpiece_windows_find_their_answers(golden_path, tmp_path):
@@ -331,9 +325,7 @@ def test_a_shuffled_file_reads_each_passage_once(golden_path, tokenizer, monkeyp
 
 def test_a_file_of_blank_passages_leaves_no_empty_records(tokenizer, tmp_path):
     examples = read_examples(squad(tmp_path, question(answers=[]), context=" \n "), False)
-    settings = squad_records.WindowSettings(**SETTINGS["s96"])
+    maker = squad_records.WindowMaker(tokenizer, str(tmp_path / "out"), **SETTINGS["s96"])
     with pytest.raises(DataError, match=r"qas\[0\]: neither this passage nor any other can be"):
-        squad_records.prediction_records(
-            examples, tokenizer, settings, str(tmp_path / "out"), {}, None, None
-        )
+        maker.prediction_records(examples, str(tmp_path / "s.json"))
     assert not (tmp_path / "out").exists()

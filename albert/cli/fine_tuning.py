@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from albert.formats.tensor_bundle import Weights
     from albert.tasks.task import Task
     from albert.tokenization import FullTokenizer
+    from albert.training.evaluation import Evaluated, Evaluation
     from albert.training.run_settings import RunConfig
 
 log = logging.getLogger("albert")
@@ -251,12 +252,65 @@ def finished_weights(values: flags.FlagValues, init, directory: str) -> "Weights
 
 
 @dataclasses.dataclass(frozen=True)
+class Trained:
+    """What a command predicts with or exports: weights, and how they are run."""
+
+    course: "Course"
+    run: "RunConfig"
+    weights: "Weights"
+    evaluation: "Evaluation | None" = None  # of these weights, if this process has made it
+
+    def predict(self, split: str, task: "Task | None" = None) -> "Evaluation":
+        """Returns the evaluation of a split's records; `task` replaces that of the training."""
+        from albert.training import evaluation
+
+        course = self.course
+        size = course.values.predict_batch_size
+        run = dataclasses.replace(self.run, eval_batch_size=size)
+        return evaluation.evaluate(
+            task or course.task, course.config, run, [course.records[split]], self.weights
+        )
+
+    def tell(self, written: Sequence[str]) -> None:
+        """Logs which files hold the predictions."""
+        log.info("predictions of %s: %s", self.weights.origin, ", ".join(written))
+
+    def export(self, write: Callable[..., None], *arguments: Any) -> None:
+        """Publishes a SavedModel in --export_dir by `write(model, directory, ..., complete=)`."""
+        from albert.formats import model_card
+        from albert.training import evaluation
+
+        course, directory = self.course, self.course.values.export_dir
+        model, _ = evaluation.load_model(course.task, course.config, self.run, self.weights)
+        name = os.path.basename(os.path.abspath(directory))
+
+        def complete(scratch: str) -> None:
+            model_card.of_checkpoint(
+                scratch, self.weights.origin, course.config,
+                title=f"{name}: a fine-tuned ALBERT for serving",
+                summary="A TensorFlow SavedModel with one signature, as TensorFlow Serving takes "
+                "it.",
+                usage=_EXPORT_USAGE.format(name=name),
+            )
+
+        write(model, directory, *arguments, complete=complete)
+        log.info("SavedModel of %s: %s", self.weights.origin, directory)
+
+
+_EXPORT_USAGE = """
+import tensorflow as tf
+
+serve = tf.saved_model.load("{name}").signatures["serving_default"]
+print(serve.structured_input_signature, serve.structured_outputs)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
 class Course:
     """What a fine-tuning command does once all its input is known to be good.
 
-    `check(weights)` may refuse what is to be evaluated. `finish(run, weights)` is
-    called at the end with what to predict with or export; of several runs, with
-    the best one's.
+    `check(weights)` may refuse what is to be evaluated. `finish(trained)` is called at
+    the end with what to predict with or export; of several runs, with the best one's.
     """
 
     values: flags.FlagValues
@@ -266,7 +320,7 @@ class Course:
     init: Any  # what training starts from; None for random weights
     optimizer: str = "adamw"
     check: Callable[["Weights"], None] | None = None
-    finish: Callable[["RunConfig", "Weights"], None] | None = None
+    finish: Callable[[Trained], None] | None = None
     tokenizer: "FullTokenizer | None" = None  # its vocabulary is kept beside the checkpoints
 
     def go(self) -> None:
@@ -274,39 +328,37 @@ class Course:
         from albert.training import distribution, run_settings
 
         values = self.values
+        files.make_dirs(values.output_dir)
         run = run_settings.RunConfig(
             **flags.select(values, run_settings.RunConfig), num_train_steps=values.train_step
         )
         with distribution.scope(values):
-            weights = self._several(run) if values.num_runs > 1 else self._once(run)
-            if self.finish and weights:
+            trained = self._several(run) if values.num_runs > 1 else self._once(run)
+            if self.finish and trained:
                 with distribution.alone():
-                    self.finish(run, weights)
+                    self.finish(trained)
 
-    def _once(self, run: "RunConfig") -> "Weights | None":
-        """Returns the weights that were evaluated, or None if training is all that is wanted."""
-        from albert.training import distribution
+    def _once(self, run: "RunConfig") -> Trained | None:
+        """Returns what was trained and evaluated, or None if no more is wanted of it."""
+        from albert.training import distribution, evaluation
 
-        results = self._train(run) if self.values.do_train else {}
+        evaluated = self._train(run) if self.values.do_train else evaluation.Evaluated()
         if not distribution.is_chief():
             return None  # what follows needs one machine
         with distribution.alone():
-            return self._evaluated(run, results)
-
-    def _evaluated(self, run: "RunConfig", results: Mapping[str, Any]) -> "Weights | None":
-        """Returns what `_once` does; `results` are of the last evaluation."""
-        self._write_card(run)
-        if not (self.values.do_eval or self.finish):
-            log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s",
-                     run.output_dir)
-            return None
-        weights = finished_weights(self.values, self.init, run.output_dir)
-        if self.check:
-            self.check(weights)
-        if self.values.do_eval:
-            evaluate(self.task, self.config, run, self.records["dev"], weights, results)
             self._write_card(run)
-        return weights
+            if not (self.values.do_eval or self.finish):
+                log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s",
+                         run.output_dir)
+                return None
+            weights = finished_weights(self.values, self.init, run.output_dir)
+            if self.check:
+                self.check(weights)
+            if not self.values.do_eval:
+                return Trained(self, run, weights)
+            found = self._evaluate(run, weights, evaluated)
+            self._write_card(run)
+            return Trained(self, run, weights, found)
 
     def _write_card(self, run: "RunConfig") -> None:
         from albert.formats import checkpoints, model_card
@@ -315,8 +367,7 @@ class Course:
         if own:
             model_card.of_checkpoint(run.output_dir, own, self.config, tokenizer=self.tokenizer)
 
-    def _train(self, run: "RunConfig") -> dict[str, Any]:
-        """Trains, and returns the results of the last evaluation made on the way."""
+    def _train(self, run: "RunConfig") -> "Evaluated":
         from albert.optimization import OptimizerConfig
         from albert.training import distribution, trainer
 
@@ -327,7 +378,7 @@ class Course:
         told = flags.to_dict(values) | {"seed": run.seed, "output_dir": run.output_dir}
         if self.tokenizer is not None:
             told["do_lower_case"] = self.tokenizer.do_lower_case  # a module's, too
-        results = trainer.train(
+        evaluated = trainer.train(
             self.task, self.config, run, optimizer, [self.records["train"]],
             eval_files=[self.records["dev"]] if values.do_eval else [],
             init=self.init,
@@ -335,39 +386,59 @@ class Course:
         )
         if self.tokenizer is not None and distribution.is_chief():
             tokenizer_files.write(self.tokenizer, run.output_dir)
-        return results
+        return evaluated
 
-    def _several(self, run: "RunConfig") -> "Weights | None":
+    def _evaluate(
+        self, run: "RunConfig", weights: "Weights", evaluated: "Evaluated"
+    ) -> "Evaluation":
+        """Writes the results of a checkpoint, evaluated anew unless training has done it."""
+        from albert.formats import checkpoints, sidecars
+        from albert.training import evaluation, summaries
+
+        found = evaluated.of_step(sidecars.read_sidecar(weights.origin).get("step"))
+        if found is None:
+            paths = [self.records["dev"]]
+            found = evaluation.evaluate(self.task, self.config, run, paths, weights)
+            summaries.log_results(found.results)
+            if weights.origin == os.path.join(run.output_dir, checkpoints.BEST):
+                # Of another dev file, say, its value is another, by which runs are compared.
+                step, best = found.results["global_step"], evaluation.read_best(run.output_dir)
+                measured = evaluation.what_is_measured(self.task, self.config, run, paths, step)
+                if best and not evaluation.is_comparable(best, measured):
+                    evaluation.keep_if_best(self.task, weights.origin, found.results, measured)
+        path = summaries.write_results(run.output_dir, found.results)
+        log.info("results of %s: %s", weights.origin, path)
+        return found
+
+    def _several(self, run: "RunConfig") -> Trained | None:
         """Makes the runs that are not finished; returns the best one's weights, if wanted."""
         from albert.formats import checkpoints
         from albert.training import distribution, evaluation, summaries
 
         seeds = range(run.seed, run.seed + self.values.num_runs)
-        runs = {
-            seed: dataclasses.replace(
-                run, seed=seed,
-                output_dir=os.path.join(run.output_dir, checkpoints.RUN_FOLDER.format(seed)),
-            )
+        folders = {
+            seed: os.path.join(run.output_dir, checkpoints.RUN_FOLDER.format(seed))
             for seed in seeds
         }
-        for seed, one in runs.items():
-            log.info("run with seed %d, of %d to %d: %s", seed, seeds[0], seeds[-1], one.output_dir)
-            self._unless_finished(one)
-        if not distribution.is_chief():
+        for seed, folder in folders.items():
+            log.info("run with seed %d, of %d to %d: %s", seed, seeds[0], seeds[-1], folder)
+            self._unless_finished(dataclasses.replace(run, seed=seed, output_dir=folder))
+        if not (distribution.is_chief() and (self.values.do_eval or self.finish)):
             return None
-        best = {seed: evaluation.read_best(one.output_dir) for seed, one in runs.items()}
+        best = {seed: evaluation.read_best(folder) for seed, folder in folders.items()}
         ranked = [seed for seed in seeds if best[seed]]
-        if not (self.values.do_eval or self.finish):
-            return None
         if not ranked:
             raise FlagError("--num_runs: no run was evaluated, so none is the best: add --do_eval")
         winner = max(ranked, key=lambda seed: best[seed]["value"])
         if self.values.do_eval:
-            results = over_runs({s: _read_results(one) for s, one in runs.items()})
+            results = over_runs({
+                seed: files.read_json_object(os.path.join(folder, "eval_results.json"))
+                for seed, folder in folders.items()
+            })
             results["best_seed"] = winner
-            summaries.log_results(results, f"Eval results of {len(runs)} runs")
+            summaries.log_results(results, f"Eval results of {len(folders)} runs")
             log.info("results: %s", summaries.write_results(run.output_dir, results))
-        return finished_weights(self.values, self.init, runs[winner].output_dir)
+        return Trained(self, run, finished_weights(self.values, self.init, folders[winner]))
 
     def _unless_finished(self, run: "RunConfig") -> None:
         from albert.training import distribution
@@ -380,44 +451,10 @@ class Course:
         ]
         if os.path.exists(path) and files.is_same_json(files.read_json(path), made_from):
             log.info("done already: %s", run.output_dir)
-            return
-        if self.values.do_train or self.values.do_eval:
+        elif self.values.do_train or self.values.do_eval:
             dataclasses.replace(self, finish=None)._once(run)
             if distribution.is_chief():
                 files.write_json(path, made_from)
-
-
-_EXPORT_USAGE = """
-import tensorflow as tf
-
-serve = tf.saved_model.load("{name}").signatures["serving_default"]
-print(serve.structured_input_signature, serve.structured_outputs)
-"""
-
-
-def export_card(
-    directory: str, weights: "Weights", config: AlbertConfig
-) -> Callable[[str], None]:
-    """Returns what writes the model card of a SavedModel for serving.
-
-    It is called with the folder that is to become `directory`.
-    """
-    from albert.formats import model_card
-
-    name = os.path.basename(os.path.abspath(directory))
-
-    def write(scratch: str) -> None:
-        model_card.of_checkpoint(
-            scratch, weights.origin, config, title=f"{name}: a fine-tuned ALBERT for serving",
-            summary="A TensorFlow SavedModel with one signature, as TensorFlow Serving takes it.",
-            usage=_EXPORT_USAGE.format(name=name),
-        )
-
-    return write
-
-
-def _read_results(run: "RunConfig") -> dict[str, float]:
-    return files.read_json_object(os.path.join(run.output_dir, "eval_results.json"))
 
 
 def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
@@ -444,21 +481,3 @@ def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
             summary[f"{key}_min"], summary[f"{key}_max"] = min(values), max(values)
             summary[f"{key}_std"] = statistics.stdev(values)
     return summary
-
-
-def evaluate(task, config, run, path, weights, results) -> None:
-    """Writes the results of the checkpoint; `results` are its own if they are of its step."""
-    from albert.formats import checkpoints, sidecars
-    from albert.training import evaluation, summaries
-
-    step = sidecars.read_sidecar(weights.origin).get("step")
-    if not results or results["global_step"] != step:
-        results = evaluation.evaluate(task, config, run, [path], weights)
-        summaries.log_results(results)
-        if weights.origin == os.path.join(run.output_dir, checkpoints.BEST):
-            # Of another dev file, say, its value is another, by which several runs are compared.
-            step, best = results["global_step"], evaluation.read_best(run.output_dir)
-            measured = evaluation.what_is_measured(task, config, run, [path], step)
-            if best and not evaluation.is_comparable(best, measured):
-                evaluation.keep_if_best(task, weights.origin, results, measured)
-    log.info("results of %s: %s", weights.origin, summaries.write_results(run.output_dir, results))

@@ -6,7 +6,7 @@ No TensorFlow at import; a command has checked its input before it is loaded.
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,7 @@ from albert.errors import FlagError
 from albert.tasks.squad import decode as squad_decode
 from albert.tasks.squad import metrics
 from albert.tasks.squad import records as squad_records
-from albert.tasks.squad.features import (
-    SquadExample,
-    Window,
-    has_answers,
-    read_dataset,
-    read_examples,
-)
+from albert.tasks.squad.features import Window, has_answers, read_dataset, read_examples
 
 log = logging.getLogger("albert")
 
@@ -38,7 +32,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "--cached_dir by default.")
     flags.define("string", values, "predict_feature_file", None, "The same of --predict_file.")
     flags.define("string", values, "predict_feature_left_file", None,
-                 "What of those windows is not in the records (compressed JSON).")
+                 "Accepted, and of no effect: what the original keeps there is computed anew.")
     fine_tuning.define_encoder_flags(values, max_seq_length=384)
     flags.define("integer", values, "doc_stride", 128,
                  "Tokens between the beginnings of two windows of a passage.", least=1)
@@ -100,30 +94,44 @@ def check_flags(values: flags.FlagValues) -> None:
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class Version:
-    """What distinguishes the two versions of SQuAD: their task, and how answers are read off."""
+class Version1:
+    """SQuAD 1.1: its task, and from a model's outputs to answers; every question has one.
 
-    with_negative: bool  # whether a question may have no answer
-    # (max_seq_length, scorer) -> Task
-    make_task: Callable[[int, Any], Any]
-    # (examples, windows, predictions [windows, ...]) -> files by name
-    decode: Callable[[Sequence[SquadExample], Sequence[Window], Mapping], dict[str, Any]]
-    # (decoded files, the data set with its answers) -> (results, decoded files to keep)
-    evaluate: Callable[[dict[str, Any], Any], tuple[dict[str, Any], dict[str, Any]]]
-    # (decoded files, origin of the weights) -> decoded files to keep, no answers being known
-    settle: Callable[[dict[str, Any], str], dict[str, Any]]
+    `examples` are the questions to predict, `windows` their rows; `dataset` is the file with
+    its answers, None where it has none.
+    """
 
+    with_negative = False  # whether a question may have no answer
 
-def version_1(values: flags.FlagValues) -> Version:
-    """SQuAD 1.1: every question has an answer."""
+    def __init__(self, values: flags.FlagValues):
+        self.values = values
+        self.dataset: Any = None
+        self.windows: list[Window] = []
+        if values.do_predict or values.do_eval:
+            self._read(values.predict_file)
 
-    def make_task(length, scorer):
+    def _read(self, path: str) -> None:
+        self.examples = read_examples(path, False)
+        if has_answers(path, self.with_negative):
+            self.dataset = read_dataset(path)
+        else:
+            log.info("%s has questions without answers: no evaluation", path)
+
+    def make_task(self):
+        """Returns the task, whose evaluations are scored where answers are known."""
         from albert.tasks.squad.task import SquadV1Task
 
-        return SquadV1Task(length, scorer)
+        return SquadV1Task(self.values.max_seq_length, self._scorer())
 
-    def decode(examples, windows, predictions):
+    def _scorer(self):
+        return self.score if self.dataset else None
+
+    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Returns the official numbers of a model's outputs [windows, ...]."""
+        return self.evaluate(self.decode(predictions))[0]
+
+    def decode(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Returns the content of each prediction file by its name."""
         results = {
             int(i): (start, end)
             for i, start, end in zip(
@@ -132,63 +140,65 @@ def version_1(values: flags.FlagValues) -> Version:
             )
         }
         answers, nbest = squad_decode.decode_v1(
-            examples, windows, results, n_best_size=values.n_best_size,
-            max_answer_length=values.max_answer_length,
+            self.examples, self.windows, results, n_best_size=self.values.n_best_size,
+            max_answer_length=self.values.max_answer_length,
         )
         return {"predictions.json": answers, "nbest_predictions.json": nbest}
 
-    def evaluate(decoded, dataset):
-        return metrics.evaluate_v1(dataset, decoded["predictions.json"]), decoded
+    def evaluate(self, decoded: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns (results, files to keep), answers being known."""
+        return metrics.evaluate_v1(self.dataset, decoded["predictions.json"]), decoded
 
-    return Version(False, make_task, decode, evaluate, settle=lambda decoded, origin: decoded)
+    def settle(self, decoded: dict[str, Any], origin: str) -> dict[str, Any]:
+        """Returns the files to keep, no answers being known; `origin` is that of the weights."""
+        return decoded
 
 
-def version_2(values: flags.FlagValues) -> Version:
+class Version2(Version1):
     """SQuAD 2.0: a question may have no answer in its passage."""
 
-    def make_task(length, scorer):
+    with_negative = True
+
+    def make_task(self):
         from albert.tasks.squad.task import SquadV2Task
 
+        names = ("start_n_top", "end_n_top", "dropout_prob")
         return SquadV2Task(
-            length, scorer, start_n_top=values.start_n_top, end_n_top=values.end_n_top,
-            dropout_prob=values.dropout_prob,
+            self.values.max_seq_length, self._scorer(), **flags.select(self.values, names)
         )
 
-    def decode(examples, windows, predictions):
+    def decode(self, predictions):
         names = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index",
                  "cls_logits")
         results = {
             int(unique_id): {name: predictions[name][row] for name in names}
             for row, unique_id in enumerate(predictions["unique_ids"])
         }
+        names = ("n_best_size", "max_answer_length", "start_n_top", "end_n_top")
         answers, nbest, null_odds = squad_decode.decode_v2(
-            examples, windows, results, n_best_size=values.n_best_size,
-            max_answer_length=values.max_answer_length, start_n_top=values.start_n_top,
-            end_n_top=values.end_n_top,
+            self.examples, self.windows, results, **flags.select(self.values, names)
         )
         return {
             "predictions.json": answers, "nbest_predictions.json": nbest,
             "null_odds.json": null_odds,
         }
 
-    def evaluate(decoded, dataset):
+    def evaluate(self, decoded):
         # The threshold with the best F1 decides what is left unanswered, unless one is given.
         results, answers = squad_decode.evaluate_v2(
-            dataset, decoded["predictions.json"], decoded["null_odds.json"],
-            threshold=values.null_score_diff_threshold,
+            self.dataset, decoded["predictions.json"], decoded["null_odds.json"],
+            threshold=self.values.null_score_diff_threshold,
         )
         return results, decoded | {"predictions.json": answers}
 
-    def settle(decoded, origin):
-        threshold = values.null_score_diff_threshold
+    def settle(self, decoded, origin):
+        threshold = self.values.null_score_diff_threshold
         if threshold is None:
             threshold = _known_threshold(origin)
         answers = squad_decode.with_threshold(
             decoded["predictions.json"], decoded["null_odds.json"], threshold
         )
         return decoded | {"predictions.json": answers}
-
-    return Version(True, make_task, decode, evaluate, settle)
 
 
 def _known_threshold(origin: str) -> float:
@@ -207,38 +217,27 @@ def _known_threshold(origin: str) -> float:
     return threshold
 
 
-def run(values: flags.FlagValues, version: Version) -> None:
+def run(values: flags.FlagValues, version: type[Version1]) -> None:
     """Trains, evaluates and predicts, all flags checked."""
     config, tokenizer, module = fine_tuning.open_encoder(values)
-    settings = squad_records.WindowSettings(
-        **flags.select(values, squad_records.WindowSettings)
+    windows = squad_records.WindowMaker(
+        tokenizer, values.cached_dir or values.output_dir,
+        **flags.select(values, ("max_seq_length", "doc_stride", "max_query_length")),
     )
-    directory = files.make_dirs(values.cached_dir or values.output_dir)
-
-    def depends_on(path: str) -> dict[str, Any]:
-        return {
-            "input file": files.sha256(path), "tokenizer": tokenizer.sha256,
-            **dataclasses.asdict(settings),
-        }
-
     # All input is read before anything is written.
     records: dict[str, str] = {}
-    predicted: _Predicted | None = None
     if values.do_train:
         examples = read_examples(values.train_file, True)
         # Of questions, not windows, as in the original.
         _set_steps(values, len(examples))
-    if values.do_predict or values.do_eval:
-        predicted = _Predicted(values, version, read_examples(values.predict_file, False))
+    predicted = version(values)
     if values.do_train:
-        records["train"] = squad_records.training_records(
-            examples, tokenizer, settings, directory, depends_on(values.train_file),
-            values.train_feature_file,
+        records["train"] = windows.training_records(
+            examples, values.train_file, values.train_feature_file
         )
-    if predicted:
-        records["dev"], predicted.windows = squad_records.prediction_records(
-            predicted.examples, tokenizer, settings, directory, depends_on(values.predict_file),
-            values.predict_feature_file, values.predict_feature_left_file,
+    if values.do_predict or values.do_eval:
+        records["dev"], predicted.windows = windows.prediction_records(
+            predicted.examples, values.predict_file, values.predict_feature_file
         )
         # Each checkpoint is evaluated, where there are answers to compare with.
         if not predicted.dataset:
@@ -248,20 +247,20 @@ def run(values: flags.FlagValues, version: Version) -> None:
             values.eval_batch_size = values.predict_batch_size
 
     flags.import_tensorflow()  # after all input is known to be good: it takes seconds
-    task = version.make_task(
-        values.max_seq_length, predicted.score if predicted and predicted.dataset else None
-    )
+    export_dir = "export_dir" in values and values.export_dir
 
-    def finish(run, weights) -> None:
+    def finish(trained: fine_tuning.Trained) -> None:
         if values.do_predict:
-            _predict(values, predicted, task, config, run, records["dev"], weights)
-        if "export_dir" in values and values.export_dir:
-            _export(values, task, config, run, weights)
+            _predict(trained, predicted)
+        if export_dir:
+            from albert.tasks.squad import export as squad_export
 
-    wants_end = values.do_predict or ("export_dir" in values and values.export_dir)
+            trained.export(squad_export.export, values.max_seq_length)
+
     fine_tuning.Course(
-        values, task, config, records, fine_tuning.initial_weights(values, module),
-        finish=finish if wants_end else None,
+        values, predicted.make_task(), config, records,
+        fine_tuning.initial_weights(values, module),
+        finish=finish if values.do_predict or export_dir else None,
         tokenizer=tokenizer,
     ).go()
 
@@ -294,60 +293,18 @@ def _set_steps(values: flags.FlagValues, num_examples: int) -> None:
              f"{num_examples:,}", f"{values.train_step:,}", f"{values.warmup_step:,}")
 
 
-@dataclasses.dataclass
-class _Predicted:
-    """The questions to predict, and what becomes of a model's outputs."""
-
-    values: flags.FlagValues
-    version: Version
-    examples: list[SquadExample]
-    windows: list[Window] = dataclasses.field(default_factory=list)
-    scored: Mapping[str, np.ndarray] | None = None  # the outputs that were evaluated last
-
-    def __post_init__(self):
-        path = self.values.predict_file
-        self.dataset = None
-        if has_answers(path, self.version.with_negative):
-            self.dataset = read_dataset(path)
-        else:
-            log.info("%s has questions without answers: no evaluation", path)
-
-    def decode(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return self.version.decode(self.examples, self.windows, predictions)
-
-    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        self.scored = predictions
-        return self.version.evaluate(self.decode(predictions), self.dataset)[0]
-
-
-def _predict(values, predicted: _Predicted, task, config, run, path, weights) -> None:
-    from albert.training import evaluation
-
-    predictions = predicted.scored  # of these weights, which were evaluated last
-    if predictions is None or values.num_runs > 1:
-        run = dataclasses.replace(run, eval_batch_size=values.predict_batch_size)
-        task = dataclasses.replace(task, scorer=None)
-        predictions, _ = evaluation.predict(task, config, run, [path], weights)
-    decoded = predicted.decode(predictions)
-    if predicted.dataset:
-        decoded = predicted.version.evaluate(decoded, predicted.dataset)[1]
+def _predict(trained: fine_tuning.Trained, version: Version1) -> None:
+    found = trained.evaluation
+    if not found:
+        found = trained.predict("dev", dataclasses.replace(trained.course.task, scorer=None))
+    decoded = version.decode(found.predictions)
+    if version.dataset:
+        decoded = version.evaluate(decoded)[1]
     else:
-        decoded = predicted.version.settle(decoded, weights.origin)
+        decoded = version.settle(decoded, trained.weights.origin)
     written = []
     for name, value in decoded.items():
-        written.append(os.path.join(run.output_dir, name))
+        written.append(os.path.join(version.values.output_dir, name))
         with files.atomic_write(written[-1]) as stream:
             stream.write(squad_decode.to_json(value))
-    log.info("predictions of %s: %s", weights.origin, ", ".join(written))
-
-
-def _export(values, task, config, run, weights) -> None:
-    from albert.tasks.squad import export as squad_export
-    from albert.training import evaluation
-
-    model, _ = evaluation.load_model(task, config, run, weights)
-    squad_export.export(
-        model, values.export_dir, values.max_seq_length,
-        complete=fine_tuning.export_card(values.export_dir, weights, config),
-    )
-    log.info("SavedModel of %s: %s", weights.origin, values.export_dir)
+    trained.tell(written)

@@ -18,10 +18,11 @@ from albert.data.records import FeatureSpec
 from albert.formats import saved_model
 from albert.modeling import AlbertForMultipleChoice, AlbertForSequenceClassification, cross_entropy
 from albert.tasks import glue_metrics as metrics
+from albert.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationTask:
+class ClassificationTask(Task):
     """Cross entropy over C labels, or the squared error of one number, unscaled."""
 
     name: str
@@ -31,6 +32,10 @@ class ClassificationTask:
     metric: str  # key in metrics.glue.SCORERS
     best_metric: str
     classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
+
+    @property
+    def statistic_names(self) -> tuple[str, ...]:
+        return ("eval_loss",) if self.is_regression else ("eval_accuracy", "eval_loss")
 
     def feature_spec(self) -> FeatureSpec:
         return features.classification_spec(self.max_seq_length, self.is_regression)
@@ -63,9 +68,7 @@ class ClassificationTask:
         }
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        real = predictions["is_real_example"] > 0
-        labels, logits = predictions["label_ids"][real], predictions["logits"][real]
-        return metrics.SCORERS[self.metric](labels, logits)
+        return metrics.SCORERS[self.metric](predictions["label_ids"], predictions["logits"])
 
     def probabilities(self, logits: tf.Tensor) -> tf.Tensor:
         """Returns [B, C] in float32; of a regression the value itself, as in the original."""
@@ -101,13 +104,11 @@ class MultipleChoiceTask(ClassificationTask):
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Adds `eval_accuracy_<part>` if the rows are those of the parts."""
-        results, (real,) = super().score(predictions), np.nonzero(predictions["is_real_example"])
-        if len(real) != sum(count for _, count in self.parts):
+        results, start = super().score(predictions), 0
+        if len(predictions["label_ids"]) != sum(count for _, count in self.parts):
             return results
-        start = 0
         for part, count in self.parts:
-            places = real[start : start + count]
-            rows = {name: values[places] for name, values in predictions.items()}
+            rows = {n: values[start : start + count] for n, values in predictions.items()}
             results[f"eval_accuracy_{part}"] = super().score(rows)["eval_accuracy"]
             start += count
         return results
@@ -150,9 +151,9 @@ class ServingModule(tf.Module):
 
 
 def export(
-    task: ClassificationTask,
     model: keras.Model,
     directory: str,
+    task: ClassificationTask,
     threshold: float = math.nan,
     complete: Callable[[str], None] = lambda scratch: None,
 ) -> None:

@@ -12,10 +12,11 @@ from albert.config import AlbertConfig
 from albert.data.records import FeatureSpec
 from albert.modeling import AlbertForPreTraining, cross_entropy
 from albert.pretraining_data.pair_records import MasksOnTheFly, masked_features
+from albert.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingTask:
+class PretrainingTask(Task):
     """Loss = masked-LM loss + sentence-order loss, one to one.
 
     With `sentence_objective` none, it is the masked-LM loss alone (the first line of the
@@ -29,6 +30,13 @@ class PretrainingTask:
     sentence_objective: str = "sop"  # key of `documents.SENTENCE_OBJECTIVES`
     name: str = "pretraining"
     best_metric: str = "masked_lm_accuracy"
+
+    @property
+    def statistic_names(self) -> tuple[str, ...]:
+        names = ("masked_lm_accuracy", "masked_lm_loss")
+        if self.sentence_objective == "none":  # nothing is learned of it
+            return names
+        return (*names, "sentence_order_accuracy", "sentence_order_loss")
 
     def feature_spec(self) -> FeatureSpec:
         if self.masks:
@@ -86,15 +94,7 @@ class PretrainingTask:
             "sentence_order_accuracy": mean(hits(outputs["sop_logits"], labels), real),
             "sentence_order_loss": mean(sentence_order, real),
         }
-        if self.sentence_objective == "none":  # nothing was learned of it
-            found = {name: pair for name, pair in found.items() if name.startswith("masked_lm")}
-        return found
-
-    def predictions(self, batch, outputs):
-        return {}
-
-    def score(self, predictions):
-        return {}
+        return {name: found[name] for name in self.statistic_names}
 
 
 def _losses(batch, outputs):

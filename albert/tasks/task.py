@@ -7,8 +7,9 @@ the weight of the whole global batch. That makes padding rows, several
 replicas and gradient accumulation correct without any task knowing of them.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+import abc
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import keras
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     Outputs = Mapping[str, tf.Tensor]
 
 
-class Task(Protocol):
+class Task(abc.ABC):
     """What distinguishes one experiment from another; everything else is trainer.py.
 
     What takes a batch is traced as a graph, without AutoGraph: no Python statement in it may
@@ -33,32 +34,45 @@ class Task(Protocol):
     name: str
     # Key of the evaluation results that picks the best checkpoint; larger is better.
     best_metric: str
+    # Keys of what `statistics` returns for a batch of training.
+    statistic_names: Sequence[str]
 
+    def for_evaluation(self) -> "Task":
+        """Returns the task over the records of an evaluation.
+
+        Where these lack labels, its losses and statistics are empty.
+        """
+        return self
+
+    @abc.abstractmethod
     def feature_spec(self) -> "FeatureSpec":
         """Returns the features of a record, shared by writing and parsing."""
 
+    @abc.abstractmethod
     def build_model(self, config: "AlbertConfig") -> "keras.Model":
         """Returns a built model that maps a batch to a dict of outputs."""
 
+    @abc.abstractmethod
     def loss_weights(self, batch: "Batch") -> dict[str, "tf.Tensor"]:
         """Returns each loss term's divisor (a scalar) for this batch; needs no model."""
 
+    @abc.abstractmethod
     def loss_sums(self, batch: "Batch", outputs: "Outputs") -> dict[str, "tf.Tensor"]:
         """Returns each loss term's weighted sum; loss = sum over terms of sum / weight."""
 
+    @abc.abstractmethod
     def statistics(
         self, batch: "Batch", outputs: "Outputs"
     ) -> dict[str, tuple["tf.Tensor", "tf.Tensor"]]:
         """Returns named (sum, weight) pairs; reported as sum of sums / sum of weights."""
 
     def predictions(self, batch: "Batch", outputs: "Outputs") -> dict[str, "tf.Tensor"]:
-        """Returns tensors [B, ...] that `score` and prediction files need; may be empty.
+        """Returns tensors [B, ...] that `score` and prediction files need.
 
         Where the last batch is padded, the row weight `is_real_example` [B] is among them.
         """
+        return {}
 
     def score(self, predictions: Mapping[str, "np.ndarray"]) -> dict[str, Any]:
-        """Returns the official numbers for the real rows of a whole data set; may be empty."""
-
-    # And, where the records of an evaluation differ from those of training:
-    # for_evaluation() -> Task, whose losses and statistics may be empty.
+        """Returns the official numbers of a data set, of whose rows padding is left out."""
+        return {}

@@ -16,10 +16,11 @@ from albert.data.records import FeatureSpec
 from albert.modeling import AlbertForTokenClassification, cross_entropy
 from albert.tasks import conll
 from albert.tasks import entity_metrics as entities
+from albert.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenClassificationTask:
+class TokenClassificationTask(Task):
     """Cross entropy over C labels at the first piece of each word; other places have no part."""
 
     max_seq_length: int  # L
@@ -27,6 +28,7 @@ class TokenClassificationTask:
     has_entities: bool = True  # whether labels are of entities, which are then scored whole
     classifier_dropout: float = 0.1  # on the encoder's output in training
     name: str = conll.NAME
+    statistic_names = ("eval_accuracy", "eval_loss")
 
     @property
     def best_metric(self) -> str:
@@ -65,10 +67,10 @@ class TokenClassificationTask:
         if not self.has_entities:
             return {}
         gold, guessed = [], []
-        real = predictions["is_real_example"] > 0
-        rows = {name: values[real] for name, values in predictions.items()}
-        guesses = self.predicted_labels(rows)
-        for continues, ids in zip(rows["continues"], rows["label_ids"], strict=True):
+        guesses = self.predicted_labels(predictions)
+        for continues, ids in zip(
+            predictions["continues"], predictions["label_ids"], strict=True
+        ):
             if not continues:
                 gold.append([])
             gold[-1] += [self.labels[i - 1] for i in ids[ids > 0]]
@@ -78,7 +80,7 @@ class TokenClassificationTask:
         return entities.score(gold, guessed)
 
     def predicted_labels(self, predictions: Mapping[str, np.ndarray]) -> list[str]:
-        """Returns the label of every word of real rows, one sentence after another.
+        """Returns the label of every word, one sentence after another.
 
         Args:
           predictions: `predicted_ids` and `label_ids` [N, L].

@@ -30,11 +30,32 @@ BEST_FILE = "best.json"
 _FINGERPRINT_BYTES = 64 << 10  # at the start of a file
 
 
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What the evaluation of one checkpoint gave."""
+
+    results: dict[str, Any]  # metrics, `global_step`, and `loss` where there are labels
+    predictions: dict[str, np.ndarray]  # [rows, ...] of the records, in order, without padding
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """What of a run's evaluations is kept: those made by this process."""
+
+    last: Evaluation | None = None
+    best: Evaluation | None = None
+
+    def of_step(self, step: int | None) -> Evaluation | None:
+        """Returns the evaluation of a checkpoint, if it is kept."""
+        kept = (one for one in (self.last, self.best) if one)
+        return next((one for one in kept if one.results["global_step"] == step), None)
+
+
 def what_is_measured(
     task: Task, config: AlbertConfig, run: RunConfig, paths: Sequence[str], step: int
 ) -> dict[str, Any]:
     """Returns what the value of a checkpoint's evaluation depends on, beside its weights (JSON)."""
-    spec = task_of(task).feature_spec()
+    spec = task.for_evaluation().feature_spec()
     return {
         "task": task.name,
         "metric": task.best_metric,
@@ -118,10 +139,8 @@ def read_best(directory: str) -> dict[str, Any] | None:
     return {key: best.get(key) for key in ("metric", "step", "value")} | {"measured": measured}
 
 
-def batches_of(
-    eval_step: steps.EvalStep, run: RunConfig, paths: Sequence[str], full_pass: bool = False
-):
-    """Returns batches that can be gone through again and again.
+def batches_of(eval_step: steps.EvalStep, run: RunConfig, paths: Sequence[str]):
+    """Returns batches that can be gone through again and again; the step is traced for them.
 
     Each pipeline that is made leaves some memory behind in TensorFlow, so a run makes one.
     """
@@ -136,13 +155,15 @@ def batches_of(
             spec,
             batch_size=batch_size,
             vocab_size=eval_step.model.config.vocab_size,
-            num_batches=0 if full_pass else run.max_eval_steps,
+            num_batches=run.max_eval_steps,
             **options,
             share=share,
         )
 
     is_shared = distribution.num_evaluating_replicas() > 1
-    return distribution.distributed(make) if is_shared else make(None)
+    batches = distribution.distributed(make) if is_shared else make(None)
+    eval_step.trace(batches.element_spec)
+    return batches
 
 
 def _batch_size(run: RunConfig) -> int:
@@ -155,9 +176,10 @@ def measure(
     eval_step: steps.EvalStep,
     batches,
     paths: Sequence[str],
+    step: int,
     before_batch: Callable[[], None] = lambda: None,
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Returns (results, predictions [all rows, ...])."""
+) -> Evaluation:
+    """Returns the evaluation of the model's weights, which are of `step`."""
     task = eval_step.task
     losses: list[float | None] = []
     sums: dict[str, tuple[float, float]] = {}
@@ -177,13 +199,12 @@ def measure(
     results = {name: total / weight if weight else 0.0 for name, (total, weight) in sums.items()}
     if None not in losses:  # without labels there is none
         results["loss"] = float(np.mean(losses))
-    arrays = {name: np.concatenate(parts) for name, parts in collected.items()}
-    return results | task.score(arrays), arrays
-
-
-def task_of(task: Task) -> Task:
-    """Returns the task over the records of an evaluation, which may lack labels."""
-    return task.for_evaluation() if hasattr(task, "for_evaluation") else task
+    predictions = {name: np.concatenate(parts) for name, parts in collected.items()}
+    if "is_real_example" in predictions:
+        real = predictions.pop("is_real_example") > 0
+        predictions = {name: values[real] for name, values in predictions.items()}
+    results |= task.score(predictions)
+    return Evaluation(results | {"global_step": step}, predictions)
 
 
 def load_model(
@@ -215,35 +236,15 @@ def evaluate(
     run: RunConfig,
     paths: Sequence[str],
     weights: tensor_bundle.Weights,
-) -> dict[str, Any]:
-    """Returns the metrics of a checkpoint, with `loss` and `global_step`.
+) -> Evaluation:
+    """Returns the evaluation of a checkpoint.
 
-    With a `depth_schedule`, it has as many layers as its last training step had.
+    With a `depth_schedule`, it has as many layers as its last training step had. The results
+    mean nothing where the records have no labels.
     """
-    spec = task_of(task).feature_spec()
-    records.check_records(paths, spec, vocab_size=config.vocab_size)
+    task = task.for_evaluation()
+    records.check_records(paths, task.feature_spec(), vocab_size=config.vocab_size)
     model, step = load_model(task, config, run, weights)
     model.bert.encoder.depth = run.depth_before(step)
-    eval_step = steps.EvalStep(task_of(task), model)
-    results = measure(eval_step, batches_of(eval_step, run, paths), paths)[0]
-    return results | {"global_step": step}
-
-
-def predict(
-    task: Task,
-    config: AlbertConfig,
-    run: RunConfig,
-    paths: Sequence[str],
-    weights: tensor_bundle.Weights,
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns the task's predictions for every record, in order, and the results of `evaluate`.
-
-    Padding rows are in neither. The results mean nothing where the records have no labels.
-    """
-    model, step = load_model(task, config, run, weights)
-    eval_step = steps.EvalStep(task_of(task), model)
-    batches = batches_of(eval_step, run, paths, full_pass=True)
-    results, arrays = measure(eval_step, batches, paths)
-    real = arrays["is_real_example"] > 0
-    predictions = {name: values[real] for name, values in arrays.items()}
-    return predictions, results | {"global_step": step}
+    eval_step = steps.EvalStep(task, model)
+    return measure(eval_step, batches_of(eval_step, run, paths), paths, step)

@@ -36,8 +36,7 @@ class TrainSteps:
 
     def __init__(self, task: Task, state, run):
         self.task, self.state, self.run = task, state, run
-        self.names: list[str] = []  # of the statistics; known after the first call
-        self._trained: list[bool] = []  # which weights have a gradient; likewise
+        self.names = sorted(task.statistic_names)
         self.strategy = tf.distribute.get_strategy()
         self.num_replicas = self.strategy.num_replicas_in_sync
         is_tpu = distribution.is_tpu()
@@ -77,8 +76,9 @@ class TrainSteps:
             weights = {name: w * self.num_replicas for name, w in weights.items()}
         else:
             weights = _sum_over_replicas(weights)
-        sums, grads = self._accumulated(batch, step, weights, scale)
-        grads = [g / scale for g in _sum_over_replicas(grads)]
+        sums, found = self._accumulated(batch, step, weights, scale)
+        trained = [name for name in state.weights if name in found]
+        grads = [g / scale for g in _sum_over_replicas([found[name] for name in trained])]
         sums = _sum_over_replicas(sums)
         norm = global_norm(grads)
         finite = tf.math.is_finite(sums[0]) & tf.math.is_finite(norm)
@@ -89,8 +89,8 @@ class TrainSteps:
         # The optimizer skips the update when a gradient is not finite.
         poison = tf.where(finite & ~spike, 1.0, float("nan"))
         rate = state.optimizer._learning_rate(step)
-        trained = [v for v, is_t in zip(state.weights.values(), self._trained, strict=True) if is_t]
-        state.optimizer.apply([g * poison for g in grads], trained)
+        variables = [state.weights[name] for name in trained]
+        state.optimizer.apply([g * poison for g in grads], variables)
         # The scale multiplies gradients, not the loss: where the loss is a number and its
         # gradient is none, a lower scale may help; at scale 1, or without a loss, nothing does.
         overflow = tf.constant(False)
@@ -102,7 +102,7 @@ class TrainSteps:
         return tf.concat([tf.stack(head), sums[1:]], axis=0)
 
     def _accumulated(self, batch, step, weights, scale):
-        """Returns (sums, gradients) of this replica's rows, micro-batch after micro-batch."""
+        """Returns what `_micro_gradients` does, of this replica's rows, part after part."""
         count = self.run.gradient_accumulation_steps
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         first = tf.cast(replica, tf.int64) * count
@@ -125,33 +125,28 @@ class TrainSteps:
         def add(i, sums, grads):
             # One after another: or else a graph computes as many at a time as it can, and
             # holds the activations of all of them.
-            with tf.control_dependencies([sums, *grads]):
+            with tf.control_dependencies([sums, *grads.values()]):
                 more, more_grads = micro(tf.identity(i))
-            return i + 1, sums + more, [a + b for a, b in zip(grads, more_grads, strict=True)]
+            return i + 1, sums + more, {name: grads[name] + more_grads[name] for name in grads}
 
         start = (tf.constant(1, tf.int64), sums, grads)
         return tf.while_loop(lambda i, *_: i < count, add, start, parallel_iterations=1)[1:]
 
     def _micro_gradients(self, batch, seed, weights, scale):
-        """Returns ([loss, tokens, sums and weights of the statistics], gradients)."""
-        named = self.state.weights
-        chosen = [
-            weight.trainable and not (self.run.freeze_encoder and name.startswith("bert/"))
-            for name, weight in named.items()
-        ]
-        variables = [v.value for v, is_in in zip(named.values(), chosen, strict=True) if is_in]
+        """Returns ([loss, tokens, sums and weights of the statistics], {weight: gradient})."""
+        variables = {
+            name: weight.value for name, weight in self.state.weights.items()
+            if weight.trainable and not (self.run.freeze_encoder and name.startswith("bert/"))
+        }
         with tf.GradientTape() as tape:
             outputs = self.state.model(batch, training=True, dropout_seed=seed)
             sums = self.task.loss_sums(batch, outputs)
             loss = tf.add_n([sums[name] / weights[name] for name in sums])
             scaled = loss * scale
-        found = iter(tape.gradient(scaled, variables))
-        grads = [next(found) if is_in else None for is_in in chosen]
-        self._trained[:] = [g is not None for g in grads]
+        grads = tape.gradient(scaled, variables)
         # Dense: a sum over the slices of an embedding gradient is not its norm.
-        dense = [tf.convert_to_tensor(g) for g in grads if g is not None]
+        dense = {name: tf.convert_to_tensor(g) for name, g in grads.items() if g is not None}
         pairs = self.task.statistics(batch, outputs)
-        self.names[:] = sorted(pairs)
         flat = [tf.cast(x, tf.float32) for name in self.names for x in pairs[name]]
         tokens = tf.cast(tf.reduce_sum(batch["input_mask"]), tf.float32)
         return tf.stack([loss, tokens, *flat]), dense
@@ -215,16 +210,18 @@ class EvalStep:
     def __init__(self, task: Task, model: keras.Model):
         self.task, self.model = task, model
         self.strategy = tf.distribute.get_strategy()
-        self.is_shared = distribution.num_evaluating_replicas() > 1
+        is_shared = distribution.num_evaluating_replicas() > 1
         self._outputs = tf.function(self._replica_outputs, reduce_retracing=True, autograph=False)
+        self._whole = self._shared if is_shared else self._outputs
+
+    def trace(self, spec) -> None:
+        """Makes the one graph for batches of all lengths that `spec` stands for."""
+        self._whole.get_concrete_function(spec)
 
     def __call__(
         self, batch
     ) -> tuple[float | None, dict[str, tuple[float, float]], dict[str, Any]]:
-        if not self.is_shared:
-            sums, weights, pairs, predictions = self._outputs(batch)
-        else:
-            sums, weights, pairs, predictions = self._shared(batch)
+        sums, weights, pairs, predictions = self._whole(batch)
         loss = sum(float(sums[name]) / float(weights[name]) for name in sums) if sums else None
         numbers = {name: (float(total), float(weight)) for name, (total, weight) in pairs.items()}
         return loss, numbers, {name: value.numpy() for name, value in predictions.items()}

@@ -88,8 +88,8 @@ def train(
     init: tensor_bundle.Weights | None = None,
     warm_start_options: Mapping[str, bool] | None = None,
     flags: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Trains to `run.last_step` and returns the last evaluation's results.
+) -> evaluation.Evaluated:
+    """Trains to `run.last_step` and returns what it evaluated.
 
     With `eval_files` every checkpoint is evaluated, and the best by
     `task.best_metric` is kept as `model.ckpt-best`.
@@ -104,7 +104,7 @@ def train(
     spec = task.feature_spec()
     distribution.check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)
     num_records = sum(records.check_records(train_files, spec, vocab_size=config.vocab_size))
-    eval_spec = evaluation.task_of(task).feature_spec()
+    eval_spec = task.for_evaluation().feature_spec()
     records.check_records(eval_files, eval_spec, vocab_size=config.vocab_size)
     chief = distribution.is_chief()
     own = files.lock_run_dir(run.output_dir) if chief else contextlib.nullcontext()
@@ -139,7 +139,7 @@ def train(
             distribution.blame_workers(lambda: loop.last_checkpoint or "the start"),
         ):
             loop.run_to_end(iter(batches), latch)
-        return loop.results
+        return loop.evaluated
 
 
 class _Loop:
@@ -153,10 +153,9 @@ class _Loop:
         self.is_chief = distribution.is_chief()
         self.guard = DivergenceGuard()
         self.records_seen = 0
-        self.results: dict[str, Any] = {}
+        self.evaluated = evaluation.Evaluated()
         self.last_checkpoint: str | None = None
-        self.window: Window | None = None
-        self._window_state: dict[str, Any] | None = None
+        self.window = self._window(None)
         self._evaluator: steps.EvalStep | None = None
         self._eval_batches = None
 
@@ -205,7 +204,7 @@ class _Loop:
                 "no model.ckpt-%d.json: data position and averages are taken from the step", step
             )
         self.records_seen = sidecar.get("records_seen", step * self.run.train_batch_size)
-        self._window_state = sidecar.get("window")
+        self.window = self._window(sidecar.get("window"))
         before = sidecar.get("flags", {})
         # In the other precisions the scale is 1, and no start for this one.
         had_scale = before.get("mixed_precision", "float16") == "float16"
@@ -248,10 +247,6 @@ class _Loop:
                 rows, agreed = train_steps(iterator, tf.constant(count), tf.constant(control))
                 rows = rows.numpy()
                 must_stop = pace.update(count, time.monotonic() - started, agreed.numpy(), latch)
-                if self.window is None:
-                    self.window = Window(
-                        train_steps.names, self._window_state, run.mixed_precision == "float16"
-                    )
                 self._take_note(step, rows)
                 step += count
                 progress.update(step, f", loss {rows[-1][steps.LOSS]:.3f}")
@@ -281,6 +276,10 @@ class _Loop:
         finally:
             progress.clear()
             writer.close()
+
+    def _window(self, state: Mapping[str, Any] | None) -> Window:
+        names = sorted(self.task.statistic_names)
+        return Window(names, state, self.run.mixed_precision == "float16")
 
     def _measured(self, step: int) -> dict[str, Any]:
         """Returns what the evaluation of `step` is an evaluation of."""
@@ -396,7 +395,7 @@ class _Loop:
         if not self.eval_files or not self.is_chief:
             return
         if self._evaluator is None:
-            self._evaluator = steps.EvalStep(evaluation.task_of(self.task), self.state.model)
+            self._evaluator = steps.EvalStep(self.task.for_evaluation(), self.state.model)
             self._eval_batches = evaluation.batches_of(self._evaluator, self.run, self.eval_files)
         started = time.monotonic()
 
@@ -406,16 +405,16 @@ class _Loop:
                 raise self._preempted(latch, step)
 
         # It may last long. What was begun is done again by the next process.
-        self.results = evaluation.measure(
-            self._evaluator, self._eval_batches, self.eval_files, before_batch=end_if_asked
-        )[0]
-        self.results["global_step"] = step
-        # The line comes last: without it, the next process evaluates once more.
-        evaluation.keep_if_best(
-            self.task, self.last_checkpoint, self.results, self._measured(step)
+        last = evaluation.measure(
+            self._evaluator, self._eval_batches, self.eval_files, step, end_if_asked
         )
-        writer.write(step, "eval", _scalars(self.results))
-        summaries.log_results(self.results)
+        # The line comes last: without it, the next process evaluates once more.
+        is_best = evaluation.keep_if_best(
+            self.task, self.last_checkpoint, last.results, self._measured(step)
+        )
+        self.evaluated = evaluation.Evaluated(last, last if is_best else self.evaluated.best)
+        writer.write(step, "eval", _scalars(last.results))
+        summaries.log_results(last.results)
         log.info("evaluated in %s", summaries.duration(time.monotonic() - started))
 
 

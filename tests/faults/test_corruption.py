@@ -43,7 +43,6 @@ from albert.tasks import conll, glue, race
 from albert.tasks.pretraining import PretrainingTask
 from albert.tasks.squad import features as squad_features
 from albert.tasks.squad import metrics as squad
-from albert.tasks.squad import records as squad_records
 from albert.tokenization import FullTokenizer, check_special_pieces
 from albert.training import checkpoint_store, evaluation, run_report
 from faults import jobs
@@ -195,16 +194,6 @@ def read_squad(folder):
             is_training=is_training,
         )
     return found
-
-
-def make_windows(folder):
-    make_squad(folder)
-    squad_records.write_windows(str(folder / "left.json.gz"), read_squad(folder), "key")
-    (folder / "dev.json").unlink()
-
-
-def read_windows(folder):
-    return squad_records.read_windows(str(folder / "left.json.gz"), "key")
 
 
 def make_answers(folder):
@@ -359,7 +348,6 @@ READERS = {
     "tsv": Reader(("train.tsv",), make_tsv, read_tsv),
     "race": Reader(("RACE/train/middle/1.txt",), make_race, read_race),
     "squad": Reader(("dev.json",), make_squad, read_squad),
-    "squad windows": Reader(("left.json.gz",), make_windows, read_windows, is_checked=True),
     "squad answers": Reader(("answers.json", "dev.json"), make_answers, read_answers),
     "hugging face": Reader(
         ("model.safetensors", "config.json", "tokenizer_config.json"), make_theirs, read_theirs

@@ -347,9 +347,6 @@ WRITERS = {
     "squad records": lambda folder, path: (run_squad_v1, jobs.squad_flags(
         folder, do_train=False, predict_feature_file=path
     )),
-    "squad windows": lambda folder, path: (run_squad_v1, jobs.squad_flags(
-        folder, do_train=False, predict_feature_left_file=path
-    )),
 }
 
 

@@ -19,10 +19,11 @@ from albert.modeling import (
     cross_entropy,
 )
 from albert.tasks.squad.records import record_spec
+from albert.tasks.task import Task
 
 
 @dataclasses.dataclass(frozen=True)
-class SquadV1Task:
+class SquadV1Task(Task):
     """Two logits of each token; the loss is the mean of their cross entropies over L places."""
 
     max_seq_length: int  # L
@@ -31,6 +32,7 @@ class SquadV1Task:
     has_labels: bool = True
     name: str = "squad_v1"
     best_metric: str = "f1"
+    statistic_names = ("end_accuracy", "start_accuracy")
 
     def for_evaluation(self) -> "SquadV1Task":
         """Returns the task over windows without labels, as there are for prediction."""
@@ -69,7 +71,7 @@ class SquadV1Task:
         return _identity(batch) | {n: tf.cast(outputs[n], tf.float32) for n in names}
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return self.scorer(real_rows(predictions)) if self.scorer else {}
+        return self.scorer(predictions) if self.scorer else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +83,7 @@ class SquadV2Task(SquadV1Task):
     """
 
     name: str = "squad_v2"
+    statistic_names = ("answerability_accuracy", *SquadV1Task.statistic_names)
     start_n_top: int = 5  # K
     end_n_top: int = 5  # K2
     dropout_prob: float = 0.1  # on the hidden layer of the answerability
@@ -135,12 +138,6 @@ class SquadV2Task(SquadV1Task):
             | {n: tf.cast(outputs[n], tf.float32) for n in names}
             | {n: outputs[n] for n in indices}
         )
-
-
-def real_rows(predictions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the predictions without padding rows."""
-    real = predictions["is_real_example"] > 0
-    return {name: values[real] for name, values in predictions.items()}
 
 
 def _identity(batch) -> dict[str, tf.Tensor]:
