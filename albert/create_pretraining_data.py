@@ -18,56 +18,21 @@ command after a kill goes on with what was done. All this is otherwise with
 With --runner the same records are made by an Apache Beam pipeline.
 """
 
-import contextlib
 import dataclasses
-import hashlib
-import json
-import logging
 import os
 import resource
-import shutil
-import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
-from albert import __version__, tokenization
+from albert import tokenization
 from albert.cli import flags
-from albert.data import files, records, text_files, workers
+from albert.data import files, text_files, workers
 from albert.errors import DataError, FlagError
-from albert.pretraining_data import beam_pipeline, original_draws, pair_records
-from albert.pretraining_data.documents import (
-    SENTENCE_OBJECTIVES,
-    Document,
-    PairSettings,
-    ReadingCounts,
-    cut_blocks,
-    read_documents,
-    with_size,
-)
+from albert.pretraining_data import beam_pipeline, making
 from albert.pretraining_data.masking import MaskingSettings
-from albert.pretraining_data.pretraining_buckets import (
-    LAYOUT,
-    PairFacts,
-    Part,
-    Recipe,
-    Spill,
-    Stream,
-    ask_to_stop,
-    choose_held_out,
-    finish_bucket,
-    load_pieces,
-    load_tokenizer,
-    resume,
-    spill_block,
-)
+from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
+from albert.pretraining_data.recipe import Job, Recipe, Stream, load_tokenizer
 
-log = logging.getLogger("albert")
-
-_BLOCK_CHARACTERS = 4 << 20  # text that is tokenised and paired together
 _SMALL_WORK = 16 << 20  # bytes of text times passes that one process does soonest
-_JOB_FILE = "job.json"
-_EXAMPLES = 3  # instances shown in the log
-_MOST_LOST = 1 / 3  # share of the tokens; more is worth a warning
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -141,65 +106,34 @@ def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
         beam_pipeline.require_beam(values.runner)
     else:
         flags.refuse_arguments(arguments)
-    where = beam_pipeline if values.runner else files
-    inputs = files.expand_globs(values.input_file, "input_file", where.find_files)
-    streams = _streams(values)
-    recipe = _recipe(values)
+    job = _job(values)
+    if values.runner:
+        beam_pipeline.make_records(job, values.runner, arguments)
+        return
+    is_original = values.original_draw_order
+    is_small = job.text_bytes * values.dupe_factor < _SMALL_WORK or is_original
+    processes = values.num_processes or (1 if is_small else workers.available_cores())
+    making.make_records(job, processes, _numpy_seed(values) if is_original else None)
+
+
+def _job(values: flags.FlagValues) -> Job:
+    find = beam_pipeline.find_inputs if values.runner else files.find_files
+    inputs = files.expand_globs(values.input_file, "input_file", find)
+    streams, recipe = _streams(values), _recipe(values)
     _check_paths(inputs, streams)
-    tokenizer = load_tokenizer(recipe)
-    tokenization.check_special_pieces(tokenizer)
+    tokenization.check_special_pieces(load_tokenizer(recipe))
     # Beam's machines find out for themselves how much packed files hold.
-    text_bytes = sum(map(where.size_of if values.runner else text_files.size_of_text, inputs))
+    size_of = beam_pipeline.size_of_input if values.runner else text_files.size_of_text
+    text_bytes = sum(map(size_of, inputs))
     if not text_bytes:
         raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
-    if values.runner:
-        _make_with_beam(values, arguments, recipe, inputs, streams, text_bytes)
-        return
-    is_small = text_bytes * values.dupe_factor < _SMALL_WORK or values.original_draw_order
-    count = values.num_processes or (1 if is_small else workers.available_cores())
-    job = _identity(values, recipe, inputs)
-    with workers.preemptible("nothing half-written is left"):
-        with (
-            _scratch(streams, job) as scratch,
-            workers.Workers(count, lambda: ask_to_stop(scratch)) as pool,
-        ):
-            _Run(values, recipe, inputs, streams, text_bytes, scratch, pool).execute()
-
-
-def _make_with_beam(
-    values: flags.FlagValues,
-    arguments: Sequence[str],
-    recipe: Recipe,
-    inputs: list[str],
-    streams: list[Stream],
-    text_bytes: int,
-) -> None:
-    started = time.monotonic()
-    _sweep(streams)
-    outputs = [path for stream in streams for path in stream.outputs]
-    log.info("making records of %.1f MB of text with %s", text_bytes / 1e6, values.runner)
-    with (
-        workers.preemptible("nothing half-written is left"),
-        beam_pipeline.working_directories(outputs) as works,
-    ):
-        job = beam_pipeline.Job(
-            recipe, tuple(inputs), tuple(streams), values.held_out_fraction,
-            values.document_break_between_files, _BLOCK_CHARACTERS, _EXAMPLES, works,
-        )
-        parts, counts = beam_pipeline.run(job, values.runner, arguments)
-        _report_reading(counts, len(inputs), values.document_break_between_files)
-        for stream in streams:
-            _check_outputs(stream, parts[stream.name], counts.documents)
-        spec = recipe.feature_spec()
-        beam_pipeline.publish(job, parts, {
-            path: records.manifest(
-                part.blocks, spec,
-                _manifest_info(values, recipe, stream, path, counts),
-            )
-            for stream in streams
-            for path, part in zip(stream.outputs, parts[stream.name], strict=True)
-        })
-        _report_outcome(recipe.pairs, streams, parts, counts, started)
+    # Manifests compare equal: they tell nothing that cannot change the records.
+    told = {name: value for name, value in flags.to_dict(values).items()
+            if name not in ("num_processes", "runner")}
+    return Job(
+        recipe, tuple(inputs), tuple(streams), values.held_out_fraction,
+        values.document_break_between_files, text_bytes, told,
+    )
 
 
 def _streams(values: flags.FlagValues) -> list[Stream]:
@@ -294,10 +228,7 @@ def _check_paths(inputs: list[str], streams: list[Stream]) -> None:
             raise FlagError(f"{path} is given twice, as a file to write and to read or write")
         if os.path.isdir(path):
             raise FlagError(f"{path} is a directory, not a file to write")
-        if beam_pipeline.is_remote(path):
-            beam_pipeline.refuse_foreign(path)
-        else:
-            records.refuse_foreign(path)
+        beam_pipeline.refuse_foreign_output(path)
         seen[os.path.realpath(path)] = path
     _allow_open_files(2 * len(outputs) + 100)  # each and its manifest are locked
 
@@ -311,335 +242,6 @@ def _allow_open_files(count: int) -> None:
             raise FlagError(
                 f"--output_file: {count:,} files would be open; `ulimit -n` allows {most:,}"
             ) from error
-
-
-def _sweep(streams: Iterable[Stream]) -> None:
-    """Makes the directories of the outputs, and removes what dead processes left there."""
-    for path in (path for stream in streams for path in stream.outputs):
-        if not beam_pipeline.is_remote(path):
-            directory = files.make_dirs(os.path.dirname(os.path.abspath(path)))
-            files.sweep_litter(directory)
-
-
-def _identity(values: flags.FlagValues, recipe: Recipe, inputs: list[str]) -> str:
-    """Returns a digest of all that decides the records."""
-    texts = [(path, (stat := os.stat(path)).st_size, stat.st_mtime_ns) for path in inputs]
-    told = [_chosen_flags(values), recipe.vocabulary_sha256, texts, __version__, LAYOUT]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
-@contextlib.contextmanager
-def _scratch(streams: list[Stream], job: str) -> Iterator[str]:
-    """Yields a directory for temporary files, beside the first output.
-
-    It is a new one, or the one that a killed run of the same job left there.
-    """
-    path = f"{streams[0].outputs[0]}.work"
-    with files.temporary_dir(path, lambda left: _job_of(left) == job) as scratch:
-        _sweep(streams)
-        if _job_of(scratch) == job:
-            log.info("a run was killed here: going on with the %d pieces of work that it had done",
-                     resume(scratch))
-        files.write_json(os.path.join(scratch, _JOB_FILE), {"job": job})
-        yield scratch
-
-
-def _job_of(scratch: str) -> str | None:
-    try:
-        return files.read_json_object(os.path.join(scratch, _JOB_FILE)).get("job")
-    except DataError:
-        return None
-
-
-@dataclasses.dataclass
-class _Run:
-    """The work of one command, all flags checked."""
-
-    values: flags.FlagValues
-    recipe: Recipe
-    inputs: list[str]
-    streams: list[Stream]
-    text_bytes: int
-    scratch: str
-    pool: workers.Workers
-
-    def execute(self) -> None:
-        """Makes all records, and only then publishes the first file."""
-        started, counts = time.monotonic(), ReadingCounts()
-        log.info(
-            "making records of %.1f MB of text with %d process%s",
-            self.text_bytes / 1e6, self.pool.count, "es" if self.pool.count > 1 else "",
-        )
-        make = self._original_parts if self.values.original_draw_order else self._streamed_parts
-        parts = make(counts)
-        for stream in self.streams:
-            _check_outputs(stream, parts[stream.name], counts.documents)
-        _publish(self, parts, counts)
-        _report_outcome(self.recipe.pairs, self.streams, parts, counts, started)
-
-    def _streamed_parts(self, counts: ReadingCounts) -> dict[str, list[Part]]:
-        """Returns the finished buckets of each stream."""
-        spills = self._spill(counts)
-        _report_reading(counts, len(self.inputs), self.values.document_break_between_files)
-        return {stream.name: self._finish(stream, spills[stream.name]) for stream in self.streams}
-
-    def _original_parts(self, counts: ReadingCounts) -> dict[str, list[Part]]:
-        """Returns the instances of `original_draws`, dealt round-robin to a part for each file."""
-        tokenizer, (stream,) = load_tokenizer(self.recipe), self.streams
-        texts = list(read_documents(
-            self.inputs, tokenizer.preprocess, counts, self.values.document_break_between_files
-        ))
-        _report_reading(counts, len(self.inputs), self.values.document_break_between_files)
-
-        def segments(text: Document) -> list[list[str]]:
-            pieces = (tokenizer.tokenize(tokenizer.preprocess(line)) for line in text)
-            return [segment for segment in pieces if segment]
-
-        documents = [document for document in map(segments, texts) if document]
-        original = original_draws.OriginalRecipe(
-            self.recipe.pairs, self.recipe.masking,
-            [tokenizer.inv_vocab[i] for i in range(tokenizer.vocab_size)],
-            lambda piece: tokenization.is_start_piece(piece, tokenizer.is_spm),
-        )
-        draws = original_draws.Draws.seeded(self.recipe.random_seed, _numpy_seed(self.values))
-        instances = original.create_instances(documents, stream.passes, draws)
-        count = len(stream.outputs)
-        return {stream.name: [
-            original_draws.write_part(
-                instances[number::count], self.recipe, tokenizer.convert_tokens_to_ids,
-                os.path.join(self.scratch, f"{number}.part"), _EXAMPLES if number == 0 else 0,
-            )
-            for number in range(count)
-        ]}
-
-    def _spill(self, counts: ReadingCounts) -> dict[str, list[Spill]]:
-        """Returns the spill files of each stream, in order."""
-        spills: dict[str, list[Spill]] = {stream.name: [] for stream in self.streams}
-        submitted: list[tuple[str, float]] = []  # (stream, megabytes) of each task
-        tasks = self._block_tasks(counts, submitted)
-        progress, done = _Progress("pairing", "MB", self.text_bytes / 1e6), 0.0
-        for number, spill in enumerate(self.pool.map(spill_block, tasks)):
-            name, size = submitted[number]
-            spills[name].append(spill)
-            done += size
-            progress.show(done)
-        progress.end()
-        return spills
-
-    def _block_tasks(
-        self, counts: ReadingCounts, submitted: list[tuple[str, float]]
-    ) -> Iterator[tuple]:
-        """Yields arguments of `spill_block`; notes each one's stream and size."""
-        blocks = -(-self.text_bytes // _BLOCK_CHARACTERS)
-        # A small corpus has fewer blocks than there are processes: then the
-        # passes over a block are shared out.
-        shares = max(1, -(-2 * self.pool.count // blocks)) if self.pool.count > 1 else 1
-        for stream, index, block in self._blocks(counts):
-            step = -(-stream.passes // min(shares, stream.passes))
-            size = sum(len(line.encode()) + 1 for document in block for line in document) / 1e6
-            for first in range(0, stream.passes, step):
-                passes = range(first, min(first + step, stream.passes))
-                name = f"{stream.name}-{index}-{first}-{passes.stop}.spill"
-                path = os.path.join(self.scratch, name)
-                submitted.append((stream.name, size * len(passes) / stream.passes))
-                buckets = stream.buckets(self.text_bytes)
-                yield self.recipe, stream.name, index, block, passes, buckets, path
-
-    def _blocks(self, counts: ReadingCounts) -> Iterator[tuple[Stream, int, list[Document]]]:
-        """Yields (stream, number of the block in it, documents)."""
-        documents = read_documents(
-            self.inputs, load_tokenizer(self.recipe).preprocess, counts,
-            self.values.document_break_between_files,
-        )
-        is_held_out = choose_held_out(self.recipe, self.values.held_out_fraction)
-        for which, number, block in cut_blocks(
-            with_size(documents), _BLOCK_CHARACTERS, is_held_out
-        ):
-            yield self.streams[which], number, block
-
-    def _finish(self, stream: Stream, spills: list[Spill]) -> list[Part]:
-        """Returns the finished buckets of a stream, in order; none if it has no documents."""
-        if not spills:
-            return []
-        buckets = stream.buckets(self.text_bytes)
-        tasks = (
-            (self.recipe, stream.name, bucket, [spill.section(bucket) for spill in spills],
-             os.path.join(self.scratch, f"{stream.name}-{bucket}.part"),
-             _EXAMPLES if stream.name == "train" and bucket == 0 else 0)
-            for bucket in range(buckets)
-        )
-        progress, parts = _Progress(f"writing {stream.name}", "buckets", buckets), []
-        for part in self.pool.map(finish_bucket, tasks):
-            parts.append(part)
-            progress.show(len(parts))
-        progress.end()
-        return parts
-
-
-def _report_reading(counts: ReadingCounts, num_files: int, breaks: bool) -> None:
-    """Says what was odd about the text.
-
-    Args:
-      breaks: a file ends its last document.
-
-    Raises:
-      DataError: there was no document in it.
-    """
-    if counts.bad_utf8_lines:
-        log.warning("%s of %s lines had invalid UTF-8 (read as U+FFFD)",
-                    f"{counts.bad_utf8_lines:,}", f"{counts.lines:,}")
-    if counts.cuts:
-        log.warning("very long lines were cut at %s places", f"{counts.cuts:,}")
-    if not counts.documents:
-        raise DataError("--input_file: no documents, only blank lines")
-    if counts.documents == 1:
-        log.warning("the text is one document (no blank line in it%s): pairs with another "
-                    "document's text are of this one too",
-                    "" if breaks or num_files == 1 else
-                    f", and its {num_files:,} files end none without "
-                    "--document_break_between_files")
-
-
-def _check_outputs(stream: Stream, parts: list[Part], documents: int) -> None:
-    total, outputs = sum(part.records for part in parts), len(stream.outputs)
-    if not total:
-        which = "held out" if stream.name == "eval" else "left to train on"
-        raise DataError(
-            f"no instances of the {stream.name} documents: nothing is {which} of {documents:,} "
-            "documents (see --held_out_fraction)" if stream.share < 1 else
-            "no instances: no document has enough text"
-        )
-    for number, path in enumerate(stream.outputs):
-        if not any(part.records for part in parts[number::outputs]):
-            raise DataError(f"{path} would be empty: {total:,} instances for {outputs:,} files")
-
-
-def _publish(run: _Run, parts: dict[str, list[Part]], counts: ReadingCounts) -> None:
-    """Writes all outputs and their manifests aside, then gives them their names."""
-    outputs = [
-        (path, stream, parts[stream.name][number :: len(stream.outputs)])
-        for stream in run.streams for number, path in enumerate(stream.outputs)
-    ]
-    with contextlib.ExitStack() as stack:
-        # They get their names in the opposite order: the manifests last. There may be many, so
-        # each is closed.
-        for path, stream, mine in outputs:
-            info = _manifest_info(run.values, run.recipe, stream, path, counts)
-            blocks = [block for part in mine for block in part.blocks]
-            note = stack.enter_context(files.atomic_write(records.manifest_path(path)))
-            note.write(records.manifest_text(blocks, run.recipe.feature_spec(), info))
-            note.close()
-        for path, _, mine in outputs:
-            out = stack.enter_context(files.atomic_write(path, "wb"))
-            for part in mine:
-                with open(part.path, "rb") as content:
-                    shutil.copyfileobj(content, out, 1 << 20)
-                os.unlink(part.path)
-            out.close()
-        for path, *_ in outputs:
-            records.remove_manifest(path)
-
-
-def _report_outcome(
-    settings: PairSettings,
-    streams: Iterable[Stream],
-    parts: dict[str, list[Part]],
-    counts: ReadingCounts,
-    started: float,
-) -> None:
-    for text in (text for part in parts["train"] for text in part.examples):
-        log.info("an instance:\n%s", text)
-    for stream in streams:
-        for number, path in enumerate(stream.outputs):
-            mine = parts[stream.name][number :: len(stream.outputs)]
-            count, size = sum(p.records for p in mine), sum(p.bytes for p in mine)
-            log.info("%s: %s instances, %.1f MB", path, f"{count:,}", size / 1e6)
-    total = sum(part.records for name in parts for part in parts[name])
-    facts = sum((PairFacts(*part.facts) for name in parts for part in parts[name]), PairFacts())
-    _report_pairs(settings, total, facts, counts)
-    seconds = time.monotonic() - started
-    log.info("Wrote %d total instances in %.1f s (%s/s)", total, seconds,
-             f"{total / seconds:,.0f}")
-
-
-def _report_pairs(
-    settings: PairSettings, total: int, facts: PairFacts, counts: ReadingCounts
-) -> None:
-    """Says what the records are like, and what may help where they are not as they should be."""
-    share = facts.labelled / total
-    if settings.is_swapped_later:
-        share += (1 - share) * settings.swaps_of_ordered
-    lost = facts.lost / max(1, facts.lost + facts.tokens)
-    log.info(
-        "%s documents of %s lines; label 1: %.1f %% of the records; cut off or left out: %.1f %% "
-        "of the tokens", f"{counts.documents:,}", f"{counts.lines:,}", 100 * share, 100 * lost,
-    )
-    usual = sum(SENTENCE_OBJECTIVES[settings.sentence_objective])
-    if share > (1 + usual) / 2:
-        log.warning(
-            "%.1f %% of the records have label 1, where %.0f %% would be usual: most are of a "
-            "single line, and so B is of another document. One sentence a line helps "
-            "(scripts/prepare_text.py), or --strict_sentence_order", 100 * share, 100 * usual,
-        )
-    if lost > _MOST_LOST:
-        log.warning(
-            "%.1f %% of the tokens were cut off or left out: lines are too long for "
-            "--max_seq_length=%d%s. One sentence a line helps (scripts/prepare_text.py), or a "
-            "larger --max_seq_length", 100 * lost, settings.max_seq_length,
-            ", or documents are single lines" if settings.strict_sentence_order else "",
-        )
-
-
-def _manifest_info(
-    values: flags.FlagValues, recipe: Recipe, stream: Stream, path: str, counts: ReadingCounts
-) -> dict:
-    tokenizer, beside = load_tokenizer(recipe), os.path.dirname(os.path.abspath(path))
-    return {
-        "kind": "pretraining",
-        "split": stream.name,
-        "max_seq_length": recipe.pairs.max_seq_length,
-        "max_predictions_per_seq": recipe.masking.max_predictions_per_seq,
-        "tokenizer_sha256": tokenizer.sha256,
-        **pair_records.manifest_info(load_pieces(recipe).specials, recipe.pairs),
-        "documents": counts.documents,
-        "shards": [os.path.relpath(os.path.abspath(p), beside) for p in stream.outputs],
-        "flags": _chosen_flags(values),
-    }
-
-
-def _chosen_flags(values: flags.FlagValues) -> dict:
-    """Returns the flags without what cannot change the records: so manifests compare equal."""
-    unimportant = ("num_processes", "runner")
-    return {k: v for k, v in flags.to_dict(values).items() if k not in unimportant}
-
-
-class _Progress:
-    """One line that is updated on a terminal; elsewhere a line now and then."""
-
-    def __init__(self, what: str, unit: str, total: float):
-        self._what, self._unit, self._total = what, unit, total
-        self._on_terminal = sys.stderr.isatty()
-        self._started = self._shown = time.monotonic()
-
-    def show(self, done: float) -> None:
-        """Says how far the work is, if it is time to."""
-        now = time.monotonic()
-        if now - self._shown < (0.2 if self._on_terminal else 30):
-            return
-        self._shown = now
-        rate = done / (now - self._started)
-        left = (self._total - done) / rate if rate else 0
-        line = (f"{self._what}: {done:,.1f} of {self._total:,.1f} {self._unit}, "
-                f"{rate:,.1f}/s, {left:,.0f} s left")
-        if self._on_terminal:
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-        else:
-            log.info("%s", line)
-
-    def end(self) -> None:
-        """Clears the line."""
-        if self._on_terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 cli = flags.command(__doc__, define_flags, main, takes_arguments=True)

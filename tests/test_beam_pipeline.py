@@ -23,7 +23,7 @@ from albert import create_pretraining_data as command
 from albert.cli import flags
 from albert.data import files, text_files
 from albert.errors import DataError
-from albert.pretraining_data import beam_pipeline, documents
+from albert.pretraining_data import beam_pipeline, documents, recipe
 
 COMMAND = "albert.create_pretraining_data"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -108,7 +108,7 @@ def test_documents_found_by_their_places_are_those_read_in_order(
         counts.add(scan.counts)
     counts.documents = len(found)
     assert counts == expected
-    assert [size for _, size in found] == [size for _, size in documents.with_size(texts)]
+    assert [size for _, size in found] == [sum(map(len, text)) for text in texts]
     assert texts == [
         [line for number, place in document
          for line in documents.read_run(
@@ -127,7 +127,7 @@ def test_documents_found_by_their_places_are_those_read_in_order(
 ])
 def test_a_pipeline_gives_the_bytes_of_the_plain_command(corpus, monkeypatch, changes):
     needs_beam()
-    monkeypatch.setattr(command, "_BLOCK_CHARACTERS", 1500)  # several blocks
+    monkeypatch.setattr(recipe, "BLOCK_CHARACTERS", 1500)  # several blocks
     argv = arguments(corpus, **changes)
     assert run(*argv) == 0
     plain = outputs(corpus)
@@ -210,11 +210,11 @@ def test_a_hundred_thousand_texts_are_found_in_seconds(monkeypatch, tmp_path):
     found = [types.SimpleNamespace(path=path) for path in paths]
     monkeypatch.setattr(beam_pipeline, "_match", lambda *_: found)
     begun = time.process_time()
-    assert files.expand_globs("memory://texts/*", "input_file", beam_pipeline.find_files) == paths
+    assert files.expand_globs("memory://texts/*", "input_file", beam_pipeline.find_inputs) == paths
     assert time.process_time() - begun < 20
     del found[1:]
     with pytest.raises(DataError, match="000000.txt is given twice"):
-        files.expand_globs("memory://a,memory://b", "input_file", beam_pipeline.find_files)
+        files.expand_globs("memory://a,memory://b", "input_file", beam_pipeline.find_inputs)
 
 
 def test_without_beam_one_line_says_what_to_install(corpus, monkeypatch, capsys):

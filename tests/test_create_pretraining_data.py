@@ -18,9 +18,17 @@ from albert.cli import flags
 from albert.data import records, text_files
 from albert.data.seeds import child_seed
 from albert.errors import DataError, FlagError, UserError
-from albert.pretraining_data import documents, masking, pair_records, pretraining_buckets
+from albert.pretraining_data import buckets, documents, making, masking, pair_records, recipe
 from albert.pretraining_data.masking import MaskingSettings
-from albert.pretraining_data.pretraining_buckets import Recipe, TrainingInstance
+from albert.pretraining_data.pairs import (
+    Block,
+    PairSettings,
+    below,
+    create_pairs,
+    truncate_pairs,
+)
+from albert.pretraining_data.recipe import Recipe, Stream
+from albert.pretraining_data.rows import TrainingInstance
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NUM_WORDS = 200
@@ -57,7 +65,7 @@ def run(folder, **changes):
 def read(path, length=32, predictions=5):
     """Returns the features of a record file, [N, length] each."""
     recipe = Recipe(
-        documents.PairSettings(length), MaskingSettings(predictions), None, None, "", True, 0
+        PairSettings(length), MaskingSettings(predictions), None, None, "", True, 0
     )
     return read_records(path, recipe.feature_spec())
 
@@ -83,7 +91,7 @@ def words_in(features):
 
 
 def test_the_same_bytes_with_one_and_two_processes(tiny, monkeypatch):
-    monkeypatch.setattr(command, "_BLOCK_CHARACTERS", 1500)  # several blocks
+    monkeypatch.setattr(recipe, "BLOCK_CHARACTERS", 1500)  # several blocks
     contents = []
     for processes in (1, 2):
         changes = dict(held_out_fraction=0.2, eval_output_file=tiny / "eval.tfrecord")
@@ -164,7 +172,7 @@ def test_a_failure_keeps_the_previous_records(tiny, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(command.shutil, "copyfileobj", full)
+    monkeypatch.setattr(making.shutil, "copyfileobj", full)
     with pytest.raises(UserError, match="cannot write .*No space left on device"):
         run(tiny, random_seed=2)
     assert {name: (tiny / name).read_bytes() for name in leavings(tiny)} == before
@@ -246,20 +254,20 @@ def calls_of(monkeypatch, module, *names):
 @pytest.mark.parametrize(
     ("owner", "name", "number", "kept_pairings", "framings"),
     [
-        (pretraining_buckets, "pair_block", 2, 2, 4),
-        (pretraining_buckets, "frame_bucket", 1, None, 3),
+        (buckets, "pair_block", 2, 2, 4),
+        (buckets, "frame_bucket", 1, None, 3),
         # While the second file was put together: the first one's two buckets are used up.
-        (command.shutil, "copyfileobj", 2, None, 2),
+        (making.shutil, "copyfileobj", 2, None, 2),
     ],
 )
 def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
     owner, name, number, kept_pairings, framings, tiny, monkeypatch, caplog
 ):
-    monkeypatch.setattr(command, "_BLOCK_CHARACTERS", 1500)
+    monkeypatch.setattr(recipe, "BLOCK_CHARACTERS", 1500)
     caplog.set_level("INFO", "albert")
-    monkeypatch.setattr(pretraining_buckets.Stream, "buckets", lambda *_: 4)
+    monkeypatch.setattr(Stream, "buckets", lambda *_: 4)
     outputs = dict(output_file=f"{tiny}/out-0.tfrecord,{tiny}/out-1.tfrecord")
-    whole = calls_of(monkeypatch, pretraining_buckets, "pair_block", "frame_bucket")
+    whole = calls_of(monkeypatch, buckets, "pair_block", "frame_bucket")
     run(tiny, **outputs)
     assert whole["pair_block"] > 3 and whole["frame_bucket"] == 4
     # None: all of them are kept.
@@ -276,7 +284,7 @@ def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert not {path for path in leavings(tiny) if ".tmp-" not in path}
-    again = calls_of(monkeypatch, pretraining_buckets, "pair_block", "frame_bucket")
+    again = calls_of(monkeypatch, buckets, "pair_block", "frame_bucket")
     run(tiny, **outputs)
     assert again == {"pair_block": pairings, "frame_bucket": framings}
     assert "a run was killed here: going on with the" in caplog.text
@@ -287,11 +295,11 @@ def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
 def test_the_work_of_another_job_or_a_damaged_one_is_not_gone_on_with(
     change, tiny, monkeypatch
 ):
-    monkeypatch.setattr(command, "_BLOCK_CHARACTERS", 1500)
+    monkeypatch.setattr(recipe, "BLOCK_CHARACTERS", 1500)
     child = os.fork()
     if child == 0:
         try:
-            die_at(monkeypatch, pretraining_buckets, "frame_bucket", 0)
+            die_at(monkeypatch, buckets, "frame_bucket", 0)
             run(tiny)
         finally:
             os._exit(1)
@@ -306,7 +314,7 @@ def test_the_work_of_another_job_or_a_damaged_one_is_not_gone_on_with(
     else:
         for spill in (tiny / scratch).glob("*.spill"):
             spill.write_bytes(spill.read_bytes()[:-1])
-    counts = calls_of(monkeypatch, pretraining_buckets, "pair_block")
+    counts = calls_of(monkeypatch, buckets, "pair_block")
     run(tiny, **changes)
     assert counts["pair_block"] == blocks > 3
     found = (tiny / "out.tfrecord").read_bytes()
@@ -550,14 +558,14 @@ def test_the_work_of_another_layout_is_not_gone_on_with(tiny, monkeypatch):
     child = os.fork()
     if child == 0:
         try:
-            monkeypatch.setattr(command, "LAYOUT", 1)
-            die_at(monkeypatch, pretraining_buckets, "frame_bucket", 0)
+            monkeypatch.setattr(making, "LAYOUT", 1)
+            die_at(monkeypatch, buckets, "frame_bucket", 0)
             run(tiny)
         finally:
             os._exit(1)
     os.waitpid(child, 0)
     assert leavings(tiny)
-    counts = calls_of(monkeypatch, pretraining_buckets, "pair_block")
+    counts = calls_of(monkeypatch, buckets, "pair_block")
     run(tiny)
     assert counts["pair_block"] == 1
     assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
@@ -596,7 +604,7 @@ def test_blank_parts_of_a_very_long_line_end_no_document(line, tmp_path, monkeyp
 
 def test_blocks_have_two_documents_wherever_there_are_two():
     def sizes(lengths, size):
-        sized = documents.with_size([["x" * n] for n in lengths])
+        sized = ((["x" * n], n) for n in lengths)
         return [len(block) for _, _, block in documents.cut_blocks(sized, size)]
 
     assert sizes([5] * 7, 10) == [2, 2, 3]
@@ -615,19 +623,19 @@ def make_block(lengths):
         for length in document:
             segments.append(segments[-1] + length)
         borders.append(len(segments) - 1)
-    return documents.Block(np.arange(segments[-1], dtype=np.int32), segments, borders)
+    return Block(np.arange(segments[-1], dtype=np.int32), segments, borders)
 
 
 def all_pairs(block, seed=0, **settings):
     import random
 
-    return documents.create_pairs(block, documents.PairSettings(**settings), random.Random(seed))
+    return create_pairs(block, PairSettings(**settings), random.Random(seed))
 
 
 def test_random_numbers_of_pairs_are_those_of_pythons_randrange():
     one, two = random.Random(5), random.Random(5)
     counts = [*range(1, 70), 1000, 1 << 20, (1 << 33) + 1] * 20
-    assert [documents.below(n, one) for n in counts] == [two.randrange(n) for n in counts]
+    assert [below(n, one) for n in counts] == [two.randrange(n) for n in counts]
 
 
 def test_pairs_cover_each_document_in_order():
@@ -680,7 +688,7 @@ def test_lengths_do_not_tell_whether_segments_are_swapped_later():
     pairs = np.tile([0, 100, 100, 200, 0], (4000, 1))
     longer = {}
     for is_swapped_later in (False, True):
-        cut = documents.truncate_pairs(pairs, 45, np.random.default_rng(0), is_swapped_later)
+        cut = truncate_pairs(pairs, 45, np.random.default_rng(0), is_swapped_later)
         a, b = cut[:, 1] - cut[:, 0], cut[:, 3] - cut[:, 2]
         assert (a + b == 45).all() and (abs(a - b) == 1).all()
         longer[is_swapped_later] = (a > b).mean()
@@ -693,7 +701,7 @@ def test_truncation_is_the_originals_loop_in_closed_form():
     size = rng.integers(1, 40, (500, 2))
     pairs = np.zeros((500, 5), np.int64)
     pairs[:, 1], pairs[:, 2], pairs[:, 3] = size[:, 0], 100, 100 + size[:, 1]
-    cut = documents.truncate_pairs(pairs, 25, rng)
+    cut = truncate_pairs(pairs, 25, rng)
     for row, (a, b) in enumerate(size.tolist()):
         while a + b > 25:
             a, b = (a - 1, b) if a > b else (a, b - 1)
@@ -759,8 +767,8 @@ def make_and_mask(golden_path, folder, settings, dupe_factor=12):
         np.arange(len(rows["input_ids"])),
     )
     # A and B may have changed places.
-    pieces = pretraining_buckets.load_pieces(Recipe(
-        documents.PairSettings(length), MaskingSettings(), None,
+    pieces = recipe.load_pieces(Recipe(
+        PairSettings(length), MaskingSettings(), None,
         str(golden_path("spm/30k-clean.model")), "", True, 0,
     ))
     ids = features["input_ids"].copy()

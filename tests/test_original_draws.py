@@ -11,9 +11,9 @@ from helpers import assert_one_clear_line
 
 from albert import create_pretraining_data, tokenization
 from albert.cli import flags
-from albert.pretraining_data.documents import PairSettings
 from albert.pretraining_data.masking import MaskingSettings
-from albert.pretraining_data.original_draws import Draws, OriginalRecipe
+from albert.pretraining_data.original_draws import Generators, OriginalRecipe
+from albert.pretraining_data.pairs import PairSettings
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def recipe(golden, pairs=None, **masking) -> OriginalRecipe:
     ],
 )
 def test_masks_are_the_originals_token_for_token(name, settings, golden):
-    draws = Draws(random.Random(12345), np.random.RandomState(7))
+    draws = Generators(random.Random(12345), np.random.RandomState(7))
     made = recipe(golden, masked_lm_prob=0.3, **settings).create_masked_lm_predictions(
         golden["toks"], draws
     )
@@ -54,7 +54,7 @@ def test_masks_are_the_originals_token_for_token(name, settings, golden):
 def test_instances_are_the_originals_token_for_token(random_next, golden):
     pairs = PairSettings(16, sentence_objective="nsp" if random_next else "sop")
     one = recipe(golden, pairs, max_predictions_per_seq=2)
-    draws = Draws(random.Random(5), np.random.RandomState(3))
+    draws = Generators(random.Random(5), np.random.RandomState(3))
     made = [
         instance
         for index in range(len(golden["docs"]))

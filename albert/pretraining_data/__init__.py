@@ -1,10 +1,20 @@
-"""From texts to records of masked tokens and sentence pairs.
+"""The way of one record from text to file: each step is one module.
 
-    vocabulary           SentencePiece vocabularies with the released layout
-    documents            texts to documents of tokenized sentences, block by block
-    pair_records         a document to pairs of segments, and a pair to a record
-    masking              which tokens are masked, and by what
-    pretraining_buckets  documents and pairs shuffled on disk, by workers
-    original_draws       the random draws of the original, for records equal to its
-    beam_pipeline        the same on Apache Beam
+A text is read as documents, gathered into blocks of a few megabytes. A block is tokenised, and
+its segments become pairs. Pairs are dealt out to buckets, in temporary files; each bucket is
+gathered from them and shuffled. Its pairs get masks, become rows of features, and are written.
+
+    documents       text to documents, and documents to blocks
+    pairs           a block to pairs of segments
+    buckets         pairs dealt out and gathered again, in an order that nothing but the seed decides
+    masking         which tokens of a pair are masked, and by what
+    pair_records    the features of a record; masks that are drawn when it is read
+    rows            pairs to rows of features
+    making          all of it by processes of one machine, and the files published
+    beam_pipeline   all of it by Apache Beam
+
+    recipe          what is asked for: settings, vocabulary, sets of output files
+    reports         what is said on the way, and of the records
+    original_draws  beside: the original's records, token for token
+    vocabulary      before: SentencePiece vocabularies with the released layout
 """

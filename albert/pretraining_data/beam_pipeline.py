@@ -1,6 +1,6 @@
 """The making of pre-training records as an Apache Beam pipeline, for corpora of many machines.
 
-The steps are those of `create_pretraining_data`, and so are the records:
+The steps are those of `making`, and so are the records:
 
   files -> where their documents are -> blocks (planned on one machine, from
   24 bytes a document) -> pairs, dealt out to buckets -> finished buckets ->
@@ -20,38 +20,37 @@ import logging
 import os
 import re
 import shutil
-import tempfile
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
-from albert.data import files, records, text_files
+from albert.data import files, records, text_files, workers
 from albert.errors import DataError, FlagError, Preempted, UserError, first_line
+from albert.pretraining_data import making, reports
+from albert.pretraining_data.buckets import (
+    PAIR_NUMBERS,
+    BlockTask,
+    PairFacts,
+    Part,
+    frame_bucket,
+    pair_block,
+    plan_blocks,
+    token_type,
+    write_part,
+)
 from albert.pretraining_data.documents import (
     Document,
     FileScan,
     ReadingCounts,
     Run,
-    cut_blocks,
     join_scans,
     read_run,
     scan_file,
 )
-from albert.pretraining_data.pretraining_buckets import (
-    PAIR_NUMBERS,
-    PairFacts,
-    Part,
-    Recipe,
-    Stream,
-    choose_held_out,
-    frame_bucket,
-    has_tokenizer,
-    load_tokenizer,
-    pair_block,
-    token_type,
-)
+from albert.pretraining_data.recipe import Job, Stream, load_tokenizer
 from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
@@ -62,40 +61,38 @@ _OUR_ERROR = re.compile(r"albert\.errors\.\w+: (.+?)(?: \[while running .*)?$", 
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
-    """All that the machines need to know."""
+class Site:
+    """A job, and where its files under way are: all that the machines need to know."""
 
-    recipe: Recipe
-    inputs: tuple[str, ...]
-    streams: tuple[Stream, ...]
-    held_out_fraction: float
-    break_between_files: bool
-    block_characters: int
-    examples: int  # instances shown in the log
+    job: Job
     works: Mapping[str, str]  # {directory of outputs: one in it, of what is under way}
 
     @property
     def work(self) -> str:
         """The directory of what is under way."""
-        return self.works[os.path.dirname(self.streams[0].outputs[0])]
+        return self.works[os.path.dirname(self.job.outputs[0])]
 
-    def under_way(self, stream: str, number: int) -> str:
+    def stream(self, name: str) -> Stream:
+        return next(stream for stream in self.job.streams if stream.name == name)
+
+    def output(self, stream: str, number: int) -> str:
         """Returns the name of an output until it is published."""
-        directory, name = os.path.split(self._stream(stream).outputs[number])
+        directory, name = os.path.split(self.stream(stream).outputs[number])
         return os.path.join(self.works[directory], f"output.{name}")
+
+    def report(self, stream: str, number: int) -> str:
+        """Returns the file that tells what an output holds."""
+        return os.path.join(self.work, f"{stream}-{number}.json")
 
     def text_of(self, number: int) -> str:
         """Returns the name of an input's text, where the input itself is no plain UTF-8."""
         return os.path.join(self.work, f"input-{number}.txt")
 
-    def buckets(self, stream: str, text_bytes: int) -> int:
-        return self._stream(stream).buckets(text_bytes)
-
-    def num_outputs(self, stream: str) -> int:
-        return len(self._stream(stream).outputs)
-
-    def _stream(self, name: str) -> Stream:
-        return next(stream for stream in self.streams if stream.name == name)
+    def tokenizer(self) -> FullTokenizer:
+        """Returns the tokenizer, its vocabulary brought to this machine at the first call."""
+        return load_tokenizer(
+            self.job.recipe, lambda: _read(os.path.join(self.work, _VOCABULARY))
+        )
 
 
 # === The launcher ===
@@ -119,7 +116,7 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def find_files(pattern: str, flag: str) -> list[str]:
+def find_inputs(pattern: str, flag: str) -> list[str]:
     """Returns the files that a glob names, as `files.find_files` does, remote ones too.
 
     Raises:
@@ -133,15 +130,18 @@ def find_files(pattern: str, flag: str) -> list[str]:
     return found
 
 
-def size_of(path: str) -> int:
-    """Returns the bytes of a file that `find_files` found."""
+def size_of_input(path: str) -> int:
+    """Returns the bytes of a file that `find_inputs` found."""
     if not is_remote(path):
         return os.path.getsize(path)
     return _match(path, "input_file")[0].size_in_bytes
 
 
-def refuse_foreign(path: str) -> None:
-    """Is `records.refuse_foreign` of a remote file."""
+def refuse_foreign_output(path: str) -> None:
+    """Does what `records.refuse_foreign` does, for remote files too."""
+    if not is_remote(path):
+        records.refuse_foreign(path)
+        return
     where = records.manifest_path(path)
     if _file_systems().exists(path) and not _file_systems().exists(where):
         raise DataError(
@@ -173,10 +173,8 @@ def working_directories(outputs: Iterable[str]) -> Iterator[dict[str, str]]:
         yield works
 
 
-def run(
-    job: Job, runner: str, arguments: Sequence[str]
-) -> tuple[dict[str, list[Part]], ReadingCounts]:
-    """Runs the pipeline; returns each stream's output files, not published yet, and the counts.
+def make_records(job: Job, runner: str, arguments: Sequence[str]) -> None:
+    """Makes all records of a job with Beam, and only then publishes the first file.
 
     Args:
       runner: a runner's name, as Beam knows it.
@@ -186,14 +184,26 @@ def run(
       FlagError: Beam does not know the runner, or an option's value; DataError: an input
       cannot be read; UserError: the pipeline failed otherwise.
     """
-    _set_up_logging()
-    pipeline = _make_pipeline(runner, arguments)
-    with open(job.recipe.vocabulary, "rb") as stream:
-        _write(os.path.join(job.work, _VOCABULARY), stream.read())
-    _build(pipeline, job)
-    _run(pipeline, runner)
-    counts = ReadingCounts(**json.loads(_read(os.path.join(job.work, _COUNTS))))
-    return {stream.name: _outcome(job, stream) for stream in job.streams}, counts
+    started = time.monotonic()
+    making.sweep(path for path in job.outputs if not is_remote(path))
+    log.info("making records of %.1f MB of text with %s", job.text_bytes / 1e6, runner)
+    with (
+        workers.preemptible("nothing half-written is left"),
+        working_directories(job.outputs) as works,
+    ):
+        site = Site(job, works)
+        _set_up_logging()
+        pipeline = _make_pipeline(runner, arguments)
+        with open(job.recipe.vocabulary, "rb") as stream:
+            _write(os.path.join(site.work, _VOCABULARY), stream.read())
+        _build(pipeline, site)
+        _run(pipeline, runner)
+        counts = ReadingCounts(**json.loads(_read(os.path.join(site.work, _COUNTS))))
+        parts = {stream.name: _outcome(site, stream) for stream in job.streams}
+        reports.report_reading(job, counts)
+        reports.check_outputs(job, parts, counts.documents)
+        _publish(job, parts, counts)
+        reports.report_outcome(job, parts, counts, started)
 
 
 def _set_up_logging() -> None:
@@ -255,28 +265,28 @@ def _blame(error: Exception, runner: str) -> UserError:
     return UserError(f"--runner={runner}: the pipeline failed: {(lines or [repr(error)])[-1]}")
 
 
-def _outcome(job: Job, stream: Stream) -> list[Part]:
+def _outcome(site: Site, stream: Stream) -> list[Part]:
     """Returns what was made of a stream's outputs; of one without records, an empty part."""
     parts = []
     for number in range(len(stream.outputs)):
-        path = job.under_way(stream.name, number)
-        where = _report_path(job, stream.name, number)
-        told = json.loads(_read(where)) if _file_systems().exists(where) else None
-        parts.append(Part(path, **told) if told else Part(path, 0, 0, [], [], PairFacts()))
+        path, where = site.output(stream.name, number), site.report(stream.name, number)
+        told = json.loads(_read(where)) if _file_systems().exists(where) else {}
+        parts.append(Part(path, **told) if told else Part(path, [], [], PairFacts()))
     return parts
 
 
-def publish(job: Job, parts: dict[str, list[Part]], manifests: dict[str, dict[str, Any]]) -> None:
-    """Gives all outputs their names, then writes their manifests.
-
-    Args:
-      parts: of `run`; manifests: {output: its manifest}.
-    """
-    for path in manifests:
+def _publish(job: Job, parts: reports.Parts, counts: ReadingCounts) -> None:
+    """Gives all outputs their names, then writes their manifests."""
+    spec, manifests = job.recipe.feature_spec(), {}
+    outputs = [(stream, path, part) for stream in job.streams
+               for path, part in zip(stream.outputs, parts[stream.name], strict=True)]
+    for stream, path, part in outputs:
+        info = reports.manifest_info(job, stream, path, counts)
+        manifests[path] = records.manifest(part.blocks, spec, info)
+    for path in job.outputs:
         _delete(records.manifest_path(path))
-    for stream in job.streams:
-        for path, part in zip(stream.outputs, parts[stream.name], strict=True):
-            _file_systems().rename([part.path], [path])
+    for _, path, part in outputs:
+        _file_systems().rename([part.path], [path])
     for path, manifest in manifests.items():
         _write(records.manifest_path(path), files.sealed_json_text(manifest).encode())
 
@@ -284,155 +294,123 @@ def publish(job: Job, parts: dict[str, list[Part]], manifests: dict[str, dict[st
 # === The pipeline ===
 
 
-def _build(pipeline, job: Job) -> None:
+def _build(pipeline, site: Site) -> None:
     import apache_beam as beam
 
     scans = (
         pipeline
-        | "Files" >> beam.Create(range(len(job.inputs)))
+        | "Files" >> beam.Create(range(len(site.job.inputs)))
         | "SpreadFiles" >> beam.Reshuffle()
-        | "FindDocuments" >> beam.Map(_scan, job)
+        | "FindDocuments" >> beam.Map(_scan, site)
     )
     (
         pipeline
         | "Corpus" >> beam.Create([0])
-        | "PlanBlocks" >> beam.FlatMap(_plan, job, beam.pvalue.AsList(scans))
+        | "PlanBlocks" >> beam.FlatMap(_plan, site, beam.pvalue.AsList(scans))
         | "SpreadBlocks" >> beam.Reshuffle()
-        | "PairBlocks" >> beam.FlatMap(_pair, job)
+        | "PairBlocks" >> beam.FlatMap(_pair, site)
         | "GatherBuckets" >> beam.GroupByKey()
-        | "FinishBuckets" >> beam.Map(_finish, job)
+        | "FinishBuckets" >> beam.Map(_finish, site)
         | "GatherOutputs" >> beam.GroupByKey()
-        | "WriteOutputs" >> beam.Map(_assemble, job)
+        | "WriteOutputs" >> beam.Map(_assemble, site)
     )
 
 
-def _scan(number: int, job: Job) -> tuple[int, FileScan]:
-    name, preprocess = job.inputs[number], _tokenizer(job).preprocess
+def _scan(number: int, site: Site) -> tuple[int, FileScan]:
+    name, preprocess = site.job.inputs[number], site.tokenizer().preprocess
     with _open(name) as stream:
         text = text_files.as_utf8(stream, name)
         if text is stream:
             return number, scan_file(stream, name, preprocess)
         # Blocks are read at their places, which a packed file does not have: so its text is
         # written out once, for the time of the run.
-        with _create(job.text_of(number)) as out:
+        with _create(site.text_of(number)) as out:
             shutil.copyfileobj(text, out, 1 << 20)
-    with _open(job.text_of(number)) as stream:
+    with _open(site.text_of(number)) as stream:
         return number, scan_file(stream, name, preprocess)
 
 
-# (stream, number of the block, its documents as [(number of the file, run)], passes, buckets)
-_Block = tuple[str, int, list[list[tuple[int, Run]]], range, int]
+_Places = list[tuple[int, Run]]  # of a document: [(number of the file, run)]
 
 
-def _plan(_, job: Job, scans: list[tuple[int, FileScan]]) -> Iterator[_Block]:
+def _plan(_, site: Site, scans: list[tuple[int, FileScan]]) -> Iterator[BlockTask]:
+    """Yields the tasks, whose documents are `_Places`."""
     counts, ordered = ReadingCounts(), [scan for _, scan in sorted(scans, key=lambda s: s[0])]
     for scan in ordered:
         counts.add(scan.counts)
 
-    def counted() -> Iterator[tuple[list[tuple[int, Run]], int]]:
-        for document in join_scans(ordered, job.break_between_files):
+    def counted() -> Iterator[tuple[_Places, int]]:
+        for document in join_scans(ordered, site.job.break_between_files):
             counts.documents += 1
             yield document
 
-    is_held_out = choose_held_out(job.recipe, job.held_out_fraction)
-    for which, index, block in cut_blocks(counted(), job.block_characters, is_held_out):
-        stream = job.streams[which]
-        for first in range(0, stream.passes, _PASSES):
-            passes = range(first, min(first + _PASSES, stream.passes))
-            buckets = job.buckets(stream.name, counts.bytes)
-            yield stream.name, index, block, passes, buckets
-    _write(os.path.join(job.work, _COUNTS), json.dumps(dataclasses.asdict(counts)).encode())
+    yield from plan_blocks(site.job, counted(), counts.bytes, lambda stream: _PASSES)
+    _write(os.path.join(site.work, _COUNTS), json.dumps(dataclasses.asdict(counts)).encode())
 
 
 # (number of the block, its first pass, table, tokens) of the pairs of one bucket
 _Pairs = tuple[int, int, bytes, bytes]
 
 
-def _pair(block: _Block, job: Job) -> Iterator[tuple[tuple[str, int], _Pairs]]:
-    stream, index, documents, passes, buckets = block
-    dtype = token_type(_tokenizer(job))
-    pairs = pair_block(
-        job.recipe, stream, index, _read_documents(job, documents), passes, buckets
-    )
+def _pair(task: BlockTask, site: Site) -> Iterator[tuple[tuple[str, int], _Pairs]]:
+    dtype = token_type(site.tokenizer())
+    documents = _read_documents(site, task.documents)
+    pairs = pair_block(site.job.recipe, task._replace(documents=documents))
     ends = np.cumsum(pairs.counts)
     for bucket in np.flatnonzero(pairs.counts).tolist():
         some = slice(int(ends[bucket] - pairs.counts[bucket]), int(ends[bucket]))
         table, tokens = pairs.table(some).tobytes(), pairs.tokens(dtype, some).tobytes()
-        yield (stream, bucket), (index, passes.start, table, tokens)
+        yield (task.stream, bucket), (task.index, task.passes.start, table, tokens)
 
 
-def _read_documents(job: Job, documents: list[list[tuple[int, Run]]]) -> list[Document]:
+def _read_documents(site: Site, documents: Sequence[_Places]) -> list[Document]:
     texts: list[Document] = [[] for _ in documents]
     places = [(number, run, text) for text, runs in zip(texts, documents, strict=True)
               for number, run in runs]
-    preprocess = _tokenizer(job).preprocess
+    preprocess = site.tokenizer().preprocess
     for number, group in itertools.groupby(places, key=lambda place: place[0]):
-        is_apart = _file_systems().exists(job.text_of(number))
-        with _open(job.text_of(number) if is_apart else job.inputs[number]) as stream:
+        apart = site.text_of(number)
+        path = apart if _file_systems().exists(apart) else site.job.inputs[number]
+        with _open(path) as stream:
             for _, run, text in group:
                 text += read_run(stream, run, preprocess)
     return texts
 
 
-# (bucket, its file, instances for people to read, blocks as of a `Part`, facts)
-_Finished = tuple[int, str, list[str], list[tuple[int, int]], PairFacts]
-
-
 def _finish(
-    bucket: tuple[tuple[str, int], Iterable[_Pairs]], job: Job
-) -> tuple[tuple[str, int], _Finished]:
+    bucket: tuple[tuple[str, int], Iterable[_Pairs]], site: Site
+) -> tuple[tuple[str, int], tuple[int, Part]]:
+    """Returns ((stream, number of the output), (number of the bucket, its part))."""
     (stream, number), pairs = bucket
-    dtype, ordered = token_type(_tokenizer(job)), sorted(pairs, key=lambda pair: pair[:2])
-    table = np.frombuffer(b"".join(pair[2] for pair in ordered), "<i4").reshape(-1, PAIR_NUMBERS)
+    dtype, ordered = token_type(site.tokenizer()), sorted(pairs, key=lambda pair: pair[:2])
+    table = np.frombuffer(b"".join(pair[2] for pair in ordered), "<i4")
+    table = table.reshape(-1, PAIR_NUMBERS).astype(np.int64)
     ids = np.frombuffer(b"".join(pair[3] for pair in ordered), dtype)
     del ordered
-    blocks, printed = [], []
-    examples = job.examples if stream == "train" and number == 0 else 0
-    path = os.path.join(job.work, f"{stream}-{number}.part")
+    examples = site.stream(stream).examples(number)
+    framed = frame_bucket(site.job.recipe, stream, number, table, ids, examples)
+    path = os.path.join(site.work, f"{stream}-{number}.part")
     with _create(path) as out:
-        for content, count, texts in frame_bucket(
-            job.recipe, stream, number, table.astype(np.int64), ids, examples
-        ):
-            out.write(content)
-            blocks.append((count, len(content)))
-            printed += texts
-    finished = number, path, printed, blocks, PairFacts.of(table)
-    return (stream, number % job.num_outputs(stream)), finished
+        part = write_part(path, out, framed, PairFacts.of(table))
+    return (stream, number % len(site.stream(stream).outputs)), (number, part)
 
 
-def _assemble(output: tuple[tuple[str, int], Iterable[_Finished]], job: Job) -> str:
+def _assemble(
+    output: tuple[tuple[str, int], Iterable[tuple[int, Part]]], site: Site
+) -> str:
     (stream, number), buckets = output
-    ordered = sorted(buckets)
-    with _create(job.under_way(stream, number)) as out:
-        for _, path, *_ in ordered:
-            with _open(path) as content:
-                for block in iter(lambda content=content: content.read(1 << 20), b""):
-                    out.write(block)
-    blocks = [block for *_, its, _ in ordered for block in its]
+    parts = [part for _, part in sorted(buckets)]
+    with _create(site.output(stream, number)) as out:
+        for part in parts:
+            with _open(part.path) as content:
+                shutil.copyfileobj(content, out, 1 << 20)
     told = {
-        "records": sum(count for count, _ in blocks),
-        "bytes": sum(size for _, size in blocks),
-        "examples": [text for _, _, printed, *_ in ordered for text in printed],
-        "blocks": blocks,
-        "facts": sum((facts for *_, facts in ordered), PairFacts()),
+        "examples": [text for part in parts for text in part.examples],
+        "blocks": [block for part in parts for block in part.blocks],
+        "facts": sum((part.facts for part in parts), PairFacts()),
     }
-    _write(_report_path(job, stream, number), json.dumps(told).encode())
-    return job.under_way(stream, number)
-
-
-def _report_path(job: Job, stream: str, number: int) -> str:
-    return os.path.join(job.work, f"{stream}-{number}.json")
-
-
-def _tokenizer(job: Job) -> FullTokenizer:
-    """Returns the tokenizer, its vocabulary brought to this machine at the first call."""
-    if has_tokenizer(job.recipe):
-        return load_tokenizer(job.recipe)
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, os.path.basename(job.recipe.vocabulary))
-        with open(path, "wb") as out:
-            out.write(_read(os.path.join(job.work, _VOCABULARY)))
-        return load_tokenizer(job.recipe, path)
+    _write(site.report(stream, number), json.dumps(told).encode())
+    return site.output(stream, number)
 
 
 # === Files, wherever they are ===

@@ -1,14 +1,13 @@
 """Pretraining instances in the original's very order of random draws.
 
-The streaming recipe of `pretraining_buckets` has the same statistics and is
-faster. This one is for who must have the records of the
-original token for token: everything is held in memory, one process draws, and
-each draw is made where the original makes it. It drew the lengths of n-grams
-from NumPy's global generator and never seeded it; here that generator has a
-seed of its own.
+For who must have the records of the original token for token: everything is held in
+memory, one process draws, and each draw is made where the original makes it. It drew
+the lengths of n-grams from NumPy's global generator and never seeded it; here that
+generator has a seed of its own.
 """
 
 import dataclasses
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -16,10 +15,13 @@ from typing import Any
 import numpy as np
 
 from albert.data import records
-from albert.errors import UserError
-from albert.pretraining_data.documents import PairSettings
+from albert.pretraining_data.buckets import PairFacts, Part, write_part, write_whole
+from albert.pretraining_data.documents import Document
 from albert.pretraining_data.masking import MaskingSettings, ngram_probabilities
-from albert.pretraining_data.pretraining_buckets import PairFacts, Part, Recipe, TrainingInstance
+from albert.pretraining_data.pairs import PairSettings
+from albert.pretraining_data.recipe import Job, Recipe, load_tokenizer
+from albert.pretraining_data.rows import TrainingInstance
+from albert.tokenization import is_start_piece
 
 Tokens = list[str]
 # The pieces of a word, by their places; and the words that one n-gram covers.
@@ -27,14 +29,14 @@ Word = list[int]
 
 
 @dataclasses.dataclass
-class Draws:
+class Generators:
     """The two generators that the original draws from, in turn."""
 
     rng: random.Random
     numpy: np.random.RandomState  # of n-gram lengths; legacy, as its stream is the original's
 
     @classmethod
-    def seeded(cls, seed: int, numpy_seed: int) -> "Draws":
+    def seeded(cls, seed: int, numpy_seed: int) -> "Generators":
         """Returns fresh generators; 0 <= numpy_seed < 2^32."""
         return cls(random.Random(seed), np.random.RandomState(numpy_seed))
 
@@ -53,7 +55,7 @@ class OriginalRecipe:
         return self.pairs.sentence_objective == "nsp"
 
     def create_instances(
-        self, documents: Sequence[list[Tokens]], dupe_factor: int, draws: Draws
+        self, documents: Sequence[list[Tokens]], dupe_factor: int, draws: Generators
     ) -> list[TrainingInstance]:
         """Returns shuffled instances; documents are lists of segments, and are shuffled first."""
         documents = list(documents)
@@ -68,7 +70,7 @@ class OriginalRecipe:
         return instances
 
     def create_instances_from_document(
-        self, documents: Sequence[list[Tokens]], index: int, draws: Draws
+        self, documents: Sequence[list[Tokens]], index: int, draws: Generators
     ) -> Iterator[TrainingInstance]:
         """Yields the instances of one pass over one document, in order."""
         document, rng = documents[index], draws.rng
@@ -116,14 +118,14 @@ class OriginalRecipe:
                 break
         return tokens
 
-    def _instance(self, a: Tokens, b: Tokens, is_random: bool, draws: Draws) -> TrainingInstance:
+    def _instance(self, a: Tokens, b: Tokens, is_random: bool, draws: Generators) -> TrainingInstance:
         tokens = ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
         masked, positions, labels, boundary = self.create_masked_lm_predictions(tokens, draws)
         segment_ids = [0] * (len(a) + 2) + [1] * (len(b) + 1)
         return TrainingInstance(masked, segment_ids, positions, labels, is_random, boundary)
 
     def create_masked_lm_predictions(
-        self, tokens: Tokens, draws: Draws
+        self, tokens: Tokens, draws: Generators
     ) -> tuple[Tokens, list[int], list[str], list[int]]:
         """Returns (tokens, positions, original tokens there, token boundaries)."""
         settings, rng = self.masking, draws.rng
@@ -172,7 +174,7 @@ class OriginalRecipe:
         return words, boundary
 
     def _spans(
-        self, candidates: list[list[list[Word]]], most: int, covered: set[int], draws: Draws
+        self, candidates: list[list[list[Word]]], most: int, covered: set[int], draws: Generators
     ) -> Iterator[Word]:
         """Yields the places of n-grams, disjoint, at most `most`; adds them to `covered`."""
         probabilities = ngram_probabilities(self.masking)
@@ -210,33 +212,55 @@ def _truncate_pair(a: Tokens, b: Tokens, most: int, rng: random.Random) -> None:
             longer.pop()
 
 
-def write_part(
+def make_parts(
+    job: Job, texts: Sequence[Document], numpy_seed: int, scratch: str
+) -> dict[str, list[Part]]:
+    """Returns the instances of a job's documents, dealt round-robin to a part for each file."""
+    recipe, (stream,), tokenizer = job.recipe, job.streams, load_tokenizer(job.recipe)
+
+    def segments(text: Document) -> list[Tokens]:
+        pieces = (tokenizer.tokenize(tokenizer.preprocess(line)) for line in text)
+        return [segment for segment in pieces if segment]
+
+    original = OriginalRecipe(
+        recipe.pairs, recipe.masking,
+        [tokenizer.inv_vocab[i] for i in range(tokenizer.vocab_size)],
+        lambda piece: is_start_piece(piece, tokenizer.is_spm),
+    )
+    instances = original.create_instances(
+        [document for document in map(segments, texts) if document], stream.passes,
+        Generators.seeded(recipe.random_seed, numpy_seed),
+    )
+    parts = []
+    for number in range(len(stream.outputs)):
+        mine = instances[number :: len(stream.outputs)]
+        examples, path = stream.examples(number), os.path.join(scratch, f"{number}.part")
+        framed = _frame(mine, recipe, tokenizer.convert_tokens_to_ids, examples)
+        with write_whole(path) as out:
+            parts.append(write_part(path, out, framed, _facts(mine)))
+    return {stream.name: parts}
+
+
+def _frame(
     instances: Sequence[TrainingInstance],
     recipe: Recipe,
     to_ids: Callable[[Tokens], list[int]],
-    path: str,
-    examples: int = 0,
-) -> Part:
-    """Writes instances as framed records, in their order; prints the first `examples`.
+    examples: int,
+) -> Iterator[tuple[bytes, int, list[str]]]:
+    """Yields what `frame_bucket` does, of instances in their order."""
+    shown = list(map(str, instances[:examples]))
+    features = to_features(instances, recipe, to_ids)
+    for content, count in records.frame_rows(features, recipe.feature_spec()):
+        yield content, count, shown
+        shown = []
 
-    Raises:
-      UserError: the disk is full.
-    """
-    blocks = []
-    facts = PairFacts(
+
+def _facts(instances: Sequence[TrainingInstance]) -> PairFacts:
+    return PairFacts(
         sum(instance.is_random_next for instance in instances),
         sum(len(instance.tokens) - 3 for instance in instances),
         sum(instance.lost for instance in instances),
     )
-    try:
-        with open(path, "wb") as out:
-            rows = to_features(instances, recipe, to_ids)
-            for content, count in records.frame_rows(rows, recipe.feature_spec()):
-                blocks.append((count, out.write(content)))
-    except OSError as error:
-        raise UserError(f"cannot write {path} ({error.strerror})") from error
-    size, shown = sum(size for _, size in blocks), map(str, instances[:examples])
-    return Part(path, len(instances), size, list(shown), blocks, facts)
 
 
 def to_features(

@@ -18,8 +18,8 @@ from albert.data import records
 from albert.data.records import FeatureSpec
 from albert.errors import DataError
 from albert.pretraining_data import masking
-from albert.pretraining_data.documents import SENTENCE_OBJECTIVES, PairSettings
 from albert.pretraining_data.masking import Draws, MaskingSettings, Specials
+from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 
 if TYPE_CHECKING:
     import tensorflow as tf

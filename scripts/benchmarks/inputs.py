@@ -121,7 +121,7 @@ def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> s
     from albert.data import records
     from albert.data.records import FeatureSpec
     from albert.pretraining_data import masking, pair_records
-    from albert.pretraining_data.documents import PairSettings
+    from albert.pretraining_data.pairs import PairSettings
 
     rows = make_rows(config, count, length)
     ids, in_b = rows["input_ids"].copy(), int(rows["segment_ids"][0].sum())

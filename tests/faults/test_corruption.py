@@ -22,7 +22,7 @@ import pytest
 from helpers import LENGTH, PREDICTIONS, VOCAB, write_config, write_pretraining_records
 from invariants import snapshot
 
-from albert import create_pretraining_data, evaluate_squad
+from albert import evaluate_squad
 from albert.config import AlbertConfig
 from albert.data import features, files, records
 from albert.data.records import FeatureSpec
@@ -38,7 +38,7 @@ from albert.formats import (
 )
 from albert.formats.model_facts import Facts
 from albert.modeling import AlbertForPreTraining, named_weights
-from albert.pretraining_data import documents, pretraining_buckets
+from albert.pretraining_data import buckets, documents, making
 from albert.tasks import conll, glue, race
 from albert.tasks.pretraining import PretrainingTask
 from albert.tasks.squad import features as squad_features
@@ -309,14 +309,14 @@ def read_corpus(folder):
 
 def make_work(folder):
     (folder / "part").write_bytes(b"content")
-    pretraining_buckets._note_done(str(folder / "part"), [1, 2])
-    files.write_json(str(folder / create_pretraining_data._JOB_FILE), {"job": "a job"})
+    buckets._note_done(str(folder / "part"), [1, 2])
+    files.write_json(str(folder / making._JOB_FILE), {"job": "a job"})
 
 
 def read_work(folder):
     # What a killed run left, damaged, is as if it was not there.
-    job = create_pretraining_data._job_of(str(folder))
-    return job, pretraining_buckets._read_done(str(folder / "part"))
+    job = making._identity_of(str(folder))
+    return job, buckets._read_done(str(folder / "part"))
 
 
 READERS = {
@@ -325,7 +325,7 @@ READERS = {
     "conll": Reader(("train.txt",), make_conll, read_conll),
     "corpus": Reader(("corpus.txt",), make_corpus, read_corpus),
     "work": Reader(
-        (create_pretraining_data._JOB_FILE, f"part{pretraining_buckets._DONE}"), make_work,
+        (making._JOB_FILE, f"part{buckets._DONE}"), make_work,
         read_work,
     ),
     "checkpoint": Reader(

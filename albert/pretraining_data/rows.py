@@ -1,0 +1,82 @@
+"""From pairs to the features of records, and to what people read of them."""
+
+import dataclasses
+
+import numpy as np
+
+from albert.pretraining_data import masking, pair_records
+from albert.pretraining_data.recipe import Recipe, load_pieces, load_tokenizer
+
+
+@dataclasses.dataclass
+class TrainingInstance:
+    """One pair with its predictions, for people to read."""
+
+    tokens: list[str]
+    segment_ids: list[int]
+    masked_lm_positions: list[int]
+    masked_lm_labels: list[str]
+    is_random_next: bool
+    token_boundary: list[int]
+    lost: int = dataclasses.field(default=0, repr=False)  # tokens that were cut off
+
+    def __str__(self) -> str:
+        lines = []
+        for field in filter(lambda field: field.repr, dataclasses.fields(self)):
+            value = getattr(self, field.name)
+            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            lines.append(f"{field.name}: {text}")
+        return "\n".join(lines) + "\n"
+
+
+def make_features(
+    recipe: Recipe,
+    ids: np.ndarray,
+    starts: np.ndarray,
+    table: np.ndarray,
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Returns the features of B records: see `Recipe.feature_spec`.
+
+    Args:
+      ids: tokens, A before B of every pair.
+      starts: [B], where each pair begins in `ids`.
+      table: [B, 4], see `DealtPairs.table`.
+    """
+    pieces, column = load_pieces(recipe), np.arange(recipe.pairs.max_seq_length)
+    length_a, lengths = table[:, :1], (table[:, 0] + table[:, 1] + 3)[:, None]
+    in_b = column > length_a + 1
+    inside = column < lengths
+    source = np.clip(starts[:, None] + column - 1 - in_b, 0, len(ids) - 1)
+    unmasked = np.where(inside, ids[source], 0).astype(np.int64)
+    unmasked[:, 0] = pieces.cls_id
+    unmasked[(column == length_a + 1) | (column == lengths - 1)] = pieces.sep_id
+    boundary = masking.token_boundaries(unmasked, lengths[:, 0], pieces)
+    segments, labels = table[:, :2].astype(np.int64), table[:, 2:3].astype(np.int64)
+    told = {"token_boundary": boundary, "segment_lengths": segments}
+    if not recipe.static_masks:
+        return told | {"input_ids": unmasked, "next_sentence_labels": labels}
+    keys = masking.draw_keys(len(table), rng)
+    return told | pair_records.mask_rows(
+        unmasked, segments, boundary, labels, pieces.specials, recipe.masking, keys
+    )
+
+
+def describe(recipe: Recipe, batch: dict[str, np.ndarray], row: int) -> str:
+    """Returns a row of `make_features` as text."""
+    names = load_tokenizer(recipe).convert_ids_to_tokens
+    in_a, in_b = batch["segment_lengths"][row].tolist()
+    length = in_a + in_b + 3
+    count = int(batch["masked_lm_weights"][row].sum()) if recipe.static_masks else 0
+
+    def masked(feature: str) -> list[int]:
+        return batch[feature][row, :count].tolist() if count else []
+
+    return str(TrainingInstance(
+        tokens=names(batch["input_ids"][row, :length]),
+        segment_ids=[0] * (in_a + 2) + [1] * (in_b + 1),
+        masked_lm_positions=masked("masked_lm_positions"),
+        masked_lm_labels=names(masked("masked_lm_ids")),
+        is_random_next=bool(batch["next_sentence_labels"][row, 0]),
+        token_boundary=batch["token_boundary"][row, :length].tolist(),
+    ))
