@@ -20,7 +20,7 @@ from albert.data import files, text_files
 from albert.errors import DataError
 from albert.inference import session as inference
 from albert.own_text import text_corpus
-from albert.pretraining_data import vocabulary
+from albert.pretraining_data import recipe, vocabulary
 from albert.pretraining_data.documents import ReadingCounts, read_documents
 from albert.tasks import conll, glue, race
 from albert.tokenization import preprocess_text
@@ -261,7 +261,7 @@ def make_records(folder: pathlib.Path, text: pathlib.Path, processes: int) -> by
 def test_records_of_a_packed_or_converted_text_have_the_bytes_of_the_text(
     form, folder, monkeypatch
 ):
-    monkeypatch.setattr(create_pretraining_data, "_BLOCK_CHARACTERS", 20_000)
+    monkeypatch.setattr(recipe, "BLOCK_CHARACTERS", 20_000)
     (folder / "text").write_bytes(TEXT.encode())
     expected = make_records(folder, folder / "text", 1)
     (folder / "text").write_bytes(FORMS[form](TEXT))
@@ -270,7 +270,7 @@ def test_records_of_a_packed_or_converted_text_have_the_bytes_of_the_text(
 
 
 def test_a_killed_run_of_a_packed_text_is_gone_on_with(folder, monkeypatch, caplog):
-    monkeypatch.setattr(create_pretraining_data, "_BLOCK_CHARACTERS", 20_000)
+    monkeypatch.setattr(recipe, "BLOCK_CHARACTERS", 20_000)
     (folder / "text.gz").write_bytes(gzip.compress(TEXT.encode()))
     expected = make_records(folder, folder / "text.gz", 1)
     (folder / "out.tfrecord").unlink()
