@@ -33,7 +33,7 @@ from faults import jobs
 CONFIG = AlbertConfig(100, 8, 16, 2, num_attention_heads=2, intermediate_size=8)
 HOLDER = """
 import os, sys, time
-from albert import files
+from albert.data import files
 kind, path, child = sys.argv[1:]
 with getattr(files, f"temporary_{kind}")(path) as name:
     if child == "fork":

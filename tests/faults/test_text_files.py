@@ -20,7 +20,7 @@ from albert.data import files, text_files
 from albert.errors import DataError
 from albert.inference import session as inference
 from albert.own_text import text_corpus
-from albert.pretraining_data import recipe, vocabulary
+from albert.pretraining_data import making, recipe, vocabulary
 from albert.pretraining_data.documents import ReadingCounts, read_documents
 from albert.tasks import conll, glue, race
 from albert.tokenization import preprocess_text
@@ -278,7 +278,7 @@ def test_a_killed_run_of_a_packed_text_is_gone_on_with(folder, monkeypatch, capl
     child = os.fork()
     if child == 0:
         try:
-            monkeypatch.setattr(create_pretraining_data, "finish_bucket", lambda *_: os._exit(9))
+            monkeypatch.setattr(making, "finish_bucket", lambda *_: os._exit(9))
             make_records(folder, folder / "text.gz", 1)
         finally:
             os._exit(1)
