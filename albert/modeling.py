@@ -17,6 +17,8 @@ from keras import ops
 
 from albert.config import AlbertConfig
 from albert.formats.model_facts import PROBLEM_TYPES, Facts
+from albert.model.dropout import NO_DROPOUT, Dropout
+from albert.model.encoder import AlbertEncoder, FactorizedEmbedding
 from albert.model.heads import (
     AnswerClassHead,
     LabelHead,
@@ -26,15 +28,7 @@ from albert.model.heads import (
     label_logits,
     label_weights,
 )
-from albert.model.layers import (
-    NO_DROPOUT,
-    AlbertEncoder,
-    Dropout,
-    FactorizedEmbedding,
-    dense_layer,
-    gelu,
-    get_activation,
-)
+from albert.model.layers import dense_layer, gelu, get_activation
 from albert.model.row_layout import PackedRows, RowLayout, RowPerExample, gather_positions
 from albert.model.weight_names import named_weights, parameter_shapes
 

@@ -9,14 +9,8 @@ import keras
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.model.layers import (
-    NO_DROPOUT,
-    Dropout,
-    dense_layer,
-    get_activation,
-    layer_norm,
-    truncated_normal,
-)
+from albert.model.dropout import NO_DROPOUT, Dropout
+from albert.model.layers import dense_layer, get_activation, layer_norm, truncated_normal
 
 
 class MaskedLmHead(keras.layers.Layer):

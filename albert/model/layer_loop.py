@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from albert.model.layers import AlbertEncoder
+from albert.model.encoder import AlbertEncoder
 
 
 class LayerLoop:

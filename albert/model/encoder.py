@@ -1,0 +1,338 @@
+"""ALBERT's encoder in Keras 3: factorized embedding and shared layers (section 3.1).
+
+Legend: B batch, L sequence, H hidden, E embedding, N heads, D = H / N, I
+intermediate, V vocabulary; R rows of M places (see `row_layout`): B rows of L
+places unless rows are packed.
+
+A layer's weights carry the names of a released checkpoint. The scopes
+`attention_1`, `ffn_1` and the place of the LayerNorms are the released ones,
+odd as they look. Only Keras is imported here, so the same layers run on any of
+its backends; precision, compilation and distribution come from outside.
+"""
+
+import itertools
+import math
+
+import keras
+from keras import ops
+
+from albert.config import AlbertConfig
+from albert.model.attention import ATTENTION
+from albert.model.dropout import NO_DROPOUT, Dropout
+from albert.model.layers import dense_layer, get_activation, layer_norm, truncated_normal
+from albert.model.row_layout import RowLayout, mask_adder
+
+
+class FactorizedEmbedding(keras.layers.Layer):
+    """Word, segment and position embeddings of width E, summed and normalised (section 3.1).
+
+    The second factor, E to H, is the encoder's `embedding_hidden_mapping_in`.
+    """
+
+    def __init__(self, config: AlbertConfig, name: str = "embeddings"):
+        super().__init__(name=name)
+        self.config = config
+        self.layer_norm = layer_norm("LayerNorm")
+
+    def build(self, input_shape=None):
+        config = self.config
+
+        def table(name, rows):
+            # Rows are cast after the look-up: casting the table costs V x E each step.
+            return self.add_weight(
+                shape=(rows, config.embedding_size),
+                initializer=truncated_normal(config.initializer_range),
+                autocast=False,
+                name=name,
+            )
+
+        self.word_embeddings = table("word_embeddings", config.vocab_size)
+        self.token_type_embeddings = table("token_type_embeddings", config.type_vocab_size)
+        self.position_embeddings = table("position_embeddings", config.max_position_embeddings)
+        self.layer_norm.build((None, None, config.embedding_size))
+
+    def call(self, input_ids, segment_ids, position_ids=None, dropout: Dropout = NO_DROPOUT):
+        words = ops.take(self.word_embeddings, input_ids, axis=0)  # [B, L, E]
+        x = words + ops.take(self.token_type_embeddings, segment_ids, axis=0)
+        x = x + self._positions(ops.shape(input_ids)[1], position_ids)
+        x = self.layer_norm(ops.cast(x, self.compute_dtype))
+        return words, dropout(x, self.config.hidden_dropout_prob)
+
+    def _positions(self, length: int, position_ids):
+        """Returns [L, E], or [R, M, E] for the given positions of packed rows."""
+        most = self.config.max_position_embeddings
+        if position_ids is not None:
+            return ops.take(self.position_embeddings, position_ids, axis=0)
+        if isinstance(length, int) and length > most:
+            raise ValueError(f"{length} ids are more than the position table has rows: {most}")
+        return self.position_embeddings[:length]
+
+
+def _times(x, factor: float):
+    """Returns x times a constant; in a loop, the gradient of a plain product would keep x."""
+
+    @ops.custom_gradient
+    def times(x):
+        return x * factor, lambda *args, upstream=None: (args[0] if upstream is None else upstream) * factor
+
+    return times(x)
+
+
+class _Attention(keras.layers.Layer):
+    """Multi-head self-attention with its output projection (no residual)."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__(name="attention_1")
+        self.config = config
+        self.implementation = "eager"  # key of attention.ATTENTION
+        self.query = dense_layer(config.hidden_size, config, "query")
+        self.key = dense_layer(config.hidden_size, config, "key")
+        self.value = dense_layer(config.hidden_size, config, "value")
+        self.projection = dense_layer(config.hidden_size, config, "dense")
+
+    def build(self, input_shape=None):
+        shape = (None, None, self.config.hidden_size)
+        with keras.name_scope("self"):
+            self.query.build(shape)
+            self.key.build(shape)
+            self.value.build(shape)
+        with keras.name_scope("output"):
+            self.projection.build(shape)
+
+    def _heads(self, x):
+        heads = (-1, ops.shape(x)[1], self.config.num_attention_heads, self.config.head_size)
+        return ops.transpose(ops.reshape(x, heads), (0, 2, 1, 3))  # [B, N, L, D]
+
+    def call(self, hidden, mask_adder, dropout: Dropout = NO_DROPOUT):
+        return self._attend(hidden, self.key(hidden), self.value(hidden), mask_adder, dropout)
+
+    def of_places(self, hidden, asking, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
+        """Returns what a call returns at some places [B, K, H] of each example alone."""
+        key, value = layout.every(self.key(hidden)), layout.every(self.value(hidden))
+        adder = mask_adder(layout.key_mask(), self.compute_dtype)
+        return self._attend(asking, key, value, adder, dropout)
+
+    def _attend(self, asking, key, value, mask_adder, dropout: Dropout):
+        query = self._heads(_times(self.query(asking), 1.0 / math.sqrt(self.config.head_size)))
+        key, value = self._heads(key), self._heads(value)
+        attend = ATTENTION[self.implementation]
+        rate = self.config.attention_probs_dropout_prob
+        most = self.config.max_position_embeddings  # no row is longer
+        context = attend(query, key, value, mask_adder, dropout, rate, most)  # [B, N, L, D]
+        context = ops.transpose(context, (0, 2, 1, 3))
+        context = ops.reshape(context, (-1, ops.shape(asking)[1], self.config.hidden_size))
+        return dropout(self.projection(context), self.config.hidden_dropout_prob)
+
+
+class _FeedForward(keras.layers.Layer):
+    """H to I to H with the config's activation between (no residual)."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__(name="ffn_1")
+        self.config = config
+        self.inner = dense_layer(
+            config.intermediate_size, config, "dense", get_activation(config.hidden_act)
+        )
+        self.outer = dense_layer(config.hidden_size, config, "dense")
+
+    def build(self, input_shape=None):
+        with keras.name_scope("intermediate"):
+            self.inner.build((None, None, self.config.hidden_size))
+            with keras.name_scope("output"):
+                self.outer.build((None, None, self.config.intermediate_size))
+
+    def call(self, hidden, dropout: Dropout = NO_DROPOUT):
+        return dropout(self.outer(self.inner(hidden)), self.config.hidden_dropout_prob)
+
+
+class AlbertBlock(keras.layers.Layer):
+    """One post-LayerNorm transformer block: attention, then feed-forward.
+
+    Where only one half is shared (`parameter_sharing`), a block holds the half
+    that belongs to its group, and another block of the same layer the other one.
+    """
+
+    def __init__(
+        self,
+        config: AlbertConfig,
+        name: str,
+        has_attention: bool = True,
+        has_feed_forward: bool = True,
+    ):
+        super().__init__(name=name)
+        self.config = config
+        if has_attention:
+            self.attention = _Attention(config)
+            self.attention_norm = layer_norm("LayerNorm")
+        if has_feed_forward:
+            self.feed_forward = _FeedForward(config)
+            self.feed_forward_norm = layer_norm("LayerNorm_1")
+        self.has_attention, self.has_feed_forward = has_attention, has_feed_forward
+
+    def build(self, input_shape=None):
+        shape = (None, None, self.config.hidden_size)
+        if self.has_attention:
+            self.attention.build(shape)
+            self.attention_norm.build(shape)
+        if self.has_feed_forward:
+            self.feed_forward.build(shape)
+            self.feed_forward_norm.build(shape)
+
+    def attend(self, hidden, mask_adder, dropout: Dropout = NO_DROPOUT):
+        """Returns LayerNorm(hidden + attention(hidden)), [B, L, H]."""
+        attended = self.attention(hidden, mask_adder, dropout=dropout)
+        return self.attention_norm(attended + hidden)
+
+    def attend_from(self, places, hidden, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
+        """Returns what `attend` returns at these places [B, K] of each example: [B, K, H]."""
+        asking = layout.at(hidden, places)
+        attended = self.attention.of_places(hidden, asking, layout, dropout)
+        return self.attention_norm(attended + asking)
+
+    def transform(self, hidden, dropout: Dropout = NO_DROPOUT):
+        """Returns LayerNorm(hidden + feed_forward(hidden)), [B, L, H]."""
+        return self.feed_forward_norm(self.feed_forward(hidden, dropout=dropout) + hidden)
+
+    def call(self, hidden, mask_adder, dropout: Dropout = NO_DROPOUT):
+        return self.transform(self.attend(hidden, mask_adder, dropout), dropout)
+
+
+class AlbertEncoder(keras.layers.Layer):
+    """Cross-layer parameter sharing (section 3.1): few blocks, applied many times."""
+
+    def __init__(self, config: AlbertConfig, name: str = "encoder"):
+        super().__init__(name=name)
+        self.config = config
+        self.remat = False  # recompute each block in the backward pass, to save memory
+        self.depth: int | None = None  # layers to apply, if not all
+        self.layer_loop = None  # a `layer_loop.LayerLoop`, which applies equal layers in a row
+        self._attn_implementation = "eager"
+        self.embedding_projection = None
+        if config.has_embedding_projection:
+            self.embedding_projection = dense_layer(
+                config.hidden_size, config, "embedding_hidden_mapping_in"
+            )
+        # Rounding leaves a group out in a few odd cases; like the original, it gets no weights.
+        layers = range(config.num_hidden_layers)
+        attention = {config.attention_group(layer) for layer in layers}
+        feed_forward = {config.feed_forward_group(layer) for layer in layers}
+        self.groups = [
+            [
+                AlbertBlock(config, f"inner_group_{j}", g in attention, g in feed_forward)
+                for j in range(config.inner_group_num)
+            ]
+            for g in range(max(attention | feed_forward) + 1)
+        ]
+
+    @property
+    def attn_implementation(self) -> str:
+        """How attention is computed, with the same result: a key of `attention.ATTENTION`."""
+        return self._attn_implementation
+
+    @attn_implementation.setter
+    def attn_implementation(self, name: str) -> None:
+        if name not in ATTENTION:
+            raise ValueError(f"attn_implementation {name!r} is not one of {', '.join(ATTENTION)}")
+        self._attn_implementation = name
+        for blocks in self.groups:
+            for block in blocks:
+                if block.has_attention:
+                    block.attention.implementation = name
+
+    def build(self, input_shape=None):
+        if self.embedding_projection is not None:
+            self.embedding_projection.build((None, None, self.config.embedding_size))
+        with keras.name_scope("transformer"):
+            for g, blocks in enumerate(self.groups):
+                with keras.name_scope(f"group_{g}"):
+                    for block in blocks:
+                        block.build()
+
+    def call(
+        self, embedded, layout: RowLayout, dropout: Dropout = NO_DROPOUT, places=None
+    ):
+        """Returns the hidden states [R, M, H] after each block.
+
+        With `places` [B, K], the last is computed at these of each example
+        alone, [B, K, H]: nothing later reads the others. With a `layer_loop`,
+        those after layers that it applied but the last are not there.
+        """
+        hidden = embedded
+        if self.embedding_projection is not None:
+            hidden = self.embedding_projection(hidden)
+        adder = mask_adder(layout.row_mask(), self.compute_dtype)
+
+        def apply(layer, index, hidden, is_short=False, weights=(), values=()):
+            """Returns the states after each block of a layer, with these values of its weights."""
+            states = []
+            for attending, transforming in layer:
+                number = index * len(layer) + len(states)
+                if is_short and len(states) == len(layer) - 1:
+                    block = _last_block(attending, transforming, places, layout, dropout, number)
+                else:
+                    block = _block(attending, transforming, adder, dropout, number)
+                block = _with_values(block, weights)
+                hidden = (keras.remat(block) if self.remat else block)(hidden, *values)
+                states.append(hidden)
+            return states
+
+        outputs = []
+        for layer, first, count, is_short in self._runs(places is not None):
+            if self.layer_loop is not None and count > 1:
+                hidden = self.layer_loop(apply, layer, first, count, hidden)
+                outputs.append(hidden)
+                continue
+            for index in range(first, first + count):
+                outputs += apply(layer, index, hidden, is_short)
+                hidden = outputs[-1]
+        return outputs
+
+    def _runs(self, ends_short: bool) -> list[tuple[tuple, int, int, bool]]:
+        """Returns (layer, index of the first, how many, whether its end is of some places alone).
+
+        A layer is its pairs of blocks that attend and transform, in the order of their application.
+        """
+        layers = [
+            tuple(zip(
+                self.groups[self.config.attention_group(layer)],
+                self.groups[self.config.feed_forward_group(layer)],
+                strict=True,
+            ))
+            for layer in range(self.depth or self.config.num_hidden_layers)
+        ]
+        is_short = [False] * (len(layers) - 1) + [ends_short]
+        runs = []
+        for (layer, short), same in itertools.groupby(zip(layers, is_short, strict=True)):
+            runs.append((layer, sum(run[2] for run in runs), len(list(same)), short))
+        return runs
+
+
+def _with_values(block, weights):
+    """Returns the block as a function of the values, too, that these weights have for it."""
+    if not weights:
+        return block
+
+    def apply(hidden, *values):
+        with keras.StatelessScope(state_mapping=list(zip(weights, values, strict=True))):
+            return block(hidden)
+
+    return apply
+
+
+def _block(attending: AlbertBlock, transforming: AlbertBlock, adder, dropout: Dropout, index: int):
+    def apply(hidden):
+        # Made here, so that a second computation in the backward pass draws the same.
+        own = dropout.of_block(index)
+        return transforming.transform(attending.attend(hidden, adder, own), own)
+
+    return apply
+
+
+def _last_block(
+    attending: AlbertBlock, transforming: AlbertBlock, places, layout, dropout, index: int
+):
+    def apply(hidden):
+        own = dropout.of_block(index)
+        return transforming.transform(attending.attend_from(places, hidden, layout, own), own)
+
+    return apply
