@@ -83,16 +83,19 @@ def _vectors(opened: inference.Opened, values: flags.FlagValues, layers: Sequenc
 
     from albert import modeling
     from albert.formats import pretrained
+    from albert.model.encoder_options import EncoderOptions
 
-    model = pretrained.load(
-        modeling.AlbertModel, opened.path, complete=values.pooling == "pooled",
-        in_loop=set(layers) == {-1},
+    options = EncoderOptions(
+        engine="graph_loop" if set(layers) == {-1} else "unrolled",
+        needed_outputs_only=values.pooling == "pooled" and not values.tokens,
     )
-    model.needed_outputs_only = values.pooling == "pooled" and not values.tokens
+    model = pretrained.load(
+        modeling.AlbertModel, opened.path, options, complete=values.pooling == "pooled"
+    )
 
     def vectors(batch):
         outputs = model(batch, training=False)
-        if model.needed_outputs_only:
+        if options.needed_outputs_only:
             return {"vector": tf.cast(outputs["pooled_output"], tf.float32)}
         chosen = tf.concat([outputs["encoder_outputs"][i] for i in layers], axis=-1)
         chosen = tf.cast(chosen, tf.float32)

@@ -70,6 +70,7 @@ def fill(
 
     from albert import modeling
     from albert.formats import pretrained
+    from albert.model.encoder_options import EncoderOptions
 
     tokenizer = AlbertTokenizer(opened.tokenizer, opened.max_seq_length)
     rows = [_row(tokenizer, text, place) for text, place in zip(texts, places, strict=True)]
@@ -79,7 +80,7 @@ def fill(
             row["masked_lm_positions"], (0, most - len(row["masked_lm_positions"]))
         )[:, None]  # [P, 1], which is no row of places
     model = pretrained.load(
-        modeling.AlbertForMaskedLM, opened.path, complete=True, in_loop=True
+        modeling.AlbertForMaskedLM, opened.path, EncoderOptions(engine="graph_loop"), complete=True
     )
 
     def likeliest(batch):

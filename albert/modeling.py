@@ -19,6 +19,7 @@ from albert.config import AlbertConfig
 from albert.formats.model_facts import PROBLEM_TYPES, Facts
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder import AlbertEncoder, FactorizedEmbedding
+from albert.model.encoder_options import EncoderOptions
 from albert.model.heads import (
     AnswerClassHead,
     LabelHead,
@@ -29,7 +30,14 @@ from albert.model.heads import (
     label_weights,
 )
 from albert.model.layers import dense_layer, gelu, get_activation
-from albert.model.row_layout import PackedRows, RowLayout, RowPerExample, gather_positions
+from albert.model.row_layout import (
+    INPUT_NAMES,
+    PackedRows,
+    RowLayout,
+    gather_positions,
+    layout_of,
+    optional_input,
+)
 from albert.model.weight_names import named_weights, parameter_shapes
 
 __all__ = [
@@ -43,6 +51,7 @@ __all__ = [
     "AlbertForSequenceClassification",
     "AlbertForTokenClassification",
     "AlbertModel",
+    "EncoderOptions",
     "FactorizedEmbedding",
     "gelu",
     "get_activation",
@@ -70,26 +79,18 @@ class _BuiltModel(keras.Model):
         # For users' own loops; the trainer passes dropout_seed, a function of the step.
         self.seed_generator = keras.random.SeedGenerator()
 
-    @property
-    def attn_implementation(self) -> str:
-        """"eager", or "fused": without the scores of all queries in memory, the same result.
-
-        Setting it changes how later calls (and later traced graphs) compute.
-        """
-        return self._encoder.attn_implementation
-
-    @attn_implementation.setter
-    def attn_implementation(self, name: str) -> None:
-        self._encoder.attn_implementation = name
-
-    @property
-    def _encoder(self) -> AlbertEncoder:
-        return self.bert.encoder
-
-    def _dropout(self, training: bool, dropout_seed) -> Dropout:
-        if not training:
-            return NO_DROPOUT
-        return Dropout(self.seed_generator.next() if dropout_seed is None else dropout_seed)
+    def call(
+        self,
+        inputs: Mapping[str, Any],
+        training: bool = False,
+        dropout_seed: Any = None,
+        depth: int | None = None,
+    ) -> dict[str, Any]:
+        """Returns the model's outputs; `depth` is how many layers to apply, if not all."""
+        dropout = NO_DROPOUT
+        if training:
+            dropout = Dropout(self.seed_generator.next() if dropout_seed is None else dropout_seed)
+        return self._outputs(inputs, dropout, depth)
 
     @classmethod
     def from_pretrained(
@@ -107,9 +108,7 @@ class _BuiltModel(keras.Model):
         """
         from albert.formats import pretrained
 
-        model = pretrained.load(cls, path, **options)
-        model.attn_implementation = attn_implementation
-        return model
+        return pretrained.load(cls, path, EncoderOptions(attn_implementation), **options)
 
     def save_pretrained(self, path: str) -> None:
         """Writes a directory that `from_pretrained` and every command take."""
@@ -136,28 +135,33 @@ class AlbertModel(_BuiltModel):
     Call it with a dict of int tensors [B, L]: `input_ids`, and optionally
     `input_mask` (default ones) and `segment_ids` (default zeros). Returns a dict:
     `sequence_output` [B, L, H], `pooled_output` [B, H], `encoder_outputs` (one
-    [B, L, H] for each block applied), `embedding_output` [B, L, E] (after
-    LayerNorm) and `word_embedding_output` [B, L, E].
-
-    Where the encoder has a `layer_loop`, `encoder_outputs` lists what there is.
+    [B, L, H] for each block applied; with `EncoderOptions.engine` "graph_loop" those
+    that there are), `embedding_output` [B, L, E] (after LayerNorm) and
+    `word_embedding_output` [B, L, E].
 
     `training=True` switches dropout on; `dropout_seed`, two integers, makes it a
     function of them alone.
 
-    With `needed_outputs_only` set, the last block is computed where a head reads it
-    alone, at `[CLS]` and at masked positions, and the outputs are `pooled_output` and
-    those of the embeddings. Masked positions of rows that are packed, or of a length
-    unknown until run time, may be more than their places: then it is computed at all.
+    With `EncoderOptions.needed_outputs_only`, the last block is computed where a head
+    reads it alone, at `[CLS]` and at masked positions, and the outputs are
+    `pooled_output` and those of the embeddings. Masked positions of rows that are
+    packed, or of a length unknown until run time, may be more than their places: then
+    it is computed at all.
     """
 
     weight_scope = "bert/"  # within a model with a head, its name
     reads_pooler = True
 
-    def __init__(self, config: AlbertConfig, name: str = "bert"):
+    def __init__(
+        self,
+        config: AlbertConfig,
+        name: str = "bert",
+        encoder_options: EncoderOptions = EncoderOptions(),
+    ):
         super().__init__(config, name)
-        self.needed_outputs_only = False
+        self.encoder_options = encoder_options
         self.embeddings = FactorizedEmbedding(config)
-        self.encoder = AlbertEncoder(config)
+        self.encoder = AlbertEncoder(config, encoder_options)
         self.pooler = dense_layer(config.hidden_size, config, "dense", ops.tanh)
         self.build()
 
@@ -167,17 +171,14 @@ class AlbertModel(_BuiltModel):
         with keras.name_scope("pooler"):
             self.pooler.build((None, self.config.hidden_size))
 
-    @property
-    def _encoder(self) -> AlbertEncoder:
-        return self.encoder
-
-    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        return self.encode(inputs, self._dropout(training, dropout_seed)).outputs()
+    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
+        return self.encode(inputs, dropout, depth).outputs()
 
     def encode(
         self,
         inputs: Mapping[str, Any],
         dropout: Dropout,
+        depth: int | None = None,
         positions: Any = None,
         reads_all: bool = False,
     ) -> "Encoded":
@@ -186,16 +187,19 @@ class AlbertModel(_BuiltModel):
         `positions` [B, P] are those that the head reads beside `[CLS]`, if not all.
         """
         input_ids = ops.convert_to_tensor(inputs["input_ids"])
-        segments = _input(inputs, "segment_ids")
+        segments = optional_input(inputs, "segment_ids")
         segments = ops.zeros_like(input_ids) if segments is None else segments
-        layout = _layout(inputs, input_ids)
+        layout = layout_of(inputs, input_ids)
         words, embedded = self.embeddings(
             input_ids, segments, position_ids=layout.position_ids, dropout=dropout
         )
         if positions is not None:
             positions = ops.convert_to_tensor(positions)
-        places = None if reads_all else self._needed(layout, positions)
-        states = self.encoder(embedded, layout=layout, dropout=dropout, places=places)
+        is_short = self.encoder_options.needed_outputs_only and not reads_all
+        places = _first_and(positions, layout) if is_short else None
+        states = self.encoder(
+            embedded, layout=layout, dropout=dropout, places=places, depth=depth
+        )
         last, chosen = states[-1], None
         if places is not None:
             first, chosen, states = last[:, 0], last[:, 1:], ()
@@ -205,19 +209,18 @@ class AlbertModel(_BuiltModel):
                 chosen = layout.at(last, positions)
         return Encoded(layout, words, embedded, states, self.pooler(first), chosen)
 
-    def _needed(self, layout: RowLayout, positions):
-        """Returns the places [B, 1 + P] of `[CLS]` and of `positions`; None: compute them all."""
-        if not self.needed_outputs_only:
-            return None
-        first = ops.zeros_like(layout.mask[:, :1], dtype="int32")
-        if positions is None:
-            return first
-        # Rows that are cut or packed have as many positions as the longest that there may be,
-        # which can be more than all places of theirs.
-        length, count = layout.mask.shape[1], positions.shape[1]
-        if isinstance(layout, PackedRows) or None in (length, count) or 1 + count >= length:
-            return None
-        return ops.concatenate([first, ops.cast(positions, "int32")], axis=1)
+
+def _first_and(positions, layout: RowLayout):
+    """Returns the places [B, 1 + P] of `[CLS]` and of `positions`; None: they may be too many."""
+    first = ops.zeros_like(layout.mask[:, :1], dtype="int32")
+    if positions is None:
+        return first
+    # Rows that are cut or packed have as many positions as the longest that there may be,
+    # which can be more than all places of theirs.
+    length, count = layout.mask.shape[1], positions.shape[1]
+    if isinstance(layout, PackedRows) or None in (length, count) or 1 + count >= length:
+        return None
+    return ops.concatenate([first, ops.cast(positions, "int32")], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,94 +248,92 @@ class Encoded:
         return outputs
 
 
-def _layout(inputs: Mapping[str, Any], input_ids) -> RowLayout:
-    if "packed_places" in inputs:
-        return PackedRows(inputs)
-    mask = _input(inputs, "input_mask")
-    return RowPerExample(ops.ones_like(input_ids) if mask is None else ops.convert_to_tensor(mask))
+class _ModelWithHead(_BuiltModel):
+    """The encoder, `bert`, and what a class puts on it."""
 
+    default_name: str
 
-# Hugging Face's names are taken too.
-_THEIR_NAMES = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}
-
-
-def _input(inputs: Mapping[str, Any], name: str):
-    """Returns an optional input under our name or Hugging Face's, or None."""
-    found = inputs.get(name)
-    return inputs.get(_THEIR_NAMES[name]) if found is None else found
-
-
-class AlbertForPreTraining(_BuiltModel):
-    """Encoder with the masked-LM and sentence-order heads (sections 3.1 and 3.2).
-
-    Inputs as `AlbertForMaskedLM`. Adds to its outputs `sop_logits` [B, 2].
-    """
-
-    reads_pooler = True
-
-    def __init__(self, config: AlbertConfig, name: str = "albert_for_pretraining"):
-        super().__init__(config, name)
-        self.bert = AlbertModel(config)
-        self.predictions = MaskedLmHead(config)
-        self.seq_relationship = LabelHead(
-            config, 2, config.initializer_range, name="seq_relationship"
-        )
+    def __init__(
+        self,
+        config: AlbertConfig,
+        name: str | None = None,
+        encoder_options: EncoderOptions = EncoderOptions(),
+    ):
+        super().__init__(config, name or self.default_name)
+        self.bert = AlbertModel(config, encoder_options=encoder_options)
+        self._make_head()
         self.build()
 
-    def build(self, input_shape=None):
-        with keras.name_scope("cls"):
-            self.predictions.build()
-            self.seq_relationship.build()
-
-    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        outputs = _predicted(self, inputs, self._dropout(training, dropout_seed))
-        outputs["sop_logits"] = self.seq_relationship(outputs["pooled_output"])
-        return outputs
+    def _make_head(self) -> None:
+        """Makes the layers of the head, which `build` builds."""
 
 
-class AlbertForMaskedLM(_BuiltModel):
+class AlbertForMaskedLM(_ModelWithHead):
     """Encoder with the masked-LM head alone.
 
     Inputs as `AlbertModel`, and optionally `masked_lm_positions` [B, P]. Adds
     `prediction_logits`: [B, P, V] at the positions, [B, L, V] without them.
     """
 
-    def __init__(self, config: AlbertConfig, name: str = "albert_for_masked_lm"):
-        super().__init__(config, name)
-        self.bert = AlbertModel(config)
-        self.predictions = MaskedLmHead(config)
-        self.build()
+    default_name = "albert_for_masked_lm"
+
+    def _make_head(self) -> None:
+        self.predictions = MaskedLmHead(self.config)
 
     def build(self, input_shape=None):
         with keras.name_scope("cls"):
             self.predictions.build()
 
-    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        return _predicted(self, inputs, self._dropout(training, dropout_seed))
+    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
+        positions = inputs.get("masked_lm_positions")
+        encoded = self.bert.encode(inputs, dropout, depth, positions, reads_all=positions is None)
+        outputs, table = encoded.outputs(), self.bert.embeddings.word_embeddings
+        hidden = outputs["sequence_output"] if positions is None else encoded.chosen
+        return outputs | {"prediction_logits": self.predictions(hidden, table)}
 
 
-def _predicted(model, inputs: Mapping[str, Any], dropout: Dropout) -> dict[str, Any]:
-    """Returns a model's outputs with those of its masked-LM head."""
-    positions = inputs.get("masked_lm_positions")
-    encoded = model.bert.encode(inputs, dropout, positions, reads_all=positions is None)
-    outputs, table = encoded.outputs(), model.bert.embeddings.word_embeddings
-    hidden = outputs["sequence_output"] if positions is None else encoded.chosen
-    outputs["prediction_logits"] = model.predictions(hidden, table)
-    return outputs
+class AlbertForPreTraining(AlbertForMaskedLM):
+    """Encoder with the masked-LM and sentence-order heads (sections 3.1 and 3.2).
+
+    Inputs as `AlbertForMaskedLM`. Adds to its outputs `sop_logits` [B, 2].
+    """
+
+    default_name = "albert_for_pretraining"
+    reads_pooler = True
+
+    def _make_head(self) -> None:
+        super()._make_head()
+        self.seq_relationship = LabelHead(
+            self.config, 2, self.config.initializer_range, name="seq_relationship"
+        )
+
+    def build(self, input_shape=None):
+        super().build()
+        with keras.name_scope("cls"):
+            self.seq_relationship.build()
+
+    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
+        outputs = super()._outputs(inputs, dropout, depth)
+        return outputs | {"sop_logits": self.seq_relationship(outputs["pooled_output"])}
 
 
-class _LabelModel(_BuiltModel):
+class _LabelModel(_ModelWithHead):
     """Encoder with a linear layer at the top level: `output_weights` [C, H], `output_bias` [C].
 
     `classifier_dropout` falls in training on what the layer reads.
     """
 
-    def __init__(self, config: AlbertConfig, num_labels: int, classifier_dropout: float, name: str):
-        super().__init__(config, name)
+    def __init__(
+        self,
+        config: AlbertConfig,
+        num_labels: int,
+        classifier_dropout: float = 0.1,
+        name: str | None = None,
+        encoder_options: EncoderOptions = EncoderOptions(),
+    ):
         self.num_labels = num_labels
         self.classifier_dropout = classifier_dropout
-        self.bert = AlbertModel(config)
-        self.build()
+        super().__init__(config, name, encoder_options)
 
     def build(self, input_shape=None):
         self.output_weights, self.output_bias = label_weights(
@@ -379,41 +380,22 @@ class AlbertForSequenceClassification(_LabelModel):
     Adds `logits` [B, C] to the outputs of `AlbertModel`.
     """
 
+    default_name = "albert_for_sequence_classification"
     reads_pooler = True
 
-    def __init__(
-        self,
-        config: AlbertConfig,
-        num_labels: int,
-        classifier_dropout: float = 0.1,
-        name: str = "albert_for_sequence_classification",
-    ):
-        super().__init__(config, num_labels, classifier_dropout, name)
-
-    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        dropout = self._dropout(training, dropout_seed)
-        outputs = self.bert.encode(inputs, dropout).outputs()
-        outputs["logits"] = self._logits(outputs["pooled_output"], dropout)
-        return outputs
+    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
+        outputs = self.bert.encode(inputs, dropout, depth).outputs()
+        return outputs | {"logits": self._logits(outputs["pooled_output"], dropout)}
 
 
 class AlbertForTokenClassification(_LabelModel):
     """Encoder with C logits of every token. Adds `logits` [B, L, C]."""
 
-    def __init__(
-        self,
-        config: AlbertConfig,
-        num_labels: int,
-        classifier_dropout: float = 0.1,
-        name: str = "albert_for_token_classification",
-    ):
-        super().__init__(config, num_labels, classifier_dropout, name)
+    default_name = "albert_for_token_classification"
 
-    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        dropout = self._dropout(training, dropout_seed)
-        outputs = self.bert.encode(inputs, dropout).outputs()
-        outputs["logits"] = self._logits(outputs["sequence_output"], dropout)
-        return outputs
+    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
+        outputs = self.bert.encode(inputs, dropout, depth, reads_all=True).outputs()
+        return outputs | {"logits": self._logits(outputs["sequence_output"], dropout)}
 
 
 class AlbertForMultipleChoice(_LabelModel):
@@ -423,6 +405,7 @@ class AlbertForMultipleChoice(_LabelModel):
     them. Returns `logits` [B, C] and the encoder's outputs with B * C rows.
     """
 
+    default_name = "albert_for_multiple_choice"
     reads_pooler = True
 
     def __init__(
@@ -430,22 +413,21 @@ class AlbertForMultipleChoice(_LabelModel):
         config: AlbertConfig,
         num_choices: int = 4,
         classifier_dropout: float = 0.1,
-        name: str = "albert_for_multiple_choice",
+        name: str | None = None,
+        encoder_options: EncoderOptions = EncoderOptions(),
     ):
         self.num_choices = num_choices
-        super().__init__(config, 1, classifier_dropout, name)
+        super().__init__(config, 1, classifier_dropout, name, encoder_options)
 
-    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        dropout = self._dropout(training, dropout_seed)
+    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
         shape = inputs["input_ids"].shape
         choices = (shape[1] if len(shape) == 3 else None) or self.num_choices
         if "packed_places" not in inputs:  # there, each choice is an example of a row
-            names = ("input_ids", *_THEIR_NAMES, *_THEIR_NAMES.values())
-            inputs = {name: self._rows(inputs[name]) for name in names if name in inputs}
-        outputs = self.bert.encode(inputs, dropout).outputs()
+            names = {"input_ids", *INPUT_NAMES} & inputs.keys()
+            inputs = {name: self._rows(inputs[name]) for name in names}
+        outputs = self.bert.encode(inputs, dropout, depth).outputs()
         logits = self._logits(outputs["pooled_output"], dropout)  # [B * C, 1]
-        outputs["logits"] = ops.reshape(logits, (-1, choices))
-        return outputs
+        return outputs | {"logits": ops.reshape(logits, (-1, choices))}
 
     def _rows(self, x):
         x = ops.convert_to_tensor(x)
@@ -459,30 +441,28 @@ class AlbertForMultipleChoice(_LabelModel):
         return config
 
 
-class AlbertForQuestionAnswering(_BuiltModel):
+class AlbertForQuestionAnswering(_ModelWithHead):
     """Encoder with two logits of each token, the answer's first and last (SQuAD 1.1).
 
     Adds `start_logits` and `end_logits` [B, L]; nothing is masked.
     """
 
-    def __init__(self, config: AlbertConfig, name: str = "albert_for_question_answering"):
-        super().__init__(config, name)
-        self.bert = AlbertModel(config)
-        self.squad = LabelHead(config, 2, HEAD_INITIALIZER_RANGE, name="squad")
-        self.build()
+    default_name = "albert_for_question_answering"
+
+    def _make_head(self) -> None:
+        self.squad = LabelHead(self.config, 2, HEAD_INITIALIZER_RANGE, name="squad")
 
     def build(self, input_shape=None):
         with keras.name_scope("cls"):
             self.squad.build()
 
-    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        outputs = self.bert.encode(inputs, self._dropout(training, dropout_seed)).outputs()
+    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
+        outputs = self.bert.encode(inputs, dropout, depth, reads_all=True).outputs()
         logits = self.squad(outputs["sequence_output"])  # [B, L, 2]
-        outputs["start_logits"], outputs["end_logits"] = logits[..., 0], logits[..., 1]
-        return outputs
+        return outputs | {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
 
-class AlbertForBeamQuestionAnswering(_BuiltModel):
+class AlbertForBeamQuestionAnswering(_ModelWithHead):
     """Encoder with first tokens, last tokens given the first, and answerability (SQuAD 2.0).
 
     Inputs as `AlbertModel`, and optionally `p_mask` [B, L], 1 where no answer can be: by
@@ -494,32 +474,34 @@ class AlbertForBeamQuestionAnswering(_BuiltModel):
     chance). Always `cls_logits` [B], of having no answer.
     """
 
+    default_name = "albert_for_beam_question_answering"
+
     def __init__(
         self,
         config: AlbertConfig,
         start_n_top: int = 5,
         end_n_top: int = 5,
         classifier_dropout: float = 0.1,
-        name: str = "albert_for_beam_question_answering",
+        name: str | None = None,
+        encoder_options: EncoderOptions = EncoderOptions(),
     ):
-        super().__init__(config, name)
         self.start_n_top = start_n_top
         self.end_n_top = end_n_top
         self.classifier_dropout = classifier_dropout
-        self.bert = AlbertModel(config)
-        self.start_head = SpanStartHead(config)
-        self.end_head = SpanEndHead(config)
-        self.answer_class = AnswerClassHead(config)
-        self.build()
+        super().__init__(config, name, encoder_options)
+
+    def _make_head(self) -> None:
+        self.start_head = SpanStartHead(self.config)
+        self.end_head = SpanEndHead(self.config)
+        self.answer_class = AnswerClassHead(self.config)
 
     def build(self, input_shape=None):
         self.start_head.build()
         self.end_head.build()
         self.answer_class.build()
 
-    def call(self, inputs: Mapping[str, Any], training=False, dropout_seed=None):
-        dropout = self._dropout(training, dropout_seed)
-        encoded = self.bert.encode(inputs, dropout)
+    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
+        encoded = self.bert.encode(inputs, dropout, depth, reads_all=True)
         outputs = encoded.outputs()
         sequence, impossible = outputs["sequence_output"], inputs.get("p_mask")
         if impossible is None:
@@ -571,7 +553,7 @@ def _without(logits, impossible):
 
 def _outside_passages(inputs: Mapping[str, Any], layout: RowLayout):
     """Returns `p_mask` [B, L] as the windows of SQuAD have it."""
-    segments = _input(inputs, "segment_ids")
+    segments = optional_input(inputs, "segment_ids")
     segments = ops.zeros_like(inputs["input_ids"]) if segments is None else segments
     second = ops.cast(layout.every(ops.expand_dims(segments, -1))[..., 0], "float32")
     second = second * ops.cast(layout.mask, "float32")
@@ -588,12 +570,6 @@ def _top(scores, count: int):
         scores = ops.concatenate([scores, lacking], axis=-1)
     best, places = ops.top_k(scores, count)
     return best, ops.where(places < length, places, ops.zeros_like(places))
-
-
-# Those whose heads read few places of the last hidden states, known before it is computed.
-HEADS_OF_FEW_PLACES = (
-    AlbertForPreTraining, AlbertForSequenceClassification, AlbertForMultipleChoice,
-)
 
 
 def cross_entropy(logits: Any, labels: Any):

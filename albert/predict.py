@@ -87,14 +87,15 @@ def _answers(
 ) -> Iterator[dict[str, Any]]:
     from albert import modeling
     from albert.formats import pretrained
+    from albert.model.encoder_options import EncoderOptions
     from albert.training import summaries
 
     opened = predictor.opened
     model = pretrained.load(
-        getattr(modeling, predictor.model_name), opened.path, complete=True, in_loop=True,
-        **predictor.model_options,
+        getattr(modeling, predictor.model_name), opened.path,
+        EncoderOptions(engine="graph_loop", needed_outputs_only=True),
+        complete=True, **predictor.model_options,
     )
-    model.bert.needed_outputs_only = isinstance(model, modeling.HEADS_OF_FEW_PLACES)
     computer = inference.Computer(
         lambda batch: predictor.compute(model, batch), values.batch_size, opened.max_seq_length
     )

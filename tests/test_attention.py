@@ -11,6 +11,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig  # noqa: E402
 from albert.data import packing
 from albert.model import attention  # noqa: E402
+from albert.model.encoder_options import EncoderOptions
 
 LENGTH = 300  # two blocks of queries and a part of one
 CONFIG = AlbertConfig(
@@ -31,8 +32,17 @@ def make_batch(is_packed):
     return packing.pack_rows(batch, 1, [LENGTH]) if is_packed else batch
 
 
-def outputs_and_gradients(model, batch, implementation, training, wrap=lambda f: f):
-    model.attn_implementation = implementation
+def twins(config):
+    """Returns {implementation: model}, all of the same weights."""
+    models = {
+        name: modeling.AlbertModel(config, encoder_options=EncoderOptions(name))
+        for name in attention.ATTENTION
+    }
+    models["fused"].set_weights(models["eager"].get_weights())
+    return models
+
+
+def outputs_and_gradients(model, batch, training, wrap=lambda f: f):
     weights = {n: w.value for n, w in modeling.named_weights(model).items()}
     real = tf.cast(make_batch(False)["input_mask"], tf.float32)[..., None]
     # Not the output's square, whose sum a LayerNorm keeps constant.
@@ -54,30 +64,30 @@ def outputs_and_gradients(model, batch, implementation, training, wrap=lambda f:
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_outputs_and_gradients_are_those_of_eager_attention(is_packed, training):
-    model, batch = modeling.AlbertModel(CONFIG), make_batch(is_packed)
-    expected = outputs_and_gradients(model, batch, "eager", training)
-    found = outputs_and_gradients(model, batch, "fused", training)
+    models, batch = twins(CONFIG), make_batch(is_packed)
+    expected = outputs_and_gradients(models["eager"], batch, training)
+    found = outputs_and_gradients(models["fused"], batch, training)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         atol = 1e-5 * max(np.abs(value).max(), 1.0)
         np.testing.assert_allclose(found[name], value, atol=atol, err_msg=name)
     if training:  # dropout is live
-        calm = outputs_and_gradients(model, batch, "fused", False)
+        calm = outputs_and_gradients(models["fused"], batch, False)
         assert np.abs(calm["output"] - found["output"]).max() > 0.1
 
 
 @pytest.mark.parametrize("wrap", [tf.function, tf.function(jit_compile=True)])
 def test_a_compiled_graph_gives_the_same_and_holds_no_scores_of_all_queries(wrap):
-    model, batch = modeling.AlbertModel(CONFIG.with_dropout(0.0)), make_batch(False)
-    expected = outputs_and_gradients(model, batch, "eager", False)
-    found = outputs_and_gradients(model, batch, "fused", False, wrap)
+    models, batch = twins(CONFIG.with_dropout(0.0)), make_batch(False)
+    expected = outputs_and_gradients(models["eager"], batch, False)
+    found = outputs_and_gradients(models["fused"], batch, False, wrap)
     for name, value in expected.items():
         atol = 1e-5 * max(np.abs(value).max(), 1.0)
         np.testing.assert_allclose(found[name], value, atol=atol, err_msg=name)
     shapes = {}
-    for implementation in attention.ATTENTION:
-        model.attn_implementation = implementation
-        graph = tf.function(lambda: model(batch)["pooled_output"]).get_concrete_function().graph
+    for implementation, model in models.items():
+        call = tf.function(lambda model=model: model(batch)["pooled_output"])
+        graph = call.get_concrete_function().graph
         shapes[implementation] = _widest_scores(graph)
     assert shapes == {"eager": LENGTH, "fused": attention.QUERY_BLOCK}
 
@@ -87,8 +97,8 @@ def test_a_compiled_graph_gives_the_same_and_holds_no_scores_of_all_queries(wrap
 def test_rows_of_a_length_unknown_until_run_time_are_attended_to_in_blocks_too(
     is_packed, training, monkeypatch
 ):
-    model, batch = modeling.AlbertModel(CONFIG.with_dropout(0.0)), make_batch(is_packed)
-    expected = outputs_and_gradients(model, batch, "eager", training)
+    models, batch = twins(CONFIG.with_dropout(0.0)), make_batch(is_packed)
+    expected = outputs_and_gradients(models["eager"], batch, training)
     seen, compute = [], attention._probabilities
 
     def probabilities(query, *others):
@@ -102,7 +112,7 @@ def test_rows_of_a_length_unknown_until_run_time_are_attended_to_in_blocks_too(
         for name, value in batch.items()
     }
 
-    model.attn_implementation = "fused"
+    model = models["fused"]
     weights = {n: w.value for n, w in modeling.named_weights(model).items()}
     real = tf.cast(make_batch(False)["input_mask"], tf.float32)[..., None]
     direction = np.random.default_rng(1).normal(size=CONFIG.hidden_size).astype(np.float32)
@@ -140,22 +150,21 @@ def _widest_scores(graph) -> int:
 @pytest.mark.parametrize("implementation", attention.ATTENTION)
 def test_half_precision_is_near_the_full_one(policy, implementation):
     keras.config.set_dtype_policy(policy)
-    half = modeling.AlbertModel(CONFIG)
+    half = twins(CONFIG)[implementation]
     keras.config.set_dtype_policy("float32")
-    full = modeling.AlbertModel(CONFIG)
+    full = twins(CONFIG)[implementation]
     half.set_weights(full.get_weights())
-    expected = outputs_and_gradients(full, make_batch(False), implementation, False)["output"]
-    found = outputs_and_gradients(half, make_batch(False), implementation, False)["output"]
+    expected = outputs_and_gradients(full, make_batch(False), False)["output"]
+    found = outputs_and_gradients(half, make_batch(False), False)["output"]
     assert 0 < np.abs(found - expected).max() < 0.15
     assert np.abs(found - expected).mean() < 0.02
 
 
 def test_an_unknown_implementation_is_refused():
-    model = modeling.AlbertForMaskedLM(CONFIG)
-    with pytest.raises(ValueError, match="'flash' is not one of eager, fused"):
-        model.attn_implementation = "flash"
-    model.attn_implementation = "fused"
-    assert model.bert.attn_implementation == "fused"
+    with pytest.raises(ValueError, match="attn_implementation 'flash' is not one of eager, fused"):
+        EncoderOptions(attn_implementation="flash")
+    with pytest.raises(ValueError, match="engine 'flash' is not one of unrolled, graph_loop"):
+        EncoderOptions(engine="flash")
 
 
 def test_the_flag_offers_every_implementation():

@@ -12,7 +12,8 @@ from test_cost import BATCH, TASK, batch_of
 
 from albert import modeling
 from albert.config import AlbertConfig
-from albert.model.layer_loop import LayerLoop
+from albert.model import layer_loop
+from albert.model.encoder_options import EncoderOptions
 
 CONFIG = AlbertConfig(
     61, 9, 16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=24,
@@ -28,18 +29,27 @@ SHARING = {
 }
 
 
-class SeenLoop(LayerLoop):
-    def __init__(self, encoder):
-        super().__init__(encoder)
-        self.counts, self.dtypes = [], set()
+IN_LOOP = EncoderOptions(engine="graph_loop")
 
-    def __call__(self, apply, layer, first, count, hidden):
-        def seen(*arguments, values, **options):
-            self.dtypes |= {value.dtype for value in values}
-            return apply(*arguments, values=values, **options)
 
-        self.counts.append(count)
-        return super().__call__(seen, layer, first, count, hidden)
+@pytest.fixture
+def seen(monkeypatch):
+    """Returns the loops that are made: how many layers each has, and types of its weights."""
+    loops, make = [], layer_loop.GraphLoop._looped
+
+    def looped(self, layer, first, count, *others):
+        loops.append((count, {value.dtype for value in self._values.values()}))
+        return make(self, layer, first, count, *others)
+
+    monkeypatch.setattr(layer_loop.GraphLoop, "_looped", looped)
+    return loops
+
+
+def twins(make):
+    """Returns the models that `make` makes of unrolled and of looped layers, of equal weights."""
+    models = [make(engine) for engine in ("unrolled", "graph_loop")]
+    models[1].set_weights(models[0].get_weights())
+    return models
 
 
 def loss_and_gradients(model):
@@ -62,15 +72,16 @@ def loss_and_gradients(model):
     *itertools.product(SHARING, [False, True], [False]),
     ("all", True, True), ("two blocks a layer", True, True), ("attention", True, True),
 ])
-def test_loss_and_gradients_are_those_of_unrolled_layers(sharing, remat, is_short):
+def test_loss_and_gradients_are_those_of_unrolled_layers(sharing, remat, is_short, seen):
     changes, runs = SHARING[sharing]
-    model = TASK.build_model(dataclasses.replace(CONFIG, **changes))
-    model.bert.encoder.remat, model.bert.needed_outputs_only = remat, is_short
-    loss, expected = loss_and_gradients(model)
-    model.bert.encoder.layer_loop = SeenLoop(model.bert.encoder)
-    mine, gradients = loss_and_gradients(model)
+    config = dataclasses.replace(CONFIG, **changes)
+    unrolled, looped = twins(lambda engine: TASK.build_model(
+        config, EncoderOptions(engine=engine, remat=remat, needed_outputs_only=is_short)
+    ))
+    loss, expected = loss_and_gradients(unrolled)
+    mine, gradients = loss_and_gradients(looped)
     # The last layer is by itself where it computes less than the others.
-    assert model.bert.encoder.layer_loop.counts == [count - is_short for count in runs]
+    assert [count for count, _ in seen] == [count - is_short for count in runs]
     assert mine == pytest.approx(loss, rel=1e-6)
     greatest = max(np.abs(gradient).max() for gradient in expected.values())
     for name, gradient in gradients.items():
@@ -83,26 +94,24 @@ def test_loss_and_gradients_are_those_of_unrolled_layers(sharing, remat, is_shor
 
 @pytest.mark.parametrize("is_short", [False, True])
 @pytest.mark.parametrize("depth", [None, 1, 2, 3])
-def test_outputs_are_those_of_unrolled_layers(depth, is_short):
-    model = modeling.AlbertModel(CONFIG)
-    model.needed_outputs_only, model.encoder.depth = is_short, depth
+def test_outputs_are_those_of_unrolled_layers(depth, is_short, seen):
+    unrolled, looped = twins(lambda engine: modeling.AlbertModel(
+        CONFIG, encoder_options=EncoderOptions(engine=engine, needed_outputs_only=is_short)
+    ))
     batch = {name: v for name, v in batch_of(pretraining_rows(BATCH)).items() if name in (
         "input_ids", "input_mask", "segment_ids"
     )}
-    expected = model(batch)
-    model.encoder.layer_loop = SeenLoop(model.encoder)
-    outputs = model(batch)
-    looped = (depth or 4) - is_short
-    assert model.encoder.layer_loop.counts == ([looped] if looped > 1 else [])
+    expected, outputs = unrolled(batch, depth=depth), looped(batch, depth=depth)
+    count = (depth or 4) - is_short
+    assert [n for n, _ in seen] == ([count] if count > 1 else [])
     for name in {"pooled_output", "sequence_output"} & set(expected):
         np.testing.assert_allclose(outputs[name], expected[name], rtol=0, atol=1e-6)
 
 
-def test_in_half_precision_gradients_are_summed_in_float32():
+def test_in_half_precision_gradients_are_summed_in_float32(seen):
     keras.config.set_dtype_policy("mixed_bfloat16")
-    model = TASK.build_model(CONFIG)
-    model.bert.encoder.layer_loop = SeenLoop(model.bert.encoder)
+    model = TASK.build_model(CONFIG, IN_LOOP)
     loss_and_gradients(model)
     # What the loop is given is what it sums the gradients of.
-    assert model.bert.encoder.layer_loop.dtypes == {tf.float32}
+    assert seen == [(4, {tf.float32})]
     assert model.bert.encoder.compute_dtype == "bfloat16"

@@ -182,8 +182,8 @@ def test_flops_are_those_of_the_traced_model(changes, remat):
 
     config, rows = config_of(**changes), 3
     workload = Workload(max_seq_length=12, max_predictions_per_seq=5, remat=remat)
-    model = modeling.AlbertForPreTraining(config)
-    model.bert.encoder.remat = remat
+    options = modeling.EncoderOptions(remat=remat)
+    model = modeling.AlbertForPreTraining(config, encoder_options=options)
     inputs = {
         "input_ids": tf.TensorSpec([rows, 12], tf.int32),
         "masked_lm_positions": tf.TensorSpec([rows, 5], tf.int32),

@@ -14,7 +14,7 @@ from helpers import REPO, assert_same_gradients
 
 from albert import modeling
 from albert.config import AlbertConfig
-from albert.modeling import AlbertForPreTraining, AlbertModel, named_weights
+from albert.modeling import AlbertForPreTraining, AlbertModel, EncoderOptions, named_weights
 from albert.tasks.pretraining import PretrainingTask
 
 TINY = AlbertConfig(
@@ -344,8 +344,8 @@ def test_choices_apart_say_themselves_how_many_they_are():
 @pytest.mark.parametrize("is_short", [False, True])
 @pytest.mark.parametrize("kind", [AlbertForPreTraining, modeling.AlbertForMaskedLM])
 def test_without_positions_every_place_is_predicted(kind, is_short):
-    model, ids = kind(TINY), np.random.default_rng(0).integers(1, TINY.vocab_size, [2, 7])
-    model.bert.needed_outputs_only = is_short
+    model = kind(TINY, encoder_options=EncoderOptions(needed_outputs_only=is_short))
+    ids = np.random.default_rng(0).integers(1, TINY.vocab_size, [2, 7])
     places = np.tile(np.arange(7, dtype=np.int32), (2, 1))
     every = model({"input_ids": ids})
     named = model({"input_ids": ids, "masked_lm_positions": places})

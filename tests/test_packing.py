@@ -19,14 +19,24 @@ CONFIG = AlbertConfig(
 )
 USED = np.array([5, 48, 20, 1, 30, 17, 9, 0])  # the last is padding of the batch
 REAL = len(USED) - 1
-MODELS = {
-    "encoder": modeling.AlbertModel(CONFIG),
-    "pretraining": modeling.AlbertForPreTraining(CONFIG),
-    "classification": modeling.AlbertForSequenceClassification(CONFIG, 3),
-    "tokens": modeling.AlbertForTokenClassification(CONFIG, 3),
-    "choice": modeling.AlbertForMultipleChoice(CONFIG, 2),
-    "answers": modeling.AlbertForBeamQuestionAnswering(CONFIG, 2, 2),
+KINDS = {
+    "encoder": (modeling.AlbertModel, ()),
+    "pretraining": (modeling.AlbertForPreTraining, ()),
+    "classification": (modeling.AlbertForSequenceClassification, (3,)),
+    "tokens": (modeling.AlbertForTokenClassification, (3,)),
+    "choice": (modeling.AlbertForMultipleChoice, (2,)),
+    "answers": (modeling.AlbertForBeamQuestionAnswering, (2, 2)),
 }
+MODELS = {name: kind(CONFIG, *sizes) for name, (kind, sizes) in KINDS.items()}
+
+
+def short_model(name):
+    """Returns the model of the same weights that computes only what its head reads."""
+    kind, sizes = KINDS[name]
+    options = modeling.EncoderOptions(needed_outputs_only=True)
+    model = kind(CONFIG, *sizes, encoder_options=options)
+    model.set_weights(MODELS[name].get_weights())
+    return model
 
 
 def make_batch(name):
@@ -143,14 +153,13 @@ def test_choices_share_rows_of_a_length_that_their_number_does_not_divide():
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize("name", ["classification", "choice", "pretraining"])
+@pytest.mark.parametrize("name", ["classification", "choice", "pretraining", "tokens", "answers"])
 def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
-    model, batch = MODELS[name], make_batch(name)
+    batch = make_batch(name)
     if is_packed:
         batch = packing.pack_rows(batch, 2 if name == "choice" else 1, [LENGTH])
 
-    def of_logits(is_short):
-        model.bert.needed_outputs_only = is_short
+    def of_logits(model):
         with tf.GradientTape() as tape:
             outputs = model({key: tf.constant(value) for key, value in batch.items()})
             kept = {
@@ -159,23 +168,22 @@ def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
             }
             loss = tf.add_n([tf.reduce_sum(value**2) for value in kept.values()])
         weights = {n: w.value for n, w in modeling.named_weights(model).items()}
-        grads = {n: tf.convert_to_tensor(g).numpy() for n, g in tape.gradient(loss, weights).items()}
+        found = tape.gradient(loss, weights).items()
+        grads = {n: tf.convert_to_tensor(g).numpy() for n, g in found if g is not None}
         return outputs, grads | {key: value.numpy() for key, value in kept.items()}
 
-    try:
-        outputs, short = of_logits(True)
-    finally:
-        model.bert.needed_outputs_only = False
-    # Masked places are gathered where a row is an example.
-    assert ("sequence_output" in outputs) == (name == "pretraining" and is_packed)
-    assert_same(short, of_logits(False)[1])
+    outputs, short = of_logits(short_model(name))
+    # Masked places are gathered where a row is an example; the last two read every place.
+    reads_all = name in ("tokens", "answers") or name == "pretraining" and is_packed
+    assert ("sequence_output" in outputs) == reads_all
+    assert_same(short, of_logits(MODELS[name])[1])
 
 
 @pytest.mark.parametrize("count, is_known, is_short", [
     (3, True, True), (LENGTH, True, False), (3, False, False),
 ])
 def test_no_more_places_are_computed_than_there_are(count, is_known, is_short):
-    model, batch = MODELS["pretraining"], make_batch("pretraining")
+    model, batch = short_model("pretraining"), make_batch("pretraining")
     batch["masked_lm_positions"] = np.zeros((len(USED), count), np.int32)
     seen = []
 
@@ -189,11 +197,7 @@ def test_no_more_places_are_computed_than_there_are(count, is_known, is_short):
         )
         for name, value in batch.items()
     }
-    model.bert.needed_outputs_only = True
-    try:
-        tf.function(names, autograph=False).get_concrete_function(spec)
-    finally:
-        model.bert.needed_outputs_only = False
+    tf.function(names, autograph=False).get_concrete_function(spec)
     assert ("sequence_output" not in seen) == is_short
 
 

@@ -31,6 +31,7 @@ from albert.formats import (
 )
 from albert.formats.model_facts import Facts
 from albert.formats.tokenizer_files import Vocabulary
+from albert.model.encoder_options import EncoderOptions
 from albert.model.weight_names import named_weights, parameter_shapes
 from albert.tokenization import FullTokenizer
 
@@ -161,16 +162,18 @@ def open_tensors(path: str, config: AlbertConfig) -> tensor_bundle.Weights:
 
 
 def load(
-    kind: type[keras.Model], path: str, *, complete: bool = False, in_loop: bool = False,
+    kind: type[keras.Model],
+    path: str,
+    encoder_options: EncoderOptions = EncoderOptions(),
+    *,
+    complete: bool = False,
     **options: Any,
 ) -> keras.Model:
     """Returns a model of class `kind` with the weights of a directory or a checkpoint's prefix.
 
     `options` go to the class; by default they are those that it was saved with, and a
     classifier's `num_labels` is what the weights say. A head that the weights lack starts
-    at random values, with a warning, or is an error if the model must be `complete`. With
-    `in_loop` its encoder has a `LayerLoop`: it is traced sooner, and lists its last states
-    alone.
+    at random values, with a warning, or is an error if the model must be `complete`.
 
     Raises:
       CheckpointError: weights are absent or of another shape.
@@ -184,12 +187,7 @@ def load(
     is_same = source.facts.architecture in (None, kind.__name__)
     if is_same:
         options = _saved_options(kind, source.facts.settings) | options
-    model = kind(source.config, **options)
-    if in_loop:
-        from albert.model.layer_loop import LayerLoop
-
-        encoder = getattr(model, "bert", model).encoder
-        encoder.layer_loop = LayerLoop(encoder)
+    model = kind(source.config, encoder_options=encoder_options, **options)
     account = assign(model, weights)
     # What the model never reads may be absent.
     needed = [

@@ -10,7 +10,6 @@ odd as they look. Only Keras is imported here, so the same layers run on any of
 its backends; precision, compilation and distribution come from outside.
 """
 
-import itertools
 import math
 
 import keras
@@ -19,6 +18,8 @@ from keras import ops
 from albert.config import AlbertConfig
 from albert.model.attention import ATTENTION
 from albert.model.dropout import NO_DROPOUT, Dropout
+from albert.model.encoder_options import EncoderOptions
+from albert.model.layer_order import BlockInPass, Engine, Layer, ending_at, unrolled
 from albert.model.layers import dense_layer, get_activation, layer_norm, truncated_normal
 from albert.model.row_layout import RowLayout, mask_adder
 
@@ -81,10 +82,10 @@ def _times(x, factor: float):
 class _Attention(keras.layers.Layer):
     """Multi-head self-attention with its output projection (no residual)."""
 
-    def __init__(self, config: AlbertConfig):
+    def __init__(self, config: AlbertConfig, options: EncoderOptions):
         super().__init__(name="attention_1")
         self.config = config
-        self.implementation = "eager"  # key of attention.ATTENTION
+        self.options = options
         self.query = dense_layer(config.hidden_size, config, "query")
         self.key = dense_layer(config.hidden_size, config, "key")
         self.value = dense_layer(config.hidden_size, config, "value")
@@ -103,8 +104,8 @@ class _Attention(keras.layers.Layer):
         heads = (-1, ops.shape(x)[1], self.config.num_attention_heads, self.config.head_size)
         return ops.transpose(ops.reshape(x, heads), (0, 2, 1, 3))  # [B, N, L, D]
 
-    def call(self, hidden, mask_adder, dropout: Dropout = NO_DROPOUT):
-        return self._attend(hidden, self.key(hidden), self.value(hidden), mask_adder, dropout)
+    def call(self, hidden, adder, dropout: Dropout = NO_DROPOUT):
+        return self._attend(hidden, self.key(hidden), self.value(hidden), adder, dropout)
 
     def of_places(self, hidden, asking, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
         """Returns what a call returns at some places [B, K, H] of each example alone."""
@@ -112,13 +113,14 @@ class _Attention(keras.layers.Layer):
         adder = mask_adder(layout.key_mask(), self.compute_dtype)
         return self._attend(asking, key, value, adder, dropout)
 
-    def _attend(self, asking, key, value, mask_adder, dropout: Dropout):
+    def _attend(self, asking, key, value, adder, dropout: Dropout):
         query = self._heads(_times(self.query(asking), 1.0 / math.sqrt(self.config.head_size)))
-        key, value = self._heads(key), self._heads(value)
-        attend = ATTENTION[self.implementation]
+        attend = ATTENTION[self.options.attn_implementation]
         rate = self.config.attention_probs_dropout_prob
         most = self.config.max_position_embeddings  # no row is longer
-        context = attend(query, key, value, mask_adder, dropout, rate, most)  # [B, N, L, D]
+        context = attend(  # [B, N, L, D]
+            query, self._heads(key), self._heads(value), adder, dropout, rate, most
+        )
         context = ops.transpose(context, (0, 2, 1, 3))
         context = ops.reshape(context, (-1, ops.shape(asking)[1], self.config.hidden_size))
         return dropout(self.projection(context), self.config.hidden_dropout_prob)
@@ -155,89 +157,64 @@ class AlbertBlock(keras.layers.Layer):
     def __init__(
         self,
         config: AlbertConfig,
+        options: EncoderOptions,
         name: str,
-        has_attention: bool = True,
-        has_feed_forward: bool = True,
+        has_attention: bool,
+        has_feed_forward: bool,
     ):
         super().__init__(name=name)
         self.config = config
         if has_attention:
-            self.attention = _Attention(config)
+            self.attention = _Attention(config, options)
             self.attention_norm = layer_norm("LayerNorm")
         if has_feed_forward:
             self.feed_forward = _FeedForward(config)
             self.feed_forward_norm = layer_norm("LayerNorm_1")
-        self.has_attention, self.has_feed_forward = has_attention, has_feed_forward
 
     def build(self, input_shape=None):
-        shape = (None, None, self.config.hidden_size)
-        if self.has_attention:
-            self.attention.build(shape)
-            self.attention_norm.build(shape)
-        if self.has_feed_forward:
-            self.feed_forward.build(shape)
-            self.feed_forward_norm.build(shape)
+        for name in ("attention", "attention_norm", "feed_forward", "feed_forward_norm"):
+            if hasattr(self, name):
+                getattr(self, name).build((None, None, self.config.hidden_size))
 
-    def attend(self, hidden, mask_adder, dropout: Dropout = NO_DROPOUT):
-        """Returns LayerNorm(hidden + attention(hidden)), [B, L, H]."""
-        attended = self.attention(hidden, mask_adder, dropout=dropout)
-        return self.attention_norm(attended + hidden)
-
-    def attend_from(self, places, hidden, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
-        """Returns what `attend` returns at these places [B, K] of each example: [B, K, H]."""
+    def attend(self, hidden, layout: RowLayout, adder, dropout: Dropout, places=None):
+        """Returns LayerNorm(hidden + attention(hidden)), [R, M, H], or at `places` [B, K, H]."""
+        if places is None:
+            return self.attention_norm(self.attention(hidden, adder, dropout=dropout) + hidden)
         asking = layout.at(hidden, places)
         attended = self.attention.of_places(hidden, asking, layout, dropout)
         return self.attention_norm(attended + asking)
 
-    def transform(self, hidden, dropout: Dropout = NO_DROPOUT):
-        """Returns LayerNorm(hidden + feed_forward(hidden)), [B, L, H]."""
+    def transform(self, hidden, dropout: Dropout):
+        """Returns LayerNorm(hidden + feed_forward(hidden)), [R, M, H]."""
         return self.feed_forward_norm(self.feed_forward(hidden, dropout=dropout) + hidden)
-
-    def call(self, hidden, mask_adder, dropout: Dropout = NO_DROPOUT):
-        return self.transform(self.attend(hidden, mask_adder, dropout), dropout)
 
 
 class AlbertEncoder(keras.layers.Layer):
     """Cross-layer parameter sharing (section 3.1): few blocks, applied many times."""
 
-    def __init__(self, config: AlbertConfig, name: str = "encoder"):
+    def __init__(
+        self,
+        config: AlbertConfig,
+        options: EncoderOptions = EncoderOptions(),
+        name: str = "encoder",
+    ):
         super().__init__(name=name)
         self.config = config
-        self.remat = False  # recompute each block in the backward pass, to save memory
-        self.depth: int | None = None  # layers to apply, if not all
-        self.layer_loop = None  # a `layer_loop.LayerLoop`, which applies equal layers in a row
-        self._attn_implementation = "eager"
+        self.options = options
         self.embedding_projection = None
         if config.has_embedding_projection:
             self.embedding_projection = dense_layer(
                 config.hidden_size, config, "embedding_hidden_mapping_in"
             )
         # Rounding leaves a group out in a few odd cases; like the original, it gets no weights.
-        layers = range(config.num_hidden_layers)
-        attention = {config.attention_group(layer) for layer in layers}
-        feed_forward = {config.feed_forward_group(layer) for layer in layers}
+        attention, feed_forward = (set(groups) for groups in zip(*self._groups_of_layers()))
         self.groups = [
             [
-                AlbertBlock(config, f"inner_group_{j}", g in attention, g in feed_forward)
+                AlbertBlock(config, options, f"inner_group_{j}", g in attention, g in feed_forward)
                 for j in range(config.inner_group_num)
             ]
             for g in range(max(attention | feed_forward) + 1)
         ]
-
-    @property
-    def attn_implementation(self) -> str:
-        """How attention is computed, with the same result: a key of `attention.ATTENTION`."""
-        return self._attn_implementation
-
-    @attn_implementation.setter
-    def attn_implementation(self, name: str) -> None:
-        if name not in ATTENTION:
-            raise ValueError(f"attn_implementation {name!r} is not one of {', '.join(ATTENTION)}")
-        self._attn_implementation = name
-        for blocks in self.groups:
-            for block in blocks:
-                if block.has_attention:
-                    block.attention.implementation = name
 
     def build(self, input_shape=None):
         if self.embedding_projection is not None:
@@ -247,92 +224,51 @@ class AlbertEncoder(keras.layers.Layer):
                 with keras.name_scope(f"group_{g}"):
                     for block in blocks:
                         block.build()
+        self._run_engine = self._engine()
+
+    def _engine(self) -> Engine:
+        if self.options.engine == "unrolled":
+            return unrolled
+        from albert.model.layer_loop import GraphLoop  # the one module that knows TensorFlow
+
+        return GraphLoop(self.weights)
 
     def call(
-        self, embedded, layout: RowLayout, dropout: Dropout = NO_DROPOUT, places=None
+        self,
+        embedded,
+        layout: RowLayout,
+        dropout: Dropout = NO_DROPOUT,
+        places=None,
+        depth: int | None = None,
     ):
-        """Returns the hidden states [R, M, H] after each block.
+        """Returns the hidden states [R, M, H] after each block, as far as the engine keeps them.
 
-        With `places` [B, K], the last is computed at these of each example
-        alone, [B, K, H]: nothing later reads the others. With a `layer_loop`,
-        those after layers that it applied but the last are not there.
+        With `places` [B, K], the last is computed at these of each example alone,
+        [B, K, H]: nothing later reads the others. `depth` is how many layers to apply,
+        if not all.
         """
         hidden = embedded
         if self.embedding_projection is not None:
             hidden = self.embedding_projection(hidden)
+        layers = self._layers_of_pass(layout, dropout, depth)
+        if places is not None:
+            layers = ending_at(places, layers)
+        return self._run_engine(layers, hidden, self.options)
+
+    def _layers_of_pass(self, layout: RowLayout, dropout: Dropout, depth: int | None) -> list[Layer]:
+        """Returns the layers to apply, in their order."""
         adder = mask_adder(layout.row_mask(), self.compute_dtype)
+        groups = self._groups_of_layers()[:depth]
+        layers = {
+            (g, h): [
+                BlockInPass(attending, transforming, layout, adder, dropout)
+                for attending, transforming in zip(self.groups[g], self.groups[h], strict=True)
+            ]
+            for g, h in set(groups)
+        }
+        return [layers[pair] for pair in groups]
 
-        def apply(layer, index, hidden, is_short=False, weights=(), values=()):
-            """Returns the states after each block of a layer, with these values of its weights."""
-            states = []
-            for attending, transforming in layer:
-                number = index * len(layer) + len(states)
-                if is_short and len(states) == len(layer) - 1:
-                    block = _last_block(attending, transforming, places, layout, dropout, number)
-                else:
-                    block = _block(attending, transforming, adder, dropout, number)
-                block = _with_values(block, weights)
-                hidden = (keras.remat(block) if self.remat else block)(hidden, *values)
-                states.append(hidden)
-            return states
-
-        outputs = []
-        for layer, first, count, is_short in self._runs(places is not None):
-            if self.layer_loop is not None and count > 1:
-                hidden = self.layer_loop(apply, layer, first, count, hidden)
-                outputs.append(hidden)
-                continue
-            for index in range(first, first + count):
-                outputs += apply(layer, index, hidden, is_short)
-                hidden = outputs[-1]
-        return outputs
-
-    def _runs(self, ends_short: bool) -> list[tuple[tuple, int, int, bool]]:
-        """Returns (layer, index of the first, how many, whether its end is of some places alone).
-
-        A layer is its pairs of blocks that attend and transform, in the order of their application.
-        """
-        layers = [
-            tuple(zip(
-                self.groups[self.config.attention_group(layer)],
-                self.groups[self.config.feed_forward_group(layer)],
-                strict=True,
-            ))
-            for layer in range(self.depth or self.config.num_hidden_layers)
-        ]
-        is_short = [False] * (len(layers) - 1) + [ends_short]
-        runs = []
-        for (layer, short), same in itertools.groupby(zip(layers, is_short, strict=True)):
-            runs.append((layer, sum(run[2] for run in runs), len(list(same)), short))
-        return runs
-
-
-def _with_values(block, weights):
-    """Returns the block as a function of the values, too, that these weights have for it."""
-    if not weights:
-        return block
-
-    def apply(hidden, *values):
-        with keras.StatelessScope(state_mapping=list(zip(weights, values, strict=True))):
-            return block(hidden)
-
-    return apply
-
-
-def _block(attending: AlbertBlock, transforming: AlbertBlock, adder, dropout: Dropout, index: int):
-    def apply(hidden):
-        # Made here, so that a second computation in the backward pass draws the same.
-        own = dropout.of_block(index)
-        return transforming.transform(attending.attend(hidden, adder, own), own)
-
-    return apply
-
-
-def _last_block(
-    attending: AlbertBlock, transforming: AlbertBlock, places, layout, dropout, index: int
-):
-    def apply(hidden):
-        own = dropout.of_block(index)
-        return transforming.transform(attending.attend_from(places, hidden, layout, own), own)
-
-    return apply
+    def _groups_of_layers(self) -> list[tuple[int, int]]:
+        """Returns of each layer the groups of its attention and of its feed-forward weights."""
+        layers = range(self.config.num_hidden_layers)
+        return [(self.config.attention_group(i), self.config.feed_forward_group(i)) for i in layers]

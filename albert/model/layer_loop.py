@@ -9,35 +9,48 @@ GiB for xxlarge. Each step takes as long either way, but not under XLA, which is
 the faster with layers unrolled.
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Sequence
 
+import keras
 import tensorflow as tf
 
-from albert.model.encoder import AlbertEncoder
+from albert.model.encoder_options import EncoderOptions
+from albert.model.layer_order import Layer, unrolled
 
 
-class LayerLoop:
-    """Applies an encoder's equal layers; it goes by once for each of them, in their order.
+class GraphLoop:
+    """An engine whose loop goes by once for each of several equal layers in a row.
 
-    An `AlbertEncoder` whose `layer_loop` this is computes the same, to the order of sums.
+    Of the states after these, only the last are returned.
     """
 
-    def __init__(self, encoder: AlbertEncoder):
+    def __init__(self, weights: Sequence[keras.Variable]):
         # Read here: within a call, mixed precision would read them cast, and sum what is rounded.
-        self._values = {id(weight): weight.value for weight in encoder.weights}
+        self._values = {id(weight): weight.value for weight in weights}
 
-    def __call__(self, apply: Callable[..., list], layer: tuple, first: int, count: int, hidden):
-        """Returns the states [R, M, H] after `count` such layers, the first of number `first`.
+    def __call__(self, layers: Sequence[Layer], hidden, options: EncoderOptions) -> list:
+        states: list = []
+        first = 0
+        for _, equal in itertools.groupby(layers, key=id):
+            layer, *others = equal
+            count = 1 + len(others)
+            if count == 1:
+                states += unrolled([layer], hidden, options, first)
+            else:
+                states.append(self._looped(layer, first, count, hidden, options))
+            hidden, first = states[-1], first + count
+        return states
 
-        `apply` takes a layer, its number, the states before it, and weights with their values.
-        """
-        blocks = {id(block): block for pair in layer for block in pair}
-        weights = {id(w): w for block in blocks.values() for w in block.weights}
-        values = [tf.convert_to_tensor(self._values[key]) for key in weights]
+    def _looped(self, layer: Layer, first: int, count: int, hidden, options: EncoderOptions):
+        """Returns the states after `count` such layers, the first of number `first`."""
+        weights = list({id(w): w for block in layer for w in block.weights}.values())
+        values = [tf.convert_to_tensor(self._values[id(weight)]) for weight in weights]
 
         def body(index, hidden):
-            states = apply(layer, index, hidden, weights=list(weights.values()), values=values)
-            return index + 1, states[-1]
+            for i, block in enumerate(layer):
+                hidden = block(hidden, index * len(layer) + i, options.remat, weights, values)
+            return index + 1, hidden
 
         return tf.while_loop(
             lambda index, hidden: index < first + count, body, (tf.constant(first), hidden),

@@ -86,6 +86,25 @@ class PackedRows:
 RowLayout = RowPerExample | PackedRows
 
 
+# Our name of an optional input, and Hugging Face's, which is taken too.
+_NAMES = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}
+INPUT_NAMES = (*_NAMES, *_NAMES.values())
+
+
+def optional_input(inputs: Mapping[str, Any], name: str):
+    """Returns `input_mask` or `segment_ids` under either name, or None."""
+    found = inputs.get(name)
+    return inputs.get(_NAMES[name]) if found is None else found
+
+
+def layout_of(inputs: Mapping[str, Any], input_ids: Any) -> RowLayout:
+    """Returns the layout of a batch."""
+    if "packed_places" in inputs:
+        return PackedRows(inputs)
+    mask = optional_input(inputs, "input_mask")
+    return RowPerExample(ops.ones_like(input_ids) if mask is None else ops.convert_to_tensor(mask))
+
+
 def gather_positions(sequence: Any, positions: Any):
     """Returns the vectors [B, P, H] of `sequence` [B, L, H] at `positions` [B, P]."""
     batch, length, _ = ops.shape(sequence)

@@ -16,6 +16,7 @@ from albert.config import AlbertConfig
 from albert.data import features
 from albert.data.records import FeatureSpec
 from albert.formats import saved_model
+from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForMultipleChoice, AlbertForSequenceClassification, cross_entropy
 from albert.tasks import glue_metrics as metrics
 from albert.tasks.task import Task
@@ -40,8 +41,12 @@ class ClassificationTask(Task):
     def feature_spec(self) -> FeatureSpec:
         return features.classification_spec(self.max_seq_length, self.is_regression)
 
-    def build_model(self, config: AlbertConfig) -> keras.Model:
-        return AlbertForSequenceClassification(config, self.num_labels, self.classifier_dropout)
+    def build_model(
+        self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
+    ) -> keras.Model:
+        return AlbertForSequenceClassification(
+            config, self.num_labels, self.classifier_dropout, encoder_options=encoder_options
+        )
 
     def loss_weights(self, batch):
         return {"loss": tf.reduce_sum(_real(batch))}
@@ -99,8 +104,12 @@ class MultipleChoiceTask(ClassificationTask):
     def feature_spec(self) -> FeatureSpec:
         return features.classification_spec(self.max_seq_length, False, self.num_labels)
 
-    def build_model(self, config: AlbertConfig) -> keras.Model:
-        return AlbertForMultipleChoice(config, self.num_labels, self.classifier_dropout)
+    def build_model(
+        self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
+    ) -> keras.Model:
+        return AlbertForMultipleChoice(
+            config, self.num_labels, self.classifier_dropout, encoder_options=encoder_options
+        )
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Adds `eval_accuracy_<part>` if the rows are those of the parts."""

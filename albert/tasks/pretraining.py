@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from albert.config import AlbertConfig
 from albert.data.records import FeatureSpec
+from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForPreTraining, cross_entropy
 from albert.pretraining_data.pair_records import MasksOnTheFly, masked_features
 from albert.tasks.task import Task
@@ -49,8 +50,10 @@ class PretrainingTask(Task):
     def for_evaluation(self) -> "PretrainingTask":
         return dataclasses.replace(self, masks=self.eval_masks)
 
-    def build_model(self, config: AlbertConfig) -> keras.Model:
-        return AlbertForPreTraining(config)
+    def build_model(
+        self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
+    ) -> keras.Model:
+        return AlbertForPreTraining(config, encoder_options=encoder_options)
 
     def loss_weights(self, batch):
         # 1e-5 as in the original: a batch without any mask has loss 0.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from albert.config import AlbertConfig
     from albert.data.records import FeatureSpec
+    from albert.model.encoder_options import EncoderOptions
 
     Batch = Mapping[str, tf.Tensor]
     Outputs = Mapping[str, tf.Tensor]
@@ -49,7 +50,9 @@ class Task(abc.ABC):
         """Returns the features of a record, shared by writing and parsing."""
 
     @abc.abstractmethod
-    def build_model(self, config: "AlbertConfig") -> "keras.Model":
+    def build_model(
+        self, config: "AlbertConfig", encoder_options: "EncoderOptions"
+    ) -> "keras.Model":
         """Returns a built model that maps a batch to a dict of outputs."""
 
     @abc.abstractmethod

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from albert.config import AlbertConfig
 from albert.data.records import FeatureSpec
+from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForTokenClassification, cross_entropy
 from albert.tasks import conll
 from albert.tasks import entity_metrics as entities
@@ -37,8 +38,12 @@ class TokenClassificationTask(Task):
     def feature_spec(self) -> FeatureSpec:
         return conll.feature_spec(self.max_seq_length)
 
-    def build_model(self, config: AlbertConfig) -> keras.Model:
-        return AlbertForTokenClassification(config, len(self.labels), self.classifier_dropout)
+    def build_model(
+        self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
+    ) -> keras.Model:
+        return AlbertForTokenClassification(
+            config, len(self.labels), self.classifier_dropout, encoder_options=encoder_options
+        )
 
     def loss_weights(self, batch):
         return {"loss": tf.reduce_sum(_labelled(batch))}

@@ -245,6 +245,5 @@ def evaluate(
     task = task.for_evaluation()
     records.check_records(paths, task.feature_spec(), vocab_size=config.vocab_size)
     model, step = load_model(task, config, run, weights)
-    model.bert.encoder.depth = run.depth_before(step)
-    eval_step = steps.EvalStep(task, model)
+    eval_step = steps.EvalStep(task, model, run.depth_before(step))
     return measure(eval_step, batches_of(eval_step, run, paths), paths, step)

@@ -8,10 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from albert import modeling
 from albert.config import AlbertConfig
 from albert.data import records
-from albert.model.layer_loop import LayerLoop
+from albert.model.encoder_options import EncoderOptions
 from albert.tasks.task import Task
 from albert.training import distribution
 
@@ -71,16 +70,14 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
     keras.utils.set_random_seed(run.seed)
     # Beside seeds that are computed, as those of epochs are, TensorFlow fails on a global 0.
     tf.random.set_seed(run.seed or 2**32)
-    model = task.build_model(config)
-    model.bert.encoder.remat = run.remat
-    if not run.use_xla and not distribution.is_tpu():
-        model.bert.encoder.layer_loop = LayerLoop(model.bert.encoder)
-    model.attn_implementation = run.attn_implementation
-    # The parity switch computes all that the original does.
-    model.bert.needed_outputs_only = (
-        isinstance(model, modeling.HEADS_OF_FEW_PLACES) and not run.pad_to_max_seq_length
-    )
-    return model
+    is_compiled = run.use_xla or distribution.is_tpu()
+    return task.build_model(config, EncoderOptions(
+        run.attn_implementation,
+        engine="unrolled" if is_compiled else "graph_loop",
+        remat=run.remat,
+        # The parity switch computes all that the original does.
+        needed_outputs_only=not run.pad_to_max_seq_length,
+    ))
 
 
 def row_options(

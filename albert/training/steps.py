@@ -31,11 +31,12 @@ class TrainSteps:
     """Training steps of a task; called with (iterator, count, control).
 
     Returns a row [columns] for each of `count` steps, and `control` summed over
-    the replicas of all workers, by which they agree (see `trainer`).
+    the replicas of all workers, by which they agree (see `trainer`). `depth` is how
+    many layers these steps train, if not all.
     """
 
-    def __init__(self, task: Task, state, run):
-        self.task, self.state, self.run = task, state, run
+    def __init__(self, task: Task, state, run, depth: int | None = None):
+        self.task, self.state, self.run, self.depth = task, state, run, depth
         self.names = sorted(task.statistic_names)
         self.strategy = tf.distribute.get_strategy()
         self.num_replicas = self.strategy.num_replicas_in_sync
@@ -139,7 +140,9 @@ class TrainSteps:
             if weight.trainable and not (self.run.freeze_encoder and name.startswith("bert/"))
         }
         with tf.GradientTape() as tape:
-            outputs = self.state.model(batch, training=True, dropout_seed=seed)
+            outputs = self.state.model(
+                batch, training=True, dropout_seed=seed, depth=self.depth
+            )
             sums = self.task.loss_sums(batch, outputs)
             loss = tf.add_n([sums[name] / weights[name] for name in sums])
             scaled = loss * scale
@@ -207,8 +210,8 @@ class EvalStep:
     chief evaluates, on one device: it needs nobody for that.
     """
 
-    def __init__(self, task: Task, model: keras.Model):
-        self.task, self.model = task, model
+    def __init__(self, task: Task, model: keras.Model, depth: int | None = None):
+        self.task, self.model, self.depth = task, model, depth
         self.strategy = tf.distribute.get_strategy()
         is_shared = distribution.num_evaluating_replicas() > 1
         self._outputs = tf.function(self._replica_outputs, reduce_retracing=True, autograph=False)
@@ -242,7 +245,7 @@ class EvalStep:
         )
 
     def _replica_outputs(self, batch: Mapping[str, tf.Tensor]):
-        outputs = self.model(batch, training=False)
+        outputs = self.model(batch, training=False, depth=self.depth)
         pairs = {
             name: (tf.cast(a, tf.float32), tf.cast(b, tf.float32))
             for name, (a, b) in self.task.statistics(batch, outputs).items()

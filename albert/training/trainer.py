@@ -157,6 +157,7 @@ class _Loop:
         self.last_checkpoint: str | None = None
         self.window = self._window(None)
         self._evaluator: steps.EvalStep | None = None
+        self._depth: int | None = None  # layers that the next step has; None: all
         self._eval_batches = None
 
     def start(self, init: tensor_bundle.Weights | None, options: Mapping[str, bool]) -> None:
@@ -240,7 +241,7 @@ class _Loop:
             while state.step < run.last_step and not has_stalled:
                 step = state.step
                 if self._set_depth(step) or train_steps is None:
-                    train_steps = steps.TrainSteps(self.task, state, run)
+                    train_steps = steps.TrainSteps(self.task, state, run, self._depth)
                 count = min(pace.count, _until(step, run))
                 started = time.monotonic()
                 control = pace.control(latch.raised, chief)
@@ -288,11 +289,11 @@ class _Loop:
         )
 
     def _set_depth(self, step: int) -> bool:
-        """Gives the encoder its layers for the step after `step`; returns if there are others."""
-        encoder, depth = self.state.model.bert.encoder, self.run.depth_at(step)
-        if encoder.depth == depth:
+        """Sets how many layers the step after `step` has; returns whether there are others."""
+        depth = self.run.depth_at(step)
+        if self._depth == depth:
             return False
-        encoder.depth = depth
+        self._depth = depth
         self._evaluator = None  # it is traced with the layers of before
         log.info("step %d: %d layers", step, depth or self.config.num_hidden_layers)
         return True
@@ -395,7 +396,9 @@ class _Loop:
         if not self.eval_files or not self.is_chief:
             return
         if self._evaluator is None:
-            self._evaluator = steps.EvalStep(self.task.for_evaluation(), self.state.model)
+            self._evaluator = steps.EvalStep(
+                self.task.for_evaluation(), self.state.model, self._depth
+            )
             self._eval_batches = evaluation.batches_of(self._evaluator, self.run, self.eval_files)
         started = time.monotonic()
 

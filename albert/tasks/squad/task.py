@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from albert.config import AlbertConfig
 from albert.data.records import FeatureSpec
+from albert.model.encoder_options import EncoderOptions
 from albert.modeling import (
     AlbertForBeamQuestionAnswering,
     AlbertForQuestionAnswering,
@@ -41,8 +42,10 @@ class SquadV1Task(Task):
     def feature_spec(self) -> FeatureSpec:
         return record_spec(self.max_seq_length, self.has_labels)
 
-    def build_model(self, config: AlbertConfig) -> keras.Model:
-        return AlbertForQuestionAnswering(config)
+    def build_model(
+        self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
+    ) -> keras.Model:
+        return AlbertForQuestionAnswering(config, encoder_options=encoder_options)
 
     def loss_weights(self, batch):
         if not self.has_labels:
@@ -93,9 +96,12 @@ class SquadV2Task(SquadV1Task):
         # counts in the softmax.
         return dataclasses.replace(super().feature_spec(), row_length=self.max_seq_length)
 
-    def build_model(self, config: AlbertConfig) -> keras.Model:
+    def build_model(
+        self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
+    ) -> keras.Model:
         return AlbertForBeamQuestionAnswering(
-            config, self.start_n_top, self.end_n_top, self.dropout_prob
+            config, self.start_n_top, self.end_n_top, self.dropout_prob,
+            encoder_options=encoder_options,
         )
 
     def loss_weights(self, batch):

@@ -1,0 +1,26 @@
+"""How an encoder computes. What it computes is the same, but for the order of sums."""
+
+import dataclasses
+
+from albert.model.attention import ATTENTION
+
+ENGINES = ("unrolled", "graph_loop")
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderOptions:
+    """Given to a model at its construction.
+
+    Raises:
+      ValueError: a name that is not known.
+    """
+
+    attn_implementation: str = "eager"  # key of `attention.ATTENTION`
+    engine: str = "unrolled"  # what applies the layers: one of ENGINES
+    remat: bool = False  # recompute each block in the backward pass, to save memory
+    needed_outputs_only: bool = False  # of the last block, only what the model's head reads
+
+    def __post_init__(self):
+        for name, known in (("attn_implementation", tuple(ATTENTION)), ("engine", ENGINES)):
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"{name} {value!r} is not one of {', '.join(known)}")

@@ -1,0 +1,82 @@
+"""The layers of one forward pass, and the plain way to apply them.
+
+A layer is a list of its blocks, and layers that share their weights are one object. An
+engine takes (layers, hidden states [R, M, H], `EncoderOptions`) and returns the states
+after the blocks: of each, or at least after the last. `unrolled` is one; the other is
+`layer_loop.GraphLoop`.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from albert.model.dropout import Dropout
+from albert.model.encoder_options import EncoderOptions
+from albert.model.row_layout import RowLayout
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockInPass:
+    """A block as one forward pass applies it, to rows that are the same for all blocks."""
+
+    # Of type `encoder.AlbertBlock`.
+    attending: keras.layers.Layer  # whose attention it is
+    transforming: keras.layers.Layer  # whose feed-forward layer; mostly the same block
+    layout: RowLayout
+    adder: Any  # of masked keys' scores: [R, 1, 1 or M, M]
+    dropout: Dropout
+    places: Any = None  # [B, K] of each example; None: all
+
+    @property
+    def weights(self) -> list[keras.Variable]:
+        return [w for block in (self.attending, self.transforming) for w in block.weights]
+
+    def __call__(self, hidden, number, remat: bool = False, weights=(), values=()):
+        """Returns the states after it, [R, M, H]; at `places`, [B, K, H].
+
+        Args:
+          hidden: [R, M, H].
+          number: how many blocks come before it (may be a tensor).
+          remat: whether the backward pass computes it again.
+          weights, values: weights, and what they are taken to be.
+        """
+
+        def compute(hidden, *values):
+            # Made here, so that a second computation in the backward pass draws the same.
+            own = self.dropout.of_block(number)
+            with _weights_as(weights, values):
+                attended = self.attending.attend(hidden, self.layout, self.adder, own, self.places)
+                return self.transforming.transform(attended, own)
+
+        return (keras.remat(compute) if remat else compute)(hidden, *values)
+
+
+Layer = Sequence[BlockInPass]
+Engine = Callable[[Sequence[Layer], Any, EncoderOptions], list]
+
+
+def _weights_as(weights, values):
+    """Returns the context in which these weights have these values; without any, their own."""
+    if not weights:
+        return contextlib.nullcontext()
+    return keras.StatelessScope(state_mapping=list(zip(weights, values, strict=True)))
+
+
+def unrolled(layers: Sequence[Layer], hidden, options: EncoderOptions, first: int = 0) -> list:
+    """Returns the states after each block; `first` layers came before these."""
+    states: list = []
+    for layer in layers:
+        for block in layer:
+            hidden = block(hidden, first * len(layer) + len(states), options.remat)
+            states.append(hidden)
+    return states
+
+
+def ending_at(places, layers: Sequence[Layer]) -> list[Layer]:
+    """Returns layers whose last block is computed at these places [B, K] alone."""
+    *before, last = layers
+    *inner, end = last
+    return [*before, [*inner, dataclasses.replace(end, places=places)]]
