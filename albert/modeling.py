@@ -3,12 +3,11 @@
 Legend: B batch, L sequence, H hidden, E embedding, V vocabulary, P predictions,
 C labels or choices, K and K2 first and last tokens kept.
 
-Every weight's path below its model is its name in a released checkpoint, for
-example `bert/encoder/transformer/group_0/inner_group_0/attention_1/self/query/kernel`:
-`named_weights` lists them.
+Every weight's path below its model is its name in a released checkpoint (`named_weights`).
 """
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,27 +16,13 @@ from keras import ops
 
 from albert.config import AlbertConfig
 from albert.formats.model_facts import PROBLEM_TYPES, Facts
+from albert.model import answers
 from albert.model.dropout import NO_DROPOUT, Dropout
-from albert.model.encoder import AlbertEncoder, FactorizedEmbedding
+from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
 from albert.model.encoder_options import EncoderOptions
-from albert.model.heads import (
-    AnswerClassHead,
-    LabelHead,
-    MaskedLmHead,
-    SpanEndHead,
-    SpanStartHead,
-    label_logits,
-    label_weights,
-)
+from albert.model.heads import LabelHead, MaskedLmHead, cross_entropy, label_logits, label_weights
 from albert.model.layers import dense_layer, gelu, get_activation
-from albert.model.row_layout import (
-    INPUT_NAMES,
-    PackedRows,
-    RowLayout,
-    gather_positions,
-    layout_of,
-    optional_input,
-)
+from albert.model.row_layout import INPUT_NAMES, layout_of, segments_of
 from albert.model.weight_names import named_weights, parameter_shapes
 
 __all__ = [
@@ -53,6 +38,7 @@ __all__ = [
     "AlbertModel",
     "EncoderOptions",
     "FactorizedEmbedding",
+    "cross_entropy",
     "gelu",
     "get_activation",
     "named_weights",
@@ -64,10 +50,7 @@ HEAD_INITIALIZER_RANGE = 0.02
 
 
 class _BuiltModel(keras.Model):
-    """A model that owns all its weights from construction on.
-
-    Restoring into a model that is built later would silently restore nothing.
-    """
+    """A model that owns all its weights from construction on: they can be restored at once."""
 
     reads_pooler = False  # whether the pooler's weights matter to the outputs of its head
 
@@ -86,7 +69,13 @@ class _BuiltModel(keras.Model):
         dropout_seed: Any = None,
         depth: int | None = None,
     ) -> dict[str, Any]:
-        """Returns the model's outputs; `depth` is how many layers to apply, if not all."""
+        """Returns the model's outputs.
+
+        Args:
+          training: whether dropout falls; `dropout_seed`, two integers, makes it a function of
+            them alone.
+          depth: how many layers to apply, if not all.
+        """
         dropout = NO_DROPOUT
         if training:
             dropout = Dropout(self.seed_generator.next() if dropout_seed is None else dropout_seed)
@@ -98,9 +87,8 @@ class _BuiltModel(keras.Model):
     ) -> "_BuiltModel":
         """Returns the model of a directory, whoever wrote it (see `albert.formats.pretrained`).
 
-        A released archive, one of our output directories, a Hugging Face
-        directory, a TF-Hub module, or a checkpoint's prefix; `options` go to
-        the constructor, as `num_labels`.
+        A released archive, one of our output directories, a Hugging Face directory, a
+        TF-Hub module, or a checkpoint's prefix; `options`, as `num_labels`, are the class's.
 
         Raises:
           CheckpointError: no such model there, or its encoder does not fit.
@@ -117,8 +105,11 @@ class _BuiltModel(keras.Model):
         pretrained.save(self, path)
 
     def get_config(self) -> dict[str, Any]:
-        facts = self.facts.to_dict()
-        return {"config": self.config.to_dict(), "name": self.name, "facts": facts}
+        arguments = inspect.signature(type(self)).parameters.keys()
+        settings = sorted(arguments - {"config", "name", "encoder_options"})
+        values = {name: getattr(self, name) for name in settings}
+        values |= {"name": self.name, "facts": self.facts.to_dict()}
+        return {"config": self.config.to_dict()} | values
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -134,19 +125,14 @@ class AlbertModel(_BuiltModel):
 
     Call it with a dict of int tensors [B, L]: `input_ids`, and optionally
     `input_mask` (default ones) and `segment_ids` (default zeros). Returns a dict:
-    `sequence_output` [B, L, H], `pooled_output` [B, H], `encoder_outputs` (one
-    [B, L, H] for each block applied; with `EncoderOptions.engine` "graph_loop" those
-    that there are), `embedding_output` [B, L, E] (after LayerNorm) and
-    `word_embedding_output` [B, L, E].
-
-    `training=True` switches dropout on; `dropout_seed`, two integers, makes it a
-    function of them alone.
+    `sequence_output` [B, L, H], `pooled_output` [B, H], `encoder_outputs` (a list of
+    [B, L, H], one for each block; a "graph_loop" keeps fewer), `embedding_output`
+    [B, L, E] (after LayerNorm) and `word_embedding_output` [B, L, E].
 
     With `EncoderOptions.needed_outputs_only`, the last block is computed where a head
     reads it alone, at `[CLS]` and at masked positions, and the outputs are
-    `pooled_output` and those of the embeddings. Masked positions of rows that are
-    packed, or of a length unknown until run time, may be more than their places: then
-    it is computed at all.
+    `pooled_output` and those of the embeddings. Where masked positions may be more
+    than all places (`first_and` of the row layout), it is computed at all.
     """
 
     weight_scope = "bert/"  # within a model with a head, its name
@@ -181,25 +167,19 @@ class AlbertModel(_BuiltModel):
         depth: int | None = None,
         positions: Any = None,
         reads_all: bool = False,
-    ) -> "Encoded":
+    ) -> Encoded:
         """Returns the hidden states, for a head; with the head's own dropout stream.
 
         `positions` [B, P] are those that the head reads beside `[CLS]`, if not all.
         """
-        input_ids = ops.convert_to_tensor(inputs["input_ids"])
-        segments = optional_input(inputs, "segment_ids")
-        segments = ops.zeros_like(input_ids) if segments is None else segments
-        layout = layout_of(inputs, input_ids)
+        layout = layout_of(inputs)
         words, embedded = self.embeddings(
-            input_ids, segments, position_ids=layout.position_ids, dropout=dropout
+            ops.convert_to_tensor(inputs["input_ids"]), segments_of(inputs),
+            position_ids=layout.position_ids, dropout=dropout,
         )
-        if positions is not None:
-            positions = ops.convert_to_tensor(positions)
         is_short = self.encoder_options.needed_outputs_only and not reads_all
-        places = _first_and(positions, layout) if is_short else None
-        states = self.encoder(
-            embedded, layout=layout, dropout=dropout, places=places, depth=depth
-        )
+        places = layout.first_and(positions) if is_short else None
+        states = self.encoder(embedded, layout=layout, dropout=dropout, places=places, depth=depth)
         last, chosen = states[-1], None
         if places is not None:
             first, chosen, states = last[:, 0], last[:, 1:], ()
@@ -208,44 +188,6 @@ class AlbertModel(_BuiltModel):
             if positions is not None:
                 chosen = layout.at(last, positions)
         return Encoded(layout, words, embedded, states, self.pooler(first), chosen)
-
-
-def _first_and(positions, layout: RowLayout):
-    """Returns the places [B, 1 + P] of `[CLS]` and of `positions`; None: they may be too many."""
-    first = ops.zeros_like(layout.mask[:, :1], dtype="int32")
-    if positions is None:
-        return first
-    # Rows that are cut or packed have as many positions as the longest that there may be,
-    # which can be more than all places of theirs.
-    length, count = layout.mask.shape[1], positions.shape[1]
-    if isinstance(layout, PackedRows) or None in (length, count) or 1 + count >= length:
-        return None
-    return ops.concatenate([first, ops.cast(positions, "int32")], axis=1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Encoded:
-    """What the encoder made of a batch, in the rows it computed on."""
-
-    layout: RowLayout
-    words: Any  # [R, M, E]
-    embedded: Any  # [R, M, E]
-    states: Sequence[Any]  # [R, M, H] after each block; none if the last is not of all places
-    pooled: Any  # [B, H]
-    chosen: Any  # [B, P, H], the last of them at the positions asked for, if any were
-
-    def outputs(self) -> dict[str, Any]:
-        """Returns the outputs of `AlbertModel`, each example's by itself."""
-        every = self.layout.every
-        outputs = {
-            "word_embedding_output": every(self.words),
-            "embedding_output": every(self.embedded),
-            "pooled_output": self.pooled,
-        }
-        if self.states:
-            outputs["encoder_outputs"] = [every(state) for state in self.states]
-            outputs["sequence_output"] = outputs["encoder_outputs"][-1]
-        return outputs
 
 
 class _ModelWithHead(_BuiltModel):
@@ -286,6 +228,8 @@ class AlbertForMaskedLM(_ModelWithHead):
 
     def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
         positions = inputs.get("masked_lm_positions")
+        if positions is not None:
+            positions = ops.convert_to_tensor(positions)
         encoded = self.bert.encode(inputs, dropout, depth, positions, reads_all=positions is None)
         outputs, table = encoded.outputs(), self.bert.embeddings.word_embeddings
         hidden = outputs["sequence_output"] if positions is None else encoded.chosen
@@ -318,10 +262,7 @@ class AlbertForPreTraining(AlbertForMaskedLM):
 
 
 class _LabelModel(_ModelWithHead):
-    """Encoder with a linear layer at the top level: `output_weights` [C, H], `output_bias` [C].
-
-    `classifier_dropout` falls in training on what the layer reads.
-    """
+    """Encoder with a linear layer at the top level, on whose input `classifier_dropout` falls."""
 
     def __init__(
         self,
@@ -364,14 +305,8 @@ class _LabelModel(_ModelWithHead):
         self.facts = dataclasses.replace(self.facts, problem_type=name)
 
     def _logits(self, x, dropout: Dropout):
-        x = dropout(x, self.classifier_dropout)
-        return label_logits(x, self.output_weights, self.output_bias)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "num_labels": self.num_labels,
-            "classifier_dropout": self.classifier_dropout,
-        }
+        kept = dropout(x, self.classifier_dropout)
+        return label_logits(kept, self.output_weights, self.output_bias)
 
 
 class AlbertForSequenceClassification(_LabelModel):
@@ -423,22 +358,16 @@ class AlbertForMultipleChoice(_LabelModel):
         shape = inputs["input_ids"].shape
         choices = (shape[1] if len(shape) == 3 else None) or self.num_choices
         if "packed_places" not in inputs:  # there, each choice is an example of a row
-            names = {"input_ids", *INPUT_NAMES} & inputs.keys()
-            inputs = {name: self._rows(inputs[name]) for name in names}
+            names = ("input_ids", *INPUT_NAMES)
+            inputs = {name: self._rows(inputs[name]) for name in names if name in inputs}
         outputs = self.bert.encode(inputs, dropout, depth).outputs()
         logits = self._logits(outputs["pooled_output"], dropout)  # [B * C, 1]
         return outputs | {"logits": ops.reshape(logits, (-1, choices))}
 
     def _rows(self, x):
         x = ops.convert_to_tensor(x)
-        flattened = len(x.shape) == 2
-        length = ops.shape(x)[-1] // (self.num_choices if flattened else 1)
+        length = ops.shape(x)[-1] // (self.num_choices if len(x.shape) == 2 else 1)
         return ops.reshape(x, (-1, length))  # [B * C, L]
-
-    def get_config(self) -> dict[str, Any]:
-        config = super().get_config() | {"num_choices": self.num_choices}
-        del config["num_labels"]
-        return config
 
 
 class AlbertForQuestionAnswering(_ModelWithHead):
@@ -491,23 +420,19 @@ class AlbertForBeamQuestionAnswering(_ModelWithHead):
         super().__init__(config, name, encoder_options)
 
     def _make_head(self) -> None:
-        self.start_head = SpanStartHead(self.config)
-        self.end_head = SpanEndHead(self.config)
-        self.answer_class = AnswerClassHead(self.config)
+        self.start_head = answers.SpanStartHead(self.config)
+        self.end_head = answers.SpanEndHead(self.config)
+        self.answer_class = answers.AnswerClassHead(self.config)
 
     def build(self, input_shape=None):
-        self.start_head.build()
-        self.end_head.build()
-        self.answer_class.build()
+        for head in (self.start_head, self.end_head, self.answer_class):
+            head.build()
 
     def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
         encoded = self.bert.encode(inputs, dropout, depth, reads_all=True)
         outputs = encoded.outputs()
-        sequence, impossible = outputs["sequence_output"], inputs.get("p_mask")
-        if impossible is None:
-            impossible = _outside_passages(inputs, encoded.layout)
-        impossible = ops.cast(impossible, "float32")
-        start_logits = _without(self.start_head(sequence), impossible)
+        sequence, impossible = outputs["sequence_output"], answers.p_mask(inputs, encoded.layout)
+        start_logits = answers.without(self.start_head(sequence), impossible)
         start_log_probs = ops.log_softmax(start_logits)
         expected = ops.cast(ops.softmax(start_logits), sequence.dtype)[:, None]  # [B, 1, L]
         start_feature = ops.matmul(expected, sequence)[:, 0]  # [B, H]
@@ -517,63 +442,7 @@ class AlbertForBeamQuestionAnswering(_ModelWithHead):
         gold = inputs.get("start_positions")
         if gold is not None:
             starts = ops.reshape(ops.convert_to_tensor(gold), (-1, 1))
-            ends = self._end_log_probs(sequence, starts, impossible)[:, 0]
+            ends = answers.end_log_probs(self.end_head, sequence, starts, impossible)[:, 0]
             return outputs | {"start_log_probs": start_log_probs, "end_log_probs": ends}
-        return outputs | self._beam(sequence, start_log_probs, impossible)
-
-    def _end_log_probs(self, sequence, starts, impossible):
-        """Returns [B, K, L] for the first tokens at `starts` [B, K]."""
-        logits = self.end_head(sequence, gather_positions(sequence, starts))
-        return ops.log_softmax(_without(logits, impossible[:, None]))
-
-    def _beam(self, sequence, start_log_probs, impossible):
-        start_top, starts = _top(start_log_probs, self.start_n_top)
-        ends = self._end_log_probs(sequence, starts, impossible)
-        end_top, end_index = _top(ends, self.end_n_top)  # [B, K, K2]
-        width = self.start_n_top * self.end_n_top
-        return {
-            "start_top_log_probs": start_top,
-            "start_top_index": starts,
-            "end_top_log_probs": ops.reshape(end_top, (-1, width)),
-            "end_top_index": ops.reshape(end_index, (-1, width)),
-        }
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "start_n_top": self.start_n_top,
-            "end_n_top": self.end_n_top,
-            "classifier_dropout": self.classifier_dropout,
-        }
-
-
-def _without(logits, impossible):
-    """Returns float32 logits with -1e30 at the impossible places (as the original masks)."""
-    return ops.cast(logits, "float32") * (1.0 - impossible) - 1e30 * impossible
-
-
-def _outside_passages(inputs: Mapping[str, Any], layout: RowLayout):
-    """Returns `p_mask` [B, L] as the windows of SQuAD have it."""
-    segments = optional_input(inputs, "segment_ids")
-    segments = ops.zeros_like(inputs["input_ids"]) if segments is None else segments
-    second = ops.cast(layout.every(ops.expand_dims(segments, -1))[..., 0], "float32")
-    second = second * ops.cast(layout.mask, "float32")
-    following = ops.concatenate([second[:, 1:], ops.zeros_like(second[:, :1])], axis=1)
-    is_first = ops.cast(ops.equal(ops.arange(ops.shape(second)[1]), 0), "float32")
-    return 1.0 - ops.maximum(second * following, is_first)
-
-
-def _top(scores, count: int):
-    """Returns the greatest scores [..., count] and their places; what a row lacks is at 0."""
-    length = ops.shape(scores)[-1]
-    if scores.shape[-1] is None or scores.shape[-1] < count:
-        lacking = ops.repeat(ops.zeros_like(scores[..., :1]), count, axis=-1) - 2e30
-        scores = ops.concatenate([scores, lacking], axis=-1)
-    best, places = ops.top_k(scores, count)
-    return best, ops.where(places < length, places, ops.zeros_like(places))
-
-
-def cross_entropy(logits: Any, labels: Any):
-    """Returns -log softmax(logits)[label] in float32, shape of `labels`."""
-    return keras.losses.sparse_categorical_crossentropy(
-        labels, ops.cast(logits, "float32"), from_logits=True
-    )
+        widths = self.start_n_top, self.end_n_top
+        return outputs | answers.beam(self.end_head, sequence, start_log_probs, impossible, widths)

@@ -8,7 +8,8 @@
     row_layout       one example a row, or several packed in one
     layers           activations, layer normalization, dense layers
     dropout          drawn from a seed and the place in a forward pass
-    heads            masked words, sentence order, labels, SQuAD's beams
+    heads            masked words, sentence order, labels
+    answers          SQuAD 2.0's: heads and beam
     weight_names     every weight under its name in a released checkpoint
     model_size       parameters, operations and bytes of an architecture
     training_plan    how a pretraining run fits on devices

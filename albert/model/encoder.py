@@ -10,7 +10,10 @@ odd as they look. Only Keras is imported here, so the same layers run on any of
 its backends; precision, compilation and distribution come from outside.
 """
 
+import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -272,3 +275,28 @@ class AlbertEncoder(keras.layers.Layer):
         """Returns of each layer the groups of its attention and of its feed-forward weights."""
         layers = range(self.config.num_hidden_layers)
         return [(self.config.attention_group(i), self.config.feed_forward_group(i)) for i in layers]
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """What the encoder made of a batch, in the rows it computed on."""
+
+    layout: RowLayout
+    words: Any  # [R, M, E]
+    embedded: Any  # [R, M, E]
+    states: Sequence[Any]  # [R, M, H] after each block; none if the last is not of all places
+    pooled: Any  # [B, H]
+    chosen: Any  # [B, P, H], the last of them at the positions asked for, if any were
+
+    def outputs(self) -> dict[str, Any]:
+        """Returns the outputs of `AlbertModel`, each example's by itself."""
+        every = self.layout.every
+        outputs = {
+            "word_embedding_output": every(self.words),
+            "embedding_output": every(self.embedded),
+            "pooled_output": self.pooled,
+        }
+        if self.states:
+            outputs["encoder_outputs"] = [every(state) for state in self.states]
+            outputs["sequence_output"] = outputs["encoder_outputs"][-1]
+        return outputs

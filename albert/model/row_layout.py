@@ -8,7 +8,7 @@ Legend: B examples, L places of the longest, R rows, M places of a row, H hidden
 P positions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras import ops
@@ -51,6 +51,20 @@ class RowPerExample:
         """Returns each example's places at `positions` [B, P]: [B, P, H]."""
         return gather_positions(hidden, positions)
 
+    def first_and(self, positions):
+        """Returns the places [B, 1 + P] of `[CLS]` and of `positions`, if there are any.
+
+        None: they may be more than all places of the example, as where a batch is cut,
+        which has as many positions as the longest that there may be.
+        """
+        first = ops.zeros_like(self.mask[:, :1], dtype="int32")
+        if positions is None:
+            return first
+        length, count = self.mask.shape[1], positions.shape[1]
+        if None in (length, count) or 1 + count >= length:
+            return None
+        return ops.concatenate([first, ops.cast(positions, "int32")], axis=1)
+
 
 class PackedRows:
     """Several examples in a row, each at the places that `packed_places` says."""
@@ -78,6 +92,9 @@ class PackedRows:
     def first(self, hidden):
         return _vectors_at(hidden, self._places[:, 0])
 
+    def first_and(self, positions):
+        return None if positions is not None else ops.zeros_like(self.mask[:, :1], dtype="int32")
+
     def at(self, hidden, positions):
         places = ops.take_along_axis(self._places, positions, axis=1)
         return _vectors_at(hidden, places)
@@ -91,18 +108,22 @@ _NAMES = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}
 INPUT_NAMES = (*_NAMES, *_NAMES.values())
 
 
-def optional_input(inputs: Mapping[str, Any], name: str):
-    """Returns `input_mask` or `segment_ids` under either name, or None."""
-    found = inputs.get(name)
-    return inputs.get(_NAMES[name]) if found is None else found
+def _optional(inputs: Mapping[str, Any], name: str, default: Callable):
+    """Returns an input under either name, else what `default` makes of the ids."""
+    found = next((inputs[n] for n in (name, _NAMES[name]) if inputs.get(n) is not None), None)
+    return ops.convert_to_tensor(default(inputs["input_ids"]) if found is None else found)
 
 
-def layout_of(inputs: Mapping[str, Any], input_ids: Any) -> RowLayout:
-    """Returns the layout of a batch."""
+def segments_of(inputs: Mapping[str, Any]):
+    """Returns the segments of a batch, zeros by default."""
+    return _optional(inputs, "segment_ids", ops.zeros_like)
+
+
+def layout_of(inputs: Mapping[str, Any]) -> RowLayout:
+    """Returns the layout of a batch; by default, every place is an example's own."""
     if "packed_places" in inputs:
         return PackedRows(inputs)
-    mask = optional_input(inputs, "input_mask")
-    return RowPerExample(ops.ones_like(input_ids) if mask is None else ops.convert_to_tensor(mask))
+    return RowPerExample(_optional(inputs, "input_mask", ops.ones_like))
 
 
 def gather_positions(sequence: Any, positions: Any):
