@@ -9,326 +9,57 @@ Nothing here imports TensorFlow. `FullTokenizer` serves both kinds:
 are expected to use `preprocess_text` first); `encode_text` does everything.
 """
 
-import dataclasses
 import hashlib
 import os
-import re
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 from albert.data import files
 from albert.errors import ConfigError, DataError
+from albert.pieces import sentencepiece
+from albert.pieces.sentencepiece import (
+    SPIECE_UNDERLINE,
+    encode_ids,
+    encode_pieces,
+    ends_in_digit_comma,
+    is_start_piece,
+    split_digit_comma,
+)
+from albert.pieces.text import (
+    TextSettings,
+    convert_to_unicode,
+    preprocess_text,
+    scrub_surrogates,
+)
+from albert.pieces.wordpiece import BasicTokenizer, WordpieceTokenizer, load_vocab
 
-SPIECE_UNDERLINE = "\u2581"  # SentencePiece writes a leading space so
+__all__ = [
+    "SPIECE_UNDERLINE", "BasicTokenizer", "FullTokenizer", "TextSettings", "WordpieceTokenizer",
+    "check_special_pieces", "check_vocabulary", "convert_by_vocab", "convert_ids_to_tokens",
+    "convert_to_unicode", "convert_tokens_to_ids", "encode_ids", "encode_pieces",
+    "ends_in_digit_comma", "is_start_piece", "load_vocab", "preprocess_text", "printable_text",
+    "scrub_surrogates", "split_digit_comma", "whitespace_tokenize",
+]
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_ASCII_SPECIALS = frozenset("!\"#$%&()*+,-./:;?@[\\]^_`{|}~")
-_NEITHER_LETTER_NOR_SPECIAL = re.compile(r"[^a-z!\"#$%&()*+,\-./:;?@\[\\\]^_`{|}~]")
 # A text sees few distinct words; more than this many are looked up again.
 _WORD_CACHE = 1 << 18
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+
+# --- Functions that callers of the original know ---
 
 
-# === Text ===
+def convert_by_vocab(vocab: Mapping[Hashable, Any], items: Iterable[Hashable]) -> list[Any]:
+    """Returns `vocab[item]` of every item; an unknown one is a KeyError."""
+    return [vocab[item] for item in items]
 
 
-@dataclasses.dataclass(frozen=True)
-class TextSettings:
-    """What is done to a text before it is cut, by the names of Hugging Face's settings."""
-
-    do_lower_case: bool = True
-    keep_accents: bool = False  # of SentencePiece: no NFKD, and combining marks stay
-    remove_space: bool = True  # of SentencePiece: white space collapses
-
-
-def convert_to_unicode(text: str | bytes) -> str:
-    """Returns `text` as str; bytes are UTF-8 and undecodable ones are dropped."""
-    if isinstance(text, str):
-        return text
-    if isinstance(text, bytes):
-        return text.decode("utf-8", "ignore")
-    raise ValueError(f"Unsupported string type: {type(text)}")
-
-
-def printable_text(text: str | bytes) -> str:
-    """Returns `text` as a str that can be printed or logged."""
-    return convert_to_unicode(text)
-
-
-def scrub_surrogates(text: str) -> str:
-    """Replaces lone surrogates, which no UTF-8 library accepts, by U+FFFD."""
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
-
-
-def preprocess_text(
-    inputs: str | bytes, remove_space: bool = True, lower: bool = False, keep_accents: bool = False
-) -> str:
-    """Returns the text as SentencePiece models were trained on it.
-
-    White space collapses (unless `remove_space` is off), compatibility
-    characters decompose (NFKD), and accents go, with `lower` off too, unless
-    `keep_accents` leaves both alone. Quotes stay as they are: unlike XLNet,
-    ALBERT never rewrote them.
-    """
-    text = convert_to_unicode(inputs)
-    if remove_space:
-        text = " ".join(text.split())
-    if not (keep_accents or text.isascii()):
-        text = unicodedata.normalize("NFKD", text)
-        # Few distinct characters and fewer marks: cheaper than a test of each.
-        for mark in [c for c in set(text) if unicodedata.combining(c)]:
-            text = text.replace(mark, "")
-    return text.lower() if lower else text
+convert_tokens_to_ids = convert_ids_to_tokens = convert_by_vocab
+printable_text = convert_to_unicode
 
 
 def whitespace_tokenize(text: str) -> list[str]:
     """Returns the parts between runs of white space."""
     return text.split()
-
-
-def _is_whitespace(char: str) -> bool:
-    return char in " \t\n\r" or unicodedata.category(char) == "Zs"
-
-
-def _is_control(char: str) -> bool:
-    # Tab, newline and return are control characters, but count as white space.
-    return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
-
-
-def _is_punctuation(char: str) -> bool:
-    # All ASCII but letters, digits and space: "^", "$" and "`" too, which
-    # Unicode calls symbols.
-    if 33 <= ord(char) <= 126 and not char.isalnum():
-        return True
-    return unicodedata.category(char).startswith("P")
-
-
-# === SentencePiece ===
-
-
-def encode_pieces(
-    sp_model: Any, text: str, return_unicode: bool = True, sample: bool = False
-) -> list[str]:
-    """Returns the pieces of `text`, with the comma of "2010," as a piece of its own.
-
-    Args:
-      sp_model: a `sentencepiece.SentencePieceProcessor`.
-      text: cleaned text (`preprocess_text`).
-      return_unicode: kept for callers of the original; pieces are always str.
-      sample: draws one of the 64 best segmentations (alpha 0.1).
-    """
-    del return_unicode
-    text = scrub_surrogates(text)
-    cut = sp_model.SampleEncodeAsPieces(text, 64, 0.1) if sample else sp_model.EncodeAsPieces(text)
-    result: list[str] = []
-    for piece in cut:
-        if ends_in_digit_comma(piece):
-            result += split_digit_comma(sp_model, piece)
-        else:
-            result.append(piece)
-    return result
-
-
-def ends_in_digit_comma(piece: str) -> bool:
-    """Whether a piece is a number with its comma, which is cut again."""
-    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
-
-
-def split_digit_comma(sp_model: Any, piece: str) -> list[str]:
-    """Returns the pieces of the number, then ","."""
-    parts = sp_model.EncodeAsPieces(piece[:-1].replace(SPIECE_UNDERLINE, ""))
-    # SentencePiece starts every text with an underline. Inside a word it is
-    # wrong, and goes (the original meant to, but compared str with bytes).
-    if piece[0] != SPIECE_UNDERLINE and parts and parts[0][0] == SPIECE_UNDERLINE:
-        parts = parts[1:] if len(parts[0]) == 1 else [parts[0][1:], *parts[1:]]
-    return [*parts, ","]
-
-
-def encode_ids(sp_model: Any, text: str, sample: bool = False) -> list[int]:
-    """Returns the ids of `encode_pieces`."""
-    return [sp_model.PieceToId(piece) for piece in encode_pieces(sp_model, text, sample=sample)]
-
-
-def is_start_piece(piece: str, is_spm: bool) -> bool:
-    """Whether a piece begins a word, for whole-word masking.
-
-    A SentencePiece continuation consists only of ASCII letters and special
-    characters, and is not one special character alone: "ing", ".com".
-    """
-    if not is_spm:
-        return not piece.startswith("##")
-    if piece.startswith((SPIECE_UNDERLINE, "<")) or piece in _ASCII_SPECIALS:
-        return True
-    return _NEITHER_LETTER_NOR_SPECIAL.search(piece.lower()) is not None
-
-
-def _load_spm(path: str) -> Any:
-    import sentencepiece
-
-    files.require_file(path, "spm_model_file")
-    with open(path, "rb") as stream:
-        proto = stream.read()
-    model = sentencepiece.SentencePieceProcessor()
-    try:
-        loaded = bool(proto) and model.LoadFromSerializedProto(proto)
-    except RuntimeError as error:
-        raise DataError(f"{path}: not a SentencePiece model (or a truncated one)") from error
-    # An empty file loads without complaint, with no pieces.
-    if not loaded or model.GetPieceSize() == 0:
-        raise DataError(f"{path}: not a SentencePiece model ({len(proto):,} bytes)")
-    return model
-
-
-# === WordPiece ===
-
-
-def load_vocab(vocab_file: str) -> dict[str, int]:
-    """Returns {token: id} of a vocabulary with one token a line.
-
-    A second column is ignored. A line of white space alone is the token " ".
-    A repeated token keeps its first id and uses up none: the ids of released
-    Chinese checkpoints depend on both.
-
-    Raises:
-      DataError: the file is absent, empty or not UTF-8.
-    """
-    files.require_file(vocab_file, "vocab_file")
-    vocab: dict[str, int] = {}
-    try:
-        # Only "\n" ends a line: U+2028 is a token of Chinese vocabularies.
-        with open(vocab_file, encoding="utf-8", newline="\n") as stream:
-            for line in stream:
-                fields = line.split()
-                vocab.setdefault(fields[0] if fields else " ", len(vocab))
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{vocab_file}: not UTF-8 text; is it a SentencePiece model? Then pass it "
-            "as --spm_model_file"
-        ) from error
-    if not vocab:
-        raise DataError(f"{vocab_file}: empty vocabulary")
-    return vocab
-
-
-def convert_by_vocab(vocab: Mapping[Key, Value], items: Iterable[Key]) -> list[Value]:
-    """Returns `vocab[item]` of every item; an unknown one is a KeyError."""
-    return [vocab[item] for item in items]
-
-
-def convert_tokens_to_ids(vocab: Mapping[str, int], tokens: Iterable[str]) -> list[int]:
-    """Returns the id of every token."""
-    return convert_by_vocab(vocab, tokens)
-
-
-def convert_ids_to_tokens(inv_vocab: Mapping[int, str], ids: Iterable[int]) -> list[str]:
-    """Returns the token of every id."""
-    return convert_by_vocab(inv_vocab, ids)
-
-
-class _CharTable(dict):
-    """A `str.translate` table whose entries are worked out when first met."""
-
-    def __init__(self, replacement):
-        super().__init__()
-        self._replacement = replacement
-
-    def __missing__(self, code: int) -> str:
-        self[code] = self._replacement(chr(code))
-        return self[code]
-
-
-def _clean_char(char: str) -> str:
-    if char in "\0\ufffd" or _is_control(char):
-        return ""
-    if _is_whitespace(char):
-        return " "
-    return f" {char} " if _is_cjk(ord(char)) else char
-
-
-# Ideographs are words of their own; Hangul, Hiragana and Katakana are not.
-_CJK_BLOCKS = (
-    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
-)
-
-
-def _is_cjk(code: int) -> bool:
-    return any(first <= code <= last for first, last in _CJK_BLOCKS)
-
-
-class BasicTokenizer:
-    """Splits at white space and punctuation; optionally lower-cases and drops accents."""
-
-    def __init__(self, do_lower_case: bool = True):
-        self.do_lower_case = do_lower_case
-        self._clean = _CharTable(_clean_char)
-        self._split = _CharTable(lambda c: f" {c} " if _is_punctuation(c) else c)
-        self._accents = _CharTable(lambda c: "" if unicodedata.category(c) == "Mn" else c)
-
-    def tokenize(self, text: str | bytes) -> list[str]:
-        """Returns words, single punctuation characters and single ideographs."""
-        text = self.clean(convert_to_unicode(text))
-        if self.do_lower_case:
-            text = self.strip_accents(text.lower())
-        return self.separate(text).split()
-
-    def clean(self, text: str) -> str:
-        """Returns the text without control characters, its ideographs between spaces."""
-        return text.translate(self._clean)
-
-    def strip_accents(self, text: str) -> str:
-        """Returns the text decomposed (NFD), without non-spacing marks."""
-        if text.isascii():
-            return text
-        return unicodedata.normalize("NFD", text).translate(self._accents)
-
-    def separate(self, text: str) -> str:
-        """Returns the text with each punctuation character between spaces."""
-        return text.translate(self._split)
-
-
-class WordpieceTokenizer:
-    """Cuts words into the longest pieces the vocabulary has, from the left."""
-
-    def __init__(
-        self,
-        vocab: Mapping[str, int],
-        unk_token: str = "[UNK]",
-        max_input_chars_per_word: int = 200,
-    ):
-        self.vocab = vocab
-        self.unk_token = unk_token
-        self.max_input_chars_per_word = max_input_chars_per_word
-        self._longest = max(map(len, vocab), default=0)
-
-    def tokenize(self, text: str | bytes) -> list[str]:
-        """Returns the pieces of words separated by white space; "##" marks continuations."""
-        pieces: list[str] = []
-        for word in convert_to_unicode(text).split():
-            pieces += self.tokenize_word(word)
-        return pieces
-
-    def tokenize_word(self, word: str) -> list[str]:
-        """Returns the pieces of one word, or the unknown token alone."""
-        if len(word) > self.max_input_chars_per_word:
-            return [self.unk_token]
-        pieces, start = [], 0
-        while start < len(word):
-            prefix = "##" if start else ""
-            end = min(len(word), start + self._longest)
-            while end > start and prefix + word[start:end] not in self.vocab:
-                end -= 1
-            if end == start:
-                return [self.unk_token]
-            pieces.append(prefix + word[start:end])
-            start = end
-        return pieces
-
-
-# === Both kinds ===
 
 
 class FullTokenizer:
@@ -358,7 +89,7 @@ class FullTokenizer:
         self.path = spm_model_file or vocab_file or ""
         self._ids_of_word: dict[str, list[int]] = {}
         if spm_model_file:
-            self.sp_model = _load_spm(spm_model_file)
+            self.sp_model = sentencepiece.load_model(spm_model_file)
             count = self.sp_model.GetPieceSize()
             self.vocab = {self.sp_model.IdToPiece(i): i for i in range(count)}
             # What "▁2010," is cut into depends on nothing around it.
@@ -392,24 +123,21 @@ class FullTokenizer:
         """Returns the text as `tokenize` wants it: cleaned, or only stripped for WordPiece."""
         if self.sp_model is None:
             return convert_to_unicode(text).strip()
-        return self._preprocess(text, self.settings.remove_space)
+        settings = self.settings
+        return preprocess_text(
+            text, settings.remove_space, settings.do_lower_case, settings.keep_accents
+        )
 
     def preprocess_character(self, char: str) -> str:
         """Returns what `preprocess` makes of one character of a text for SentencePiece."""
-        return self._preprocess(char, remove_space=False)
-
-    def _preprocess(self, text: str | bytes, remove_space: bool) -> str:
-        settings = self.settings
-        return preprocess_text(text, remove_space, settings.do_lower_case, settings.keep_accents)
+        return preprocess_text(char, False, self.do_lower_case, self.settings.keep_accents)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Returns the pieces; for SentencePiece `text` must have been preprocessed."""
         if self.sp_model is not None:
             return encode_pieces(self.sp_model, convert_to_unicode(text))
-        pieces: list[str] = []
-        for word in self.basic_tokenizer.tokenize(text):
-            pieces += self.wordpiece_tokenizer.tokenize_word(word)
-        return pieces
+        words = self.basic_tokenizer.tokenize(text)
+        return [piece for w in words for piece in self.wordpiece_tokenizer.tokenize_word(w)]
 
     def encode_text(self, text: str | bytes) -> list[int]:
         """Returns the ids of raw text: preprocessing, pieces and look-up in one call."""

@@ -13,6 +13,7 @@ PACKAGE = REPO / "albert"
 PUBLIC = {"albert_tokenizer", "config", "errors", "modeling", "optimization", "tokenization"}
 ROOMS = {
     "data": set(),
+    "pieces": {"data"},
     "model": {"data"},
     "formats": {"data", "model"},
     "pretraining_data": {"data"},

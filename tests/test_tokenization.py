@@ -8,6 +8,7 @@ import pytest
 from albert import tokenization
 from albert.config import AlbertConfig
 from albert.errors import ConfigError, DataError
+from albert.pieces import wordpiece
 from albert.tokenization import FullTokenizer
 
 TINY_VOCAB = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
@@ -80,12 +81,12 @@ def test_tokens_convert_by_vocabulary():
 
 
 def test_character_classes():
-    assert all(map(tokenization._is_whitespace, " \t\r\n\u00a0"))
-    assert not any(map(tokenization._is_whitespace, "A-"))
-    assert tokenization._is_control("\u0005")
-    assert not any(map(tokenization._is_control, "A \t\r\U0001f4a9"))
-    assert all(map(tokenization._is_punctuation, "-$`."))
-    assert not any(map(tokenization._is_punctuation, "A "))
+    assert all(map(wordpiece._is_whitespace, " \t\r\n\u00a0"))
+    assert not any(map(wordpiece._is_whitespace, "A-"))
+    assert wordpiece._is_control("\u0005")
+    assert not any(map(wordpiece._is_control, "A \t\r\U0001f4a9"))
+    assert all(map(wordpiece._is_punctuation, "-$`."))
+    assert not any(map(wordpiece._is_punctuation, "A "))
 
 
 # --- Golden values ---

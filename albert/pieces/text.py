@@ -1,0 +1,51 @@
+"""Texts before they are cut into pieces."""
+
+import dataclasses
+import re
+import unicodedata
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSettings:
+    """What is done to a text before it is cut, by the names of Hugging Face's settings."""
+
+    do_lower_case: bool = True
+    keep_accents: bool = False  # of SentencePiece: no NFKD, and combining marks stay
+    remove_space: bool = True  # of SentencePiece: white space collapses
+
+
+def convert_to_unicode(text: str | bytes) -> str:
+    """Returns `text` as str; bytes are UTF-8 and undecodable ones are dropped."""
+    if isinstance(text, str):
+        return text
+    if isinstance(text, bytes):
+        return text.decode("utf-8", "ignore")
+    raise ValueError(f"Unsupported string type: {type(text)}")
+
+
+def scrub_surrogates(text: str) -> str:
+    """Replaces lone surrogates, which no UTF-8 library accepts, by U+FFFD."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def preprocess_text(
+    inputs: str | bytes, remove_space: bool = True, lower: bool = False, keep_accents: bool = False
+) -> str:
+    """Returns the text as SentencePiece models were trained on it.
+
+    White space collapses (unless `remove_space` is off), compatibility
+    characters decompose (NFKD), and accents go, with `lower` off too, unless
+    `keep_accents` leaves both alone. Quotes stay as they are: unlike XLNet,
+    ALBERT never rewrote them.
+    """
+    text = convert_to_unicode(inputs)
+    if remove_space:
+        text = " ".join(text.split())
+    if not (keep_accents or text.isascii()):
+        text = unicodedata.normalize("NFKD", text)
+        # Few distinct characters and fewer marks: cheaper than a test of each.
+        for mark in [c for c in set(text) if unicodedata.combining(c)]:
+            text = text.replace(mark, "")
+    return text.lower() if lower else text
