@@ -76,7 +76,7 @@ class AlbertTokenizer:
 
     def tokenize(self, text: str) -> list[str]:
         """Returns the pieces of a raw text."""
-        return self.convert_ids_to_tokens(self._encode(text)[0])
+        return self.convert_ids_to_tokens(self._ids(text))
 
     def convert_tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:
         return self.tokenizer.convert_tokens_to_ids(tokens)
@@ -86,15 +86,13 @@ class AlbertTokenizer:
 
     def encode(self, text: str, text_pair: str | None = None) -> list[int]:
         """Returns the ids of one row, with its special pieces and without padding."""
-        second = None if text_pair is None else self._encode(text_pair)[0]
-        return self.build_inputs_with_special_tokens(self._encode(text)[0], second)
+        second = None if text_pair is None else self._ids(text_pair)
+        return self.build_inputs_with_special_tokens(self._ids(text), second)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Returns the text of ids, as far as the vocabulary keeps it."""
-        special = self._special_ids()
-        tokens = self.convert_ids_to_tokens(
-            i for i in map(int, ids) if not (skip_special_tokens and i in special)
-        )
+        left_out = self._special_ids() if skip_special_tokens else ()
+        tokens = self.convert_ids_to_tokens(i for i in map(int, ids) if i not in left_out)
         if self.tokenizer.is_spm:
             return "".join(tokens).replace(tokenization.SPIECE_UNDERLINE, " ").strip()
         return " ".join(tokens).replace(" ##", "")
@@ -157,17 +155,16 @@ class AlbertTokenizer:
         Raises:
           DataError: not strings, no pair for a text, or too long without truncation.
         """
-        firsts, seconds = _texts(text, "text"), None
-        if text_pair is not None:
-            seconds = _texts(text_pair, "text_pair")
-            if len(seconds) != len(firsts):
-                raise DataError(f"{len(firsts)} texts and {len(seconds)} second texts")
+        firsts = _texts(text, "text")
+        seconds = [None] * len(firsts) if text_pair is None else _texts(text_pair, "text_pair")
+        if len(seconds) != len(firsts):
+            raise DataError(f"{len(firsts)} texts and {len(seconds)} second texts")
         if padding not in ("longest", "max_length"):
             raise DataError(f"padding must be 'longest' or 'max_length', got {padding!r}")
         limit = max_length or self.model_max_length
         rows = [
-            self._row(a, None if seconds is None else seconds[i], limit, truncation, i)
-            for i, a in enumerate(firsts)
+            self._row(a, b, limit, truncation, i)
+            for i, (a, b) in enumerate(zip(firsts, seconds, strict=True))
         ]
         length = limit if padding == "max_length" else max((len(r[0]) for r in rows), default=0)
         batch = np.zeros((3, len(rows), length), np.int32)
@@ -183,39 +180,35 @@ class AlbertTokenizer:
 
     def _row(self, a: str, b: str | None, limit: int, truncation: bool, index: int):
         """Returns (ids, segments, spans) of one row."""
-        first, first_spans = self._encode(a)
-        second, second_spans = self._encode(b) if b is not None else (None, [])
-        special = 2 if second is None else 3
-        length = len(first) + len(second or ()) + special
+        first, second = self._encode(a), [] if b is None else self._encode(b)
+        special = 2 if b is None else 3
+        length = len(first) + len(second) + special
         if length > limit:
             if not truncation:
                 raise DataError(f"text {index} has {length} places, {limit} are the most")
             if limit < special:
                 raise DataError(f"max_length {limit} leaves no place for a text")
-            kept, kept_second = features.truncate_pair(first, second or [], limit - special)
-            first, first_spans = kept, first_spans[: len(kept)]
-            if second is not None:
-                second, second_spans = kept_second, second_spans[: len(kept_second)]
-        spans = [(0, 0), *first_spans, (0, 0)]
-        if second is not None:
-            spans += [*second_spans, (0, 0)]
-        ids = self.build_inputs_with_special_tokens(first, second)
-        return ids, self.create_token_type_ids_from_sequences(first, second), spans
+            first, second = features.truncate_pair(first, second, limit - special)
+        cls, sep = ((i, (0, 0)) for i in (self.tokenizer.cls_id, self.tokenizer.sep_id))
+        row = [cls, *first, sep] + ([] if b is None else [*second, sep])
+        ids, spans = zip(*row, strict=True)
+        segments = [int(i >= len(first) + 2) for i in range(len(row))]
+        return ids, segments, spans
 
-    def _encode(self, text: str) -> tuple[list[int], list[Span]]:
-        """Returns the ids of a raw text, [MASK] among them, and where each piece stands."""
-        ids: list[int] = []
-        spans: list[Span] = []
+    def _encode(self, text: str) -> list[tuple[int, Span]]:
+        """Returns the ids of a raw text, [MASK] among them, each with where its piece stands."""
+        found: list[tuple[int, Span]] = []
         start = 0
         for i, part in enumerate(text.split("[MASK]")):
             if i:
-                ids.append(self.tokenizer.mask_id)
-                spans.append((start - len("[MASK]"), start))
-            part_ids, part_spans = encode_with_offsets(self.tokenizer, part)
-            ids += part_ids
-            spans += [(a + start, b + start) for a, b in part_spans]
+                found.append((self.tokenizer.mask_id, (start - len("[MASK]"), start)))
+            for id_, (a, b) in zip(*encode_with_offsets(self.tokenizer, part), strict=True):
+                found.append((id_, (a + start, b + start)))
             start += len(part) + len("[MASK]")
-        return ids, spans
+        return found
+
+    def _ids(self, text: str) -> list[int]:
+        return [i for i, _ in self._encode(text)]
 
 
 def _is_alone(directory: str) -> bool:

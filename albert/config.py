@@ -98,6 +98,14 @@ class AlbertConfig:
         is_shared = self.parameter_sharing in ("all", "ffn")
         return self.group_of_layer(layer) if is_shared else layer
 
+    def groups_in_use(self) -> tuple[set[int], set[int]]:
+        """Returns the groups whose attention, and whose feed-forward weights, some layer uses.
+
+        Rounding leaves a group out in a few odd cases (see `group_of_layer`).
+        """
+        layers = range(self.num_hidden_layers)
+        return {self.attention_group(i) for i in layers}, {self.feed_forward_group(i) for i in layers}
+
     def without_dropout(self) -> "AlbertConfig":
         """Returns the same architecture with both dropout rates zero."""
         return self.with_dropout(0.0)

@@ -31,6 +31,7 @@ class OptimizerConfig:
     start_warmup_step: int = 0  # step at which the warm-up begins
 
 
+@dataclasses.dataclass(eq=False)
 class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
     """The original's schedule: rate(t) for t counted from 0 before the update.
 
@@ -40,19 +41,11 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
     the original's went negative.
     """
 
-    def __init__(
-        self,
-        learning_rate: float,
-        num_train_steps: int,
-        num_warmup_steps: int = 0,
-        poly_power: float = 1.0,
-        start_warmup_step: int = 0,
-    ):
-        self.learning_rate = learning_rate
-        self.num_train_steps = num_train_steps
-        self.num_warmup_steps = num_warmup_steps
-        self.poly_power = poly_power
-        self.start_warmup_step = start_warmup_step
+    learning_rate: float
+    num_train_steps: int
+    num_warmup_steps: int = 0
+    poly_power: float = 1.0
+    start_warmup_step: int = 0
 
     def __call__(self, step):
         step = tf.cast(step, tf.float32)
@@ -66,19 +59,18 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         return tf.where(since < self.num_warmup_steps, warm, rate)
 
     def get_config(self):
-        return dict(vars(self))
+        return dataclasses.asdict(self)
 
 
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam with decay inside the update and no bias correction (BERT's AdamW).
 
-    m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  u = m / (sqrt(v) + eps) + wd w
-    w = w - lr u
+    m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  u = m / (sqrt(v) + eps) + wd w;  w = w - lr u
 
-    Gradients are made dense, summed over replicas and clipped by their global
-    norm, in that order: Keras's own clipping comes before the sum, and takes
-    the norm of an embedding gradient slice by slice. A gradient that is not
-    finite leaves weights and moments untouched on every replica.
+    Gradients are made dense, summed over replicas and clipped by their global norm, in
+    that order. Keras's own clipping comes before the sum, and takes the norm of an
+    embedding gradient slice by slice. A gradient that is not finite leaves weights and
+    moments untouched on every replica.
 
     Args:
       exclude_from_weight_decay: regular expressions searched in a variable's path.
@@ -243,18 +235,12 @@ def create_optimizer(
     Raises:
       FlagError: unknown name.
     """
-    schedule = WarmupPolynomialDecay(
-        config.learning_rate,
-        config.num_train_steps,
-        config.num_warmup_steps,
-        config.poly_power,
-        config.start_warmup_step,
-    )
-    classes = {"adamw": AdamWeightDecay, "lamb": Lamb}
-    if config.name not in classes:
-        raise FlagError(f"--optimizer must be one of {', '.join(classes)}, got {config.name!r}")
-    return classes[config.name](
-        learning_rate=schedule,
+    schedule = dataclasses.asdict(config)
+    classes, name = {"adamw": AdamWeightDecay, "lamb": Lamb}, schedule.pop("name")
+    if name not in classes:
+        raise FlagError(f"--optimizer must be one of {', '.join(classes)}, got {name!r}")
+    return classes[name](
+        learning_rate=WarmupPolynomialDecay(**schedule),
         weight_decay_rate=WEIGHT_DECAY,
         exclude_from_weight_decay=EXCLUDED,
         clip_norm=CLIP_NORM,

@@ -209,8 +209,8 @@ class AlbertEncoder(keras.layers.Layer):
             self.embedding_projection = dense_layer(
                 config.hidden_size, config, "embedding_hidden_mapping_in"
             )
-        # Rounding leaves a group out in a few odd cases; like the original, it gets no weights.
-        attention, feed_forward = (set(groups) for groups in zip(*self._groups_of_layers()))
+        # What no layer uses gets no weights, like the original.
+        attention, feed_forward = config.groups_in_use()
         self.groups = [
             [
                 AlbertBlock(config, options, f"inner_group_{j}", g in attention, g in feed_forward)
@@ -261,7 +261,11 @@ class AlbertEncoder(keras.layers.Layer):
     def _layers_of_pass(self, layout: RowLayout, dropout: Dropout, depth: int | None) -> list[Layer]:
         """Returns the layers to apply, in their order."""
         adder = mask_adder(layout.row_mask(), self.compute_dtype)
-        groups = self._groups_of_layers()[:depth]
+        config = self.config
+        groups = [
+            (config.attention_group(i), config.feed_forward_group(i))
+            for i in range(depth or config.num_hidden_layers)
+        ]
         layers = {
             (g, h): [
                 BlockInPass(attending, transforming, layout, adder, dropout)
@@ -270,11 +274,6 @@ class AlbertEncoder(keras.layers.Layer):
             for g, h in set(groups)
         }
         return [layers[pair] for pair in groups]
-
-    def _groups_of_layers(self) -> list[tuple[int, int]]:
-        """Returns of each layer the groups of its attention and of its feed-forward weights."""
-        layers = range(self.config.num_hidden_layers)
-        return [(self.config.attention_group(i), self.config.feed_forward_group(i)) for i in layers]
 
 
 @dataclasses.dataclass(frozen=True)

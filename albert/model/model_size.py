@@ -58,7 +58,7 @@ def parameters_by_group(config: AlbertConfig) -> dict[int, dict[str, int]]:
     for the other; groups that no layer uses are left out.
     """
     h, inner = config.hidden_size, config.intermediate_size
-    attention, feed_forward = _groups_in_use(config)
+    attention, feed_forward = config.groups_in_use()
     return {
         group: {
             "attention": (group in attention) * config.inner_group_num * 4 * dense(h, h),
@@ -96,18 +96,8 @@ def dense(inputs: int, outputs: int) -> int:
 
 def weight_sets(config: AlbertConfig) -> tuple[int, int]:
     """Returns how many distinct attention and feed-forward weights there are."""
-    attention, feed_forward = _groups_in_use(config)
+    attention, feed_forward = config.groups_in_use()
     return len(attention) * config.inner_group_num, len(feed_forward) * config.inner_group_num
-
-
-def _groups_in_use(config: AlbertConfig) -> tuple[set[int], set[int]]:
-    """Returns the groups whose attention, and whose feed-forward weights, some layer uses.
-
-    Groups that no layer uses have none; rounding can leave one out (see `group_of_layer`).
-    """
-    layers = range(config.num_hidden_layers)
-    attention = {config.attention_group(layer) for layer in layers}
-    return attention, {config.feed_forward_group(layer) for layer in layers}
 
 
 # === Computation ===
