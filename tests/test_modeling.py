@@ -108,7 +108,7 @@ def test_the_three_cases_of_the_specification(case, golden_path):
 
 def test_every_weight_has_its_name_in_a_released_checkpoint(golden_path):
     # The index of the released Chinese base model; slots and global_step are not weights.
-    prefix = golden_path("tf1_index/albert_base_model.ckpt-best")
+    prefix = golden_path("tf1_index") / "albert_base_model.ckpt-best"
     released = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
     del released["global_step"]
     size = {"vocab_size": 21128, "embedding_size": 128, "hidden_size": 768,
