@@ -71,7 +71,7 @@ source "$repository/scripts/steps.sh"
 
 if [[ -n "$smoke" ]]; then
   made="$out/smoke"
-  step make_glue_smoke "made-up words" "$python" "${root}scripts/make_glue_smoke.py" "--output_dir=$made"
+  step make_glue_smoke "made-up words" "$python" "${root}scripts/maintainers/make_glue_smoke.py" "--output_dir=$made"
   glue="$made/glue"
   INIT_CHECKPOINT="$made/encoder/model.ckpt-best" ALBERT_HUB_MODULE_HANDLE=""
   extra=(--max_seq_length=32 --train_step=4 --warmup_step=1 --save_checkpoints_steps=2

@@ -49,16 +49,21 @@ setup(
     },
     entry_points={
         "console_scripts": [
+            "albert-ablate = albert.ablate:cli",
+            "albert-convert-hf = albert.convert_hf:cli",
             "albert-create-pretraining-data = albert.create_pretraining_data:cli",
             "albert-evaluate-squad = albert.evaluate_squad:cli",
             "albert-export-checkpoints = albert.export_checkpoints:cli",
             "albert-export-model = albert.export_model:cli",
             "albert-export-to-tfhub = albert.export_to_tfhub:cli",
+            "albert-extend-vocabulary = albert.extend_vocabulary:cli",
             "albert-extract-features = albert.extract_features:cli",
             "albert-fill-mask = albert.fill_mask:cli",
             "albert-glue-report = albert.glue_report:cli",
             "albert-model-info = albert.model_info:cli",
             "albert-predict = albert.predict:cli",
+            "albert-prepare-text = albert.prepare_text:cli",
+            "albert-report = albert.report:cli",
             "albert-run-classifier = albert.run_classifier:cli",
             "albert-run-pretraining = albert.run_pretraining:cli",
             "albert-run-race = albert.run_race:cli",
@@ -66,6 +71,7 @@ setup(
             "albert-run-squad-v1 = albert.run_squad_v1:cli",
             "albert-run-squad-v2 = albert.run_squad_v2:cli",
             "albert-run-token-classifier = albert.run_token_classifier:cli",
+            "albert-train-sentencepiece = albert.train_sentencepiece:cli",
         ]
     },
 )

@@ -1,6 +1,6 @@
 """Asks a question of one's own text: pretrains every setting of a grid, with several seeds.
 
-  python scripts/ablate.py --grid=configs/ablations/table5.json --input_file=corpus.txt
+  python -m albert.ablate --grid=configs/ablations/table5.json --input_file=corpus.txt
       --spm_model_file=spm.model --output_dir=table5
 
 Writes report.md (means and spreads, and the paper's order beside the order found),
@@ -9,17 +9,12 @@ results.json and curves.png after every run. The same command goes on where it w
 """
 
 import os
-import sys
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(_HERE, os.pardir), _HERE]
-
-from ablation import curves, report, runs  # noqa: E402
-from ablation.grid import Grid  # noqa: E402
-
+from albert.ablation import curves, report, runs
+from albert.ablation.grid import Grid
 from albert.cli import flags
-from albert.data import files  # noqa: E402
-from albert.errors import FlagError  # noqa: E402
+from albert.data import files
+from albert.errors import FlagError
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -1,7 +1,7 @@
 """Gives a pretrained model the vocabulary of another language or domain, to pretrain it further.
 
-  python scripts/train_sentencepiece.py --input=domain.txt --model_prefix=domain --vocab_size=8000
-  python scripts/extend_vocabulary.py --model=albert_base --spm_model_file=domain.model \\
+  python -m albert.train_sentencepiece --input=domain.txt --model_prefix=domain --vocab_size=8000
+  python -m albert.extend_vocabulary --model=albert_base --spm_model_file=domain.model \\
       --output_dir=domain_start
   python -m albert.run_pretraining --init_checkpoint=domain_start \\
       --albert_config_file=domain_start/albert_config.json ...
@@ -12,13 +12,10 @@ pieces that the old vocabulary cuts it into. All other weights stay as they are.
 
 import dataclasses
 import os
-import sys
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 
 from albert.cli import flags
-from albert.data import files  # noqa: E402
-from albert.errors import DataError, FlagError  # noqa: E402
+from albert.data import files
+from albert.errors import DataError, FlagError
 
 # Tables with a row for each piece.
 _TABLES = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")

@@ -1,6 +1,6 @@
 """Prepares pretraining text and a small labelled task from any text, or from Python's own docs.
 
-  python scripts/prepare_text.py --input_file=my_text.txt --output_dir=text
+  python -m albert.prepare_text --input_file=my_text.txt --output_dir=text
 
 Without --input_file the text is the documentation of the running Python: the
 language reference that help() shows and the docstrings of the standard library.
@@ -20,11 +20,9 @@ import os
 import random
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
-
 from albert.cli import flags
-from albert.data import files  # noqa: E402
-from albert.own_text import labelled_task, python_docs, text_corpus  # noqa: E402
+from albert.data import files
+from albert.own_text import labelled_task, python_docs, text_corpus
 
 
 def define_flags(values: flags.FlagValues) -> None:

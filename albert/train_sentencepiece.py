@@ -1,6 +1,6 @@
 """Trains a SentencePiece vocabulary with the layout of the released ALBERT models.
 
-  python scripts/train_sentencepiece.py --input=text/corpus.txt --model_prefix=spm --vocab_size=2000
+  python -m albert.train_sentencepiece --input=text/corpus.txt --model_prefix=spm --vocab_size=2000
 
 Writes <model_prefix>.model and <model_prefix>.vocab: <pad> 0, <unk> 1, [CLS] 2, [SEP] 3,
 [MASK] 4, then ( ) " - . – £ €, then the learned pieces. Text goes through the
@@ -8,14 +8,9 @@ preprocessing of the toolkit's tokenizer first, so that the pieces are those of
 the text as the model will see it. The same text, flags and seed give the same file.
 """
 
-import os
-import sys
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
-
 from albert.cli import flags
 from albert.data import files
-from albert.pretraining_data import vocabulary  # noqa: E402
+from albert.pretraining_data import vocabulary
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -42,20 +37,11 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "input", "model_prefix")
-    settings = vocabulary.Settings(
-        vocab_size=values.vocab_size,
-        character_coverage=values.character_coverage,
-        model_type=values.model_type,
-        do_lower_case=values.do_lower_case,
-        input_sentence_size=values.input_sentence_size,
-        shuffle_input_sentence=values.shuffle_input_sentence,
-        seed=values.seed,
-    )
     paths = files.expand_globs(values.input, "input")
     for ending in (".model", ".vocab"):
         files.refuse_overwriting(values.model_prefix + ending, *paths)
-    model = vocabulary.train(paths, settings)
-    vocabulary.publish(values.model_prefix, model)
+    settings = vocabulary.Settings(**flags.select(values, vocabulary.Settings))
+    vocabulary.publish(values.model_prefix, vocabulary.train(paths, settings))
     flags.log.info("%s.model and .vocab: %d pieces", values.model_prefix, values.vocab_size)
 
 

@@ -53,12 +53,12 @@ else
   source_text="documentation of $("$python" -V)"
 fi
 step prepare_text "$source_text" \
-  "$python" "${root}scripts/prepare_text.py" ${input_file:+"--input_file=$input_file"} \
+  "$python" -m albert.prepare_text ${input_file:+"--input_file=$input_file"} \
   "--output_dir=$text"
 
 corpus="$(digest "$text/corpus.txt")"
 step train_sentencepiece "corpus $corpus" \
-  "$python" "${root}scripts/train_sentencepiece.py" "--input=$text/corpus.txt" \
+  "$python" -m albert.train_sentencepiece "--input=$text/corpus.txt" \
   "--model_prefix=$out/spm" --vocab_size=2000
 
 vocabulary="$(digest "$spm")"
@@ -105,4 +105,4 @@ classify random "--albert_config_file=$config" "--spm_model_file=$spm"
 step_number=$((step_number + 1))
 echo
 echo "[$step_number/$total_steps] report"
-"$python" "${root}scripts/report.py" "--directory=$out" "--albert_config_file=$config"
+"$python" -m albert.report "--directory=$out" "--albert_config_file=$config"

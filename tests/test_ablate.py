@@ -1,4 +1,4 @@
-"""scripts/ablate.py: grids that can be run, gone on with, and told honestly."""
+"""albert.ablate: grids that can be run, gone on with, and told honestly."""
 
 import dataclasses
 import json
@@ -11,21 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers import REPO, assert_one_clear_line, run_here
-
-from faults import jobs
-
-sys.path.insert(0, str(REPO / "scripts"))
-
-from ablation import report, runs  # noqa: E402
-from ablation.grid import Grid  # noqa: E402
-from ablation.runs import Result  # noqa: E402
+from helpers import REPO, assert_one_clear_line, run_here, start
 
 from albert import create_pretraining_data, run_pretraining
+from albert.ablation import report, runs
+from albert.ablation.grid import Grid
+from albert.ablation.runs import Result
 from albert.cli import flags
-from albert.config import AlbertConfig  # noqa: E402
+from albert.config import AlbertConfig
 from albert.pretraining_data import vocabulary
 from albert.training import run_report
+from faults import jobs
 
 GRIDS = sorted((REPO / "configs/ablations").glob("*.json"))
 
@@ -181,12 +177,12 @@ def test_parallel_runs_have_cores_of_their_own():
 
 
 def ablate(folder, *more, grid, spm):
-    return subprocess.run(
-        [sys.executable, str(REPO / "scripts/ablate.py"), f"--grid={grid}", *more,
-         f"--input_file={folder / 'corpus.txt'}", f"--spm_model_file={spm}",
-         f"--output_dir={folder / 'out'}"],
-        capture_output=True, text=True, timeout=500, cwd=folder,
+    process = start(
+        "albert.ablate", f"--grid={grid}", f"--input_file={folder / 'corpus.txt'}",
+        f"--spm_model_file={spm}", f"--output_dir={folder / 'out'}", *more, cwd=folder,
     )
+    out, err = process.communicate(timeout=500)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 @pytest.fixture
@@ -260,8 +256,7 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(tiny):
 
 @pytest.mark.slow
 def test_with_glue_dir_every_run_is_fine_tuned_on_the_grids_tasks_too(tiny):
-    make_glue = jobs.script("make_glue_smoke")
-    assert run_here(make_glue, f"--output_dir={tiny / 'smoke'}") == 0
+    assert run_here(jobs.script("make_glue_smoke"), f"--output_dir={tiny / 'smoke'}") == 0
     grid = json.loads((tiny / "grid.json").read_text())
     probe = {"task_name": "sst-2", "train_step": 2, "warmup_step": 0, "train_batch_size": 4,
              "save_checkpoints_steps": 2, "max_seq_length": 12}

@@ -24,6 +24,7 @@ ROOMS = {
     "inference": {"data", "model", "formats", "tasks", "tasks.squad", "cli"},
     "cli": {"data", "model", "formats", "tasks", "tasks.squad", "training", "pretraining_data"},
     "own_text": {"data"},
+    "ablation": {"data", "model", "training"},
 }
 # Arrows that run back up.
 UPWARD = {

@@ -11,7 +11,7 @@ from helpers import REPO, assert_one_clear_line, write_config
 
 from albert.errors import DataError, FlagError, UserError
 
-sys.path.insert(0, str(REPO / "scripts"))
+sys.path.insert(0, str(REPO / "scripts/maintainers"))
 
 from benchmarks import model_work, turns  # noqa: E402
 
@@ -95,7 +95,7 @@ def test_sides_too_large_together_are_measured_one_after_another(side, tmp_path)
 
 
 def test_an_unknown_benchmark_is_refused_with_the_known_ones():
-    command = [sys.executable, str(REPO / "scripts/benchmark.py"), "speed"]
+    command = [sys.executable, str(REPO / "scripts/maintainers/benchmark.py"), "speed"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("error: the first argument is one of attention, pretrain_step")
@@ -105,7 +105,7 @@ def benchmark(name, folder, *more, timeout=900):
     """Runs a benchmark of a tiny model for one round; returns its results and its table."""
     config = write_config(folder, vocab_size=60, max_position_embeddings=64)
     done = subprocess.run(
-        [sys.executable, str(REPO / "scripts/benchmark.py"), name, "--rounds=1",
+        [sys.executable, str(REPO / "scripts/maintainers/benchmark.py"), name, "--rounds=1",
          f"--albert_config_file={config}", f"--output_dir={folder}", *more],
         capture_output=True, text=True, timeout=timeout,
     )
@@ -198,7 +198,7 @@ def test_cores_for_the_accelerators_follow_from_the_rate_and_the_arithmetic(tmp_
 
 
 def test_a_bad_number_is_one_clear_line(tmp_path):
-    command = [sys.executable, str(REPO / "scripts/benchmark.py"), "input_pipeline",
+    command = [sys.executable, str(REPO / "scripts/maintainers/benchmark.py"), "input_pipeline",
                f"--output_dir={tmp_path}"]
     for flag, message in (
         ("--lengths=0", "--lengths must be above zero: 0"),
@@ -213,7 +213,7 @@ def test_an_epoch_on_other_texts_for_each_side_is_refused(tmp_path, golden_path)
     texts = tmp_path / "texts.tsv"
     texts.write_text("sentence\tlabel\n" + "a good one\t1\n" * 7)
     done = subprocess.run(
-        [sys.executable, str(REPO / "scripts/benchmark.py"), "finetune", "--batch_sizes=2",
+        [sys.executable, str(REPO / "scripts/maintainers/benchmark.py"), "finetune", "--batch_sizes=2",
          f"--glue_file={texts}", f"--output_dir={tmp_path}",
          f"--spm_model_file={golden_path('spm/30k-clean.model')}"],
         capture_output=True, text=True,

@@ -5,12 +5,9 @@ installed (`pip install -e .[interop]`).
 """
 
 import json
-import os
 import pathlib
 import shutil
 import struct
-import subprocess
-import sys
 
 import apart
 import keras
@@ -19,18 +16,13 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 import their_transformers
-from helpers import REPO, assert_one_clear_line
+from helpers import assert_one_clear_line, run_here
 
-from albert import modeling, tokenization
+from albert import convert_hf, modeling, tokenization
 from albert.albert_tokenizer import AlbertTokenizer
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, ConfigError
 from albert.formats import checkpoints, hf_tokenizer, huggingface, pretrained, tensor_bundle
-
-sys.path.insert(0, str(REPO / "scripts"))
-import convert_hf  # noqa: E402
-
-from albert.cli import flags  # noqa: E402
 
 SIZES = {
     "vocab_size": 60, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 4,
@@ -49,10 +41,7 @@ HEADS = {
 
 
 def convert(*arguments) -> int:
-    return flags.run_command(
-        convert_hf.__doc__, convert_hf.define_flags, convert_hf.main,
-        ["convert_hf", *map(str, arguments)],
-    )
+    return run_here(convert_hf, *arguments)
 
 
 def random_model(kind: str, seed: int = 0, **changes) -> keras.Model:
@@ -524,13 +513,3 @@ def test_an_existing_directory_is_not_overwritten(theirs, tmp_path, capsys):
     capsys.readouterr()
     assert convert(f"--hf_directory={theirs}", f"--output_dir={tmp_path / 'ours'}") == 2
     assert "exists" in assert_one_clear_line(capsys.readouterr().err)
-
-
-def test_the_script_runs_as_a_program(theirs, tmp_path):
-    command = [sys.executable, str(REPO / "scripts/convert_hf.py"), f"--hf_directory={theirs}"]
-    done = subprocess.run(
-        [*command, f"--output_dir={tmp_path / 'out'}"], capture_output=True, text=True,
-        env=os.environ | {"PYTHONPATH": ""}, check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "AlbertForMaskedLM" in done.stderr

@@ -1,6 +1,6 @@
 """The causes of speed: what a training step computes, and how often it is compiled.
 
-Nothing here is timed; `scripts/benchmark.py` does that.
+Nothing here is timed; `scripts/maintainers/benchmark.py` does that.
 """
 
 import collections

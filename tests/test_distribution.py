@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 import time
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from helpers import (
     LENGTH,
     PREDICTIONS,
-    REPO,
     SIZES,
     VOCAB,
     assert_one_clear_line,
@@ -30,9 +28,7 @@ from albert.tasks.pretraining import PretrainingTask
 from albert.training import distribution
 from faults import jobs
 
-sys.path.insert(0, str(REPO / "scripts"))
-
-from loopback import free_ports  # noqa: E402
+free_ports = jobs.script("chaos").free_ports
 
 STEPS = 6
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from helpers import REPO, assert_one_clear_line, write_config
+from helpers import assert_one_clear_line, run_here, write_config
 
-from albert import export_to_tfhub
+from albert import convert_hf, export_to_tfhub
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
@@ -281,10 +281,8 @@ def test_a_module_in_the_originals_format_becomes_one_of_ours(golden_path, tmp_p
 @pytest.mark.slow
 def test_a_hugging_face_directory_becomes_a_module(source, tmp_path):
     folder = tmp_path / "hf"
-    subprocess.run(
-        [sys.executable, str(REPO / "scripts/convert_hf.py"), f"--albert_directory={source}",
-         f"--output_dir={folder}"], check=True, capture_output=True, timeout=300,
-    )
+    arguments = (f"--albert_directory={source}", f"--output_dir={folder}")
+    assert 0 == run_here(convert_hf, *arguments)
     weights = checkpoints.open_weights(str(source))
     names = [n for n in weights.shapes if not n.endswith("adam_m") and n != "global_step"]
     assert 0 == command(f"--albert_directory={folder}", f"--export_path={tmp_path / 'module'}")

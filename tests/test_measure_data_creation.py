@@ -1,4 +1,4 @@
-"""scripts/measure_data_creation.py: figures of a real run, and of one that was killed."""
+"""scripts/maintainers/measure_data_creation.py: figures of a real run, and of one that was killed."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 from helpers import REPO, assert_one_clear_line
 
-SCRIPT = str(REPO / "scripts/measure_data_creation.py")
+SCRIPT = str(REPO / "scripts/maintainers/measure_data_creation.py")
 
 
 @pytest.mark.parametrize("with_text", [False, True])

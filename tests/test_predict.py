@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import helpers
 import numpy as np
@@ -15,6 +13,7 @@ from test_run_token_classifier import VOCABULARY as NER_VOCABULARY
 from test_run_token_classifier import write_conll
 
 from albert import (
+    convert_hf,
     export_checkpoints,
     modeling,
     predict,
@@ -438,12 +437,10 @@ def test_a_model_that_tells_nothing_of_its_training_answers_at_every_length(
 
 
 def test_hugging_faces_layout_with_its_label_names(saved, tmp_path):
-    script = str(helpers.REPO / "scripts/convert_hf.py")
-    subprocess.run(
-        [sys.executable, script, f"--albert_directory={saved}/AlbertForTokenClassification",
-         f"--output_dir={tmp_path}/hf", "--architecture=AlbertForTokenClassification",
-         f"--vocab_file={saved}/AlbertForTokenClassification/vocab.txt"],
-        check=True, capture_output=True,
+    assert 0 == helpers.run_here(
+        convert_hf, f"--albert_directory={saved}/AlbertForTokenClassification",
+        f"--output_dir={tmp_path}/hf", "--architecture=AlbertForTokenClassification",
+        f"--vocab_file={saved}/AlbertForTokenClassification/vocab.txt",
     )
     config = json.loads((tmp_path / "hf/config.json").read_text())
     config["id2label"] = {"0": "O", "1": "B-X", "2": "I-X"}

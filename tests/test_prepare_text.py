@@ -5,21 +5,17 @@ import json
 import pathlib
 import random
 import subprocess
-import sys
 
+import helpers
 import pytest
 
 from albert.errors import DataError
 from albert.own_text import labelled_task, prose, python_docs, text_corpus
 from albert.own_text.sentences import split_sentences
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "scripts" / "prepare_text.py"
-
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False
-    )
+    return helpers.run("albert.prepare_text", *arguments)
 
 
 def words(rng: random.Random, count: int) -> str:

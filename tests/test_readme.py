@@ -114,9 +114,8 @@ def test_every_example_runs(with_extras, workshop: pathlib.Path):
                 status, said = result.returncode, result.stderr
             else:
                 arguments = shlex.split(code.replace("\\\n", " "))
-                python, *rest = arguments
-                assert python == "python"
-                module, *given = rest[1:] if rest[0] == "-m" else rest
+                python, option, module, *given = arguments
+                assert (python, option) == ("python", "-m")
                 status, _, said = commands.run(
                     module, [*given, *smaller(arguments)], workshop, cwd=workshop
                 )

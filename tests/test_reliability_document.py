@@ -47,7 +47,7 @@ def test_every_script_and_flag_of_the_figures_exists():
     assert len(measured) >= 7
     for what, how, result in measured:
         assert what and result and "@" not in result
-        script = re.search(r"scripts/\w+\.py", how)
+        script = re.search(r"scripts/maintainers/\w+\.py", how)
         assert script is None or (REPO / script[0]).is_file()
         for module in re.findall(r"`(test_\w+)`", how):
             assert (FAULTS / f"{module}.py").is_file()

@@ -4,8 +4,8 @@ import json
 import pathlib
 import shutil
 import subprocess
-import sys
 
+import helpers
 import pytest
 
 from albert.data.files import write_json
@@ -71,10 +71,7 @@ def directory(tmp_path) -> pathlib.Path:
 
 
 def report(directory: pathlib.Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts/report.py"), f"--directory={directory}"],
-        capture_output=True, text=True, check=False,
-    )
+    return helpers.run("albert.report", f"--directory={directory}")
 
 
 def test_baselines_count_only_real_predictions(directory):

@@ -3,19 +3,16 @@
 import pathlib
 import random
 import subprocess
-import sys
 
+import helpers
 import pytest
 import sentencepiece
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "scripts" / "train_sentencepiece.py"
 SPECIAL = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "(", ")", '"', "-", ".", "–", "£", "€"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False
-    )
+    return helpers.run("albert.train_sentencepiece", *arguments)
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,11 @@
 """A model gets another vocabulary: shared pieces keep what is known of them."""
 
-import runpy
-
 import numpy as np
 import pytest
-from helpers import REPO, SIZES
+from helpers import SIZES, run_here
 
 import albert
-from albert import modeling, tokenization
-from albert.cli import flags
+from albert import extend_vocabulary, modeling, tokenization
 from albert.config import AlbertConfig
 from albert.formats import pretrained, vocabulary_transfer
 from albert.pretraining_data import vocabulary
@@ -41,8 +38,7 @@ def tokenizers(folder):
 
 
 def extend(*arguments):
-    script = runpy.run_path(str(REPO / "scripts/extend_vocabulary.py"))
-    return flags.run_command("", script["define_flags"], script["main"], ["script", *arguments])
+    return run_here(extend_vocabulary, *arguments)
 
 
 def test_shared_pieces_keep_their_rows_and_new_ones_are_means_of_old(folder):

@@ -12,7 +12,7 @@ def compute(config: dict, given: dict[str, np.ndarray], inputs: dict):
     Args:
       given: weights to compute with; empty for their own, random.
     """
-    sys.path.insert(0, str(REPO / "scripts/benchmarks"))
+    sys.path.insert(0, str(REPO / "scripts/maintainers/benchmarks"))
     import keras_hub_weights
 
     backbone = keras_hub_weights.make_backbone(config)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-from ablation.grid import Grid
-from ablation.runs import Result
 
+from albert.ablation.grid import Grid
+from albert.ablation.runs import Result
 from albert.data import files
 
 

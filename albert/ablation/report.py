@@ -7,9 +7,8 @@ import os
 import statistics
 from collections.abc import Sequence
 
-from ablation.grid import Grid
-from ablation.runs import Result
-
+from albert.ablation.grid import Grid
+from albert.ablation.runs import Result
 from albert.data import files
 
 

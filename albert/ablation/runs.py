@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
-from ablation.grid import Grid, Setting, tokens_per_step
-
 from albert import tokenization
+from albert.ablation.grid import Grid, Setting, tokens_per_step
 from albert.config import AlbertConfig
 from albert.data import files, workers
 from albert.errors import DataError, Preempted

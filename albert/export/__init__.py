@@ -2,6 +2,7 @@
 
     hub_export        the SavedModels behind `export_to_tfhub`
     text_graph        the tokenizer as a TensorFlow graph
+    hf_conversion     Hugging Face's layout, there and back
     model_conversion  LiteRT and ONNX, written and computed with
     hub_layer         a TF-Hub module as a Keras layer that trains
 """

@@ -98,12 +98,12 @@ def _report_pairs(
         log.warning(
             "%.1f %% of the records have label 1, where %.0f %% would be usual: most are of a "
             "single line, and so B is of another document. One sentence a line helps "
-            "(scripts/prepare_text.py), or --strict_sentence_order", 100 * share, 100 * usual,
+            "(albert.prepare_text), or --strict_sentence_order", 100 * share, 100 * usual,
         )
     if lost > _MOST_LOST:
         log.warning(
             "%.1f %% of the tokens were cut off or left out: lines are too long for "
-            "--max_seq_length=%d%s. One sentence a line helps (scripts/prepare_text.py), or a "
+            "--max_seq_length=%d%s. One sentence a line helps (albert.prepare_text), or a "
             "larger --max_seq_length", 100 * lost, settings.max_seq_length,
             ", or documents are single lines" if settings.strict_sentence_order else "",
         )

@@ -10,5 +10,5 @@
     pace              running averages and speed
     summaries         metrics.jsonl, TensorBoard, log lines, progress
     curves            learning curves as a picture
-    run_report        the figures of a run, read from its files
+    run_report        what a run's files say, and the quickstart's report
 """

@@ -1,6 +1,5 @@
 """Learning curves of a pretraining run as one picture. Needs matplotlib, loaded when called."""
 
-import os
 from typing import Any
 
 from albert.data import files
@@ -78,8 +77,3 @@ def _dress(axis, key: str) -> None:
         axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
     elif axis.get_legend_handles_labels()[1]:
         axis.legend(frameon=False, fontsize=9)
-
-
-def path_in(directory: str) -> str:
-    """Where the picture of a quickstart directory is."""
-    return os.path.join(directory, "curves.png")

@@ -1,40 +1,43 @@
-"""The figures of a quickstart directory: read from its files, nothing recomputed but baselines.
+"""What a run's files say; and the report of the quickstart, made of such files alone.
 
-No TensorFlow; plotting is in `curves`.
+Nothing is computed again but the baselines.
 """
 
 import collections
 import dataclasses
+import glob
 import json
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
+from albert.config import AlbertConfig
 from albert.data import files
 from albert.data.tfrecord import read_records
 from albert.errors import DataError
+from albert.model import model_size
 
-CLASSIFIERS = ("checkpoint", "hub", "random")
+Lines = list[dict[str, Any]]
+
+_CLASSIFIERS = {
+    "checkpoint": "pretrained checkpoint", "hub": "TF-Hub module", "random": "random weights",
+}
+_STEPS = (
+    "prepare_text", "train_sentencepiece", "create_pretraining_data", "run_pretraining",
+    "export_to_tfhub", *(f"run_classifier_{name}" for name in _CLASSIFIERS),
+)
+_TASK = os.path.join("text", "classification", "SST-2")
 
 
-@dataclasses.dataclass(frozen=True)
-class Baselines:
-    """What a model reaches that has learned nothing but one constant answer."""
-
-    commonest_token: float  # masked-LM accuracy of always guessing it
-    majority_order: float  # sentence-order accuracy of always guessing the commoner label
-    masked_tokens: int  # in the held-out records
-    pairs: int
-
-
-def read_metrics(path: str) -> dict[str, list[dict[str, Any]]]:
+def read_metrics(path: str) -> dict[str, Lines]:
     """Returns the lines of metrics.jsonl by kind ("train", "eval"), by step.
 
     Raises:
       DataError: no such file, no usable line, or a line that is not a metric.
     """
     files.require_file(path, "directory")
-    by_kind: dict[str, list[dict[str, Any]]] = {"train": [], "eval": []}
+    by_kind: dict[str, Lines] = {"train": [], "eval": []}
     with open(path, encoding="utf-8", errors="replace") as stream:
         lines = stream.readlines()
     for number, line in enumerate(lines, start=1):
@@ -53,35 +56,52 @@ def read_metrics(path: str) -> dict[str, list[dict[str, Any]]]:
 
 def read_results(directory: str) -> dict[str, float]:
     """Returns `eval_results.json` of a run's directory."""
-    path = os.path.join(directory, "eval_results.json")
-    return files.read_json_object(path)
+    return files.read_json_object(os.path.join(directory, "eval_results.json"))
 
 
-def value_of(results: dict[str, float], key: str, directory: str) -> float:
-    """Returns one number of `read_results`, or raises a DataError that names file and key."""
-    value = results.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(f"{os.path.join(directory, 'eval_results.json')}: no number {key!r}")
-    return float(value)
+def _read_numbers(directory: str, *keys: str) -> list[float]:
+    """Returns these of the results, or raises a DataError that names file and key."""
+    results = read_results(directory)
+    for key in keys:
+        value = results.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise DataError(f"{os.path.join(directory, 'eval_results.json')}: no number {key!r}")
+    return [float(results[key]) for key in keys]
 
 
-def baselines(paths: Iterable[str]) -> Baselines:
+@dataclasses.dataclass(frozen=True)
+class Baselines:
+    """What a model reaches that has learned nothing but one constant answer."""
+
+    commonest_token: float  # masked-LM accuracy of always guessing it
+    majority_order: float  # sentence-order accuracy of always guessing the commoner label
+    masked_tokens: int  # in the held-out records
+    pairs: int
+
+
+def baselines(paths: Sequence[str]) -> Baselines:
     """Counts masked tokens and sentence-order labels of held-out records.
 
     Raises:
       DataError: the records are corrupt, or have none of these features.
     """
+    import tensorflow as tf
+
     tokens: collections.Counter = collections.Counter()
     labels: collections.Counter = collections.Counter()
+    wanted = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
     for path in paths:
         for record in read_records(path):
-            features = _parse_example(record)
             try:
-                ids, weights = features["masked_lm_ids"], features["masked_lm_weights"]
-                labels.update(features["next_sentence_labels"])
-            except KeyError as error:
-                raise DataError(f"{path}: not pretraining records: no feature {error}") from error
-            tokens.update(i for i, weight in zip(ids, weights, strict=True) if weight)
+                features = tf.train.Example.FromString(record).features.feature
+            except Exception as error:  # protobuf's DecodeError, of whichever implementation
+                raise DataError(f"{path}: records are not tf.train.Example messages") from error
+            if absent := [name for name in wanted if name not in features]:
+                raise DataError(f"{path}: not pretraining records: no feature {absent[0]!r}")
+            ids, weights, order = (features[name] for name in wanted)
+            pairs = zip(ids.int64_list.value, weights.float_list.value, strict=True)
+            tokens.update(token for token, weight in pairs if weight)
+            labels.update(order.int64_list.value)
     if not tokens or not labels:
         raise DataError(f"{', '.join(paths)}: no masked tokens to compare with")
     return Baselines(
@@ -90,7 +110,135 @@ def baselines(paths: Iterable[str]) -> Baselines:
     )
 
 
-def label_counts(path: str) -> collections.Counter[str]:
+@dataclasses.dataclass(frozen=True)
+class Quickstart:
+    """What scripts/quickstart.sh has left in a directory."""
+
+    directory: str
+    config: AlbertConfig
+    metrics: dict[str, Lines]  # of pretraining
+    baselines: Baselines
+
+    @classmethod
+    def read(cls, directory: str, config: AlbertConfig) -> "Quickstart":
+        """Reads metrics and held-out records.
+
+        Raises:
+          DataError: see `read_metrics` and `baselines`.
+        """
+        metrics = read_metrics(os.path.join(directory, "pretrained", "metrics.jsonl"))
+        pattern = os.path.join(glob.escape(directory), "records", "heldout*.tfrecord")
+        return cls(directory, config, metrics, baselines(files.expand_globs(pattern, "directory")))
+
+    def report(self) -> str:
+        """Returns report.md.
+
+        Raises:
+          DataError: a file is missing, or is not what the step writes.
+        """
+        parts = (self._title(), self._pretraining(), self._classifier(), self._times(),
+                 self._files())
+        return "\n".join(filter(None, parts))
+
+    def _title(self) -> str:
+        path = os.path.join(self.directory, "text", "stats.json")
+        stats = files.read_json(path)
+        try:
+            corpus = stats["corpus"]
+            return (
+                f"# ALBERT from raw text\n\nText: {stats['source']}: {corpus['words']:,} words, "
+                f"{corpus['sentences']:,} sentences, {corpus['documents']:,} documents.\n"
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: not what prepare_text writes: {error!r}") from error
+
+    def _pretraining(self) -> str:
+        steps, masked_lm, order, masked_lm_loss, order_loss = _read_numbers(
+            os.path.join(self.directory, "pretrained"), "global_step", "masked_lm_accuracy",
+            "sentence_order_accuracy", "masked_lm_loss", "sentence_order_loss",
+        )
+        base, parts = self.baselines, model_size.parameter_counts(self.config)
+        lines = self.metrics["train"]
+        rates = sorted(x["tokens_per_second"] for x in lines if "tokens_per_second" in x)
+        rate = f", {rates[len(rates) // 2]:,.0f} tokens/s (median)" if rates else ""
+        return f"""\
+## Pretraining
+
+{sum(parts.values()):,} parameters (backbone {model_size.parameter_count(self.config):,}), \
+{steps:,.0f} steps{rate}.
+
+| on held-out documents ({base.masked_tokens:,} masked tokens, {base.pairs:,} pairs) \
+| model | always the commonest answer | |
+|---|---|---|---|
+| masked-LM accuracy | {masked_lm:.4f} | {base.commonest_token:.4f} \
+| {masked_lm / base.commonest_token:.2f} × |
+| sentence-order accuracy | {order:.4f} | {base.majority_order:.4f} \
+| {100 * (order - base.majority_order):+.1f} points |
+| masked-LM loss | {masked_lm_loss:.4f} | | |
+| sentence-order loss | {order_loss:.4f} | | |
+
+![learning curves](curves.png)
+"""
+
+    def _classifier(self) -> str:
+        accuracy = {}
+        for name in _CLASSIFIERS:
+            folder = os.path.join(self.directory, f"classifier_{name}")
+            [accuracy[name]] = _read_numbers(folder, "eval_accuracy")
+        labels = _label_counts(os.path.join(self.directory, _TASK, "dev.tsv"))
+        majority = max(labels.values()) / labels.total()
+        error = 50 / math.sqrt(labels.total())  # points; of an accuracy near one half
+        rows = [
+            "## Classifier\n",
+            "Fine-tuned three times on the labelled task of the text, evaluated on its dev set "
+            f"(commonest label {majority:.3f}; standard error of an accuracy {error:.1f} points).\n",
+            "| from | accuracy | gain over random weights |", "|---|---|---|",
+        ]
+        for name, title in _CLASSIFIERS.items():
+            gain = f"{100 * (accuracy[name] - accuracy['random']):+.1f} points"
+            rows.append(f"| {title} | {accuracy[name]:.4f} | {'' if name == 'random' else gain} |")
+        if accuracy["checkpoint"] <= accuracy["random"]:
+            best = 100 * (max(accuracy.values()) - majority)
+            rows.append(
+                "\nNo gain from pretraining: on this text a single sentence hardly tells the "
+                "label, pretrained or not." if best < 5 * error else
+                "\nPretraining did not help here: too little text or too few steps for it."
+            )
+        return "\n".join([*rows, ""])
+
+    def _times(self) -> str:
+        """The seconds of each step of quickstart.sh, all its starts together."""
+        folder, seconds = os.path.join(self.directory, ".steps"), {}
+        for path in glob.glob(os.path.join(glob.escape(folder), "*.seconds")):
+            with open(path, encoding="utf-8") as stream:
+                text = stream.read().strip()
+            if not text.isdigit():
+                raise DataError(f"{path}: expected a number of seconds, got {text[:40]!r}")
+            seconds[os.path.basename(path).removesuffix(".seconds")] = int(text)
+        if not seconds:
+            return ""
+        names = [name for name in _STEPS if name in seconds] + sorted(set(seconds) - set(_STEPS))
+        return "\n".join(["## Times\n", "| step | seconds |", "|---|---|",
+                          *(f"| {name} | {seconds[name]} |" for name in names),
+                          f"| together | {sum(seconds.values())} |", ""])
+
+    def _files(self) -> str:
+        rows = [f"| {self.directory}/{name} | {what} |" for name, what in _FILES.items()]
+        return "\n".join(["## Files\n", "| file | |", "|---|---|", *rows, ""])
+
+
+_FILES = {
+    "text/corpus.txt": "the text, one sentence a line",
+    "spm.model": "the vocabulary",
+    "records/": "training and held-out records",
+    "pretrained/model.ckpt-best": "the pretrained encoder, for --init_checkpoint",
+    "hub_module/": "the same as a TF-Hub module, for --albert_hub_module_handle",
+    "classifier_checkpoint/": "the fine-tuned classifier",
+    "pretrained/metrics.jsonl": "what the curves are drawn from",
+}
+
+
+def _label_counts(path: str) -> collections.Counter[str]:
     """Returns the number of rows of each label in a TSV with a header; the label is last."""
     files.require_file(path, "directory")
     with open(path, encoding="utf-8") as stream:
@@ -98,83 +246,3 @@ def label_counts(path: str) -> collections.Counter[str]:
     if not labels:
         raise DataError(f"{path}: no rows")
     return labels
-
-
-def step_seconds(directory: str) -> dict[str, int]:
-    """Returns {step of quickstart.sh: seconds it took, all its starts together}."""
-    folder = os.path.join(directory, ".steps")
-    seconds = {}
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        if name.endswith(".seconds"):
-            path = os.path.join(folder, name)
-            with open(path, encoding="utf-8") as stream:
-                text = stream.read().strip()
-            if not text.isdigit():
-                raise DataError(f"{path}: expected a number of seconds, got {text[:40]!r}")
-            seconds[name.removesuffix(".seconds")] = int(text)
-    return seconds
-
-
-def tokens_per_second(train: list[dict[str, Any]]) -> float | None:
-    """Returns the median rate of the training log, None where it holds none."""
-    rates = sorted(line["tokens_per_second"] for line in train if "tokens_per_second" in line)
-    return rates[len(rates) // 2] if rates else None
-
-
-# === tf.train.Example, as far as it is needed here ===
-
-
-def _parse_example(message: bytes) -> dict[str, list]:
-    """Returns {feature: numbers} of a serialised `tf.train.Example`; byte lists are left out."""
-    import struct
-
-    features: dict[str, list] = {}
-    for _, all_features in _fields(message):
-        for _, entry in _fields(all_features):
-            pair = dict(_fields(entry))
-            kind, values = next(iter(_fields(pair[2])), (0, b""))
-            name = pair[1].decode()
-            chunks = list(_fields(values))
-            if kind == 2:  # float_list, packed or not
-                flat = b"".join(chunk for _, chunk in chunks)
-                features[name] = list(struct.unpack(f"<{len(flat) // 4}f", flat))
-            elif kind == 3:  # int64_list
-                features[name] = [n for _, chunk in chunks for n in _varints(chunk)]
-    return features
-
-
-def _fields(message: bytes) -> Iterable[tuple[int, Any]]:
-    """Yields (field number, payload): bytes of a nested message, list or 4-byte number."""
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
-        if tag & 7 == 0:  # a varint of its own: hand it on encoded, like a packed list of one
-            _, end = _varint(message, position)
-        elif tag & 7 == 5:
-            end = position + 4
-        elif tag & 7 == 2:
-            size, position = _varint(message, position)
-            end = position + size
-        else:
-            raise DataError("records are not tf.train.Example messages")
-        yield tag >> 3, message[position:end]
-        position = end
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Returns the number at `position`, and the position after it."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-        shift += 7
-
-
-def _varints(data: bytes) -> Iterable[int]:
-    position = 0
-    while position < len(data):
-        value, position = _varint(data, position)
-        yield value

@@ -1,7 +1,7 @@
 """Times our work beside others' on the same inputs and weights, by turns, and prints ratios.
 
-  python scripts/benchmark.py attention --output_dir=figures
-  python scripts/benchmark.py pretrain_step --peers_env=peers --output_dir=figures
+  python scripts/maintainers/benchmark.py attention --output_dir=figures
+  python scripts/maintainers/benchmark.py pretrain_step --peers_env=peers --output_dir=figures
 
 Each side is a process of its own; all compute the same outputs, which is
 checked first, and then take turns for some rounds. Printed are medians, spread
@@ -28,7 +28,7 @@ import os
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir))
 
 from benchmarks import cost_work, data_work, inputs, model_work, start_work, turns  # noqa: E402
 

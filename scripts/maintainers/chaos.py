@@ -1,9 +1,9 @@
 """Kills training at random moments, again and again, and checks that it makes no difference.
 
-  python scripts/chaos.py                       # pretraining, 20 kills
-  python scripts/chaos.py --workers=2           # two that train together, over loopback
-  python scripts/chaos.py --work=data           # create_pretraining_data
-  python scripts/chaos.py --kills=5 --steps=400 --seed=7 --directory=/tmp/chaos
+  python scripts/maintainers/chaos.py                       # pretraining, 20 kills
+  python scripts/maintainers/chaos.py --workers=2           # two that train together, over loopback
+  python scripts/maintainers/chaos.py --work=data           # create_pretraining_data
+  python scripts/maintainers/chaos.py --kills=5 --steps=400 --seed=7 --directory=/tmp/chaos
 
 An uninterrupted run comes first. Then the same command is started into another
 directory, killed after a random time (SIGTERM and SIGKILL alternately), and
@@ -23,16 +23,15 @@ import pathlib
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-REPO = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPO), str(REPO / "scripts")]
-
-import loopback  # noqa: E402
+REPO = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO))
 
 LENGTH, PREDICTIONS, WORDS = 16, 3, 60
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -43,6 +42,17 @@ CONFIG = {
     "attention_probs_dropout_prob": 0.1,
 }
 GRACE = 600.0  # seconds that a process may take to get under way, or to end; machines are busy
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns ports of this machine that nobody listened on a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 class Difference(Exception):
@@ -104,7 +114,7 @@ class Storm:
         """Starts the command on each worker."""
         if self.workers == 1:
             return [Process(self.module, arguments, {})]
-        addresses = [f"127.0.0.1:{port}" for port in loopback.free_ports(self.workers)]
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(self.workers)]
         configs = [
             {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
             for index in range(self.workers)

@@ -1,7 +1,7 @@
 """Checks that a long pretraining does not eat the machine, with its time compressed.
 
-  python scripts/endurance.py                        # 20,000 steps, 2,000 checkpoints
-  python scripts/endurance.py --steps=2000 --checkpoints=200 --json=figures.json
+  python scripts/maintainers/endurance.py                        # 20,000 steps, 2,000 checkpoints
+  python scripts/maintainers/endurance.py --steps=2000 --checkpoints=200 --json=figures.json
 
 A tiny model pretrains as a real process that saves and evaluates far more often
 than a real run would, so that whatever is lost with each step, checkpoint or
@@ -26,8 +26,8 @@ import tempfile
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-REPO = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPO), str(REPO / "scripts")]
+REPO = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPO), str(REPO / "scripts/maintainers")]
 
 import chaos  # noqa: E402 (needs the path)
 

@@ -1,15 +1,15 @@
 """Searches for input that a reader does not answer with a result or one clear line.
 
   pip install atheris
-  python scripts/fuzz_readers.py tsv -max_total_time=600
-  python scripts/fuzz_readers.py records corpus_folder -runs=100000
+  python scripts/maintainers/fuzz_readers.py tsv -max_total_time=600
+  python scripts/maintainers/fuzz_readers.py records corpus_folder -runs=100000
 
 Coverage-guided: atheris watches which code of the reader each input reaches and
 builds on those that reach more. What follows the reader's name goes to libFuzzer
 (a folder of first inputs in place of the built-in ones, -runs, -max_total_time,
 -rss_limit_mb). It ends with
 an exit code other than 0 at the first finding, and writes the input beside it;
-`python scripts/fuzz_readers.py tsv crash-...` shows that one again. Without
+`python scripts/maintainers/fuzz_readers.py tsv crash-...` shows that one again. Without
 atheris, `--replay FILE...` runs given inputs through the reader.
 """
 
@@ -19,7 +19,7 @@ import pathlib
 import sys
 import tempfile
 
-REPO = pathlib.Path(__file__).resolve().parents[1]
+REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "w1", "w2", "##a", ","]

@@ -1,6 +1,6 @@
 """Writes tiny files of all GLUE tasks and a tiny encoder with random weights, to try things on.
 
-  python scripts/make_glue_smoke.py --output_dir=smoke
+  python scripts/maintainers/make_glue_smoke.py --output_dir=smoke
 
 <output_dir>/glue has every task's folder in GLUE's own columns, with made-up words;
 <output_dir>/encoder has albert_config.json, vocab.txt and model.ckpt-best.
@@ -11,7 +11,7 @@ import os
 import random
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir))
 
 from albert.cli import flags
 from albert.config import AlbertConfig  # noqa: E402

@@ -1,6 +1,6 @@
 """Measures memory and cores of create_pretraining_data on a text of any size.
 
-  python scripts/measure_data_creation.py --gigabytes=1 --output_dir=measured \\
+  python scripts/maintainers/measure_data_creation.py --gigabytes=1 --output_dir=measured \\
       -- --dupe_factor=1 --max_seq_length=128
 
 Writes a text of random words (as frequent as those of a language: Zipf's law)

@@ -249,8 +249,8 @@ def python(code: str, *arguments) -> str:
 
 
 def script(name: str):
-    """Returns a script of scripts/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, REPO / f"scripts/{name}.py")
+    """Returns a maintainers' tool as a module."""
+    spec = importlib.util.spec_from_file_location(name, REPO / f"scripts/maintainers/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -10,7 +10,6 @@ import importlib
 import json
 import os
 import pathlib
-import runpy
 import signal
 import subprocess
 import sys
@@ -88,10 +87,7 @@ def _live(job: dict, counter: int, said) -> None:
 
         sys.addaudithook(count)
         sys.argv = [job["module"], *job["flags"]]
-        if job["module"].endswith(".py"):
-            runpy.run_path(job["module"], run_name="__main__")
-        else:
-            importlib.import_module(job["module"]).cli()
+        importlib.import_module(job["module"]).cli()
     except SystemExit as end:
         code = end.code or 0
     except BaseException as error:  # noqa: BLE001 (told, as an interpreter would)
@@ -106,6 +102,15 @@ def main() -> None:
     import keras  # noqa: F401
     import tensorflow  # noqa: F401
 
+    from albert import (  # noqa: F401
+        convert_hf,
+        export_checkpoints,
+        export_to_tfhub,
+        run_classifier,
+        run_race,
+        run_squad_v1,
+    )
+    from albert.training import trainer  # noqa: F401
 
     for line in sys.stdin:
         with tempfile.TemporaryFile() as counter, tempfile.TemporaryFile() as said:

@@ -1,4 +1,4 @@
-"""scripts/chaos.py passes where nothing is lost, and fails where something is."""
+"""scripts/maintainers/chaos.py passes where nothing is lost, and fails where something is."""
 
 import json
 

@@ -15,13 +15,13 @@ from faults import jobs
 HAS_FLAGS = re.compile(r"^def define_flags\(", re.MULTILINE)
 IS_COMMAND = re.compile(r"^cli = flags\.command\(|^def main\(values: flags\.FlagValues", re.M)
 COMMANDS = sorted(
-    str(path.relative_to(REPO)) for folder in ("albert", "scripts")
+    str(path.relative_to(REPO)) for folder in ("albert", "scripts/maintainers")
     for path in (REPO / folder).glob("*.py")
     if HAS_FLAGS.search(text := path.read_text("utf-8")) and IS_COMMAND.search(text)
 )
 # Thresholds, and seeds that become text or bits of any length.
 ANY_NUMBER = {"na_prob_thresh", "null_score_diff_threshold", "random_seed", "threshold_to_export"}
-SEEDS_AS_TEXT = {"scripts/prepare_text.py", "scripts/train_sentencepiece.py"}
+SEEDS_AS_TEXT = {"albert/prepare_text.py", "albert/train_sentencepiece.py"}
 
 
 def load(path):

@@ -13,6 +13,7 @@ import pytest
 from helpers import assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
 
+from albert import convert_hf
 from albert.errors import UserError
 from albert.formats import checkpoints
 from albert.training import checkpoint_store, summaries
@@ -157,10 +158,9 @@ def test_exports_and_conversions_that_do_not_fit_leave_nothing(
                 f"--export_path={tmp_path / 'module'}",
             ) == 2
         assert "cannot write" in assert_one_clear_line(capsys.readouterr().err)
-        convert = jobs.script("convert_hf")
         with file_limit(8_000):
             assert jobs.command(
-                convert, f"--albert_directory={out}", vocabulary,
+                convert_hf, f"--albert_directory={out}", vocabulary,
                 f"--output_dir={tmp_path / 'theirs'}",
             ) == 2
         assert "cannot write" in assert_one_clear_line(capsys.readouterr().err)

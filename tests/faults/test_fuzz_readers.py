@@ -1,4 +1,4 @@
-"""scripts/fuzz_readers.py: every reader takes its seeds; without atheris it says what is missing."""
+"""scripts/maintainers/fuzz_readers.py: every reader takes its seeds; without atheris it says what is missing."""
 
 import builtins
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from helpers import REPO, metrics
+from helpers import metrics
 from invariants import assert_tidy, snapshot
 
 from faults import jobs, mortal
@@ -77,7 +77,6 @@ def theirs(folder, out, run):
     ]
 
 
-CONVERSION = str(REPO / "scripts/convert_hf.py")
 JOBS = {
     "classifier": Job("albert.run_classifier", classifier, wholes=("served",)),
     "squad": Job("albert.run_squad_v1", squad, wholes=("served",)),
@@ -94,7 +93,7 @@ JOBS = {
         leads=(("clean.index", "README.md"), ("clean.index", "clean.data-00000-of-00001")),
         refuses_to_overwrite=True,
     ),
-    "conversion": Job(CONVERSION, theirs, wholes=("theirs",), refuses_to_overwrite=True),
+    "conversion": Job("albert.convert_hf", theirs, wholes=("theirs",), refuses_to_overwrite=True),
 }
 QUICK = ("conversion",)
 

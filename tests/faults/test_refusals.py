@@ -16,6 +16,7 @@ from helpers import (
 )
 from invariants import assert_tidy, nothing_lost, snapshot
 
+from albert import convert_hf
 from albert.cli import flags
 from albert.formats import checkpoints, pretrained, sidecars, tensor_bundle
 from faults import jobs
@@ -93,7 +94,7 @@ def as_module(folder, out):
 def as_theirs(folder, out):
     """Converts the run to Hugging Face's layout and returns its directory."""
     assert jobs.command(
-        jobs.script("convert_hf"), f"--albert_directory={out}",
+        convert_hf, f"--albert_directory={out}",
         f"--vocab_file={jobs.write_vocabulary(folder)}", f"--output_dir={folder / 'theirs'}",
     ) == 0
     return folder / "theirs"
@@ -200,8 +201,7 @@ def test_a_vocabulary_of_another_model_is_refused_by_export_and_conversion(
     with nothing_lost(tmp_path):
         assert jobs.export_hub(*common, f"--export_path={tmp_path / 'module'}") == 2
         assert "vocab_size" in assert_one_clear_line(capsys.readouterr().err)
-        convert = jobs.script("convert_hf")
-        assert jobs.command(convert, *common, f"--output_dir={tmp_path / 'theirs'}") == 2
+        assert jobs.command(convert_hf, *common, f"--output_dir={tmp_path / 'theirs'}") == 2
         assert "vocab_size" in assert_one_clear_line(capsys.readouterr().err)
     assert not (tmp_path / "module").exists() and not (tmp_path / "theirs").exists()
 

@@ -20,8 +20,10 @@ from albert import (
     evaluate_squad,
     extract_features,
     predict,
+    prepare_text,
     run_race,
     run_squad_v1,
+    train_sentencepiece,
 )
 from albert.config import AlbertConfig
 from albert.data import files, records
@@ -403,10 +405,10 @@ OVERWRITERS = {
         f"--dataset_file={jobs.write_squad(folder)}", f"--predictions_file={write_answers(path)}",
         f"--output_file={path}",
     ]),
-    "corpus": lambda folder, path: (jobs.script("prepare_text"), [
+    "corpus": lambda folder, path: (prepare_text, [
         f"--input_file={path}", f"--output_dir={folder}"
     ]),
-    "vocabulary": lambda folder, path: (jobs.script("train_sentencepiece"), [
+    "vocabulary": lambda folder, path: (train_sentencepiece, [
         f"--input={path}", f"--model_prefix={path.with_suffix('')}"
     ]),
 }

@@ -329,7 +329,7 @@ def test_what_is_read_more_than_once_is_no_pipe(folder):
             "--input_file=/dev/stdin", f"--vocab_file={folder}/vocab.txt",
             f"--output_file={folder}/out.tfrecord",
         ]),
-        ("scripts.train_sentencepiece", ["--input=/dev/stdin", f"--model_prefix={folder}/spm"]),
+        ("albert.train_sentencepiece", ["--input=/dev/stdin", f"--model_prefix={folder}/spm"]),
     ):
         source, sink = os.pipe()
         os.write(sink, b"w1\n")

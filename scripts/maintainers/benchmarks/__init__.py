@@ -1,1 +1,1 @@
-"""What `scripts/benchmark.py` is made of: sides in processes of their own, which take turns."""
+"""What `scripts/maintainers/benchmark.py` is made of: sides in processes of their own, which take turns."""
