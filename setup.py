@@ -31,8 +31,6 @@ setup(
         "absl-py>=2.1",
         "google-crc32c>=1.6",
         "numpy>=2.0",
-        "scikit-learn>=1.5",
-        "scipy>=1.13",
         "safetensors>=0.5",
         "matplotlib>=3.9",
     ],

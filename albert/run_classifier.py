@@ -18,7 +18,7 @@ numbers from 0) and --label_list=a,b,c, or --regression for numbers.
 
 from albert.cli import fine_tuning, flags
 from albert.errors import FlagError
-from albert.formats import sidecars
+from albert.formats.known_tasks import TSV
 from albert.tasks import glue, tsv
 
 # What only --task_name=tsv looks at.
@@ -29,7 +29,7 @@ def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, and a few of ours."""
     flags.define("string", values, "data_dir", None, "Folder with the tasks' folders. Required.")
     flags.define("string", values, "task_name", None,
-                 f"One of {', '.join(glue.TASKS)} and {tsv.NAME}. Required.")
+                 f"One of {', '.join(glue.TASKS)} and {TSV}. Required.")
     flags.define("string", values, "label_list", None,
                  "Labels of --task_name=tsv, separated by commas, in the order of their ids.")
     flags.define("bool", values, "regression", False,
@@ -58,11 +58,11 @@ def define_flags(values: flags.FlagValues) -> None:
 def _check(values: flags.FlagValues) -> None:
     flags.require(values, "data_dir", "task_name", "output_dir")
     name = values.task_name.lower()
-    if name == tsv.NAME:
+    if name == TSV:
         _check_tsv_flags(values)
     elif name not in glue.TASKS:
         raise FlagError(
-            f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}, {tsv.NAME}"
+            f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}, {TSV}"
         )
     else:
         given = [f"--{flag}" for flag in TSV_FLAGS if getattr(values, flag)]
@@ -104,9 +104,9 @@ def main(values: flags.FlagValues) -> None:
     glue_task = _glue_task(values, splits)
     for split in splits:
         glue_task.path(values.data_dir, split)
-    config, tokenizer, module = fine_tuning.open_encoder(values)
+    encoder = fine_tuning.open_encoder(values)
     examples = {
-        split: glue.read_examples(glue_task, values.data_dir, split, tokenizer.preprocess)
+        split: glue.read_examples(glue_task, values.data_dir, split, encoder.tokenizer.preprocess)
         for split in splits
     }
     if values.do_train:
@@ -114,11 +114,9 @@ def main(values: flags.FlagValues) -> None:
             glue_task.path(values.data_dir, "train"), (one.label for one in examples["train"]),
             glue_task.labels,
         )
+    keeper = fine_tuning.record_keeper(values, encoder)
     records = {
-        split: glue.feature_file(
-            glue_task, examples[split], values.data_dir, split, tokenizer, values.max_seq_length,
-            values.cached_dir or values.output_dir,
-        )
+        split: glue.example_records(glue_task, examples[split], values.data_dir, split, keeper)
         for split in splits
     }
 
@@ -139,23 +137,14 @@ def main(values: flags.FlagValues) -> None:
         if values.export_dir:
             trained.export(classification.export, task, values.threshold_to_export)
 
+    def check(weights) -> None:
+        if values.label_list:
+            fine_tuning.refuse_other_labels(weights, glue_task.labels, ",")
+
     fine_tuning.Course(
-        values, task, config, records, fine_tuning.initial_weights(values, module),
-        values.optimizer,
-        check=lambda weights: _check_labels(values, weights),
-        finish=finish if values.do_predict or values.export_dir else None,
-        tokenizer=tokenizer,
+        values, task, encoder, records, check,
+        finish if values.do_predict or values.export_dir else None,
     ).go()
-
-
-def _check_labels(values, weights) -> None:
-    """Refuses labels of other names, or in another order, than the checkpoint was trained with."""
-    trained = sidecars.read_facts(weights.origin).label_names
-    if trained and values.label_list and list(trained) != _labels(values):
-        raise FlagError(
-            f"--label_list={values.label_list}, but {weights.origin} was trained with "
-            f"--label_list={','.join(trained)}"
-        )
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -20,7 +20,9 @@ import os
 from albert.cli import fine_tuning, flags
 from albert.data import features, files
 from albert.errors import FlagError
-from albert.tasks import race
+from albert.formats.known_tasks import RACE
+from albert.tasks import prediction_files, race
+from albert.tasks.choice_metrics import likeliest
 
 log = logging.getLogger("albert")
 
@@ -29,7 +31,7 @@ def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, and a few of ours."""
     flags.define("string", values, "data_dir", None,
                  "Folder that holds the folder RACE. Required, unless all feature files are there.")
-    flags.define("enum", values, "task_name", race.NAME, "The task.", enum_values=[race.NAME])
+    flags.define("enum", values, "task_name", RACE, "The task.", enum_values=[RACE])
     for name, split in (("train_file", "train"), ("eval_file", "dev"), ("predict_file", "test")):
         flags.define("string", values, name, None,
                      f"Feature file (TFRecord) of {split}, written if absent; a keyed one in "
@@ -69,7 +71,7 @@ def main(values: flags.FlagValues) -> None:
         level for level in race.LEVELS
         if not (values.high_only and level == "middle" or values.middle_only and level == "high")
     ]
-    config, tokenizer, module = fine_tuning.open_encoder(values)
+    encoder = fine_tuning.open_encoder(values)
     named = {"train": values.train_file, "dev": values.eval_file, "test": values.predict_file}
     records, questions = {}, {}
     for split in fine_tuning.wanted_splits(values):
@@ -85,21 +87,23 @@ def main(values: flags.FlagValues) -> None:
         if not values.data_dir:
             flag = {"train": "train_file", "dev": "eval_file", "test": "predict_file"}[split]
             raise FlagError(f"--data_dir is required to make --{flag} of")
-        questions[split] = race.read_questions(values.data_dir, split, tokenizer, levels)
+        questions[split] = race.read_questions(
+            values.data_dir, split, encoder.tokenizer, levels
+        )
     if questions.get("train"):
         answers = (race.ANSWERS[question.label] for question in questions["train"])
         fine_tuning.warn_of_labels(f"{values.data_dir}/RACE/train", answers, race.ANSWERS)
     for split, some in questions.items():
-        records[split] = records.get(split) or race.feature_file(
-            some, split, tokenizer, values.max_seq_length, values.max_qa_length,
-            values.cached_dir or values.output_dir, named[split],
+        records[split] = records.get(split) or race.question_records(
+            some, split, fine_tuning.record_keeper(values, encoder), values.max_qa_length,
+            named[split],
         )
 
     flags.import_tensorflow()  # after all input is known to be good: it takes seconds
     from albert.tasks.classification import MultipleChoiceTask
 
     task = MultipleChoiceTask.of_choices(
-        race.NAME, values.max_seq_length, race.NUM_CHOICES,
+        RACE, values.max_seq_length, race.NUM_CHOICES,
         classifier_dropout=values.dropout_prob,
         parts=race.level_sizes(questions.get("dev", [])),
     )
@@ -107,15 +111,17 @@ def main(values: flags.FlagValues) -> None:
     def predict(trained: fine_tuning.Trained) -> None:
         some = questions["test"]
         found = trained.predict("test", dataclasses.replace(task, parts=race.level_sizes(some)))
-        written = race.write_predictions(some, found.predictions, values.output_dir)
+        written = prediction_files.write_test_results(
+            values.output_dir, [question.guid for question in some],
+            [race.ANSWERS[choice] for choice in likeliest(found.predictions["logits"])],
+            found.predictions["probabilities"],
+        )
         if some[0].label is not None:
             written.append(_write_results(values.output_dir, found.results, trained.weights))
         trained.tell(written)
 
     fine_tuning.Course(
-        values, task, config, records, fine_tuning.initial_weights(values, module),
-        finish=predict if values.do_predict else None,
-        tokenizer=tokenizer,
+        values, task, encoder, records, finish=predict if values.do_predict else None
     ).go()
 
 

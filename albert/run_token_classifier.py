@@ -59,7 +59,7 @@ def main(values: flags.FlagValues) -> None:
     splits = fine_tuning.wanted_splits(values)
     paths = {split: conll.file_path(values.data_dir, split) for split in splits}
     labels = conll.parse_labels(values.label_list, values.scheme) if values.label_list else None
-    config, tokenizer, module = fine_tuning.open_encoder(values)
+    encoder = fine_tuning.open_encoder(values)
     if labels is None and not values.do_train:
         labels = _trained_labels(values)
     sentences = {}
@@ -76,12 +76,10 @@ def main(values: flags.FlagValues) -> None:
         there = (label for sentence in sentences["train"] for label in sentence.labels)
         fine_tuning.warn_of_labels(paths["train"], there, labels)
     values.label_list = " ".join(labels)  # kept with each checkpoint
+    keeper = fine_tuning.record_keeper(values, encoder)
     records = {
-        split: conll.feature_file(
-            paths[split], split, sentences[split], labels, tokenizer, values.max_seq_length,
-            values.cached_dir or values.output_dir,
-        )
-        for split in splits
+        split: conll.sentence_records(path, split, sentences[split], labels, keeper)
+        for split, path in paths.items()
     }
 
     flags.import_tensorflow()  # after all input is known to be good: it takes seconds
@@ -95,7 +93,7 @@ def main(values: flags.FlagValues) -> None:
         from albert.training import summaries
 
         found = trained.predict("test")
-        written = [conll.write_predictions(
+        written = [conll.write_with_labels(
             paths["test"], task.predicted_labels(found.predictions),
             os.path.join(values.output_dir, "test_predictions.txt"),
         )]
@@ -107,11 +105,9 @@ def main(values: flags.FlagValues) -> None:
         trained.tell(written)
 
     fine_tuning.Course(
-        values, task, config, records, fine_tuning.initial_weights(values, module),
-        values.optimizer,
-        check=lambda weights: _check_labels(labels, weights),
+        values, task, encoder, records,
+        check=lambda weights: fine_tuning.refuse_other_labels(weights, labels, " "),
         finish=predict if values.do_predict else None,
-        tokenizer=tokenizer,
     ).go()
 
 
@@ -122,16 +118,6 @@ def _trained_labels(values: flags.FlagValues) -> tuple[str, ...]:
     if not trained:
         raise FlagError(f"{weights.origin} does not tell its labels: give --label_list")
     return trained
-
-
-def _check_labels(labels, weights) -> None:
-    """Refuses labels of other names, or in another order, than the checkpoint was trained with."""
-    trained = sidecars.read_facts(weights.origin).label_names
-    if trained and trained != tuple(labels):
-        raise FlagError(
-            f"{weights.origin} was trained with --label_list={' '.join(trained)!r}, not with "
-            f"{' '.join(labels)!r}"
-        )
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -28,7 +28,7 @@ ROOMS = {
 }
 # Arrows that run back up.
 UPWARD = {
-    ("data", "training"): {"input_pipeline"}, ("formats", "tasks"): {"sidecars"},
+    ("data", "training"): {"input_pipeline"},
 }
 def modules() -> dict[str, pathlib.Path]:
     return {

@@ -107,7 +107,7 @@ def test_label_lists_are_separated_by_commas_or_blanks():
 
 @given(st.lists(st.integers(1, 10), min_size=1, max_size=60), st.integers(10, 30))
 def test_windows_label_every_word_once_with_its_neighbours(sizes, room):
-    found = conll.windows(sizes, room)
+    found = conll.parts(sizes, room)
     labelled = [word for w in found for word in range(w.first, w.last)]
     assert labelled == list(range(len(sizes)))
     for window in found:
@@ -118,7 +118,7 @@ def test_windows_label_every_word_once_with_its_neighbours(sizes, room):
 
 
 def test_a_word_at_the_edge_of_a_window_has_context_on_both_sides():
-    found = conll.windows([1] * 100, 40)
+    found = conll.parts([1] * 100, 40)
     for before, after in itertools.pairwise(found):
         assert before.end - before.last >= 4 and after.first - after.start >= 4
 
@@ -135,27 +135,27 @@ def test_the_label_is_on_the_first_piece_of_each_word(tokenizer):
     # Case, punctuation inside a word, and words of which nothing is left.
     words = ("PARIS", "(Paris)", "playing", "U.S.", "\u0301", "\u200b")
     sentence = conll.Sentence(words, ("O", "B-X", "O", "B-X", "O", "B-X"), 1)
-    counts = conll.Counts()
-    (row,) = conll.feature_rows([sentence], ("O", "B-X", "I-X"), tokenizer, 20, counts)
+    counts = conll.Overflow()
+    (row,) = conll.sentences_rows([sentence], ("O", "B-X", "I-X"), tokenizer, 20, counts)
     ids = tokenizer.convert_ids_to_tokens(row["input_ids"])
     labelled = [(ids[i], int(label)) for i, label in enumerate(row["label_ids"]) if label]
     assert labelled == [
         ("paris", 1), ("(", 2), ("play", 1), ("u", 2), ("[UNK]", 1), ("[UNK]", 2)
     ]
     assert row["input_mask"].sum() == 2 + 1 + 3 + 2 + 4 + 1 + 1
-    assert counts == conll.Counts()
+    assert counts == conll.Overflow()
 
 
 def test_long_sentences_are_split_and_counted(tokenizer, caplog):
     caplog.set_level("WARNING", logger="albert")
     words = ("paris",) * 30 + ("s" * 3 + ".",) + ("." * 20,)
     sentence = conll.Sentence(words, tuple("OB"[i % 2] for i in range(32)), 1)
-    counts = conll.Counts()
-    rows = list(conll.feature_rows([sentence], ("O", "B"), tokenizer, 12, counts))
+    counts = conll.Overflow()
+    rows = list(conll.sentences_rows([sentence], ("O", "B"), tokenizer, 12, counts))
     labels = np.concatenate([row["label_ids"][row["label_ids"] > 0] for row in rows])
     assert labels.tolist() == [1 + i % 2 for i in range(32)]
     assert [row["continues"] for row in rows] == [0] + [1] * (len(rows) - 1)
-    assert counts == conll.Counts(sentences=1, words=1)
+    assert counts == conll.Overflow(sentences=1, words=1)
     counts.report("train.txt", 12)
     assert "1 sentences are longer than --max_seq_length=12" in caplog.text
     assert "1 words are longer" in caplog.text
@@ -163,7 +163,7 @@ def test_long_sentences_are_split_and_counted(tokenizer, caplog):
 
 def test_predictions_have_the_layout_of_the_file(tmp_path):
     path = write(tmp_path, SAMPLE)
-    out = conll.write_predictions(path, "ABCDEFG", str(tmp_path / "out.txt"))
+    out = conll.write_with_labels(path, "ABCDEFG", str(tmp_path / "out.txt"))
     lines = pathlib.Path(out).read_text(encoding="utf-8").splitlines()
     assert len(lines) == len(SAMPLE.splitlines())
     assert lines[:4] == ["-DOCSTART- -X- O O O", "", "EU NNP B-NP B-ORG A",
@@ -171,5 +171,5 @@ def test_predictions_have_the_layout_of_the_file(tmp_path):
     assert lines[-1] == "Blackburn NNP I-NP I-PER G"
     for wrong in ("ABCDEF", "ABCDEFGH"):
         with pytest.raises(ValueError, match="predictions than words"):
-            conll.write_predictions(path, wrong, str(tmp_path / "bad.txt"))
+            conll.write_with_labels(path, wrong, str(tmp_path / "bad.txt"))
     assert not (tmp_path / "bad.txt").exists()

@@ -10,8 +10,10 @@ import pytest
 
 from albert.data import features, records
 from albert.errors import DataError, FlagError
+from albert.formats import known_tasks
 from albert.tasks import glue
 from albert.tasks.glue import TASKS
+from albert.tasks.record_keeper import RecordKeeper
 from albert.tokenization import FullTokenizer
 
 TOKENIZERS = ("spm_lower", "spm_cased", "wordpiece_lower")
@@ -52,7 +54,7 @@ def assert_same_features(task, tokenizer, examples, case):
         assert (example.guid, example.label) == (want["guid"], want["label"])
         assert tokenizer.preprocess(example.text_a) == want["text_a"].strip()
         assert tokenizer.preprocess(example.text_b or "") == (want["text_b"] or "").strip()
-    rows = glue.feature_rows(task, examples, tokenizer, case["max_seq_length"])
+    rows = glue.example_rows(task, examples, tokenizer, case["max_seq_length"])
     for row, want in zip(rows, case["features"], strict=True):
         for key in ("input_ids", "input_mask", "segment_ids"):
             assert row[key].tolist() == want[key]
@@ -67,7 +69,9 @@ def test_records_hold_what_the_originals_hold(golden_path, golden, tmp_path, nam
     length = golden[f"spm_lower/{name}/dev"]["max_seq_length"]
     data_dir = str(golden_path("glue/data"))
     examples = glue.read_examples(task, data_dir, "dev", tokenizer.preprocess)
-    path = glue.feature_file(task, examples, data_dir, "dev", tokenizer, length, str(tmp_path))
+    path = glue.example_records(
+        task, examples, data_dir, "dev", RecordKeeper(tokenizer, length, str(tmp_path))
+    )
     theirs = str(golden_path(f"glue/{name}.dev.tfrecord"))
 
     def read(path):
@@ -213,7 +217,9 @@ def test_an_edited_task_file_gets_another_feature_file(tmp_path, golden_path):
     def make(content, length=16, tokenizer=tokenizer):
         data_dir = write(tmp_path, task, "dev.tsv", content)
         examples = glue.read_examples(task, data_dir, "dev", tokenizer.preprocess)
-        return glue.feature_file(task, examples, data_dir, "dev", tokenizer, length, cache)
+        return glue.example_records(
+            task, examples, data_dir, "dev", RecordKeeper(tokenizer, length, cache)
+        )
 
     first = make("sentence\tlabel\na\t1\n")
     assert make("sentence\tlabel\na\t1\n") == first
@@ -262,6 +268,15 @@ def test_prediction_files_of_a_regression_have_values_which_the_server_takes_wit
         "submit_results.tsv": "index\tprediction\n0\t3.5\n1\t-0.25\n2\t5.75\n",
         "STS-B.tsv": "index\tprediction\n0\t3.5\n1\t0.0\n2\t5.0\n",
     }
+
+
+def test_what_a_tasks_name_tells_of_a_checkpoint_is_what_its_files_hold():
+    assert set(TASKS) == set(known_tasks.GLUE_LABELS)
+    for name, task in TASKS.items():
+        facts = known_tasks.facts_of_task(name, {})
+        assert facts["label_names"] == (task.labels or None)
+        assert (facts["problem_type"] == "regression") == task.is_regression
+        assert (facts["num_texts"] == 2) == (task.test.text_b is not None)
 
 
 def test_every_task_of_the_benchmark_has_the_file_name_of_its_server():

@@ -41,6 +41,18 @@ def test_f1_is_of_class_1():
     assert glue.accuracy(labels, guesses) == pytest.approx(0.6)
 
 
+def test_correlations_are_those_of_scipy_and_scikit_learn_ties_and_all():
+    labels = np.array([0.0, 1.0, 1.0, 2.0, 3.5, 5.0, 5.0, 5.0])
+    values = np.array([0.1, 0.3, 0.2, 2.0, 2.0, 4.0, 5.0, 3.0])
+    assert glue.pearson(labels, values) == pytest.approx(0.9311247124513947, abs=1e-14)
+    assert glue.spearman(labels, values) == pytest.approx(0.9632566387742928, abs=1e-14)
+    labels = np.array([0, 1, 1, 2, 2, 2, 0, 1, 2, 0])
+    guesses = np.array([0, 1, 2, 2, 2, 0, 0, 1, 1, 1])
+    assert glue.matthews(labels, guesses) == 0.4090909090909091
+    assert glue.matthews(labels % 2, guesses % 2) == 0.3563483225498992
+    assert glue.f1(labels % 2, guesses % 2) == 0.5714285714285714
+
+
 def test_spearman_sees_ranks_only():
     values = np.array([0.0, 1.0, 2.0, 5.0])
     assert glue.spearman(values, np.exp(values)) == pytest.approx(1.0)

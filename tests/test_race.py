@@ -9,6 +9,7 @@ import pytest
 from albert.data import features, records
 from albert.errors import DataError
 from albert.tasks import race
+from albert.tasks.record_keeper import RecordKeeper
 from albert.tokenization import FullTokenizer
 
 VARIANTS = {
@@ -49,7 +50,7 @@ def test_questions_and_features_are_the_originals(golden_path, golden, variant):
             assert question.article == want["context_sentence"].strip()
             assert [e.strip() for e in question.endings] == [e.strip() for e in want["endings"]]
             assert question.label == want["label"]
-        rows = race.feature_rows(
+        rows = race.question_rows(
             questions, tokenizer, case["max_seq_length"], case["max_qa_length"]
         )
         for row, want in zip(rows, case["features"], strict=True):
@@ -63,7 +64,9 @@ def test_records_hold_what_the_originals_hold(golden_path, tmp_path):
     tf = pytest.importorskip("tensorflow")
     tokenizer = make_tokenizer(golden_path, "spm_lower")
     questions = race.read_questions(str(golden_path("race/data")), "dev", tokenizer)
-    path = race.feature_file(questions, "dev", tokenizer, 128, 32, str(tmp_path))
+    path = race.question_records(
+        questions, "dev", RecordKeeper(tokenizer, 128, str(tmp_path)), 32
+    )
     theirs = str(golden_path("race/dev.s128.tfrecord"))
 
     def read(path):
@@ -193,7 +196,9 @@ def test_a_named_feature_file_of_other_settings_is_refused(golden_path, tmp_path
     path = str(tmp_path / "dev.tfrecord")
 
     def make(max_qa_length):
-        return race.feature_file(questions, "dev", tokenizer, 64, max_qa_length, "", path)
+        return race.question_records(
+            questions, "dev", RecordKeeper(tokenizer, 64, ""), max_qa_length, path
+        )
 
     assert make(16) == make(16) == path
     with pytest.raises(DataError, match="made from another max_qa_length: remove it"):

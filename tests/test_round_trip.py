@@ -181,7 +181,7 @@ def test_what_is_fine_tuned_from_a_directory_reads_its_texts_as_it_does(source):
         (["--do_lower_case"], TextSettings(do_lower_case=True, keep_accents=True)),
     ):
         values = flags.parse(run_classifier.define_flags, [*arguments, *more])
-        assert fine_tuning.open_encoder(values)[1].settings == expected
+        assert fine_tuning.open_encoder(values).tokenizer.settings == expected
 
 
 def test_a_card_tells_the_names_of_the_labels(source):

@@ -80,8 +80,8 @@ def test_the_training_records_are_the_originals(folders, tokenizer, tmp_path):
 
     for folder in folders:
         examples = read_examples(str(folder / "train-v2.0.json"), True)
-        maker = squad_records.WindowMaker(
-            tokenizer, str(tmp_path / folder.name), **SETTINGS["s96"]
+        maker = squad_records.WindowKeeper(
+            tokenizer, directory=str(tmp_path / folder.name), **SETTINGS["s96"]
         )
         path = maker.training_records(examples, str(folder / "train-v2.0.json"))
         # The reference has the file's order; the command shuffles questions first.
@@ -106,7 +106,7 @@ def test_in_the_files_order_the_training_records_are_the_originals_with_their_id
 def test_records_for_prediction_are_kept_and_stale_ones_refused(golden_path, tokenizer, tmp_path):
     origin = str(golden_path("squad_odd/dev-v1.1.json"))
     examples = read_examples(origin, False)
-    maker = squad_records.WindowMaker(tokenizer, str(tmp_path), **SETTINGS["s96"])
+    maker = squad_records.WindowKeeper(tokenizer, directory=str(tmp_path), **SETTINGS["s96"])
     named = str(tmp_path / "named.tfrecord")
     for path in (None, named):
         first, windows = maker.prediction_records(examples, origin, path)
@@ -325,7 +325,9 @@ def test_a_shuffled_file_reads_each_passage_once(golden_path, tokenizer, monkeyp
 
 def test_a_file_of_blank_passages_leaves_no_empty_records(tokenizer, tmp_path):
     examples = read_examples(squad(tmp_path, question(answers=[]), context=" \n "), False)
-    maker = squad_records.WindowMaker(tokenizer, str(tmp_path / "out"), **SETTINGS["s96"])
+    maker = squad_records.WindowKeeper(
+        tokenizer, directory=str(tmp_path / "out"), **SETTINGS["s96"]
+    )
     with pytest.raises(DataError, match=r"qas\[0\]: neither this passage nor any other can be"):
         maker.prediction_records(examples, str(tmp_path / "s.json"))
     assert not (tmp_path / "out").exists()

@@ -151,7 +151,7 @@ def test_chinese_pairs_are_trained_evaluated_and_predicted(chinese, tmp_path):
     assert unk not in first["input_ids"].int64_list.value
     # Names in another order would be silently wrong.
     for action in ("--do_predict", "--do_eval"):
-        with pytest.raises(FlagError, match="was trained with --label_list=entailment,neutral"):
+        with pytest.raises(FlagError, match="was trained with --label_list='entailment,neutral"):
             run(*chinese, f"--output_dir={tmp_path}", action,
                 "--label_list=neutral,entailment,contradiction")
 

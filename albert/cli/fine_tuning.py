@@ -4,6 +4,7 @@ No TensorFlow at import; a command has checked its input before it is loaded.
 """
 
 import dataclasses
+import functools
 import logging
 import os
 import statistics
@@ -14,8 +15,9 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import DataError, FlagError
-from albert.formats import tokenizer_files
+from albert.formats import sidecars, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
+from albert.tasks.record_keeper import RecordKeeper
 
 if TYPE_CHECKING:
     from albert.formats.tensor_bundle import Weights
@@ -165,8 +167,33 @@ def wanted_splits(values: flags.FlagValues) -> list[str]:
     return [split for split, is_wanted in wanted.items() if is_wanted]
 
 
-def open_encoder(values: flags.FlagValues):
-    """Returns (config, tokenizer, hub module or None), which are known to fit each other.
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """What a fine-tuning starts from; its parts are known to fit each other."""
+
+    config: AlbertConfig
+    tokenizer: "FullTokenizer"
+    module: Any = None  # of TF-Hub
+    init_checkpoint: str | None = None
+
+    @functools.cached_property
+    def weights(self) -> Any:
+        """The first weights: of the module, or --init_checkpoint; None for random ones."""
+        from albert.formats import pretrained
+
+        if self.module is not None:
+            return self.module.weights()
+        return pretrained.open_weights(self.init_checkpoint) if self.init_checkpoint else None
+
+
+def record_keeper(values: flags.FlagValues, encoder: Encoder) -> RecordKeeper:
+    """Returns what keeps a run's records."""
+    directory = values.cached_dir or values.output_dir
+    return RecordKeeper(encoder.tokenizer, values.max_seq_length, directory)
+
+
+def open_encoder(values: flags.FlagValues) -> Encoder:
+    """Returns what the flags name.
 
     Raises:
       UserError: a file is missing or malformed, the vocabulary is of another
@@ -179,9 +206,9 @@ def open_encoder(values: flags.FlagValues):
         flags.import_tensorflow()
         from albert.formats import hub
 
-        module = hub.resolve(values.albert_hub_module_handle)
-        config, vocabulary = module.config, module.vocabulary
         origin = values.albert_hub_module_handle
+        module = hub.resolve(origin)
+        config, vocabulary = module.config, module.vocabulary
     elif values.albert_config_file and (values.spm_model_file or values.vocab_file):
         origin = files.require_file(values.albert_config_file, "albert_config_file")
         config = AlbertConfig.from_json_file(origin)
@@ -203,7 +230,7 @@ def open_encoder(values: flags.FlagValues):
     tokenization.check_vocabulary(tokenizer, config)
     if values.albert_dropout is not None:
         config = config.with_dropout(values.albert_dropout)
-    return config, tokenizer, module
+    return Encoder(config, tokenizer, module, values.init_checkpoint)
 
 
 def _open_directory(values: flags.FlagValues) -> tuple[AlbertConfig, Vocabulary]:
@@ -226,15 +253,6 @@ def _open_directory(values: flags.FlagValues) -> tuple[AlbertConfig, Vocabulary]
     return config, vocabulary
 
 
-def initial_weights(values: flags.FlagValues, module):
-    """Returns what training starts from: the module, --init_checkpoint, or None for random."""
-    from albert.formats import pretrained
-
-    if module is not None:
-        return module.weights()
-    return pretrained.open_weights(values.init_checkpoint) if values.init_checkpoint else None
-
-
 def finished_weights(values: flags.FlagValues, init, directory: str) -> "Weights":
     """Returns what to evaluate: --checkpoint, else the best, the newest, --init_checkpoint."""
     from albert.formats import checkpoints
@@ -249,6 +267,19 @@ def finished_weights(values: flags.FlagValues, init, directory: str) -> "Weights
             f"no checkpoint in {directory}: train first (--do_train) or give --checkpoint"
         )
     return init
+
+
+def refuse_other_labels(weights: "Weights", labels: Sequence[str], separator: str) -> None:
+    """Raises a FlagError for labels other than the checkpoint's, or in another order.
+
+    `separator` is what stands between labels in --label_list.
+    """
+    trained = sidecars.read_facts(weights.origin).label_names
+    if trained and list(trained) != list(labels):
+        raise FlagError(
+            f"{weights.origin} was trained with --label_list={separator.join(trained)!r}, not "
+            f"with {separator.join(labels)!r}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,13 +346,14 @@ class Course:
 
     values: flags.FlagValues
     task: "Task"
-    config: AlbertConfig
+    encoder: Encoder  # its vocabulary is kept beside the checkpoints
     records: Mapping[str, str]  # record files of train, dev and test, as far as wanted
-    init: Any  # what training starts from; None for random weights
-    optimizer: str = "adamw"
     check: Callable[["Weights"], None] | None = None
     finish: Callable[[Trained], None] | None = None
-    tokenizer: "FullTokenizer | None" = None  # its vocabulary is kept beside the checkpoints
+
+    @property
+    def config(self) -> AlbertConfig:
+        return self.encoder.config
 
     def go(self) -> None:
         """Trains, evaluates and finishes, as the flags say."""
@@ -351,7 +383,7 @@ class Course:
                 log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s",
                          run.output_dir)
                 return None
-            weights = finished_weights(self.values, self.init, run.output_dir)
+            weights = finished_weights(self.values, self.encoder.weights, run.output_dir)
             if self.check:
                 self.check(weights)
             if not self.values.do_eval:
@@ -365,27 +397,29 @@ class Course:
 
         own = checkpoints.newest_or_best(run.output_dir)
         if own:
-            model_card.of_checkpoint(run.output_dir, own, self.config, tokenizer=self.tokenizer)
+            model_card.of_checkpoint(
+                run.output_dir, own, self.config, tokenizer=self.encoder.tokenizer
+            )
 
     def _train(self, run: "RunConfig") -> "Evaluated":
         from albert.optimization import OptimizerConfig
         from albert.training import distribution, trainer
 
-        values = self.values
+        values, tokenizer = self.values, self.encoder.tokenizer
+        name = values.optimizer if "optimizer" in values else "adamw"
         optimizer = OptimizerConfig(
-            self.optimizer, values.learning_rate, values.train_step, values.warmup_step
+            name, values.learning_rate, values.train_step, values.warmup_step
         )
         told = flags.to_dict(values) | {"seed": run.seed, "output_dir": run.output_dir}
-        if self.tokenizer is not None:
-            told["do_lower_case"] = self.tokenizer.do_lower_case  # a module's, too
+        told["do_lower_case"] = tokenizer.do_lower_case  # a module's, too
         evaluated = trainer.train(
             self.task, self.config, run, optimizer, [self.records["train"]],
             eval_files=[self.records["dev"]] if values.do_eval else [],
-            init=self.init,
+            init=self.encoder.weights,
             flags=told,
         )
-        if self.tokenizer is not None and distribution.is_chief():
-            tokenizer_files.write(self.tokenizer, run.output_dir)
+        if distribution.is_chief():
+            tokenizer_files.write(tokenizer, run.output_dir)
         return evaluated
 
     def _evaluate(
@@ -438,7 +472,8 @@ class Course:
             results["best_seed"] = winner
             summaries.log_results(results, f"Eval results of {len(folders)} runs")
             log.info("results: %s", summaries.write_results(run.output_dir, results))
-        return Trained(self, run, finished_weights(self.values, self.init, folders[winner]))
+        weights = finished_weights(self.values, self.encoder.weights, folders[winner])
+        return Trained(self, run, weights)
 
     def _unless_finished(self, run: "RunConfig") -> None:
         from albert.training import distribution

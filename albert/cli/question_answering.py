@@ -219,10 +219,10 @@ def _known_threshold(origin: str) -> float:
 
 def run(values: flags.FlagValues, version: type[Version1]) -> None:
     """Trains, evaluates and predicts, all flags checked."""
-    config, tokenizer, module = fine_tuning.open_encoder(values)
-    windows = squad_records.WindowMaker(
-        tokenizer, values.cached_dir or values.output_dir,
-        **flags.select(values, ("max_seq_length", "doc_stride", "max_query_length")),
+    encoder = fine_tuning.open_encoder(values)
+    windows = squad_records.WindowKeeper(
+        encoder.tokenizer, values.max_seq_length, values.cached_dir or values.output_dir,
+        values.doc_stride, values.max_query_length,
     )
     # All input is read before anything is written.
     records: dict[str, str] = {}
@@ -258,10 +258,8 @@ def run(values: flags.FlagValues, version: type[Version1]) -> None:
             trained.export(squad_export.export, values.max_seq_length)
 
     fine_tuning.Course(
-        values, predicted.make_task(), config, records,
-        fine_tuning.initial_weights(values, module),
+        values, predicted.make_task(), encoder, records,
         finish=finish if values.do_predict or export_dir else None,
-        tokenizer=tokenizer,
     ).go()
 
 

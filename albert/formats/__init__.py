@@ -4,6 +4,7 @@
     checkpoints          which checkpoint a path means, and what it gives a model
     tensor_bundle        TensorFlow's checkpoint files: arrays by name
     sidecars             the JSON file beside a checkpoint
+    known_tasks          what the name of a task tells of its model
     model_facts          labels, head and kind of a model, checked when read
     tokenizer_files      the vocabulary beside a model, and its settings
     huggingface          safetensors and the names of Hugging Face

@@ -13,13 +13,9 @@ from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import DataError
 from albert.formats import model_facts
+from albert.formats.known_tasks import facts_of_task
 from albert.formats.model_facts import BOOL, COUNT, POSITIVE, SETTINGS, TEXT, Facts
-from albert.tasks import conll, glue, race, tsv
 from albert.tokenization import TextSettings
-
-_SQUAD = {
-    "squad_v1": "AlbertForQuestionAnswering", "squad_v2": "AlbertForBeamQuestionAnswering",
-}
 
 
 def _is_number(value: Any) -> bool:
@@ -104,43 +100,12 @@ def facts_of(sidecar: Mapping[str, Any]) -> Facts:
         return Facts.from_dict(sidecar["facts"], "facts")
     task, flags = sidecar.get("task"), sidecar.get("flags", {})
     lower = flags.get("do_lower_case")
+    known = facts_of_task(task, flags)
+    known["architecture"] = known["architecture"] or sidecar.get("architecture")
     return Facts(
-        architecture=_architecture(task) or sidecar.get("architecture"),
+        **known,
         task=task,
-        label_names=_label_names(task, flags),
-        problem_type=_problem_type(task, flags),
-        num_texts=_num_texts(task, flags),
         max_seq_length=flags.get("max_seq_length"),
         text=None if lower is None else TextSettings(lower),
         settings=model_facts.pick(flags),
     )
-
-
-def _architecture(task: str | None) -> str | None:
-    if task in glue.TASKS or task == tsv.NAME:
-        return "AlbertForSequenceClassification"
-    known = {conll.NAME: "AlbertForTokenClassification", race.NAME: "AlbertForMultipleChoice"}
-    return (known | _SQUAD).get(task)
-
-
-def _label_names(task: str | None, flags: Mapping[str, Any]) -> tuple[str, ...] | None:
-    if task in glue.TASKS:
-        return glue.TASKS[task].labels or None
-    listed = flags.get("label_list")
-    if not listed:
-        return None
-    parts = listed.split() if task == conll.NAME else listed.split(",")
-    return tuple(part.strip() for part in parts)
-
-
-def _problem_type(task: str | None, flags: Mapping[str, Any]) -> str | None:
-    if task not in (*glue.TASKS, tsv.NAME):
-        return None
-    is_number = flags.get("regression") if task == tsv.NAME else glue.TASKS[task].is_regression
-    return model_facts.REGRESSION if is_number else model_facts.SINGLE_LABEL
-
-
-def _num_texts(task: str | None, flags: Mapping[str, Any]) -> int | None:
-    if task in glue.TASKS:
-        return 1 + (glue.TASKS[task].test.text_b is not None)
-    return 1 + bool(flags.get("text_pair_column")) if task == tsv.NAME else None

@@ -145,7 +145,7 @@ class TokenLabeller(Predictor):
     def rows(self, inputs):
         pattern = re.compile(r"[^ \t]+") if self.is_tokenized else _WORD
         self._spans = [[m.span() for m in pattern.finditer(text)] for (text,) in inputs]
-        self._labelled, found, counts = [], [], conll.Counts()
+        self._labelled, found, counts = [], [], conll.Overflow()
         length = self.opened.max_seq_length
         for (text,), spans in zip(inputs, self._spans, strict=True):
             tokenizer = self.opened.tokenizer
@@ -326,7 +326,7 @@ class Chooser(Predictor):
             )
             for passage, question, *options in inputs
         ]
-        rows = race.feature_rows(questions, tokenizer, length, longest)
+        rows = race.question_rows(questions, tokenizer, length, longest)
         return [
             [
                 _without_padding({

@@ -11,5 +11,6 @@
     glue_metrics          GLUE's official metrics
     entity_metrics        precision, recall and F1 of entities
     choice_metrics        accuracy of choices
+    record_keeper         the record files that rows are kept in
     prediction_files      the tables that predictions are published in
 """

@@ -30,7 +30,7 @@ class ClassificationTask(Task):
     max_seq_length: int  # L
     num_labels: int  # C
     is_regression: bool
-    metric: str  # key in metrics.glue.SCORERS
+    metric: str  # key in glue_metrics.SCORERS
     best_metric: str
     classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
 

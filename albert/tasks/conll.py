@@ -21,14 +21,15 @@ import numpy as np
 from albert.data import features, files, text_files
 from albert.data.records import FeatureSpec
 from albert.errors import DataError, FlagError
+from albert.formats.known_tasks import WORDS
 from albert.tasks import entity_metrics as entities
+from albert.tasks.record_keeper import RecordKeeper
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
 
-NAME = "token_classification"
 DOCUMENT_START = "-DOCSTART-"
 OUTSIDE = "O"
 # How labels mark entities: B- at the start of each; B- only between two that touch (the
@@ -118,7 +119,7 @@ def read_sentences(
         labels = None
         if has_labels:
             places = [f"{path}:{line}" for line in lines]
-            labels = _check_labels([row[-1] for _, row in rows], places, scheme, known)
+            labels = _checked_labels([row[-1] for _, row in rows], places, scheme, known)
         sentences.append(Sentence(tuple(row[0] for _, row in rows), labels, lines[0]))
     if not sentences:
         raise DataError(f"{path}: no sentences in it")
@@ -138,7 +139,7 @@ def _groups(lines: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, 
         yield group
 
 
-def _check_labels(
+def _checked_labels(
     labels: list[str], places: list[str], scheme: str, known: Sequence[str] | None
 ) -> tuple[str, ...]:
     """Returns the labels of a sentence, in `bio` where they were in `iob1`."""
@@ -225,7 +226,7 @@ def encode_words(tokenizer: "FullTokenizer", words: Sequence[str]) -> list[list[
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
+class Part:
     """Words `start` ... `end` - 1 of a sentence; `first` ... `last` - 1 get their labels here."""
 
     start: int
@@ -234,7 +235,7 @@ class Window:
     last: int
 
 
-def windows(sizes: Sequence[int], room: int) -> list[Window]:
+def parts(sizes: Sequence[int], room: int) -> list[Part]:
     """Returns the windows of at most `room` pieces that label each word of a sentence once.
 
     Neighbouring windows share about a quarter of their pieces, of which each
@@ -243,7 +244,7 @@ def windows(sizes: Sequence[int], room: int) -> list[Window]:
     Args:
       sizes: pieces of each word, none more than `room`.
     """
-    found: list[Window] = []
+    found: list[Part] = []
     start, first = 0, 0
     while True:
         end, used = start, 0
@@ -251,19 +252,19 @@ def windows(sizes: Sequence[int], room: int) -> list[Window]:
             used += sizes[end]
             end += 1
         if end == len(sizes):
-            return [*found, Window(start, end, first, end)]
+            return [*found, Part(start, end, first, end)]
         # About a quarter is shared, if the next word fits in beside it.
         most, shared, following = min(room // 4, room - sizes[end]), 0, end
         while following - 1 > start and shared + sizes[following - 1] <= most:
             following -= 1
             shared += sizes[following]
         last = max((following + end + 1) // 2, first + 1)
-        found.append(Window(start, end, first, last))
+        found.append(Part(start, end, first, last))
         start, first = following, last
 
 
 def feature_spec(max_seq_length: int) -> FeatureSpec:
-    """Returns the record of a window.
+    """Returns the record of a part.
 
     `label_ids` [L] is 0 where nothing is to be labelled, else 1 + the label's id;
     `continues` is 1 if the row before is of the same sentence.
@@ -280,7 +281,7 @@ def feature_spec(max_seq_length: int) -> FeatureSpec:
 
 
 @dataclasses.dataclass
-class Counts:
+class Overflow:
     """What did not fit in a row."""
 
     sentences: int = 0  # in several windows
@@ -304,7 +305,7 @@ def sentence_rows(
     label_ids: Sequence[int],
     tokenizer: "FullTokenizer",
     max_seq_length: int,
-    counts: Counts,
+    overflow: Overflow,
 ) -> Iterator[dict[str, Any]]:
     """Yields the records of one sentence; the label of a word is on its first piece.
 
@@ -314,13 +315,13 @@ def sentence_rows(
     """
     room = max_seq_length - 2
     cut = [list(ids[:room]) for ids in pieces]
-    counts.words += sum(len(ids) > room for ids in pieces)
-    found = windows([len(ids) for ids in cut], room)
-    counts.sentences += len(found) > 1
-    for number, window in enumerate(found):
+    overflow.words += sum(len(ids) > room for ids in pieces)
+    found = parts([len(ids) for ids in cut], room)
+    overflow.sentences += len(found) > 1
+    for number, part in enumerate(found):
         ids, labels = [], np.zeros(max_seq_length, np.int64)
-        for word in range(window.start, window.end):
-            if window.first <= word < window.last:
+        for word in range(part.start, part.end):
+            if part.first <= word < part.last:
                 labels[1 + len(ids)] = 1 + label_ids[word]
             ids += cut[word]
         row = features.pack(ids, None, max_seq_length, tokenizer.cls_id, tokenizer.sep_id)
@@ -330,53 +331,47 @@ def sentence_rows(
         }
 
 
-def feature_rows(
+def sentences_rows(
     sentences: Sequence[Sentence],
     labels: Sequence[str],
     tokenizer: "FullTokenizer",
     max_seq_length: int,
-    counts: Counts,
+    overflow: Overflow,
 ) -> Iterator[dict[str, Any]]:
     """Yields the records of all sentences; words without labels get the first one."""
     ids = {label: i for i, label in enumerate(labels)}
     for sentence in sentences:
         pieces = encode_words(tokenizer, sentence.words)
         numbers = [ids[label] for label in sentence.labels or [labels[0]] * len(pieces)]
-        yield from sentence_rows(pieces, numbers, tokenizer, max_seq_length, counts)
+        yield from sentence_rows(pieces, numbers, tokenizer, max_seq_length, overflow)
 
 
-def feature_file(
+def sentence_records(
     path: str,
     split: str,
     sentences: Sequence[Sentence],
     labels: Sequence[str],
-    tokenizer: "FullTokenizer",
-    max_seq_length: int,
-    cache_dir: str,
+    keeper: RecordKeeper,
 ) -> str:
-    """Returns the record file of the sentences of `path`, a keyed one in `cache_dir`."""
-    counts = Counts()
+    """Returns the record file of the sentences of `path`."""
+    length, overflow = keeper.max_seq_length, Overflow()
 
     def rows():
-        yield from feature_rows(sentences, labels, tokenizer, max_seq_length, counts)
-        counts.report(path, max_seq_length)
+        yield from sentences_rows(sentences, labels, keeper.tokenizer, length, overflow)
+        overflow.report(path, length)
 
     depends_on = {
-        "task": NAME,
-        "split": split,
+        "task": WORDS, "split": split,
         "sentences": hashlib.sha256(repr(sentences).encode("utf-8", "replace")).hexdigest(),
         "labels": list(labels),
-        "tokenizer": tokenizer.sha256,
-        "max_seq_length": max_seq_length,
     }
-    spec = feature_spec(max_seq_length)
-    return features.cached_records(cache_dir, f"{NAME}_{split}", rows(), spec, depends_on)
+    return keeper.keep(f"{WORDS}_{split}", rows(), feature_spec(length), depends_on)
 
 
 # === Writing ===
 
 
-def write_predictions(path: str, predictions: Iterable[str], destination: str) -> str:
+def write_with_labels(path: str, predictions: Iterable[str], destination: str) -> str:
     """Publishes the lines of `path` with one column more, the predicted label; returns the path.
 
     conlleval takes the file as it is, where `path` had gold labels. `-DOCSTART-` is

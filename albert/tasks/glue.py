@@ -14,8 +14,10 @@ import numpy as np
 
 from albert.data import features, files, text_files
 from albert.errors import DataError, FlagError
+from albert.formats.known_tasks import GLUE_LABELS
 from albert.tasks import prediction_files
 from albert.tasks.choice_metrics import likeliest
+from albert.tasks.record_keeper import RecordKeeper
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -56,7 +58,7 @@ class GlueTask:
     name: str
     directory: str  # under --data_dir
     labels: tuple[str, ...]  # in the order of their ids; empty for regression
-    metric: str  # key in metrics.glue.SCORERS
+    metric: str  # key in glue_metrics.SCORERS
     train: Split | None
     dev: Split | None
     test: Split
@@ -117,77 +119,56 @@ class Example:
     label: str | float  # of a file without labels: the task's first label, or 0.0
 
 
-def _same(pattern: str, **columns) -> tuple[Split, Split]:
-    return Split(pattern.format("train"), **columns), Split(pattern.format("dev"), **columns)
+def _task(
+    folder: str,
+    test: tuple[int, ...] = (1, 2),
+    metric: str = "accuracy",
+    *,
+    name: str = "",
+    texts: tuple[int, ...] = (),
+    label: int = LAST,
+    kind: str = "",
+    submission: str = "",
+    **layout: Any,
+) -> GlueTask:
+    """Returns a task of the benchmark; by default index, two texts, label in the last column.
 
+    Args:
+      test, texts: columns of the texts in test.tsv, and in the others where these differ.
+      kind: what the files of dev and test are named for, beside the split.
+      layout: of train and dev, as `Split` has it.
+    """
+    name = name or folder.lower()
 
-def _pair_task(name: str, labels: Sequence[str]) -> GlueTask:
-    """The commonest layout: index, two texts, label in the last column."""
-    train, dev = _same("{}.tsv", text_a=1, text_b=2, label=LAST)
-    test = Split("test.tsv", text_a=1, text_b=2)
-    folder = name.upper()
-    return GlueTask(name, folder, tuple(labels), "accuracy", train, dev, test, f"{folder}.tsv")
+    def split(file: str, columns: tuple[int, ...], **layout: Any) -> Split:
+        return Split(f"{file}.tsv", *columns, **layout)
 
-
-def _mnli(name: str, kind: str, submission: str) -> GlueTask:
-    columns = {"text_a": 8, "text_b": 9}
+    train, dev = (
+        split(file, texts or test, label=label, **layout) for file in ("train", f"dev{kind}")
+    )
     return GlueTask(
-        name, "MNLI", _NLI_LABELS, "accuracy",
-        Split("train.tsv", label=LAST, **columns),
-        Split(f"dev_{kind}.tsv", label=LAST, **columns),
-        Split(f"test_{kind}.tsv", **columns),
-        submission,
+        name, folder, GLUE_LABELS[name], metric, train, dev, split(f"test{kind}", test),
+        submission or f"{folder}.tsv",
     )
 
 
-_NLI_LABELS = ("contradiction", "entailment", "neutral")
-_ENTAILMENT = ("entailment", "not_entailment")
-_BINARY = ("0", "1")
-
-COLA = GlueTask(
-    "cola", "CoLA", _BINARY, "matthews",
-    *_same("{}.tsv", text_a=3, label=1, guid=None, has_header=False),
-    Split("test.tsv", text_a=1),
-    "CoLA.tsv",
-)
-MNLI = _mnli("mnli", "matched", "MNLI-m.tsv")
-MISMNLI = _mnli("mismnli", "mismatched", "MNLI-mm.tsv")
-MRPC = GlueTask(
-    "mrpc", "MRPC", _BINARY, "accuracy_and_f1",
-    *_same("{}.tsv", text_a=3, text_b=4, label=0, guid=None),
-    Split("test.tsv", text_a=3, text_b=4),
-    "MRPC.tsv",
-)
-QNLI = _pair_task("qnli", _ENTAILMENT)
+COLA = _task("CoLA", (1,), "matthews", texts=(3,), label=1, guid=None, has_header=False)
+MNLI = _task("MNLI", (8, 9), kind="_matched", submission="MNLI-m.tsv")
+MISMNLI = _task("MNLI", (8, 9), name="mismnli", kind="_mismatched", submission="MNLI-mm.tsv")
+MRPC = _task("MRPC", (3, 4), "accuracy_and_f1", label=0, guid=None)
+QNLI = _task("QNLI")
 # The real train file has a few rows with a line break inside a question.
-QQP = GlueTask(
-    "qqp", "QQP", _BINARY, "accuracy_and_f1",
-    *_same("{}.tsv", text_a=3, text_b=4, label=5, skips_short_rows=True),
-    Split("test.tsv", text_a=1, text_b=2),
-    "QQP.tsv",
-)
-RTE = _pair_task("rte", _ENTAILMENT)
-SST_2 = GlueTask(
-    "sst-2", "SST-2", _BINARY, "accuracy",
-    *_same("{}.tsv", text_a=0, label=1, guid=None),
-    Split("test.tsv", text_a=1),
-    "SST-2.tsv",
-)
+QQP = _task("QQP", (1, 2), "accuracy_and_f1", texts=(3, 4), label=5, skips_short_rows=True)
+RTE = _task("RTE")
+SST_2 = _task("SST-2", (1,), texts=(0,), label=1, guid=None)
 # Not of the benchmark, but in its layout. Train has one annotator's label, dev and test five.
-SNLI = GlueTask(
-    "snli", "SNLI", _NLI_LABELS, "accuracy",
-    *_same("{}.tsv", text_a=7, text_b=8, label=LAST, skips_unlabelled_rows=True),
-    Split("test.tsv", text_a=7, text_b=8),
+SNLI = dataclasses.replace(
+    _task("SNLI", (7, 8), skips_unlabelled_rows=True), submission=None
 )
-STS_B = GlueTask(
-    "sts-b", "STS-B", (), "regression",
-    *_same("{}.tsv", text_a=7, text_b=8, label=LAST),
-    Split("test.tsv", text_a=7, text_b=8),
-    "STS-B.tsv",
-)
-WNLI = _pair_task("wnli", _BINARY)
+STS_B = _task("STS-B", (7, 8), "regression")
+WNLI = _task("WNLI")
 AX = GlueTask(
-    "ax", "diagnostic", _NLI_LABELS, "accuracy", None, None,
+    "ax", "diagnostic", GLUE_LABELS["ax"], "accuracy", None, None,
     Split("diagnostic.tsv", text_a=1, text_b=2),
     "AX.tsv",
 )
@@ -217,20 +198,10 @@ def read_examples(
         if layout.has_header and line == 1:
             _check_header(task, layout, path, columns)
             continue
-        if len(columns) < layout.min_columns:
-            if layout.skips_short_rows:
-                num_skipped += 1
-                continue
-            raise DataError(
-                f"{path}:{line}: expected at least {layout.min_columns} tab-separated columns, "
-                f"got {len(columns)}"
-                + (f"; is this the {task.directory} file of GLUE?" if task.directory else "")
-            )
-        if layout.num_columns not in (None, len(columns)):
-            raise DataError(
-                f"{path}:{line}: {len(columns)} tab-separated columns, the first line has "
-                f"{layout.num_columns}; a tab or line feed inside a text must be removed"
-            )
+        if layout.skips_short_rows and len(columns) < layout.min_columns:
+            num_skipped += 1
+            continue
+        _check_columns(task, layout, len(columns), f"{path}:{line}")
         if layout.skips_unlabelled_rows and columns[layout.label] == NO_LABEL:
             num_unlabelled += 1
             continue
@@ -245,7 +216,7 @@ def read_examples(
     return examples
 
 
-def feature_rows(
+def example_rows(
     task: GlueTask, examples: Sequence[Example], tokenizer: "FullTokenizer", max_seq_length: int
 ) -> Iterator[dict[str, Any]]:
     """Yields each example's record: the packed row, its label's id (or value), is_real_example."""
@@ -257,28 +228,21 @@ def feature_rows(
         yield {**row.as_dict(), "label_ids": label, "is_real_example": 1}
 
 
-def feature_file(
-    task: GlueTask,
-    examples: Sequence[Example],
-    data_dir: str,
-    split: str,
-    tokenizer: "FullTokenizer",
-    max_seq_length: int,
-    cache_dir: str,
+def example_records(
+    task: GlueTask, examples: Sequence[Example], data_dir: str, split: str, keeper: RecordKeeper
 ) -> str:
-    """Returns the record file of the examples of train, dev or test, a keyed one in `cache_dir`."""
-    spec = features.classification_spec(max_seq_length, task.is_regression)
-    depends_on = {
-        "task": dataclasses.asdict(task),
-        "split": split,
-        "file": files.sha256(task.path(data_dir, split)),
-        "tokenizer": tokenizer.sha256,
-        "max_seq_length": max_seq_length,
-    }
+    """Returns the record file of the examples of train, dev or test."""
+    rows = example_rows(task, examples, keeper.tokenizer, keeper.max_seq_length)
     # The names that the original gave its caches, plus a key.
     name = {"train": "train", "dev": "eval", "test": "predict"}[split]
-    rows = feature_rows(task, examples, tokenizer, max_seq_length)
-    return features.cached_records(cache_dir, f"{task.name}_{name}", rows, spec, depends_on)
+    return keeper.keep(
+        f"{task.name}_{name}", rows,
+        features.classification_spec(keeper.max_seq_length, task.is_regression),
+        {
+            "task": dataclasses.asdict(task), "split": split,
+            "file": files.sha256(task.path(data_dir, split)),
+        },
+    )
 
 
 def write_predictions(
@@ -358,25 +322,20 @@ def read_tsv(path: str, is_strict: bool = False) -> Iterator[tuple[int, list[str
 def _example(task, layout, split, path, line, columns, normalize) -> Example:
     label: str | float = 0.0 if task.is_regression else task.labels[0]
     if layout.label is not None:
-        label = _label(task, columns[layout.label], f"{path}:{line}", normalize)
+        label = _gold_label(task, columns[layout.label], f"{path}:{line}", normalize)
     if layout.guid is not None:
         guid = columns[layout.guid]
     elif split == "test":
         guid = str(line - 1 - layout.has_header)
     else:
         guid = f"{split}-{line - 1}"
-    return Example(
-        guid=guid,
-        text_a=columns[layout.text_a],
-        text_b=None if layout.text_b is None else columns[layout.text_b],
-        label=label,
-    )
+    text_b = None if layout.text_b is None else columns[layout.text_b]
+    return Example(guid, columns[layout.text_a], text_b, label)
 
 
-def _label(task: GlueTask, text: str, place: str, normalize) -> str | float:
+def _gold_label(task: GlueTask, text: str, place: str, normalize) -> str | float:
     if task.is_regression:
-        value = _number(text)
-        if value is None:
+        if (value := _number(text)) is None:
             raise DataError(f"{place}: label {text!r} is not a number")
         return value
     label = text if text in task.labels else normalize(text)
@@ -392,6 +351,19 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+def _check_columns(task: GlueTask, layout: Split, count: int, place: str) -> None:
+    if count < layout.min_columns:
+        raise DataError(
+            f"{place}: expected at least {layout.min_columns} tab-separated columns, got {count}"
+            + (f"; is this the {task.directory} file of GLUE?" if task.directory else "")
+        )
+    if layout.num_columns not in (None, count):
+        raise DataError(
+            f"{place}: {count} tab-separated columns, the first line has {layout.num_columns}; a "
+            "tab or line feed inside a text must be removed"
+        )
 
 
 def _check_header(task: GlueTask, layout: Split, path: str, columns: list[str]) -> None:

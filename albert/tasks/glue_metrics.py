@@ -7,12 +7,9 @@ has learned nothing, and a run of many tasks goes on.
 Legend: N rows, C classes.
 """
 
-import warnings
 from collections.abc import Callable
 
 import numpy as np
-import scipy.stats
-import sklearn.metrics
 
 from albert.tasks.choice_metrics import likeliest
 
@@ -24,30 +21,46 @@ def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the F1 of class 1 (paraphrase, duplicate); 0.0 when it is never right."""
-    return float(sklearn.metrics.f1_score(labels, predictions, zero_division=0.0))
+    right = np.sum((labels == 1) & (predictions == 1))
+    return float(2 * right / (np.sum(labels == 1) + np.sum(predictions == 1))) if right else 0.0
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns Matthews' correlation of class ids [N]; 0.0 when one side is constant."""
-    if _is_constant(labels) or _is_constant(predictions):
-        return 0.0
-    return float(sklearn.metrics.matthews_corrcoef(labels, predictions))
+    """Returns Matthews' correlation of class ids [N]; 0.0 when one side is constant.
+
+    With counts of classes in place of a table (Gorodkin, 2004, equation 8).
+    """
+    right, count = float(np.sum(labels == predictions)), float(len(labels))
+    classes = 1 + max(labels.max(initial=0), predictions.max(initial=0))
+    x, y = (np.bincount(ids, minlength=classes).astype(float) for ids in (labels, predictions))
+    variances = (count**2 - np.dot(x, x)) * (count**2 - np.dot(y, y))
+    return float((right * count - np.dot(x, y)) / np.sqrt(variances)) if variances else 0.0
 
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the linear correlation of values [N]; 0.0 when one side is constant."""
-    return _correlation(scipy.stats.pearsonr, labels, predictions)
+    sides = [np.asarray(values, np.float64) for values in (labels, predictions)]
+    if len(labels) < 2 or any(np.all(values == values[0]) for values in sides):
+        return 0.0
+    x, y = (values - values.mean() for values in sides)
+    return float(np.clip(np.dot(x / np.linalg.norm(x), y / np.linalg.norm(y)), -1.0, 1.0))
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the rank correlation of values [N]; 0.0 when one side is constant."""
-    return _correlation(scipy.stats.spearmanr, labels, predictions)
+    return pearson(_ranks(labels), _ranks(predictions))
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Returns each value's rank; equal values share the mean of theirs."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[places]
 
 
 def mean_squared_error(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the mean of squared differences of values [N]."""
-    labels, predictions = _as_float64(labels), _as_float64(predictions)
-    return float(np.mean((labels - predictions) ** 2)) if len(labels) else 0.0
+    differences = np.asarray(labels, np.float64) - np.asarray(predictions, np.float64)
+    return float(np.mean(differences**2)) if len(labels) else 0.0
 
 
 def score_accuracy(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
@@ -82,21 +95,3 @@ SCORERS: dict[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]] = {
     "matthews": score_matthews,
     "regression": score_regression,
 }
-
-
-def _as_float64(values: np.ndarray) -> np.ndarray:
-    return np.asarray(values, np.float64)
-
-
-def _is_constant(values: np.ndarray) -> bool:
-    return len(values) < 2 or bool(np.all(values == values[0]))
-
-
-def _correlation(function, labels: np.ndarray, predictions: np.ndarray) -> float:
-    labels, predictions = _as_float64(labels), _as_float64(predictions)
-    if _is_constant(labels) or _is_constant(predictions):
-        return 0.0
-    with warnings.catch_warnings():
-        # Nearly constant values are still ranked and correlated; scipy only warns.
-        warnings.simplefilter("ignore", scipy.stats.NearConstantInputWarning)
-        return float(function(labels, predictions).statistic)

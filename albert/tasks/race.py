@@ -23,15 +23,14 @@ import numpy as np
 
 from albert.data import features, text_files
 from albert.errors import DataError
-from albert.tasks import prediction_files
-from albert.tasks.choice_metrics import likeliest
+from albert.formats.known_tasks import RACE
+from albert.tasks.record_keeper import RecordKeeper
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
 
-NAME = "race"
 LEVELS = ("middle", "high")  # in the order in which they are read
 ANSWERS = "ABCD"
 NUM_CHOICES = len(ANSWERS)
@@ -64,7 +63,7 @@ def read_questions(
     for level in levels:
         folder = os.path.join(data_dir, "RACE", split, level)
         for place, passage in _passages(folder):
-            questions += _questions(passage, place, level, split, tokenizer)
+            questions += _questions_of(passage, place, level, split, tokenizer)
     labelled = sum(question.label is not None for question in questions)
     if labelled not in (0, len(questions)):
         raise DataError(
@@ -79,7 +78,7 @@ def level_sizes(questions: Sequence[Question]) -> tuple[tuple[str, int], ...]:
     return tuple(collections.Counter(question.level for question in questions).items())
 
 
-def feature_rows(
+def question_rows(
     questions: Sequence[Question],
     tokenizer: "FullTokenizer",
     max_seq_length: int,
@@ -106,48 +105,26 @@ def feature_rows(
             yield {**packed, "label_ids": question.label or 0, "is_real_example": 1}
 
 
-def feature_file(
+def question_records(
     questions: Sequence[Question],
     split: str,
-    tokenizer: "FullTokenizer",
-    max_seq_length: int,
+    keeper: RecordKeeper,
     max_qa_length: int,
-    cache_dir: str,
     path: str | None = None,
 ) -> str:
-    """Returns the record file of the questions: `path`, or a keyed one in `cache_dir`.
+    """Returns the record file of the questions, which is `path` if that is given.
 
     Raises:
       DataError: `path` exists and was made from other questions or settings.
     """
-    spec = features.classification_spec(max_seq_length, False, NUM_CHOICES)
+    rows = question_rows(questions, keeper.tokenizer, keeper.max_seq_length, max_qa_length)
     depends_on = {
-        "task": NAME,
-        "split": split,
+        "task": RACE, "split": split,
         "questions": hashlib.sha256(repr(questions).encode("utf-8", "replace")).hexdigest(),
-        "tokenizer": tokenizer.sha256,
-        "max_seq_length": max_seq_length,
         "max_qa_length": max_qa_length,
     }
-    rows = feature_rows(questions, tokenizer, max_seq_length, max_qa_length)
-    if path:
-        return features.named_records(path, rows, spec, depends_on)
-    return features.cached_records(cache_dir, f"{NAME}_{split}", rows, spec, depends_on)
-
-
-def write_predictions(
-    questions: Sequence[Question], predictions: Mapping[str, np.ndarray], directory: str
-) -> list[str]:
-    """Publishes each question's probabilities and letter, of `probabilities` and `logits` [N, C].
-
-    Returns the files' paths.
-    """
-    return prediction_files.write_test_results(
-        directory,
-        [question.guid for question in questions],
-        [ANSWERS[choice] for choice in likeliest(predictions["logits"])],
-        predictions["probabilities"],
-    )
+    spec = features.classification_spec(keeper.max_seq_length, False, NUM_CHOICES)
+    return keeper.keep(f"{RACE}_{split}", rows, spec, depends_on, path)
 
 
 # --- Reading ---
@@ -203,7 +180,7 @@ def _json_values(path: str) -> Iterator[tuple[str, Any]]:
         line += text.count("\n", start, end)
 
 
-def _questions(
+def _questions_of(
     passage: Any, place: str, level: str, split: str, tokenizer: "FullTokenizer"
 ) -> list[Question]:
     if not isinstance(passage, Mapping):
@@ -229,7 +206,7 @@ def _questions(
         Question(
             f"{passage.get('id', level + os.path.basename(place))}-{number}", level, article,
             endings_of(question, choices, f"{place}: question {number + 1}", tokenizer),
-            _label(answer, f"{place}: question {number + 1}"),
+            _answer_number(answer, f"{place}: question {number + 1}"),
         )
         for number, (question, choices, answer) in enumerate(
             zip(asked, options, answers, strict=True)
@@ -256,7 +233,7 @@ def endings_of(question: Any, options: Any, place: str, tokenizer) -> tuple[str,
     return tuple(f"{question} {option}" for option in cleaned)
 
 
-def _label(answer: Any, place: str) -> int | None:
+def _answer_number(answer: Any, place: str) -> int | None:
     if answer is None:
         return None
     if not isinstance(answer, str) or len(answer) != 1 or answer not in ANSWERS:

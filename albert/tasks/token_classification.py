@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from albert.config import AlbertConfig
 from albert.data.records import FeatureSpec
+from albert.formats.known_tasks import WORDS
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForTokenClassification, cross_entropy
 from albert.tasks import conll
@@ -28,7 +29,7 @@ class TokenClassificationTask(Task):
     labels: tuple[str, ...]  # C, in the order of their ids
     has_entities: bool = True  # whether labels are of entities, which are then scored whole
     classifier_dropout: float = 0.1  # on the encoder's output in training
-    name: str = conll.NAME
+    name: str = WORDS
     statistic_names = ("eval_accuracy", "eval_loss")
 
     @property

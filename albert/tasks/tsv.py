@@ -9,9 +9,8 @@ import os
 from collections.abc import Sequence
 
 from albert.errors import DataError, FlagError
+from albert.formats.known_tasks import TSV
 from albert.tasks.glue import GlueTask, Split, read_tsv
-
-NAME = "tsv"
 
 
 def make_task(
@@ -61,7 +60,7 @@ def make_task(
 
     metric = {0: "regression", 2: "accuracy_and_f1"}.get(len(labels), "accuracy")
     return GlueTask(
-        NAME, "", tuple(labels), metric, layout("train"), layout("dev"), layout("test"),
+        TSV, "", tuple(labels), metric, layout("train"), layout("dev"), layout("test"),
         is_strict=True,
     )
 

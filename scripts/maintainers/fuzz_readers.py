@@ -35,7 +35,7 @@ def read_race(path: str, tokenizer) -> None:
     from albert.tasks import race
 
     for place, passage in race._json_values(path):
-        race._questions(passage, place, "middle", "train", tokenizer)
+        race._questions_of(passage, place, "middle", "train", tokenizer)
 
 
 def read_squad(path: str, tokenizer) -> None:

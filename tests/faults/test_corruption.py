@@ -170,7 +170,7 @@ def make_race(folder):
 def read_race(folder):
     tokenizer = FullTokenizer(str(folder / "vocab.txt"), True)
     questions = race.read_questions(str(folder), "train", tokenizer, ["middle"])
-    list(race.feature_rows(questions, tokenizer, 16, 8))
+    list(race.question_rows(questions, tokenizer, 16, 8))
     return questions
 
 

@@ -201,7 +201,7 @@ def test_any_texts_are_a_question(article, question, options, wordpiece, tmp_pat
         "article": article, "questions": [question], "options": [options], "answers": ["B"],
     }))
     [found] = race.read_questions(str(tmp_path), "train", wordpiece, ["middle"])
-    [row] = race.feature_rows([found], wordpiece, 12, 6)
+    [row] = race.question_rows([found], wordpiece, 12, 6)
     assert row["label_ids"] == 1 and row["input_ids"].shape == (48,)
 
 

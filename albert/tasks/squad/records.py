@@ -7,15 +7,13 @@ import dataclasses
 import logging
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from albert.data import features, files
 from albert.data.records import FeatureSpec
 from albert.errors import DataError
+from albert.tasks.record_keeper import RecordKeeper
 from albert.tasks.squad.features import SquadExample, Window, make_windows
-
-if TYPE_CHECKING:
-    from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
 
@@ -35,19 +33,18 @@ def record_spec(max_seq_length: int, has_labels: bool) -> FeatureSpec:
 
 
 @dataclasses.dataclass(frozen=True)
-class WindowMaker:
-    """Makes windows and their record files; those without a name are keyed, in `directory`."""
+class WindowKeeper(RecordKeeper):
+    """Makes windows of questions, and keeps their records."""
 
-    tokenizer: "FullTokenizer"
-    directory: str
-    max_seq_length: int = 384  # L, question and passage and [CLS], [SEP], [SEP]
     doc_stride: int = 128  # tokens between the beginnings of two windows
     max_query_length: int = 64  # longest question, in tokens
 
     def windows(self, examples: Sequence[SquadExample], is_training: bool) -> Iterator[Window]:
         """Yields the windows of the questions."""
         return make_windows(
-            examples, self.tokenizer, is_training=is_training, **self._lengths()
+            examples, self.tokenizer, is_training=is_training,
+            max_seq_length=self.max_seq_length, doc_stride=self.doc_stride,
+            max_query_length=self.max_query_length,
         )
 
     def training_records(
@@ -97,18 +94,10 @@ class WindowMaker:
         rows = window_rows(windows, is_training)
         spec = record_spec(self.max_seq_length, is_training)
         depends_on = {
-            "input file": files.sha256(origin), "tokenizer": self.tokenizer.sha256,
-            **self._lengths(),
+            "input file": files.sha256(origin), "doc_stride": self.doc_stride,
+            "max_query_length": self.max_query_length,
         }
-        if path:
-            return features.named_records(path, rows, spec, depends_on)
-        return features.cached_records(
-            self.directory, f"squad_{split}", rows, spec, depends_on
-        )
-
-    def _lengths(self) -> dict[str, int]:
-        names = ("max_seq_length", "doc_stride", "max_query_length")
-        return {name: getattr(self, name) for name in names}
+        return self.keep(f"squad_{split}", rows, spec, depends_on, path)
 
 
 def window_rows(windows: Iterable[Window], has_labels: bool) -> Iterator[dict[str, Any]]:

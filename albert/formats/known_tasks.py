@@ -1,0 +1,45 @@
+"""What the name of a task tells of a model that was trained for it. No TensorFlow."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from albert.formats.model_facts import REGRESSION, SINGLE_LABEL
+
+_BINARY = ("0", "1")
+_INFERENCE = ("contradiction", "entailment", "neutral")
+_ENTAILMENT = ("entailment", "not_entailment")
+# Labels of GLUE's tasks in the order of their ids; a regression has none.
+GLUE_LABELS: dict[str, tuple[str, ...]] = {
+    "ax": _INFERENCE, "cola": _BINARY, "mismnli": _INFERENCE, "mnli": _INFERENCE,
+    "mrpc": _BINARY, "qnli": _ENTAILMENT, "qqp": _BINARY, "rte": _ENTAILMENT,
+    "snli": _INFERENCE, "sst-2": _BINARY, "sts-b": (), "wnli": _BINARY,
+}
+GLUE_OF_ONE_TEXT = ("cola", "sst-2")  # the others have pairs
+TSV, WORDS, RACE = "tsv", "token_classification", "race"
+_ARCHITECTURES = {
+    **dict.fromkeys((*GLUE_LABELS, TSV), "AlbertForSequenceClassification"),
+    WORDS: "AlbertForTokenClassification",
+    RACE: "AlbertForMultipleChoice",
+    "squad_v1": "AlbertForQuestionAnswering",
+    "squad_v2": "AlbertForBeamQuestionAnswering",
+}
+
+
+def facts_of_task(task: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns architecture, label_names, problem_type and num_texts, as far as they follow.
+
+    `flags` are those of the training.
+    """
+    facts = {"architecture": _ARCHITECTURES.get(task), "label_names": None}
+    if listed := flags.get("label_list"):
+        parts = listed.split() if task == WORDS else listed.split(",")
+        facts["label_names"] = tuple(part.strip() for part in parts)
+    if task == TSV:
+        is_number, is_pair = flags.get("regression"), bool(flags.get("text_pair_column"))
+    elif task in GLUE_LABELS:
+        facts["label_names"] = GLUE_LABELS[task] or None
+        is_number, is_pair = not GLUE_LABELS[task], task not in GLUE_OF_ONE_TEXT
+    else:
+        return facts
+    problem_type = REGRESSION if is_number else SINGLE_LABEL
+    return facts | {"problem_type": problem_type, "num_texts": 1 + is_pair}

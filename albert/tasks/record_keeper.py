@@ -1,0 +1,43 @@
+"""The record files that a task's rows are kept in. No TensorFlow."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from albert.data import features
+from albert.data.records import FeatureSpec
+
+if TYPE_CHECKING:
+    from albert.tokenization import FullTokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordKeeper:
+    """What all rows of a run have in common, and the folder of record files that have no name."""
+
+    tokenizer: "FullTokenizer"
+    max_seq_length: int
+    directory: str
+
+    def keep(
+        self,
+        name: str,
+        rows: Iterable[Mapping[str, Any]],
+        spec: FeatureSpec,
+        depends_on: Mapping[str, Any],
+        path: str | None = None,
+    ) -> str:
+        """Returns the record file of the rows: `path`, or a keyed one that begins with `name`.
+
+        It is written if it is not there. `depends_on` is what the rows are made of, beside the
+        tokenizer and the length.
+
+        Raises:
+          DataError: `path` exists and was made from something else.
+        """
+        info = {
+            **depends_on, "tokenizer": self.tokenizer.sha256, "max_seq_length": self.max_seq_length
+        }
+        if path:
+            return features.named_records(path, rows, spec, info)
+        return features.cached_records(self.directory, name, rows, spec, info)
