@@ -16,7 +16,7 @@ newest checkpoint of --output_dir.
 numbers from 0) and --label_list=a,b,c, or --regression for numbers.
 """
 
-from albert.cli import fine_tuning, flags
+from albert.cli import course, fine_tuning, flags
 from albert.errors import FlagError
 from albert.formats.known_tasks import TSV
 from albert.tasks import glue, tsv
@@ -128,7 +128,7 @@ def main(values: flags.FlagValues) -> None:
         glue_task.metric, glue_task.best_metric, values.classifier_dropout,
     )
 
-    def finish(trained: fine_tuning.Trained) -> None:
+    def finish(trained: course.Trained) -> None:
         if values.do_predict:
             predictions = trained.predict("test").predictions
             trained.tell(glue.write_predictions(
@@ -141,7 +141,7 @@ def main(values: flags.FlagValues) -> None:
         if values.label_list:
             fine_tuning.refuse_other_labels(weights, glue_task.labels, ",")
 
-    fine_tuning.Course(
+    course.Course(
         values, task, encoder, records, check,
         finish if values.do_predict or values.export_dir else None,
     ).go()

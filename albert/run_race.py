@@ -17,7 +17,7 @@ import dataclasses
 import logging
 import os
 
-from albert.cli import fine_tuning, flags
+from albert.cli import course, fine_tuning, flags
 from albert.data import features, files
 from albert.errors import FlagError
 from albert.formats.known_tasks import RACE
@@ -108,7 +108,7 @@ def main(values: flags.FlagValues) -> None:
         parts=race.level_sizes(questions.get("dev", [])),
     )
 
-    def predict(trained: fine_tuning.Trained) -> None:
+    def predict(trained: course.Trained) -> None:
         some = questions["test"]
         found = trained.predict("test", dataclasses.replace(task, parts=race.level_sizes(some)))
         written = prediction_files.write_test_results(
@@ -120,7 +120,7 @@ def main(values: flags.FlagValues) -> None:
             written.append(_write_results(values.output_dir, found.results, trained.weights))
         trained.tell(written)
 
-    fine_tuning.Course(
+    course.Course(
         values, task, encoder, records, finish=predict if values.do_predict else None
     ).go()
 

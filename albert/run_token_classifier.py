@@ -18,7 +18,7 @@ the newest checkpoint of --output_dir.
 import logging
 import os
 
-from albert.cli import fine_tuning, flags
+from albert.cli import course, fine_tuning, flags
 from albert.errors import DataError, FlagError
 from albert.formats import sidecars
 from albert.tasks import conll
@@ -89,7 +89,7 @@ def main(values: flags.FlagValues) -> None:
         values.max_seq_length, labels, values.scheme != "none", values.classifier_dropout
     )
 
-    def predict(trained: fine_tuning.Trained) -> None:
+    def predict(trained: course.Trained) -> None:
         from albert.training import summaries
 
         found = trained.predict("test")
@@ -104,7 +104,7 @@ def main(values: flags.FlagValues) -> None:
             )
         trained.tell(written)
 
-    fine_tuning.Course(
+    course.Course(
         values, task, encoder, records,
         check=lambda weights: fine_tuning.refuse_other_labels(weights, labels, " "),
         finish=predict if values.do_predict else None,

@@ -176,9 +176,6 @@ def test_odds_above_the_threshold_withhold_the_answer():
     chosen = squad_decode.with_threshold(answers, odds, 1.0)
     assert chosen == {"a": "x", "b": "y", "c": ""}
     assert squad_decode.with_threshold(answers, odds, None) == answers
-    # The original withholds what equals the threshold.
-    theirs = squad_decode.with_threshold(answers, odds, 1.0, as_original=True)
-    assert theirs == {"a": "x", "b": "", "c": ""}
 
 
 def dataset(golds):
@@ -195,7 +192,7 @@ def test_the_threshold_that_is_found_gives_the_best_scores_there_are_ties_and_al
         golds, answers = (dict(zip(ids, rng.choice(texts, len(ids)).tolist())) for _ in range(2))
         odds = dict(zip(ids, rng.choice([-3.0, -2.5, 0.0, 1.0, 7.0], len(ids)).tolist()))
         data = dataset(golds)
-        results, chosen = squad_decode.evaluate_v2(data, answers, odds)
+        results, chosen = squad_decode.evaluate_with_threshold(data, answers, odds)
         every = [
             metrics.evaluate_v2(data, squad_decode.with_threshold(answers, odds, threshold))
             for threshold in (-99.0, *odds.values())
@@ -213,7 +210,7 @@ def test_the_threshold_that_is_found_gives_the_best_scores_there_are_ties_and_al
 
 def test_where_no_answer_is_best_odds_below_zero_get_none_either():
     data, answers = dataset({"a": None, "b": None}), {"a": "cow", "b": "hen"}
-    results, chosen = squad_decode.evaluate_v2(data, answers, {"a": -4.0, "b": -2.0})
+    results, chosen = squad_decode.evaluate_with_threshold(data, answers, {"a": -4.0, "b": -2.0})
     assert chosen == {"a": "", "b": ""}
     assert results["f1"] == results["best_f1"] == 100.0
     assert results["null_score_diff_threshold"] < -4.0
@@ -221,7 +218,7 @@ def test_where_no_answer_is_best_odds_below_zero_get_none_either():
 
 def test_a_threshold_that_is_given_is_used_and_is_no_result():
     data, answers = dataset({"a": "cow", "b": "hen"}), {"a": "cow", "b": "x"}
-    results, chosen = squad_decode.evaluate_v2(data, answers, {"a": 1, "b": 2}, threshold=0.5)
+    results, chosen = squad_decode.evaluate_with_threshold(data, answers, {"a": 1, "b": 2}, threshold=0.5)
     assert chosen == {"a": "", "b": ""} and results["f1"] == 0.0
     assert (results["best_f1"], results["best_f1_thresh"]) == (50.0, 1)
     assert "null_score_diff_threshold" not in results

@@ -12,7 +12,7 @@ from helpers import REPO
 
 from albert.data import records, tfrecord
 from albert.errors import DataError
-from albert.tasks.squad import alignment as squad_alignment
+from albert.tasks.squad import alignment
 from albert.tasks.squad import records as squad_records
 from albert.tasks.squad.features import SquadExample, has_answers, make_windows, read_examples
 from albert.tokenization import FullTokenizer
@@ -315,9 +315,9 @@ def test_a_training_file_without_one_usable_answer_is_refused(tmp_path):
 def test_a_shuffled_file_reads_each_passage_once(golden_path, tokenizer, monkeypatch):
     examples = read_examples(str(golden_path("squad_odd/dev-v1.1.json")), False)
     random.Random(1).shuffle(examples)
-    read, align = [], squad_alignment.align
+    read, align = [], alignment.align
     monkeypatch.setattr(
-        squad_alignment, "align", lambda *texts: read.append(texts) or align(*texts)
+        alignment, "align", lambda *texts: read.append(texts) or align(*texts)
     )
     list(make_windows(examples, tokenizer, is_training=False, **SETTINGS["s96"]))
     assert len(read) == len({example.paragraph_text for example in examples})

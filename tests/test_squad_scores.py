@@ -70,6 +70,20 @@ def windows_of(folder, file):
     return windows
 
 
+def as_the_original(dataset, answers, odds):
+    """Results and answers of the original, which compares odds with 1.0 as if probabilities.
+
+    An answer whose odds equal the threshold is withheld there.
+    """
+    raw = dict(zip(("exact", "f1"), metrics.raw_scores(dataset, answers), strict=True))
+    best = metrics.best_scores(answers, raw, odds, metrics.has_answer(dataset))
+    threshold = best["best_f1_thresh"]
+    chosen = {qid: text if odds[qid] < threshold else "" for qid, text in answers.items()}
+    results = metrics.evaluate_v2(dataset, chosen, odds, 1.0)
+    kept = {name: results[name] for name in ("exact", "f1", "total")}
+    return kept | {"null_score_diff_threshold": threshold}, chosen
+
+
 def assert_files_equal(ours, golden):
     assert list(ours) == list(golden)
     for qid, entries in golden.items():
@@ -126,17 +140,17 @@ def test_version_2_decodes_as_the_original(case, runs, folder):
     np.testing.assert_allclose(list(odds.values()), list(golden_odds.values()), rtol=1e-6)
     for threshold in (None, 0.0, -1.0):
         golden = load(folder / f"v2_{case}_predictions_threshold_{threshold}.json")
-        chosen = squad_decode.with_threshold(answers, odds, threshold, as_original=True)
+        chosen = squad_decode.with_threshold(answers, odds, threshold)
         assert chosen == golden
     dataset = load(folder / "dev-v2.0.json")["data"]
-    results, chosen = squad_decode.evaluate_v2(dataset, answers, odds, as_original=True)
+    results, chosen = as_the_original(dataset, answers, odds)
     assert chosen == load(folder / f"v2_{case}_predictions.json")
     golden = load(folder / f"v2_{case}_eval.json")
     assert set(results) == set(golden)
     for name, value in golden.items():
         assert results[name] == value, name
     # Without the second, constant threshold no answer that was given is taken back.
-    ours, _ = squad_decode.evaluate_v2(dataset, answers, odds)
+    ours, _ = squad_decode.evaluate_with_threshold(dataset, answers, odds)
     assert ours["f1"] == ours["best_f1"] >= results["f1"]
     assert {"best_f1", "best_exact_thresh", "HasAns_f1", "NoAns_exact"} <= set(ours)
 
@@ -303,5 +317,5 @@ def test_a_pair_that_a_beam_holds_twice_is_averaged_as_in_the_original(spec):
     assert_files_equal(nbest, golden["v2_nbest"])
     assert odds == golden["v2_null_odds"]
     dataset = golden["data"]["data"]
-    results, chosen = squad_decode.evaluate_v2(dataset, answers, odds, as_original=True)
+    results, chosen = as_the_original(dataset, answers, odds)
     assert results == golden["v2_eval"] and chosen == golden["v2_predictions"]

@@ -1,6 +1,7 @@
 """What the commands share.
 
     flags               definitions, ranges, start-up, errors, exit codes
-    fine_tuning         the flags and the course of every fine-tuning
+    fine_tuning         what every fine-tuning needs before it trains: flags, encoder, labels
+    course              training, evaluation and end of every fine-tuning
     question_answering  what the three SQuAD commands share
 """

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from albert.cli import fine_tuning, flags
+from albert.cli import course, fine_tuning, flags
 from albert.data import files
 from albert.errors import FlagError
 from albert.tasks.squad import decode as squad_decode
@@ -185,7 +185,7 @@ class Version2(Version1):
 
     def evaluate(self, decoded):
         # The threshold with the best F1 decides what is left unanswered, unless one is given.
-        results, answers = squad_decode.evaluate_v2(
+        results, answers = squad_decode.evaluate_with_threshold(
             self.dataset, decoded["predictions.json"], decoded["null_odds.json"],
             threshold=self.values.null_score_diff_threshold,
         )
@@ -249,7 +249,7 @@ def run(values: flags.FlagValues, version: type[Version1]) -> None:
     flags.import_tensorflow()  # after all input is known to be good: it takes seconds
     export_dir = "export_dir" in values and values.export_dir
 
-    def finish(trained: fine_tuning.Trained) -> None:
+    def finish(trained: course.Trained) -> None:
         if values.do_predict:
             _predict(trained, predicted)
         if export_dir:
@@ -257,7 +257,7 @@ def run(values: flags.FlagValues, version: type[Version1]) -> None:
 
             trained.export(squad_export.export, values.max_seq_length)
 
-    fine_tuning.Course(
+    course.Course(
         values, predicted.make_task(), encoder, records,
         finish=finish if values.do_predict or export_dir else None,
     ).go()
@@ -291,7 +291,7 @@ def _set_steps(values: flags.FlagValues, num_examples: int) -> None:
              f"{num_examples:,}", f"{values.train_step:,}", f"{values.warmup_step:,}")
 
 
-def _predict(trained: fine_tuning.Trained, version: Version1) -> None:
+def _predict(trained: course.Trained, version: Version1) -> None:
     found = trained.evaluation
     if not found:
         found = trained.predict("dev", dataclasses.replace(trained.course.task, scorer=None))

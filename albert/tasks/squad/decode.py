@@ -7,7 +7,6 @@ import collections
 import dataclasses
 import json
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -112,32 +111,19 @@ def decode_v2(
 
 
 def with_threshold(
-    answers: Mapping[str, str],
-    null_odds: Mapping[str, float],
-    threshold: float | None,
-    as_original: bool = False,
+    answers: Mapping[str, str], null_odds: Mapping[str, float], threshold: float | None
 ) -> dict[str, str]:
-    """Returns the answers of questions with odds up to the threshold, "" of the others.
-
-    The original withholds an answer whose odds equal the threshold, too.
-    """
-    if threshold is None:
-        return dict(answers)
-    is_answered = operator.lt if as_original else _is_answered
+    """Returns the answers of questions with odds up to the threshold, "" of the others."""
     return {
-        qid: text if is_answered(null_odds[qid], threshold) else "" for qid, text in answers.items()
+        qid: text if threshold is None or null_odds[qid] <= threshold else ""
+        for qid, text in answers.items()
     }
 
 
-def _is_answered(odds: float, threshold: float) -> bool:
-    return odds <= threshold
-
-
-def evaluate_v2(
+def evaluate_with_threshold(
     dataset: Sequence[Mapping[str, Any]],
     answers: Mapping[str, str],
     null_odds: Mapping[str, float],
-    as_original: bool = False,
     threshold: float | None = None,
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Returns (results, answers with the threshold).
@@ -145,25 +131,16 @@ def evaluate_v2(
     By default that is the threshold which gives the best F1 on this very data, and the
     results have it as `null_score_diff_threshold`. One that is given is no result.
 
-    The original then compared the odds with 1.0 as if they were
-    probabilities, which takes away answers that it has just given; that is done
-    with `as_original` only, which also leaves out the keys that it had not.
+    The original then compares the odds with 1.0 as if they were probabilities, which takes
+    away answers that it has just given. That is not done here.
     """
     raw = dict(zip(("exact", "f1"), metrics.raw_scores(dataset, answers), strict=True))
-    if as_original:
-        best = metrics.best_scores(answers, raw, null_odds, metrics.has_answer(dataset))
-    else:
-        best = _best_scores(dataset, raw, null_odds)
+    best = _best_scores(dataset, raw, null_odds)
     told = {}
     if threshold is None:
         threshold = told["null_score_diff_threshold"] = best["best_f1_thresh"]
-    chosen = with_threshold(answers, null_odds, threshold, as_original)
-    if as_original:
-        results = metrics.evaluate_v2(dataset, chosen, null_odds, 1.0)
-        results = {name: results[name] for name in ("exact", "f1", "total")}
-    else:
-        results = metrics.evaluate_v2(dataset, chosen) | best
-    return results | told, chosen
+    chosen = with_threshold(answers, null_odds, threshold)
+    return metrics.evaluate_v2(dataset, chosen) | best | told, chosen
 
 
 def _best_scores(
@@ -182,7 +159,7 @@ def _best_scores(
     for (name, given), without in zip(raw.items(), withheld, strict=True):
         threshold = _best_threshold(given, without, null_odds)
         scores = {
-            qid: score if _is_answered(null_odds[qid], threshold) else without[qid]
+            qid: score if null_odds[qid] <= threshold else without[qid]
             for qid, score in given.items()
         }
         results[f"best_{name}"] = metrics.averages({name: scores}, questions)[name]
@@ -204,7 +181,7 @@ def _best_threshold(
         return 0.0
     gain, best, best_threshold = 0.0, 0.0, thresholds[0] - 1.0
     for threshold in thresholds:
-        while waiting and _is_answered(null_odds[waiting[0]], threshold):
+        while waiting and null_odds[waiting[0]] <= threshold:
             qid = waiting.popleft()
             gain += given[qid] - withheld[qid]
         if gain > best:
@@ -253,19 +230,14 @@ def _n_best(
     n_best_size: int,
     fallback: _Candidate,
 ) -> dict[str, list[dict[str, Any]]]:
-    by_example = _windows_by_example(windows)
-    return {
-        example.qas_id: _entries(
-            _best(
-                [c for window in by_example.get(i, ()) for c in _candidates(
-                    example, window, runs, pairs
-                )],
-                n_best_size,
-            )
-            or [fallback]
-        )
-        for i, example in enumerate(examples)
-    }
+    by_example, found = _windows_by_example(windows), {}
+    for i, example in enumerate(examples):
+        candidates = [
+            candidate for window in by_example.get(i, ())
+            for candidate in _candidates(example, window, runs, pairs)
+        ]
+        found[example.qas_id] = _entries(_best(candidates, n_best_size) or [fallback])
+    return found
 
 
 def _windows_by_example(windows: Sequence[Window]) -> dict[int, list[Window]]:

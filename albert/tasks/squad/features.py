@@ -13,7 +13,7 @@ import numpy as np
 from albert import albert_tokenizer, tokenization
 from albert.data import files
 from albert.errors import DataError
-from albert.tasks.squad import alignment as squad_alignment
+from albert.tasks.squad import alignment
 from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
@@ -43,18 +43,19 @@ class Window:
     places: `tokens`, `input_ids`, `input_mask`, `segment_ids`, `p_mask`.
     """
 
-    unique_id: int
-    example_index: int | None  # None in training
-    doc_span_index: int
     tok_start_to_orig_index: list[int]
     tok_end_to_orig_index: list[int]
-    token_is_max_context: dict[int, bool]  # of the row's places that hold the passage
     tokens: list[str]
     input_ids: list[int]
     input_mask: list[int]
     segment_ids: list[int]
     p_mask: list[int]  # 1 where no answer can be
     paragraph_len: int  # of the row without padding
+    unique_id: int = 0
+    example_index: int | None = None  # None in training
+    doc_span_index: int = 0  # which window of its question
+    # Of the row's places that hold the passage.
+    token_is_max_context: dict[int, bool] = dataclasses.field(default_factory=dict)
     start_position: int | None = None
     end_position: int | None = None
     is_impossible: bool = False
@@ -77,7 +78,7 @@ def read_examples(path: str, is_training: bool) -> list[SquadExample]:
     examples: list[SquadExample] = []
     places: dict[str, str] = {}
     displaced: list[str] = []
-    for place, context, qa in _questions(path):
+    for place, context, qa in _located_questions(path):
         example = _example(place, context, qa, is_training)
         if example.qas_id in places:
             raise DataError(
@@ -110,7 +111,7 @@ def read_dataset(path: str) -> list[Mapping[str, Any]]:
       DataError: not a SQuAD file, without questions or without answers.
     """
     is_empty = True
-    for place, _, qa in _questions(path):
+    for place, _, qa in _located_questions(path):
         is_empty = False
         _member(qa, "id", str, place)
         if qa.get("is_impossible") is not True or "answers" in qa:
@@ -127,7 +128,7 @@ def has_answers(path: str, with_negative: bool) -> bool:
     Without negatives (1.1) each needs an answer; with them (2.0) each needs a
     list of answers or is impossible, and not all of the lists may be empty.
     """
-    questions = [qa for _, _, qa in _questions(path)]
+    questions = [qa for _, _, qa in _located_questions(path)]
     answered = [bool(qa.get("answers")) for qa in questions]
     if not with_negative:
         return all(answered)
@@ -137,7 +138,7 @@ def has_answers(path: str, with_negative: bool) -> bool:
     return is_known and any(answered + impossible)
 
 
-def _questions(path: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def _located_questions(path: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yields (place, passage, question)."""
     dataset = _member(files.read_json(path), "data", list, path)
     for a, article in enumerate(dataset):
@@ -222,8 +223,8 @@ class _PassageReader:
 
     def __init__(self, tokenizer: FullTokenizer):
         self._tokenizer = tokenizer
-        self._codes = _character_codes(tokenizer)
         self._known: dict[str, _Passage | None] = {}
+        self._codes: dict[str, int] = {}
 
     def read(self, example: SquadExample) -> _Passage | None:
         """Returns the question's passage, None where the alignment fails."""
@@ -240,50 +241,36 @@ class _PassageReader:
         if not tokenizer.is_spm:
             return _wordpiece_passage(text, tokenizer)
         pieces = tokenizer.tokenize(tokenizer.preprocess(text))
-        alignment = squad_alignment.align(*_code_points(self._codes, text, pieces))
-        return None if alignment is None else _spm_passage(tokenizer, text, pieces, alignment)
+        cleaned = "".join(pieces).replace(tokenization.SPIECE_UNDERLINE, " ")
+        for char in set(text).difference(self._codes):
+            self._codes[char] = _cleaned_code(tokenizer, char)
+        codes = [self._codes[char] for char in text]
+        found = alignment.align(codes, list(map(ord, cleaned)))
+        return None if found is None else _spm_passage(tokenizer, text, pieces, found)
 
 
-def code_points(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list[int]]:
-    """Returns a passage for `squad_alignment.align`: as it is, and as its pieces are."""
-    pieces = tokenizer.tokenize(tokenizer.preprocess(text))
-    return _code_points(_character_codes(tokenizer), text, pieces)
-
-
-def _code_points(codes: Mapping[str, int], text: str, pieces: Sequence[str]):
-    return [codes[char] for char in text], list(map(ord, _put_together(pieces)))
-
-
-def _put_together(pieces: Sequence[str]) -> str:
-    return "".join(pieces).replace(tokenization.SPIECE_UNDERLINE, " ")
-
-
-def _character_codes(tokenizer: FullTokenizer) -> dict[str, int]:
-    class Codes(dict):
-        def __missing__(self, char: str) -> int:
-            clean = tokenizer.preprocess_character(char)
-            self[char] = ord(clean) if len(clean) == 1 else -1
-            return self[char]
-
-    return Codes()
+def _cleaned_code(tokenizer: FullTokenizer, char: str) -> int:
+    """Returns the code point of a cleaned character, -1 where it is not one."""
+    clean = tokenizer.preprocess_character(char)
+    return ord(clean) if len(clean) == 1 else -1
 
 
 def _spm_passage(
-    tokenizer: FullTokenizer, text: str, pieces: list[str], alignment: squad_alignment.Alignment
+    tokenizer: FullTokenizer, text: str, pieces: list[str], found: alignment.Alignment
 ) -> _Passage:
-    convert = squad_alignment.convert_indices
+    convert = alignment.convert_indices
     lengths = np.array([len(piece) for piece in pieces])
     ends = np.cumsum(lengths)  # in the cleaned text
-    starts = convert(alignment.to_original, ends - lengths, len(text), is_start=True)
-    lasts = convert(alignment.to_original, ends - 1, len(text), is_start=False)
+    starts = convert(found.to_original, ends - lengths, len(text), is_start=True)
+    lasts = convert(found.to_original, ends - 1, len(text), is_start=False)
     token_of = np.repeat(np.arange(len(pieces)), lengths)  # of each cleaned character
     everywhere = np.arange(len(text))
     return _Passage(
         tokenizer.convert_tokens_to_ids(pieces),
         starts.tolist(),
         lasts.tolist(),
-        token_of[convert(alignment.to_cleaned, everywhere, is_start=True)],
-        token_of[convert(alignment.to_cleaned, everywhere, is_start=False)],
+        token_of[convert(found.to_cleaned, everywhere, is_start=True)],
+        token_of[convert(found.to_cleaned, everywhere, is_start=False)],
     )
 
 
@@ -328,7 +315,6 @@ def make_windows(
             f"{max_query_length}: max_seq_length must be greater than max_query_length + 3, and "
             "doc_stride positive"
         )
-    layout = _Layout(tokenizer, max_seq_length, doc_stride, max_query_length)
     unique_id, left_out = _FIRST_UNIQUE_ID, []
     reader = _PassageReader(tokenizer)
     for index, example in enumerate(examples):
@@ -336,10 +322,21 @@ def make_windows(
         if passage is None:
             left_out.append(example.qas_id)
             continue
-        answer = _answer(example, passage) if is_training else None
-        for window in layout.windows(example, passage, answer):
-            window.unique_id = unique_id
-            window.example_index = None if is_training else index
+        query = tokenizer.encode_text(example.question_text)[:max_query_length]
+        spans = _spans(len(passage.ids), max_seq_length - len(query) - 3, doc_stride)
+        best = _windows_of_most_context(spans, len(passage.ids))
+        for number, (start, size) in enumerate(spans):
+            window = _window(tokenizer, query, passage, start, size, max_seq_length)
+            offset = len(query) + 2
+            window.token_is_max_context = {
+                offset + i: bool(best[start + i] == number) for i in range(size)
+            }
+            window.doc_span_index, window.unique_id = number, unique_id
+            window.is_impossible = example.is_impossible
+            if is_training:
+                _place_answer(window, _answer(example, passage), start, size, offset)
+            else:
+                window.example_index = index
             unique_id += 1
             yield window
     if left_out:
@@ -359,68 +356,47 @@ def _answer(example: SquadExample, passage: _Passage) -> tuple[int, int] | None:
     return start, max(start, int(passage.token_of_end[last]))
 
 
-class _Layout:
-    """How question and passage are laid out in rows."""
+def _place_answer(
+    window: Window, answer: tuple[int, int] | None, start: int, size: int, offset: int
+) -> None:
+    """Tells where in a window of `size` tokens from `start` on the answer is."""
+    first, last = answer or (-1, -1)
+    # Kept, in 1.1 too: a window without the answer says [CLS].
+    window.is_impossible = not (start <= first and last < start + size)
+    window.start_position = 0 if window.is_impossible else first - start + offset
+    window.end_position = 0 if window.is_impossible else last - start + offset
 
-    def __init__(self, tokenizer: FullTokenizer, length: int, stride: int, max_query_length: int):
-        self._tokenizer = tokenizer
-        self._length = length
-        self._stride = stride
-        self._max_query_length = max_query_length
-        self._pieces = tokenizer.inv_vocab
 
-    def windows(
-        self, example: SquadExample, passage: _Passage, answer: tuple[int, int] | None
-    ) -> Iterator[Window]:
-        query = self._tokenizer.encode_text(example.question_text)[: self._max_query_length]
-        spans = self._spans(len(passage.ids), self._length - len(query) - 3)
-        best = _windows_of_most_context(spans, len(passage.ids))
-        for number, (start, size) in enumerate(spans):
-            yield self._window(query, passage, number, start, size, best, answer, example)
+def _spans(count: int, most: int, stride: int) -> list[tuple[int, int]]:
+    """Returns (first token, tokens) of each window's part of a passage."""
+    spans, start = [], 0
+    while start < count:
+        size = min(count - start, most)
+        spans.append((start, size))
+        if start + size == count:
+            break
+        start += min(size, stride)
+    return spans
 
-    def _spans(self, count: int, most: int) -> list[tuple[int, int]]:
-        """Returns (first token, tokens) of each window's part of the passage."""
-        spans, start = [], 0
-        while start < count:
-            size = min(count - start, most)
-            spans.append((start, size))
-            if start + size == count:
-                break
-            start += min(size, self._stride)
-        return spans
 
-    def _window(self, query, passage, number, start, size, best, answer, example) -> Window:
-        t, length = self._tokenizer, self._length
-        offset = len(query) + 2
-        ids = [t.cls_id, *query, t.sep_id, *passage.ids[start : start + size], t.sep_id]
-        used = len(ids)
-        padding = length - used
-        ids += [t.pad_id] * padding
-        window = Window(
-            unique_id=0,
-            example_index=None,
-            doc_span_index=number,
-            tok_start_to_orig_index=passage.tok_start_to_orig_index[start : start + size],
-            tok_end_to_orig_index=passage.tok_end_to_orig_index[start : start + size],
-            token_is_max_context={
-                offset + i: bool(best[start + i] == number) for i in range(size)
-            },
-            tokens=[self._pieces[i] for i in ids],
-            input_ids=ids,
-            input_mask=[1] * used + [0] * padding,
-            segment_ids=[0] * offset + [1] * (size + 1) + [0] * padding,
-            p_mask=[0] + [1] * (offset - 1) + [0] * size + [1] * (padding + 1),
-            paragraph_len=used,
-            is_impossible=example.is_impossible,
-        )
-        if example.orig_answer_text is None:
-            return window
-        first, last = answer or (-1, -1)
-        # Kept, in 1.1 too: a window without the answer says [CLS].
-        window.is_impossible = not (start <= first and last < start + size)
-        window.start_position = 0 if window.is_impossible else first - start + offset
-        window.end_position = 0 if window.is_impossible else last - start + offset
-        return window
+def _window(
+    t: FullTokenizer, query: list[int], passage: _Passage, start: int, size: int, length: int
+) -> Window:
+    """Returns the row of a question and a part of its passage."""
+    offset = len(query) + 2
+    ids = [t.cls_id, *query, t.sep_id, *passage.ids[start : start + size], t.sep_id]
+    used, padding = len(ids), length - len(ids)
+    ids += [t.pad_id] * padding
+    return Window(
+        tok_start_to_orig_index=passage.tok_start_to_orig_index[start : start + size],
+        tok_end_to_orig_index=passage.tok_end_to_orig_index[start : start + size],
+        tokens=[t.inv_vocab[i] for i in ids],
+        input_ids=ids,
+        input_mask=[1] * used + [0] * padding,
+        segment_ids=[0] * offset + [1] * (size + 1) + [0] * padding,
+        p_mask=[0] + [1] * (offset - 1) + [0] * size + [1] * (padding + 1),
+        paragraph_len=used,
+    )
 
 
 def _windows_of_most_context(spans: Sequence[tuple[int, int]], count: int) -> np.ndarray:
