@@ -234,32 +234,25 @@ class Reader(Predictor):
         return {name: outputs[name] for name in ("start_logits", "end_logits")}
 
     def answers(self, inputs, outputs):
-        windows, results = self._windows_and_results(outputs)
-        pairs = {
-            i: [one[name][:size] for name in ("start_logits", "end_logits")]
-            for i, (one, size) in results.items()
-        }
-        answers, nbest = squad_decode.decode_v1(
-            self._examples, windows, pairs, **self._decoding()
+        windows = [window for of_one in self._windows for window in of_one]
+        rows = [row for of_one in outputs for row in of_one]
+        answers, nbest, *odds = self._decode(
+            self._examples, windows,
+            {w.unique_id: self._result(w, row) for w, row in zip(windows, rows, strict=True)},
+            n_best_size=self._setting("n_best_size", 20),
+            max_answer_length=self._setting("max_answer_length", 30),
         )
         for example in self._examples:
             qid = example.qas_id
-            yield {"answer": answers[qid], "probability": _rounded(nbest[qid][0]["probability"])}
+            told = {"answer": answers[qid], "probability": _rounded(nbest[qid][0]["probability"])}
+            yield told | {"no_answer_score": _rounded(by_id[qid]) for by_id in odds}
 
-    def _windows_and_results(self, outputs):
-        """Returns (windows, {unique id: (outputs, places of the row)})."""
-        results = {
-            window.unique_id: (one, window.paragraph_len)
-            for windows, rows in zip(self._windows, outputs, strict=True)
-            for window, one in zip(windows, rows, strict=True)
-        }
-        return [window for windows in self._windows for window in windows], results
+    def _result(self, window: squad_features.Window, row: Outputs) -> Any:
+        """Returns what `_decode` takes of a window's outputs: those of places without padding."""
+        return [row[name][: window.paragraph_len] for name in ("start_logits", "end_logits")]
 
-    def _decoding(self) -> dict[str, int]:
-        return {
-            "n_best_size": self._setting("n_best_size", 20),
-            "max_answer_length": self._setting("max_answer_length", 30),
-        }
+    def _decode(self, *inputs, **options):
+        return squad_decode.decode_v1(*inputs, **options)
 
     def _setting(self, name: str, default: int) -> int:
         return self.opened.facts.settings.get(name, default)
@@ -273,7 +266,7 @@ class DoubtingReader(Reader):
 
     @property
     def model_options(self):
-        return self._beam()
+        return {name: self._setting(name, 5) for name in ("start_n_top", "end_n_top")}
 
     def _row(self, window):
         # What may hold an answer: padding, which is zero, may not.
@@ -286,21 +279,11 @@ class DoubtingReader(Reader):
         names = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index")
         return {name: outputs[name] for name in (*names, "cls_logits")}
 
-    def answers(self, inputs, outputs):
-        windows, results = self._windows_and_results(outputs)
-        answers, nbest, odds = squad_decode.decode_v2(
-            self._examples, windows, {i: one for i, (one, _) in results.items()},
-            **self._decoding(), **self._beam(),
-        )
-        for example in self._examples:
-            qid = example.qas_id
-            yield {
-                "answer": answers[qid], "probability": _rounded(nbest[qid][0]["probability"]),
-                "no_answer_score": _rounded(odds[qid]),
-            }
+    def _result(self, window, row):
+        return row
 
-    def _beam(self) -> dict[str, int]:
-        return {name: self._setting(name, 5) for name in ("start_n_top", "end_n_top")}
+    def _decode(self, *inputs, **options):
+        return squad_decode.decode_v2(*inputs, **options, **self.model_options)
 
 
 @dataclasses.dataclass

@@ -143,9 +143,8 @@ def _checked_labels(
     labels: list[str], places: list[str], scheme: str, known: Sequence[str] | None
 ) -> tuple[str, ...]:
     """Returns the labels of a sentence, in `bio` where they were in `iob1`."""
-    if scheme != "none":
-        for label, place in zip(labels, places, strict=True):
-            _check_form(label, place, scheme)
+    for label, place in zip(labels, places, strict=True):
+        _check_form(label, place, scheme)
     if scheme == "iob1":
         labels = [_begun(label, before) for label, before in _with_previous(labels)]
     for (label, before), place in zip(_with_previous(labels), places, strict=True):
@@ -171,8 +170,9 @@ def _begun(label: str, before: str) -> str:
 
 
 def _check_form(label: str, place: str, scheme: str) -> None:
-    prefix, _ = entities.split_label(label)
-    if label != OUTSIDE and prefix not in _PREFIXES[scheme]:
+    if scheme == "none" or label == OUTSIDE:
+        return
+    if entities.split_label(label)[0] not in _PREFIXES[scheme]:
         listed = ", ".join(f"{p}-<type>" for p in _PREFIXES[scheme])
         raise DataError(
             f"{place}: label {label!r} is not {OUTSIDE}, {listed}; give --scheme=none if labels "
@@ -192,9 +192,8 @@ def parse_labels(text: str, scheme: str) -> tuple[str, ...]:
         labels = text.strip().split(",")
     if len(labels) < 2 or "" in labels or len(set(labels)) < len(labels):
         raise FlagError(f"--label_list={text} is not two or more different labels")
-    if scheme != "none":
-        for label in labels:
-            _check_form(label, "--label_list", scheme)
+    for label in labels:
+        _check_form(label, "--label_list", scheme)
     return tuple(labels)
 
 

@@ -39,16 +39,28 @@ def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the linear correlation of values [N]; 0.0 when one side is constant."""
-    sides = [np.asarray(values, np.float64) for values in (labels, predictions)]
-    if len(labels) < 2 or any(np.all(values == values[0]) for values in sides):
+    if _is_constant(labels) or _is_constant(predictions):
         return 0.0
-    x, y = (values - values.mean() for values in sides)
-    return float(np.clip(np.dot(x / np.linalg.norm(x), y / np.linalg.norm(y)), -1.0, 1.0))
+    return float(np.clip(np.vecdot(_unit(labels), _unit(predictions)), -1.0, 1.0))
+
+
+def _unit(values: np.ndarray) -> np.ndarray:
+    """Returns the deviations from the mean, scaled to a vector of length 1."""
+    deviations = np.asarray(values, np.float64) - np.mean(values, dtype=np.float64)
+    largest = np.abs(deviations).max()  # apart, so that no square is too small or too large
+    return deviations / (largest * np.linalg.norm(deviations / largest, axis=-1))
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the rank correlation of values [N]; 0.0 when one side is constant."""
-    return pearson(_ranks(labels), _ranks(predictions))
+    if _is_constant(labels) or _is_constant(predictions):
+        return 0.0
+    ranks = np.column_stack([_ranks(labels), _ranks(predictions)])
+    return float(np.corrcoef(ranks, rowvar=False)[1, 0])
+
+
+def _is_constant(values: np.ndarray) -> bool:
+    return len(values) < 2 or bool(np.all(values == values[0]))
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
