@@ -21,7 +21,10 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    packages=find_packages(include=["albert", "albert.*"]),
+    # configs/ lies beside the package in the repository, and within it where it is installed.
+    packages=[*find_packages(include=["albert", "albert.*"]), "albert.configs"],
+    package_dir={"albert.configs": "configs"},
+    package_data={"albert.configs": ["**/*.json", "**/*.flags"]},
     install_requires=[
         "tensorflow>=2.21,<2.22",
         "keras>=3.12,<4",

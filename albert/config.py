@@ -8,16 +8,22 @@ import dataclasses
 import difflib
 import json
 import logging
+import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from albert.data import files
-from albert.errors import ConfigError
+from albert.errors import ConfigError, DataError
 
 log = logging.getLogger("albert")
 
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear", "gelu_erf")
 PARAMETER_SHARING = ("all", "attention", "ffn", "none")
+RELEASED = tuple(
+    f"{size}_{version}" for size in ("base", "large", "xlarge", "xxlarge")
+    for version in ("v1", "v2")
+)
 # Without these no released file is complete; the rest has one value everywhere.
 _REQUIRED = (
     "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
@@ -160,6 +166,26 @@ class AlbertConfig:
         """
         return cls.from_dict(files.read_json(path), origin=path)
 
+    @classmethod
+    def released(cls, name: str) -> "AlbertConfig":
+        """Returns a released architecture, "base_v1" to "xxlarge_v2".
+
+        Raises:
+          DataError: there is none of this name.
+        """
+        if name not in RELEASED:
+            raise DataError(f"no released architecture {name!r}: there are {', '.join(RELEASED)}")
+        return cls.from_json_file(_released_file(name))
+
+    @classmethod
+    def from_flag(cls, value: str) -> "AlbertConfig":
+        """Reads what --albert_config_file says: a file, or a released architecture's name.
+
+        Raises:
+          ConfigError: see `from_dict`; DataError: it is neither.
+        """
+        return cls.from_json_file(files.require_file(config_file(value), "albert_config_file"))
+
     def to_dict(self) -> dict[str, Any]:
         """Returns every key, unknown ones included; of sharing only what released files lack."""
         values = {
@@ -172,6 +198,32 @@ class AlbertConfig:
     def to_json_string(self) -> str:
         """Returns the file's text: indent 2, sorted keys, one final newline."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+def config_file(value: str) -> str:
+    """Returns the file of a released architecture that is named, and any other value as it is.
+
+    A file of that name comes first.
+
+    Raises:
+      DataError: it looks like a name, and is neither one of those nor a file.
+    """
+    if os.path.exists(value) or not re.fullmatch(r"[\w-]+", value):
+        return value
+    if value not in RELEASED:
+        raise DataError(
+            f"--albert_config_file: no such file: {value}; nor is it a released architecture: "
+            + ", ".join(RELEASED)
+        )
+    return _released_file(value)
+
+
+def _released_file(name: str) -> str:
+    # Of the package where it is installed, of the repository otherwise.
+    here = os.path.dirname(os.path.abspath(__file__))
+    folders = (os.path.join(here, "configs"), os.path.join(os.path.dirname(here), "configs"))
+    folder = next(filter(os.path.isdir, folders), folders[0])
+    return os.path.join(folder, f"albert_{name}.json")
 
 
 def _problems(config: AlbertConfig) -> list[str]:

@@ -53,7 +53,7 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError(f"--export_path: {values.export_path}.index exists; name another")
     _check_record(values.export_path)
     config_file = values.albert_config_file or os.path.join(source, "albert_config.json")
-    config = AlbertConfig.from_json_file(files.require_file(config_file, "albert_config_file"))
+    config = AlbertConfig.from_flag(config_file)
     flags.import_tensorflow()
     import numpy as np
 

@@ -149,8 +149,7 @@ def _open(values: flags.FlagValues) -> _Source:
 
         found = pretrained.open_directory(folder, "albert_directory")
         return _Source(found.config, found.vocabulary.override(*given), found.weights)
-    config_file = files.require_file(values.albert_config_file or in_folder, "albert_config_file")
-    config = AlbertConfig.from_json_file(config_file)
+    config = AlbertConfig.from_flag(values.albert_config_file or in_folder)
     path = os.path.join(folder, values.checkpoint_name)
     text = sidecars.read_facts(path).text
     vocabulary = tokenizer_files.find(folder, text).override(*given)

@@ -1,6 +1,6 @@
 """Prints what architectures cost: parameters, FLOPs, memory, without building them.
 
-  python -m albert.model_info --albert_config_file='configs/albert_*_v2.json,my_config.json'
+  python -m albert.model_info --albert_config_file='base_v2,large_v2,my_*.json'
       --train_batch_size=64 --max_seq_length=128 --mixed_precision=bfloat16
 
 With `--plan --device=h200 --num_replicas=8` also how the run fits on such devices
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from albert.cli import flags
-from albert.config import AlbertConfig
+from albert.config import AlbertConfig, config_file
 from albert.data import files
 from albert.errors import FlagError
 from albert.model import model_size, training_plan
@@ -58,7 +58,8 @@ def define_flags(values: flags.FlagValues) -> None:
         flags.define(kind, values, name, default, text, **kwargs)
 
     flags.define("string", values, "albert_config_file", None,
-                 "Architectures: albert_config.json files (comma-separated globs). Required.")
+                 "Architectures: comma-separated names of released ones, as base_v2, and globs of JSON "
+                 "files. Required.")
     flags.define("enum", values, "format", "text", "How to print it.",
                  enum_values=["text", "json"])
     define("integer", "num_train_steps", "Training steps.", least=1)
@@ -101,7 +102,8 @@ def main(values: flags.FlagValues) -> None:
             f"--gradient_accumulation_steps = {parts}"
         )
     assumed = _assumptions(values, workload) if values.plan else None
-    paths = files.expand_globs(values.albert_config_file, "albert_config_file")
+    named = [config_file(name.strip()) for name in values.albert_config_file.split(",")]
+    paths = files.expand_globs(",".join(named), "albert_config_file")
     models = [
         describe(AlbertConfig.from_json_file(path), workload, path, assumed) for path in paths
     ]

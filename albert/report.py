@@ -25,11 +25,10 @@ def main(values: flags.FlagValues) -> None:
     flags.require(values, "directory")
     if not os.path.isdir(values.directory):
         raise DataError(f"--directory: no such directory: {values.directory}")
-    config = AlbertConfig.from_json_file(files.require_file(
+    config = AlbertConfig.from_flag(
         values.albert_config_file
-        or os.path.join(values.directory, "pretrained", "albert_config.json"),
-        "albert_config_file",
-    ))
+        or os.path.join(values.directory, "pretrained", "albert_config.json")
+    )
     flags.import_tensorflow()
     run = run_report.Quickstart.read(values.directory, config)
     text = run.report()

@@ -2,7 +2,7 @@
 
   python -m albert.run_pretraining --input_file='records/train*.tfrecord' \\
       --eval_input_file=records/heldout.tfrecord --output_dir=out \\
-      --albert_config_file=configs/albert_base_v2.json --do_train --do_eval
+      --albert_config_file=base_v2 --do_train --do_eval
 
 The same command again goes on from the newest checkpoint of --output_dir.
 """
@@ -24,7 +24,8 @@ log = logging.getLogger("albert")
 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, and a few of ours."""
-    flags.define("string", values, "albert_config_file", None, "Architecture (JSON). Required.")
+    flags.define("string", values, "albert_config_file", None,
+                 "Architecture: a JSON file, or a released one's name, as base_v2. Required.")
     flags.define("string", values, "input_file", None,
                  "Records to train on: comma-separated globs. Required.")
     flags.define("string", values, "eval_input_file", None,
@@ -85,9 +86,7 @@ def _check(values: flags.FlagValues) -> AlbertConfig:
             f"--num_train_steps={values.num_train_steps}"
         )
     flags.check_device_flags(values)
-    config = AlbertConfig.from_json_file(
-        files.require_file(values.albert_config_file, "albert_config_file")
-    )
+    config = AlbertConfig.from_flag(values.albert_config_file)
     if values.max_seq_length > config.max_position_embeddings:
         raise FlagError(
             f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings "

@@ -2,10 +2,13 @@
 
 import json
 import logging
+import os
 
 import pytest
+from helpers import assert_one_clear_line, run_here
 
-from albert.config import AlbertConfig
+from albert import model_info, run_pretraining
+from albert.config import RELEASED, AlbertConfig
 from albert.errors import ConfigError, DataError
 
 SIZES = {
@@ -107,3 +110,40 @@ def test_sharing_is_a_key_that_released_files_lack():
     assert AlbertConfig.from_dict(config.to_dict()) == config
     with pytest.raises(ConfigError, match="all, attention, ffn, none, got 'some'"):
         AlbertConfig.from_dict(SIZES | {"parameter_sharing": "some"})
+
+
+# --- Released architectures by their names ---
+
+
+def test_every_released_architecture_is_known_by_its_name():
+    assert len(RELEASED) == 8
+    for name in RELEASED:
+        config = AlbertConfig.released(name)
+        assert config == AlbertConfig.from_flag(name)
+        assert config.vocab_size == 30000 and config.num_hidden_groups == 1
+    assert AlbertConfig.released("base_v2").hidden_size == 768
+    assert AlbertConfig.released("xxlarge_v1").num_attention_heads == 64
+
+
+def test_a_file_of_a_released_name_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base_v2").write_text(json.dumps(SIZES | {"num_attention_heads": 2}))
+    assert AlbertConfig.from_flag("base_v2").hidden_size == 16
+    assert AlbertConfig.released("base_v2").hidden_size == 768
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    said = "no such file: base_v3; nor is it a released architecture: base_v1, base_v2, large_v1"
+    with pytest.raises(DataError, match=said):
+        AlbertConfig.from_flag("base_v3")
+    with pytest.raises(DataError, match="no released architecture 'base_v3': there are base_v1"):
+        AlbertConfig.released("base_v3")
+    with pytest.raises(DataError, match="no such file: work/base.json$"):
+        AlbertConfig.from_flag(os.path.join("work", "base.json"))
+
+
+def test_an_unknown_architecture_is_one_clear_line(tmp_path, capsys):
+    others = ["--input_file=x", f"--output_dir={tmp_path}/out", "--do_train"]
+    for command, more in ((run_pretraining, others), (model_info, [])):
+        assert run_here(command, "--albert_config_file=base_v3", *more) == 2
+        assert "base_v3; nor is it a rel" in assert_one_clear_line(capsys.readouterr().err)

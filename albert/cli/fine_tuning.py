@@ -27,7 +27,8 @@ log = logging.getLogger("albert")
 
 def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) -> None:
     """Where architecture, vocabulary and weights come from."""
-    flags.define("string", values, "albert_config_file", None, "Architecture (JSON).")
+    flags.define("string", values, "albert_config_file", None,
+                 "Architecture: a JSON file, or a released one's name, as base_v2.")
     flags.define("string", values, "spm_model_file", None, "SentencePiece model of the encoder.")
     flags.define("string", values, "vocab_file", None,
                  "WordPiece vocabulary, for an encoder without SentencePiece model.")
@@ -198,8 +199,8 @@ def open_encoder(values: flags.FlagValues) -> Encoder:
         module = hub.resolve(origin)
         config, vocabulary = module.config, module.vocabulary
     elif values.albert_config_file and (values.spm_model_file or values.vocab_file):
-        origin = files.require_file(values.albert_config_file, "albert_config_file")
-        config = AlbertConfig.from_json_file(origin)
+        origin = values.albert_config_file
+        config = AlbertConfig.from_flag(origin)
         text = tokenization.TextSettings(values.do_lower_case)
         vocabulary = Vocabulary(text=text).override(
             values.spm_model_file, values.vocab_file, None
@@ -229,7 +230,7 @@ def _open_directory(values: flags.FlagValues) -> tuple[AlbertConfig, Vocabulary]
     found = pretrained.open_directory(values.init_checkpoint)
     config = found.config
     if values.albert_config_file:
-        config = AlbertConfig.from_json_file(values.albert_config_file)
+        config = AlbertConfig.from_flag(values.albert_config_file)
     vocabulary = found.vocabulary.override(
         values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
     )

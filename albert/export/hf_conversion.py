@@ -127,7 +127,7 @@ class Conversion:
         """Returns the model, and what lies beside its checkpoint."""
         directory = self.albert_directory or os.path.dirname(self.checkpoint)
         origin = self.albert_config_file or os.path.join(directory, "albert_config.json")
-        config = AlbertConfig.from_json_file(files.require_file(origin, "albert_config_file"))
+        config = AlbertConfig.from_flag(origin)
         weights = checkpoints.open_weights(self.checkpoint or directory, "checkpoint")
         sidecar = sidecars.read_sidecar(weights.origin)
         checkpoints.check_architecture(sidecar, config, weights.origin)

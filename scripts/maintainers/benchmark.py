@@ -30,7 +30,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir))
 
-from benchmarks import cost_work, data_work, inputs, model_work, start_work, turns  # noqa: E402
+from benchmarks import cost_work, data_work, inputs, model_work, start_work  # noqa: E402
 
 from albert.cli import flags
 from albert.config import AlbertConfig  # noqa: E402
@@ -39,8 +39,7 @@ from albert.errors import FlagError  # noqa: E402
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    config = os.path.join(turns.REPOSITORY, "configs", "albert_base_v2.json")
-    flags.define("string", values, "albert_config_file", config, "Architecture.")
+    flags.define("string", values, "albert_config_file", "base_v2", "Architecture.")
     flags.define("list", values, "batch_sizes", None, "Rows of a batch; of some, several.")
     flags.define("list", values, "lengths", None, "Places of a row; of some, several.")
     flags.define("list", values, "precisions", ["float32"], "float32, bfloat16.")
@@ -80,9 +79,7 @@ def main(values: flags.FlagValues, name: str) -> None:
     if unknown:
         raise FlagError(f"--precisions: {', '.join(sorted(unknown))} is not among "
                         + ", ".join(inputs.TOLERANCES))
-    config = AlbertConfig.from_json_file(
-        files.require_file(values.albert_config_file, "albert_config_file")
-    )
+    config = AlbertConfig.from_flag(values.albert_config_file)
     flags.import_tensorflow()
     with tempfile.TemporaryDirectory() as folder:
         results, text = WORK[name](values, config.with_dropout(0.0), folder)

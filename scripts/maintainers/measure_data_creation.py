@@ -25,7 +25,7 @@ import time
 
 import numpy as np
 
-REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+REPOSITORY = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
 sys.path.insert(0, REPOSITORY)
 
 from albert.cli import flags

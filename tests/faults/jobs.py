@@ -250,6 +250,7 @@ def python(code: str, *arguments) -> str:
 
 def script(name: str):
     """Returns a maintainers' tool as a module."""
+    sys.path.append(str(REPO / "scripts/maintainers"))  # where it has its parts
     spec = importlib.util.spec_from_file_location(name, REPO / f"scripts/maintainers/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -39,10 +39,11 @@ def make_model(
     if for_peers:
         paths["theirs"] = ours + "-hf"
         subprocess.run(
-            [sys.executable, os.path.join(turns.REPOSITORY, "scripts", "convert_hf.py"),
+            [sys.executable, "-m", "albert.convert_hf",
              f"--albert_directory={ours}", f"--output_dir={paths['theirs']}",
              f"--architecture={kind}"],
             check=True, stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": turns.REPOSITORY},
         )
     return paths
 

@@ -18,7 +18,7 @@ from albert.data import files
 from albert.errors import DataError, UserError
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-REPOSITORY = os.path.dirname(os.path.dirname(FOLDER))
+REPOSITORY = os.path.abspath(os.path.join(FOLDER, *[os.pardir] * 3))
 
 
 @dataclasses.dataclass(frozen=True)
