@@ -13,7 +13,7 @@ import os
 from albert.ablation import curves, report, runs
 from albert.ablation.grid import Grid
 from albert.cli import flags
-from albert.data import files
+from albert.data import files, temporaries
 from albert.errors import FlagError
 
 
@@ -50,7 +50,7 @@ def main(values: flags.FlagValues) -> None:
     work = runs.Work(
         grid, inputs, values.spm_model_file, values.glue_dir, files.make_dirs(values.output_dir)
     )
-    with files.lock_run_dir(values.output_dir):
+    with temporaries.lock_run_dir(values.output_dir):
         for _ in work.execute(values.parallel, values.max_minutes * 60):
             results = work.results()
             report.write(grid, results, values.output_dir)

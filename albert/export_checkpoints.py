@@ -14,7 +14,7 @@ import re
 
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import files
+from albert.data import files, temporaries
 from albert.errors import CheckpointError, DataError, FlagError, some
 from albert.formats import sidecars
 
@@ -48,7 +48,7 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError(f"--albert_directory: no such directory: {source}")
     directory = os.path.dirname(os.path.abspath(values.export_path))
     if os.path.isdir(directory):  # a kill right after the index was published
-        files.sweep_litter(directory, os.path.basename(values.export_path) + ".tmp-")
+        temporaries.sweep_litter(directory, os.path.basename(values.export_path) + ".tmp-")
     if os.path.exists(values.export_path + ".index"):
         raise FlagError(f"--export_path: {values.export_path}.index exists; name another")
     _check_record(values.export_path)

@@ -217,7 +217,7 @@ def test_the_sidecar_is_json_that_a_person_can_read(tmp_path):
 
 def test_older_scopes_are_read_under_the_released_names(golden_path, tmp_path):
     # Code before the release counted attention and feed-forward; hub modules add module/.
-    path = str(golden_path("tf1_ckpt_tiny_groups"))
+    path = str(golden_path("tf1_ckpt_tiny"))
     released = checkpoints.open_weights(path)
     names = [n for n in released.shapes if not checkpoints.is_slot(n)]
     renamed = {
@@ -234,7 +234,7 @@ def test_older_scopes_are_read_under_the_released_names(golden_path, tmp_path):
 
 def test_the_released_chinese_base_is_accepted_name_by_name(golden_path, tmp_path):
     # Its index is real; the data, which is not at hand, is zeros.
-    index = golden_path("tf1_index/albert_base_model.ckpt-best")
+    index = golden_path("tf1_index") / "albert_base_model.ckpt-best"
     shapes = tf.train.load_checkpoint(str(index)).get_variable_to_shape_map()
     zeros = {n: np.zeros(s, "int64" if n == "global_step" else "f4") for n, s in shapes.items()}
     tensor_bundle.write(str(tmp_path / "model.ckpt-best"), zeros)

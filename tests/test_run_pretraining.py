@@ -28,7 +28,7 @@ from helpers import (
 from tensorflow.core.util import event_pb2
 
 from albert import run_pretraining
-from albert.data import records
+from albert.data import records, temporaries
 from albert.formats import checkpoints, tensor_bundle
 from albert.tasks.pretraining import PretrainingTask
 
@@ -330,9 +330,7 @@ def test_a_run_that_diverges_exits_3_and_keeps_its_last_good_checkpoint(job, tmp
 
 
 def test_two_processes_do_not_share_an_output_dir(job, tmp_path):
-    from albert.data import files
-
-    with files.lock_run_dir(str(tmp_path / "out")):
+    with temporaries.lock_run_dir(str(tmp_path / "out")):
         result = run(MODULE, *job)
     assert result.returncode == 2
     assert f"in use by pid {os.getpid()}" in assert_one_clear_line(result.stderr)

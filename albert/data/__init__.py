@@ -1,6 +1,7 @@
 """Files in, batches out: what every command reads and writes, and nothing of the model.
 
-    files           folders and files that appear whole or not at all, locks, digests
+    files           files and folders that appear whole or not at all, JSON, digests, names in flags
+    temporaries     what is under way beside them, locked while its process lives
     text_files      lines of texts and tables, packed or not, and what is wrong with them
     workers         processes that end with their owner
     tfrecord        the container of records: lengths, checksums, bytes

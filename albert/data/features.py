@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert import __version__
-from albert.data import files, records
+from albert.data import files, records, temporaries
 from albert.errors import DataError
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def cached_records(
     key = digest(info)
     path = os.path.join(files.make_dirs(directory), f"{name}-{key}.tf_record")
     with _one_at_a_time(directory):
-        files.sweep_litter(directory)
+        temporaries.sweep_litter(directory)
         if _is_whole(path):
             log.info("features from %s", path)
             return path

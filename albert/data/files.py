@@ -9,32 +9,24 @@ import contextlib
 import ctypes
 import difflib
 import errno
-import fcntl
 import glob
 import hashlib
-import itertools
 import json
 import os
-import re
 import shutil
-import socket
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from albert.errors import DataError, RunDirBusyError, UserError
+from albert.data import temporaries
+from albert.errors import DataError, UserError
 
 # Key of a JSON object that holds the digest of all the others.
 _SEAL = "content_sha256"
 MANIFEST_SUFFIX = ".manifest.json"
 
 
-def fsync_dir(directory: str) -> None:
-    """Makes a rename in `directory` survive a power cut."""
-    _sync(directory)
-
-
-def _sync(path: str) -> None:
+def fsync(path: str) -> None:
+    """Makes a file's content, or a rename in a directory, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -62,12 +54,12 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
     It may be closed in the block.
     """
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    with _told_as_unwritable(path), temporary_file(path) as temporary:
+    with _told_as_unwritable(path), temporaries.temporary_file(path) as temporary:
         with open(temporary, mode, **text) as stream:
             yield stream
-        _sync(temporary)
+        fsync(temporary)
         os.replace(temporary, path)
-        fsync_dir(_parent(path))
+        fsync(_parent(path))
 
 
 def publish_copy(source: str, path: str) -> None:
@@ -101,14 +93,14 @@ def publish_dir(path: str, last: str) -> Iterator[str]:
       UserError: it cannot be written, or a file or directory of the user's is in the way.
     """
     path = os.path.realpath(path)
-    with _told_as_unwritable(path), temporary_dir(path) as temporary:
-        sweep_litter(_parent(path), f"{os.path.basename(path)}{_OLD}")
+    with _told_as_unwritable(path), temporaries.temporary_dir(path) as temporary:
+        temporaries.sweep_litter(_parent(path), f"{os.path.basename(path)}{temporaries.OLD}")
         yield temporary
         for name in _content(temporary):
-            _sync(os.path.join(temporary, name))
+            fsync(os.path.join(temporary, name))
         if not _replace_dir(temporary, path, last):
             _add_to_dir(temporary, path, last)
-        fsync_dir(_parent(path))
+        fsync(_parent(path))
 
 
 def _replace_dir(new: str, path: str, last: str) -> bool:
@@ -122,8 +114,8 @@ def _replace_dir(new: str, path: str, last: str) -> bool:
     shutil.copymode(path, new)
     if _exchange(new, path):
         return True
-    old = f"{path}{_OLD}{_new_owner()}"
-    with _locked(path):  # so that nobody takes it for litter while it is away
+    old = temporaries.temporary_name(path, temporaries.OLD)
+    with temporaries.locked(path):  # so that nobody takes it for litter while it is away
         try:
             os.rename(path, old)
         except OSError:  # a file system of its own is mounted there, say
@@ -145,14 +137,14 @@ def _add_to_dir(new: str, path: str, last: str) -> None:
             raise UserError(f"cannot write {path}: {os.path.join(path, other)} is in the way")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(path, last))
-        fsync_dir(path)
+        fsync(path)
     for name in [*sorted(ours - {last}), last]:
         target = os.path.join(path, name)
         if name.endswith("/"):
             os.makedirs(target, exist_ok=True)
         else:
             os.replace(os.path.join(new, name), target)
-            fsync_dir(os.path.dirname(target))
+            fsync(os.path.dirname(target))
 
 
 def _content(directory: str) -> set[str]:
@@ -178,191 +170,6 @@ def _exchange(one: str, other: str) -> bool:
     return call is not None and call(
         _AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE
     ) == 0
-
-
-# === Temporaries ===
-#
-# A temporary is locked as long as its process lives. So it is dead if and only if its lock can
-# be taken, wherever its process ran: in another container, or on another machine that shares
-# the disk. Where a file system has no locks, the name tells whose it is.
-
-_OLD = ".old.tmp-"  # between the name of a directory that is being replaced and its owner
-_LITTER = re.compile(r".*\.tmp-([0-9a-f]{8})-(\d+)-(\d+)", re.DOTALL)
-_count = itertools.count()
-_locks: dict[str, int | None] = {}  # descriptors of this process's own temporaries
-
-
-def _forget_the_locks_of_the_parent() -> None:
-    """A fork that outlives its parent must not keep the parent's temporaries alive."""
-    for descriptor in _locks.values():
-        if descriptor is not None:
-            os.close(descriptor)
-    _locks.clear()
-
-
-os.register_at_fork(after_in_child=_forget_the_locks_of_the_parent)
-
-
-def _place() -> str:
-    """Returns a short name of this machine and of the namespace that its process numbers are of."""
-    namespace = ""
-    with contextlib.suppress(OSError):  # Linux has them
-        namespace = os.readlink("/proc/self/ns/pid")
-    return hashlib.sha256(f"{socket.gethostname()} {namespace}".encode()).hexdigest()[:8]
-
-
-def _new_owner() -> str:
-    return f"{_place()}-{os.getpid()}-{next(_count)}"
-
-
-def temporary_name(path: str) -> str:
-    """Returns a new name of a temporary beside `path`, for what is to be locked at once."""
-    return f"{path}.tmp-{_new_owner()}"
-
-
-def temporaries(path: str) -> list[str]:
-    """Returns the temporaries for `path`, of processes dead and alive, in order."""
-    found = sorted(glob.glob(f"{glob.escape(path)}.tmp-*"))
-    return [name for name in found if _LITTER.fullmatch(os.path.basename(name))]
-
-
-@contextlib.contextmanager
-def temporary_file(path: str) -> Iterator[str]:
-    """Yields the name of a new, empty file beside `path`; if it is still there, it goes then."""
-    with _temporary(path, lambda name: os.close(os.open(name, _NEW_FILE, 0o666))) as name:
-        try:
-            yield name
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-
-
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-
-
-@contextlib.contextmanager
-def temporary_dir(path: str, is_mine: Callable[[str], bool] = lambda _: False) -> Iterator[str]:
-    """Yields the name of a new, empty directory beside `path`; if it is still there, it goes then.
-
-    Instead of a new one, a directory for `path` that a dead process left is taken over, if
-    `is_mine` holds for it.
-    """
-    def make(name: str) -> None:
-        for left in temporaries(path):
-            with _taken(left) as is_dead:
-                if is_dead and is_mine(left):
-                    os.rename(left, name)
-                    return
-        os.mkdir(name)
-
-    with _temporary(path, make) as name:
-        try:
-            yield name
-        finally:
-            shutil.rmtree(name, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _temporary(path: str, make: Callable[[str], None]) -> Iterator[str]:
-    os.makedirs(_parent(path), exist_ok=True)
-    name = temporary_name(path)
-    key = os.path.basename(name)
-    while key not in _locks:
-        make(name)
-        with contextlib.suppress(FileNotFoundError):  # swept away before it was locked
-            _locks[key] = _lock(name, fcntl.LOCK_EX)
-    try:
-        sweep_litter(_parent(path), f"{os.path.basename(path)}.tmp-")
-        yield name
-    finally:
-        _unlock(_locks.pop(key, None))
-
-
-def _lock(path: str, how: int) -> int | None:
-    """Returns a descriptor that holds a file or directory locked, or None if there are no locks.
-
-    Raises:
-      FileNotFoundError: it is gone; BlockingIOError: another holds it, and `how` does not wait.
-    """
-    kind = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR  # as NFS wants it
-    descriptor = None
-    try:
-        descriptor = os.open(path, kind | os.O_NOFOLLOW | os.O_NONBLOCK)
-        fcntl.flock(descriptor, how)
-        if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
-            return descriptor
-        raise FileNotFoundError(path)
-    except OSError as error:
-        _unlock(descriptor)
-        if isinstance(error, FileNotFoundError | BlockingIOError):
-            raise
-        return None
-
-
-def _unlock(descriptor: int | None) -> None:
-    if descriptor is not None:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    """Holds a directory locked, if there are locks and nobody else does."""
-    descriptor = None
-    with contextlib.suppress(BlockingIOError):
-        descriptor = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    try:
-        yield
-    finally:
-        _unlock(descriptor)
-
-
-@contextlib.contextmanager
-def _taken(path: str) -> Iterator[bool]:
-    """Tells whether a path is a dead temporary; none else takes it inside the block."""
-    match = _LITTER.fullmatch(os.path.basename(path))
-    if not match or os.path.basename(path) in _locks:
-        yield False
-        return
-    try:
-        descriptor = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (FileNotFoundError, BlockingIOError):
-        yield False
-        return
-    try:
-        place, pid = match[1], int(match[2])
-        # One of this process's own number, and not its own, is of an earlier process: in a
-        # container, numbers repeat.
-        yield descriptor is not None or (
-            place == _place() and (pid == os.getpid() or not _is_alive(pid))
-        )
-    finally:
-        _unlock(descriptor)
-
-
-def sweep_litter(directory: str, prefix: str = "") -> None:
-    """Removes the temporaries `<prefix>*` of processes that are dead.
-
-    What such a process had moved out of the way for its successor, and was not
-    succeeded, is moved back.
-    """
-    for name in os.listdir(directory):
-        path = os.path.join(directory, name)
-        if not name.startswith(prefix):
-            continue
-        # Another process may sweep too, and another user's litter is not ours to remove.
-        with _taken(path) as is_dead, contextlib.suppress(FileNotFoundError, PermissionError):
-            if is_dead:
-                _sweep(path)
-
-
-def _sweep(path: str) -> None:
-    original = path.rpartition(_OLD)[0]
-    if original and not os.path.exists(original):
-        os.rename(path, original)
-    elif os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
 
 
 def write_json(path: str, value: Any) -> None:
@@ -473,11 +280,6 @@ def sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-def size_of(path: str) -> int:
-    """Returns the bytes of a file."""
-    return os.path.getsize(path)
-
-
 def require_file(path: str | None, flag: str) -> str:
     """Returns `path` if it is a readable file, else raises a DataError naming the flag."""
     if not path:
@@ -543,45 +345,3 @@ def find_files(pattern: str, flag: str) -> list[str]:
     if not found:
         raise DataError(f"--{flag}: no file matches {pattern}")
     return [require_file(p, flag) for p in found]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-@contextlib.contextmanager
-def lock_run_dir(directory: str) -> Iterator[None]:
-    """Holds `directory` for this process alone; the lock dies with the process.
-
-    Raises:
-      RunDirBusyError: a live process holds it (message: pid, host, since when).
-    """
-    make_dirs(directory)
-    path = os.path.join(directory, ".lock")
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    except OSError as error:
-        raise UserError(f"cannot write {directory}: {path}: {error.strerror}") from error
-    stream = open(descriptor, "r+", encoding="utf-8")  # noqa: SIM115 (held for the block)
-    with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise UserError(f"cannot lock {path}: {error.strerror}") from error
-            stream.seek(0)
-            holder = stream.read().strip() or "another process"
-            raise RunDirBusyError(f"output_dir {directory} is in use by {holder}") from error
-        stream.seek(0)
-        stream.truncate()
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        stream.write(f"pid {os.getpid()} on host {socket.gethostname()} since {since}\n")
-        stream.flush()
-        sweep_litter(directory)
-        yield

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from albert.data import files
+from albert.data import files, temporaries
 from albert.data.tfrecord import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -313,7 +313,7 @@ def refuse_foreign(path: str) -> None:
       DataError: a file without is there.
     """
     where = manifest_path(path)
-    if os.path.lexists(path) and not (os.path.exists(where) or files.temporaries(where)):
+    if os.path.lexists(path) and not (os.path.exists(where) or temporaries.temporaries_of(where)):
         raise DataError(
             f"{path} is not overwritten: it has no {os.path.basename(where)} beside it, as record "
             "files of this toolkit have; remove it, or name another"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from albert.data import files
+from albert.data import files, temporaries
 from albert.errors import CheckpointError, first_line, some
 
 # What a damaged bundle raises: truncated data is an IndexError of the binding.
@@ -68,7 +68,7 @@ def check_whole(prefix: str, reader) -> None:
         name: math.prod(shapes[name]) * kind.size
         for name, kind in kinds.items() if kind.is_numpy_compatible and kind != tf.string
     }
-    needed, found = sum(sizes.values()), sum(map(files.size_of, shards(prefix)))
+    needed, found = sum(sizes.values()), sum(map(os.path.getsize, shards(prefix)))
     if found >= needed:
         return
     # What claims to be larger than the files is not even tried.
@@ -117,7 +117,7 @@ def write(
       CheckpointError: it could not be written (disk full, say); nothing is left behind.
     """
     try:
-        with files.temporary_dir(prefix) as scratch:
+        with temporaries.temporary_dir(prefix) as scratch:
             _write(prefix, os.path.join(scratch, "bundle"), tensors, before)
     except (tf.errors.OpError, OSError) as error:
         raise CheckpointError(
@@ -141,4 +141,4 @@ def _write(
     before()
     for suffix in suffixes:
         os.replace(inner + suffix, prefix + suffix)
-    files.fsync_dir(os.path.dirname(os.path.abspath(prefix)))
+    files.fsync(os.path.dirname(os.path.abspath(prefix)))

@@ -27,7 +27,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from albert.data import files, records, text_files, workers
+from albert.data import files, records, temporaries, text_files, workers
 from albert.errors import DataError, FlagError, Preempted, UserError, first_line
 from albert.pretraining_data import making, reports
 from albert.pretraining_data.buckets import (
@@ -166,10 +166,10 @@ def working_directories(outputs: Iterable[str]) -> Iterator[dict[str, str]]:
             if directory in works:
                 continue
             if is_remote(path):
-                works[directory] = files.temporary_name(work)
+                works[directory] = temporaries.temporary_name(work)
                 stack.callback(_delete_remote, works[directory])
             else:
-                works[directory] = stack.enter_context(files.temporary_dir(work))
+                works[directory] = stack.enter_context(temporaries.temporary_dir(work))
         yield works
 
 

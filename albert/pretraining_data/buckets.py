@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from albert.data import files, records
+from albert.data import files, records, temporaries
 from albert.errors import DataError, UserError
 from albert.pretraining_data import rows
 from albert.pretraining_data.documents import Item, cut_blocks
@@ -61,7 +61,7 @@ def write_whole(path: str) -> Iterator[BinaryIO]:
       UserError: it cannot be written.
     """
     # A process whose owner was killed may write a moment longer: not into the same file.
-    own = files.temporary_name(path)
+    own = temporaries.temporary_name(path)
     try:
         with open(own, "wb") as out:
             yield out

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from albert import __version__
-from albert.data import files, records, workers
+from albert.data import files, records, temporaries, workers
 from albert.errors import DataError
 from albert.pretraining_data import original_draws, reports
 from albert.pretraining_data.buckets import (
@@ -74,14 +74,14 @@ def make_records(job: Job, processes: int, numpy_seed: int | None = None) -> Non
 def sweep(outputs: Iterable[str]) -> None:
     """Makes the directories of outputs, and removes what dead processes left there."""
     for path in outputs:
-        files.sweep_litter(files.make_dirs(os.path.dirname(os.path.abspath(path))))
+        temporaries.sweep_litter(files.make_dirs(os.path.dirname(os.path.abspath(path))))
 
 
 @contextlib.contextmanager
 def _scratch(job: Job) -> Iterator[str]:
     """Yields a directory for temporary files: a new one, or what a killed run of this job left."""
     path, identity = f"{job.outputs[0]}.work", _identity(job)
-    with files.temporary_dir(path, lambda left: _identity_of(left) == identity) as scratch:
+    with temporaries.temporary_dir(path, lambda left: _identity_of(left) == identity) as scratch:
         sweep(job.outputs)
         if _identity_of(scratch) == identity:
             log.info("a run was killed here: going on with the %d pieces of work that it had done",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from albert.config import AlbertConfig
-from albert.data import files
+from albert.data import files, temporaries
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoints, sidecars, tensor_bundle
 
@@ -83,19 +83,19 @@ def publish_best(prefix: str) -> str:
     targets = {source: best + source.removeprefix(prefix) for source in _files_of(prefix)[::-1]}
     try:
         with contextlib.ExitStack() as stack:
-            temporaries = {
-                target: stack.enter_context(files.temporary_file(target))
+            copies = {
+                target: stack.enter_context(temporaries.temporary_file(target))
                 for target in targets.values()
             }
             for source, target in targets.items():
-                _copy_synced(source, temporaries[target])
+                _copy_synced(source, copies[target])
             # Without an index there is no best; with one, all of it belongs together.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(best + ".index")
             for source, target in targets.items():
-                os.replace(temporaries[target], target)
+                os.replace(copies[target], target)
                 log.info("saved %s to %s", source, target)
-            files.fsync_dir(os.path.dirname(os.path.abspath(best)))
+            files.fsync(os.path.dirname(os.path.abspath(best)))
     except OSError as error:
         raise CheckpointError(f"cannot write {best} ({error.strerror or error})") from error
     return best

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from albert import __version__, modeling
 from albert.config import AlbertConfig
-from albert.data import files, input_pipeline, records
+from albert.data import files, input_pipeline, records, temporaries
 from albert.errors import Preempted, TrainingDivergedError, some
 from albert.formats import checkpoints, tensor_bundle
 from albert.optimization import OptimizerConfig, create_optimizer
@@ -107,7 +107,7 @@ def train(
     eval_spec = task.for_evaluation().feature_spec()
     records.check_records(eval_files, eval_spec, vocab_size=config.vocab_size)
     chief = distribution.is_chief()
-    own = files.lock_run_dir(run.output_dir) if chief else contextlib.nullcontext()
+    own = temporaries.lock_run_dir(run.output_dir) if chief else contextlib.nullcontext()
     with own, PreemptionLatch() as latch:
         loop = _Loop(task, config, run, optimizer, eval_files, flags or {}, num_records)
         loop.start(init, warm_start_options or {})

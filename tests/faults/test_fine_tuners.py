@@ -11,7 +11,7 @@ import pytest
 from helpers import assert_one_clear_line, metrics, write_config
 from invariants import nothing_lost, snapshot
 
-from albert.data import files
+from albert.data import temporaries
 from albert.formats import checkpoints, tensor_bundle
 from albert.training import trainer
 from faults import jobs
@@ -142,7 +142,7 @@ def test_a_fine_tuner_that_is_done_trains_nothing_and_says_the_same(
 def test_a_directory_in_use_is_refused_by_every_fine_tuner(name, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     flags = [*TUNERS[name].flags(tmp_path), *TUNERS[name].asked, f"--cached_dir={tmp_path / 'c'}"]
-    with files.lock_run_dir(str(tmp_path / "out")):
+    with temporaries.lock_run_dir(str(tmp_path / "out")):
         before = snapshot(tmp_path / "out")
         assert TUNERS[name].run(*flags) == 2
         assert snapshot(tmp_path / "out") == before

@@ -11,7 +11,7 @@ import pytest
 from helpers import REPO, assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
 
-from albert.data import files
+from albert.data import temporaries
 from albert.formats import checkpoints, sidecars
 from albert.training import evaluation, trainer
 from faults import jobs
@@ -44,7 +44,7 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
     assert_tidy(tmp_path)
     # The lock of a dead process is no lock, whatever its file says.
     assert f"pid {process.pid}" in (out / ".lock").read_text()
-    with files.lock_run_dir(str(out)):
+    with temporaries.lock_run_dir(str(out)):
         assert f"pid {os.getpid()}" in (out / ".lock").read_text()
 
 

@@ -16,7 +16,7 @@ from invariants import nothing_lost, snapshot
 
 from albert import modeling, predict
 from albert.config import AlbertConfig
-from albert.data import files
+from albert.data import files, temporaries
 from albert.errors import CheckpointError, UserError
 from albert.formats import checkpoints, hub, huggingface, pretrained, sidecars
 from albert.tasks import glue
@@ -314,9 +314,9 @@ def test_clean_up_follows_no_link(tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/file").write_text("x")
     (tmp_path / "run").mkdir()
-    litter = files.temporary_name("x").replace(f"-{os.getpid()}-", "-999999999-")
+    litter = temporaries.temporary_name("x").replace(f"-{os.getpid()}-", "-999999999-")
     (tmp_path / "run" / litter).symlink_to(tmp_path / "precious")
-    files.sweep_litter(str(tmp_path / "run"))
+    temporaries.sweep_litter(str(tmp_path / "run"))
     assert (tmp_path / "precious/file").exists() and not list((tmp_path / "run").iterdir())
 
 

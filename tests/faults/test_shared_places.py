@@ -26,7 +26,7 @@ from albert import (
     train_sentencepiece,
 )
 from albert.config import AlbertConfig
-from albert.data import files, records
+from albert.data import files, records, temporaries
 from albert.errors import DataError, UserError
 from albert.formats import model_card
 from albert.tokenization import FullTokenizer
@@ -35,9 +35,9 @@ from faults import jobs
 CONFIG = AlbertConfig(100, 8, 16, 2, num_attention_heads=2, intermediate_size=8)
 HOLDER = """
 import os, sys, time
-from albert.data import files
+from albert.data import temporaries
 kind, path, child = sys.argv[1:]
-with getattr(files, f"temporary_{kind}")(path) as name:
+with getattr(temporaries, f"temporary_{kind}")(path) as name:
     if child == "fork":
         begun, begins = os.pipe()
         if os.fork() == 0:
@@ -74,7 +74,7 @@ def no_locks(monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    monkeypatch.setattr(temporaries.fcntl, "flock", refuse)
 
 
 def has_namespaces() -> bool:
@@ -90,12 +90,12 @@ def has_namespaces() -> bool:
 @pytest.mark.parametrize("kind", ["file", "dir"])
 def test_a_temporary_is_litter_when_its_process_was_killed_and_not_before(kind, tmp_path):
     with holding(kind, tmp_path / "x") as (process, name, _):
-        files.sweep_litter(str(tmp_path))
+        temporaries.sweep_litter(str(tmp_path))
         assert os.listdir(tmp_path) == [name]
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert os.listdir(tmp_path) == [name]
-        files.sweep_litter(str(tmp_path))
+        temporaries.sweep_litter(str(tmp_path))
         assert not os.listdir(tmp_path)
 
 
@@ -109,13 +109,13 @@ def test_a_temporary_of_another_container_is_left_alone(kind, with_locks, tmp_pa
     away = ["unshare", "--pid", "--fork", "--kill-child"]
     with holding(kind, tmp_path / "x", *away) as (_, name, pid):
         assert pid < 10
-        files.sweep_litter(str(tmp_path))
+        temporaries.sweep_litter(str(tmp_path))
         assert os.listdir(tmp_path) == [name]
 
 
 def hidden(path) -> str:
     """Returns a name for a temporary whose process seems to be dead."""
-    return files.temporary_name(str(path)).replace(f"-{os.getpid()}-", "-999999999-")
+    return temporaries.temporary_name(str(path)).replace(f"-{os.getpid()}-", "-999999999-")
 
 
 @pytest.mark.parametrize("kind", ["file", "dir"])
@@ -124,21 +124,21 @@ def test_a_lock_says_more_than_a_process_number(kind, tmp_path):
     os.mkdir(name) if kind == "dir" else open(name, "w").close()
     descriptor = os.open(name, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    files.sweep_litter(str(tmp_path))
+    temporaries.sweep_litter(str(tmp_path))
     assert os.path.exists(name)
     os.close(descriptor)
-    files.sweep_litter(str(tmp_path))
+    temporaries.sweep_litter(str(tmp_path))
     assert not os.path.exists(name)
 
 
 def test_without_locks_the_name_tells_whose_a_temporary_is(no_locks, tmp_path):
-    dead, own = hidden(tmp_path / "x"), files.temporary_name(str(tmp_path / "x"))
-    elsewhere = dead.replace(files.temporary_name("").split("-")[1], "0123abcd")
+    dead, own = hidden(tmp_path / "x"), temporaries.temporary_name(str(tmp_path / "x"))
+    elsewhere = dead.replace(temporaries.temporary_name("").split("-")[1], "0123abcd")
     parent = own.replace(f"-{os.getpid()}-", f"-{os.getppid()}-")
     for name in (dead, own, elsewhere, parent):
         open(name, "w").close()
-    with files.temporary_file(str(tmp_path / "y")) as mine:
-        files.sweep_litter(str(tmp_path))
+    with temporaries.temporary_file(str(tmp_path / "y")) as mine:
+        temporaries.sweep_litter(str(tmp_path))
         # One of our own number that is not ours is of a process before us.
         left = {mine, elsewhere, parent}
         assert {str(path) for path in tmp_path.iterdir()} == left
@@ -150,7 +150,7 @@ def test_a_fork_that_outlives_its_parent_does_not_keep_litter_alive(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert second and os.listdir(tmp_path) == [name]
-        files.sweep_litter(str(tmp_path))
+        temporaries.sweep_litter(str(tmp_path))
         assert not os.listdir(tmp_path)
 
 
@@ -158,9 +158,9 @@ def test_a_directory_that_a_dead_process_left_can_be_taken_over(tmp_path):
     left = hidden(tmp_path / "x")
     os.mkdir(left)
     open(os.path.join(left, "work"), "w").close()
-    with files.temporary_dir(str(tmp_path / "x"), lambda name: name == left) as mine:
+    with temporaries.temporary_dir(str(tmp_path / "x"), lambda name: name == left) as mine:
         assert os.listdir(mine) == ["work"] and not os.path.exists(left)
-        with files.temporary_dir(str(tmp_path / "x"), lambda _: True) as other:
+        with temporaries.temporary_dir(str(tmp_path / "x"), lambda _: True) as other:
             assert not os.listdir(other)  # what is in use is not taken over
             assert os.path.exists(os.path.join(mine, "work"))
     assert not os.listdir(tmp_path)
@@ -170,7 +170,7 @@ def test_files_of_the_user_are_no_litter(tmp_path):
     for name in ("x.tmp-1", "notes.tmp", "x.tmp-999999999", "x.tmp-backup-1"):
         (tmp_path / name).write_text("mine")
     before = snapshot(tmp_path)
-    files.sweep_litter(str(tmp_path))
+    temporaries.sweep_litter(str(tmp_path))
     files.write_json(str(tmp_path / "y"), {})
     (tmp_path / "y").unlink()
     assert snapshot(tmp_path) == before
@@ -369,7 +369,7 @@ def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):
     for value in range(2):
         records.write_records(path, [{"x": [value]}], spec, {})
         records.refuse_foreign(path)
-    with files.temporary_file(records.manifest_path(path)):
+    with temporaries.temporary_file(records.manifest_path(path)):
         records.remove_manifest(path)
         records.refuse_foreign(path)
     with pytest.raises(DataError, match="is not overwritten: it has no x.tfrecord.manifest.json"):
