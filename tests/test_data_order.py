@@ -11,8 +11,8 @@ from helpers import REPO
 
 from albert.data import data_order, records
 from albert.data import files as files_module
+from albert.data.input_pipeline import Share
 from albert.errors import DataError
-from albert.training.distribution import Share
 
 tf = pytest.importorskip("tensorflow")
 
@@ -161,7 +161,7 @@ import sys
 sys.path.insert(0, {tests!r})
 import test_data_order as t
 from albert import data_order, input_pipeline, records
-from albert.distribution import Share
+from albert.data.input_pipeline import Share
 data_order.LANES, input_pipeline.SHUFFLE_BUFFER, input_pipeline._READ_BYTES = 16, 400, 1024
 paths, total = {paths!r}, {total}
 def read():

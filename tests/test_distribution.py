@@ -269,7 +269,7 @@ def test_two_machines_train_a_classifier_with_the_flags_defaults(tmp_path):
 def test_workers_agree_where_their_values_are_the_same(first, second, is_same, monkeypatch):
     monkeypatch.setattr(distribution, "is_multi_worker", lambda: True)
     others = json.dumps({"--threshold_to_export": second})
-    monkeypatch.setattr(distribution, "_exchange", lambda text: [text, others])
+    monkeypatch.setattr(distribution, "_texts_of_workers", lambda text: [text, others])
     told = {"--threshold_to_export": first}
     if is_same:
         distribution.check_agreement(told)

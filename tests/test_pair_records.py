@@ -9,9 +9,9 @@ from helpers import metrics, run, run_here, write_config
 from albert import create_pretraining_data, run_pretraining
 from albert.cli import flags
 from albert.data import input_pipeline, records
+from albert.data.input_pipeline import Share
 from albert.pretraining_data import masking, pair_records
 from albert.pretraining_data.masking import MaskingSettings, Specials
-from albert.training.distribution import Share
 
 LENGTH = 24
 SETTINGS = MaskingSettings(5, 0.2)

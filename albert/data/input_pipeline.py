@@ -9,6 +9,7 @@ records' blocks.
 """
 
 import contextlib
+import dataclasses
 import functools
 import os
 import re
@@ -21,7 +22,6 @@ from albert.data import data_order, packing, records
 from albert.data.records import FeatureSpec
 from albert.data.seeds import child_seed
 from albert.errors import DataError
-from albert.training.distribution import Share
 
 SHUFFLE_BUFFER = 65536  # records; whole data sets of usual size fit
 _READ_BYTES = 256 << 10  # at once, of a file
@@ -33,6 +33,15 @@ _PREFETCH = 4  # batches ready ahead of the step
 # Batches are cut to few lengths: each is a graph of its own for XLA.
 _MOST_LENGTHS = 8
 _ROWS = ("input_ids", "input_mask", "segment_ids", "p_mask")
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The replicas of one input pipeline, among all; each gets an equal share of a batch."""
+
+    num_replicas: int = 1  # in all
+    first: int = 0  # of this pipeline
+    count: int = 1  # of this pipeline
 
 
 def train_batches(

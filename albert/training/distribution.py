@@ -5,7 +5,6 @@ so that nothing else needs to know of it. Only here is it chosen.
 """
 
 import contextlib
-import dataclasses
 import json
 import logging
 import os
@@ -17,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert.data import files
+from albert.data.input_pipeline import Share
 from albert.errors import FlagError, WorkerLostError
 
 log = logging.getLogger("albert")
@@ -25,15 +25,6 @@ log = logging.getLogger("albert")
 _OF_A_WORKER = ("--log_steps", "--tpu_name", "--tpu_zone", "--gcp_project", "--master")
 
 _entered: list = []  # the strategy's scope, which `alone` leaves for a while
-
-
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """The replicas of one input pipeline, among all; each gets an equal share of a batch."""
-
-    num_replicas: int = 1  # in all
-    first: int = 0  # of this pipeline
-    count: int = 1  # of this pipeline
 
 
 @contextlib.contextmanager
@@ -260,7 +251,7 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
     if not is_multi_worker():
         return
     ours = {k: v for k, v in facts.items() if k not in _OF_A_WORKER}
-    texts = _exchange(json.dumps(ours, sort_keys=True, default=str))
+    texts = _texts_of_workers(json.dumps(ours, sort_keys=True, default=str))
     first = json.loads(texts[0])
     for worker, text in enumerate(texts):
         theirs = json.loads(text)
@@ -280,7 +271,7 @@ def any_worker(mine: bool) -> bool:
     return bool(_gather(strategy, tf.constant([mine])).numpy().any())
 
 
-def _exchange(text: str) -> list[str]:
+def _texts_of_workers(text: str) -> list[str]:
     """Returns the text that each worker gave, in their order."""
     strategy = tf.distribute.get_strategy()
     data = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
