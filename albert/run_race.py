@@ -18,7 +18,7 @@ import logging
 import os
 
 from albert.cli import course, fine_tuning, flags
-from albert.data import features, files
+from albert.data import feature_cache, files
 from albert.errors import FlagError
 from albert.formats.known_tasks import RACE
 from albert.tasks import prediction_files, race
@@ -79,7 +79,7 @@ def main(values: flags.FlagValues) -> None:
         # --data_dir so is any.
         is_there = bool(named[split]) and os.path.isfile(named[split])
         if split != "test" and is_there and (
-            not values.data_dir or features.has_no_manifest(named[split])
+            not values.data_dir or feature_cache.has_no_manifest(named[split])
         ):
             log.info("features from %s", named[split])
             records[split], questions[split] = named[split], []

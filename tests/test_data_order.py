@@ -160,7 +160,7 @@ READ = """
 import sys
 sys.path.insert(0, {tests!r})
 import test_data_order as t
-from albert import data_order, input_pipeline, records
+from albert.data import data_order, input_pipeline, records
 from albert.data.input_pipeline import Share
 data_order.LANES, input_pipeline.SHUFFLE_BUFFER, input_pipeline._READ_BYTES = 16, 400, 1024
 paths, total = {paths!r}, {total}

@@ -5,7 +5,7 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from albert.data import features, files, records
+from albert.data import feature_cache, features, files, records
 
 SPEC = records.FeatureSpec({"input_ids": ("int64", 2)})
 ROWS = [{"input_ids": [1, 2]}, {"input_ids": [3, 4]}]
@@ -50,7 +50,7 @@ def test_truncation_takes_from_the_longer_text_and_from_the_second_on_a_tie(
 
 
 def write(directory, rows=ROWS, **depends_on):
-    return features.cached_records(str(directory), "mnli_train", rows, SPEC, depends_on)
+    return feature_cache.cached_records(str(directory), "mnli_train", rows, SPEC, depends_on)
 
 
 def never():
@@ -67,7 +67,7 @@ def test_a_current_cache_is_not_made_again(tmp_path):
 def test_what_features_depend_on_makes_another_cache(tmp_path, monkeypatch):
     path = write(tmp_path, file="abc")
     assert write(tmp_path, file="abd") != path
-    monkeypatch.setattr(features, "FEATURES_VERSION", features.FEATURES_VERSION + 1)
+    monkeypatch.setattr(feature_cache, "FEATURES_VERSION", feature_cache.FEATURES_VERSION + 1)
     assert write(tmp_path, file="abc") != path
 
 

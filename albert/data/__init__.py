@@ -6,7 +6,8 @@
     workers         processes that end with their owner
     tfrecord        the container of records: lengths, checksums, bytes
     records         sets of record files, their manifests, what they hold
-    features        from texts to arrays of one length, kept as records
+    features        from texts to arrays of one length
+    feature_cache   record files of features, none made twice
     data_order      the order of records that are too many to shuffle at once
     packing         several short examples in one row
     input_pipeline  from record files to batches, by tf.data

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from albert.data import features
+from albert.data import feature_cache
 from albert.data.records import FeatureSpec
 
 if TYPE_CHECKING:
@@ -39,5 +39,5 @@ class RecordKeeper:
             **depends_on, "tokenizer": self.tokenizer.sha256, "max_seq_length": self.max_seq_length
         }
         if path:
-            return features.named_records(path, rows, spec, info)
-        return features.cached_records(self.directory, name, rows, spec, info)
+            return feature_cache.named_records(path, rows, spec, info)
+        return feature_cache.cached_records(self.directory, name, rows, spec, info)

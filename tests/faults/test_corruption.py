@@ -24,7 +24,7 @@ from invariants import snapshot
 
 from albert import evaluate_squad
 from albert.config import AlbertConfig
-from albert.data import features, files, records
+from albert.data import feature_cache, files, records
 from albert.data.records import FeatureSpec
 from albert.errors import UserError
 from albert.formats import (
@@ -110,7 +110,7 @@ def read_records(folder):
 def read_cache(folder):
     rows = ({"x": np.array([i, i])} for i in range(9))
     spec = FeatureSpec({"x": ("int64", 2)})
-    path = features.cached_records(str(folder), "dev", rows, spec, {"made": "from"})
+    path = feature_cache.cached_records(str(folder), "dev", rows, spec, {"made": "from"})
     return list(records.read_records(path))
 
 

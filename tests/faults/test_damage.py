@@ -15,7 +15,7 @@ from helpers import (
 )
 from invariants import nothing_lost, snapshot
 
-from albert.data import features, records
+from albert.data import feature_cache, records
 from albert.data.records import FeatureSpec
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, sidecars
@@ -252,7 +252,7 @@ def make_cache(folder, value=1, rows=3):
         for _ in range(rows):
             yield {"x": np.array([value, value])}
 
-    path = features.cached_records(str(folder), "dev", each(), spec, {"value": value})
+    path = feature_cache.cached_records(str(folder), "dev", each(), spec, {"value": value})
     return path, bool(made)
 
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from albert.data import features, files
+from albert.data import feature_cache, files
 from albert.data.records import FeatureSpec
 from albert.errors import DataError
 from albert.tasks.record_keeper import RecordKeeper
@@ -59,7 +59,7 @@ class WindowKeeper(RecordKeeper):
         Raises:
           DataError: `path` was made from something else.
         """
-        if features.has_no_manifest(path):
+        if feature_cache.has_no_manifest(path):
             # The original's says nothing of its origin, and is taken as it is.
             log.info("features from %s", path)
             return path
