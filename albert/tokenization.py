@@ -167,13 +167,12 @@ class FullTokenizer:
     def _wordpiece_ids(self, text: str | bytes) -> list[int]:
         known, ids = self._ids_of_word, []
         for word in self.basic_tokenizer.tokenize(text):
-            found = known.get(word)
-            if found is None:
+            if word not in known:
                 if len(known) >= _WORD_CACHE:
                     known.clear()
                 pieces = self.wordpiece_tokenizer.tokenize_word(word)
-                found = known[word] = self.convert_tokens_to_ids(pieces)
-            ids += found
+                known[word] = self.convert_tokens_to_ids(pieces)
+            ids += known[word]
         return ids
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:

@@ -11,9 +11,7 @@ from albert.config import AlbertConfig
 SLOTS = {"adamw": 2, "lamb": 2}  # values that an optimizer keeps for each parameter
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of --mixed_precision
 # Parts of a group's weights.
-_GROUP_PARTS = (
-    "attention", "attention_layer_norm", "feed_forward", "feed_forward_layer_norm",
-)
+_GROUP_PARTS = "attention", "attention_layer_norm", "feed_forward", "feed_forward_layer_norm"
 # Parts of `parameters_by_part` that belong together.
 _PARTS = {
     "embeddings": (
@@ -37,14 +35,13 @@ def parameters_by_part(config: AlbertConfig) -> dict[str, int]:
     """
     e, h = config.embedding_size, config.hidden_size
     groups = parameters_by_group(config).values()
-    encoder = {part: sum(group[part] for group in groups) for part in _GROUP_PARTS}
     return {
         "word_embeddings": config.vocab_size * e,
         "segment_embeddings": config.type_vocab_size * e,
         "position_embeddings": config.max_position_embeddings * e,
         "embedding_layer_norm": 2 * e,
         "embedding_projection": dense(e, h) if config.has_embedding_projection else 0,
-        **encoder,
+        **{part: sum(group[part] for group in groups) for part in _GROUP_PARTS},
         "pooler": dense(h, h),
         "masked_lm": dense(h, e) + 2 * e + config.vocab_size,
         "sentence_order": dense(h, 2),
@@ -59,13 +56,12 @@ def parameters_by_group(config: AlbertConfig) -> dict[int, dict[str, int]]:
     """
     h, inner = config.hidden_size, config.intermediate_size
     attention, feed_forward = config.groups_in_use()
+    owners = attention, attention, feed_forward, feed_forward
+    of_block = 4 * dense(h, h), 2 * h, dense(h, inner) + dense(inner, h), 2 * h
     return {
         group: {
-            "attention": (group in attention) * config.inner_group_num * 4 * dense(h, h),
-            "attention_layer_norm": (group in attention) * config.inner_group_num * 2 * h,
-            "feed_forward": (group in feed_forward) * config.inner_group_num
-            * (dense(h, inner) + dense(inner, h)),
-            "feed_forward_layer_norm": (group in feed_forward) * config.inner_group_num * 2 * h,
+            part: config.inner_group_num * size if group in owner else 0
+            for part, owner, size in zip(_GROUP_PARTS, owners, of_block, strict=True)
         }
         for group in sorted(attention | feed_forward)
     }
@@ -142,14 +138,13 @@ def block_products(config: AlbertConfig) -> int:
 def compute_parameters(config: AlbertConfig) -> int:
     """Returns V E + E H + L (4 H^2 + 2 H I) + H^2: parameters as if nothing were shared.
 
-    With I = 4 H it is V E + E H + L (4 H^2 + 8 H^2) + H^2, by which a summary of
-    the paper compares costs. E H is left out where E = H: there is no such matrix.
+    By it a summary of the paper compares costs. E H is left out where E = H: there is
+    no such matrix.
     """
     e, h = config.embedding_size, config.hidden_size
     projection = e * h if config.has_embedding_projection else 0
-    return (
-        config.vocab_size * e + projection + blocks_applied(config) * block_products(config) + h * h
-    )
+    blocks = blocks_applied(config) * block_products(config)
+    return config.vocab_size * e + projection + blocks + h * h
 
 
 def normalized_cost(parameters: int, workload: Workload) -> int:
@@ -224,17 +219,12 @@ def activation_bytes(config: AlbertConfig, workload: Workload) -> int:
     input and one block's activations) and 2 E w of the embeddings; for each
     prediction (H + 2 E) w and the logits and their log-softmax, V (w + 4).
     """
-    width = COMPUTE_BYTES[workload.mixed_precision]
-    blocks, block = blocks_applied(config), block_activations(
-        config, workload.max_seq_length, width
-    )
-    encoder = blocks * config.hidden_size * width + block if workload.remat else blocks * block
-    embeddings = 2 * config.embedding_size * width
-    prediction = (config.hidden_size + 2 * config.embedding_size) * width + config.vocab_size * (
-        width + 4
-    )
-    row = workload.max_seq_length * (encoder + embeddings)
-    row += workload.max_predictions_per_seq * prediction
+    width, blocks = COMPUTE_BYTES[workload.mixed_precision], blocks_applied(config)
+    e, h, length = config.embedding_size, config.hidden_size, workload.max_seq_length
+    block = block_activations(config, length, width)
+    encoder = blocks * h * width + block if workload.remat else blocks * block
+    prediction = (h + 2 * e) * width + config.vocab_size * (width + 4)
+    row = length * (encoder + 2 * e * width) + workload.max_predictions_per_seq * prediction
     return workload.rows_at_once * row
 
 
