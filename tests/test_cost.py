@@ -47,7 +47,8 @@ def test_commands_multiply_with_onednn_unless_the_user_said_otherwise(chosen, is
         environment["TF_ENABLE_ONEDNN_OPTS"] = chosen
     # Nothing is held back of what TensorFlow says of itself.
     program = (
-        "import re; from albert.cli import flags; flags._START_UP_NOISE = ['never said'];"
+        "from albert.cli import flags, tensorflow_start as start;"
+        "start._START_UP_NOISE = ['never said'];"
         "flags.set_up_logging(); flags.import_tensorflow()"
     )
     result = subprocess.run(

@@ -133,5 +133,12 @@ def test_both_commands_come_first_and_exist():
     assert (REPO / "scripts/quickstart.sh").exists() and (REPO / "scripts/test.sh").exists()
 
 
+def test_every_maintainers_tool_is_told_with_its_command():
+    folder = REPO / "scripts/maintainers"
+    told = (folder / "README.md").read_text(encoding="utf-8")
+    for path in folder.glob("*.py"):
+        assert f"| `{path.name}` |" in told and f"scripts/maintainers/{path.name}" in told
+
+
 def test_no_number_is_left_to_fill_in():
     assert "QUICKSTART_TABLE" not in TEXT

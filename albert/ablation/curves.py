@@ -6,7 +6,7 @@ import numpy as np
 
 from albert.ablation.grid import Grid
 from albert.ablation.runs import Result
-from albert.data import files
+from albert.training import curves
 
 
 def draw(grid: Grid, results: Sequence[Result], path: str) -> None:
@@ -38,14 +38,7 @@ def draw(grid: Grid, results: Sequence[Result], path: str) -> None:
                                  label=setting.name)
             axis.fill_between(places, values.min(axis=0), values.max(axis=0), alpha=0.15,
                               color=drawn.get_color(), linewidth=0)
-        axis.set_title(metric.replace("_", " "), fontsize=11, loc="left", fontweight="bold")
+        curves.dress(axis, metric.replace("_", " "))
         axis.set_xlabel(label)
-        axis.grid(color="#e6e6e6", linewidth=0.8)
-        axis.set_axisbelow(True)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
     axes[0][0].legend(frameon=False, fontsize=9)
-    figure.tight_layout()
-    with files.atomic_write(path, "wb") as stream:
-        figure.savefig(stream, format="png", metadata={"Software": None})
-    pyplot.close(figure)
+    curves.publish(figure, path)

@@ -1,6 +1,7 @@
 """What the commands share.
 
-    flags               definitions, ranges, start-up, errors, exit codes
+    flags               definitions, ranges, errors, exit codes
+    tensorflow_start    TensorFlow, imported late, quick and quiet
     fine_tuning         what every fine-tuning needs before it trains: flags, encoder, labels
     course              training, evaluation and end of every fine-tuning
     question_answering  what the three SQuAD commands share

@@ -26,18 +26,34 @@ def draw(path: str, metrics: dict[str, list[dict[str, Any]]], base: Baselines | 
         ("learning_rate", "Learning rate", None, ""),
     ]
     for axis, (key, title, baseline, baseline_label) in zip(axes.flat, panels, strict=True):
-        axis.set_title(title, fontsize=11, loc="left", fontweight="bold")
+        dress(axis, title)
         _draw_series(axis, key, metrics)
         if baseline is not None:
             axis.axhline(baseline, color=_BASELINE, linestyle="--", linewidth=1.2,
                          label=f"{baseline_label} ({baseline:.3f})")
-        _dress(axis, key)
+        _set_limits(axis, key)
     for axis in axes[1]:
         axis.set_xlabel("step")
+    publish(figure, path)
+
+
+def publish(figure, path: str) -> None:
+    """Writes a figure as a PNG, and closes it."""
+    from matplotlib import pyplot
+
     figure.tight_layout()
     with files.atomic_write(path, "wb") as stream:
         figure.savefig(stream, format="png", metadata={"Software": None})
     pyplot.close(figure)
+
+
+def dress(axis, title: str) -> None:
+    """Gives a panel its title, its grid and no frame."""
+    axis.set_title(title, fontsize=11, loc="left", fontweight="bold")
+    axis.grid(color="#e6e6e6", linewidth=0.8)
+    axis.set_axisbelow(True)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
 
 
 def _draw_series(axis, key: str, metrics: dict[str, list[dict[str, Any]]]) -> None:
@@ -66,11 +82,7 @@ def _smooth(values: tuple[float, ...], weight: float = 0.6) -> list[float]:
     return smoothed
 
 
-def _dress(axis, key: str) -> None:
-    axis.grid(color="#e6e6e6", linewidth=0.8)
-    axis.set_axisbelow(True)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+def _set_limits(axis, key: str) -> None:
     axis.set_xlim(left=0)
     if key == "learning_rate":
         axis.set_ylim(bottom=0)

@@ -1,13 +1,10 @@
 """Our side of the model benchmarks: inference, and steps of pretraining and fine-tuning."""
 
 import os
-import sys
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import numpy as np  # noqa: E402
-import serve  # noqa: E402
+import numpy as np
+import serve
 
 
 def prepare(spec):

@@ -1,12 +1,7 @@
 """Our side of the data benchmarks: text to ids, text to records, records to batches."""
 
-import os
-import sys
-
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import record_facts  # noqa: E402
-import serve  # noqa: E402
+import record_facts
+import serve
 
 
 def prepare(spec):

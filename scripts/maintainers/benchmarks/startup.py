@@ -6,9 +6,7 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import serve  # noqa: E402
+import serve
 
 
 def prepare(spec):

@@ -1,12 +1,7 @@
 """The original's input pipeline: records are parsed one by one, then batched."""
 
-import os
-import sys
-
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import record_facts  # noqa: E402
-import serve  # noqa: E402
+import record_facts
+import serve
 
 
 def prepare(spec):

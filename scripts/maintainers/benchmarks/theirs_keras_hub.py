@@ -6,9 +6,7 @@ It compiles, trains and predicts by Keras's own means, as its users do.
 import glob
 import json
 import os
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import numpy as np  # noqa: E402

@@ -5,17 +5,13 @@ one `tf.train.Example`. Knows nothing of this project. It draws at random where
 the original does, so that `--original_draw_order` must give the same records.
 """
 
-import os
 import random
 import string
-import sys
 import unicodedata
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import numpy as np  # noqa: E402
-import record_facts  # noqa: E402
-import serve  # noqa: E402
+import numpy as np
+import record_facts
+import serve
 
 SEED, NGRAM, SHORT, MASKED = 12345, 3, 0.1, 0.15
 LETTERS = set(string.ascii_lowercase)

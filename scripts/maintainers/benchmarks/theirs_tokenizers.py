@@ -1,11 +1,6 @@
 """The side of Rust's tokenizers: the lines of a text to ids. Knows nothing of this project."""
 
-import os
-import sys
-
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import serve  # noqa: E402
+import serve
 
 
 def prepare(spec):

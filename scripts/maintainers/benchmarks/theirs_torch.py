@@ -1,12 +1,7 @@
 """transformers' side of the model benchmarks, on PyTorch. Knows nothing of this project."""
 
-import os
-import sys
-
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import numpy as np  # noqa: E402
-import serve  # noqa: E402
+import numpy as np
+import serve
 
 
 def prepare(spec):
