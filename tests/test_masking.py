@@ -181,12 +181,14 @@ def test_random_order_is_a_fair_permutation():
 
 
 def test_one_sequence_can_be_masked_on_its_own():
-    ids = [CLS, 10, 11, 40, SEP, 12, 13, SEP]
-    output, positions, labels = masking.create_masked_lm_predictions(
-        ids, PIECES, MaskingSettings(3, 0.4), np.random.default_rng(5)
+    ids, lengths = np.array([[CLS, 10, 11, 40, SEP, 12, 13, SEP]]), np.array([8])
+    masked = masking.mask_batch(
+        ids, lengths, masking.token_boundaries(ids, lengths, PIECES), PIECES.specials,
+        MaskingSettings(3, 0.4), masking.draw_keys(1, np.random.default_rng(5)),
     )
-    assert len(output) == 8 and 1 <= len(positions) <= 3
-    assert labels == [ids[p] for p in positions]
+    count = masked.counts[0]
+    assert masked.input_ids.shape == (1, 8) and 1 <= count <= 3
+    assert (masked.labels[0, :count] == ids[0, masked.positions[0, :count]]).all()
 
 
 def test_the_same_generator_gives_the_same_masks():

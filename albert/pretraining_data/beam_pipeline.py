@@ -1,10 +1,7 @@
 """The making of pre-training records as an Apache Beam pipeline, for corpora of many machines.
 
-The steps are those of `making`, and so are the records:
-
-  files -> where their documents are -> blocks (planned on one machine, from
-  24 bytes a document) -> pairs, dealt out to buckets -> finished buckets ->
-  output files
+The steps are those of `making`, and so are the records. Blocks are planned on one machine,
+from where the files' documents are: 24 bytes a document.
 
 Texts and outputs may be anywhere that Beam's file systems reach (gs://,
 hdfs://, s3://); what is under way lies beside the first output, which all
@@ -29,27 +26,7 @@ import numpy as np
 
 from albert.data import files, records, temporaries, text_files, workers
 from albert.errors import DataError, FlagError, Preempted, UserError, first_line
-from albert.pretraining_data import making, reports
-from albert.pretraining_data.buckets import (
-    PAIR_NUMBERS,
-    BlockTask,
-    PairFacts,
-    Part,
-    frame_bucket,
-    pair_block,
-    plan_blocks,
-    token_type,
-    write_part,
-)
-from albert.pretraining_data.documents import (
-    Document,
-    FileScan,
-    ReadingCounts,
-    Run,
-    join_scans,
-    read_run,
-    scan_file,
-)
+from albert.pretraining_data import buckets, documents, making, reports
 from albert.pretraining_data.recipe import Job, Stream, load_tokenizer
 from albert.tokenization import FullTokenizer
 
@@ -90,9 +67,8 @@ class Site:
 
     def tokenizer(self) -> FullTokenizer:
         """Returns the tokenizer, its vocabulary brought to this machine at the first call."""
-        return load_tokenizer(
-            self.job.recipe, lambda: _read(os.path.join(self.work, _VOCABULARY))
-        )
+        vocabulary = os.path.join(self.work, _VOCABULARY)
+        return load_tokenizer(self.job.recipe, lambda: _read(vocabulary))
 
 
 # === The launcher ===
@@ -117,11 +93,7 @@ def is_remote(path: str) -> bool:
 
 
 def find_inputs(pattern: str, flag: str) -> list[str]:
-    """Returns the files that a glob names, as `files.find_files` does, remote ones too.
-
-    Raises:
-      DataError: it matches no file, or its file system is not there.
-    """
+    """Does what `files.find_files` does, for remote files too."""
     if not is_remote(pattern):
         return files.find_files(pattern, flag)
     found = sorted(found.path for found in _match(pattern, flag))
@@ -177,7 +149,6 @@ def make_records(job: Job, runner: str, arguments: Sequence[str]) -> None:
     """Makes all records of a job with Beam, and only then publishes the first file.
 
     Args:
-      runner: a runner's name, as Beam knows it.
       arguments: more of Beam's pipeline options, as on a command line.
 
     Raises:
@@ -198,7 +169,7 @@ def make_records(job: Job, runner: str, arguments: Sequence[str]) -> None:
             _write(os.path.join(site.work, _VOCABULARY), stream.read())
         _build(pipeline, site)
         _run(pipeline, runner)
-        counts = ReadingCounts(**json.loads(_read(os.path.join(site.work, _COUNTS))))
+        counts = documents.ReadingCounts(**json.loads(_read(os.path.join(site.work, _COUNTS))))
         parts = {stream.name: _outcome(site, stream) for stream in job.streams}
         reports.report_reading(job, counts)
         reports.check_outputs(job, parts, counts.documents)
@@ -265,17 +236,19 @@ def _blame(error: Exception, runner: str) -> UserError:
     return UserError(f"--runner={runner}: the pipeline failed: {(lines or [repr(error)])[-1]}")
 
 
-def _outcome(site: Site, stream: Stream) -> list[Part]:
+def _outcome(site: Site, stream: Stream) -> list[buckets.Part]:
     """Returns what was made of a stream's outputs; of one without records, an empty part."""
     parts = []
     for number in range(len(stream.outputs)):
         path, where = site.output(stream.name, number), site.report(stream.name, number)
-        told = json.loads(_read(where)) if _file_systems().exists(where) else {}
-        parts.append(Part(path, **told) if told else Part(path, [], [], PairFacts()))
+        told = {"examples": [], "blocks": [], "facts": buckets.PairFacts()}
+        if _file_systems().exists(where):
+            told = json.loads(_read(where))
+        parts.append(buckets.Part(path, **told))
     return parts
 
 
-def _publish(job: Job, parts: reports.Parts, counts: ReadingCounts) -> None:
+def _publish(job: Job, parts: reports.Parts, counts: documents.ReadingCounts) -> None:
     """Gives all outputs their names, then writes their manifests."""
     spec, manifests = job.recipe.feature_spec(), {}
     outputs = [(stream, path, part) for stream in job.streams
@@ -316,35 +289,38 @@ def _build(pipeline, site: Site) -> None:
     )
 
 
-def _scan(number: int, site: Site) -> tuple[int, FileScan]:
+def _scan(number: int, site: Site) -> tuple[int, documents.FileScan]:
     name, preprocess = site.job.inputs[number], site.tokenizer().preprocess
     with _open(name) as stream:
         text = text_files.as_utf8(stream, name)
         if text is stream:
-            return number, scan_file(stream, name, preprocess)
+            return number, documents.scan_file(stream, name, preprocess)
         # Blocks are read at their places, which a packed file does not have: so its text is
         # written out once, for the time of the run.
         with _create(site.text_of(number)) as out:
             shutil.copyfileobj(text, out, 1 << 20)
     with _open(site.text_of(number)) as stream:
-        return number, scan_file(stream, name, preprocess)
+        return number, documents.scan_file(stream, name, preprocess)
 
 
-_Places = list[tuple[int, Run]]  # of a document: [(number of the file, run)]
+_Places = list[tuple[int, documents.Run]]  # of a document: [(number of the file, run)]
 
 
-def _plan(_, site: Site, scans: list[tuple[int, FileScan]]) -> Iterator[BlockTask]:
+def _plan(
+    _, site: Site, scans: list[tuple[int, documents.FileScan]]
+) -> Iterator[buckets.BlockTask]:
     """Yields the tasks, whose documents are `_Places`."""
-    counts, ordered = ReadingCounts(), [scan for _, scan in sorted(scans, key=lambda s: s[0])]
+    counts = documents.ReadingCounts()
+    ordered = [scan for _, scan in sorted(scans, key=lambda scan: scan[0])]
     for scan in ordered:
         counts.add(scan.counts)
 
     def counted() -> Iterator[tuple[_Places, int]]:
-        for document in join_scans(ordered, site.job.break_between_files):
+        for document in documents.join_scans(ordered, site.job.break_between_files):
             counts.documents += 1
             yield document
 
-    yield from plan_blocks(site.job, counted(), counts.bytes, lambda stream: _PASSES)
+    yield from buckets.plan_blocks(site.job, counted(), counts.bytes, lambda stream: _PASSES)
     _write(os.path.join(site.work, _COUNTS), json.dumps(dataclasses.asdict(counts)).encode())
 
 
@@ -352,10 +328,10 @@ def _plan(_, site: Site, scans: list[tuple[int, FileScan]]) -> Iterator[BlockTas
 _Pairs = tuple[int, int, bytes, bytes]
 
 
-def _pair(task: BlockTask, site: Site) -> Iterator[tuple[tuple[str, int], _Pairs]]:
-    dtype = token_type(site.tokenizer())
-    documents = _read_documents(site, task.documents)
-    pairs = pair_block(site.job.recipe, task._replace(documents=documents))
+def _pair(task: buckets.BlockTask, site: Site) -> Iterator[tuple[tuple[str, int], _Pairs]]:
+    dtype = buckets.token_type(site.tokenizer())
+    read = task._replace(documents=_read_documents(site, task.documents))
+    pairs = buckets.pair_block(site.job.recipe, read)
     ends = np.cumsum(pairs.counts)
     for bucket in np.flatnonzero(pairs.counts).tolist():
         some = slice(int(ends[bucket] - pairs.counts[bucket]), int(ends[bucket]))
@@ -363,9 +339,9 @@ def _pair(task: BlockTask, site: Site) -> Iterator[tuple[tuple[str, int], _Pairs
         yield (task.stream, bucket), (task.index, task.passes.start, table, tokens)
 
 
-def _read_documents(site: Site, documents: Sequence[_Places]) -> list[Document]:
-    texts: list[Document] = [[] for _ in documents]
-    places = [(number, run, text) for text, runs in zip(texts, documents, strict=True)
+def _read_documents(site: Site, wanted: Sequence[_Places]) -> list[documents.Document]:
+    texts: list[documents.Document] = [[] for _ in wanted]
+    places = [(number, run, text) for text, runs in zip(texts, wanted, strict=True)
               for number, run in runs]
     preprocess = site.tokenizer().preprocess
     for number, group in itertools.groupby(places, key=lambda place: place[0]):
@@ -373,33 +349,33 @@ def _read_documents(site: Site, documents: Sequence[_Places]) -> list[Document]:
         path = apart if _file_systems().exists(apart) else site.job.inputs[number]
         with _open(path) as stream:
             for _, run, text in group:
-                text += read_run(stream, run, preprocess)
+                text += documents.read_run(stream, run, preprocess)
     return texts
 
 
 def _finish(
     bucket: tuple[tuple[str, int], Iterable[_Pairs]], site: Site
-) -> tuple[tuple[str, int], tuple[int, Part]]:
+) -> tuple[tuple[str, int], tuple[int, buckets.Part]]:
     """Returns ((stream, number of the output), (number of the bucket, its part))."""
     (stream, number), pairs = bucket
-    dtype, ordered = token_type(site.tokenizer()), sorted(pairs, key=lambda pair: pair[:2])
+    dtype, ordered = buckets.token_type(site.tokenizer()), sorted(pairs, key=lambda pair: pair[:2])
     table = np.frombuffer(b"".join(pair[2] for pair in ordered), "<i4")
-    table = table.reshape(-1, PAIR_NUMBERS).astype(np.int64)
+    table = table.reshape(-1, buckets.PAIR_NUMBERS).astype(np.int64)
     ids = np.frombuffer(b"".join(pair[3] for pair in ordered), dtype)
     del ordered
     examples = site.stream(stream).examples(number)
-    framed = frame_bucket(site.job.recipe, stream, number, table, ids, examples)
+    framed = buckets.frame_bucket(site.job.recipe, stream, number, table, ids, examples)
     path = os.path.join(site.work, f"{stream}-{number}.part")
     with _create(path) as out:
-        part = write_part(path, out, framed, PairFacts.of(table))
+        part = buckets.write_part(path, out, framed, buckets.PairFacts.of(table))
     return (stream, number % len(site.stream(stream).outputs)), (number, part)
 
 
 def _assemble(
-    output: tuple[tuple[str, int], Iterable[tuple[int, Part]]], site: Site
-) -> str:
-    (stream, number), buckets = output
-    parts = [part for _, part in sorted(buckets)]
+    output: tuple[tuple[str, int], Iterable[tuple[int, buckets.Part]]], site: Site
+) -> None:
+    (stream, number), finished = output
+    parts = [part for _, part in sorted(finished)]
     with _create(site.output(stream, number)) as out:
         for part in parts:
             with _open(part.path) as content:
@@ -407,10 +383,9 @@ def _assemble(
     told = {
         "examples": [text for part in parts for text in part.examples],
         "blocks": [block for part in parts for block in part.blocks],
-        "facts": sum((part.facts for part in parts), PairFacts()),
+        "facts": sum((part.facts for part in parts), buckets.PairFacts()),
     }
     _write(site.report(stream, number), json.dumps(told).encode())
-    return site.output(stream, number)
 
 
 # === Files, wherever they are ===

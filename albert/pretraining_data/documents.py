@@ -9,7 +9,7 @@ import fractions
 import random
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import BinaryIO, Generic, NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -45,23 +45,23 @@ def read_documents(
     Raises:
       DataError: see `text_files`.
     """
+    def texts() -> Iterator[str]:
+        for path in paths:
+            with text_files.open_text(path) as stream:
+                for text, _ in _read_texts(stream, path, preprocess, counts):
+                    yield text
+            if break_between_files:
+                yield ""
+        yield ""
+
     document: Document = []
-    for path in paths:
-        with text_files.open_text(path) as stream:
-            for text, _ in _read_texts(stream, path, preprocess, counts):
-                if text:
-                    document.append(text)
-                elif document:
-                    counts.documents += 1
-                    yield document
-                    document = []
-        if document and break_between_files:
+    for text in texts():
+        if text:
+            document.append(text)
+        elif document:
             counts.documents += 1
             yield document
             document = []
-    if document:
-        counts.documents += 1
-        yield document
 
 
 def _read_texts(
@@ -187,40 +187,6 @@ class HeldOut:
         return at // self._denominator != (at + self._numerator) // self._denominator
 
 
-class BlockCutter(Generic[Item]):
-    """Gathers documents into blocks of `size` characters, two documents at least.
-
-    A single document at the end joins the block before: random other
-    documents are drawn within a block, so each needs at least two.
-    """
-
-    def __init__(self, size: int):
-        self._size = size
-        self._block: list[Item] = []
-        self._characters = 0
-        self._waiting: list[Item] | None = None
-
-    def add(self, document: Item, characters: int) -> list[Item] | None:
-        """Takes a document of so many characters; returns a block that is complete, or None."""
-        self._block.append(document)
-        self._characters += characters
-        if self._characters < self._size or len(self._block) < 2:
-            return None
-        ready, self._waiting = self._waiting, self._block
-        self._block, self._characters = [], 0
-        return ready
-
-    def finish(self) -> Iterator[list[Item]]:
-        """Yields the blocks that are left."""
-        if self._waiting and len(self._block) == 1:
-            self._waiting += self._block
-            self._block = []
-        for block in (self._waiting, self._block):
-            if block:
-                yield block
-        self._waiting, self._block = None, []
-
-
 def cut_blocks(
     documents: Iterable[tuple[Item, int]],
     size: int,
@@ -228,18 +194,29 @@ def cut_blocks(
 ) -> Iterator[tuple[bool, int, list[Item]]]:
     """Yields (whether held out, number of the block among its like, documents) of every block.
 
+    A block has `size` characters, and two documents at least: random other documents are drawn
+    within it. So a single document at the end joins the block before.
+
     Args:
       documents: (document, its characters), in order.
       is_held_out: of the index of a document; see `HeldOut`.
     """
-    cutters: list[BlockCutter[Item]] = [BlockCutter(size), BlockCutter(size)]
-    numbers = [0, 0]
-    for index, (document, characters) in enumerate(documents):
+    blocks: list[list[Item]] = [[], []]  # of each kind: that which is being gathered
+    waiting: list[list[Item]] = [[], []]  # and the one before
+    characters, numbers = [0, 0], [0, 0]
+    for index, (document, more) in enumerate(documents):
         which = bool(is_held_out(index))
-        block = cutters[which].add(document, characters)
-        if block:
-            yield which, numbers[which], block
-            numbers[which] += 1
+        blocks[which].append(document)
+        characters[which] += more
+        if characters[which] >= size and len(blocks[which]) > 1:
+            if waiting[which]:
+                yield which, numbers[which], waiting[which]
+                numbers[which] += 1
+            waiting[which], blocks[which], characters[which] = blocks[which], [], 0
     for which in (False, True):
-        for number, block in enumerate(cutters[which].finish(), numbers[which]):
+        if waiting[which] and len(blocks[which]) == 1:
+            waiting[which] += blocks[which]
+            blocks[which] = []
+        left = filter(None, (waiting[which], blocks[which]))
+        for number, block in enumerate(left, numbers[which]):
             yield which, number, block

@@ -14,7 +14,6 @@ Shapes: B batch, L sequence, V vocabulary, W most words of a sequence, P predict
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -151,22 +150,6 @@ def mask_batch(
         _permute(ids, output, permuted, draws)
         places = np.sort(np.concatenate([places, permuted]))
     return _gather_predictions(ids, output, places, shape)
-
-
-def create_masked_lm_predictions(
-    ids: Sequence[int], pieces: Pieces, settings: MaskingSettings, rng: np.random.Generator
-) -> tuple[list[int], list[int], list[int]]:
-    """Returns (masked ids, positions, labels) of one sequence without padding."""
-    batch = np.asarray(ids, np.int64)[None]
-    lengths = np.array([batch.shape[1]])
-    boundary = token_boundaries(batch, lengths, pieces)
-    masked = mask_batch(batch, lengths, boundary, pieces.specials, settings, draw_keys(1, rng))
-    count = int(masked.counts[0])
-    return (
-        masked.input_ids[0].tolist(),
-        masked.positions[0, :count].tolist(),
-        masked.labels[0, :count].tolist(),
-    )
 
 
 def draw_keys(count: int, rng: np.random.Generator) -> np.ndarray:

@@ -118,7 +118,9 @@ class OriginalRecipe:
                 break
         return tokens
 
-    def _instance(self, a: Tokens, b: Tokens, is_random: bool, draws: Generators) -> TrainingInstance:
+    def _instance(
+        self, a: Tokens, b: Tokens, is_random: bool, draws: Generators
+    ) -> TrainingInstance:
         tokens = ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
         masked, positions, labels, boundary = self.create_masked_lm_predictions(tokens, draws)
         segment_ids = [0] * (len(a) + 2) + [1] * (len(b) + 1)
