@@ -18,7 +18,7 @@ from helpers import pretraining_rows
 from tensorflow.python.eager import context
 
 from albert.config import AlbertConfig
-from albert.data import input_pipeline, packing, records
+from albert.data import examples, input_pipeline, packing, records
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import run_settings, steps, trainer
@@ -291,7 +291,7 @@ def test_a_record_of_the_originals_format_takes_the_bytes_it_must(tmp_path):
         name: rng.integers(0, 2, (100, size)) for name, (_, size) in spec.features.items()
     } | {"input_ids": rng.integers(5, 30000, (100, length)),
          "masked_lm_ids": rng.integers(5, 30000, (100, 20))}
-    flat, sizes = records.encode_examples(rows, spec)
+    flat, sizes = examples.encode_examples(rows, spec)
     assert len(flat) == sizes.sum()
     # Ids take up to three bytes as variable-length numbers, flags one, weights four.
     numbers = (3 + 2) * length + 20 * (2 + 3 + 4) + 1

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from albert.data import records, tfrecord
+from albert.data import examples, records, tfrecord
 from albert.data.records import FeatureSpec
 from albert.errors import DataError
 
@@ -75,7 +75,7 @@ def test_messages_are_the_bytes_of_tf_train_example():
             feature = tf.train.Feature(int64_list=tf.train.Int64List(value=row))
             features = tf.train.Features(feature={"input_ids": feature})
             want.append(tf.train.Example(features=features).SerializeToString())
-        flat, sizes = records.encode_examples(
+        flat, sizes = examples.encode_examples(
             {"input_ids": some}, FeatureSpec({"input_ids": ("int64", 8)})
         )
         assert flat.tobytes() == b"".join(want) and sizes.tolist() == list(map(len, want))

@@ -5,6 +5,7 @@
     text_files      lines of texts and tables, packed or not, and what is wrong with them
     workers         processes that end with their owner
     tfrecord        the container of records: lengths, checksums, bytes
+    examples        one record: its features, and its bytes from arrays
     records         sets of record files, their manifests, what they hold
     features        from texts to arrays of one length
     feature_cache   record files of features, none made twice

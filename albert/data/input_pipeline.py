@@ -32,6 +32,7 @@ _PARALLEL_CALLS = 2
 _PREFETCH = 4  # batches ready ahead of the step
 # Batches are cut to few lengths: each is a graph of its own for XLA.
 _MOST_LENGTHS = 8
+_LEAST_LENGTH = 32  # places of the shortest
 _ROWS = ("input_ids", "input_mask", "segment_ids", "p_mask")
 
 
@@ -250,7 +251,7 @@ def _ready(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 def row_lengths(row_length: int) -> list[int]:
     """Returns the few lengths, in ascending order, that rows of `row_length` are cut to."""
-    width = max(records.LEAST_ROW_LENGTH, -(-row_length // _MOST_LENGTHS))
+    width = max(_LEAST_LENGTH, -(-row_length // _MOST_LENGTHS))
     return [*range(width, row_length, width), row_length]
 
 

@@ -1,227 +1,41 @@
-"""TFRecord files and the manifest beside each: what is in them, and how many.
+"""Record files and the manifest beside each: what is in them, and how many.
 
 A TFRecord cut exactly between two records reads without any error; only the
 count in the manifest can tell. Files without a manifest (made by the original
 toolkit) are read too: their records are counted from the framing.
-
-Records are serialised and framed here in NumPy, many at a time. It is faster
-than one protobuf message after another, and spares every writing process the
-seconds that importing TensorFlow takes.
 """
 
-import dataclasses
-import functools
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from albert.data import files, temporaries
+from albert.data.examples import DTYPES, FeatureSpec, frame_examples
 from albert.data.tfrecord import (
-    FOOTER_BYTES,
     HEADER_BYTES,
     count_records,
     read_records,
     scan,
     size_of,
     verify_records,
-    write_frames,
 )
 from albert.errors import DataError
 
 __all__ = [
-    "FeatureSpec", "block_sizes", "check_records", "check_vocabulary", "count_records", "encode_examples",
-    "frame_examples", "publish_frames", "read_manifest", "read_records", "verify_records", "write_records",
+    "FeatureSpec", "block_sizes", "check_records", "check_vocabulary", "count_records", "publish_frames",
+    "read_manifest", "read_records", "verify_records", "write_records",
 ]
 
 log = logging.getLogger("albert")
 
 FORMAT_VERSION = 1
 _BATCH = 1024  # records serialised together
-# Rows are cut to no fewer places than these (see `FeatureSpec.row_length`).
-LEAST_ROW_LENGTH = 32
 # (records, bytes) of successive parts of a file.
 Sizes = list[tuple[int, int]]
-_NUMPY = {"int64": np.int64, "float32": np.float32}
-
-
-@dataclasses.dataclass(frozen=True)
-class FeatureSpec:
-    """Fixed-length features of one record, in the order in which they are written."""
-
-    # name -> (dtype "int64" or "float32", length); length None is a scalar.
-    features: Mapping[str, tuple[str, int | None]]
-    # L, where input_ids, input_mask, segment_ids and p_mask hold rows of L places and nothing
-    # but `row_features` depends on L: then a batch's places that are padding in all its
-    # rows can go.
-    row_length: int | None = None
-    # Other features with a number for each place.
-    row_features: tuple[str, ...] = ()
-    # (parsed batch, int64 [B] places of its records in the run) -> the batch that is learned
-    # from, where that is another one (see `pair_records`).
-    complete: Callable[[Any, Any], dict[str, Any]] | None = None
-
-    def parse_spec(self) -> dict[str, Any]:
-        """Returns what `tf.io.parse_example` needs to read such records."""
-        import tensorflow as tf
-
-        return {
-            name: tf.io.FixedLenFeature([] if length is None else [length], getattr(tf, dtype))
-            for name, (dtype, length) in self.features.items()
-        }
-
-    def zeros(self, count: int) -> dict[str, np.ndarray]:
-        """Returns `count` records of zeros: {name: [count, length] or [count]}."""
-        return {
-            name: np.zeros((count,) if length is None else (count, length), _NUMPY[dtype])
-            for name, (dtype, length) in self.features.items()
-        }
-
-
-# === Serialising ===
-
-
-def encode_examples(
-    batch: Mapping[str, np.ndarray], spec: FeatureSpec, before: int = 0, after: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns N serialised `tf.train.Example` messages: (flat bytes, sizes [N]).
-
-    Args:
-      batch: {name: [N, length]}, or [N] for a scalar feature.
-      before, after: bytes of 0 around each message, which `sizes` do not count.
-    """
-    count = len(next(iter(batch.values())))
-    entries, size = [], np.zeros((count, 1), np.int64)
-    for name, (dtype, length) in spec.features.items():
-        values = np.asarray(batch[name], _NUMPY[dtype]).reshape(count, length or 1)
-        entry, entry_size = _feature_entry(name, dtype, values)
-        entries += entry
-        size = size + entry_size
-    # Example { features = 1 { feature = 1 { key = 1, value = 2 }... } }
-    head = [_constant(count, bytes(before) + b"\x0a"), _varints(size)]
-    flat, sizes = _flatten([*head, *entries, _constant(count, bytes(after))])
-    return flat, sizes - before - after
-
-
-def frame_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> bytes:
-    """Returns the bytes of a TFRecord file of `tf.train.Example` messages.
-
-    Args:
-      batch: as of `encode_examples`.
-    """
-    flat, sizes = encode_examples(batch, spec, HEADER_BYTES, FOOTER_BYTES)
-    write_frames(flat, sizes)
-    return flat.tobytes()
-
-
-class _Columns(NamedTuple):
-    """Columns of a message: bytes, of which some rows may leave some out."""
-
-    content: np.ndarray  # uint8 [N, C]
-    is_used: np.ndarray | None = None  # bool [N, C]; None: all of them
-
-    def sizes(self) -> np.ndarray:
-        """Returns the bytes of each row, int64 [N, 1]."""
-        if self.is_used is None:
-            return np.full((len(self.content), 1), self.content.shape[1], np.int64)
-        return self.is_used.sum(axis=1, keepdims=True)
-
-
-def _feature_entry(name: str, dtype: str, values: np.ndarray) -> tuple[list[_Columns], np.ndarray]:
-    """Returns the columns of one map entry and its size in bytes, [N, 1]."""
-    count = len(values)
-    if dtype == "float32":
-        tag, payload = b"\x12", _Columns(np.ascontiguousarray(values, "<f4").view(np.uint8))
-    else:
-        tag, payload = b"\x1a", _varints(values)  # int64_list = 3; float_list = 2
-    key, size = name.encode(), payload.sizes()
-    packed = 1 + _varints(size).sizes() + size  # value = 1 [packed]
-    feature = 1 + _varints(packed).sizes() + packed
-    entry = 2 + len(key) + 1 + _varints(feature).sizes() + feature
-    if len(key) > 127:
-        raise ValueError(f"feature name of more than 127 bytes: {name}")
-    columns = [
-        _constant(count, b"\x0a"), _varints(entry),
-        _constant(count, b"\x0a" + bytes([len(key)]) + key + b"\x12"), _varints(feature),
-        _constant(count, tag), _varints(packed),
-        _constant(count, b"\x0a"), _varints(size), payload,
-    ]
-    return columns, 1 + _varints(entry).sizes() + entry
-
-
-def _constant(count: int, content: bytes) -> _Columns:
-    row = np.frombuffer(content, np.uint8)
-    return _Columns(np.broadcast_to(row, (count, len(row))))
-
-
-def _varints(numbers: np.ndarray) -> _Columns:
-    """Returns int64 [N, C] as varints: seven bits a byte, the lowest first."""
-    numbers = numbers.view(np.uint64)  # as negative ones are written
-    highest = int(numbers.max(initial=1))
-    if highest < 1 << 7:  # most features: masks, positions, the number of a class
-        return _Columns(numbers.astype(np.uint8))
-    if highest < _FEW:  # pieces, sizes
-        bytes_of, uses_of = _varint_table()
-        content, is_used = bytes_of.take(numbers).view(np.uint8), uses_of.take(numbers).view(bool)
-    else:
-        content, is_used = _compute_varints(numbers)
-    content, is_used = (part.reshape(len(numbers), -1) for part in (content, is_used))
-    used = is_used[:1]
-    if (is_used == used).all():  # as the sizes of a batch mostly are
-        return _Columns(content[:, used[0]])
-    return _Columns(content, is_used)
-
-
-_FEW = 1 << 16
-
-
-@functools.cache
-def _varint_table() -> tuple[np.ndarray, np.ndarray]:
-    """Returns what `_compute_varints` does for numbers below `_FEW`, four bytes each; uint32.
-
-    To look them up is several times as fast as to compute them, and faster four bytes at once.
-    """
-    content, is_used = _compute_varints(np.arange(_FEW, dtype=np.uint64))
-    return tuple(
-        np.pad(part, [(0, 0), (0, 4 - part.shape[1])]).view(np.uint32).ravel()
-        for part in (content, is_used)
-    )
-
-
-def _compute_varints(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns uint8 [..., most bytes that one takes] and which of them are used, of uint64 [...]."""
-    width = -(-int(numbers.max(initial=1)).bit_length() // 7)
-    septets = numbers[..., None] >> np.arange(0, 7 * width, 7, np.uint64)
-    is_used = septets != 0
-    is_used[..., 0] = True
-    content = septets.astype(np.uint8) & 0x7F
-    content[..., :-1] |= is_used[..., 1:].astype(np.uint8) << 7
-    return content, is_used
-
-
-def _flatten(columns: Sequence[_Columns]) -> tuple[np.ndarray, np.ndarray]:
-    """Writes rows of columns as bytes; returns the flat bytes and each row's size."""
-    blocks, sizes = [], np.zeros(len(columns[0].content), np.int64)
-    for is_ragged, group in itertools.groupby(columns, lambda part: part.is_used is not None):
-        parts = list(group)
-        content = np.concatenate([part.content for part in parts], axis=1)
-        each = np.full(len(content), content.shape[1], np.int64)
-        if is_ragged:
-            is_used = np.concatenate([part.is_used for part in parts], axis=1)
-            content, each = content[is_used], is_used.sum(axis=1)
-        blocks.append(_cut(content.tobytes(), each))
-        sizes += each
-    rows = bytearray().join(itertools.chain.from_iterable(zip(*blocks, strict=True)))
-    return np.frombuffer(rows, np.uint8), sizes
-
-
-def _cut(content: bytes, sizes: np.ndarray) -> list[bytes]:
-    """Returns successive parts of these sizes."""
-    ends = np.cumsum(sizes).tolist()
-    return [content[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 # === Writing ===
@@ -415,7 +229,7 @@ def _are_blocks(manifest: Mapping[str, Any]) -> bool:
 def _is_feature(value: Any) -> bool:
     return (
         isinstance(value, list) and len(value) == 3 and isinstance(value[0], str)
-        and value[1] in tuple(_NUMPY) and (value[2] is None or _is_count(value[2]))
+        and value[1] in tuple(DTYPES) and (value[2] is None or _is_count(value[2]))
     )
 
 

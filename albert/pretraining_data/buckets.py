@@ -18,7 +18,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from albert.data import files, records, temporaries
+from albert.data import files, temporaries
+from albert.data.examples import frame_examples
 from albert.errors import DataError, UserError
 from albert.pretraining_data import rows
 from albert.pretraining_data.documents import Item, cut_blocks
@@ -343,7 +344,7 @@ def frame_bucket(
         batch = rows.make_features(recipe, ids, starts[some], table[some], rng)
         texts = [rows.describe(recipe, batch, row) for row in range(min(len(some), examples))]
         examples -= len(texts)
-        yield records.frame_examples(batch, spec), len(some), texts
+        yield frame_examples(batch, spec), len(some), texts
 
 
 def _read_bucket(sections: Sequence[Section]) -> tuple[np.ndarray, np.ndarray]:
