@@ -22,7 +22,14 @@ from albert import convert_hf, modeling, tokenization
 from albert.albert_tokenizer import AlbertTokenizer
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, ConfigError
-from albert.formats import checkpoints, hf_tokenizer, huggingface, pretrained, tensor_bundle
+from albert.formats import (
+    checkpoints,
+    hf_names,
+    hf_tokenizer,
+    huggingface,
+    pretrained,
+    tensor_bundle,
+)
 
 SIZES = {
     "vocab_size": 60, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 4,
@@ -488,7 +495,7 @@ def test_a_head_that_exists_only_here_is_refused_with_a_way_out(tmp_path, capsys
     config = AlbertConfig(**SIZES)
     folder = save(modeling.AlbertForBeamQuestionAnswering(config), tmp_path / "ours")
     with pytest.raises(CheckpointError, match="--architecture=AlbertModel"):
-        huggingface.their_name("answer_class/dense_0/kernel")
+        hf_names.their_name("answer_class/dense_0/kernel")
     assert convert(f"--albert_directory={folder}", f"--output_dir={tmp_path / 'theirs'}") == 0
 
 

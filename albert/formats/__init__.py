@@ -7,7 +7,8 @@
     known_tasks          what the name of a task tells of its model
     model_facts          labels, head and kind of a model, checked when read
     tokenizer_files      the vocabulary beside a model, and its settings
-    huggingface          safetensors and the names of Hugging Face
+    huggingface          Hugging Face's configuration and safetensors
+    hf_names             what its weights are called
     hf_tokenizer         its tokenizer.json
     hub                  TF-Hub modules, read as data
     saved_model          the one place where a SavedModel is written

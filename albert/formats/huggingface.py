@@ -1,15 +1,12 @@
-"""Hugging Face's layout of an ALBERT: names, configuration and weights, both ways.
+"""Hugging Face's layout of an ALBERT: configuration and weights, both ways.
 
-A directory there holds `config.json`, `model.safetensors` and a tokenizer.
-Kernels are stored as [out, in] (ours are [in, out]), `gamma` and `beta` are
-called `weight` and `bias`, and the projection E to H exists even where E = H.
-Nothing is ever unpickled: `pytorch_model.bin` is refused.
+A directory there holds `config.json`, `model.safetensors` and a tokenizer. Nothing is ever
+unpickled: `pytorch_model.bin` is refused.
 """
 
 import dataclasses
 import logging
 import os
-import re
 import struct
 import zipfile
 import zlib
@@ -24,6 +21,7 @@ from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import CheckpointError, ConfigError, DataError, first_line
 from albert.formats import model_facts
+from albert.formats.hf_names import BLOCK, BUFFERS, MAPPING, TIED, our_name, their_name
 from albert.formats.model_facts import Facts
 
 log = logging.getLogger("albert")
@@ -39,47 +37,6 @@ ARCHITECTURES = (
 )
 # These do not read the pooled output, and have no pooler there.
 WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForTokenClassification", "AlbertForQuestionAnswering")
-
-_SCOPES = {
-    "bert/embeddings": "albert.embeddings",
-    "bert/embeddings/LayerNorm": "albert.embeddings.LayerNorm",
-    "bert/encoder/embedding_hidden_mapping_in": "albert.encoder.embedding_hidden_mapping_in",
-    "bert/pooler/dense": "albert.pooler",
-    "cls/predictions": "predictions",
-    "cls/predictions/transform/dense": "predictions.dense",
-    "cls/predictions/transform/LayerNorm": "predictions.LayerNorm",
-    "cls/seq_relationship": "sop_classifier.classifier",
-    "cls/squad": "qa_outputs",
-    "": "classifier",
-}
-_BLOCK_SCOPES = {
-    "attention_1/self/query": "attention.query",
-    "attention_1/self/key": "attention.key",
-    "attention_1/self/value": "attention.value",
-    "attention_1/output/dense": "attention.dense",
-    "LayerNorm": "attention.LayerNorm",
-    "ffn_1/intermediate/dense": "ffn",
-    "ffn_1/intermediate/output/dense": "ffn_output",
-    "LayerNorm_1": "full_layer_layer_norm",
-}
-_LEAVES = {
-    "word_embeddings": "word_embeddings.weight",
-    "token_type_embeddings": "token_type_embeddings.weight",
-    "position_embeddings": "position_embeddings.weight",
-    "kernel": "weight", "gamma": "weight", "output_weights": "weight",
-    "bias": "bias", "beta": "bias", "output_bias": "bias",
-}
-_BLOCK = re.compile(r"bert/encoder/transformer/group_(\d+)/inner_group_(\d+)/(.+)")
-_THEIR_BLOCK = re.compile(
-    r"albert\.encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.(.+)"
-)
-_MAPPING = "bert/encoder/embedding_hidden_mapping_in/"
-# Copies of other tensors, and buffers that hold no weight.
-_TIED = {
-    "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
-    "predictions.decoder.bias": "predictions.bias",
-}
-_BUFFERS = ("albert.embeddings.position_ids", "albert.embeddings.token_type_ids")
 
 _REFUSED = {
     "pytorch_model.bin": "a pickle, which can run any code when it is opened",
@@ -100,63 +57,6 @@ _RELEASED = {
     (30000, 128, 768, 12, 12), (30000, 128, 1024, 24, 16),
     (30000, 128, 2048, 24, 16), (30000, 128, 4096, 12, 64),
 }
-
-
-def their_name(name: str) -> str:
-    """Returns Hugging Face's name of one of our weights.
-
-    Raises:
-      CheckpointError: the weight belongs to a head that exists only here.
-    """
-    block = _BLOCK.fullmatch(name)
-    scope, _, leaf = (block[3] if block else name).rpartition("/")
-    scopes = _BLOCK_SCOPES if block else _SCOPES
-    if scope not in scopes or leaf not in _LEAVES:
-        raise CheckpointError(
-            f"{name} has no counterpart in Hugging Face's ALBERT (the SQuAD 2.0 head of the "
-            "original, for one, exists only here); convert the encoder alone with "
-            "--architecture=AlbertModel"
-        )
-    theirs = f"{scopes[scope]}.{_LEAVES[leaf]}"
-    if not block:
-        return theirs
-    return f"albert.encoder.albert_layer_groups.{block[1]}.albert_layers.{block[2]}.{theirs}"
-
-
-def _our_names() -> dict[str, str]:
-    """Returns {their scope and leaf: ours} of what stands outside and inside blocks."""
-    names = {}
-    tables = {
-        "bert/embeddings": ("word_embeddings", "token_type_embeddings", "position_embeddings"),
-        "cls/predictions": ("output_bias",),
-    }
-    for scope in [*_SCOPES, *(f"block/{s}" for s in _BLOCK_SCOPES)]:
-        if scope in tables:
-            leaves = tables[scope]
-        elif "LayerNorm" in scope:
-            leaves = ("gamma", "beta")
-        elif scope in ("", "cls/seq_relationship", "cls/squad"):
-            leaves = ("output_weights", "output_bias")
-        else:
-            leaves = ("kernel", "bias")
-        theirs = _SCOPES.get(scope) or _BLOCK_SCOPES[scope.removeprefix("block/")]
-        for leaf in leaves:
-            ours = f"{scope}/{leaf}".removeprefix("block/").lstrip("/")
-            names[f"{theirs}.{_LEAVES[leaf]}"] = ours
-    return names
-
-
-_OURS = _our_names()
-
-
-def our_name(name: str) -> str | None:
-    """Returns our name of one of Hugging Face's tensors, or None if it is no weight of ours."""
-    name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))  # old files
-    block = _THEIR_BLOCK.fullmatch(name)
-    if not block:
-        return _OURS.get(name)
-    inner = _OURS.get(block[3])
-    return inner and f"bert/encoder/transformer/group_{block[1]}/inner_group_{block[2]}/{inner}"
 
 
 # --- Configuration ---
@@ -325,8 +225,8 @@ def tensors_to_theirs(
     """
     tensors = dict(tensors)
     if not config.has_embedding_projection:  # there it always exists
-        tensors[_MAPPING + "kernel"] = np.eye(config.hidden_size, dtype=np.float32)
-        tensors[_MAPPING + "bias"] = np.zeros(config.hidden_size, np.float32)
+        tensors[MAPPING + "kernel"] = np.eye(config.hidden_size, dtype=np.float32)
+        tensors[MAPPING + "bias"] = np.zeros(config.hidden_size, np.float32)
     if _must_expand(config):
         tensors = _one_group_per_layer(config, tensors)
     theirs = {}
@@ -341,10 +241,10 @@ def tensors_to_theirs(
 
 
 def _one_group_per_layer(config: AlbertConfig, tensors: dict) -> dict[str, np.ndarray]:
-    expanded = {n: value for n, value in tensors.items() if not _BLOCK.fullmatch(n)}
+    expanded = {n: value for n, value in tensors.items() if not BLOCK.fullmatch(n)}
     for layer in range(config.num_hidden_layers):
         for name, value in tensors.items():
-            block = _BLOCK.fullmatch(name)
+            block = BLOCK.fullmatch(name)
             if not block:
                 continue
             is_attention = block[3].startswith(("attention_1/", "LayerNorm/"))
@@ -376,11 +276,11 @@ class TensorFile:
                 plain = "albert." + plain
             prefixed[plain] = name
         self._keys = {ours: key for plain, key in prefixed.items() if (ours := our_name(plain))}
-        known = set(_TIED) | set(_BUFFERS)
+        known = set(TIED) | set(BUFFERS)
         self.ignored = [n for n in prefixed if our_name(n) is None and n not in known]
         self._check_ties(prefixed)
         self._spread_groups()
-        if not config.has_embedding_projection and _MAPPING + "kernel" in self._keys:
+        if not config.has_embedding_projection and MAPPING + "kernel" in self._keys:
             self._drop_identity()
         if not any(name.startswith("bert/") for name in self._keys):
             some = ", ".join(sorted(self._shapes)[:3])
@@ -402,12 +302,12 @@ class TensorFile:
         return np.ascontiguousarray(value.T) if name.endswith("/kernel") else value
 
     def _check_ties(self, prefixed: Mapping[str, str]) -> None:
-        for copy, original in _TIED.items():
+        for copy, original in TIED.items():
             if copy not in prefixed:
                 continue
             kept = prefixed.get(original)
             if kept is None:  # old files keep the copy only
-                self._keys[_OURS[original]] = prefixed[copy]
+                self._keys[our_name(original)] = prefixed[copy]
             elif not np.array_equal(self._read(prefixed[copy]), self._read(kept)):
                 raise CheckpointError(
                     f"{self.path}: {copy} is not a copy of {original}; an ALBERT with an output "
@@ -419,23 +319,23 @@ class TensorFile:
         if not _groups_differ(self._config):
             return
         layers, groups = self._config.num_hidden_layers, self._config.num_hidden_groups
-        outside = {n: key for n, key in self._keys.items() if not _BLOCK.fullmatch(n)}
+        outside = {n: key for n, key in self._keys.items() if not BLOCK.fullmatch(n)}
         for layer in range(layers):
             scope = f"/group_{int(layer / (layers / groups))}/"
             for name, key in self._keys.items():
-                if _BLOCK.fullmatch(name) and scope in name:
+                if BLOCK.fullmatch(name) and scope in name:
                     outside[name.replace(scope, f"/group_{layer}/", 1)] = key
         self._keys = outside
 
     def _drop_identity(self) -> None:
         """E = H: here the projection does not exist, there it must then be the identity."""
-        kernel, bias = self.get_tensor(_MAPPING + "kernel"), self.get_tensor(_MAPPING + "bias")
+        kernel, bias = self.get_tensor(MAPPING + "kernel"), self.get_tensor(MAPPING + "bias")
         if not np.array_equal(kernel, np.eye(len(kernel))) or bias.any():
             raise CheckpointError(
                 f"{self.path}: embedding_size equals hidden_size, and yet its "
                 "embedding_hidden_mapping_in is not the identity; the original has none then"
             )
-        self._keys = {n: key for n, key in self._keys.items() if not n.startswith(_MAPPING)}
+        self._keys = {n: key for n, key in self._keys.items() if not n.startswith(MAPPING)}
 
 
 def _open_tensors(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray]]:

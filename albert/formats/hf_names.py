@@ -1,0 +1,93 @@
+"""What Hugging Face's ALBERT calls our weights, both ways.
+
+Kernels are stored there as [out, in] (ours are [in, out]), and the names of its head models
+begin with `albert.`, those of the encoder alone do not.
+"""
+
+import re
+
+from albert.errors import CheckpointError
+
+# Copies of other tensors, and buffers that hold no weight.
+TIED = {
+    "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+    "predictions.decoder.bias": "predictions.bias",
+}
+BUFFERS = ("albert.embeddings.position_ids", "albert.embeddings.token_type_ids")
+MAPPING = "bert/encoder/embedding_hidden_mapping_in/"  # it exists there even where E = H
+BLOCK = re.compile(r"bert/encoder/transformer/group_(\d+)/inner_group_(\d+)/(.+)")
+_THEIR_BLOCK = re.compile(
+    r"albert\.encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.(.+)"
+)
+
+_DENSE = {"kernel": "weight", "bias": "bias"}
+_NORM = {"gamma": "weight", "beta": "bias"}
+_LOGITS = {"output_weights": "weight", "output_bias": "bias"}
+_TABLES = {
+    name: f"{name}.weight"
+    for name in ("word_embeddings", "token_type_embeddings", "position_embeddings")
+}
+_OUTSIDE = (
+    ("bert/embeddings/", "albert.embeddings.", _TABLES),
+    ("bert/embeddings/LayerNorm/", "albert.embeddings.LayerNorm.", _NORM),
+    (MAPPING, "albert.encoder.embedding_hidden_mapping_in.", _DENSE),
+    ("bert/pooler/dense/", "albert.pooler.", _DENSE),
+    ("cls/predictions/", "predictions.", {"output_bias": "bias"}),
+    ("cls/predictions/transform/dense/", "predictions.dense.", _DENSE),
+    ("cls/predictions/transform/LayerNorm/", "predictions.LayerNorm.", _NORM),
+    ("cls/seq_relationship/", "sop_classifier.classifier.", _LOGITS),
+    ("cls/squad/", "qa_outputs.", _LOGITS),
+    ("", "classifier.", _LOGITS),
+)
+_INSIDE = (
+    ("attention_1/self/query/", "attention.query.", _DENSE),
+    ("attention_1/self/key/", "attention.key.", _DENSE),
+    ("attention_1/self/value/", "attention.value.", _DENSE),
+    ("attention_1/output/dense/", "attention.dense.", _DENSE),
+    ("LayerNorm/", "attention.LayerNorm.", _NORM),
+    ("ffn_1/intermediate/dense/", "ffn.", _DENSE),
+    ("ffn_1/intermediate/output/dense/", "ffn_output.", _DENSE),
+    ("LayerNorm_1/", "full_layer_layer_norm.", _NORM),
+)
+
+
+def _names(scopes) -> dict[str, str]:
+    return {
+        ours + leaf: theirs + their_leaf
+        for ours, theirs, leaves in scopes for leaf, their_leaf in leaves.items()
+    }
+
+
+# {ours: theirs}, outside of the blocks, and of a block from there on.
+_THEIRS, _THEIRS_OF_BLOCK = _names(_OUTSIDE), _names(_INSIDE)
+_OURS = {theirs: ours for ours, theirs in _THEIRS.items()}
+_OURS_OF_BLOCK = {theirs: ours for ours, theirs in _THEIRS_OF_BLOCK.items()}
+
+
+def their_name(name: str) -> str:
+    """Returns Hugging Face's name of one of our weights.
+
+    Raises:
+      CheckpointError: the weight belongs to a head that exists only here.
+    """
+    block = BLOCK.fullmatch(name)
+    theirs = _THEIRS_OF_BLOCK.get(block[3]) if block else _THEIRS.get(name)
+    if theirs is None:
+        raise CheckpointError(
+            f"{name} has no counterpart in Hugging Face's ALBERT (the SQuAD 2.0 head of the "
+            "original, for one, exists only here); convert the encoder alone with "
+            "--architecture=AlbertModel"
+        )
+    if not block:
+        return theirs
+    return f"albert.encoder.albert_layer_groups.{block[1]}.albert_layers.{block[2]}.{theirs}"
+
+
+def our_name(name: str) -> str | None:
+    """Returns our name of one of Hugging Face's tensors, or None if it is no weight of ours."""
+    name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))  # old files
+    block = _THEIR_BLOCK.fullmatch(name)
+    if not block:
+        return _OURS.get(name)
+    inner = _OURS_OF_BLOCK.get(block[3])
+    return inner and f"bert/encoder/transformer/group_{block[1]}/inner_group_{block[2]}/{inner}"
