@@ -49,7 +49,7 @@ class AlbertTokenizer:
         else:
             from albert.formats import pretrained
 
-            source = pretrained.open_directory(path, "path")
+            source = pretrained.open_path(path)
             vocabulary, length = source.vocabulary, source.config.max_position_embeddings
         if not vocabulary:
             raise DataError(f"{path} has no vocabulary: one *.model or one vocab*.txt file")

@@ -19,6 +19,8 @@ from typing import Any
 from albert.cli import flags
 from albert.data import files
 from albert.errors import CheckpointError, FlagError
+from albert.formats import model_card, pretrained
+from albert.formats.pretrained import Pretrained
 
 log = logging.getLogger("albert")
 
@@ -63,12 +65,12 @@ def main(values: flags.FlagValues) -> None:
     flags.import_tensorflow()
     from albert import modeling
     from albert.export import model_conversion
-    from albert.formats import pretrained
 
     if suffix == ".onnx":
         model_conversion.import_onnx()
     kind, outputs = HEADS[values.head]
-    model = pretrained.load(getattr(modeling, kind), values.model_dir, complete=True)
+    source = pretrained.open_path(values.model_dir)
+    model = pretrained.load(getattr(modeling, kind), source, complete=True)
     length = _length(values, model.config.max_position_embeddings)
     if suffix == ".onnx":
         content = model_conversion.to_onnx(model, outputs)
@@ -90,7 +92,7 @@ def main(values: flags.FlagValues) -> None:
     with files.atomic_write(values.export_path, "wb") as stream:
         stream.write(content)
         stream.flush()
-        _write_card(values, kind, found)
+        _write_card(values, source, length, found)
     log.info("%s: %s bytes", values.export_path, f"{len(content):,}")
 
 
@@ -110,20 +112,18 @@ outputs = model.run(None, {{"input_ids": ids, "input_mask": mask, "segment_ids":
 }
 
 
-def _write_card(values: flags.FlagValues, kind: str, found: Mapping[str, Any]) -> None:
+def _write_card(
+    values: flags.FlagValues, source: Pretrained, length: int, found: Mapping[str, Any]
+) -> None:
     """Writes NAME.README.md beside the file."""
-    from albert.formats import model_card, pretrained
-
-    source = pretrained.open_path(values.model_dir)
     stem, suffix = os.path.splitext(values.export_path)
-    length = _length(values, source.config.max_position_embeddings)
     outputs = ", ".join(f"`{name}` (differs by up to {difference:.1g})"
                         for name, (difference, _) in found.items())
     exact = "large matrices as int8, the rest as float32" if values.quantize else "float32"
     name = os.path.basename(values.export_path)
-    model_card.of_checkpoint(
-        stem + "." + model_card.NAME, source.weights().origin, source.config, name=name,
-        title=f"{name}: {kind}",
+    model_card.of_weights(
+        stem + "." + model_card.NAME, source.weights(), source.config, name=name,
+        title=f"{name}: {HEADS[values.head][0]}",
         summary=f"{suffix[1:]} of an ALBERT, {exact}. Its outputs, compared with the model's on "
                 f"four rows: {outputs}.",
         usage=_USAGES[suffix].format(name=name, length=length),

@@ -16,24 +16,18 @@ one from texts to vectors. Each module has a model card, README.md.
 """
 
 import contextlib
-import dataclasses
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import FlagError
-from albert.formats import model_card, sidecars, tokenizer_files
-from albert.formats.tokenizer_files import Vocabulary
-
-if TYPE_CHECKING:
-    from albert.formats import tensor_bundle
+from albert.formats import hub, model_card, pretrained, sidecars, tokenizer_files
+from albert.formats.pretrained import Pretrained
 
 log = logging.getLogger("albert")
 
@@ -70,22 +64,12 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Vocabulary; needed for WordPiece models only.")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Source:
-    """What is exported; the weights are opened on demand."""
-
-    config: AlbertConfig
-    vocabulary: Vocabulary
-    weights: Callable[[], "tensor_bundle.Weights"]
-
-
 def main(values: flags.FlagValues) -> None:
     paths = _check(values)
     source = _open(values)
     config = source.config
     seq_length = _seq_length(values, config)
-    tokenizer = source.vocabulary.open()
-    tokenization.check_vocabulary(tokenizer, config)
+    tokenizer = _tokenizer(values, source)
 
     flags.import_tensorflow()
     from albert.export import hub_export, text_graph
@@ -93,8 +77,7 @@ def main(values: flags.FlagValues) -> None:
 
     if set(paths) != {"export_path"}:
         text_graph.import_tensorflow_text()
-    weights = source.weights()
-    model = hub_export.load_model(config, weights)
+    model = hub_export.load_model(source)
     with contextlib.ExitStack() as stack:
         # The SavedModel keeps the assets under the names that they have here.
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -116,7 +99,7 @@ def main(values: flags.FlagValues) -> None:
                 model, tokenizer, assets, scratch["export_text_embedding_path"],
                 seq_length=seq_length, pooling=values.text_embedding,
             )
-        _write_cards(scratch, paths, config, tokenizer, weights, model.count_params())
+        _write_cards(scratch, paths, source, tokenizer, model.count_params())
     for name, path in paths.items():
         log.info("%s: %s (load it with tensorflow_hub.load)", _TITLES[name], path)
 
@@ -137,32 +120,25 @@ def _check(values: flags.FlagValues) -> dict[str, str]:
     return paths
 
 
-def _open(values: flags.FlagValues) -> _Source:
+def _open(values: flags.FlagValues) -> Pretrained:
     """Returns what the flags name: an archive's files, or a directory of another layout."""
     folder = values.albert_directory
-    given = values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
     in_folder = os.path.join(folder, "albert_config.json")
     foreign = any(os.path.exists(os.path.join(folder, n)) for n in ("config.json", "variables"))
     if foreign and not values.albert_config_file and not os.path.isfile(in_folder):
-        flags.import_tensorflow()
-        from albert.formats import pretrained
-
-        found = pretrained.open_directory(folder, "albert_directory")
-        return _Source(found.config, found.vocabulary.override(*given), found.weights)
-    config = AlbertConfig.from_flag(values.albert_config_file or in_folder)
+        return pretrained.open_path(folder, "albert_directory")
     path = os.path.join(folder, values.checkpoint_name)
-    text = sidecars.read_facts(path).text
-    vocabulary = tokenizer_files.find(folder, text).override(*given)
-    if not vocabulary:
-        count = sum(name.endswith(".model") for name in os.listdir(folder))
-        raise FlagError(f"--spm_model_file is needed: {folder} has {count} *.model files")
+    return pretrained.open_archive(
+        folder, path, "checkpoint_name", values.albert_config_file or in_folder
+    )
 
-    def weights():
-        from albert.formats import checkpoints
 
-        return checkpoints.open_weights(path, "checkpoint_name")
-
-    return _Source(config, vocabulary, weights)
+def _tokenizer(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
+    given = values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
+    if tokenizer := source.tokenizer(*given):
+        return tokenizer
+    count = sum(name.endswith(".model") for name in os.listdir(source.directory))
+    raise FlagError(f"--spm_model_file is needed: {source.directory} has {count} *.model files")
 
 
 def _seq_length(values: flags.FlagValues, config: AlbertConfig) -> int:
@@ -181,12 +157,10 @@ def _collect_assets(
     folder: str, config: AlbertConfig, tokenizer: tokenization.FullTokenizer
 ) -> list[str]:
     """Writes or copies the module's assets into `folder` and returns their paths."""
-    from albert.formats import hub
-
     paths = [os.path.join(folder, hub.CONFIG_ASSET), os.path.join(folder, hub.TOKENIZATION_ASSET)]
     with files.atomic_write(paths[0]) as stream:
         stream.write(config.to_json_string())
-    files.write_json(paths[1], hub.tokenization_asset(tokenizer))
+    files.write_json(paths[1], tokenizer_files.describe(tokenizer, None))
     vocabularies = [tokenizer.path]
     # The list of pieces, for readers; the SentencePiece model holds it itself.
     listing = os.path.splitext(tokenizer.path)[0] + ".vocab"
@@ -238,14 +212,14 @@ print(embed(["A text.", "Another one."]))
 }
 
 
-def _write_cards(scratch, paths, config, tokenizer, weights, parameters: int) -> None:
-
-    sidecar = sidecars.read_sidecar(weights.origin)
-    results = model_card.results_beside(weights.origin, sidecar.get("step"))
+def _write_cards(scratch, paths, source: Pretrained, tokenizer, parameters: int) -> None:
+    origin = source.weights().origin
+    sidecar = sidecars.read_sidecar(origin)
+    results = model_card.results_beside(origin, sidecar.get("step"))
     for name, directory in scratch.items():
         has_weights = name != "export_preprocessor_path"
         model_card.write(
-            directory, config=config, title=_TITLES[name], summary=_SUMMARIES[name],
+            directory, config=source.config, title=_TITLES[name], summary=_SUMMARIES[name],
             parameters=parameters if has_weights else None, tokenizer=tokenizer,
             sidecar=sidecar, results=results,
             usage=_USAGES[name].format(name=os.path.basename(os.path.abspath(paths[name]))),

@@ -8,38 +8,30 @@ Texts are arguments, lines of --input_file, or lines of the standard input. For 
 """
 
 import json
-import logging
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from albert import tokenization
-from albert.albert_tokenizer import AlbertTokenizer
 from albert.cli import flags
 from albert.errors import DataError, FlagError
-from albert.inference import session as inference
-
-log = logging.getLogger("albert")
-
-MASK = "[MASK]"
+from albert.inference import session
+from albert.inference.masks import MASK, likeliest_pieces
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    inference.define_flags(values)
+    session.define_flags(values)
     flags.define("integer", values, "top_k", 5, "Pieces told for each [MASK].", least=1)
     flags.define("enum", values, "format", "text", "Table or JSON lines.",
                  enum_values=["text", "json"])
 
 
 def main(values: flags.FlagValues, texts: list[str]) -> None:
-    inference.check_flags(values)
-    if texts and values.input_file != inference.STDIN:
+    session.check_flags(values)
+    if texts and values.input_file != session.STDIN:
         raise FlagError("give texts as arguments or in --input_file, not both")
     places = [f"argument {i}" for i in range(1, len(texts) + 1)]
     if not texts:
-        name = inference.source_name(values.input_file)
-        lines = enumerate(inference.read_texts(values.input_file), start=1)
+        name = session.source_name(values.input_file)
+        lines = enumerate(session.read_texts(values.input_file), start=1)
         found = [(f"{name}:{i}", line) for i, line in lines if line.strip()]
         if not found:
             raise DataError(f"{name}: nothing in it")
@@ -49,75 +41,16 @@ def main(values: flags.FlagValues, texts: list[str]) -> None:
             raise DataError(f"{place}: no {MASK} in the text: {text!r:.80}")
         if tokenization.scrub_surrogates(text) != text:  # what Python makes of other bytes
             raise DataError(f"{place}: not UTF-8 text: {text!r:.80}")
-    opened = inference.open_model(values)
-    if values.top_k > opened.config.vocab_size:
+    opened = session.open_model(values)
+    if values.top_k > opened.source.config.vocab_size:
         raise FlagError(
-            f"--top_k={values.top_k}: there are {opened.config.vocab_size} pieces in all"
+            f"--top_k={values.top_k}: there are {opened.source.config.vocab_size} pieces in all"
         )
-    for text, found in zip(texts, fill(opened, texts, places, values), strict=True):
-        as_text = _as_json if values.format == "json" else _as_table
-        inference.print_line(as_text(text, found))
-
-
-def fill(
-    opened: inference.Opened,
-    texts: Sequence[str],
-    places: Sequence[str],
-    values: flags.FlagValues,
-) -> list[list[list[dict[str, Any]]]]:
-    """Returns for each text, for each [MASK], its likeliest pieces with their probabilities."""
-    import tensorflow as tf
-
-    from albert import modeling
-    from albert.formats import pretrained
-    from albert.model.encoder_options import EncoderOptions
-
-    tokenizer = AlbertTokenizer(opened.tokenizer, opened.max_seq_length)
-    rows = [_row(tokenizer, text, place) for text, place in zip(texts, places, strict=True)]
-    most = max(len(row["masked_lm_positions"]) for row in rows)
-    for row in rows:
-        row["masked_lm_positions"] = np.pad(
-            row["masked_lm_positions"], (0, most - len(row["masked_lm_positions"]))
-        )[:, None]  # [P, 1], which is no row of places
-    model = pretrained.load(
-        modeling.AlbertForMaskedLM, opened.path, EncoderOptions(engine="graph_loop"), complete=True
-    )
-
-    def likeliest(batch):
-        positions = batch["masked_lm_positions"][..., 0]
-        outputs = model({**batch, "masked_lm_positions": positions}, training=False)
-        logits = tf.cast(outputs["prediction_logits"], tf.float32)
-        ids = tf.math.top_k(logits, values.top_k).indices  # probabilities may be equal
-        return {"ids": ids, "probabilities": tf.gather(tf.nn.softmax(logits), ids, batch_dims=2)}
-
-    computer = inference.Computer(likeliest, values.batch_size, opened.max_seq_length)
-    results: list[Any] = [None] * len(rows)
-    for index, found in computer(rows):
-        count = texts[index].count(MASK)
-        results[index] = [
-            _pieces(opened.tokenizer, ids, probabilities)
-            for ids, probabilities in zip(
-                found["ids"][:count], found["probabilities"][:count], strict=True
-            )
-        ]
-    return results
-
-
-def _row(tokenizer: AlbertTokenizer, text: str, place: str) -> dict[str, np.ndarray]:
-    length, most = len(tokenizer.encode(text)), tokenizer.model_max_length
-    if length > most:
-        raise DataError(f"{place}: {length} pieces with [CLS] and [SEP], {most} are the most")
-    row = {name: values[0] for name, values in tokenizer(text).items()}
-    (row["masked_lm_positions"],) = np.nonzero(row["input_ids"] == tokenizer.tokenizer.mask_id)
-    return row
-
-
-def _pieces(tokenizer, ids: np.ndarray, probabilities: np.ndarray) -> list[dict[str, Any]]:
-    pieces = tokenizer.convert_ids_to_tokens(ids)
-    return [
-        {"piece": piece, "id": int(i), "probability": p}
-        for piece, i, p in zip(pieces, ids, inference.numbers(probabilities), strict=True)
-    ]
+    as_text = _as_json if values.format == "json" else _as_table
+    # All of them, before the first is told.
+    answers = list(likeliest_pieces(opened, texts, places, values.top_k))
+    for text, found in zip(texts, answers, strict=True):
+        print(as_text(text, found), flush=True)
 
 
 def _as_json(text: str, found: list[list[dict[str, Any]]]) -> str:

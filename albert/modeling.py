@@ -96,7 +96,9 @@ class _BuiltModel(keras.Model):
         """
         from albert.formats import pretrained
 
-        return pretrained.load(cls, path, EncoderOptions(attn_implementation), **options)
+        return pretrained.load(
+            cls, pretrained.open_path(path), EncoderOptions(attn_implementation), **options
+        )
 
     def save_pretrained(self, path: str) -> None:
         """Writes a directory that `from_pretrained` and every command take."""

@@ -211,7 +211,7 @@ def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> N
         log.info("results: %s", path)
     if values.do_train and distribution.is_chief():
         best = checkpoints.newest_or_best(run.output_dir)
-        model_card.of_checkpoint(run.output_dir, best, config)
+        model_card.of_weights(run.output_dir, checkpoints.open_weights(best), config)
     log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
 
 

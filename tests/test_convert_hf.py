@@ -70,7 +70,7 @@ def save(model: keras.Model, folder: pathlib.Path) -> pathlib.Path:
 
 
 def load(kind: str, folder: pathlib.Path, **sizes) -> keras.Model:
-    found = pretrained.open_directory(str(folder))
+    found = pretrained.open_path(str(folder))
     model = getattr(modeling, kind)(found.config, **sizes)
     weights = found.weights()
     for name, weight in modeling.named_weights(model).items():

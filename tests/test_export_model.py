@@ -1,5 +1,6 @@
 """Models for other runtimes: what is written computes what the model computes."""
 
+import json
 import subprocess
 import sys
 
@@ -11,7 +12,8 @@ from albert import export_model
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.export import model_conversion
-from albert.formats import pretrained, tensor_bundle
+from albert.formats import huggingface, tensor_bundle
+from albert.formats.model_facts import Facts
 from albert.modeling import (
     AlbertForPreTraining,
     AlbertForSequenceClassification,
@@ -73,13 +75,32 @@ def run_as_a_stranger(path, inputs, folder) -> dict[str, np.ndarray]:
     return dict(np.load(folder / "out.npz"))
 
 
+def test_a_model_of_hugging_faces_layout_is_exported_with_its_card(source, tmp_path):
+    model = AlbertModel.from_pretrained(str(source))
+    weights = {name: weight.numpy() for name, weight in named_weights(model).items()}
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    values = huggingface.config_to_theirs(
+        model.config, Facts("AlbertModel"), {"pad": 0, "cls": 2, "sep": 3}, None
+    )
+    (folder / "config.json").write_text(json.dumps(values))
+    huggingface.serialize(
+        huggingface.tensors_to_theirs(model.config, weights, "AlbertModel"),
+        str(folder / "model.safetensors"),
+    )
+    assert 0 == command(
+        f"--model_dir={folder}", f"--export_path={tmp_path}/encoder.tflite", "--max_seq_length=4"
+    )
+    assert "hidden size | 64" in (tmp_path / "encoder.README.md").read_text()
+
+
 def test_a_litert_model_gives_the_models_outputs(source, tmp_path):
     path = tmp_path / "encoder.tflite"
     assert 0 == command(
         f"--model_dir={source}", f"--export_path={path}", f"--max_seq_length={LENGTH}"
     )
     inputs = rows(LENGTH)
-    expected = pretrained.load(AlbertModel, str(source))(inputs)
+    expected = AlbertModel.from_pretrained(str(source))(inputs)
     found = run_as_a_stranger(path, inputs, tmp_path)
     assert set(found) == {"pooled_output", "sequence_output"}
     for name, value in found.items():
@@ -93,7 +114,7 @@ def test_quantization_makes_it_small_and_keeps_it_near(source, tmp_path):
     sizes = [(tmp_path / f"{name}.tflite").stat().st_size for name in ("whole", "small")]
     assert sizes[1] < 0.5 * sizes[0]
     inputs = rows(16)
-    expected = np.ravel(pretrained.load(AlbertModel, str(source))(inputs)["sequence_output"])
+    expected = np.ravel(AlbertModel.from_pretrained(str(source))(inputs)["sequence_output"])
     found = run_as_a_stranger(tmp_path / "small.tflite", inputs, tmp_path)
     small = np.ravel(found["sequence_output"])
     assert not np.array_equal(small, expected)
@@ -108,7 +129,7 @@ def test_a_fine_tuned_classifier_keeps_its_labels(source, tmp_path):
         f"--model_dir={source}", f"--export_path={path}", "--head=sequence_classification"
     )
     inputs = rows(16)
-    expected = pretrained.load(AlbertForSequenceClassification, str(source))(inputs)["logits"]
+    expected = AlbertForSequenceClassification.from_pretrained(str(source))(inputs)["logits"]
     found = run_as_a_stranger(path, inputs, tmp_path)["logits"]
     assert found.shape == (1, 3)
     np.testing.assert_allclose(found, expected, atol=2e-5)
@@ -123,7 +144,7 @@ def test_an_onnx_model_takes_any_batch_and_length(head, source, tmp_path):
     kind, outputs = export_model.HEADS[head]
     from albert import modeling
 
-    model = pretrained.load(getattr(modeling, kind), str(source))
+    model = getattr(modeling, kind).from_pretrained(str(source))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     for length, count in ((16, 1), (5, 3)):
         inputs = rows(length, count)

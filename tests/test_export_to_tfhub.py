@@ -17,7 +17,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import CheckpointError
-from albert.formats import checkpoints, hub, tensor_bundle
+from albert.formats import checkpoints, pretrained, tensor_bundle
 from albert.modeling import AlbertForPreTraining, named_weights
 
 
@@ -228,7 +228,7 @@ def test_every_asset_and_a_model_card_go_with_the_module(source, tmp_path):
     assert sorted(os.listdir(tmp_path / "module/assets")) == [
         "30k-clean.model", "30k-clean.vocab", "albert_config.json", "tokenization.json"
     ]
-    vocabulary = hub.resolve(str(tmp_path / "module")).vocabulary
+    vocabulary = pretrained.open_module(str(tmp_path / "module")).vocabulary
     assert vocabulary.spm_model_file.endswith("30k-clean.model")
     card = (tmp_path / "module/README.md").read_text()
     count = sum(np.prod(s) for n, s in checkpoints.open_weights(str(source)).shapes.items()
@@ -286,7 +286,7 @@ def test_a_hugging_face_directory_becomes_a_module(source, tmp_path):
     weights = checkpoints.open_weights(str(source))
     names = [n for n in weights.shapes if not n.endswith("adam_m") and n != "global_step"]
     assert 0 == command(f"--albert_directory={folder}", f"--export_path={tmp_path / 'module'}")
-    module = hub.resolve(str(tmp_path / "module"))
+    module = pretrained.open_module(str(tmp_path / "module"))
     assert module.vocabulary.spm_model_file is not None
     for name in names:
         np.testing.assert_array_equal(module.weights().read(name), weights.read(name))
@@ -296,7 +296,7 @@ def test_a_module_is_read_back_as_data_with_every_weight(source, tmp_path):
     assert 0 == command(
         f"--albert_directory={source}", f"--export_path={tmp_path / 'module'}", "--nodo_lower_case"
     )
-    module = hub.resolve(str(tmp_path / "module"))
+    module = pretrained.open_module(str(tmp_path / "module"))
     assert not module.vocabulary.text.do_lower_case
     assert os.path.basename(module.vocabulary.spm_model_file) == "30k-clean.model"
     ours, theirs = module.weights(), checkpoints.open_weights(str(source))
@@ -308,7 +308,7 @@ def test_a_module_is_read_back_as_data_with_every_weight(source, tmp_path):
 
 
 def test_a_module_of_the_original_is_read_by_the_same_names(golden_path):
-    module = hub.resolve(str(golden_path("hub_tf1/module")))
+    module = pretrained.open_module(str(golden_path("hub_tf1/module")))
     checkpoint = checkpoints.open_weights(str(golden_path("tf1_ckpt_tiny")))
     weights = module.weights()
     assert module.config.hidden_size == 48
@@ -368,10 +368,10 @@ def test_a_directory_that_is_no_module_of_ours_is_refused(content, tmp_path):
         write_config(folder / "assets")
         tf.train.Checkpoint(v=tf.Variable(1.0)).write(str(folder / "variables/variables"))
     with pytest.raises(CheckpointError, match=str(folder)):
-        hub.resolve(str(folder)).weights()
+        pretrained.open_module(str(folder)).weights()
 
 
 def test_a_handle_that_cannot_be_fetched_is_a_clear_error(monkeypatch):
     # A closed port of this machine stands for a network that is not there.
     with pytest.raises(CheckpointError, match="cannot fetch https://127.0.0.1:9/albert"):
-        hub.resolve("https://127.0.0.1:9/albert")
+        pretrained.open_module("https://127.0.0.1:9/albert")

@@ -13,7 +13,7 @@ import albert
 from albert import export_checkpoints, export_model, run_pretraining
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.formats import model_card
+from albert.formats import checkpoints, model_card
 from albert.tokenization import FullTokenizer
 
 PRETRAIN = (
@@ -86,9 +86,9 @@ def test_the_code_of_every_classs_card_runs(kind, has_tokenizer, tmp_path):
     vocabulary = tmp_path / "saved/vocab.txt"
     vocabulary.write_text("\n".join(pieces[: SIZES["vocab_size"]]))
     tokenizer = FullTokenizer(str(vocabulary), True, None) if has_tokenizer else None
-    prefix = str(tmp_path / "saved/model.ckpt-best")
-    path = model_card.of_checkpoint(
-        str(tmp_path / "saved"), prefix, model.config, tokenizer=tokenizer
+    weights = checkpoints.open_weights(str(tmp_path / "saved/model.ckpt-best"))
+    path = model_card.of_weights(
+        str(tmp_path / "saved"), weights, model.config, tokenizer=tokenizer
     )
     with open(path) as stream:
         printed = use(tmp_path, stream.read())

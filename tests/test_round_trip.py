@@ -196,7 +196,7 @@ def test_a_pretrained_model_that_becomes_another_forgets_what_it_was(source, tmp
     model = albert.AlbertForTokenClassification.from_pretrained(str(start), num_labels=2)
     model.label_names = ("O", "B-X")
     model.save_pretrained(str(tmp_path / "tagger"))
-    facts = pretrained.open_directory(str(tmp_path / "tagger")).facts
+    facts = pretrained.open_path(str(tmp_path / "tagger")).facts
     assert facts.architecture == "AlbertForTokenClassification"
     assert facts.label_names == ("O", "B-X") and facts.task is None
     with pytest.raises(ValueError, match="3 names of 2 labels"):

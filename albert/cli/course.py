@@ -67,8 +67,8 @@ class Trained:
         name = os.path.basename(os.path.abspath(directory))
 
         def complete(scratch: str) -> None:
-            model_card.of_checkpoint(
-                scratch, self.weights.origin, course.config,
+            model_card.of_weights(
+                scratch, self.weights, course.config,
                 title=f"{name}: a fine-tuned ALBERT for serving",
                 summary="A TensorFlow SavedModel with one signature, as TensorFlow Serving takes "
                 "it.",
@@ -148,8 +148,9 @@ class Course:
 
         own = checkpoints.newest_or_best(run.output_dir)
         if own:
-            model_card.of_checkpoint(
-                run.output_dir, own, self.config, tokenizer=self.encoder.tokenizer
+            weights = checkpoints.open_weights(own)
+            model_card.of_weights(
+                run.output_dir, weights, self.config, tokenizer=self.encoder.tokenizer
             )
 
     def _train(self, run: "RunConfig") -> "Evaluated":

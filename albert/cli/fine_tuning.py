@@ -162,16 +162,16 @@ class Encoder:
 
     config: AlbertConfig
     tokenizer: "FullTokenizer"
-    module: Any = None  # of TF-Hub
+    source: Any = None  # the opened module or directory that the flags name, if they name one
     init_checkpoint: str | None = None
 
     @functools.cached_property
     def weights(self) -> Any:
-        """The first weights: of the module, or --init_checkpoint; None for random ones."""
+        """The first weights: of what was opened, or --init_checkpoint; None for random ones."""
         from albert.formats import pretrained
 
-        if self.module is not None:
-            return self.module.weights()
+        if self.source is not None:
+            return self.source.weights()
         return pretrained.open_weights(self.init_checkpoint) if self.init_checkpoint else None
 
 
@@ -189,27 +189,31 @@ def open_encoder(values: flags.FlagValues) -> Encoder:
         size than the config's, or --max_seq_length exceeds its positions.
     """
     from albert import tokenization
+    from albert.formats import pretrained
 
-    module = None
+    source, given = None, (values.spm_model_file, values.vocab_file)
     if values.albert_hub_module_handle:
-        flags.import_tensorflow()
-        from albert.formats import hub
-
+        flags.import_tensorflow()  # which fetches an address
         origin = values.albert_hub_module_handle
-        module = hub.resolve(origin)
-        config, vocabulary = module.config, module.vocabulary
-    elif values.albert_config_file and (values.spm_model_file or values.vocab_file):
+        source = pretrained.open_module(origin)
+        config, vocabulary = source.config, source.vocabulary
+    elif values.albert_config_file and any(given):
         origin = values.albert_config_file
         config = AlbertConfig.from_flag(origin)
         text = tokenization.TextSettings(values.do_lower_case)
-        vocabulary = Vocabulary(text=text).override(
-            values.spm_model_file, values.vocab_file, None
-        )
+        vocabulary = Vocabulary(text=text).override(*given, None)
         flag = "spm_model_file" if values.spm_model_file else "vocab_file"
         files.require_file(getattr(values, flag), flag)
     else:
         origin = values.init_checkpoint
-        config, vocabulary = _open_directory(values)
+        source = pretrained.open_path(origin, "init_checkpoint")
+        config = source.config
+        if values.albert_config_file:
+            config = AlbertConfig.from_flag(values.albert_config_file)
+        vocabulary = source.vocabulary.override(*given, flags.given(values, "do_lower_case"))
+        if not vocabulary:
+            raise FlagError(f"{origin} has no vocabulary: give --spm_model_file or --vocab_file")
+        log.info("architecture and vocabulary of %s", origin)
     if values.max_seq_length > config.max_position_embeddings:
         raise FlagError(
             f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings "
@@ -219,27 +223,7 @@ def open_encoder(values: flags.FlagValues) -> Encoder:
     tokenization.check_vocabulary(tokenizer, config)
     if values.albert_dropout is not None:
         config = config.with_dropout(values.albert_dropout)
-    return Encoder(config, tokenizer, module, values.init_checkpoint)
-
-
-def _open_directory(values: flags.FlagValues) -> tuple[AlbertConfig, Vocabulary]:
-    """Returns (config, vocabulary) of --init_checkpoint, where the flags do not give them."""
-    flags.import_tensorflow()
-    from albert.formats import pretrained
-
-    found = pretrained.open_directory(values.init_checkpoint)
-    config = found.config
-    if values.albert_config_file:
-        config = AlbertConfig.from_flag(values.albert_config_file)
-    vocabulary = found.vocabulary.override(
-        values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
-    )
-    if not vocabulary:
-        raise FlagError(
-            f"{values.init_checkpoint} has no vocabulary: give --spm_model_file or --vocab_file"
-        )
-    log.info("architecture and vocabulary of %s", values.init_checkpoint)
-    return config, vocabulary
+    return Encoder(config, tokenizer, source, values.init_checkpoint)
 
 
 def finished_weights(values: flags.FlagValues, init, directory: str) -> "Weights":

@@ -104,11 +104,10 @@ class Conversion:
             if not huggingface.is_directory(self.hf_directory):
                 files.require_file(os.path.join(self.hf_directory, "config.json"), "hf_directory")
                 huggingface.find_weights(self.hf_directory)
-            return pretrained.open_directory(self.hf_directory, "hf_directory", self.gelu)
+            return pretrained.open_path(self.hf_directory, "hf_directory", self.gelu)
         directory = self.hf_directory or os.path.dirname(self.hf_weights_file) or "."
         origin = self.hf_config_file or os.path.join(directory, "config.json")
-        theirs = files.read_json(files.require_file(origin, "hf_config_file"))
-        config = huggingface.config_from_theirs(theirs, origin, self.gelu)
+        files.require_file(origin, "hf_config_file")
         weights = self.hf_weights_file or huggingface.find_weights(directory)
         if weights.endswith((".bin", ".pt", ".pth", ".pkl")):
             raise CheckpointError(
@@ -117,23 +116,19 @@ class Conversion:
                 "save_pretrained"
             )
         files.require_file(weights, "hf_weights_file")
-        return Pretrained(
-            directory, config, tokenizer_files.find(directory),
-            huggingface.facts_from_theirs(theirs, origin),
-            lambda: pretrained.open_tensors(weights, config),
-        )
+        return pretrained.open_hugging_face(directory, origin, weights, self.gelu)
 
     def _open_ours(self) -> tuple[Pretrained, dict[str, Any]]:
         """Returns the model, and what lies beside its checkpoint."""
         directory = self.albert_directory or os.path.dirname(self.checkpoint)
         origin = self.albert_config_file or os.path.join(directory, "albert_config.json")
-        config = AlbertConfig.from_flag(origin)
-        weights = checkpoints.open_weights(self.checkpoint or directory, "checkpoint")
+        source = pretrained.open_archive(
+            directory, self.checkpoint or directory, "checkpoint", origin
+        )
+        weights = source.weights()
         sidecar = sidecars.read_sidecar(weights.origin)
-        checkpoints.check_architecture(sidecar, config, weights.origin)
-        facts = sidecars.facts_of(sidecar)
-        found = tokenizer_files.find(directory, facts.text)
-        return Pretrained(directory, config, found, facts, lambda: weights), sidecar
+        checkpoints.check_architecture(sidecar, source.config, weights.origin)
+        return source, sidecar
 
     def _vocabulary(self, source: Pretrained) -> tokenizer_files.Vocabulary:
         """Returns the vocabulary that was found, or given instead."""

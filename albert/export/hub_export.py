@@ -14,7 +14,8 @@ import tensorflow as tf
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, some
 from albert.export import text_graph
-from albert.formats import pretrained, saved_model, tensor_bundle
+from albert.formats import pretrained, saved_model
+from albert.formats.pretrained import Pretrained
 from albert.model import row_layout
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.tokenization import FullTokenizer
@@ -35,18 +36,16 @@ _TEXTS = tf.TensorSpec([None], tf.string, name="text")
 # === The encoder ===
 
 
-def load_model(config: AlbertConfig, weights: tensor_bundle.Weights) -> AlbertForPreTraining:
-    """Returns encoder and pretraining heads with a checkpoint's weights.
+def load_model(source: Pretrained) -> AlbertForPreTraining:
+    """Returns encoder and pretraining heads of a model.
 
     Raises:
       CheckpointError: the checkpoint lacks a weight of either.
     """
-    model = AlbertForPreTraining(config)
-    account = pretrained.assign(model, weights)
-    if account["new"]:
+    model = AlbertForPreTraining(source.config)
+    if new := pretrained.assign(model, source.weights())["new"]:
         raise CheckpointError(
-            f"{weights.origin} lacks {some(account['new'])}: a module holds the "
-            "pretraining heads too"
+            f"{source.weights().origin} lacks {some(new)}: a module holds the pretraining heads too"
         )
     return model
 

@@ -6,11 +6,16 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from albert import __version__
 from albert.config import AlbertConfig
 from albert.data import files
+from albert.formats import checkpoints, sidecars
+from albert.tokenization import FullTokenizer
+
+if TYPE_CHECKING:
+    from albert.formats.tensor_bundle import Weights
 
 log = logging.getLogger("albert")
 
@@ -129,7 +134,7 @@ def card(
     title: str,
     summary: str,
     parameters: int | None = None,
-    tokenizer: Any = None,
+    tokenizer: FullTokenizer | None = None,
     label_names: Sequence[str] | None = None,
     sidecar: Mapping[str, Any] | None = None,
     results: Mapping[str, Any] | None = None,
@@ -165,39 +170,36 @@ def card(
     return f"{_BEGINNING}# {title}\n\n{summary.strip()}\n\n{body}"
 
 
-def of_checkpoint(
+def of_weights(
     path: str,
-    origin: str,
+    weights: "Weights",
     config: AlbertConfig,
     *,
     name: str | None = None,
-    tokenizer: Any = None,
+    tokenizer: FullTokenizer | None = None,
     **parts: Any,
 ) -> str:
-    """Publishes the card of a checkpoint's model and returns its path.
+    """Publishes the card of a model and returns its path.
 
     Args:
       path: the file, or the directory whose README.md it is.
-      origin: the checkpoint's prefix; the record beside it says where the model is from.
+      weights: the model's; the record beside them says where it is from.
       name: what the usage calls the directory; its own name by default.
       parts: of `card`, instead of those of the model's class.
     """
-    from albert.formats import checkpoints, sidecars
-
-    weights = checkpoints.open_weights(origin)
     sidecar = sidecars.read_sidecar(weights.origin)
     shapes = {n: shape for n, shape in weights.shapes.items() if not checkpoints.is_slot(n)}
     name = name or os.path.basename(os.path.abspath(path))
-    return write(
-        path,
-        config=config,
-        parameters=sum(math.prod(shape) for shape in shapes.values()),
-        tokenizer=tokenizer,
-        label_names=sidecars.facts_of(sidecar).label_names,
-        sidecar=sidecar,
-        results=results_beside(weights.origin, sidecar.get("step")),
-        **of_class(sidecar.get("architecture", "AlbertModel"), name, bool(tokenizer)) | parts,
-    )
+    known = {
+        "config": config,
+        "parameters": sum(math.prod(shape) for shape in shapes.values()),
+        "tokenizer": tokenizer,
+        "label_names": sidecars.facts_of(sidecar).label_names,
+        "sidecar": sidecar,
+        "results": results_beside(weights.origin, sidecar.get("step")),
+        **of_class(sidecar.get("architecture", "AlbertModel"), name, bool(tokenizer)),
+    }
+    return write(path, **known | parts)
 
 
 def input_lines(architecture: str, options: str = "") -> str:
@@ -245,7 +247,7 @@ def _architecture(config: AlbertConfig, parameters: int | None) -> str:
     )
 
 
-def _tokenizer(tokenizer: Any) -> str:
+def _tokenizer(tokenizer: FullTokenizer) -> str:
     kind = "SentencePiece" if tokenizer.is_spm else "WordPiece"
     case = "lower-cased" if tokenizer.do_lower_case else "cased"
     return (
@@ -260,7 +262,7 @@ def _labels(names: Sequence[str]) -> str:
     return f"Of the outputs, in their order:\n\n```json\n{listing}\n```\n"
 
 
-def _case(tokenizer: Any) -> str:
+def _case(tokenizer: FullTokenizer | None) -> str:
     if tokenizer is None:
         return "Texts must be cut by the tokenizer that it was trained with."
     keeps = tokenizer.settings.keep_accents if tokenizer.is_spm else not tokenizer.do_lower_case

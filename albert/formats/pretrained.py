@@ -1,19 +1,19 @@
-"""A directory with a pretrained or fine-tuned ALBERT, whoever wrote it.
+"""A directory with a pretrained or fine-tuned ALBERT, whoever wrote it: opened, loaded, written.
 
-Three layouts are told apart by their files: a released archive or one of our
-output directories (`albert_config.json` beside `model.ckpt*`), Hugging Face's
-(`config.json` beside `model.safetensors`) and TF-Hub modules (`variables/`
-and `assets/`).
+Three layouts are told apart by their files: a released archive or one of our output directories
+(`albert_config.json` beside `model.ckpt*`), Hugging Face's (`config.json` beside
+`model.safetensors`) and TF-Hub modules (`variables/` and `assets/`). No TensorFlow at import,
+and none before weights are wanted.
 """
 
 import dataclasses
+import functools
 import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from albert.config import AlbertConfig
@@ -26,150 +26,185 @@ from albert.formats import (
     model_card,
     model_facts,
     sidecars,
-    tensor_bundle,
     tokenizer_files,
 )
 from albert.formats.model_facts import Facts
 from albert.formats.tokenizer_files import Vocabulary
-from albert.model.encoder_options import EncoderOptions
-from albert.model.weight_names import named_weights, parameter_shapes
-from albert.tokenization import FullTokenizer
+from albert.tokenization import FullTokenizer, check_vocabulary
+
+if TYPE_CHECKING:
+    import keras
+
+    from albert.formats.tensor_bundle import Weights
+    from albert.model.encoder_options import EncoderOptions
 
 log = logging.getLogger("albert")
 
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """What a directory says of its model; the weights are opened on demand."""
+    """A model's directory, opened once and handed on: what it says, and its weights on demand."""
 
+    path: str  # as it was given: a directory, a checkpoint's prefix or a module's address
     directory: str
     config: AlbertConfig
     vocabulary: Vocabulary  # an empty one if it has none
     facts: Facts
-    weights: Callable[[], tensor_bundle.Weights]
+    weights: Callable[[], "Weights"]  # opened once; a CheckpointError if it cannot be
     # Where the training had its vocabulary, by what lies beside the checkpoint: a stranger may
     # have written it, so it is believed only after a check.
     told_vocabulary: Vocabulary = Vocabulary()
 
+    def __post_init__(self):
+        object.__setattr__(self, "weights", functools.cache(self.weights))
 
-def open_path(path: str, flag: str = "path") -> Pretrained:
-    """Returns what a directory of any layout holds, or that of a checkpoint's prefix.
+    def tokenizer(self, *given: Any) -> FullTokenizer | None:
+        """Returns the tokenizer of its vocabulary or of what is `given`, None if there is neither.
+
+        Args:
+          given: the arguments of `Vocabulary.override`, if any.
+
+        Raises:
+          DataError: it is damaged, or not of as many pieces as the config's.
+        """
+        vocabulary = self.vocabulary.override(*given) if given else self.vocabulary
+        if not vocabulary:
+            return None
+        tokenizer = vocabulary.open()
+        check_vocabulary(tokenizer, self.config)
+        return tokenizer
+
+
+def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
+    """Returns what a directory of any of the three layouts holds, or that of a checkpoint's prefix.
+
+    Of a directory with several runs it is the best one's. `flag` is named in errors; `gelu`: see
+    `huggingface.config_from_theirs`.
 
     Raises:
       CheckpointError: it is of none of the layouts; ConfigError, DataError: a malformed file.
     """
-    if os.path.isdir(path) or not os.path.isfile(path + ".index"):
-        return open_directory(path, flag)
-    directory = os.path.dirname(path) or "."
-    if os.path.isfile(os.path.join(directory, "albert_config.json")):
-        return _archive(directory, path, flag)
-    source = open_directory(directory, flag)
-    return dataclasses.replace(source, weights=lambda: checkpoints.open_weights(path, flag))
-
-
-def open_directory(path: str, flag: str = "init_checkpoint", gelu: str = "auto") -> Pretrained:
-    """Returns what a directory of any of the three layouts holds, or the best of several runs.
-
-    `gelu`: see `huggingface.config_from_theirs`.
-
-    Raises:
-      CheckpointError: it is of none of the layouts; ConfigError, DataError: a malformed file.
-    """
+    if not os.path.isdir(path) and os.path.isfile(path + ".index"):
+        directory = os.path.dirname(path) or "."
+        if os.path.isfile(os.path.join(directory, "albert_config.json")):
+            return open_archive(directory, path, flag)
+        return dataclasses.replace(
+            open_path(directory, flag), path=path,
+            weights=lambda: checkpoints.open_weights(path, flag),
+        )
     if huggingface.is_directory(path):
-        return _hugging_face(path, gelu)
-    if _is_module(path):
-        module = hub.resolve(path)
-        facts = Facts("AlbertForPreTraining", text=module.vocabulary.text)
-        return Pretrained(path, module.config, module.vocabulary, facts, module.weights)
+        return open_hugging_face(path, gelu=gelu)
+    if hub.is_directory(path):
+        return open_module(path, flag)
     if os.path.isfile(os.path.join(path, "albert_config.json")):
-        return _archive(path, _prefix(path), flag)
+        return open_archive(path, path, flag)
     if not os.path.isdir(path):
         raise CheckpointError(f"--{flag}: no such directory: {path}")
-    run = checkpoints.best_run(path, flag)
-    if run:
-        return open_directory(run, flag, gelu)
+    if run := checkpoints.best_run(path, flag):
+        return open_path(run, flag, gelu)
     raise CheckpointError(
         f"--{flag}: {path} holds neither albert_config.json with model.ckpt*, nor config.json with "
         "model.safetensors, nor a TF-Hub module"
     )
 
 
-def _is_module(path: str) -> bool:
-    # A SavedModel may have been written into a run's directory, which stays one.
-    is_ours = os.path.isfile(os.path.join(path, "albert_config.json"))
-    return os.path.isdir(os.path.join(path, "variables")) and not is_ours
+def open_archive(
+    directory: str, path: str, flag: str, config_file: str | None = None
+) -> Pretrained:
+    """Returns an output directory of ours or a released archive.
 
-
-def open_weights(path: str, flag: str = "init_checkpoint") -> tensor_bundle.Weights:
-    """Returns the named tensors of a checkpoint, or of a directory of any of the three layouts.
-
-    Raises:
-      CheckpointError: nothing there, of another kind, or damaged.
+    Args:
+      path: the checkpoint's prefix, or the directory whose best or newest it is.
+      config_file: the architecture, if not the directory's own.
     """
-    if _is_module(path) or huggingface.is_directory(path):
-        return open_directory(path, flag).weights()
-    return checkpoints.open_weights(path, flag)
-
-
-def _prefix(directory: str) -> str | None:
-    """Returns the checkpoint that a directory means, if it has one."""
     try:
-        return checkpoints.resolve_prefix(directory)
+        prefix = checkpoints.resolve_prefix(path)
+        sidecar = sidecars.read_sidecar(prefix)
     except CheckpointError:  # told when the weights are wanted
-        return None
-
-
-def _archive(path: str, prefix: str | None, flag: str) -> Pretrained:
-    sidecar = sidecars.read_sidecar(prefix) if prefix else {}
+        prefix, sidecar = path, {}
     facts, told = sidecars.facts_of(sidecar), sidecar.get("flags", {})
-    vocabulary = tokenizer_files.find(path, facts.text)
+    vocabulary = tokenizer_files.find(directory, facts.text)
     return Pretrained(
         path,
-        AlbertConfig.from_json_file(os.path.join(path, "albert_config.json")),
+        directory,
+        AlbertConfig.from_flag(config_file or os.path.join(directory, "albert_config.json")),
         vocabulary,
         dataclasses.replace(facts, text=vocabulary.text if vocabulary else facts.text),
-        lambda: checkpoints.open_weights(prefix or path, flag),
+        lambda: checkpoints.open_weights(prefix, flag),
         Vocabulary(told.get("spm_model_file"), told.get("vocab_file"), vocabulary.text),
     )
 
 
-def _hugging_face(path: str, gelu: str) -> Pretrained:
-    origin = os.path.join(path, huggingface.CONFIG_FILE)
+def open_hugging_face(
+    directory: str, config_file: str | None = None, weights_file: str | None = None,
+    gelu: str = "auto",
+) -> Pretrained:
+    """Returns a directory of Hugging Face's layout, or what lies in two files of theirs."""
+    origin = config_file or os.path.join(directory, huggingface.CONFIG_FILE)
     values = files.read_json(origin)
     config = huggingface.config_from_theirs(values, origin, gelu)
-    facts, vocabulary = huggingface.facts_from_theirs(values, origin), tokenizer_files.find(path)
+    facts = huggingface.facts_from_theirs(values, origin)
+    vocabulary = tokenizer_files.find(directory)
     return Pretrained(
-        path,
+        directory,
+        directory,
         config,
         vocabulary,
         dataclasses.replace(facts, text=vocabulary.text if vocabulary else None),
-        lambda: open_tensors(huggingface.find_weights(path), config),
+        lambda: open_tensors(weights_file or huggingface.find_weights(directory), config),
     )
 
 
-def open_tensors(path: str, config: AlbertConfig) -> tensor_bundle.Weights:
+def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrained:
+    """Returns a TF-Hub module in a directory or at an https:// address."""
+    directory = hub.fetch(handle, flag)
+    config, vocabulary = hub.read_assets(directory, flag)
+    facts = Facts("AlbertForPreTraining", text=vocabulary.text)
+    return Pretrained(
+        handle, directory, config, vocabulary, facts, lambda: hub.open_weights(directory)
+    )
+
+
+def open_weights(path: str, flag: str = "init_checkpoint") -> "Weights":
+    """Returns the named tensors of a checkpoint, or of a directory of any of the three layouts.
+
+    Beside a checkpoint nothing else need lie.
+
+    Raises:
+      CheckpointError: nothing there, of another kind, or damaged.
+    """
+    if hub.is_directory(path) or huggingface.is_directory(path):
+        return open_path(path, flag).weights()
+    return checkpoints.open_weights(path, flag)
+
+
+def open_tensors(path: str, config: AlbertConfig) -> "Weights":
     """Returns the weights of a .safetensors or .npz file with Hugging Face's names.
 
     Raises:
       CheckpointError: it is damaged, or not an ALBERT.
     """
+    from albert.formats import tensor_bundle
+
     tensors = huggingface.TensorFile(path, config)
     if tensors.ignored:
         log.warning("%s: not weights of an ALBERT, ignored: %s", path,
                     some(sorted(tensors.ignored)))
-    names = tensors.get_variable_to_shape_map()
-    return tensor_bundle.Weights(path, tensors, {name: name for name in names})
+    return tensor_bundle.Weights(path, tensors, tensors.get_variable_to_shape_map().keys())
+
+
+# === Models ===
 
 
 def load(
-    kind: type[keras.Model],
-    path: str,
-    encoder_options: EncoderOptions = EncoderOptions(),
+    kind: type["keras.Model"],
+    source: Pretrained,
+    encoder_options: "EncoderOptions | None" = None,
     *,
     complete: bool = False,
     **options: Any,
-) -> keras.Model:
-    """Returns a model of class `kind` with the weights of a directory or a checkpoint's prefix.
+) -> "keras.Model":
+    """Returns a model of class `kind` with the weights of what was opened.
 
     `options` go to the class; by default they are those that it was saved with, and a
     classifier's `num_labels` is what the weights say. A head that the weights lack starts
@@ -178,41 +213,34 @@ def load(
     Raises:
       CheckpointError: weights are absent or of another shape.
     """
-    source = open_path(path)
-    weights = source.weights()
-    if "num_labels" not in options and "num_labels" in inspect.signature(kind).parameters:
+    weights, known = source.weights(), inspect.signature(kind).parameters
+    if "num_labels" not in options and "num_labels" in known:
         if "output_weights" not in weights.shapes:
-            raise CheckpointError(f"{path} has no classifier yet: give num_labels")
+            raise CheckpointError(f"{source.path} has no classifier yet: give num_labels")
         options["num_labels"] = weights.shapes["output_weights"][0]
     is_same = source.facts.architecture in (None, kind.__name__)
     if is_same:
-        options = _saved_options(kind, source.facts.settings) | options
-    model = kind(source.config, encoder_options=encoder_options, **options)
-    account = assign(model, weights)
+        saved = source.facts.settings
+        options = {name: value for name, value in saved.items() if name in known} | options
+    if encoder_options is not None:
+        options["encoder_options"] = encoder_options
+    model = kind(source.config, **options)
+    new = assign(model, weights)["new"]
     # What the model never reads may be absent.
-    needed = [
-        name for name in account["new"]
-        if kind.reads_pooler or not name.startswith("bert/pooler/")
-    ]
+    needed = [name for name in new if kind.reads_pooler or not name.startswith("bert/pooler/")]
     if needed and complete:
         raise CheckpointError(
-            f"{path} has no trained {some(needed)}: it was not trained for this"
+            f"{source.path} has no trained {some(needed)}: it was not trained for this"
         )
-    if account["new"]:
-        log.warning("%s: new, to be trained: %s", path, some(account["new"]))
+    if new:
+        log.warning("%s: new, to be trained: %s", source.path, some(new))
     # What it was trained for is of its head; how texts are prepared, of its encoder.
     facts = source.facts if is_same and not needed else Facts(text=source.facts.text)
     model.facts = dataclasses.replace(facts, architecture=kind.__name__)
     return model
 
 
-def _saved_options(kind: type[keras.Model], settings: Mapping[str, float]) -> dict[str, float]:
-    """Returns the settings that a class takes as arguments."""
-    known = inspect.signature(kind.__init__).parameters
-    return {name: value for name, value in settings.items() if name in known}
-
-
-def assign(model: keras.Model, weights: tensor_bundle.Weights) -> dict[str, Any]:
+def assign(model: "keras.Model", weights: "Weights") -> dict[str, Any]:
     """Gives a model the weights of the same names; returns the account of a warm start.
 
     The pooler may be absent: Hugging Face's classes that do not read it have none.
@@ -220,6 +248,8 @@ def assign(model: keras.Model, weights: tensor_bundle.Weights) -> dict[str, Any]
     Raises:
       CheckpointError: another of the encoder's weights is absent, or of another shape.
     """
+    from albert.model.weight_names import named_weights, parameter_shapes
+
     named, shapes = named_weights(model), parameter_shapes(model)
     pooler = [n for n in shapes if n.startswith("bert/pooler/") and n not in weights.shapes]
     wanted = {n: shape for n, shape in shapes.items() if n not in pooler}
@@ -235,7 +265,7 @@ def assign(model: keras.Model, weights: tensor_bundle.Weights) -> dict[str, Any]
     return account
 
 
-def save(model: keras.Model, path: str, tokenizer: FullTokenizer | None = None) -> None:
+def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None) -> None:
     """Writes a directory that every command and `load` take: configuration, weights, vocabulary.
 
     Raises:
@@ -243,19 +273,17 @@ def save(model: keras.Model, path: str, tokenizer: FullTokenizer | None = None) 
 
     See `model_card.publish_model` for a directory that holds other files.
     """
+    from albert.model.weight_names import named_weights
+
     tensors = {name: weight.value for name, weight in named_weights(model).items()}
     with model_card.publish_model(path, checkpoints.BEST + ".index") as scratch:
-        prefix = write(scratch, model.config, tensors, facts_of(model), tokenizer)
-        model_card.of_checkpoint(
-            scratch, prefix, model.config, name=os.path.basename(os.path.abspath(path)),
-            tokenizer=tokenizer,
+        settings = dict(model.facts.settings) | model_facts.pick(model.get_config())
+        facts = dataclasses.replace(model.facts, settings=settings)
+        prefix = write(scratch, model.config, tensors, facts, tokenizer)
+        model_card.of_weights(
+            scratch, checkpoints.open_weights(prefix), model.config,
+            name=os.path.basename(os.path.abspath(path)), tokenizer=tokenizer,
         )
-
-
-def facts_of(model: keras.Model) -> Facts:
-    """Returns what is known of a model, with what its class was built with."""
-    settings = dict(model.facts.settings) | model_facts.pick(model.get_config())
-    return dataclasses.replace(model.facts, settings=settings)
 
 
 def write(
@@ -275,6 +303,8 @@ def write(
     if tokenizer is not None:
         tokenizer_files.write(tokenizer, directory, spm_name=spm_name)
         facts = dataclasses.replace(facts, text=tokenizer.settings)
+    from albert.formats import tensor_bundle
+
     prefix = os.path.join(directory, checkpoints.BEST)
     files.write_json(prefix + ".json", sidecars.of_facts(facts, config))
     tensor_bundle.write(prefix, dict(tensors) | {"global_step": np.int64(0)})

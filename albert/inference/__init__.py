@@ -1,5 +1,8 @@
 """Answers from a model that is opened once.
 
     session     the model's directory, lines of text, batches of few lengths
+    heads       which predictor a fine-tuned model needs
     predictors  from texts to answers, for each kind of fine-tuned model
+    masks       what a model puts in the place of each [MASK]
+    vectors     texts as vectors
 """

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from albert.errors import DataError, FlagError
-from albert.inference import session as inference
-from albert.inference.session import Opened, Outputs, Row
+from albert.inference.session import Outputs, Row, Session, model_inputs, numbers
 from albert.tasks import conll, race
 from albert.tasks import entity_metrics as entities
 from albert.tasks.choice_metrics import likeliest
@@ -31,7 +30,7 @@ _WORD = re.compile(r"\w(?:\S*\w)?|\S")
 class Predictor:
     """One label for a text or a pair of texts."""
 
-    opened: Opened
+    session: Session
     labels: Sequence[str] = ()  # C
     model_name: str = "AlbertForSequenceClassification"
     least: int = 1  # columns of a line
@@ -58,17 +57,17 @@ class Predictor:
 
     def rows(self, inputs: Sequence[Texts]) -> list[list[Row]]:
         """Returns the rows of each input."""
-        tokenizer = self.opened.tokenizer
+        tokenizer = self.session.tokenizer
         firsts = tokenizer.encode_batch([columns[0] for columns in inputs])
         # As in training, a second text of which nothing is left is none.
         seconds = [c[1] if len(c) > 1 and tokenizer.preprocess(c[1]) else None for c in inputs]
         encoded = iter(tokenizer.encode_batch([text for text in seconds if text is not None]))
         rows = [
-            inference.row(first, None if second is None else next(encoded), self.opened)
+            self.session.row(first, None if second is None else next(encoded))
             for first, second in zip(firsts, seconds, strict=True)
         ]
-        self.num_cut += sum(row["is_cut"] for row in rows)
-        return [[inference.model_inputs(row)] for row in rows]
+        self.num_cut += sum(is_cut for _, is_cut in rows)
+        return [[row] for row, _ in rows]
 
     def compute(self, model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what `answers` needs of a model's outputs, tensors [B, ...]."""
@@ -83,7 +82,7 @@ class Predictor:
     ) -> Iterator[dict[str, Any]]:
         """Yields the answer to each input from the outputs of its rows."""
         for (one,) in outputs:
-            best, values = likeliest(one["logits"]), inference.numbers(one["probabilities"])
+            best, values = likeliest(one["logits"]), numbers(one["probabilities"])
             yield {
                 "label": self.labels[best],
                 "probability": values[best],
@@ -103,7 +102,7 @@ class MultiLabeller(Predictor):
 
     def answers(self, inputs, outputs):
         for (one,) in outputs:
-            values = inference.numbers(one["probabilities"])
+            values = numbers(one["probabilities"])
             pairs = list(zip(self.labels, values, strict=True))
             yield {
                 "labels": [label for label, value in pairs if value >= 0.5],
@@ -122,7 +121,7 @@ class Regressor(Predictor):
 
     def answers(self, inputs, outputs):
         for (one,) in outputs:
-            values = inference.numbers(one["value"])
+            values = numbers(one["value"])
             if len(values) == 1:
                 yield {"value": values[0]}
             else:
@@ -146,14 +145,14 @@ class TokenLabeller(Predictor):
         pattern = re.compile(r"[^ \t]+") if self.is_tokenized else _WORD
         self._spans = [[m.span() for m in pattern.finditer(text)] for (text,) in inputs]
         self._labelled, found, counts = [], [], conll.Overflow()
-        length = self.opened.max_seq_length
+        length = self.session.max_seq_length
         for (text,), spans in zip(inputs, self._spans, strict=True):
-            tokenizer = self.opened.tokenizer
+            tokenizer = self.session.tokenizer
             pieces = conll.encode_words(tokenizer, [text[a:b] for a, b in spans])
             rows = conll.sentence_rows(pieces, [0] * len(pieces), tokenizer, length, counts)
             kept = list(map(_without_padding, rows)) if pieces else []
             self._labelled.append([np.flatnonzero(row["label_ids"]) for row in kept])
-            found.append([inference.model_inputs(row) for row in kept])
+            found.append([model_inputs(row) for row in kept])
         self.num_cut += counts.words
         return found
 
@@ -172,7 +171,7 @@ class TokenLabeller(Predictor):
             yield {
                 "words": [text[a:b] for a, b in spans],
                 "labels": labels,
-                "probabilities": inference.numbers(probabilities.max(axis=-1, initial=0.0)),
+                "probabilities": numbers(probabilities.max(axis=-1, initial=0.0)),
                 "entities": [
                     {
                         "type": kind, "text": text[spans[first][0] : spans[last][1]],
@@ -201,7 +200,8 @@ class Reader(Predictor):
         Raises:
           FlagError: that leaves no place for a passage.
         """
-        length, told = self.opened.max_seq_length, self.opened.facts.settings.get("max_query_length")
+        length = self.session.max_seq_length
+        told = self.session.source.facts.settings.get("max_query_length")
         if told is None:
             return min(64, (length - 3) // 2)
         if length <= told + 3:
@@ -218,7 +218,7 @@ class Reader(Predictor):
         ]
         self._windows = [[] for _ in inputs]
         for window in squad_features.make_windows(
-            self._examples, self.opened.tokenizer, max_seq_length=self.opened.max_seq_length,
+            self._examples, self.session.tokenizer, max_seq_length=self.session.max_seq_length,
             doc_stride=self._setting("doc_stride", 128),
             max_query_length=self._longest_question(), is_training=False,
         ):
@@ -255,7 +255,7 @@ class Reader(Predictor):
         return squad_decode.decode_v1(*inputs, **options)
 
     def _setting(self, name: str, default: int) -> int:
-        return self.opened.facts.settings.get(name, default)
+        return self.session.source.facts.settings.get(name, default)
 
 
 @dataclasses.dataclass
@@ -300,8 +300,8 @@ class Chooser(Predictor):
         return {"num_choices": race.NUM_CHOICES}
 
     def rows(self, inputs):
-        tokenizer, length = self.opened.tokenizer, self.opened.max_seq_length
-        longest = min(self.opened.facts.settings.get("max_qa_length", 128), length - 3)
+        tokenizer, length = self.session.tokenizer, self.session.max_seq_length
+        longest = min(self.session.source.facts.settings.get("max_qa_length", 128), length - 3)
         questions = [
             race.Question(
                 "", "", tokenizer.preprocess(passage),
@@ -314,7 +314,7 @@ class Chooser(Predictor):
             [
                 _without_padding({
                     name: value.reshape(race.NUM_CHOICES, length)
-                    for name, value in inference.model_inputs(row).items()
+                    for name, value in model_inputs(row).items()
                 })
             ]
             for row in rows
@@ -328,4 +328,4 @@ def _without_padding(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    return inference.numbers(np.array([value]))[0]
+    return numbers(np.array([value]))[0]

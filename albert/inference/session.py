@@ -1,8 +1,8 @@
-"""What the commands that use a model share: its directory, lines of text, batches of few lengths.
+"""A model that is opened once and answers texts: its flags, lines of text, batches of few lengths.
 
 No TensorFlow at import; a command has checked its input before it is loaded.
 
-Legend: L places of a row.
+Legend: B rows of a batch, L places of a row.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ import numpy as np
 
 from albert import tokenization
 from albert.cli import flags
-from albert.config import AlbertConfig
-from albert.data import files, text_files
+from albert.data import features, files, text_files
 from albert.errors import CheckpointError, DataError, FlagError, UserError
-from albert.formats.model_facts import Facts
+from albert.formats import pretrained
+from albert.formats.pretrained import Pretrained
 
 log = logging.getLogger("albert")
 
@@ -30,6 +30,8 @@ CHUNK = 4096
 
 Row = Mapping[str, np.ndarray]  # each is [..., L], or of another length if it is not of places
 Outputs = Mapping[str, np.ndarray]
+# From a batch of tensors [B, ..., L] to tensors [B, ...].
+Function = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -67,29 +69,81 @@ def check_flags(values: flags.FlagValues) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Opened:
-    """A model's directory, its vocabulary, and what is known of its training."""
+class Session:
+    """A model's directory, its tokenizer, and how it is computed."""
 
-    path: str
-    directory: str
-    config: AlbertConfig
+    source: Pretrained
     tokenizer: tokenization.FullTokenizer
     max_seq_length: int
-    shapes: Mapping[str, Sequence[int]]  # of its weights
-    facts: Facts  # what is told beside the weights
+    batch_size: int
+
+    def load(
+        self, class_name: str, *, engine: str = "graph_loop", needed_outputs_only: bool = False,
+        complete: bool = True, **options: Any,
+    ):
+        """Returns the model of a class of `albert`, see `EncoderOptions` and `pretrained.load`."""
+        from albert import modeling
+
+        how = modeling.EncoderOptions(engine=engine, needed_outputs_only=needed_outputs_only)
+        kind = getattr(modeling, class_name)
+        return pretrained.load(kind, self.source, how, complete=complete, **options)
+
+    def row(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[Row, bool]:
+        """Returns the unpadded row of the ids of one text or of two, and whether it was cut."""
+        needed = len(first) + len(second or ()) + (2 if second is None else 3)
+        length = min(needed, self.max_seq_length)
+        ids = self.tokenizer.cls_id, self.tokenizer.sep_id
+        packed = features.pack(first, second, length, *ids).as_dict()
+        return model_inputs(packed), needed > length
+
+    def report_cut(self, count: int, what: str) -> None:
+        """Warns of inputs that were longer than a row."""
+        if count:
+            log.warning("%s %s are longer than --max_seq_length=%d and were cut", f"{count:,}",
+                        what, self.max_seq_length)
+
+    def outputs(
+        self,
+        inputs: Sequence[Any],
+        rows_of: Callable[[Sequence[Any]], Sequence[Sequence[Row]]],
+        function: Function,
+        progress: Any = None,
+    ) -> Iterator[tuple[Sequence[Any], list[list[Outputs]]]]:
+        """Yields some of the inputs with the outputs of each one's rows, until all are told.
+
+        Args:
+          rows_of: makes the unpadded rows of each of some inputs.
+          function: computes a batch; it is compiled.
+          progress: a `summaries.Progress` over the inputs.
+        """
+        compute = _compiled(function, self.batch_size, self.max_seq_length)
+        for start in range(0, len(inputs), CHUNK):
+            chunk = inputs[start : start + CHUNK]
+            rows = rows_of(chunk)
+            places = [(i, j) for i, some in enumerate(rows) for j in range(len(some))]
+            found: list[list[Any]] = [[None] * len(some) for some in rows]
+            for done, (place, outputs) in enumerate(compute([rows[i][j] for i, j in places])):
+                i, j = places[place]
+                found[i][j] = outputs
+                if progress:
+                    progress.update(start + done * len(chunk) // len(places))
+            if progress:
+                progress.clear()
+            yield chunk, found
 
 
-def open_model(values: flags.FlagValues) -> Opened:
+def model_inputs(values: Mapping[str, Any]) -> Row:
+    """Returns what of a row a model reads."""
+    return {name: values[name] for name in ("input_ids", "input_mask", "segment_ids")}
+
+
+def open_model(values: flags.FlagValues) -> Session:
     """Returns what --model and the vocabulary flags mean, which fit each other.
 
     Raises:
       UserError: no model, no vocabulary, or --max_seq_length beyond its positions.
     """
-    flags.import_tensorflow()
-    from albert.formats import pretrained
-
     source = pretrained.open_path(values.model, "model")
-    weights = source.weights()
     tokenizer = _tokenizer(values, source)
     most = source.config.max_position_embeddings
     if (values.max_seq_length or 0) > most:
@@ -98,29 +152,26 @@ def open_model(values: flags.FlagValues) -> Opened:
             f"{values.model}"
         )
     told = source.facts.max_seq_length or source.vocabulary.max_length or most
-    return Opened(
-        values.model, source.directory, source.config, tokenizer,
-        values.max_seq_length or min(told, most), weights.shapes, source.facts,
+    flags.import_tensorflow()
+    source.weights()
+    return Session(
+        source, tokenizer, values.max_seq_length or min(told, most), values.batch_size
     )
 
 
-def _tokenizer(values: flags.FlagValues, source) -> tokenization.FullTokenizer:
+def _tokenizer(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
     """Returns the tokenizer that is given, in the directory, or where the training had it."""
     given = values.spm_model_file, values.vocab_file, values.do_lower_case
-    vocabulary = source.vocabulary.override(*given)
-    if vocabulary:
-        tokenizer = vocabulary.open()
-        tokenization.check_vocabulary(tokenizer, source.config)
+    if tokenizer := source.tokenizer(*given):
         return tokenizer
-    told = source.told_vocabulary.override(None, None, values.do_lower_case)
+    told = source.told_vocabulary
     path = told.spm_model_file or told.vocab_file
     if not (path and os.path.isfile(path)):
         raise DataError(
             f"{source.directory} has no vocabulary: give --spm_model_file or --vocab_file"
         )
     try:
-        tokenizer = told.open()
-        tokenization.check_vocabulary(tokenizer, source.config)
+        tokenizer = dataclasses.replace(source, vocabulary=told).tokenizer(*given)
     except (UserError, OSError) as error:
         # Not why: a stranger may have named the file to learn what is in it.
         raise DataError(
@@ -161,57 +212,39 @@ def source_name(path: str) -> str:
     return "standard input" if path == STDIN else path
 
 
-# === Rows and batches ===
+# === Batches ===
 
 
-def row(first: Sequence[int], second: Sequence[int] | None, opened: Opened) -> dict[str, Any]:
-    """Returns one unpadded row of a model, cut if need be, and whether it was (`is_cut`)."""
-    from albert.data import features
+def _compiled(
+    function: Function, batch_size: int, max_seq_length: int
+) -> Callable[[Sequence[Row]], Iterator[tuple[int, Outputs]]]:
+    """Returns what yields (index of a row, its outputs) of rows, the longest first.
 
-    special = 2 if second is None else 3
-    needed = len(first) + len(second or ()) + special
-    length = min(needed, opened.max_seq_length)
-    packed = features.pack(
-        first, second, length, opened.tokenizer.cls_id, opened.tokenizer.sep_id
-    )
-    return {**packed.as_dict(), "is_cut": needed > length}
+    They are computed in batches of rows of nearly the same length. Arrays of another length than
+    a row's `input_ids` are passed as they are.
+    """
+    import tensorflow as tf
 
+    from albert.data import input_pipeline
 
-class Computer:
-    """Applies a compiled function to rows, in batches of rows of nearly the same length."""
+    compiled = tf.function(function, reduce_retracing=True, autograph=False)
+    lengths = input_pipeline.row_lengths(max_seq_length)
 
-    def __init__(
-        self,
-        function: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-        batch_size: int,
-        max_seq_length: int,
-    ):
-        """Takes `function`, from a batch of tensors [B, ..., L] to tensors [B, ...]."""
-        import tensorflow as tf
-
-        from albert.data import input_pipeline
-
-        self._function = tf.function(function, reduce_retracing=True, autograph=False)
-        self._batch_size = batch_size
-        self._lengths = input_pipeline.row_lengths(max_seq_length)
-
-    def __call__(self, rows: Sequence[Row]) -> Iterator[tuple[int, Outputs]]:
-        """Yields (index of a row, its outputs), the longest rows first.
-
-        Arrays of another length than the row's `input_ids` are passed as they are.
-        """
+    def compute(rows: Sequence[Row]) -> Iterator[tuple[int, Outputs]]:
         sizes = [one["input_ids"].shape[-1] for one in rows]
         order = sorted(range(len(rows)), key=lambda index: -sizes[index])
-        for start in range(0, len(order), self._batch_size):
-            chosen = order[start : start + self._batch_size]
-            length = next(n for n in self._lengths if n >= sizes[chosen[0]])
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            length = next(n for n in lengths if n >= sizes[chosen[0]])
             batch = {
                 name: np.stack([_padded(rows[i][name], sizes[i], length) for i in chosen])
                 for name in rows[chosen[0]]
             }
-            outputs = {k: v.numpy() for k, v in self._function(batch).items()}
+            outputs = {k: v.numpy() for k, v in compiled(batch).items()}
             for place, index in enumerate(chosen):
                 yield index, {name: value[place] for name, value in outputs.items()}
+
+    return compute
 
 
 def _padded(values: np.ndarray, size: int, length: int) -> np.ndarray:
@@ -222,25 +255,6 @@ def _padded(values: np.ndarray, size: int, length: int) -> np.ndarray:
     return np.pad(values, room)
 
 
-def model_inputs(one: Mapping[str, Any]) -> Row:
-    """Returns what of a row a model reads."""
-    return {name: one[name] for name in ("input_ids", "input_mask", "segment_ids")}
-
-
-def report_cut(count: int, opened: Opened, what: str = "inputs") -> None:
-    """Warns of inputs that were longer than a row."""
-    if count:
-        log.warning(
-            "%s %s are longer than --max_seq_length=%d and were cut",
-            f"{count:,}", what, opened.max_seq_length,
-        )
-
-
 def numbers(values: np.ndarray) -> list[float]:
     """Returns the shortest decimals that are the same float32 again."""
     return [float(str(x)) for x in np.asarray(values, np.float32)]
-
-
-def print_line(line: str) -> None:
-    """Writes a line to the standard output at once."""
-    print(line, flush=True)

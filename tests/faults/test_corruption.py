@@ -29,7 +29,6 @@ from albert.data.records import FeatureSpec
 from albert.errors import UserError
 from albert.formats import (
     checkpoints,
-    hub,
     huggingface,
     model_card,
     pretrained,
@@ -217,7 +216,7 @@ def make_theirs(folder):
 
 
 def read_theirs(folder):
-    source = pretrained.open_directory(str(folder))
+    source = pretrained.open_path(str(folder))
     return source.config, source.vocabulary.text, source.facts, all_tensors(source.weights())
 
 
@@ -255,7 +254,7 @@ def make_module(folder):
 
 
 def read_module(folder):
-    module = hub.resolve(str(folder))
+    module = pretrained.open_module(str(folder))
     return module.config, module.vocabulary.text, all_tensors(module.weights())
 
 

@@ -18,7 +18,7 @@ from albert import modeling, predict
 from albert.config import AlbertConfig
 from albert.data import files, temporaries
 from albert.errors import CheckpointError, UserError
-from albert.formats import checkpoints, hub, huggingface, pretrained, sidecars
+from albert.formats import checkpoints, huggingface, pretrained, sidecars
 from albert.tasks import glue
 from albert.training import checkpoint_store
 from faults import jobs
@@ -355,7 +355,7 @@ def test_a_module_of_a_stranger_is_read_for_its_variables_and_neither_loaded_nor
         raise AssertionError("the graph was loaded")
 
     monkeypatch.setattr(tf.saved_model, "load", refuse)
-    weights = hub.resolve(str(trap)).weights()
+    weights = pretrained.open_module(str(trap)).weights()
     np.testing.assert_array_equal(weights.read("bert/a"), np.ones(3))
     (trap / "saved_model.pb").write_bytes(b"\xff garbage, which nobody reads")
     np.testing.assert_array_equal(pretrained.open_weights(str(trap)).read("bert/a"), np.ones(3))

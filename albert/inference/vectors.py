@@ -1,0 +1,87 @@
+"""Texts as vectors. No TensorFlow at import.
+
+Legend: B batch, L places of a row, D size of a vector.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from albert.errors import FlagError
+from albert.inference.session import Function, Session
+
+POOLINGS = ("pooled", "cls", "mean")
+
+
+def vectors(
+    session: Session, texts: Sequence[str], pooling: str, layers: Sequence[int],
+    with_tokens: bool, progress: Any,
+) -> Iterator[Mapping[str, Any]]:
+    """Yields each text's `vector` [D] and `input_ids` [L], in the order of the texts.
+
+    Args:
+      pooling: see `albert.extract_features`.
+      layers: of `cls`, `mean` and the tokens: 1 is the first, -1 the last.
+      with_tokens: adds the `pieces` and their vectors, `tokens` [L, D].
+      progress: a `summaries.Progress` over the texts.
+    """
+    num_cut = 0
+
+    def rows_of(some: Sequence[str]):
+        nonlocal num_cut
+        rows = [session.row(ids) for ids in session.tokenizer.encode_batch(some)]
+        num_cut += sum(is_cut for _, is_cut in rows)
+        kept.extend(row["input_ids"] for row, _ in rows)
+        return [[row] for row, _ in rows]
+
+    kept: list[Any] = []
+    function = _vectors(session, pooling, layers, with_tokens)
+    for _, outputs in session.outputs(texts, rows_of, function, progress):
+        for ids, (found,) in zip(kept, outputs, strict=True):
+            result = {**found, "input_ids": ids}
+            if with_tokens:
+                result["tokens"] = found["tokens"][: len(ids)]
+                result["pieces"] = session.tokenizer.convert_ids_to_tokens(ids)
+            yield result
+        kept.clear()
+    session.report_cut(num_cut, "lines")
+
+
+def check_layers(session: Session, layers: Sequence[int]) -> None:
+    """Raises a FlagError for a layer that the model does not have."""
+    config = session.source.config
+    count = config.num_hidden_layers * config.inner_group_num
+    if any(abs(layer) > count for layer in layers):
+        listed = ",".join(map(str, layers))
+        raise FlagError(f"--layers={listed}: {session.source.path} has {count} layers")
+
+
+def _vectors(session: Session, pooling: str, layers: Sequence[int], with_tokens: bool) -> Function:
+    """Returns the function from a batch to `vector` [B, D] and, if wanted, `tokens` [B, L, D]."""
+    import tensorflow as tf
+
+    config = session.source.config
+    count = config.num_hidden_layers * config.inner_group_num
+    # From the end: where layers are in a loop, only the last one is there.
+    indices = [layer if layer < 0 else layer - 1 - count for layer in layers]
+    is_pooled = pooling == "pooled"
+    model = session.load(
+        "AlbertModel", complete=is_pooled, needed_outputs_only=is_pooled and not with_tokens,
+        engine="graph_loop" if set(indices) == {-1} else "unrolled",
+    )
+
+    def compute(batch):
+        outputs = model(batch, training=False)
+        if is_pooled:
+            vector = tf.cast(outputs["pooled_output"], tf.float32)
+            if not with_tokens:
+                return {"vector": vector}
+        chosen = tf.concat([outputs["encoder_outputs"][i] for i in indices], axis=-1)
+        chosen = tf.cast(chosen, tf.float32)
+        if pooling == "cls":
+            vector = chosen[:, 0]
+        elif pooling == "mean":
+            mask = tf.cast(batch["input_mask"], tf.float32)[:, :, None]
+            vector = tf.reduce_sum(chosen * mask, axis=1) / tf.reduce_sum(mask, axis=1)
+        return {"vector": vector} | ({"tokens": chosen} if with_tokens else {})
+
+    return compute
