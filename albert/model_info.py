@@ -13,43 +13,17 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from albert.cli import flags
 from albert.config import AlbertConfig, config_file
 from albert.data import files
 from albert.errors import FlagError
-from albert.model import model_size, training_plan
+from albert.model import cost_report, model_size, training_plan
 from albert.model.model_size import Workload
-from albert.model.training_plan import DEVICES, Assumptions
+from albert.model.training_plan import DEVICES, Assumptions, Device
 
-FORMULAS = {
-    "compute parameters": "V E + E H + L (4 H^2 + 2 H I) + H^2: as if no layer shared anything",
-    "normalised cost": "compute parameters x steps x tokens of a batch",
-    "normalised cost, rounded": (
-        "the same of the parameters in whole millions, as published summaries have it "
-        "(89 million make 2.333e19 for base, 89.46 make 2.345e19)"
-    ),
-    "FLOPs, forward": (
-        "L (8 H^2 + 4 H I + 4 S H) + 2 E H + (P 2 E (H + V) + 2 H^2 + 4 H) / S for each token: "
-        "matrix products, a multiply-add being two"
-    ),
-    "FLOPs, training": "three times the forward ones; with --remat the blocks' four times",
-    "weights, gradients, slots": (
-        "4 bytes for each parameter, heads included; gradients twice with accumulation; LAMB and "
-        "AdamW keep two slots"
-    ),
-    "activations": (
-        "for each token and block (8 H + 2 I) w + 2 H [dropout] + N S (w + (w + 1) [dropout] + "
-        "4 [w < 4]) bytes, and 2 E w; for each prediction (H + 2 E) w + V (w + 4); with --remat "
-        "H w for each block and one block whole. An estimate from below: see the README for what "
-        "was measured"
-    ),
-    "letters": (
-        "V vocabulary, E embedding, H hidden, I intermediate, N heads, L blocks applied, S "
-        "sequence, P predictions, w bytes of a value"
-    ),
-}
+# Flags in place of a device's numbers.
+_OF_A_DEVICE = ("device_memory_gib", "device_tflops", "utilization", "activation_factor")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -101,31 +75,40 @@ def main(values: flags.FlagValues) -> None:
             f"--train_batch_size={workload.train_batch_size} cannot be divided by --num_devices x "
             f"--gradient_accumulation_steps = {parts}"
         )
-    assumed = _assumptions(values, workload) if values.plan else None
+    device = DEVICES[values.device]
+    assumed = _assumptions(values, device, workload) if values.plan else None
+    lines = []
+    if assumed:
+        given = {name for name in _OF_A_DEVICE if getattr(values, name) is not None}
+        lines = cost_report.assumption_lines(device, assumed, workload, given)
     named = [config_file(name.strip()) for name in values.albert_config_file.split(",")]
     paths = files.expand_globs(",".join(named), "albert_config_file")
     models = [
-        describe(AlbertConfig.from_json_file(path), workload, path, assumed) for path in paths
+        cost_report.describe(AlbertConfig.from_json_file(path), workload, path, assumed)
+        for path in paths
     ]
-    if values.format == "json":
-        facts = {"workload": dataclasses.asdict(workload), "models": models, "formulas": FORMULAS}
-        if assumed:
-            facts["plan"] = {"device": values.device} | dataclasses.asdict(assumed) | {
-                "assumptions": _assumption_lines(values, assumed, workload)
-            }
-        print(json.dumps(facts, indent=2))
-    else:
-        lines = _assumption_lines(values, assumed, workload) if assumed else []
-        print("\n".join([as_text(models, names_of(paths), workload), *lines]))
+    if values.format == "text":
+        print("\n".join([cost_report.as_text(models, names_of(paths), workload), *lines]))
+        return
+    facts = {
+        "workload": dataclasses.asdict(workload), "models": models,
+        "formulas": cost_report.FORMULAS,
+    }
+    if assumed:
+        facts["plan"] = {
+            "device": values.device, **dataclasses.asdict(assumed), "assumptions": lines
+        }
+    print(json.dumps(facts, indent=2))
 
 
-def _assumptions(values: flags.FlagValues, workload: Workload) -> Assumptions:
+def _assumptions(
+    values: flags.FlagValues, device: Device, workload: Workload
+) -> Assumptions:
     """Returns the device's numbers, or those of the flags in their place.
 
     Raises:
       FlagError: a number that cannot be, or a precision that the device does not have.
     """
-    device = DEVICES[values.device]
     if workload.mixed_precision not in device.peak_flops:
         raise FlagError(
             f"--mixed_precision={workload.mixed_precision}: --device={values.device} has "
@@ -136,96 +119,14 @@ def _assumptions(values: flags.FlagValues, workload: Workload) -> Assumptions:
         value = getattr(values, name)
         return default if value is None else value * unit
 
-    def factor(remat: bool) -> float:
-        return given("activation_factor", training_plan.activation_factor(remat))
-
     return Assumptions(
         memory=given("device_memory_gib", device.memory, training_plan.GIB),
         usable=training_plan.USABLE_MEMORY,
         peak_flops=given("device_tflops", device.peak_flops[workload.mixed_precision], 1e12),
         utilization=given("utilization", device.utilization),
-        activation_factor=factor(False),
-        remat_activation_factor=factor(True),
+        activation_factor=given("activation_factor", training_plan.activation_factor(False)),
+        remat_activation_factor=given("activation_factor", training_plan.activation_factor(True)),
     )
-
-
-def _assumption_lines(
-    values: flags.FlagValues, assumed: Assumptions, workload: Workload
-) -> list[str]:
-    """Returns what a plan takes for granted, a sentence each."""
-    factor = assumed.remat_activation_factor if workload.remat else assumed.activation_factor
-    how = " with --remat" if workload.remat else ""
-    told = "as --activation_factor says" if values.activation_factor is not None else (
-        f"what was measured on a CPU{how}, not on this device"
-    )
-    speed = "--utilization" if values.utilization is not None else "not measured: --utilization"
-    return [
-        f"plan, device: {DEVICES[values.device].description}, {_size(assumed.memory)}, of which "
-        f"{100 * assumed.usable:g} % is usable (--device_memory_gib).",
-        f"plan, speed: a peak of {assumed.peak_flops / 1e12:,.4g}e12 FLOPs a second in "
-        f"{workload.mixed_precision} (--device_tflops), of which "
-        f"{100 * assumed.utilization:g} % is reached ({speed}), communication and small "
-        "micro-batches included.",
-        f"plan, activations: {factor:g} times the estimate, {told}.",
-        "plan, micro-batch: the largest equal part of a device's rows that fits; every device "
-        "holds all weights, gradients and slots.",
-        "plan, days: FLOPs of the run / (devices x peak x utilization), every sequence of full "
-        "length; with --remat the second forward pass counts. No evaluation, no checkpoints, no "
-        "waiting for data.",
-    ]
-
-
-def describe(
-    config: AlbertConfig, workload: Workload, path: str, assumed: Assumptions | None = None
-) -> dict[str, Any]:
-    """Returns what `--format=json` says of one architecture; counts, FLOPs and bytes.
-
-    Raises:
-      FlagError: the sequence is longer than the architecture has positions.
-    """
-    if workload.max_seq_length > config.max_position_embeddings:
-        raise FlagError(
-            f"--max_seq_length={workload.max_seq_length} exceeds max_position_embeddings "
-            f"{config.max_position_embeddings} of {path}"
-        )
-    attention, feed_forward = model_size.weight_sets(config)
-    compute = model_size.compute_parameters(config)
-    training = model_size.training_flops(config, workload)
-    tokens = workload.num_train_steps * workload.tokens_per_batch
-    memory = model_size.memory_bytes(config, workload)
-    plan = assumed and dataclasses.asdict(training_plan.make_plan(config, workload, assumed))
-    return {
-        "albert_config_file": path,
-        "architecture": {
-            name: getattr(config, name)
-            for name in (
-                "num_hidden_layers", "inner_group_num", "hidden_size", "embedding_size",
-                "num_attention_heads", "intermediate_size", "vocab_size",
-                "max_position_embeddings", "parameter_sharing", "num_hidden_groups",
-            )
-        } | {"attention_weight_sets": attention, "feed_forward_weight_sets": feed_forward},
-        "parameters": model_size.parameters_by_part(config) | {
-            "backbone_without_pooler": model_size.parameter_count(config, with_pooler=False),
-            "backbone": model_size.parameter_count(config),
-            "total": model_size.parameter_count(config, heads=True),
-        },
-        "parameters_by_group": {
-            f"group_{group}": parts
-            for group, parts in model_size.parameters_by_group(config).items()
-        },
-        "cost": {
-            "compute_parameters": compute,
-            "tokens": tokens,
-            "normalized_cost": model_size.normalized_cost(compute, workload),
-            "normalized_cost_of_whole_millions": model_size.normalized_cost(
-                round(compute / 1e6) * 10**6, workload
-            ),
-            "forward_flops_per_token": model_size.forward_flops(config, workload),
-            "training_flops_per_token": training,
-            "training_flops": training * tokens,
-        },
-        "memory_bytes": memory | {"total": sum(memory.values())},
-    } | ({"plan": plan} if plan else {})
 
 
 def names_of(paths: Sequence[str]) -> list[str]:
@@ -237,146 +138,6 @@ def names_of(paths: Sequence[str]) -> list[str]:
 
     names = [short(path) for path in paths]
     return names if len(set(names)) == len(names) else list(paths)
-
-
-def as_text(models: Sequence[dict], names: Sequence[str], workload: Workload) -> str:
-    """Returns the table, a column for each architecture, and the formulas."""
-    rows: list[tuple[str, list[str]]] = [("", list(names))]
-
-    def section(title: str, key: str, labels: dict[str, str], show) -> None:
-        rows.append((title, []))
-        rows.extend(
-            (f"  {label}", [show(model[key][name]) for model in models])
-            for name, label in labels.items()
-        )
-
-    run = (
-        f"{workload.num_train_steps:,} steps of {workload.train_batch_size:,} x "
-        f"{workload.max_seq_length:,} tokens"
-    )
-    held = f"{workload.rows_at_once:,} x {workload.max_seq_length:,} tokens at once"
-    section("architecture", "architecture", _ARCHITECTURE, _plain)
-    section("parameters", "parameters", _PARAMETERS, _plain)
-    rows += _group_rows(models)
-    section(run, "cost", _COST, _amount)
-    if "plan" in models[0]:  # which tells the memory of the micro-batch that it chose
-        rows += _plan_rows([model["plan"] for model in models], workload)
-    else:
-        section(f"memory of a device, {held}, {workload.optimizer}, {workload.mixed_precision}"
-                + (", remat" if workload.remat else ""), "memory_bytes", _MEMORY, _size)
-    left = max(len(label) for label, cells in rows if cells)
-    widths = [max(len(cells[i]) for _, cells in rows if cells) for i in range(len(models))]
-    lines = [
-        "  ".join([label.ljust(left), *(c.rjust(w) for c, w in zip(cells, widths, strict=True))])
-        if cells else f"\n{label}"
-        for label, cells in rows
-    ]
-    lines += ["", *(f"{name}: {formula}." for name, formula in FORMULAS.items())]
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _group_rows(models: Sequence[dict]) -> list[tuple[str, list[str]]]:
-    """Returns the weights of each group; groups that follow each other and are alike in a row."""
-    rows: list[tuple[str, list[str]]] = [("parameters of a group of layers", [])]
-    count = max(int(g.removeprefix("group_")) for m in models for g in m["parameters_by_group"]) + 1
-    told = [
-        [
-            {k: f"{v:,}" for k, v in model["parameters_by_group"].get(f"group_{g}", {}).items()}
-            for model in models
-        ]
-        for g in range(count)
-    ]
-    first = 0
-    while first < count:
-        last = first
-        while last + 1 < count and told[last + 1] == told[first]:
-            last += 1
-        span = f"{first}" if first == last else f"{first} to {last}, each"
-        for part, label in _GROUP.items():
-            cells = [of_model.get(part, "-") for of_model in told[first]]
-            rows.append((f"  group {span}: {label}", cells))
-        first = last + 1
-    return rows
-
-
-def _plan_rows(plans: Sequence[dict], workload: Workload) -> list[tuple[str, list[str]]]:
-    """Returns the plan of each model; where none fits, what one sequence needs."""
-    def cell(plan: dict, text: str) -> str:
-        if plan["fits"]:
-            return text
-        return "with --remat" if plan["fits_with_remat"] else "none"
-
-    devices = f"{workload.num_devices:,} device" + ("s" if workload.num_devices > 1 else "")
-    return [
-        (f"plan for {devices}, {workload.mixed_precision}"
-         + (", remat" if workload.remat else ""), []),
-        ("  micro-batch of a device", [cell(p, f"{p['micro_batch']:,}") for p in plans]),
-        ("  gradient accumulation steps",
-         [cell(p, f"{p['gradient_accumulation_steps']:,}") for p in plans]),
-        *(
-            (f"  {label}", [_size(plan[name]) for plan in plans])
-            for name, label in _PLAN.items()
-        ),
-        ("  days", [f"{p['days']:,.2f}" if p["fits"] else "-" for p in plans]),
-    ]
-
-
-_PLAN = {
-    "weights_gradients_and_slots": "weights, gradients, slots", "activations": "activations",
-    "memory": "= memory of a device", "usable_memory": "usable memory of a device",
-}
-_GROUP = {
-    "attention": "attention", "attention_layer_norm": "its LayerNorm",
-    "feed_forward": "feed-forward", "feed_forward_layer_norm": "its LayerNorm",
-}
-_ARCHITECTURE = {
-    "num_hidden_layers": "layers", "inner_group_num": "blocks of a layer",
-    "hidden_size": "hidden size H", "embedding_size": "embedding size E",
-    "num_attention_heads": "heads N", "intermediate_size": "intermediate size I",
-    "vocab_size": "vocabulary V", "max_position_embeddings": "positions",
-    "parameter_sharing": "shared by layers", "num_hidden_groups": "groups",
-    "attention_weight_sets": "sets of attention weights",
-    "feed_forward_weight_sets": "sets of feed-forward weights",
-}
-_PARAMETERS = {
-    "word_embeddings": "word embeddings", "segment_embeddings": "segment embeddings",
-    "position_embeddings": "position embeddings",
-    "embedding_layer_norm": "LayerNorm of embeddings",
-    "embedding_projection": "projection E to H", "attention": "attention",
-    "attention_layer_norm": "LayerNorm after attention", "feed_forward": "feed-forward",
-    "feed_forward_layer_norm": "LayerNorm after feed-forward",
-    "backbone_without_pooler": "= without pooler", "pooler": "pooler", "backbone": "= encoder",
-    "masked_lm": "masked-LM head", "sentence_order": "sentence-order head",
-    "total": "= pretraining model",
-}
-_COST = {
-    "compute_parameters": "compute parameters", "normalized_cost": "normalised cost",
-    "normalized_cost_of_whole_millions": "normalised cost, rounded",
-    "forward_flops_per_token": "FLOPs of a token, forward",
-    "training_flops_per_token": "FLOPs of a token, training",
-    "training_flops": "FLOPs of the run",
-}
-_MEMORY = {
-    "weights": "weights", "gradients": "gradients", "optimizer_slots": "optimizer slots",
-    "activations": "activations", "total": "= together",
-}
-
-
-def _plain(value: int | str) -> str:
-    return value if isinstance(value, str) else f"{value:,}"
-
-
-def _amount(value: float) -> str:
-    if not value:  # rounded to no million at all
-        return "-"
-    return f"{value / 1e6:,.2f} million" if value < 1e12 else f"{value:.3e}"
-
-
-def _size(value: float) -> str:
-    for unit, power in (("GiB", 30), ("MiB", 20)):
-        if value >= 1 << power:
-            return f"{value / (1 << power):,.2f} {unit}"
-    return f"{value / 1024:,.2f} KiB"
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -322,12 +322,11 @@ def test_the_signatures_give_the_originals_numbers(golden_path, tmp_path):
 
     folder = golden_path("tf1_ckpt_tiny")
     golden = np.load(golden_path("hub_tf1/io.npz"))
-    config = AlbertConfig.from_json_file(str(folder / "albert_config.json"))
     asset = tmp_path / "asset.model"
     asset.write_bytes(b"x")
     path = str(tmp_path / "module")
-    weights = checkpoints.open_weights(str(folder))
-    export_module(load_model(config, weights), [str(asset)], path, do_lower_case=True)
+    model = load_model(pretrained.open_path(str(folder)))
+    export_module(model, [str(asset)], path, do_lower_case=True)
     signatures = tf.saved_model.load(path).signatures
     base = {k: tf.constant(golden[f"in/{k}"]) for k in ("input_ids", "input_mask", "segment_ids")}
     positions = {"mlm_positions": tf.constant(golden["in/mlm_positions"])}

@@ -13,4 +13,5 @@
     weight_names     every weight under its name in a released checkpoint
     model_size       parameters, operations and bytes of an architecture
     training_plan    how a pretraining run fits on devices
+    cost_report      both side by side for several architectures, as values and as a table
 """
