@@ -12,11 +12,13 @@ import logging
 import os
 import re
 
+import numpy as np
+
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files, temporaries
 from albert.errors import CheckpointError, DataError, FlagError, some
-from albert.formats import sidecars
+from albert.formats import checkpoints, model_card, sidecars
 
 log = logging.getLogger("albert")
 
@@ -24,8 +26,6 @@ log = logging.getLogger("albert")
 _OF_A_MODEL = re.compile(
     r"^(bert|cls|start_logits|end_logits|answer_class)/|^output_(weights|bias)$"
 )
-
-
 _TITLE = "ALBERT checkpoint"  # of the card
 
 
@@ -55,9 +55,7 @@ def main(values: flags.FlagValues) -> None:
     config_file = values.albert_config_file or os.path.join(source, "albert_config.json")
     config = AlbertConfig.from_flag(config_file)
     flags.import_tensorflow()
-    import numpy as np
-
-    from albert.formats import checkpoints, tensor_bundle
+    from albert.formats import tensor_bundle
 
     weights = checkpoints.open_weights(
         os.path.join(source, values.checkpoint_name), "checkpoint_name"
@@ -87,28 +85,20 @@ def _check_record(prefix: str) -> None:
 
 def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
     """Writes what is known of the model, and its card."""
-    from albert.formats import model_card
-
     directory = os.path.dirname(os.path.abspath(prefix))
-    sidecar = sidecars.read_sidecar(weights.origin)
-    if sidecar:
-        files.write_json(
-            prefix + ".json", sidecars.of_facts(sidecars.facts_of(sidecar), config)
-        )
+    if sidecar := sidecars.read_sidecar(weights.origin):
+        files.write_json(prefix + ".json", sidecars.of_facts(sidecars.facts_of(sidecar), config))
     if os.path.exists(os.path.join(directory, model_card.NAME)) and not _is_stray(directory):
         return  # of a model exported before, or of what else is there
-    model_card.write(
-        directory, config=config, title=_TITLE, sidecar=sidecar,
+    model_card.of_weights(
+        directory, weights, config, title=_TITLE, label_names=None, usage="",
         summary="Variables under the names of the original toolkit, without an optimizer's.",
         parameters=sum(value.size for value in tensors.values()),
-        results=model_card.results_beside(weights.origin, sidecar.get("step")),
     )
 
 
 def _is_stray(directory: str) -> bool:
     """Whether the README.md is the card of an export that was killed before its checkpoint."""
-    from albert.formats import model_card
-
     if any(name.endswith(".index") for name in os.listdir(directory)):
         return False
     path = os.path.join(directory, model_card.NAME)
@@ -123,7 +113,6 @@ def model_tensors(config: AlbertConfig, weights) -> dict:
       CheckpointError: lists what is absent or of another shape.
     """
     from albert import modeling
-    from albert.formats import checkpoints
 
     encoder = modeling.parameter_shapes(modeling.AlbertModel(config))
     checkpoints.warm_start(encoder, weights)

@@ -26,7 +26,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import FlagError
-from albert.formats import hub, model_card, pretrained, sidecars, tokenizer_files
+from albert.formats import hub, model_card, pretrained, tokenizer_files
 from albert.formats.pretrained import Pretrained
 
 log = logging.getLogger("albert")
@@ -213,15 +213,11 @@ print(embed(["A text.", "Another one."]))
 
 
 def _write_cards(scratch, paths, source: Pretrained, tokenizer, parameters: int) -> None:
-    origin = source.weights().origin
-    sidecar = sidecars.read_sidecar(origin)
-    results = model_card.results_beside(origin, sidecar.get("step"))
     for name, directory in scratch.items():
-        has_weights = name != "export_preprocessor_path"
-        model_card.write(
-            directory, config=source.config, title=_TITLES[name], summary=_SUMMARIES[name],
-            parameters=parameters if has_weights else None, tokenizer=tokenizer,
-            sidecar=sidecar, results=results,
+        model_card.of_weights(
+            directory, source.weights(), source.config, title=_TITLES[name],
+            summary=_SUMMARIES[name], tokenizer=tokenizer,
+            parameters=None if name == "export_preprocessor_path" else parameters,
             usage=_USAGES[name].format(name=os.path.basename(os.path.abspath(paths[name]))),
         )
 

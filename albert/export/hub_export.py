@@ -56,7 +56,7 @@ def export_module(
     """Writes the encoder; `assets` are files copied into it, the vocabulary last."""
     named = named_weights(model)
     encoder = {n: v for n, v in named.items() if n.startswith("bert/")}
-    root = _part(encoder, _callable(_encode(model)), _HUB_INPUTS)
+    root = _part(encoder, _encode(model), _HUB_INPUTS)
     root.weights = {name: v.value for name, v in named.items()}
     root.assets = [tf.saved_model.Asset(asset) for asset in assets]
     # Parts that train by themselves: the encoder with one head each.
@@ -65,14 +65,14 @@ def export_module(
         ("mlm", "cls/predictions/", positions), ("sop", "cls/seq_relationship/", {})
     ):
         weights = encoder | {n: v for n, v in named.items() if n.startswith(head)}
-        part = _part(weights, _callable(_encode(model, name)), _HUB_INPUTS | more)
-        setattr(root, name, part)
+        setattr(root, name, _part(weights, _encode(model, name), _HUB_INPUTS | more))
     signatures = _signatures(model, root.assets[-1], do_lower_case)
     saved_model.save(root, path, signatures)
 
 
-def _part(weights: Mapping, call, inputs) -> _AutoTrackable:
+def _part(weights: Mapping, compute: Callable, inputs) -> _AutoTrackable:
     """Returns an object that TF-Hub's loaders can call and train."""
+    call = tf.function(compute)
     part = _AutoTrackable()
     part.variables = [v.value for v in weights.values()]
     part.trainable_variables = [v.value for v in weights.values()]
@@ -83,38 +83,21 @@ def _part(weights: Mapping, call, inputs) -> _AutoTrackable:
     return part
 
 
-def _callable(compute: Callable):
-    @tf.function
-    def call(inputs, training=False):
-        return compute(inputs, training)
-
-    return call
-
-
 def _encode(model: AlbertForPreTraining, head: str | None = None) -> Callable:
     """Returns the computation of the encoder, or of the encoder with one head."""
 
-    def compute(inputs, training):
-        features = {
-            "input_ids": inputs["input_word_ids"],
-            "input_mask": inputs["input_mask"],
-            "segment_ids": inputs["input_type_ids"],
-        }
-        if head == "mlm":
-            features["masked_lm_positions"] = inputs["masked_lm_positions"]
+    def compute(inputs, training=False):
         # Drawn anew by each call: a module has no step to derive its dropout from.
         seed = tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64) if training else None
-        bert = model.bert
-        features["input_ids"] = _checked(features["input_ids"], bert.config)
-        outputs = bert(features, training=training, dropout_seed=seed)
-        result = {
-            "pooled_output": outputs["pooled_output"],
-            "sequence_output": outputs["sequence_output"],
-            "encoder_outputs": outputs["encoder_outputs"],
-            "default": outputs["pooled_output"],
-        }
-        if head == "mlm":
-            result["mlm_logits"] = _masked_lm_logits(model, outputs, features)  # [B, P, V]
+        features = _named(
+            _checked(inputs["input_word_ids"], model.config), inputs["input_mask"],
+            inputs["input_type_ids"],
+        )
+        outputs = model.bert(features, training=training, dropout_seed=seed)
+        names = ("pooled_output", "sequence_output", "encoder_outputs")
+        result = {name: outputs[name] for name in names} | {"default": outputs["pooled_output"]}
+        if head == "mlm":  # [B, P, V]
+            result["mlm_logits"] = _masked_lm_logits(model, outputs, inputs["masked_lm_positions"])
         if head == "sop":
             result["sop_logits"] = model.seq_relationship(outputs["pooled_output"])  # [B, 2]
         return result
@@ -134,31 +117,31 @@ def _checked(ids, config: AlbertConfig):
         return tf.raw_ops.PlaceholderWithDefault(input=ids, shape=[None, None])
 
 
-def _masked_lm_logits(model: AlbertForPreTraining, outputs, features):
-    hidden = row_layout.gather_positions(outputs["sequence_output"], features["masked_lm_positions"])
+def _masked_lm_logits(model: AlbertForPreTraining, outputs, positions):
+    hidden = row_layout.gather_positions(outputs["sequence_output"], positions)
     return model.predictions(hidden, model.bert.embeddings.word_embeddings)
 
 
 def _signatures(model: AlbertForPreTraining, vocabulary: tf.saved_model.Asset, lower: bool):
-    def base(inputs):
-        checked = inputs | {"input_ids": _checked(inputs["input_ids"], model.config)}
-        outputs = model.bert(checked, training=False)
+    def base(input_ids, input_mask, segment_ids):
+        inputs = _named(_checked(input_ids, model.config), input_mask, segment_ids)
+        outputs = model.bert(inputs, training=False)
         return {key: outputs[key] for key in ("sequence_output", "pooled_output")}
 
     @tf.function(input_signature=[*_INPUTS.values()])
     def tokens(input_ids, input_mask, segment_ids):
-        return base(_named(input_ids, input_mask, segment_ids))
+        return base(input_ids, input_mask, segment_ids)
 
     @tf.function(input_signature=[*_INPUTS.values()])
     def sop(input_ids, input_mask, segment_ids):
-        outputs = base(_named(input_ids, input_mask, segment_ids))
+        outputs = base(input_ids, input_mask, segment_ids)
         logits = model.seq_relationship(outputs["pooled_output"])
         return outputs | {"sop_log_probs": tf.nn.log_softmax(logits)}
 
     @tf.function(input_signature=[*_INPUTS.values(), _tokens("mlm_positions")])
     def mlm(input_ids, input_mask, segment_ids, mlm_positions):
-        outputs = base(_named(input_ids, input_mask, segment_ids))
-        logits = _masked_lm_logits(model, outputs, {"masked_lm_positions": mlm_positions})
+        outputs = base(input_ids, input_mask, segment_ids)
+        logits = _masked_lm_logits(model, outputs, mlm_positions)
         # [B, P, V], flat in the original
         return outputs | {"mlm_logits": tf.reshape(logits, [-1, tf.shape(logits)[-1]])}
 
@@ -260,7 +243,7 @@ def export_text_embedding(
     ids = text_graph.ids_of(tokenizer)
     encode = _encode(model)
 
-    def compute(text, training):
+    def compute(text, training=False):
         rows = ids(text)
         # No longer than the longest text asks for: padding costs as much as words do.
         used = tf.cast(tf.reduce_max(tf.concat([[0], rows.row_lengths()], 0)), tf.int32)
@@ -274,13 +257,13 @@ def export_text_embedding(
         mask = tf.cast(inputs["input_mask"], sequence.dtype)[:, :, None]
         return tf.reduce_sum(sequence * mask, 1) / tf.reduce_sum(mask, 1)
 
-    root = _part(encoder, _callable(compute), _TEXTS)
+    root = _part(encoder, compute, _TEXTS)
     root.ids = ids
     root.weights = {name: v.value for name, v in named_weights(model).items()}
     root.assets = [tf.saved_model.Asset(asset) for asset in assets]
 
     @tf.function(input_signature=[_TEXTS])
     def serve(text):
-        return {"default": compute(text, False)}
+        return {"default": compute(text)}
 
     saved_model.save(root, path, {"serving_default": serve})

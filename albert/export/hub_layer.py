@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from albert.errors import CheckpointError
+from albert.errors import CheckpointError, first_line
 
 
 class _ModuleVariable(keras.Variable):
@@ -132,8 +132,7 @@ def _load(handle: str):
     try:
         return hub.load(handle)
     except (OSError, RuntimeError, ValueError, KeyError, tf.errors.OpError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"cannot load the module {handle}: {reason}") from error
+        raise CheckpointError(f"cannot load the module {handle}: {first_line(error)}") from error
 
 
 def _callable_part(module, part: str | None, handle: str):

@@ -15,15 +15,13 @@ import numpy as np
 import tensorflow as tf
 
 from albert import tokenization
-from albert.errors import DataError, FlagError
+from albert.errors import DataError, FlagError, first_line
 
 _AutoTrackable = tf.__internal__.tracking.AutoTrackable
 
 _SIGMA = "\u03a3"  # its lower case depends on its neighbours, unlike any other letter's
 _ABSENT = b"\xff"  # never a part of UTF-8
 _UNKNOWN_WORD = "\1"  # control characters are cleaned away, so no vocabulary has it
-# What TF-Hub's preprocessing modules give when they are not told a length.
-DEFAULT_SEQ_LENGTH = 128
 
 
 def import_tensorflow_text():
@@ -36,10 +34,9 @@ def import_tensorflow_text():
         import tensorflow_text
     except (ImportError, tf.errors.NotFoundError) as error:
         minor = ".".join(tf.__version__.split(".")[:2])
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise FlagError(
-            f"modules that take raw text need tensorflow-text for TensorFlow {minor} ({reason}): "
-            f"pip install 'tensorflow-text=={minor}.*'"
+            f"modules that take raw text need tensorflow-text for TensorFlow {minor} "
+            f"({first_line(error)}): pip install 'tensorflow-text=={minor}.*'"
         ) from error
     return tensorflow_text
 
@@ -106,14 +103,10 @@ def _without_bad_bytes(texts):
     return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
 
 
-class _JoinedWords:
-    """`" ".join(text.split())`: white space is Python's, so Unicode's."""
-
-    def __init__(self):
-        self._runs = _character_class(str.isspace) + "+"
-
-    def __call__(self, texts):
-        return tf.strings.strip(tf.strings.regex_replace(texts, self._runs, " "))
+def _joined_words() -> Callable:
+    """Returns `" ".join(text.split())`: white space is Python's, so Unicode's."""
+    runs = _character_class(str.isspace) + "+"
+    return lambda texts: tf.strings.strip(tf.strings.regex_replace(texts, runs, " "))
 
 
 # === Ids ===
@@ -129,7 +122,7 @@ class SentencePieceIds(_AutoTrackable):
         self._ids = _segmenter(text, proto, tokenizer)
         self._lower = tokenizer.do_lower_case
         # Without SentencePiece's own part, white space is a character like any other.
-        self._joined = _JoinedWords() if tokenizer.settings.remove_space else tf.identity
+        self._joined = _joined_words() if tokenizer.settings.remove_space else tf.identity
         lower, keep = _lower_but_sigma if self._lower else str, tokenizer.settings.keep_accents
         self._characters = tf.identity  # cased, with its accents: nothing changes
         if self._lower or not keep:
@@ -199,7 +192,7 @@ class WordPieceIds(_AutoTrackable):
             self._split = _CharacterMap(lambda c: basic.separate(basic.strip_accents(c)))
         else:
             self._split = _CharacterMap(lambda c: basic.separate(basic.clean(c)))
-        self._joined = _JoinedWords()
+        self._joined = _joined_words()
         self._longest = wordpiece.max_input_chars_per_word
         self._table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(

@@ -139,7 +139,6 @@ def card(
     sidecar: Mapping[str, Any] | None = None,
     results: Mapping[str, Any] | None = None,
     usage: str = "",
-    language: str = "python",
 ) -> str:
     """Returns a model card in Markdown.
 
@@ -151,10 +150,10 @@ def card(
       label_names: those of a classifier's outputs, in their order.
       sidecar: the JSON beside the checkpoint, `{}` for one of the original toolkit.
       results: what evaluation found, {name: value}.
-      usage: code that uses the model, and its `language`.
+      usage: Python code that uses the model.
     """
     sections = {
-        "Use": f"```{language}\n{usage.strip()}\n```\n" if usage else "",
+        "Use": f"```python\n{usage.strip()}\n```\n" if usage else "",
         "Architecture": _architecture(config, parameters),
         "Tokenizer": _tokenizer(tokenizer) if tokenizer else "",
         "Labels": _labels(label_names) if label_names else "",
@@ -237,13 +236,13 @@ def _table(rows: Sequence[tuple[str, Any]]) -> str:
 
 
 def _architecture(config: AlbertConfig, parameters: int | None) -> str:
-    rows = [(text, f"{value:,}" if isinstance(value := getattr(config, key), int) else value)
-            for key, text in _ARCHITECTURE.items()]
-    counted = [("parameters", f"{parameters:,}")] if parameters is not None else []
+    values = {text: getattr(config, key) for key, text in _ARCHITECTURE.items()}
+    if parameters is not None:
+        values["parameters"] = parameters
     return (
         "ALBERT ([arXiv 1909.11942](https://arxiv.org/abs/1909.11942)): a transformer encoder "
         "whose layers share parameters, with a factorised embedding.\n\n"
-        + _table(rows + counted)
+        + _table([(k, f"{v:,}" if isinstance(v, int) else v) for k, v in values.items()])
     )
 
 
@@ -288,7 +287,5 @@ def _origin(sidecar: Mapping[str, Any]) -> str:
 
 
 def _evaluation(results: Mapping[str, Any]) -> str:
-    if not results:
-        return "No evaluation of this checkpoint was recorded.\n"
     rows = [(k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in sorted(results.items())]
-    return _table(rows)
+    return _table(rows) if rows else "No evaluation of this checkpoint was recorded.\n"
