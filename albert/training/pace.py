@@ -19,7 +19,7 @@ log = logging.getLogger("albert")
 SECONDS_PER_CALL = 1.0
 
 
-class Window:
+class Averages:
     """Averages since the last line of metrics, step by step in the same order on every run."""
 
     def __init__(

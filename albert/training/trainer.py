@@ -21,7 +21,7 @@ from albert.optimization import OptimizerConfig, create_optimizer
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, distribution, evaluation, steps, summaries
 from albert.training.guards import DivergenceGuard, PreemptionLatch
-from albert.training.pace import NoWriter, Pace, Window
+from albert.training.pace import Averages, NoWriter, Pace
 from albert.training.run_settings import RunConfig, build_model, row_options
 
 log = logging.getLogger("albert")
@@ -116,30 +116,31 @@ def train(
         distribution.check_agreement(
             facts | {"input files": sizes, f"step in {run.output_dir}": loop.state.step}
         )
-        options = row_options(run, spec, train_files, run.train_batch_size)
-        log.info(
-            "rows: %s",
-            "packed" if "packed_rows" in options else "cut" if options["is_cut"] else "whole",
-        )
-        batches = distribution.distributed(
-            lambda share: input_pipeline.train_batches(
-                train_files,
-                spec,
-                num_records=num_records,
-                batch_size=run.train_batch_size,
-                vocab_size=config.vocab_size,
-                seed=run.seed,
-                position=loop.records_seen,
-                **options,
-                share=share,
-            )
-        )
+        batches = _batches(run, spec, train_files, config.vocab_size, num_records, loop.records_seen)
         with (
             input_pipeline.blame_data([*train_files, *eval_files]),
             distribution.blame_workers(lambda: loop.last_checkpoint or "the start"),
         ):
             loop.run_to_end(iter(batches), latch)
         return loop.evaluated
+
+
+def _batches(
+    run: RunConfig, spec: records.FeatureSpec, paths: Sequence[str], vocab_size: int,
+    num_records: int, position: int,
+):
+    """Returns the strategy's view of the batches that come after `position` records."""
+    options = row_options(run, spec, paths, run.train_batch_size)
+    log.info(
+        "rows: %s",
+        "packed" if "packed_rows" in options else "cut" if options["is_cut"] else "whole",
+    )
+    return distribution.distributed(
+        lambda share: input_pipeline.train_batches(
+            paths, spec, num_records=num_records, batch_size=run.train_batch_size,
+            vocab_size=vocab_size, seed=run.seed, position=position, **options, share=share,
+        )
+    )
 
 
 class _Loop:
@@ -155,7 +156,7 @@ class _Loop:
         self.records_seen = 0
         self.evaluated = evaluation.Evaluated()
         self.last_checkpoint: str | None = None
-        self.window = self._window(None)
+        self.averages = self._new_averages(None)
         self._evaluator: steps.EvalStep | None = None
         self._depth: int | None = None  # layers that the next step has; None: all
         self._eval_batches = None
@@ -205,7 +206,7 @@ class _Loop:
                 "no model.ckpt-%d.json: data position and averages are taken from the step", step
             )
         self.records_seen = sidecar.get("records_seen", step * self.run.train_batch_size)
-        self.window = self._window(sidecar.get("window"))
+        self.averages = self._new_averages(sidecar.get("window"))
         before = sidecar.get("flags", {})
         # In the other precisions the scale is 1, and no start for this one.
         had_scale = before.get("mixed_precision", "float16") == "float16"
@@ -252,14 +253,10 @@ class _Loop:
                 step += count
                 progress.update(step, f", loss {rows[-1][steps.LOSS]:.3f}")
                 if step % run.log_steps == 0 or step == run.last_step:
-                    values = self.window.flush()
-                    elapsed = max(time.monotonic() - window_start, 1e-6)
-                    values["tokens_per_second"] = round(self.window.tokens / elapsed, 1)
-                    values["seconds"] = round(elapsed, 3)
-                    window_start = time.monotonic()
                     progress.clear()
-                    _log_step(step, values)
-                    writer.write(step, "train", values)
+                    ended = time.monotonic()
+                    self._tell(step, ended - window_start, writer)
+                    window_start = ended
                 # Not in the middle of bad steps, where it might push out a good one.
                 due = self._is_due(step) and (
                     not self.guard.in_bad_streak or step == run.last_step
@@ -278,9 +275,18 @@ class _Loop:
             progress.clear()
             writer.close()
 
-    def _window(self, state: Mapping[str, Any] | None) -> Window:
+    def _tell(self, step: int, seconds: float, writer: summaries.MetricsWriter) -> None:
+        """Writes the averages since the last time, which was so long ago."""
+        seconds = max(seconds, 1e-6)
+        values = self.averages.flush()
+        values["tokens_per_second"] = round(self.averages.tokens / seconds, 1)
+        values["seconds"] = round(seconds, 3)
+        _log_step(step, values)
+        writer.write(step, "train", values)
+
+    def _new_averages(self, state: Mapping[str, Any] | None) -> Averages:
         names = sorted(self.task.statistic_names)
-        return Window(names, state, self.run.mixed_precision == "float16")
+        return Averages(names, state, self.run.mixed_precision == "float16")
 
     def _measured(self, step: int) -> dict[str, Any]:
         """Returns what the evaluation of `step` is an evaluation of."""
@@ -333,7 +339,7 @@ class _Loop:
 
     def _take_note(self, step: int, rows: np.ndarray) -> None:
         for i, row in enumerate(rows):
-            self.window.add(row)
+            self.averages.add(row)
             first = self.records_seen
             self.records_seen += self.run.train_batch_size
             if row[steps.BAD]:
@@ -374,7 +380,7 @@ class _Loop:
             "architecture": type(self.state.model).__name__,
             "config": self.config.to_dict(),
             "records_seen": self.records_seen,
-            "window": self.window.state(),
+            "window": self.averages.state(),
             "loss_scale": self.state.loss_scale.numpy().tolist(),
             "recent_losses": [x for x in self.state.recent_losses.numpy().tolist() if x == x],
             "skipped": self.guard.state(),
