@@ -26,13 +26,15 @@ from albert.tasks.choice_metrics import likeliest
 
 log = logging.getLogger("albert")
 
+FEATURE_FLAGS = {"train": "train_file", "dev": "eval_file", "test": "predict_file"}
+
 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, and a few of ours."""
     flags.define("string", values, "data_dir", None,
                  "Folder that holds the folder RACE. Required, unless all feature files are there.")
     flags.define("enum", values, "task_name", RACE, "The task.", enum_values=[RACE])
-    for name, split in (("train_file", "train"), ("eval_file", "dev"), ("predict_file", "test")):
+    for split, name in FEATURE_FLAGS.items():
         flags.define("string", values, name, None,
                      f"Feature file (TFRecord) of {split}, written if absent; a keyed one in "
                      "--cached_dir by default.")
@@ -65,6 +67,16 @@ def _check(values: flags.FlagValues) -> None:
         raise FlagError("give one of --high_only and --middle_only")
 
 
+def _is_taken_as_it_is(path: str | None, data_dir: str | None) -> bool:
+    """Whether a feature file is there that is not compared with what it was made from.
+
+    A file of the original tells nothing of that; without --data_dir there is nothing to
+    compare any file with.
+    """
+    is_there = bool(path) and os.path.isfile(path)
+    return is_there and (not data_dir or feature_cache.has_no_manifest(path))
+
+
 def main(values: flags.FlagValues) -> None:
     _check(values)
     levels = [
@@ -72,21 +84,15 @@ def main(values: flags.FlagValues) -> None:
         if not (values.high_only and level == "middle" or values.middle_only and level == "high")
     ]
     encoder = fine_tuning.open_encoder(values)
-    named = {"train": values.train_file, "dev": values.eval_file, "test": values.predict_file}
+    named = {split: getattr(values, flag) for split, flag in FEATURE_FLAGS.items()}
     records, questions = {}, {}
     for split in fine_tuning.wanted_splits(values):
-        # A file of the original says nothing of its origin, and is taken as it is; without
-        # --data_dir so is any.
-        is_there = bool(named[split]) and os.path.isfile(named[split])
-        if split != "test" and is_there and (
-            not values.data_dir or feature_cache.has_no_manifest(named[split])
-        ):
+        if split != "test" and _is_taken_as_it_is(named[split], values.data_dir):
             log.info("features from %s", named[split])
             records[split], questions[split] = named[split], []
             continue
         if not values.data_dir:
-            flag = {"train": "train_file", "dev": "eval_file", "test": "predict_file"}[split]
-            raise FlagError(f"--data_dir is required to make --{flag} of")
+            raise FlagError(f"--data_dir is required to make --{FEATURE_FLAGS[split]} of")
         questions[split] = race.read_questions(
             values.data_dir, split, encoder.tokenizer, levels
         )
