@@ -76,6 +76,15 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.write_line(f"not run: {' and '.join(left)}. All of them: {how}")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    # A test that does not need TensorFlow does not import it.
+    if "tensorflow" in sys.modules:
+        import helpers
+
+        helpers.use_plain_graphs()
+
+
 @pytest.fixture(autouse=True)
 def float32_afterwards():
     """Leaves no run's precision, which is Keras's for the whole process, to the next test."""

@@ -1,5 +1,6 @@
 """What several tests need: tiny records, a tiny config, and commands as real processes."""
 
+import functools
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import unittest.mock
 
+import forked
 import numpy as np
 
 from albert.cli import flags
@@ -64,12 +66,13 @@ def write_pretraining_records(
 
 
 def start(module: str, *arguments: str, **options) -> subprocess.Popen:
-    """Starts `python -m module` with the repository on its path."""
+    """Starts `python -m module` with the repository on its path; see forked.py."""
     environment = os.environ | {"PYTHONPATH": str(REPO)} | options.pop("env", {})
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
-    )
+    options |= {"env": environment, "text": True}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    if forked.can_serve(environment):
+        return forked.Process(module, *arguments, **options)
+    return subprocess.Popen([sys.executable, "-m", module, *arguments], **options)
 
 
 def run(module: str, *arguments: str, **options) -> subprocess.CompletedProcess:
@@ -86,6 +89,18 @@ def cpu_seconds_of_children() -> float:
     """
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
+
+
+@functools.cache
+def use_plain_graphs() -> None:
+    """Leaves graphs as they are written: to optimise them takes longer than a tiny run."""
+    optimise_graphs(False)
+
+
+def optimise_graphs(is_wanted: bool) -> None:
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not is_wanted})
 
 
 def setup_arguments() -> dict:

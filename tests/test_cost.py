@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import helpers
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -30,6 +31,14 @@ CONFIG = AlbertConfig(
     VOCAB, EMBEDDING, 20, LAYERS, num_attention_heads=2, intermediate_size=24,
     max_position_embeddings=LENGTH,
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def optimised_graphs():
+    """What TensorFlow makes of a graph belongs to its cost."""
+    helpers.optimise_graphs(True)
+    yield
+    helpers.optimise_graphs(False)
 
 
 def train_steps(config: AlbertConfig = CONFIG, **options) -> steps.TrainSteps:

@@ -1,5 +1,6 @@
 """What the tests of faults share. Training takes seconds, so what one run left serves many."""
 
+import helpers
 import pytest
 
 from faults import jobs
@@ -7,13 +8,8 @@ from faults import jobs
 
 @pytest.fixture(scope="package", autouse=True)
 def plain_graphs():
-    """Graphs as they are written: to optimise them takes longer than a tiny run. Commands do."""
-    import tensorflow as tf
-
-    before = tf.config.optimizer.get_experimental_options()
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **before})
+    """The commands import TensorFlow only when they run."""
+    helpers.use_plain_graphs()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Tiny jobs of the commands, for the tests of faults."""
 
 import contextlib
-import ctypes
 import dataclasses
 import importlib.util
 import json
@@ -215,7 +214,7 @@ def race_flags(folder: pathlib.Path, **changes) -> list[str]:
 @contextlib.contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen]:
     """Starts pretraining, and kills it in the end, whatever has become of the test."""
-    process = start(PRETRAINING, *arguments, preexec_fn=_die_with_parent)
+    process = start(PRETRAINING, *arguments)
     try:
         yield process
     finally:
@@ -223,11 +222,6 @@ def running(*arguments: str) -> Iterator[subprocess.Popen]:
         process.wait()
         for stream in (process.stdout, process.stderr):
             stream.close()
-
-
-def _die_with_parent() -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, of Linux
 
 
 def wait_for(path: pathlib.Path, process: subprocess.Popen, seconds: float = 120) -> None:

@@ -1,0 +1,162 @@
+"""Commands as processes that need not import TensorFlow, which takes longer than a tiny command.
+
+A server has imported it and computed nothing. It forks a process per command, which the caller
+adopts: a child like any other, with its own pid, signals, exit code and use of the processor.
+"""
+
+import atexit
+import ctypes
+import functools
+import gc
+import importlib
+import json
+import os
+import pathlib
+import random
+import runpy
+import socket
+import subprocess
+import sys
+import time
+
+REPO = pathlib.Path(__file__).resolve().parents[1]
+# What the commands import when they are called.
+MODULES = (
+    "tensorflow", "keras", "numpy", "albert.modeling", "albert.optimization",
+    "albert.training.trainer",
+)
+# Variables that are read when Python or a library starts. Who changes them gets a real start.
+READ_AT_START = ("PYTHON", "TF_", "KERAS_", "XLA_", "OMP_", "CUDA_", "LC_", "LANG", "PATH")
+READ_LATER = {"PYTHONPATH", "TF_CONFIG"}
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, SIGKILL = 1, 36, 9
+
+
+class Process(subprocess.Popen):
+    """`python -m module arguments`, as a fork of the server."""
+
+    def __init__(self, module: str, *arguments: str, **options):
+        super().__init__([sys.executable, "-m", module, *arguments], **options)
+
+    def _execute_child(self, args, *options):
+        cwd, env, pipes = options[4], options[5], options[9:15]
+        theirs = pipes[0], pipes[3], pipes[5]
+        streams = [number if given < 0 else given for number, given in enumerate(theirs)]
+        job = {"args": args[2:], "cwd": str(cwd or os.getcwd()), "env": dict(env or os.environ)}
+        try:
+            self.pid = _server().start(job, streams)
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*pipes)
+
+
+def can_serve(environment: dict[str, str]) -> bool:
+    """Whether a process of this environment may be a fork."""
+    changed = {name for name, _ in environment.items() ^ os.environ.items()} - READ_LATER
+    return sys.platform == "linux" and not any(map(lambda n: n.startswith(READ_AT_START), changed))
+
+
+@functools.cache
+def _server() -> "_Server":
+    return _Server()
+
+
+class _Server:
+    """The server, as seen by the process that it ends with."""
+
+    def __init__(self):
+        self.socket, theirs = socket.socketpair()
+        # A BLAS of several threads would start them before the fork.
+        paths = f"{REPO}:{REPO / 'tests'}"
+        environment = os.environ | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment,
+                stderr=subprocess.PIPE, text=True,
+            )
+        atexit.register(self.close)
+
+    def start(self, job: dict, streams: list[int]) -> int:
+        """Returns the pid of a process that does the job with these as 0, 1 and 2."""
+        body = json.dumps(job).encode()
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)  # until then, orphans are the business of others
+        try:
+            socket.send_fds(self.socket, [len(body).to_bytes(4, "big")], streams)
+            self.socket.sendall(body)
+            answer = self.socket.recv(4)
+        except OSError:
+            answer = b""
+        finally:
+            _prctl(PR_SET_CHILD_SUBREAPER, 0)
+        if not answer:
+            raise RuntimeError(f"the server of forks has ended: {self.process.stderr.read()}")
+        return int.from_bytes(answer, "big")
+
+    def close(self) -> None:
+        self.socket.close()
+        self.process.communicate()
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl failed")
+
+
+def main() -> None:
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    for name in MODULES:
+        importlib.import_module(name)
+    sys.modules["tensorflow"].config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": True}  # as in conftest.py
+    )
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        sys.exit(f"{threads} threads, which a fork would lose")
+    gc.collect()
+    gc.freeze()
+    job, streams = _next_job(connection)
+    module, *arguments = job["args"]
+    _prctl(PR_SET_PDEATHSIG, SIGKILL)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(job["cwd"])
+    os.environ.clear()
+    os.environ.update(job["env"])
+    random.seed()
+    sys.modules["numpy"].random.seed()
+    sys.modules.pop(module, None)
+    sys.path[0] = job["cwd"]
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _next_job(connection: socket.socket) -> tuple[dict, list[int]]:
+    """Forks for each job until the caller ends; returns, in the fork, the job and its streams."""
+    while True:
+        head, streams, _, _ = socket.recv_fds(connection, 4, 3)
+        if not head:
+            os._exit(0)
+        body = b""
+        while len(body) < int.from_bytes(head, "big"):
+            body += connection.recv(1 << 16)
+        told, tell = os.pipe()
+        # The process between them ends at once, so that the job's becomes the caller's.
+        if not (between := os.fork()):
+            between = os.getpid()
+            if os.fork():
+                os._exit(0)
+            os.write(tell, os.getpid().to_bytes(4, "big"))
+            while os.getppid() == between:
+                time.sleep(0.001)
+            for fd in (told, tell):
+                os.close(fd)
+            connection.close()
+            return json.loads(body), streams
+        os.waitpid(between, 0)
+        connection.send(os.read(told, 4))
+        for fd in (told, tell, *streams):
+            os.close(fd)
+
+
+if __name__ == "__main__":
+    main()
