@@ -152,7 +152,7 @@ def graph(request):
     return StepGraph(mixed_precision=request.param), request.param
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_micro_batches_are_computed_one_after_another(count):
     # Not all at a time, with the activations of all of them.
     train, seen = train_steps(gradient_accumulation_steps=count), []

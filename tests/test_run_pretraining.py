@@ -265,7 +265,7 @@ def test_masked_out_and_padding_places_that_are_read_give_the_same_packed(job, t
     assert results[0] == pytest.approx(results[1], rel=1e-6)
 
 
-@pytest.mark.parametrize("position", [LENGTH, -1])
+@pytest.mark.parametrize("position", [LENGTH, pytest.param(-1, marks=pytest.mark.slow)])
 def test_a_masked_position_outside_the_row_is_refused(position, job, tmp_path, capsys):
     def make_bad(number, row):
         row["masked_lm_positions"] = np.array([2, position if number == 20 else 0, 0])

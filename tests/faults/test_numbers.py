@@ -96,7 +96,7 @@ def test_more_than_one_in_a_hundred_bad_steps_is_exit_3_and_the_good_checkpoint_
 
 LOSS, GRADIENT = np.nan, odd_pretraining.MARK  # what weight of a masked token spoils which
 ONE, MIRRORED, ACCUMULATED = [], ["--num_virtual_devices=2"], ["--gradient_accumulation_steps=2"]
-QUICK = [(LOSS, "float32", MIRRORED), (GRADIENT, "bfloat16", ACCUMULATED)]
+QUICK = [(GRADIENT, "bfloat16", ACCUMULATED)]
 
 
 def cases():
