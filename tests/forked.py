@@ -119,6 +119,12 @@ def main() -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    # Python keeps of a stream what it saw when it opened it, as whether one can seek in it.
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)
+    sys.stderr = sys.__stderr__ = open(
+        2, "w", buffering=1, errors="backslashreplace", closefd=False
+    )
     os.chdir(job["cwd"])
     os.environ.clear()
     os.environ.update(job["env"])
