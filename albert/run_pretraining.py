@@ -13,7 +13,8 @@ import math
 
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import files, records
+from albert.data import files
+from albert.data.record_files import RecordFiles
 from albert.errors import DataError, FlagError
 from albert.pretraining_data import pair_records
 from albert.pretraining_data.masking import MaskingSettings
@@ -132,51 +133,58 @@ def _check_masking(values: flags.FlagValues) -> None:
         )
 
 
-def _masks(values: flags.FlagValues, flag: str, paths: list[str]) -> MasksOnTheFly | None:
-    """Returns how the masks of these files are drawn, or None if they hold masks."""
+def _masks(values: flags.FlagValues, use: str, source: RecordFiles) -> MasksOnTheFly | None:
+    """Returns how the masks of these files are drawn, or None if they hold masks.
+
+    Args:
+      use: `masks` of the training, or `eval_masks`.
+    """
     # A file's evaluation is the same in each run.
-    seed = values.seed if flag == "input_file" else 0
-    kinds = {pair_records.holds_pairs(path): path for path in paths}
-    if len(kinds) > 1:
+    seed = values.seed if use == "masks" else 0
+    pairs = pair_records.pair_files(source)
+    others = [path for path in source.paths if path not in pairs]
+    if pairs and others:
         raise DataError(
-            f"--{flag}: {kinds[True]} holds pairs without masks, {kinds[False]} does not: "
+            f"--{source.flag}: {pairs[-1]} holds pairs without masks, {others[-1]} does not: "
             "they cannot be read together"
         )
-    if True not in kinds:
-        if values.masked_lm_budget and flag == "input_file":
+    if not pairs:
+        if values.masked_lm_budget and use == "masks":
             raise DataError(
-                f"{paths[0]} was not made with --nostatic_masks (or its manifest is lost): leave "
+                f"{others[0]} was not made with --nostatic_masks (or its manifest is lost): leave "
                 "--masked_lm_budget at 0"
             )
         return None
     if not values.masked_lm_budget:
-        raise DataError(f"{paths[0]} holds pairs without masks: pass --masked_lm_budget=0.15")
+        raise DataError(f"{pairs[0]} holds pairs without masks: pass --masked_lm_budget=0.15")
     settings = MaskingSettings(
         values.max_predictions_per_seq, values.masked_lm_budget,
         **flags.select(values, flags.MASKING_FLAGS),
     )
-    return pair_records.masks_of(paths, values.max_seq_length, settings, seed)
+    return pair_records.masks_of(source, values.max_seq_length, settings, seed)
 
 
 def main(values: flags.FlagValues) -> None:
     config = _check(values)
-    train_files = files.expand_globs(values.input_file, "input_file")
-    eval_files = train_files
+    train_files = eval_files = RecordFiles.of_flag(values.input_file, "input_file")
     if values.eval_input_file:
-        eval_files = files.expand_globs(values.eval_input_file, "eval_input_file")
-    used = [*(train_files if values.do_train else ()), *(eval_files if values.do_eval else ())]
-    records.check_vocabulary(used, config.vocab_size)
-    masks = {
-        "masks": _masks(values, "input_file", train_files) if values.do_train else None,
-        "eval_masks": _masks(values, "eval_input_file", eval_files) if values.do_eval else None,
-    }
-    objective = pair_records.sentence_objective(train_files if values.do_train else eval_files)
+        eval_files = RecordFiles.of_flag(values.eval_input_file, "eval_input_file")
+    used = {}
+    if values.do_train:
+        used["masks"] = train_files
+    if values.do_eval:
+        used["eval_masks"] = eval_files
+    for source in used.values():
+        source.check_vocabulary(config.vocab_size)
+    recipe = {name: _masks(values, name, source) for name, source in used.items()}
+    first = next(iter(used.values()))
+    recipe["sentence_objective"] = pair_records.sentence_objective(first)
 
     flags.import_tensorflow()  # after the flags are known to be good: it takes seconds
     from albert.training import distribution
 
     with distribution.scope(values):
-        _run(values, config, train_files, eval_files, masks | {"sentence_objective": objective})
+        _run(values, config, train_files, eval_files, recipe)
 
 
 def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> None:
@@ -198,7 +206,7 @@ def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> N
     if values.do_train:
         last = trainer.train(
             task, config, run, optimizer, train_files,
-            eval_files=eval_files if values.do_eval else (),
+            eval_files=eval_files if values.do_eval else None,
             init=init,
             warm_start_options=flags.select(values, ("init_from_group0", "allow_partial_init")),
             flags=flags.to_dict(values),

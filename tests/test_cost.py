@@ -20,6 +20,7 @@ from tensorflow.python.eager import context
 
 from albert.config import AlbertConfig
 from albert.data import examples, input_pipeline, packing, records
+from albert.data.record_files import RecordFiles
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import run_settings, steps, trainer
@@ -262,10 +263,10 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
     path = str(tmp_path / "rows.tfrecord")
     records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
     run = run_settings.RunConfig("", pack_rows=True, use_xla=use_xla)
-    options = run_settings.row_options(run, TASK.feature_spec(), [path], size)
+    options = run_settings.row_options(run, TASK.feature_spec(), RecordFiles([path]), size)
     batches = input_pipeline.train_batches(
-        [path], TASK.feature_spec(), num_records=len(rows), batch_size=size, vocab_size=VOCAB,
-        seed=1, **options,
+        RecordFiles([path]), TASK.feature_spec(), batch_size=size, vocab_size=VOCAB, seed=1,
+        **options,
     )
     shapes = {tuple(batch["input_ids"].shape) for batch in batches.take(60)}
     assert len(shapes) <= 8 if use_xla else len(shapes) > 1
@@ -281,7 +282,7 @@ def test_records_are_not_handed_over_one_by_one_between_threads(is_large, tmp_pa
     for path in paths:
         records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
     batches = input_pipeline.train_batches(
-        paths, TASK.feature_spec(), num_records=40, batch_size=8, vocab_size=VOCAB, seed=1
+        RecordFiles(paths), TASK.feature_spec(), batch_size=8, vocab_size=VOCAB, seed=1
     )
     graph = tf.raw_ops.DatasetToGraphV2(input_dataset=tf.data.experimental.to_variant(batches))
     found = tf.compat.v1.GraphDef.FromString(graph.numpy())

@@ -15,7 +15,8 @@ from helpers import cpu_seconds_of_children
 
 from albert import create_pretraining_data as command
 from albert.cli import flags
-from albert.data import records, text_files
+from albert.data import records, text_files, tfrecord
+from albert.data.record_files import RecordFiles
 from albert.data.seeds import child_seed
 from albert.errors import DataError, FlagError, UserError
 from albert.pretraining_data import buckets, documents, making, masking, pair_records, recipe
@@ -73,7 +74,7 @@ def read(path, length=32, predictions=5):
 def read_records(path, spec):
     import tensorflow as tf
 
-    payloads = list(records.read_records(str(path)))
+    payloads = list(tfrecord.read_records(str(path)))
     parsed = tf.io.parse_example(payloads, spec.parse_spec())
     return {name: value.numpy() for name, value in parsed.items()}
 
@@ -147,7 +148,7 @@ def held_out_by(seed, fraction):
 def test_instances_are_spread_evenly_and_shuffled_over_the_files(tiny):
     outputs = [tiny / f"out-{i}.tfrecord" for i in range(3)]
     run(tiny, output_file=",".join(map(str, outputs)))
-    counts = [records.count_records(str(path)) for path in outputs]
+    counts = [tfrecord.count_records(str(path)) for path in outputs]
     assert max(counts) - min(counts) <= 3 and min(counts) > 10
     first = read(outputs[0])["input_ids"][:, 1]
     assert (np.diff(first) < 0).sum() > len(first) / 4  # not in the order of the corpus
@@ -759,7 +760,7 @@ def make_and_mask(golden_path, folder, settings, dupe_factor=12):
     run(folder, input_file=golden_path("pretraining_data/corpus.txt"), vocab_file=None,
         spm_model_file=golden_path("spm/30k-clean.model"), **others)
     path, length = str(folder / "out.tfrecord"), settings["max_seq_length"]
-    masks = pair_records.masks_of([path], length, MaskingSettings(**chosen), 0)
+    masks = pair_records.masks_of(RecordFiles([path]), length, MaskingSettings(**chosen), 0)
     rows = read_records(path, masks.feature_spec())
     features = masks.mask(
         *(rows[name] for name in ("input_ids", "segment_lengths", "token_boundary",

@@ -12,6 +12,7 @@ from helpers import REPO
 from albert.data import data_order, records
 from albert.data import files as files_module
 from albert.data.input_pipeline import Share
+from albert.data.record_files import RecordFiles
 from albert.errors import DataError
 
 tf = pytest.importorskip("tensorflow")
@@ -28,7 +29,7 @@ EPOCHS = 3
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Files of numbered records, too many to be shuffled at once."""
-    monkeypatch.setattr(records, "_BATCH", 8)
+    monkeypatch.setattr(records, "BATCH", 8)
     monkeypatch.setattr(data_order, "LANES", 8)
     monkeypatch.setattr(input_pipeline, "SHUFFLE_BUFFER", 400)
     return write(tmp_path, COUNTS)
@@ -43,10 +44,10 @@ def write(folder, counts):
     return paths
 
 
-def batches(paths, count, *, position=0, seed=7, batch_size=BATCH, share=None, total=TOTAL):
+def batches(paths, count, *, position=0, seed=7, batch_size=BATCH, share=None):
     """Returns the numbers of so many elements of the pipeline."""
     made = input_pipeline.train_batches(
-        paths, SPEC, num_records=total, batch_size=batch_size, vocab_size=9, seed=seed,
+        RecordFiles(paths), SPEC, batch_size=batch_size, vocab_size=9, seed=seed,
         position=position, share=share,
     )
     return [batch["number"].numpy().tolist() for batch in made.take(count)]
@@ -128,11 +129,11 @@ def test_files_without_blocks_in_their_manifest_are_read_in_the_same_order(files
 
 def test_blocks_are_whole_records(files):
     for path, count in zip(files, COUNTS, strict=True):
-        blocks = records.block_sizes(path)
+        blocks = RecordFiles([path]).blocks[0]
         assert sum(records for records, _ in blocks) == count
         assert [records for records, _ in blocks[:-1]] == [8] * (len(blocks) - 1)
         records.remove_manifest(path)
-        assert records.block_sizes(path) == blocks
+        assert RecordFiles([path]).blocks[0] == blocks
 
 
 def test_blocks_that_are_not_the_file_are_refused(files):
@@ -142,7 +143,7 @@ def test_blocks_that_are_not_the_file_are_refused(files):
     del manifest[files_module._SEAL]
     open(path, "w").write(json.dumps(manifest))
     with pytest.raises(DataError, match="unusable blocks"):
-        records.block_sizes(files[0])
+        RecordFiles([files[0]]).blocks
 
 
 def test_the_order_of_sets_that_are_shuffled_at_once_is_what_it_was(tmp_path):
@@ -151,9 +152,9 @@ def test_the_order_of_sets_that_are_shuffled_at_once_is_what_it_was(tmp_path):
     tf.random.set_seed(7)
     golden = [6, 7, 1, 3, 10, 13, 0, 2, 9, 4, 5, 8, 12, 11, 12, 2, 5, 7, 0, 9, 1, 4, 13, 11]
     paths = write(tmp_path, (7, 2, 5))
-    flat = sum(batches(paths, 8, batch_size=3, total=14), [])
+    flat = sum(batches(paths, 8, batch_size=3), [])
     assert flat == golden
-    assert sum(batches(paths, 2, batch_size=3, total=14, position=18), []) == golden[18:]
+    assert sum(batches(paths, 2, batch_size=3, position=18), []) == golden[18:]
 
 
 READ = """
@@ -163,20 +164,20 @@ import test_data_order as t
 from albert.data import data_order, input_pipeline, records
 from albert.data.input_pipeline import Share
 data_order.LANES, input_pipeline.SHUFFLE_BUFFER, input_pipeline._READ_BYTES = 16, 400, 1024
-paths, total = {paths!r}, {total}
+paths = {paths!r}
 def read():
     with open("/proc/self/io") as stream:
         return int(next(stream).split()[1])
-t.batches(paths, 1, batch_size=8, total=total)  # what TensorFlow reads at its first use
+t.batches(paths, 1, batch_size=8)  # what TensorFlow reads at its first use
 before = read()
-t.batches(paths, {count}, batch_size=80, total=total, position={position}, share={share})
+t.batches(paths, {count}, batch_size=80, position={position}, share={share})
 print(read() - before)
 """
 
 
-def bytes_read(paths, total, position, count, share=None):
+def bytes_read(paths, position, count, share=None):
     """Returns what a process reads of its files for so many batches, counted by the kernel."""
-    program = READ.format(tests=str(REPO / "tests"), paths=paths, total=total, count=count,
+    program = READ.format(tests=str(REPO / "tests"), paths=paths, count=count,
                           position=position, share=share)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=REPO,
@@ -189,17 +190,17 @@ def bytes_read(paths, total, position, count, share=None):
 def test_a_resumed_run_reads_no_more_than_a_new_one_and_a_worker_its_own_blocks(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(records, "_BATCH", 64)
+    monkeypatch.setattr(records, "BATCH", 64)
     total = 40_000
     paths = write(tmp_path, (total // 2, total // 2))
     size = sum((tmp_path / f"{i}.tfrecord").stat().st_size for i in range(2))
-    begun = bytes_read(paths, total, 0, 1)
+    begun = bytes_read(paths, 0, 1)
     # At nine tenths of the second epoch: neither what the first nor what this one had is read.
-    resumed = bytes_read(paths, total, int(1.9 * total), 1)
+    resumed = bytes_read(paths, int(1.9 * total), 1)
     assert begun < 0.2 * size
     assert resumed < 1.2 * begun
     # A whole epoch: each of four workers reads about a quarter.
-    whole = bytes_read(paths, total, 0, total // 80 - 1)
-    quarter = bytes_read(paths, total, 0, total // 80 - 1, "Share(4, 1, 1)")
+    whole = bytes_read(paths, 0, total // 80 - 1)
+    quarter = bytes_read(paths, 0, total // 80 - 1, "Share(4, 1, 1)")
     assert 0.9 * size < whole < 1.5 * size
     assert quarter < 0.4 * whole

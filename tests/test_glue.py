@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from albert.data import features, records
+from albert.data import features
+from albert.data.record_files import RecordFiles
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks
 from albert.tasks import glue
@@ -80,7 +81,7 @@ def test_records_hold_what_the_originals_hold(golden_path, golden, tmp_path, nam
 
     assert read(path) == read(theirs)
     spec = features.classification_spec(length, task.is_regression)
-    assert records.check_records([theirs], spec) == [12]
+    assert RecordFiles([theirs]).check(spec).counts == [12]
 
 
 def test_reading_tasks_needs_no_tensorflow():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from albert.data import features, records
+from albert.data.record_files import RecordFiles
 
 tf = pytest.importorskip("tensorflow")
 
@@ -40,13 +41,13 @@ def write(path, name, used):
             yield {**arrays, "label_ids": number % 3, "is_real_example": 1}
 
     records.write_records(str(path), rows(), TASKS[name].feature_spec(), {})
-    return [str(path)]
+    return RecordFiles([str(path)])
 
 
-def batches(paths, name, is_cut):
+def batches(source, name, is_cut):
     spec = TASKS[name].feature_spec()
     return list(input_pipeline.eval_batches(
-        paths, spec, batch_size=2, vocab_size=VOCAB, is_cut=is_cut
+        source, spec, batch_size=2, vocab_size=VOCAB, is_cut=is_cut
     ))
 
 

@@ -8,8 +8,9 @@ from helpers import metrics, run, run_here, write_config
 
 from albert import create_pretraining_data, run_pretraining
 from albert.cli import flags
-from albert.data import input_pipeline, records
+from albert.data import input_pipeline, record_files, tfrecord
 from albert.data.input_pipeline import Share
+from albert.data.record_files import RecordFiles
 from albert.pretraining_data import masking, pair_records
 from albert.pretraining_data.masking import MaskingSettings, Specials
 
@@ -45,10 +46,10 @@ def make(folder, name, *more, dynamic=False):
 
 def batches(path, count, batch_size=8, position=0, share=None, settings=SETTINGS, seed=3):
     """Returns the first batches of a run as dictionaries of arrays."""
-    spec = pair_records.masks_of([path], LENGTH, settings, seed).feature_spec()
+    spec = pair_records.masks_of(RecordFiles([path]), LENGTH, settings, seed).feature_spec()
     found = input_pipeline.train_batches(
-        [path], spec, num_records=records.count_records(path), batch_size=batch_size,
-        vocab_size=55, seed=3, position=position, share=share,
+        RecordFiles([path]), spec, batch_size=batch_size, vocab_size=55, seed=3,
+        position=position, share=share,
     )
     return [{k: v.numpy() for k, v in batch.items()} for batch in found.take(count)]
 
@@ -78,7 +79,7 @@ def test_forty_masked_copies_take_thirty_times_the_disk_of_the_pairs(corpus):
 
 def test_a_run_has_the_features_of_static_records_and_other_masks_each_epoch(corpus):
     path = str(corpus / "pairs.tfrecord")
-    count = records.count_records(path)
+    count = tfrecord.count_records(path)
     epochs = [joined(batches(path, 1, count, position=epoch * count)) for epoch in range(2)]
     features = pair_records.masked_features(LENGTH, 5)
     for epoch in epochs:
@@ -195,14 +196,14 @@ def test_each_objective_has_its_share_of_labels_either_way(corpus, objective, wa
                     f"--static_masks={static}", "--dupe_factor=30", "--strict_sentence_order",
                     dynamic=True)
         if static:
-            found = [records._parse(path, r)["next_sentence_labels"].int64_list.value[0]
-                     for r in records.read_records(path)]
+            found = [record_files._parse(path, r)["next_sentence_labels"].int64_list.value[0]
+                     for r in tfrecord.read_records(path)]
         else:
-            count = records.count_records(path)
+            count = tfrecord.count_records(path)
             found = joined(batches(path, 1, count))["next_sentence_labels"][:, 0]
         # Passes over a text repeat its pairs: fewer are independent than there are.
         assert abs(np.mean(found) - share) <= (0.06 if share else 0)
-        assert pair_records.sentence_objective([path]) == objective
+        assert pair_records.sentence_objective(RecordFiles([path])) == objective
 
 
 # --- The command ---

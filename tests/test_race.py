@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from albert.data import features, records
+from albert.data import features
+from albert.data.record_files import RecordFiles
 from albert.errors import DataError
 from albert.tasks import race
 from albert.tasks.record_keeper import RecordKeeper
@@ -75,10 +76,10 @@ def test_records_hold_what_the_originals_hold(golden_path, tmp_path):
 
     assert read(path) == read(theirs)
     spec = features.classification_spec(128, False, race.NUM_CHOICES)
-    assert records.check_records([theirs], spec) == [len(questions)]
+    assert RecordFiles([theirs]).check(spec).counts == [len(questions)]
     message = "has max_seq_length 128 .* expected 64: pass --max_seq_length=128"
     with pytest.raises(DataError, match=message):
-        records.check_records([theirs], features.classification_spec(64, False, race.NUM_CHOICES))
+        RecordFiles([theirs]).check(features.classification_spec(64, False, race.NUM_CHOICES))
 
 
 def test_the_archives_layout_without_final_newlines_is_read_in_the_order_of_names(

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from albert.data import examples, records, tfrecord
-from albert.data.records import FeatureSpec
+from albert.data.examples import FeatureSpec
+from albert.data.record_files import RecordFiles
 from albert.errors import DataError
 
 SPEC = FeatureSpec({
@@ -58,7 +59,7 @@ def test_tensorflow_reads_exactly_what_was_written(tmp_path):
     assert len(found) == 2500
     for row, payload in zip(rows, found, strict=True):
         assert parse(payload) == {k: np.ravel(v).tolist() for k, v in row.items()}
-    assert list(records.read_records(path)) == found
+    assert list(tfrecord.read_records(path)) == found
 
 
 def test_messages_are_the_bytes_of_tf_train_example():
@@ -105,12 +106,12 @@ def test_parse_spec_reads_the_records_back(written):
 
 def test_the_manifest_says_what_is_inside(written):
     manifest = records.read_manifest(written)
-    assert manifest["records"] == 10 == records.count_records(written)
+    assert manifest["records"] == 10 == tfrecord.count_records(written)
     assert manifest["bytes"] == os.path.getsize(written)
     assert manifest["features"][0] == ["input_ids", "int64", 8]
     assert [name for name, _, _ in manifest["features"]] == list(SPEC.features)
     assert manifest["info"] == {"vocab_size": 100, "tokenizer_sha256": "abc"}
-    assert records.check_records([written], SPEC, 100, "abc") == [10]
+    assert RecordFiles([written]).check(SPEC, 100, "abc").counts == [10]
 
 
 def test_a_row_of_another_shape_publishes_nothing(tmp_path):
@@ -132,15 +133,15 @@ def test_a_failure_keeps_the_previous_file_and_its_manifest(written):
     with pytest.raises(KeyError):
         records.write_records(written, rows(), SPEC, {})
     assert records.read_manifest(written) == before
-    assert records.check_records([written], SPEC) == [10]
+    assert RecordFiles([written]).check(SPEC).counts == [10]
 
 
 def test_a_file_cut_at_a_record_border_is_caught_by_its_manifest(written):
     starts, _ = tfrecord.scan(written)
     os.truncate(written, int(starts[7]) - 12)
-    assert records.count_records(written) == 7  # the file alone looks whole
+    assert tfrecord.count_records(written) == 7  # the file alone looks whole
     with pytest.raises(DataError, match="7 records in .*, its manifest says 10 in"):
-        records.check_records([written], SPEC)
+        RecordFiles([written]).check(SPEC)
 
 
 def test_a_file_cut_inside_a_record_is_named_with_record_and_byte(written):
@@ -149,7 +150,7 @@ def test_a_file_cut_inside_a_record_is_named_with_record_and_byte(written):
         os.truncate(written, cut)
         byte = int(starts[5]) - 12
         with pytest.raises(DataError, match=rf"tfrecord: cut after record 5 \(byte {byte:,}\)"):
-            records.check_records([written], SPEC)
+            RecordFiles([written]).check(SPEC)
 
 
 @pytest.mark.parametrize("offset", [0, 6, 9])
@@ -157,7 +158,7 @@ def test_a_damaged_length_is_told_from_a_cut(written, offset):
     starts, _ = tfrecord.scan(written)
     flip(written, int(starts[5]) - 12 + offset)
     with pytest.raises(DataError, match=r"corrupt after record 5 \(byte"):
-        records.count_records(written)
+        tfrecord.count_records(written)
 
 
 def test_a_flipped_byte_is_found_with_record_and_byte(written):
@@ -165,7 +166,7 @@ def test_a_flipped_byte_is_found_with_record_and_byte(written):
     flip(written, int(starts[5]) + 20)
     byte = int(starts[5]) - 12
     with pytest.raises(DataError, match=rf"corrupt after record 5 \(byte {byte:,}\)"):
-        records.verify_records(written)
+        tfrecord.verify_records(written)
 
 
 def flip(path, at):
@@ -180,41 +181,41 @@ def test_empty_files_are_refused(tmp_path):
     path = str(tmp_path / "empty.tfrecord")
     open(path, "wb").close()
     with pytest.raises(DataError, match="holds no records"):
-        records.check_records([path], SPEC)
+        RecordFiles([path]).check(SPEC)
     records.write_records(path, [], SPEC, {})
     with pytest.raises(DataError, match="holds no records"):
-        records.check_records([path], SPEC)
+        RecordFiles([path]).check(SPEC)
 
 
 @pytest.mark.parametrize("with_manifest", [True, False])
 def test_another_sequence_length_names_the_flag(written, with_manifest):
     if not with_manifest:
         records.remove_manifest(written)
-        assert records.check_records([written], SPEC) == [10]
+        assert RecordFiles([written]).check(SPEC).counts == [10]
     other = FeatureSpec(dict(SPEC.features, input_ids=("int64", 64)))
     with pytest.raises(DataError) as caught:
-        records.check_records([written], other)
+        RecordFiles([written]).check(other)
     assert str(caught.value) == (
         f"{written} has max_seq_length 8 (input_ids of length 8), expected 64: "
         "pass --max_seq_length=8"
     )
     more = FeatureSpec(dict(SPEC.features, start_positions=("int64", 1)))
     with pytest.raises(DataError, match="no feature start_positions"):
-        records.check_records([written], more)
+        RecordFiles([written]).check(more)
 
 
 def test_records_of_another_vocabulary_are_refused(written):
     for size in (50, 101):
         with pytest.raises(DataError, match=f"vocabulary of 100 pieces, config vocab_size is {size}"):
-            records.check_records([written], SPEC, vocab_size=size)
+            RecordFiles([written]).check(SPEC, vocab_size=size)
     with pytest.raises(DataError, match="another vocabulary or case flag"):
-        records.check_records([written], SPEC, tokenizer_sha256="xyz")
+        RecordFiles([written]).check(SPEC, tokenizer_sha256="xyz")
 
 
 def test_missing_sibling_shards_are_only_warned_about(tmp_path, caplog):
     path = str(tmp_path / "a.tfrecord")
     records.write_records(path, make_rows(2), SPEC, {"shards": ["a.tfrecord", "b.tfrecord"]})
-    assert records.check_records([path], SPEC) == [2]
+    assert RecordFiles([path]).check(SPEC).counts == [2]
     assert "not found: " in caplog.text and "b.tfrecord" in caplog.text
 
 
@@ -226,14 +227,14 @@ def test_a_manifest_of_another_version_is_refused(written):
     with open(where, "w", encoding="utf-8") as stream:
         json.dump(dict(manifest, format_version=99), stream)
     with pytest.raises(DataError, match="format version 99, this toolkit reads 1"):
-        records.check_records([written], SPEC)
+        RecordFiles([written]).check(SPEC)
 
 
 def test_the_originals_file_without_manifest_is_accepted(golden_path):
     path = str(golden_path("pretraining_data/first.tfrecord"))
     spec = FeatureSpec({"input_ids": ("int64", 128), "masked_lm_positions": ("int64", 20)})
-    assert records.check_records([path], spec) == [20]
-    assert records.verify_records(path) == 20
+    assert RecordFiles([path]).check(spec).counts == [20]
+    assert tfrecord.verify_records(path) == 20
 
 
 def test_the_share_of_tokens_is_that_of_the_first_records_of_every_file(tmp_path):
@@ -243,8 +244,8 @@ def test_the_share_of_tokens_is_that_of_the_first_records_of_every_file(tmp_path
         paths.append(str(tmp_path / name))
         masks = ({"input_mask": np.arange(4) < n} for n in lengths)
         records.write_records(paths[-1], masks, spec, {})
-    assert records.mean_fill(paths, spec, sample=4) == (1 + 1 + 2 + 3) / 16
-    assert records.mean_fill(paths, spec) == 23 / 32
+    assert RecordFiles(paths).mean_fill(spec, sample=4) == (1 + 1 + 2 + 3) / 16
+    assert RecordFiles(paths).mean_fill(spec) == 23 / 32
     (tmp_path / "c").write_bytes(tfrecord.frame_records([b"\xff"]))
     with pytest.raises(DataError, match="not a tf.train.Example"):
-        records.mean_fill([str(tmp_path / "c")], spec)
+        RecordFiles([str(tmp_path / "c")]).mean_fill(spec)

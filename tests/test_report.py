@@ -8,8 +8,9 @@ import subprocess
 import helpers
 import pytest
 
+from albert.data.examples import FeatureSpec
 from albert.data.files import write_json
-from albert.data.records import FeatureSpec, write_records
+from albert.data.records import write_records
 from albert.errors import DataError
 from albert.training import run_report
 

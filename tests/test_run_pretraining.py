@@ -28,7 +28,7 @@ from helpers import (
 from tensorflow.core.util import event_pb2
 
 from albert import run_pretraining
-from albert.data import records, temporaries
+from albert.data import records, temporaries, tfrecord
 from albert.formats import checkpoints, tensor_bundle
 from albert.tasks.pretraining import PretrainingTask
 
@@ -299,7 +299,7 @@ def test_tensorboard_finds_the_same_scalars_as_metrics_jsonl(job, tmp_path):
     assert 0 == command(*job)
     [events] = (tmp_path / "out/summaries/train").glob("events.*")
     found = {}
-    for record in records.read_records(str(events)):
+    for record in tfrecord.read_records(str(events)):
         event = event_pb2.Event.FromString(record)
         for value in event.summary.value:
             assert value.metadata.plugin_data.plugin_name in ("scalars", "")

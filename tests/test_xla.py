@@ -9,6 +9,7 @@ from helpers import LENGTH, PREDICTIONS, SIZES, pretraining_rows  # noqa: E402
 
 from albert.config import AlbertConfig  # noqa: E402
 from albert.data import records
+from albert.data.record_files import RecordFiles
 from albert.optimization import OptimizerConfig  # noqa: E402
 from albert.tasks.pretraining import PretrainingTask  # noqa: E402
 from albert.training import (
@@ -101,4 +102,5 @@ def test_tpu_rows_are_whole(monkeypatch, tmp_path):
     records.write_records(path, pretraining_rows(8), TASK.feature_spec(), {})
     run = run_settings.RunConfig("", pack_rows=True)
     monkeypatch.setattr(distribution, "is_tpu", lambda: True)
-    assert run_settings.row_options(run, TASK.feature_spec(), [path], 4) == {"is_cut": False}
+    options = run_settings.row_options(run, TASK.feature_spec(), RecordFiles([path]), 4)
+    assert options == {"is_cut": False}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from albert.cli import fine_tuning, flags
 from albert.config import AlbertConfig
 from albert.data import files
+from albert.data.record_files import RecordFiles
 from albert.errors import DataError, FlagError
 from albert.formats import tokenizer_files
 
@@ -50,7 +51,7 @@ class Trained:
         size = course.values.predict_batch_size
         run = dataclasses.replace(self.run, eval_batch_size=size)
         return evaluation.evaluate(
-            task or course.task, course.config, run, [course.records[split]], self.weights
+            task or course.task, course.config, run, course.files_of(split), self.weights
         )
 
     def tell(self, written: Sequence[str]) -> None:
@@ -153,6 +154,10 @@ class Course:
                 run.output_dir, weights, self.config, tokenizer=self.encoder.tokenizer
             )
 
+    def files_of(self, split: str) -> RecordFiles:
+        """Returns the records of a split."""
+        return RecordFiles([self.records[split]])
+
     def _train(self, run: "RunConfig") -> "Evaluated":
         from albert.optimization import OptimizerConfig
         from albert.training import distribution, trainer
@@ -165,8 +170,8 @@ class Course:
         told = flags.to_dict(values) | {"seed": run.seed, "output_dir": run.output_dir}
         told["do_lower_case"] = tokenizer.do_lower_case  # a module's, too
         evaluated = trainer.train(
-            self.task, self.config, run, optimizer, [self.records["train"]],
-            eval_files=[self.records["dev"]] if values.do_eval else [],
+            self.task, self.config, run, optimizer, self.files_of("train"),
+            eval_files=self.files_of("dev") if values.do_eval else None,
             init=self.encoder.weights,
             flags=told,
         )
@@ -183,13 +188,13 @@ class Course:
 
         found = evaluated.of_step(sidecars.read_sidecar(weights.origin).get("step"))
         if found is None:
-            paths = [self.records["dev"]]
-            found = evaluation.evaluate(self.task, self.config, run, paths, weights)
+            source = self.files_of("dev")
+            found = evaluation.evaluate(self.task, self.config, run, source, weights)
             summaries.log_results(found.results)
             if weights.origin == os.path.join(run.output_dir, checkpoints.BEST):
                 # Of another dev file, say, its value is another, by which runs are compared.
                 step, best = found.results["global_step"], evaluation.read_best(run.output_dir)
-                measured = evaluation.what_is_measured(self.task, self.config, run, paths, step)
+                measured = evaluation.what_is_measured(self.task, self.config, run, source, step)
                 if best and not evaluation.is_comparable(best, measured):
                     evaluation.keep_if_best(self.task, weights.origin, found.results, measured)
         path = summaries.write_results(run.output_dir, found.results)

@@ -6,7 +6,8 @@
     workers         processes that end with their owner
     tfrecord        the container of records: lengths, checksums, bytes
     examples        one record: its features, and its bytes from arrays
-    records         sets of record files, their manifests, what they hold
+    records         record files are written, and the manifest beside each
+    record_files    files that are read together: their counts, blocks, what they were made with
     features        from texts to arrays of one length
     feature_cache   record files of features, none made twice
     data_order      the order of records that are too many to shuffle at once

@@ -18,9 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from albert.data import data_order, packing, records
-from albert.data.records import FeatureSpec
+from albert.data import data_order, packing
+from albert.data.examples import FeatureSpec
+from albert.data.record_files import RecordFiles
 from albert.data.seeds import child_seed
+from albert.data.tfrecord import verify_records
 from albert.errors import DataError
 
 SHUFFLE_BUFFER = 65536  # records; whole data sets of usual size fit
@@ -46,10 +48,9 @@ class Share:
 
 
 def train_batches(
-    paths: Sequence[str],
+    source: RecordFiles,
     spec: FeatureSpec,
     *,
-    num_records: int,
     batch_size: int,
     vocab_size: int,
     seed: int,
@@ -66,20 +67,21 @@ def train_batches(
     `share`, each element is the part of one of its replicas, in their order:
     the global batches are the same however many replicas cut them up.
     """
-    if not num_records:
-        raise DataError(f"no records in {', '.join(paths)}")
-    if num_records > SHUFFLE_BUFFER:
-        batches = _large_batches(paths, batch_size, seed, position, share or Share())
+    if not source.count:
+        raise DataError(f"no records in {source}")
+    if source.count > SHUFFLE_BUFFER:
+        batches = _large_batches(source, batch_size, seed, position, share or Share())
     else:
-        batches = _small_batches(paths, num_records, batch_size, seed, position)
+        batches = _small_batches(source, batch_size, seed, position)
         batches = _shared(_numbered(batches, batch_size, position), share, batch_size)
     return _ready(_packed(_parsed(batches, spec, vocab_size, is_cut), spec, is_cut, packed_rows))
 
 
 def _small_batches(
-    paths: Sequence[str], num_records: int, batch_size: int, seed: int, position: int
+    source: RecordFiles, batch_size: int, seed: int, position: int
 ) -> tf.data.Dataset:
     """Returns whole batches of serialised records, each epoch shuffled at once."""
+    num_files = len(source.paths)
 
     def seed_of(number):
         # tf.data takes a signed one.
@@ -87,26 +89,26 @@ def _small_batches(
 
     def epoch(number):
         own = tf.ensure_shape(tf.numpy_function(seed_of, [number], tf.int64), [])
-        files = tf.data.Dataset.from_tensor_slices(list(paths))
-        files = files.shuffle(len(paths), seed=own, reshuffle_each_iteration=False)
+        files = tf.data.Dataset.from_tensor_slices(list(source.paths))
+        files = files.shuffle(num_files, seed=own, reshuffle_each_iteration=False)
         # Not in parallel, which hands over record by record: a wake-up for each, longer than
         # reading it.
-        records = files.interleave(tf.data.TFRecordDataset, cycle_length=min(4, len(paths)))
-        return records.shuffle(num_records, seed=own, reshuffle_each_iteration=False)
+        found = files.interleave(tf.data.TFRecordDataset, cycle_length=min(4, num_files))
+        return found.shuffle(source.count, seed=own, reshuffle_each_iteration=False)
 
-    first, offset = divmod(position, num_records)
-    records = tf.data.Dataset.range(first, _FOREVER).flat_map(epoch).skip(offset)
-    return records.batch(batch_size, drop_remainder=True)
+    first, offset = divmod(position, source.count)
+    found = tf.data.Dataset.range(first, _FOREVER).flat_map(epoch).skip(offset)
+    return found.batch(batch_size, drop_remainder=True)
 
 
 def _large_batches(
-    paths: Sequence[str], batch_size: int, seed: int, position: int, share: Share
+    source: RecordFiles, batch_size: int, seed: int, position: int, share: Share
 ) -> tf.data.Dataset:
     """Returns the parts of a share's replicas, one after another, in the order of `data_order`.
 
     Of a batch, a worker has every row whose number is its own modulo the workers.
     """
-    blocks = _blocks(paths)
+    blocks = _blocks(source)
     num_workers = share.num_replicas // share.count
     # The batch's first record is that of the first worker.
     worker = (share.first // share.count + position) % num_workers
@@ -132,7 +134,7 @@ def _large_batches(
     def records_of_block(numbers):
         # Not tf.unstack, at which TensorFlow 2.21 crashes here.
         file, offset, count, block_seed = (numbers[i] for i in range(4))
-        found = _records_from(tf.gather(list(paths), file), offset).take(count)
+        found = _records_from(tf.gather(list(source.paths), file), offset).take(count)
         return found.shuffle(count, seed=block_seed, reshuffle_each_iteration=False)
 
     groups = tf.data.Dataset.range(first_group, _FOREVER)
@@ -158,12 +160,12 @@ def _numbered(
     return batches.enumerate().map(number)
 
 
-def _blocks(paths: Sequence[str]) -> data_order.Blocks:
+def _blocks(source: RecordFiles) -> data_order.Blocks:
     """Returns where the blocks of all files begin."""
     rows = []
-    for number, path in enumerate(paths):
+    for number, blocks in enumerate(source.blocks):
         offset = 0
-        for count, size in records.block_sizes(path):
+        for count, size in blocks:
             if count:
                 rows.append((number, offset, count))
             offset += size
@@ -181,7 +183,7 @@ def _records_from(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
 
 
 def eval_batches(
-    paths: Sequence[str],
+    source: RecordFiles,
     spec: FeatureSpec,
     *,
     batch_size: int,
@@ -197,11 +199,11 @@ def eval_batches(
     the original evaluates); with 0, one pass whose last batch is filled up
     with zero rows of `is_real_example` 0.
     """
-    records = tf.data.TFRecordDataset(list(paths))
+    found = tf.data.TFRecordDataset(list(source.paths))
     if num_batches:
-        batches = records.repeat().batch(batch_size, drop_remainder=True).take(num_batches)
+        batches = found.repeat().batch(batch_size, drop_remainder=True).take(num_batches)
     else:
-        batches = records.batch(batch_size)
+        batches = found.batch(batch_size)
     batches = _parsed(_numbered(batches, batch_size, 0), spec, vocab_size, is_cut)
     if not num_batches:
         batches = batches.map(lambda batch: _pad(batch, batch_size))
@@ -321,13 +323,14 @@ def _pad(batch: Mapping[str, tf.Tensor], batch_size: int) -> dict[str, tf.Tensor
 
 
 @contextlib.contextmanager
-def blame_data(paths: Sequence[str]) -> Iterator[None]:
+def blame_data(*sources: RecordFiles) -> Iterator[None]:
     """Turns TensorFlow's failures over bad records into a DataError that names file and record."""
+    paths = [path for source in sources for path in source.paths]
     try:
         yield
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
         for path in paths:
-            records.verify_records(path)
+            verify_records(path)
         failed = re.search(r"assertion failed: \[(.*?)\]|(Key: .*)", error.message)
         if not failed:
             raise  # not the data's fault

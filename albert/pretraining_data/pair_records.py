@@ -9,13 +9,14 @@ Shapes: B batch, L sequence, P predictions.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from albert.data import records
-from albert.data.records import FeatureSpec
+from albert.data.examples import FeatureSpec
+from albert.data.record_files import RecordFiles
 from albert.errors import DataError
 from albert.pretraining_data import masking
 from albert.pretraining_data.masking import Draws, MaskingSettings, Specials
@@ -170,23 +171,18 @@ def _swapped_places(segments: np.ndarray, width: int) -> np.ndarray:
     return np.where((column == 0) | (column > last), column, turned)
 
 
-def holds_pairs(path: str) -> bool:
-    """Whether a record file's manifest tells of pairs without masks."""
-    manifest = records.read_manifest(path)
-    return bool(manifest) and any(name == _MARK for name, _, _ in manifest["features"])
+def pair_files(source: RecordFiles) -> list[str]:
+    """Returns the files whose manifest tells of pairs without masks."""
+    return source.with_feature(_MARK)
 
 
-def sentence_objective(paths: Sequence[str]) -> str:
+def sentence_objective(source: RecordFiles) -> str:
     """Returns the objective that all of these record files were made for.
 
     Raises:
       DataError: they were made for different ones.
     """
-    manifests = {path: records.read_manifest(path) for path in paths}
-    found = {
-        path: (manifest["info"] if manifest else {}).get("sentence_objective", "sop")
-        for path, manifest in manifests.items()
-    }
+    found = {path: info.get("sentence_objective", "sop") for path, info in source.infos()}
     (first, objective), *others = found.items()
     for path, other in others:
         if other != objective:
@@ -199,16 +195,15 @@ def sentence_objective(paths: Sequence[str]) -> str:
 
 
 def masks_of(
-    paths: Sequence[str], max_seq_length: int, settings: MaskingSettings, seed: int
+    source: RecordFiles, max_seq_length: int, settings: MaskingSettings, seed: int
 ) -> MasksOnTheFly:
-    """Returns how pairs of these files, for which `holds_pairs` is true, are masked.
+    """Returns how pairs of these files, all of which are `pair_files`, are masked.
 
     Raises:
       DataError: a manifest does not tell the ids of the special pieces, or they differ.
     """
     found: dict[Specials, str] = {}
-    for path in paths:
-        info = records.read_manifest(path)["info"]
+    for path, info in source.infos():
         ids = [info.get(key) for key in _SPECIAL_KEYS]
         if not all(isinstance(value, int) and value >= 0 for value in ids):
             raise DataError(
@@ -220,5 +215,5 @@ def masks_of(
         one, two, *_ = found.values()
         raise DataError(f"{one} and {two} were made with different vocabularies")
     (specials,) = found
-    pairs = PairSettings(sentence_objective=sentence_objective(paths))
+    pairs = PairSettings(sentence_objective=sentence_objective(source))
     return MasksOnTheFly(max_seq_length, settings, specials, seed, pairs.swaps_of_ordered)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from albert.data.records import FeatureSpec
+from albert.data.examples import FeatureSpec
 from albert.data.seeds import child_seed
 from albert.pretraining_data import pair_records
 from albert.pretraining_data.documents import HeldOut

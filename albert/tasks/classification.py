@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from albert.config import AlbertConfig
 from albert.data import features
-from albert.data.records import FeatureSpec
+from albert.data.examples import FeatureSpec
 from albert.formats import saved_model
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForMultipleChoice, AlbertForSequenceClassification, cross_entropy

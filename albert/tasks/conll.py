@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.data import features, files, text_files
-from albert.data.records import FeatureSpec
+from albert.data.examples import FeatureSpec
 from albert.errors import DataError, FlagError
 from albert.formats.known_tasks import WORDS
 from albert.tasks import entity_metrics as entities

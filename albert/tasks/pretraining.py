@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from albert.config import AlbertConfig
-from albert.data.records import FeatureSpec
+from albert.data.examples import FeatureSpec
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForPreTraining, cross_entropy
 from albert.pretraining_data.pair_records import MasksOnTheFly, masked_features

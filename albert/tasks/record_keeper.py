@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from albert.data import feature_cache
-from albert.data.records import FeatureSpec
+from albert.data.examples import FeatureSpec
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer

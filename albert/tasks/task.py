@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from albert.config import AlbertConfig
-    from albert.data.records import FeatureSpec
+    from albert.data.examples import FeatureSpec
     from albert.model.encoder_options import EncoderOptions
 
     Batch = Mapping[str, tf.Tensor]

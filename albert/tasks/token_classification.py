@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert.config import AlbertConfig
-from albert.data.records import FeatureSpec
+from albert.data.examples import FeatureSpec
 from albert.formats.known_tasks import WORDS
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForTokenClassification, cross_entropy

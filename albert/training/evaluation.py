@@ -9,7 +9,7 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -17,7 +17,8 @@ import numpy as np
 
 from albert import modeling
 from albert.config import AlbertConfig
-from albert.data import files, input_pipeline, records
+from albert.data import files, input_pipeline
+from albert.data.record_files import RecordFiles
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, sidecars, tensor_bundle
 from albert.tasks.task import Task
@@ -52,14 +53,14 @@ class Evaluated:
 
 
 def what_is_measured(
-    task: Task, config: AlbertConfig, run: RunConfig, paths: Sequence[str], step: int
+    task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles, step: int
 ) -> dict[str, Any]:
     """Returns what the value of a checkpoint's evaluation depends on, beside its weights (JSON)."""
     spec = task.for_evaluation().feature_spec()
     return {
         "task": task.name,
         "metric": task.best_metric,
-        "files": sorted(_fingerprint(path, os.stat(path).st_mtime_ns) for path in paths),
+        "files": sorted(_fingerprint(path, os.stat(path).st_mtime_ns) for path in source.paths),
         # A full pass gives the same whatever its batches are.
         "batches": [run.max_eval_steps, _batch_size(run)] if run.max_eval_steps else "all",
         "row_length": spec.row_length,
@@ -139,7 +140,7 @@ def read_best(directory: str) -> dict[str, Any] | None:
     return {key: best.get(key) for key in ("metric", "step", "value")} | {"measured": measured}
 
 
-def batches_of(eval_step: steps.EvalStep, run: RunConfig, paths: Sequence[str]):
+def batches_of(eval_step: steps.EvalStep, run: RunConfig, source: RecordFiles):
     """Returns batches that can be gone through again and again; the step is traced for them.
 
     Each pipeline that is made leaves some memory behind in TensorFlow, so a run makes one.
@@ -147,11 +148,11 @@ def batches_of(eval_step: steps.EvalStep, run: RunConfig, paths: Sequence[str]):
     batch_size = _batch_size(run)
     spec = eval_step.task.feature_spec()
     run = dataclasses.replace(run, use_xla=False)  # evaluation is a graph
-    options = row_options(run, spec, paths, batch_size)
+    options = row_options(run, spec, source, batch_size)
 
     def make(share):
         return input_pipeline.eval_batches(
-            paths,
+            source,
             spec,
             batch_size=batch_size,
             vocab_size=eval_step.model.config.vocab_size,
@@ -175,7 +176,7 @@ def _batch_size(run: RunConfig) -> int:
 def measure(
     eval_step: steps.EvalStep,
     batches,
-    paths: Sequence[str],
+    source: RecordFiles,
     step: int,
     before_batch: Callable[[], None] = lambda: None,
 ) -> Evaluation:
@@ -184,7 +185,7 @@ def measure(
     losses: list[float | None] = []
     sums: dict[str, tuple[float, float]] = {}
     collected: dict[str, list[np.ndarray]] = {}
-    with input_pipeline.blame_data(paths):
+    with input_pipeline.blame_data(source):
         for batch in batches:
             before_batch()
             loss, pairs, predictions = eval_step(batch)
@@ -195,7 +196,7 @@ def measure(
             for name, value in predictions.items():
                 collected.setdefault(name, []).append(value)
     if not losses:
-        raise DataError(f"no records to evaluate in {', '.join(paths)}")
+        raise DataError(f"no records to evaluate in {source}")
     results = {name: total / weight if weight else 0.0 for name, (total, weight) in sums.items()}
     if None not in losses:  # without labels there is none
         results["loss"] = float(np.mean(losses))
@@ -234,7 +235,7 @@ def evaluate(
     task: Task,
     config: AlbertConfig,
     run: RunConfig,
-    paths: Sequence[str],
+    source: RecordFiles,
     weights: tensor_bundle.Weights,
 ) -> Evaluation:
     """Returns the evaluation of a checkpoint.
@@ -243,7 +244,7 @@ def evaluate(
     mean nothing where the records have no labels.
     """
     task = task.for_evaluation()
-    records.check_records(paths, task.feature_spec(), vocab_size=config.vocab_size)
+    source.check(task.feature_spec(), config.vocab_size)
     model, step = load_model(task, config, run, weights)
     eval_step = steps.EvalStep(task, model, run.depth_before(step))
-    return measure(eval_step, batches_of(eval_step, run, paths), paths, step)
+    return measure(eval_step, batches_of(eval_step, run, source), source, step)

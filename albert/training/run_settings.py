@@ -2,14 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from albert.config import AlbertConfig
-from albert.data import records
+from albert.data.examples import FeatureSpec
+from albert.data.record_files import RecordFiles
 from albert.model.encoder_options import EncoderOptions
 from albert.tasks.task import Task
 from albert.training import distribution
@@ -81,12 +81,12 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
 
 
 def row_options(
-    run: RunConfig, spec: records.FeatureSpec, paths: Sequence[str], batch_size: int
+    run: RunConfig, spec: FeatureSpec, source: RecordFiles, batch_size: int
 ) -> dict[str, Any]:
     """Returns the `is_cut` and `packed_rows` of `input_pipeline` for the batches of a run."""
     if run.pad_to_max_seq_length or not spec.row_length or distribution.is_tpu():
         return {"is_cut": False}
-    if records.mean_fill(paths, spec) >= _FULL_ENOUGH:
+    if source.mean_fill(spec) >= _FULL_ENOUGH:
         return {"is_cut": False}
     # Micro-batches are cut out of a batch by its examples, which rows would not show.
     if not run.pack_rows or run.gradient_accumulation_steps > 1:

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ import tensorflow as tf
 
 from albert import __version__, modeling
 from albert.config import AlbertConfig
-from albert.data import files, input_pipeline, records, temporaries
+from albert.data import files, input_pipeline, temporaries
+from albert.data.examples import FeatureSpec
+from albert.data.record_files import RecordFiles
 from albert.errors import Preempted, TrainingDivergedError, some
 from albert.formats import checkpoints, tensor_bundle
 from albert.optimization import OptimizerConfig, create_optimizer
@@ -82,9 +84,9 @@ def train(
     config: AlbertConfig,
     run: RunConfig,
     optimizer: OptimizerConfig,
-    train_files: Sequence[str],
+    train_files: RecordFiles,
     *,
-    eval_files: Sequence[str] = (),
+    eval_files: RecordFiles | None = None,
     init: tensor_bundle.Weights | None = None,
     warm_start_options: Mapping[str, bool] | None = None,
     flags: Mapping[str, Any] | None = None,
@@ -103,22 +105,22 @@ def train(
         run = dataclasses.replace(run, use_xla=distribution.has_gpu())
     spec = task.feature_spec()
     distribution.check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)
-    num_records = sum(records.check_records(train_files, spec, vocab_size=config.vocab_size))
-    eval_spec = task.for_evaluation().feature_spec()
-    records.check_records(eval_files, eval_spec, vocab_size=config.vocab_size)
+    train_files.check(spec, config.vocab_size)
+    if eval_files:
+        eval_files.check(task.for_evaluation().feature_spec(), config.vocab_size)
     chief = distribution.is_chief()
     own = temporaries.lock_run_dir(run.output_dir) if chief else contextlib.nullcontext()
     with own, PreemptionLatch() as latch:
-        loop = _Loop(task, config, run, optimizer, eval_files, flags or {}, num_records)
+        loop = _Loop(task, config, run, optimizer, eval_files, flags or {}, train_files.count)
         loop.start(init, warm_start_options or {})
-        sizes = {os.path.basename(path): os.path.getsize(path) for path in train_files}
+        sizes = {os.path.basename(path): os.path.getsize(path) for path in train_files.paths}
         facts = {f"--{name}": value for name, value in (flags or {}).items()}
         distribution.check_agreement(
             facts | {"input files": sizes, f"step in {run.output_dir}": loop.state.step}
         )
-        batches = _batches(run, spec, train_files, config.vocab_size, num_records, loop.records_seen)
+        batches = _batches(run, spec, train_files, config.vocab_size, loop.records_seen)
         with (
-            input_pipeline.blame_data([*train_files, *eval_files]),
+            input_pipeline.blame_data(*filter(None, (train_files, eval_files))),
             distribution.blame_workers(lambda: loop.last_checkpoint or "the start"),
         ):
             loop.run_to_end(iter(batches), latch)
@@ -126,19 +128,18 @@ def train(
 
 
 def _batches(
-    run: RunConfig, spec: records.FeatureSpec, paths: Sequence[str], vocab_size: int,
-    num_records: int, position: int,
+    run: RunConfig, spec: FeatureSpec, source: RecordFiles, vocab_size: int, position: int
 ):
     """Returns the strategy's view of the batches that come after `position` records."""
-    options = row_options(run, spec, paths, run.train_batch_size)
+    options = row_options(run, spec, source, run.train_batch_size)
     log.info(
         "rows: %s",
         "packed" if "packed_rows" in options else "cut" if options["is_cut"] else "whole",
     )
     return distribution.distributed(
         lambda share: input_pipeline.train_batches(
-            paths, spec, num_records=num_records, batch_size=run.train_batch_size,
-            vocab_size=vocab_size, seed=run.seed, position=position, **options, share=share,
+            source, spec, batch_size=run.train_batch_size, vocab_size=vocab_size, seed=run.seed,
+            position=position, **options, share=share,
         )
     )
 

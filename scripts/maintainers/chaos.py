@@ -269,7 +269,7 @@ def _look_for_litter(folder: pathlib.Path) -> None:
 
 def data_creation(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
     """Compares interrupted data creation with an undisturbed one; returns the result in words."""
-    from albert.data import records
+    from albert.data import records, tfrecord
 
     text = _write_text(folder, arguments.documents)
     storm = Storm("albert.create_pretraining_data", arguments.kills, arguments.seed)
@@ -287,7 +287,7 @@ def data_creation(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
     def between() -> None:
         for path in outputs[torn]:
             if path.exists():
-                records.verify_records(str(path))
+                tfrecord.verify_records(str(path))
 
     storm.rage(flags_of(torn), lambda: True, patience, between)
     for ours, theirs in zip(*outputs.values(), strict=True):

@@ -50,9 +50,9 @@ def read_squad(path: str, tokenizer) -> None:
 
 
 def read_records(path: str, tokenizer) -> None:
-    from albert.data import records
+    from albert.data import tfrecord
 
-    list(records.read_records(path))
+    list(tfrecord.read_records(path))
 
 
 def read_config(path: str, tokenizer) -> None:

@@ -15,6 +15,7 @@ from helpers import (
 from albert import run_classifier
 from albert.config import AlbertConfig
 from albert.data import files
+from albert.data.record_files import RecordFiles
 from albert.formats import sidecars
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import evaluation
@@ -31,7 +32,7 @@ def keep(folder, step, accuracy, path, task=TASK, **changes):
         (folder / f"model.ckpt-{step}{suffix}").write_text(f"of step {step}")
     run = RunConfig(str(folder), max_eval_steps=3, **changes)
     results = {task.best_metric: accuracy, "global_step": step}
-    measured = evaluation.what_is_measured(task, CONFIG, run, [path], step)
+    measured = evaluation.what_is_measured(task, CONFIG, run, RecordFiles([path]), step)
     return evaluation.keep_if_best(task, str(folder / f"model.ckpt-{step}"), results, measured)
 
 
@@ -73,7 +74,9 @@ def test_the_best_is_sought_anew_with_one_warning_when_another_thing_is_measured
 def test_batches_of_another_size_measure_the_same_in_a_full_pass(tmp_path):
     path = write_pretraining_records(tmp_path / "dev.tfrecord")
     first, second = (
-        evaluation.what_is_measured(TASK, CONFIG, RunConfig("", eval_batch_size=n), [path], 1)
+        evaluation.what_is_measured(
+            TASK, CONFIG, RunConfig("", eval_batch_size=n), RecordFiles([path]), 1
+        )
         for n in (4, 8)
     )
     assert first == second

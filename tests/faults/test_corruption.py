@@ -24,8 +24,9 @@ from invariants import snapshot
 
 from albert import evaluate_squad
 from albert.config import AlbertConfig
-from albert.data import feature_cache, files, records
-from albert.data.records import FeatureSpec
+from albert.data import feature_cache, files, tfrecord
+from albert.data.examples import FeatureSpec
+from albert.data.record_files import RecordFiles
 from albert.errors import UserError
 from albert.formats import (
     checkpoints,
@@ -103,14 +104,14 @@ def make_records(folder):
 
 def read_records(folder):
     path, spec = str(folder / "x.tfrecord"), PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
-    return records.check_records([path], spec, VOCAB), list(records.read_records(path))
+    return RecordFiles([path]).check(spec, VOCAB).counts, list(tfrecord.read_records(path))
 
 
 def read_cache(folder):
     rows = ({"x": np.array([i, i])} for i in range(9))
     spec = FeatureSpec({"x": ("int64", 2)})
     path = feature_cache.cached_records(str(folder), "dev", rows, spec, {"made": "from"})
-    return list(records.read_records(path))
+    return list(tfrecord.read_records(path))
 
 
 def make_wordpiece(folder):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from albert.data import features, records, text_files
+from albert.data import features, records, text_files, tfrecord
 from albert.errors import DataError, UserError
 from albert.pretraining_data import masking
 from albert.pretraining_data.documents import ReadingCounts, read_documents
@@ -251,7 +251,7 @@ def test_any_numbers_come_back_from_records(rows, value, tmp_path):
     records.write_records(
         path, ({"x": np.array(r, np.int64), "y": np.float32(value)} for r in rows), spec, {}
     )
-    parsed = tf.io.parse_example(list(records.read_records(path)), spec.parse_spec())
+    parsed = tf.io.parse_example(list(tfrecord.read_records(path)), spec.parse_spec())
     np.testing.assert_array_equal(parsed["x"].numpy(), rows)
     np.testing.assert_array_equal(parsed["y"].numpy(), np.full(len(rows), value, "float32"))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from albert.data import feature_cache, files
-from albert.data.records import FeatureSpec
+from albert.data.examples import FeatureSpec
 from albert.errors import DataError
 from albert.tasks.record_keeper import RecordKeeper
 from albert.tasks.squad.features import SquadExample, Window, make_windows

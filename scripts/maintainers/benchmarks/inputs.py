@@ -11,7 +11,8 @@ from benchmarks import turns
 
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import files, text_files
+from albert.data import files, record_files, text_files, tfrecord
+from albert.data.record_files import RecordFiles
 from albert.errors import DataError, FlagError
 
 PEERS = (
@@ -79,20 +80,19 @@ def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
     """
     import tensorflow as tf
 
-    from albert.data import records
     from albert.tasks.pretraining import PretrainingTask
 
     files.require_file(path, "records_file")
-    lengths = records.feature_lengths(path)
+    lengths = record_files.feature_lengths(path)
     try:
         task = PretrainingTask(lengths["input_ids"], lengths["masked_lm_positions"])
     except KeyError as error:
         raise DataError(f"{path}: no {error} in its records: not those of pretraining") from error
     spec = task.feature_spec()
-    [count] = records.check_records([path], spec)
+    [count] = RecordFiles([path]).check(spec).counts
     if count < batch:
         raise DataError(f"{path}: {count} records, fewer than a batch of {batch}")
-    first = list(itertools.islice(records.read_records(path), batch))
+    first = list(itertools.islice(tfrecord.read_records(path), batch))
     rows = {
         name: value.numpy().astype(np.float32 if value.dtype.is_floating else np.int32)
         for name, value in tf.io.parse_example(first, spec.parse_spec()).items()
@@ -120,7 +120,7 @@ def write_records(folder: str, config: AlbertConfig, count: int, length: int) ->
 def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> str:
     """Writes `make_rows`, with its masks undone, as records without masks; returns their path."""
     from albert.data import records
-    from albert.data.records import FeatureSpec
+    from albert.data.examples import FeatureSpec
     from albert.pretraining_data import masking, pair_records
     from albert.pretraining_data.pairs import PairSettings
 

@@ -133,24 +133,25 @@ def _timed_apart(train, iterator, count):
 
 def _read_batches(spec, length, predictions):
     """Returns the batches of a record file, as run_pretraining reads it."""
-    from albert.data import input_pipeline, records
+    from albert.data import input_pipeline
+    from albert.data.record_files import RecordFiles
     from albert.pretraining_data import masking, pair_records
     from albert.tasks.pretraining import PretrainingTask
 
-    path, masks = spec["records"], None
-    if pair_records.holds_pairs(path):
+    source, masks = RecordFiles([spec["records"]]), None
+    if pair_records.pair_files(source):
         settings = masking.MaskingSettings(predictions)
-        masks = pair_records.masks_of([path], length, settings, 1)
+        masks = pair_records.masks_of(source, length, settings, 1)
     features = PretrainingTask(length, predictions, masks=masks).feature_spec()
     return input_pipeline.train_batches(
-        [path], features, num_records=records.count_records(path), batch_size=spec["batch_size"],
-        vocab_size=spec["vocab_size"], seed=1,
+        source, features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"], seed=1
     )
 
 
 def _classification(spec, rows):
-    """Returns a task and a file with its records, as the commands would make them."""
+    """Returns a task and its records, as the commands would make them."""
     from albert.data import records
+    from albert.data.record_files import RecordFiles
     from albert.tasks.classification import ClassificationTask
 
     length, labels = rows["input_ids"].shape[1], int(rows["label_ids"].max()) + 1
@@ -161,20 +162,20 @@ def _classification(spec, rows):
         for i in range(len(rows["label_ids"]))
     )
     records.write_records(path, examples, task.feature_spec(), {})
-    return task, path
+    return task, RecordFiles([path])
 
 
 def _finetune(spec, rows):
     from albert.data import input_pipeline
     from albert.training import run_settings, steps
 
-    task, path = _classification(spec, rows)
+    task, source = _classification(spec, rows)
     _, go, run = _train_steps(spec, task)
     size, count = spec["batch_size"], len(rows["label_ids"])
     features = task.feature_spec()
     batches = iter(input_pipeline.train_batches(
-        [path], features, num_records=count, batch_size=size, vocab_size=spec["vocab_size"],
-        seed=1, **run_settings.row_options(run, features, [path], size),
+        source, features, batch_size=size, vocab_size=spec["vocab_size"],
+        seed=1, **run_settings.row_options(run, features, source, size),
     ))
 
     def turn():
@@ -188,13 +189,13 @@ def _predict(spec, rows):
     from albert.formats import pretrained
     from albert.training import evaluation, run_settings, steps
 
-    task, path = _classification(spec, rows)
-    source, run, features = pretrained.open_path(spec["model"]), _run_config(spec), task.feature_spec()
-    model, _ = evaluation.load_model(task, source.config, run, source.weights())
+    task, source = _classification(spec, rows)
+    opened, run, features = pretrained.open_path(spec["model"]), _run_config(spec), task.feature_spec()
+    model, _ = evaluation.load_model(task, opened.config, run, opened.weights())
     step = steps.EvalStep(task, model)
     batches = input_pipeline.eval_batches(
-        [path], features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"],
-        **run_settings.row_options(run, features, [path], spec["batch_size"]),
+        source, features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"],
+        **run_settings.row_options(run, features, source, spec["batch_size"]),
     )
 
     def turn():

@@ -51,19 +51,18 @@ def _input_pipeline(spec):
     import tensorflow as tf
 
     from albert.data import input_pipeline
+    from albert.data.record_files import RecordFiles
     from albert.pretraining_data import masking, pair_records
     from albert.tasks.pretraining import PretrainingTask
 
     tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])
+    source = RecordFiles([spec["records"]])
     features = PretrainingTask(spec["length"], spec["predictions"]).feature_spec()
     if spec.get("masks_on_the_fly"):
         settings = masking.MaskingSettings(spec["predictions"])
-        features = pair_records.masks_of(
-            [spec["records"]], spec["length"], settings, 1
-        ).feature_spec()
+        features = pair_records.masks_of(source, spec["length"], settings, 1).feature_spec()
     batches = iter(input_pipeline.train_batches(
-        [spec["records"]], features, num_records=spec["count"], batch_size=spec["batch"],
-        vocab_size=spec["vocab_size"], seed=1,
+        source, features, batch_size=spec["batch"], vocab_size=spec["vocab_size"], seed=1
     ))
 
     def turn():

@@ -1,0 +1,154 @@
+"""Several test modules at a time, each in a fork of one process that has imported everything.
+
+A fork begins with TensorFlow loaded and nothing computed, and takes its memory with it when
+its module is done. `--jobs=N` says how many at a time; 1 is pytest's own way.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from multiprocessing import connection
+
+import pytest
+
+# The longest first, so that none of them is left for the end.
+LONGEST = (
+    "test_documents", "test_readme", "test_run_pretraining", "test_run_squad",
+    "test_export_to_tfhub", "test_fine_tuning", "test_cost", "test_distribution",
+    "test_seed_commands", "test_run_race", "test_numbers", "test_fine_tuners", "test_refusals",
+    "test_preemption", "test_kills", "test_damage", "test_predict", "test_flag_ranges",
+)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--jobs", default=1, type=int, help="test modules at a time")
+
+
+def pytest_configure(config):
+    if config.option.jobs > 1:
+        # A BLAS with threads of its own could not be forked.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    option = session.config.option
+    if option.jobs < 2 or option.collectonly or option.usepdb or session.testsfailed:
+        return None
+    modules: dict[str, list] = {}
+    for item in session.items:
+        modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    if len(modules) < 2:
+        return None
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        raise pytest.UsageError(f"{threads} threads, which a fork would lose: --jobs=1")
+    session.config._tmp_path_factory.getbasetemp()  # one for all
+    _Forks(session, sorted(modules.values(), key=_rank)).run()
+    return True
+
+
+def _rank(items) -> int:
+    name = items[0].path.stem
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
+class _Forks:
+    def __init__(self, session, waiting):
+        self.session, self.waiting = session, waiting
+        self.running: dict[connection.Connection, _Fork] = {}
+
+    def run(self) -> None:
+        session = self.session
+        try:
+            while self.waiting or self.running:
+                while self.waiting and len(self.running) < session.config.option.jobs:
+                    fork = _Fork(session.config, self.waiting.pop(0))
+                    self.running[fork.pipe] = fork
+                for pipe in connection.wait(list(self.running)):
+                    self._read(self.running[pipe])
+                if session.shouldfail:
+                    raise session.Failed(session.shouldfail)
+                if session.shouldstop:
+                    raise session.Interrupted(session.shouldstop)
+        finally:
+            for fork in self.running.values():
+                os.kill(fork.pid, signal.SIGKILL)
+                os.waitpid(fork.pid, 0)
+
+    def _read(self, fork: "_Fork") -> None:
+        hook, config = self.session.config.hook, self.session.config
+        try:
+            data = fork.pipe.recv()
+        except EOFError:
+            del self.running[fork.pipe]
+            fork.pipe.close()
+            _, status = os.waitpid(fork.pid, 0)
+            if fork.items:  # it died of the first of them
+                hook.pytest_runtest_logreport(report=_death_of(fork.items.pop(0), status))
+            if fork.items:
+                self.waiting.insert(0, fork.items)
+            return
+        if data is None:
+            fork.items.pop(0)
+            return
+        report = hook.pytest_report_from_serializable(config=config, data=data)
+        hook.pytest_runtest_logreport(report=report)
+
+
+class _Fork:
+    """A process that runs the tests of a module, and what is left of them."""
+
+    def __init__(self, config, items):
+        self.items = list(items)
+        self.pipe, theirs = multiprocessing.Pipe(duplex=False)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if not self.pid:
+            code = 1
+            try:
+                self.pipe.close()
+                _run(config, items, theirs)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        theirs.close()
+
+
+class _Teller:
+    """Sends reports to the process that prints them."""
+
+    def __init__(self, config, pipe):
+        self.config, self.pipe = config, pipe
+
+    def pytest_runtest_logreport(self, report):
+        hook = self.config.hook
+        self.pipe.send(hook.pytest_report_to_serializable(config=self.config, report=report))
+
+
+def _run(config, items, pipe) -> None:
+    plugins = config.pluginmanager
+    capture = plugins.getplugin("capturemanager")
+    # Its files are those of the other forks too.
+    capture.suspend_global_capture(in_=True)
+    capture.stop_global_capturing()
+    plugins.unregister(plugins.getplugin("terminalreporter"))
+    plugins.register(_Teller(config, pipe))
+    capture.start_global_capturing()
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        pipe.send(None)  # the item is done
+
+
+def _death_of(item, status: int) -> pytest.TestReport:
+    code = os.waitstatus_to_exitcode(status)
+    return pytest.TestReport(
+        item.nodeid, item.location, dict.fromkeys(item.keywords, 1), "failed",
+        f"the process ended with {code} while it ran this test", "call",
+    )
