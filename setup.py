@@ -9,7 +9,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read_text())[1]
 README = HERE / "README.md"
 TEST = [
-    "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100",
+    "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100",
     "zstandard>=0.22; python_version < '3.14'",
 ]
 

@@ -5,7 +5,8 @@
 #   bash scripts/test.sh tests/test_config.py  what pytest takes
 #   bash scripts/test.sh --all                 the slow ones too, with every optional package
 #
-# On all cores but no more than 4: each process takes a gigabyte or two. -n 0 is one process.
+# As many test modules at a time as there are cores, but no more than 4, as each may take two
+# gigabytes. --jobs=1 is one process.
 # --all first installs the extras text, onnx, zstd and interop of setup.py. That is several GB,
 # most of it torch; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu offers a small one.
 # Apache Beam wants older packages than the others: its tests run last, in .venv-beam.
@@ -14,11 +15,14 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 run_tests() {
+  local cores
+  cores="$(getconf _NPROCESSORS_ONLN)"
   case " $* " in
-    *" -n"* | *" --numprocesses"* | *no:xdist* | *" --pdb "*) ;;
-    *) set -- -n auto --maxprocesses 4 "$@" ;;
+    *" --jobs"* | *" --pdb "*) ;;
+    *) set -- --jobs="$((cores < 4 ? cores : 4))" "$@" ;;
   esac
-  "$python" -m pytest "$@"
+  # A BLAS with threads of its own could not be forked (tests/parallel.py).
+  OPENBLAS_NUM_THREADS=1 "$python" -m pytest "$@"
 }
 
 # Paths among the arguments are relative to the repository, as in its README.
@@ -35,5 +39,5 @@ ensure_environment test,text,onnx,zstd,interop
 run_tests "$@" || code=$?
 # Code 5: none of the tests chosen is one of Beam's.
 ensure_environment test,beam .venv-beam
-run_tests "$@" -n 0 -k beam_pipeline || (($? == 5)) || code=1
+run_tests "$@" --jobs=1 -k beam_pipeline || (($? == 5)) || code=1
 exit "$code"

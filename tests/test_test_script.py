@@ -9,7 +9,7 @@ import sys
 import pytest
 from helpers import REPO, setup_arguments
 
-PARALLEL = ["-n", "auto", "--maxprocesses", "4"]
+PARALLEL = [f"--jobs={min(4, os.cpu_count())}"]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_the_tests_run_on_all_cores_whatever_is_asked_of_them(given, copied):
 
 
 @pytest.mark.parametrize("given", [
-    ["-n", "0"], ["-n2"], ["--numprocesses=2"], ["-p", "no:xdist"], ["--pdb", "tests"],
+    ["--jobs=1"], ["--jobs", "2"], ["--pdb", "tests"],
 ])
 def test_who_says_how_many_processes_gets_these(given, copied):
     assert asked(copied, *given)[1] == [given]
@@ -55,7 +55,7 @@ def test_who_says_how_many_processes_gets_these(given, copied):
 def test_all_runs_the_slow_ones_with_every_optional_package_and_beam_apart(copied):
     said, [most, beam] = asked(copied, "--all", "-x")
     assert most == [*PARALLEL, "-m", "slow or not slow", "-x"]
-    assert beam == ["-m", "slow or not slow", "-x", "-n", "0", "-k", "beam_pipeline"]
+    assert beam == ["-m", "slow or not slow", "-x", "--jobs=1", "-k", "beam_pipeline"]
     installed = [set(extras.split(",")) for extras in re.findall(r"\[([\w,]+)\]", said)]
     every = set(setup_arguments()["extras_require"]) - {"dev"}
     assert installed == [every - {"beam"}, {"test", "beam"}]
@@ -79,7 +79,8 @@ def test_a_failure_among_all_is_one_whichever_environment_it_was_in(copied):
 def test_absent_golden_values_are_a_failure_under_ci(ci, code, said, tmp_path):
     tests = tmp_path / "repository/tests"
     tests.mkdir(parents=True)
-    shutil.copy(REPO / "tests/conftest.py", tests)
+    for name in ("conftest.py", "parallel.py"):
+        shutil.copy(REPO / "tests" / name, tests)
     shutil.copy(REPO / "pytest.ini", tests.parent)
     (tests / "test_it.py").write_text("def test_it(shared):\n    assert shared\n")
     done = subprocess.run(

@@ -234,9 +234,9 @@ def test_records_that_vanish_while_they_are_read_are_named(job, tmp_path, capsys
 
     load = trainer.input_pipeline.train_batches
 
-    def vanish(paths, *rest, **options):
-        os.unlink(paths[0])
-        return load(paths, *rest, **options)
+    def vanish(source, *rest, **options):
+        os.unlink(source.paths[0])
+        return load(source, *rest, **options)
 
     monkeypatch.setattr(trainer.input_pipeline, "train_batches", vanish)
     assert jobs.pretrain(*job) == 2
