@@ -1,5 +1,7 @@
 """Several examples in a row give what each gives by itself."""
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,7 +29,12 @@ KINDS = {
     "choice": (modeling.AlbertForMultipleChoice, (2,)),
     "answers": (modeling.AlbertForBeamQuestionAnswering, (2, 2)),
 }
-MODELS = {name: kind(CONFIG, *sizes) for name, (kind, sizes) in KINDS.items()}
+
+
+@functools.cache
+def model_of(name):
+    kind, sizes = KINDS[name]
+    return kind(CONFIG, *sizes)
 
 
 def short_model(name):
@@ -35,7 +42,7 @@ def short_model(name):
     kind, sizes = KINDS[name]
     options = modeling.EncoderOptions(needed_outputs_only=True)
     model = kind(CONFIG, *sizes, encoder_options=options)
-    model.set_weights(MODELS[name].get_weights())
+    model.set_weights(model_of(name).get_weights())
     return model
 
 
@@ -95,9 +102,9 @@ def assert_same(found, expected):
         np.testing.assert_allclose(found[name], value, atol=atol, err_msg=name)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", KINDS)
 def test_outputs_and_gradients_of_packed_rows_are_those_of_each_row_by_itself(name):
-    model, batch = MODELS[name], make_batch(name)
+    model, batch = model_of(name), make_batch(name)
     packed = packing.pack_rows(batch, 2 if name == "choice" else 1, [LENGTH])
     assert packed["input_ids"].shape == (3, LENGTH)  # 130 tokens
     for found, expected in zip(
@@ -133,7 +140,7 @@ def test_places_that_are_read_though_masked_or_padding_give_what_they_give_unpac
         wanted[3:6] = [10, 42, LENGTH]
         shorter = packing.pack_rows(batch, 1, [LENGTH])
         np.testing.assert_array_equal(packing.used_places(batch, LENGTH), wanted)
-    model, names = MODELS["pretraining"], ("prediction_logits", "sop_logits")
+    model, names = model_of("pretraining"), ("prediction_logits", "sop_logits")
     found, expected = (
         {n: model(b)[n].numpy()[:-1] for n in names}
         for b in (shorter, {name: tf.constant(value) for name, value in batch.items()})
@@ -146,7 +153,7 @@ def test_choices_share_rows_of_a_length_that_their_number_does_not_divide():
     packed = packing.pack_rows(batch, 2, [LENGTH + 1])
     assert packed["input_ids"].shape == (3, LENGTH + 1)
     found, expected = (
-        MODELS["choice"]({key: tf.constant(value) for key, value in rows.items()})["logits"][:3]
+        model_of("choice")({key: tf.constant(value) for key, value in rows.items()})["logits"][:3]
         for rows in (packed, batch)
     )
     assert_same({"logits": found.numpy()}, {"logits": expected.numpy()})
@@ -176,7 +183,7 @@ def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
     # Masked places are gathered where a row is an example; the last two read every place.
     reads_all = name in ("tokens", "answers") or name == "pretraining" and is_packed
     assert ("sequence_output" in outputs) == reads_all
-    assert_same(short, of_logits(MODELS[name])[1])
+    assert_same(short, of_logits(model_of(name))[1])
 
 
 @pytest.mark.parametrize("count, is_known, is_short", [
