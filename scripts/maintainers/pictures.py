@@ -1,0 +1,85 @@
+"""Draws the pictures of the documentation from its result files.
+
+  python scripts/maintainers/pictures.py
+
+docs/evidence/speed.json becomes docs/pictures/speed.svg, cost.json becomes cost.svg.
+"""
+
+import json
+import pathlib
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+# Okabe and Ito's colours, which people with any colour vision tell apart.
+OURS, PEERS = "#D55E00", ("#0072B2", "#56B4E9", "#999999")
+STYLE = {
+    "font.size": 11, "axes.spines.top": False, "axes.spines.right": False,
+    "svg.fonttype": "path", "svg.hashsalt": "albert",
+}
+
+
+def speed(results: dict, path: pathlib.Path) -> None:
+    """Bars of each side's speed, that of albert being 1, one group for each work."""
+    figure, axes = pyplot.subplots(figsize=(9, 5.2))
+    names = [name for name in dict.fromkeys(n for w in results["works"] for n in w["speeds"])]
+    colours = dict(zip(names, (OURS, *PEERS, "#009E73"), strict=False))
+    place, ticks = 0.0, []
+    for work in results["works"]:
+        first = place
+        for name, value in work["speeds"].items():
+            share = value / work["speeds"]["albert"]
+            axes.barh(place, share, 0.85, color=colours[name],
+                      label=name if name not in axes.get_legend_handles_labels()[1] else None)
+            said = f"{value:g} {work['unit']}" if name == "albert" else f"{1 / share:.1f} times as long"
+            axes.text(share + 0.01, place, said, va="center", fontsize=9)
+            place -= 1
+        ticks.append(((first + place + 1) / 2, work["work"]))
+        place -= 0.8
+    axes.set_yticks([t for t, _ in ticks], [name for _, name in ticks])
+    axes.set_xlim(0, 1.32)
+    axes.set_xticks([0, 0.5, 1])
+    axes.set_xlabel("speed, albert = 1")
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.32, 1.0), ncols=5, fontsize=9)
+    _save(figure, path)
+
+
+def cost(results: dict, path: pathlib.Path) -> None:
+    """The cost of a token as one thing grows, both axes logarithmic."""
+    figure, axes = pyplot.subplots(1, 3, figsize=(9, 3.2), sharey=True)
+    for axis, name in zip(axes, ("length", "batch", "layers"), strict=True):
+        points = {int(k): v for k, v in results[name].items()}
+        axis.loglog(list(points), list(points.values()), "o-", color=OURS)
+        axis.set_xticks(list(points), [str(x) for x in points])
+        axis.minorticks_off()
+        axis.set_xlabel(name)
+        axis.grid(alpha=0.3)
+    least = min(results["layers"].values())
+    first, last = (int(list(results["layers"])[i]) for i in (0, -1))
+    axes[2].plot([first, last], [least, least * last / first], ":", color="#555555",
+                 label="in proportion")
+    axes[2].legend(frameon=False, fontsize=9)
+    axes[0].set_yticks([1000, 2000, 5000, 10000], ["1,000", "2,000", "5,000", "10,000"])
+    axes[0].set_ylabel(results["unit"])
+    _save(figure, path)
+
+
+def _save(figure, path: pathlib.Path) -> None:
+    figure.tight_layout()
+    # The same bytes for the same figures.
+    figure.savefig(path, facecolor="white", metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def main() -> None:
+    with matplotlib.rc_context(STYLE):
+        for name, draw in (("speed", speed), ("cost", cost)):
+            results = json.loads((DOCS / f"evidence/{name}.json").read_text("utf-8"))
+            draw(results, DOCS / f"pictures/{name}.svg")
+
+
+if __name__ == "__main__":
+    main()
