@@ -19,7 +19,8 @@ def set_environment() -> None:
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     if platform.machine() in ("x86_64", "AMD64"):
         # By itself TensorFlow takes oneDNN's matrix products only where there are instructions
-        # for neural networks; on AVX2 alone they are faster too (docs/performance.md).
+        # for neural networks; on AVX2 alone they are faster too
+        # (docs/evidence/performance_diary.md).
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 

@@ -1,4 +1,4 @@
-"""docs/reliability.md names a test for every promise, and the tests are there."""
+"""docs/evidence/reliability.md names a test for every promise, and the tests are there."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ import re
 import pytest
 from helpers import REPO
 
-DOCUMENT = REPO / "docs/reliability.md"
+DOCUMENT = REPO / "docs/evidence/reliability.md"
 FAULTS = REPO / "tests/faults"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
 _NAMED = re.compile(r"`(test_\w+)::(test_\w+)`")
@@ -54,4 +54,4 @@ def test_every_script_and_flag_of_the_figures_exists():
 
 
 def test_the_readme_leads_to_it():
-    assert "docs/reliability.md" in (REPO / "README.md").read_text(encoding="utf-8")
+    assert "docs/evidence/reliability.md" in (REPO / "README.md").read_text(encoding="utf-8")
