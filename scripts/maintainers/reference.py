@@ -96,6 +96,11 @@ def _signature(name: str, what) -> str:
     return re.sub(r"<[\w.]+ object at 0x\w+>|<class '([\w.]+)'>", r"\1", f"{name}{text}")
 
 
+def _doc(what) -> str:
+    """Returns its own docstring; one that it inherits is not about it."""
+    return inspect.cleandoc(what.__doc__ or "")
+
+
 def _methods(owner) -> list[tuple[str, object]]:
     if not inspect.isclass(owner):
         return []
@@ -121,9 +126,9 @@ def python() -> str:
         for name in names:
             what = getattr(module, name)
             parts += [f"### {name}", textwrap.indent(_signature(name, what), "    "),
-                      _indented(inspect.getdoc(what) or "")]
+                      _indented(_doc(what))]
             for method, value in _methods(what):
-                said = inspect.getdoc(value)
+                said = _doc(value)
                 if not said or method in ("get_config", "call", "build"):
                     continue
                 head = method if isinstance(value, property) else _signature(method, value)
