@@ -338,9 +338,9 @@ def test_the_released_sizes_side_by_side_as_published():
     assert rounded == [cost for _, cost in PUBLISHED.values()]
     assert exact == list(UNROUNDED.values())
     assert "125,000 steps of 4,096 x 512 tokens" in result.stdout
-    readme = (REPO / "README.md").read_text(encoding="utf-8")
-    readme = readme.split("**What a model costs.**")[1].split("Compute parameters")[0]
-    shown = [line[4:] for line in readme.splitlines() if line.startswith("    ")]
+    page = (REPO / "docs/guides/released_models.md").read_text(encoding="utf-8")
+    page = page.split("## What a model costs")[1].split("Nothing is computed")[0]
+    shown = [line[4:] for line in page.splitlines() if line.startswith("    ")]
     assert shown[0].split() == names and len(shown) == 6
     assert set(shown) <= set(result.stdout.splitlines())
 
@@ -437,9 +437,9 @@ def test_a_plan_names_its_assumptions_and_takes_others(tmp_path):
     assert any("12.5 % is reached" in line for line in facts["plan"]["assumptions"])
 
 
-def test_the_readmes_plan_is_the_one_that_is_printed():
-    readme = (REPO / "README.md").read_text(encoding="utf-8")
-    section = readme.split("`--plan` tells")[1].split("What it assumes")[0]
+def test_the_pages_plan_is_the_one_that_is_printed():
+    page = (REPO / "docs/guides/released_models.md").read_text(encoding="utf-8")
+    section = page.split("`--plan` tells")[1].split("What it assumes")[0]
     command, excerpt = re.search(r"```bash\n(.*?)```\n(.*)", section, re.DOTALL).groups()
     arguments = shlex.split(command.replace("\\\n", " "))[3:]
     told = run("albert.model_info", *arguments, cwd=REPO).stdout.splitlines()
