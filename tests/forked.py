@@ -6,10 +6,12 @@ adopts: a child like any other, with its own pid, signals, exit code and use of 
 
 import atexit
 import ctypes
+import faulthandler
 import functools
 import gc
 import importlib
 import json
+import logging
 import os
 import pathlib
 import random
@@ -17,7 +19,10 @@ import runpy
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+from typing import NoReturn
 
 REPO = pathlib.Path(__file__).resolve().parents[1]
 # What the commands import when they are called.
@@ -57,24 +62,61 @@ def can_serve(environment: dict[str, str]) -> bool:
 
 @functools.cache
 def _server() -> "_Server":
-    return _Server()
+    ours, theirs = socket.socketpair()
+    # A BLAS of several threads would start them before the fork.
+    paths = f"{REPO}:{REPO / 'tests'}"
+    environment = os.environ | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"}
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment,
+            stderr=subprocess.PIPE, text=True,
+        )
+
+    def close() -> str:
+        ours.close()
+        return process.communicate()[1]
+
+    atexit.register(close)
+    return _Server(ours, close)
+
+
+def fork_server(close_in_it: Callable[[], None]) -> None:
+    """Makes the server a fork of this process, which has imported much and computed nothing."""
+    ours, theirs = socket.socketpair()
+    if not os.fork():
+        try:
+            ours.close()
+            close_in_it()
+            _forget_pytest()
+            _serve(theirs)
+        finally:
+            os._exit(1)
+    theirs.close()
+    server = _Server(ours, lambda: "")
+
+    global _server
+    _server = lambda: server  # noqa: E731
+
+
+def _forget_pytest() -> None:
+    """Undoes what pytest does to its process."""
+    import _pytest.pathlib
+
+    atexit.unregister(_pytest.pathlib.cleanup_numbered_dir)
+    faulthandler.disable()
+    sys.unraisablehook, threading.excepthook = sys.__unraisablehook__, threading.__excepthook__
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if type(handler).__module__.startswith("_pytest"):
+            root.removeHandler(handler)
 
 
 class _Server:
     """The server, as seen by the process that it ends with."""
 
-    def __init__(self):
-        self.socket, theirs = socket.socketpair()
-        # A BLAS of several threads would start them before the fork.
-        paths = f"{REPO}:{REPO / 'tests'}"
-        environment = os.environ | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"}
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment,
-                stderr=subprocess.PIPE, text=True,
-            )
-        atexit.register(self.close)
+    def __init__(self, connection: socket.socket, close: Callable[[], str]):
+        self.socket, self.close = connection, close
 
     def start(self, job: dict, streams: list[int]) -> int:
         """Returns the pid of a process that does the job with these as 0, 1 and 2."""
@@ -89,12 +131,8 @@ class _Server:
         finally:
             _prctl(PR_SET_CHILD_SUBREAPER, 0)
         if not answer:
-            raise RuntimeError(f"the server of forks has ended: {self.process.stderr.read()}")
+            raise RuntimeError(f"the server of forks has ended: {self.close()}")
         return int.from_bytes(answer, "big")
-
-    def close(self) -> None:
-        self.socket.close()
-        self.process.communicate()
 
 
 def _prctl(option: int, value: int) -> None:
@@ -102,8 +140,11 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl failed")
 
 
-def main() -> None:
-    connection = socket.socket(fileno=int(sys.argv[1]))
+def main() -> NoReturn:
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def _serve(connection: socket.socket) -> NoReturn:
     for name in MODULES:
         importlib.import_module(name)
     sys.modules["tensorflow"].config.optimizer.set_experimental_options(
@@ -133,7 +174,30 @@ def main() -> None:
     sys.modules.pop(module, None)
     sys.path[0] = job["cwd"]
     sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    _end(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
+
+
+def _end(work: Callable[[], object]) -> NoReturn:
+    """Does the work and ends the process as an interpreter would."""
+    code: object = 0
+    try:
+        work()
+    except SystemExit as end:
+        code = end.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:
+        code = 1
+        sys.excepthook(*sys.exc_info())
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        code = 120
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
 
 
 def _next_job(connection: socket.socket) -> tuple[dict, list[int]]:

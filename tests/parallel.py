@@ -11,6 +11,7 @@ import sys
 import traceback
 from multiprocessing import connection
 
+import forked
 import pytest
 
 # The longest first, so that none of them is left for the end.
@@ -140,6 +141,8 @@ def _run(config, items, pipe) -> None:
     capture.stop_global_capturing()
     plugins.unregister(plugins.getplugin("terminalreporter"))
     plugins.register(_Teller(config, pipe))
+    if sys.platform == "linux" and "tensorflow" in sys.modules:
+        forked.fork_server(close_in_it=pipe.close)
     capture.start_global_capturing()
     for item, following in zip(items, [*items[1:], None], strict=True):
         config.hook.pytest_runtest_protocol(item=item, nextitem=following)
