@@ -11,12 +11,11 @@ import sys
 import traceback
 from multiprocessing import connection
 
-import forked
 import pytest
 
 # The longest first, so that none of them is left for the end.
 LONGEST = (
-    "test_documents", "test_readme", "test_run_pretraining", "test_run_squad",
+    "test_documents", "test_run_pretraining", "test_run_squad",
     "test_export_to_tfhub", "test_fine_tuning", "test_cost", "test_distribution",
     "test_seed_commands", "test_run_race", "test_numbers", "test_fine_tuners", "test_refusals",
     "test_preemption", "test_kills", "test_damage", "test_predict", "test_flag_ranges",
@@ -142,6 +141,8 @@ def _run(config, items, pipe) -> None:
     plugins.unregister(plugins.getplugin("terminalreporter"))
     plugins.register(_Teller(config, pipe))
     if sys.platform == "linux" and "tensorflow" in sys.modules:
+        import forked
+
         forked.fork_server(close_in_it=pipe.close)
     capture.start_global_capturing()
     for item, following in zip(items, [*items[1:], None], strict=True):

@@ -82,7 +82,9 @@ def test_outputs_and_gradients_are_those_of_eager_attention(is_packed, training)
         assert np.abs(calm["output"] - found["output"]).max() > 0.1
 
 
-@pytest.mark.parametrize("wrap", [tf.function, tf.function(jit_compile=True)])
+@pytest.mark.parametrize("wrap", [
+    tf.function, pytest.param(tf.function(jit_compile=True), marks=pytest.mark.slow),
+])
 def test_a_compiled_graph_gives_the_same_and_holds_no_scores_of_all_queries(wrap):
     models, batch = twins(CONFIG.with_dropout(0.0)), make_batch(False)
     expected = outputs_and_gradients(models["eager"], batch, False)
@@ -96,8 +98,8 @@ def test_a_compiled_graph_gives_the_same_and_holds_no_scores_of_all_queries(wrap
     assert shapes == {"eager": LENGTH, "fused": attention.QUERY_BLOCK}
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("training", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("is_packed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_rows_of_a_length_unknown_until_run_time_are_attended_to_in_blocks_too(
     is_packed, training, monkeypatch
 ):

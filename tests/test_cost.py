@@ -148,7 +148,9 @@ class StepGraph:
         self.counts = collections.Counter(node.op for node in self.run)
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(
+    scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
+)
 def graph(request):
     return StepGraph(mixed_precision=request.param), request.param
 

@@ -2,12 +2,10 @@
 
 import itertools
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from helpers import REPO
+from helpers import run
 
 from albert.data import data_order, records
 from albert.data import files as files_module
@@ -80,7 +78,9 @@ def test_each_epoch_has_every_record_once_in_an_order_of_its_own(files):
     assert batches(files, 2) == batches(files, 2) != batches(files, 2, seed=8)
 
 
-@pytest.mark.parametrize("workers", range(1, 9))
+@pytest.mark.parametrize(
+    "workers", [1, 3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5, 6, 7, 8))]
+)
 def test_the_batches_are_the_same_however_many_workers_read_them(files, workers):
     replicas = 2 if BATCH % (2 * workers) == 0 and workers < 5 else 1
     assert shared_batches(files, 5, workers, replicas) == batches(files, 5)
@@ -88,7 +88,7 @@ def test_the_batches_are_the_same_however_many_workers_read_them(files, workers)
 
 @pytest.mark.parametrize(
     "workers",
-    [1, 3, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 5, 6, 7))],
+    [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 5, 6, 7, 8))],
 )
 def test_a_resumed_order_is_the_uninterrupted_one(files, workers):
     whole = batches(files, 6)
@@ -97,13 +97,13 @@ def test_a_resumed_order_is_the_uninterrupted_one(files, workers):
         assert shared_batches(files, 6 - step, workers, 1, step * BATCH) == whole[step:]
 
 
-@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("is_large", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_no_epoch_of_a_seed_has_the_order_of_an_epoch_of_another(is_large, files, monkeypatch):
     if not is_large:
         monkeypatch.setattr(input_pipeline, "SHUFFLE_BUFFER", 1 << 20)
     tf.random.set_seed(7)  # the same for all, so that the orders' own seeds are compared
     orders = set()
-    seeds = (0, 1, 2, 3, 4, 2**32 - 1, 2**32, 2**32 + 4)
+    seeds = (0, 1, 2**32 - 1, 2**32, 2**32 + 1)
     for seed in seeds:
         flat = sum(batches(files, 3 * TOTAL // 2, seed=seed, batch_size=2), [])
         orders |= {tuple(flat[i * TOTAL : (i + 1) * TOTAL]) for i in range(EPOCHS)}
@@ -158,8 +158,6 @@ def test_the_order_of_sets_that_are_shuffled_at_once_is_what_it_was(tmp_path):
 
 
 READ = """
-import sys
-sys.path.insert(0, {tests!r})
 import test_data_order as t
 from albert.data import data_order, input_pipeline, records
 from albert.data.input_pipeline import Share
@@ -175,14 +173,11 @@ print(read() - before)
 """
 
 
-def bytes_read(paths, position, count, share=None):
+def bytes_read(folder, paths, position, count, share=None):
     """Returns what a process reads of its files for so many batches, counted by the kernel."""
-    program = READ.format(tests=str(REPO / "tests"), paths=paths, count=count,
-                          position=position, share=share)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=REPO,
-        env={"PYTHONPATH": f"{REPO}", "PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
+    program = READ.format(paths=paths, count=count, position=position, share=share)
+    (folder / "read_bytes.py").write_text(program)
+    done = run("read_bytes", cwd=folder)
     assert done.returncode == 0, done.stderr[-2000:]
     return int(done.stdout)
 
@@ -191,16 +186,16 @@ def test_a_resumed_run_reads_no_more_than_a_new_one_and_a_worker_its_own_blocks(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(records, "BATCH", 64)
-    total = 40_000
+    total = 20_000
     paths = write(tmp_path, (total // 2, total // 2))
     size = sum((tmp_path / f"{i}.tfrecord").stat().st_size for i in range(2))
-    begun = bytes_read(paths, 0, 1)
+    begun = bytes_read(tmp_path, paths, 0, 1)
     # At nine tenths of the second epoch: neither what the first nor what this one had is read.
-    resumed = bytes_read(paths, int(1.9 * total), 1)
+    resumed = bytes_read(tmp_path, paths, int(1.9 * total), 1)
     assert begun < 0.2 * size
     assert resumed < 1.2 * begun
     # A whole epoch: each of four workers reads about a quarter.
-    whole = bytes_read(paths, 0, total // 80 - 1)
-    quarter = bytes_read(paths, 0, total // 80 - 1, "Share(4, 1, 1)")
+    whole = bytes_read(tmp_path, paths, 0, total // 80 - 1)
+    quarter = bytes_read(tmp_path, paths, 0, total // 80 - 1, "Share(4, 1, 1)")
     assert 0.9 * size < whole < 1.5 * size
     assert quarter < 0.4 * whole

@@ -1,5 +1,6 @@
 """The README and docs/: their examples run in order, their links lead somewhere."""
 
+import importlib
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ from pydoc_data import topics
 
 import apart
 import pytest
+from absl import flags as absl_flags
 from helpers import REPO
 
 from faults.mortal import nursery
@@ -116,18 +118,34 @@ def run_examples(pages: list[str], workshop: pathlib.Path, with_text: bool) -> i
     return count
 
 
-def test_the_examples_of_the_main_way_run(workshop):
-    assert run_examples(GUIDES[:3], workshop, with_text=False) > 7
-    results = (workshop / "work/classifier/eval_results.txt").read_text()
-    assert "eval_accuracy = " in results
-    assert (workshop / "work/classifier/submit_results.tsv").stat().st_size
-    assert "num_runs = 3" in (workshop / "work/own/eval_results.txt").read_text()
+def commands_shown() -> list[tuple[str, str, str]]:
+    """Returns (page, module, its arguments) of every command, whether the tests run it or not."""
+    found = []
+    for page in PAGES:
+        text = page.read_text("utf-8").replace("\\\n", " ")
+        for module, rest in re.findall(r"^.*?python -m (albert\.[a-z_12]+)(.*)$", text, re.M):
+            found.append((str(page.relative_to(REPO)), module, rest.split(" -- ")[0]))
+    return found
+
+
+def test_every_flag_of_every_command_on_every_page_is_one_of_its_own():
+    shown = commands_shown()
+    assert len(shown) > 40
+    for page, module, rest in shown:
+        values = absl_flags.FlagValues()
+        importlib.import_module(module).define_flags(values)
+        for name in re.findall(r"--(\w+)", rest):
+            assert name in values or name.removeprefix("no") in values, f"{page}: {module} {name}"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_the_examples_of_every_page_run_in_their_order(workshop):
     assert run_examples(GUIDES, workshop, with_text=False) > 24
+    results = (workshop / "work/classifier/eval_results.txt").read_text()
+    assert "eval_accuracy = " in results
+    assert (workshop / "work/classifier/submit_results.tsv").stat().st_size
+    assert "num_runs = 3" in (workshop / "work/own/eval_results.txt").read_text()
     assert "eval_accuracy_high = " in (workshop / "work/race/predict_results.txt").read_text()
 
 

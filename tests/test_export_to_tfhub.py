@@ -141,6 +141,7 @@ print(json.dumps({"losses": history, "moved": moved, "mlm weights": len(mlm.trai
 """
 
 
+@pytest.mark.slow
 def test_hub_keras_layer_trains_the_module_in_a_tf_keras_fit(exported, tmp_path):
     source, path = exported
     result = subprocess.run(
@@ -155,6 +156,7 @@ def test_hub_keras_layer_trains_the_module_in_a_tf_keras_fit(exported, tmp_path)
     assert seen["mlm weights"] == 25 + 5 and seen["mlm"] == [64, 2, pieces]
 
 
+@pytest.mark.slow
 def test_the_servings_signatures_are_seen_and_run_by_tensorflows_own_tool(exported, tmp_path):
     _, path = exported
 
@@ -249,6 +251,7 @@ def test_results_of_another_step_are_not_claimed_and_no_record_is_said(source, t
     assert "are not known" in card
 
 
+@pytest.mark.slow
 def test_the_use_in_a_model_card_runs(exported):
     _, path = exported
     card = (path / "README.md").read_text()

@@ -58,7 +58,11 @@ def test_losses_and_weights_follow_the_originals(optimizer, golden_path):
 
 @pytest.mark.parametrize(
     ("case", "optimizer"),
-    [("tf1_ckpt_tiny", "lamb"), ("tf1_ckpt_tiny", "adamw"), ("tf1_ckpt_tiny_groups", "adamw")],
+    [
+        ("tf1_ckpt_tiny", "lamb"),
+        pytest.param("tf1_ckpt_tiny", "adamw", marks=pytest.mark.slow),
+        pytest.param("tf1_ckpt_tiny_groups", "adamw", marks=pytest.mark.slow),
+    ],
 )
 def test_with_sparse_embedding_gradients_only_the_originals_clip_norm_differs(
     case, optimizer, golden_path

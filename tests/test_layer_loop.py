@@ -69,8 +69,15 @@ def loss_and_gradients(model):
 
 
 @pytest.mark.parametrize("sharing, remat, is_short", [
-    *itertools.product(SHARING, [False, True], [False]),
-    ("all", True, True), ("two blocks a layer", True, True), ("attention", True, True),
+    ("all", False, False), ("two blocks a layer", True, True),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (
+            *itertools.product(SHARING, [False, True], [False]),
+            ("all", True, True), ("attention", True, True),
+        )
+        if case != ("all", False, False)
+    ),
 ])
 def test_loss_and_gradients_are_those_of_unrolled_layers(sharing, remat, is_short, seen):
     changes, runs = SHARING[sharing]

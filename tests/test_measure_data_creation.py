@@ -10,7 +10,7 @@ from helpers import REPO, assert_one_clear_line
 SCRIPT = str(REPO / "scripts/maintainers/measure_data_creation.py")
 
 
-@pytest.mark.parametrize("with_text", [False, True])
+@pytest.mark.parametrize("with_text", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_figures_are_those_of_the_command_and_kills_change_no_byte(
     tmp_path, golden_path, with_text
 ):

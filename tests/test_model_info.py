@@ -169,7 +169,7 @@ def product_flops(graph) -> int:
     return total
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
     "changes",
     [{"num_hidden_layers": 3, "inner_group_num": 2}, {"embedding_size": 16, "vocab_size": 70}],

@@ -202,7 +202,7 @@ def test_multiple_choice(tmp_path):
     np.testing.assert_allclose(found, probabilities(out), atol=1e-5)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_question_answering(tmp_path, capsys, version):
     rng = np.random.default_rng(5)
     paragraphs = []
@@ -261,6 +261,7 @@ def edited(classifier, folder, change) -> str:
     return str(folder / "edited")
 
 
+@pytest.mark.slow
 def test_a_classifier_that_was_saved_or_converted_gives_the_same_answers(
     classifier, pairs, tmp_path
 ):
@@ -418,7 +419,9 @@ def test_a_saved_model_tells_its_head_and_its_labels_are_numbers_or_given(saved,
     assert set(answer["labels"]) <= {"O", "B-X", "I-X"}
 
 
-@pytest.mark.parametrize("length", [4, 5, 16])
+@pytest.mark.parametrize("length", [4, *(
+    pytest.param(n, marks=pytest.mark.slow) for n in (5, 16)
+)])
 @pytest.mark.parametrize(
     ("name", "line"),
     [

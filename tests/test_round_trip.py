@@ -105,7 +105,7 @@ def cases():
                     # Of the rest one of each: what is known of a model is one code for all.
                     is_quick = case == "cased" and is_named == (kind in LABELLED) and (
                         layout == "theirs and back" or kind == "AlbertForSequenceClassification"
-                        or (layout, kind) in (("module", "AlbertModel"), ("ours", "AlbertModel"))
+                        or (layout, kind) == ("ours", "AlbertModel")
                     )
                     marks = [] if is_quick else [pytest.mark.slow]
                     yield pytest.param(layout, kind, case, is_named, marks=marks)

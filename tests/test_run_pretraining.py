@@ -122,7 +122,8 @@ def test_learning_lowers_the_loss_and_finds_the_pattern(job, tmp_path):
     assert last["sentence_order_accuracy"] > 0.9
 
 
-@pytest.mark.parametrize("extra", [[], pytest.param(["--use_xla"], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", [[], ["--use_xla"]])
 def test_a_preempted_run_resumes_bit_exactly_with_dropout_across_an_epoch(extra, job, tmp_path):
     whole = [*job, *extra, f"--output_dir={tmp_path / 'whole'}", "--do_eval"]
     assert 0 == command(*whole)
@@ -141,6 +142,7 @@ def test_a_preempted_run_resumes_bit_exactly_with_dropout_across_an_epoch(extra,
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_from_its_last_checkpoint_to_the_same_end(job, tmp_path):
     assert 0 == command(*job, f"--output_dir={tmp_path / 'whole'}")
     process = start(MODULE, *job)
@@ -196,12 +198,13 @@ def test_the_same_command_gives_the_same_bytes_and_another_seed_does_not(job, tm
     assert a == b != c
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "extra",
     [
         [],
-        pytest.param(["--use_xla"], marks=pytest.mark.slow),
-        pytest.param(["--num_virtual_devices=2"], marks=pytest.mark.slow),
+        ["--use_xla"],
+        ["--num_virtual_devices=2"],
     ],
 )
 def test_short_sequences_are_packed_and_train_and_evaluate_the_same(extra, tmp_path):
@@ -308,6 +311,7 @@ def test_tensorboard_finds_the_same_scalars_as_metrics_jsonl(job, tmp_path):
         np.testing.assert_allclose(found["loss", line["step"]], line["loss"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_changed_rate_is_used_and_told(job, tmp_path, capsys):
     assert 0 == command(*job, "--num_train_steps=10")
     capsys.readouterr()
@@ -367,7 +371,7 @@ def test_data_of_another_length_is_refused_with_the_flag_to_pass(job, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("extra", [[], ["--use_xla"]])
+@pytest.mark.parametrize("extra", [[], pytest.param(["--use_xla"], marks=pytest.mark.slow)])
 def test_ids_outside_the_vocabulary_are_caught_without_a_manifest_too(
     extra, job, tmp_path, capsys
 ):

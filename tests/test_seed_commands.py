@@ -89,7 +89,10 @@ def files(golden_path, tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.slow) if name in ("run_squad_v1", "run_race") else name
+    for name in MODULES
+])
 def test_a_command_runs_as_printed(name, printed, files, tmp_path):
     folder, paths = files
     version = 2 if name.endswith("v2") else 1

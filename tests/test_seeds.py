@@ -22,7 +22,7 @@ def test_purposes_and_seeds_have_numbers_of_their_own():
     assert child_seed(5, "order", 1) == 4949609611897841769  # the same for ever
 
 
-@pytest.mark.parametrize("use_xla", [False, True])
+@pytest.mark.parametrize("use_xla", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_no_step_part_or_seed_has_the_dropout_of_another(use_xla):
     def draw(seed):
         @tf.function(jit_compile=use_xla)

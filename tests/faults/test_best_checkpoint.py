@@ -129,6 +129,7 @@ def test_a_checkpoint_scored_with_few_layers_is_not_the_best_of_all_layers(tmp_p
     assert sidecars.read_sidecar(str(out / "model.ckpt-best"))["step"] == 4
 
 
+@pytest.mark.slow
 def test_a_finished_classifiers_best_takes_the_value_of_another_dev_file(tmp_path):
     arguments = [*jobs.classifier_flags(tmp_path), "--do_train", "--do_eval"]
     assert run_here(run_classifier, *arguments) == 0

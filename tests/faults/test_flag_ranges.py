@@ -119,7 +119,7 @@ def test_what_follows_from_the_data_is_checked_too(arguments, message, tmp_path,
     assert not list((tmp_path / "out").glob("*"))
 
 
-@pytest.mark.parametrize("seed", [0, flags.MOST_SEED])
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), flags.MOST_SEED])
 def test_the_first_and_the_last_seed_train(seed, tmp_path):
     job = jobs.pretraining_flags(tmp_path, seed=seed, num_train_steps=2, num_warmup_steps=0)
     assert jobs.pretrain(*job, "--do_eval") == 0

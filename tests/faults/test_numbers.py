@@ -76,6 +76,7 @@ def test_a_step_whose_loss_is_no_number_moves_neither_weights_nor_moments(
     assert_nothing_moved(again, bad)
 
 
+@pytest.mark.slow
 def test_more_than_one_in_a_hundred_bad_steps_is_exit_3_and_the_good_checkpoint_stays(
     tmp_path, capsys
 ):
