@@ -11,18 +11,11 @@ from albert.training import curves
 
 def draw(grid: Grid, results: Sequence[Result], path: str) -> None:
     """Publishes a PNG with a panel for each metric that the runs' own evaluations have."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     metrics = [name for name in grid.metrics if any(name in one.curve[-1] for one in results)]
     if not metrics:
         return
     scale, label = (1e6, "million tokens") if grid.over == "tokens" else (1, "minutes of training")
-    figure, axes = pyplot.subplots(
-        1, len(metrics), figsize=(5.5 * len(metrics), 4.2), dpi=120, squeeze=False
-    )
+    figure, axes = curves.panels_of(1, len(metrics), (5.5 * len(metrics), 4.2))
     for axis, metric in zip(axes[0], metrics, strict=True):
         for setting in grid.settings:
             lines = [one.curve for one in results if one.setting == setting.name]

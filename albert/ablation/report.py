@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from albert.ablation.grid import Grid
 from albert.ablation.runs import Result
 from albert.data import files
+from albert.training import run_report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Mean:
 
 
 def write(grid: Grid, results: Sequence[Result], directory: str) -> None:
-    """Publishes both files."""
+    """Writes report.md and results.json."""
     files.write_json(
         os.path.join(directory, "results.json"), [dataclasses.asdict(one) for one in results]
     )
@@ -72,12 +73,12 @@ def _means(found: Sequence[Result], metric: str) -> Mean | None:
 
 def _table(grid: Grid, by_setting) -> str:
     known = [one for found in by_setting.values() for one in found]
-    # Probes are missing where there was no --glue_dir.
+    # Without --glue_dir there are no results of fine-tuning.
     metrics = [m for m in grid.metrics if any(_value(one, m) is not None for one in known)]
     heads = ["setting", "parameters", *(m.replace("_", " ") for m in metrics), "minutes"]
     with_paper = any(setting.paper is not None for setting in grid.settings)
     heads += [f"paper: {grid.paper_measure}"] * with_paper
-    lines = [heads, ["---"] * len(heads)]
+    lines = []
     for setting in grid.settings:
         found = by_setting[setting.name]
         cells = [setting.name, f"{found[0].parameters:,}" if found else ""]
@@ -85,11 +86,11 @@ def _table(grid: Grid, by_setting) -> str:
         cells.append(f"{statistics.fmean(one.minutes for one in found):.1f}" if found else "")
         cells += ["" if setting.paper is None else f"{setting.paper:g}"] * with_paper
         lines.append(cells)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return run_report.table(heads, lines).rstrip()
 
 
 def _order(grid: Grid, by_setting) -> list[str]:
-    """Says of each two settings whether they are in the paper's order."""
+    """Returns, for each two settings, whether the runs have them in the paper's order."""
     known = [
         (setting.name, setting.paper, mean)
         for setting in grid.settings
@@ -97,7 +98,7 @@ def _order(grid: Grid, by_setting) -> list[str]:
     ]
     if len(known) < 2:
         return []
-    # Of losses, less is better.
+    # A smaller loss is better.
     sign = -1 if grid.primary.endswith("loss") else 1
     lines = {"as in the paper": [], "the other way round": [], "within the error": []}
     for (one, paper, mean), (two, other_paper, other) in itertools.combinations(known, 2):
@@ -125,17 +126,15 @@ def _tokens(grid: Grid) -> str:
 
 
 def _times(grid: Grid, by_setting) -> list[str]:
-    """Says when each setting reaches what the first one ends with, by its runs' mean curve."""
-    first, *others = grid.settings
+    """Returns a table of the minutes after which each run reaches the first setting's result."""
+    first = grid.settings[0]
     goal = _means(by_setting[first.name], grid.primary)
     if grid.over != "minutes" or goal is None:
         return []
     rises = not grid.primary.endswith("loss")
     name = grid.primary.replace("_", " ")
-    lines = [f"\n## Minutes to a {name} of {goal.value:.4g}, with which {first.name} ends\n",
-             "| setting | minutes of each run | mean | share |", "|---|---|---|---|"]
-    base = None
-    for setting in (first, *others):
+    lines, base = [], None
+    for setting in grid.settings:
         times = [time_to(one.curve, grid.primary, goal.value, rises)
                  for one in by_setting[setting.name]]
         reached = [time for time in times if time is not None]
@@ -143,17 +142,23 @@ def _times(grid: Grid, by_setting) -> list[str]:
         if not times:
             continue
         if setting is first:
-            # Its runs end on either side of their mean: their whole time counts.
+            # The goal is the mean of these runs. Some never reach it: take their whole time.
             reached = [one.curve[-1]["minutes"] for one in by_setting[first.name]]
             base, told = statistics.fmean(reached), ", ".join(f"{time:.1f}" for time in reached)
         mean = statistics.fmean(reached) if len(reached) == len(times) else None
         shown = ("never in some", "") if mean is None else (f"{mean:.1f}", f"{mean / base:.2f}")
-        lines.append(f"| {setting.name} | {told} | {' | '.join(shown)} |")
-    return lines
+        lines.append((setting.name, told, *shown))
+    return [
+        f"\n## Minutes to a {name} of {goal.value:.4g}, with which {first.name} ends\n",
+        run_report.table(("setting", "minutes of each run", "mean", "share"), lines).rstrip(),
+    ]
 
 
 def time_to(curve, metric: str, goal: float, rises: bool) -> float | None:
-    """Returns the minutes at which a curve reaches a value, between its points by a line."""
+    """Returns the minutes after which a curve reaches a value. None: never.
+
+    Between two points, the curve is a straight line.
+    """
     before = None
     for point in curve:
         value = point[metric]

@@ -195,7 +195,7 @@ class Course:
                 # Of another dev file, say, its value is another, by which runs are compared.
                 step, best = found.results["global_step"], evaluation.read_best(run.output_dir)
                 measured = evaluation.what_is_measured(self.task, self.config, run, source, step)
-                if best and not evaluation.is_comparable(best, measured):
+                if best and evaluation.differences(best, measured):
                     evaluation.keep_if_best(self.task, weights.origin, found.results, measured)
         path = summaries.write_results(run.output_dir, found.results)
         log.info("results of %s: %s", weights.origin, path)

@@ -11,12 +11,7 @@ _SMOOTHED = "#2a6496"
 
 def draw(path: str, metrics: dict[str, list[dict[str, Any]]], base: Baselines | None) -> None:
     """Publishes a PNG: loss, the two accuracies (training and held-out), learning rate."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 2, figsize=(11, 7.2), dpi=120, sharex=True)
+    figure, axes = panels_of(2, 2, (11, 7.2), sharex=True)
     panels = [
         ("loss", "Loss (masked LM + sentence order)", None, ""),
         ("masked_lm_accuracy", "Masked-LM accuracy", base and base.commonest_token,
@@ -35,6 +30,16 @@ def draw(path: str, metrics: dict[str, list[dict[str, Any]]], base: Baselines | 
     for axis in axes[1]:
         axis.set_xlabel("step")
     publish(figure, path)
+
+
+def panels_of(rows: int, columns: int, size: tuple[float, float], **options: Any):
+    """Returns (figure, panels as an array [rows, columns]); `size` is in inches."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # needs no screen
+    from matplotlib import pyplot
+
+    return pyplot.subplots(rows, columns, figsize=size, dpi=120, squeeze=False, **options)
 
 
 def publish(figure, path: str) -> None:
@@ -57,7 +62,7 @@ def dress(axis, title: str) -> None:
 
 
 def _draw_series(axis, key: str, metrics: dict[str, list[dict[str, Any]]]) -> None:
-    """Training as measured and smoothed, held-out as points on a line."""
+    """Draws the training's values, their smoothed course, and those of held-out records."""
     train = [(line["step"], line[key]) for line in metrics["train"] if key in line]
     held_out = [(line["step"], line[key]) for line in metrics["eval"] if key in line]
     if key == "learning_rate":
@@ -73,7 +78,7 @@ def _draw_series(axis, key: str, metrics: dict[str, list[dict[str, Any]]]) -> No
 
 
 def _smooth(values: tuple[float, ...], weight: float = 0.6) -> list[float]:
-    """Returns the exponential moving average, started without bias to zero."""
+    """Returns the exponential moving average, corrected for its start at zero."""
     smoothed, average, mass = [], 0.0, 0.0
     for value in values:
         average = weight * average + (1 - weight) * value

@@ -28,12 +28,12 @@ from albert.training.run_settings import RunConfig, build_model, row_options
 log = logging.getLogger("albert")
 
 BEST_FILE = "best.json"
-_FINGERPRINT_BYTES = 64 << 10  # at the start of a file
+_FINGERPRINT_BYTES = 64 << 10  # how much of a file's start is read
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What the evaluation of one checkpoint gave."""
+    """The result of evaluating one checkpoint."""
 
     results: dict[str, Any]  # metrics, `global_step`, and `loss` where there are labels
     predictions: dict[str, np.ndarray]  # [rows, ...] of the records, in order, without padding
@@ -41,7 +41,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """What of a run's evaluations is kept: those made by this process."""
+    """The last and the best evaluation that this process made."""
 
     last: Evaluation | None = None
     best: Evaluation | None = None
@@ -55,13 +55,13 @@ class Evaluated:
 def what_is_measured(
     task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles, step: int
 ) -> dict[str, Any]:
-    """Returns what the value of a checkpoint's evaluation depends on, beside its weights (JSON)."""
+    """Returns everything, beside the weights, on which an evaluation's result depends (as JSON)."""
     spec = task.for_evaluation().feature_spec()
     return {
         "task": task.name,
         "metric": task.best_metric,
         "files": sorted(_fingerprint(path, os.stat(path).st_mtime_ns) for path in source.paths),
-        # A full pass gives the same whatever its batches are.
+        # A full pass gives the same result for any batch size.
         "batches": [run.max_eval_steps, _batch_size(run)] if run.max_eval_steps else "all",
         "row_length": spec.row_length,
         "masks": spec.complete and repr(spec.complete),
@@ -71,7 +71,10 @@ def what_is_measured(
 
 @functools.lru_cache(maxsize=4096)
 def _fingerprint(path: str, changed: int) -> list[Any]:
-    """Returns [name, bytes, digest of the first of them]; `changed` is when the file was."""
+    """Returns [name, size, digest of the first bytes] of a file.
+
+    `changed` is the file's time of modification: a changed file is read anew.
+    """
     with open(path, "rb") as stream:
         start = hashlib.sha256(stream.read(_FINGERPRINT_BYTES)).hexdigest()
     return [os.path.basename(path), os.path.getsize(path), start[:16]]
@@ -80,9 +83,10 @@ def _fingerprint(path: str, changed: int) -> list[Any]:
 def keep_if_best(
     task: Task, prefix: str, results: Mapping[str, Any], measured: Mapping[str, Any]
 ) -> bool:
-    """Publishes a checkpoint as the best if it beats the best so far, of earlier processes too.
+    """Publishes a checkpoint as the best one if it beats the best so far. Returns whether it did.
 
-    The best so far counts only if its value is of the same: see `what_is_measured`.
+    The best of earlier processes counts too, if it was evaluated in the same way: see
+    `what_is_measured`.
     """
     directory = os.path.dirname(prefix)
     value = float(results[task.best_metric])
@@ -90,7 +94,7 @@ def keep_if_best(
         log.warning("%s is not a number at step %s", task.best_metric, results["global_step"])
         return False
     best = read_best(directory)
-    changed = best and _differences(best["measured"], measured)
+    changed = best and differences(best, measured)
     if changed:
         log.warning(
             "the best checkpoint so far, of step %s, was evaluated otherwise (%s): the best is "
@@ -110,17 +114,18 @@ def keep_if_best(
     return True
 
 
-def _differences(before: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Returns the names of what differs, with commas between them."""
+def differences(best: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Returns what keeps the values of two evaluations from being compared, or "".
+
+    Args:
+      best: what `read_best` returned.
+      measured: `what_is_measured` of the other evaluation.
+    """
+    before = best["measured"]
     names = sorted(set(before) | set(measured))
     return ", ".join(
         name for name in names if not files.is_same_json(before.get(name), measured.get(name))
     )
-
-
-def is_comparable(best: Mapping[str, Any], measured: Mapping[str, Any]) -> bool:
-    """Whether the value of `read_best` is one of an evaluation of the same."""
-    return not _differences(best["measured"], measured)
 
 
 def read_best(directory: str) -> dict[str, Any] | None:
@@ -141,9 +146,9 @@ def read_best(directory: str) -> dict[str, Any] | None:
 
 
 def batches_of(eval_step: steps.EvalStep, run: RunConfig, source: RecordFiles):
-    """Returns batches that can be gone through again and again; the step is traced for them.
+    """Returns batches that can be read again and again. The step's graph is made for them.
 
-    Each pipeline that is made leaves some memory behind in TensorFlow, so a run makes one.
+    TensorFlow keeps some memory of each pipeline that is made, so a run makes only one.
     """
     batch_size = _batch_size(run)
     spec = eval_step.task.feature_spec()
@@ -168,7 +173,7 @@ def batches_of(eval_step: steps.EvalStep, run: RunConfig, source: RecordFiles):
 
 
 def _batch_size(run: RunConfig) -> int:
-    """Returns the rows of an evaluation batch: as many as asked, or a few more for all replicas."""
+    """Returns the rows of an evaluation batch, rounded up so that each replica has equally many."""
     replicas = distribution.num_evaluating_replicas()
     return math.ceil(run.eval_batch_size / replicas) * replicas
 
@@ -180,7 +185,7 @@ def measure(
     step: int,
     before_batch: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Returns the evaluation of the model's weights, which are of `step`."""
+    """Evaluates the model as it is. `step` is the training step of its weights."""
     task = eval_step.task
     losses: list[float | None] = []
     sums: dict[str, tuple[float, float]] = {}
@@ -238,10 +243,10 @@ def evaluate(
     source: RecordFiles,
     weights: tensor_bundle.Weights,
 ) -> Evaluation:
-    """Returns the evaluation of a checkpoint.
+    """Evaluates a checkpoint.
 
-    With a `depth_schedule`, it has as many layers as its last training step had. The results
-    mean nothing where the records have no labels.
+    With a `depth_schedule`, the model has as many layers as in the checkpoint's last training
+    step. Without labels in the records, only the predictions mean something.
     """
     task = task.for_evaluation()
     source.check(task.feature_spec(), config.vocab_size)

@@ -1,7 +1,4 @@
-"""What the training loop remembers from step to step: running averages, its pace.
-
-Nothing here computes; `trainer` is the loop.
-"""
+"""What the training loop keeps from step to step: running averages, and its pace."""
 
 import logging
 import re
@@ -14,13 +11,16 @@ from albert.training import distribution, steps
 
 log = logging.getLogger("albert")
 
-# One call into TensorFlow lasts about this long at most, so that a signal is
-# answered soon whatever --iterations_per_loop says.
+# One call into TensorFlow takes about this long at most, so that a signal is
+# answered soon, however large --iterations_per_loop is.
 SECONDS_PER_CALL = 1.0
 
 
 class Averages:
-    """Averages since the last line of metrics, step by step in the same order on every run."""
+    """Averages since the last line of metrics.
+
+    Steps are added one by one, in the same order on every run, so that sums are equal to the bit.
+    """
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Averages:
             "learning_rate": self._last_rate,
             "skipped_steps": self._sums[steps.BAD],
         }
-        if self._has_loss_scale:  # skipped too, but for the scale's sake
+        if self._has_loss_scale:  # these steps were skipped too, to lower the scale
             values["loss_scale_overflows"] = self._sums[steps.OVERFLOW]
         for i, name in enumerate(self._names):
             total, weight = self._sums[steps.PAIRS + 2 * i : steps.PAIRS + 2 * i + 2]
-            # A task names its figures for evaluations; these are of training batches.
+            # A task names its metrics for evaluations, but these are of training batches.
             name = re.sub(r"^eval_", "train_", name)
             values[name] = total / weight if weight else 0.0
         self.tokens = self._sums[steps.TOKENS]
@@ -66,10 +66,10 @@ class Averages:
 
 
 class Pace:
-    """How many steps one call into TensorFlow makes, and whether the workers shall stop.
+    """How many steps one call into TensorFlow makes, and whether to stop after it.
 
-    Workers must agree on both, or they would wait for each other for ever:
-    each says what it wants, and does what they are told in return.
+    All workers must do the same, or they would wait for each other for ever. So each
+    tells what it wants (`control`), and all follow the sum of it (`update`).
     """
 
     def __init__(self, most: int):
@@ -83,7 +83,7 @@ class Pace:
         return [float(raised is not None), float(self._wanted if is_chief else 0)]
 
     def update(self, count: int, seconds: float, agreed: np.ndarray, latch) -> bool:
-        """Takes note of a call of `count` steps; returns whether to stop now."""
+        """Takes note of a call of `count` steps. Returns whether to stop now."""
         per_second = count / max(seconds, 1e-6)
         self._wanted = max(1, min(self._most, int(SECONDS_PER_CALL * per_second)))
         if distribution.num_workers() == 1:
@@ -91,16 +91,3 @@ class Pace:
             return latch.raised is not None
         self.count = max(1, round(agreed[1] / self._replicas))
         return agreed[0] > 0
-
-
-class NoWriter:
-    """The metrics of a worker that is not the chief: the chief writes them."""
-
-    def has(self, step: int, kind: str) -> bool:
-        return True
-
-    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -1,6 +1,6 @@
-"""What a run's files say; and the report of the quickstart, made of such files alone.
+"""Reads a run's files, and writes the quickstart's report from them.
 
-Nothing is computed again but the baselines.
+Only the baselines are computed; all other numbers are read.
 """
 
 import collections
@@ -9,7 +9,7 @@ import glob
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from albert.config import AlbertConfig
@@ -42,7 +42,7 @@ def read_metrics(path: str) -> dict[str, Lines]:
         lines = stream.readlines()
     for number, line in enumerate(lines, start=1):
         if number == len(lines) and not line.endswith("\n"):
-            break  # a run that is being written, or was killed while it wrote
+            break  # the run is writing it, or was killed while it did
         try:
             value = json.loads(line)
             by_kind.setdefault(value["kind"], []).append(value)
@@ -60,7 +60,11 @@ def read_results(directory: str) -> dict[str, float]:
 
 
 def _read_numbers(directory: str, *keys: str) -> list[float]:
-    """Returns these of the results, or raises a DataError that names file and key."""
+    """Returns some of the results.
+
+    Raises:
+      DataError: names the file, and the key that is not a number in it.
+    """
     results = read_results(directory)
     for key in keys:
         value = results.get(key)
@@ -71,7 +75,7 @@ def _read_numbers(directory: str, *keys: str) -> list[float]:
 
 @dataclasses.dataclass(frozen=True)
 class Baselines:
-    """What a model reaches that has learned nothing but one constant answer."""
+    """The accuracies of a model that always gives the same answer."""
 
     commonest_token: float  # masked-LM accuracy of always guessing it
     majority_order: float  # sentence-order accuracy of always guessing the commoner label
@@ -112,7 +116,7 @@ def baselines(paths: Sequence[str]) -> Baselines:
 
 @dataclasses.dataclass(frozen=True)
 class Quickstart:
-    """What scripts/quickstart.sh has left in a directory."""
+    """What scripts/quickstart.sh has written to a directory."""
 
     directory: str
     config: AlbertConfig
@@ -134,7 +138,7 @@ class Quickstart:
         """Returns report.md.
 
         Raises:
-          DataError: a file is missing, or is not what the step writes.
+          DataError: a file is missing or unusable.
         """
         parts = (self._title(), self._pretraining(), self._classifier(), self._times(),
                  self._files())
@@ -189,25 +193,27 @@ class Quickstart:
         majority = max(labels.values()) / labels.total()
         error = 50 / math.sqrt(labels.total())  # points; of an accuracy near one half
         rows = [
-            "## Classifier\n",
-            "Fine-tuned three times on the labelled task of the text, evaluated on its dev set "
-            f"(commonest label {majority:.3f}; standard error of an accuracy {error:.1f} points).\n",
-            "| from | accuracy | gain over random weights |", "|---|---|---|",
+            (title, f"{accuracy[name]:.4f}", "" if name == "random" else
+             f"{100 * (accuracy[name] - accuracy['random']):+.1f} points")
+            for name, title in _CLASSIFIERS.items()
         ]
-        for name, title in _CLASSIFIERS.items():
-            gain = f"{100 * (accuracy[name] - accuracy['random']):+.1f} points"
-            rows.append(f"| {title} | {accuracy[name]:.4f} | {'' if name == 'random' else gain} |")
+        text = (
+            "## Classifier\n\n"
+            "Fine-tuned three times on the labelled task of the text, evaluated on its dev set "
+            f"(commonest label {majority:.3f}; standard error of an accuracy {error:.1f} points)."
+            "\n\n" + table(("from", "accuracy", "gain over random weights"), rows)
+        )
         if accuracy["checkpoint"] <= accuracy["random"]:
             best = 100 * (max(accuracy.values()) - majority)
-            rows.append(
+            text += (
                 "\nNo gain from pretraining: on this text a single sentence hardly tells the "
-                "label, pretrained or not." if best < 5 * error else
-                "\nPretraining did not help here: too little text or too few steps for it."
+                "label, pretrained or not.\n" if best < 5 * error else
+                "\nPretraining did not help here: too little text or too few steps for it.\n"
             )
-        return "\n".join([*rows, ""])
+        return text
 
     def _times(self) -> str:
-        """The seconds of each step of quickstart.sh, all its starts together."""
+        """Returns the seconds of each step of quickstart.sh, summed over all its starts."""
         folder, seconds = os.path.join(self.directory, ".steps"), {}
         for path in glob.glob(os.path.join(glob.escape(folder), "*.seconds")):
             with open(path, encoding="utf-8") as stream:
@@ -218,13 +224,18 @@ class Quickstart:
         if not seconds:
             return ""
         names = [name for name in _STEPS if name in seconds] + sorted(set(seconds) - set(_STEPS))
-        return "\n".join(["## Times\n", "| step | seconds |", "|---|---|",
-                          *(f"| {name} | {seconds[name]} |" for name in names),
-                          f"| together | {sum(seconds.values())} |", ""])
+        rows = [(name, seconds[name]) for name in names] + [("together", sum(seconds.values()))]
+        return "## Times\n\n" + table(("step", "seconds"), rows)
 
     def _files(self) -> str:
-        rows = [f"| {self.directory}/{name} | {what} |" for name, what in _FILES.items()]
-        return "\n".join(["## Files\n", "| file | |", "|---|---|", *rows, ""])
+        rows = [(f"{self.directory}/{name}", what) for name, what in _FILES.items()]
+        return "## Files\n\n" + table(("file", ""), rows)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Returns a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
 _FILES = {

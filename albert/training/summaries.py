@@ -1,4 +1,4 @@
-"""What a run tells: metrics.jsonl, TensorBoard, log lines, and progress on a terminal."""
+"""What a run reports: metrics.jsonl, TensorBoard, log lines, and progress on a terminal."""
 
 import contextlib
 import json
@@ -15,12 +15,13 @@ from albert.data import files
 
 log = logging.getLogger("albert")
 
-# What tf.summary.scalar would write; that function needs the tensorboard package,
-# which is only needed to look at the files.
+# What tf.summary.scalar would write. That function needs the tensorboard package, which
+# only those who look at the files need.
 _SCALAR = summary_pb2.SummaryMetadata(
     plugin_data=summary_pb2.SummaryMetadata.PluginData(plugin_name="scalars"),
     data_class=summary_pb2.DATA_CLASS_SCALAR,
 )
+
 
 def duration(seconds: float) -> str:
     """Returns for example `1h02m`, `3m05s` or `12s`."""
@@ -31,15 +32,16 @@ def duration(seconds: float) -> str:
 
 
 class MetricsWriter:
-    """Appends one JSON object a line to `metrics.jsonl` and scalars to TensorBoard.
+    """Appends lines to `metrics.jsonl`, one JSON object each, and scalars to TensorBoard.
 
-    Opened at step N it first drops the lines of later steps, which a run that
-    was killed after its last checkpoint had written and will write again.
+    Opened at step N, it first drops the lines of later steps: a run that was killed after its
+    last checkpoint wrote them, and will write them again. `evaluated` holds the steps that have
+    a line of an evaluation.
     """
 
     def __init__(self, directory: str, step: int):
         path = os.path.join(directory, "metrics.jsonl")
-        self._written = self._keep_until(path, step)
+        self.evaluated = self._keep_until(path, step)
         self._path = path
         self._stream = files.open_to_append(path)
         self._boards: dict[str, tf.summary.SummaryWriter] = {}
@@ -47,7 +49,7 @@ class MetricsWriter:
         self._board_failed = False
 
     @staticmethod
-    def _keep_until(path: str, step: int) -> set[tuple[int, str]]:
+    def _keep_until(path: str, step: int) -> set[int]:
         if not os.path.exists(path):
             return set()
         with open(path, encoding="utf-8", errors="replace") as stream:
@@ -56,15 +58,7 @@ class MetricsWriter:
         if len(kept) < len(lines):
             with files.atomic_write(path) as stream:
                 stream.writelines(line for line, _ in kept)
-        return {(value["step"], value["kind"]) for _, value in kept}
-
-    def has(self, step: int, kind: str) -> bool:
-        """Whether this line was written, by this process or an earlier one."""
-        return (step, kind) in self._written
-
-    def steps(self, kind: str) -> set[int]:
-        """Returns the steps that have a line of this kind."""
-        return {step for step, written in self._written if written == kind}
+        return {value["step"] for _, value in kept if value["kind"] == "eval"}
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Writes one line; `kind` is train or eval."""
@@ -74,7 +68,8 @@ class MetricsWriter:
             self._stream.flush()
         except OSError as error:
             raise files.UserError(f"cannot write {self._path} ({error.strerror})") from error
-        self._written.add((step, kind))
+        if kind == "eval":
+            self.evaluated.add(step)
         if self._board_failed:
             return
         try:
@@ -86,12 +81,12 @@ class MetricsWriter:
                     tf.summary.write(name, tf.constant(value, tf.float32), step, _SCALAR)
             self._boards[kind].flush()
         except tf.errors.OpError as error:
-            # Pictures are no reason to lose a run.
+            # The run goes on: metrics.jsonl has the same numbers.
             self._board_failed = True
             log.warning("no more TensorBoard summaries: %s", error.message)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # told already by the write that failed
+        with contextlib.suppress(OSError):  # the write that failed has reported it
             self._stream.close()
         for board in self._boards.values():
             with contextlib.suppress(tf.errors.OpError):
@@ -99,7 +94,7 @@ class MetricsWriter:
 
 
 def _parse(line: str) -> dict | None:
-    """Returns a line of metrics, or None for one that a crash tore."""
+    """Returns a line of metrics, or None for one that a crash cut short."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -110,7 +105,7 @@ def _parse(line: str) -> dict | None:
 
 
 class Progress:
-    """Rate and time left: one line that renews itself on a terminal, log lines elsewhere."""
+    """Shows rate and time left: a line that is overwritten on a terminal, log lines elsewhere."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from albert.optimization import OptimizerConfig, create_optimizer
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, distribution, evaluation, steps, summaries
 from albert.training.guards import DivergenceGuard, PreemptionLatch
-from albert.training.pace import Averages, NoWriter, Pace
+from albert.training.pace import Averages, Pace
 from albert.training.run_settings import RunConfig, build_model, row_options
 
 log = logging.getLogger("albert")
@@ -44,39 +44,40 @@ class TrainState:
         self.slots = self.optimizer.named_slots(self.weights)
         # Scale of the loss in half precision, whose gradients underflow without it.
         half = run.mixed_precision == "float16"
-        self.loss_scale = tf.Variable(
-            [2.0**15 if half else 1.0, 0.0],
-            trainable=False,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
-        # Oldest first; not a number where there was none yet.
-        self.recent_losses = tf.Variable(
-            [float("nan")] * steps.SPIKE_WINDOW,
-            trainable=False,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
+        self.loss_scale = _replicated([2.0**15 if half else 1.0, 0.0])
+        # The oldest comes first. NaN stands for a loss that does not exist yet.
+        self.recent_losses = _replicated([float("nan")] * steps.SPIKE_WINDOW)
 
     @property
     def step(self) -> int:
         return int(self.optimizer.iterations.numpy())
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """The variables of a checkpoint but `global_step`: weights, and the optimizer's moments."""
+        return self.weights | self.slots
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        named = self.weights | self.slots
-        return {name: tuple(v.shape) for name, v in named.items()} | {"global_step": ()}
+        return {name: tuple(v.shape) for name, v in self.named.items()} | {"global_step": ()}
 
     def tensors(self) -> dict[str, Any]:
-        named = {name: v.value for name, v in (self.weights | self.slots).items()}
+        named = {name: v.value for name, v in self.named.items()}
         return named | {"global_step": np.int64(self.step)}
 
     def not_finite(self) -> list[str]:
-        """Returns the names of weights and moments that hold an infinity or no number."""
-        named = self.weights | self.slots
-        return [n for n, v in named.items() if not tf.reduce_all(tf.math.is_finite(v.value))]
+        """Returns the names of weights and moments that hold an infinity or NaN."""
+        return [n for n, v in self.named.items() if not tf.reduce_all(tf.math.is_finite(v.value))]
 
     def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
-        named = self.weights | self.slots | {"global_step": self.optimizer.iterations}
+        named = self.named | {"global_step": self.optimizer.iterations}
         for name, value in tensors.items():
             named[name].assign(value)
+
+
+def _replicated(values: list[float]) -> tf.Variable:
+    """Returns a variable that has the same value on every replica."""
+    first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+    return tf.Variable(values, trainable=False, aggregation=first)
 
 
 def train(
@@ -91,15 +92,16 @@ def train(
     warm_start_options: Mapping[str, bool] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> evaluation.Evaluated:
-    """Trains to `run.last_step` and returns what it evaluated.
+    """Trains up to `run.last_step`. Returns the evaluations that this process made.
 
-    With `eval_files` every checkpoint is evaluated, and the best by
+    With `eval_files`, every checkpoint is evaluated. The one with the highest
     `task.best_metric` is kept as `model.ckpt-best`.
 
     Raises:
-      DataError, CheckpointError, RunDirBusyError: nothing was written.
-      TrainingDivergedError: the last good checkpoint is kept.
-      Preempted: a signal came; everything is saved.
+      DataError, CheckpointError, RunDirBusyError: the input or the directory is unusable. Nothing
+        was written.
+      TrainingDivergedError: the numbers are no longer finite. The last good checkpoint is kept.
+      Preempted: a signal asked for the end. Everything is saved.
     """
     if run.use_xla is None:
         run = dataclasses.replace(run, use_xla=distribution.has_gpu())
@@ -111,7 +113,9 @@ def train(
     chief = distribution.is_chief()
     own = temporaries.lock_run_dir(run.output_dir) if chief else contextlib.nullcontext()
     with own, PreemptionLatch() as latch:
-        loop = _Loop(task, config, run, optimizer, eval_files, flags or {}, train_files.count)
+        loop = _Loop(
+            task, config, run, optimizer, eval_files, flags or {}, train_files.count, latch
+        )
         loop.start(init, warm_start_options or {})
         sizes = {os.path.basename(path): os.path.getsize(path) for path in train_files.paths}
         facts = {f"--{name}": value for name, value in (flags or {}).items()}
@@ -123,14 +127,14 @@ def train(
             input_pipeline.blame_data(*filter(None, (train_files, eval_files))),
             distribution.blame_workers(lambda: loop.last_checkpoint or "the start"),
         ):
-            loop.run_to_end(iter(batches), latch)
+            loop.run_to_end(iter(batches))
         return loop.evaluated
 
 
 def _batches(
     run: RunConfig, spec: FeatureSpec, source: RecordFiles, vocab_size: int, position: int
 ):
-    """Returns the strategy's view of the batches that come after `position` records."""
+    """Returns the training batches after the first `position` records, for each replica its part."""
     options = row_options(run, spec, source, run.train_batch_size)
     log.info(
         "rows: %s",
@@ -145,14 +149,15 @@ def _batches(
 
 
 class _Loop:
-    """One training run: state, its position in the data, and what it tells."""
+    """One training run: its weights, its position in the data, its metrics and checkpoints."""
 
-    def __init__(self, task, config, run, optimizer, eval_files, flags, num_records):
-        self.task, self.config, self.run = task, config, run
+    def __init__(self, task, config, run, optimizer, eval_files, flags, num_records, latch):
+        self.task, self.config, self.run, self.latch = task, config, run, latch
         self.num_records = num_records  # of an epoch
         self.eval_files, self.flags = eval_files, flags
         self.state = TrainState(task, config, run, optimizer)
         self.is_chief = distribution.is_chief()
+        self.writer: summaries.MetricsWriter | None = None  # only the chief has one
         self.guard = DivergenceGuard()
         self.records_seen = 0
         self.evaluated = evaluation.Evaluated()
@@ -165,7 +170,7 @@ class _Loop:
     def start(self, init: tensor_bundle.Weights | None, options: Mapping[str, bool]) -> None:
         # Where training starts, first that applies:
         #   1. the newest sound checkpoint of output_dir (same command = go on)
-        #   2. --init_checkpoint or a hub module: weights only, with an account
+        #   2. --init_checkpoint or a hub module: weights only; warm_start.json lists them
         #   3. random weights
         run, state = self.run, self.state
         found = checkpoint_store.read_newest(
@@ -209,7 +214,7 @@ class _Loop:
         self.records_seen = sidecar.get("records_seen", step * self.run.train_batch_size)
         self.averages = self._new_averages(sidecar.get("window"))
         before = sidecar.get("flags", {})
-        # In the other precisions the scale is 1, and no start for this one.
+        # In the other precisions the scale is 1, which float16 cannot start from.
         had_scale = before.get("mixed_precision", "float16") == "float16"
         if "loss_scale" in sidecar and had_scale and self.run.mixed_precision == "float16":
             self.state.loss_scale.assign(sidecar["loss_scale"])
@@ -224,41 +229,47 @@ class _Loop:
                     name, before[name], self.flags[name], step,
                 )
 
-    def run_to_end(self, iterator, latch: PreemptionLatch) -> None:
+    def run_to_end(self, iterator) -> None:
         run, state = self.run, self.state
         train_steps: steps.TrainSteps | None = None
-        chief = self.is_chief
-        writer = summaries.MetricsWriter(run.output_dir, state.step) if chief else NoWriter()
+        if self.is_chief:
+            self.writer = summaries.MetricsWriter(run.output_dir, state.step)
         progress = summaries.Progress(self.task.name, state.step, run.last_step)
         if state.step >= run.last_step:
             log.info("already trained to step %d", state.step)
         pace = Pace(run.iterations_per_loop)
         try:
-            if self._is_due(state.step) and not writer.has(state.step, "eval"):
+            if (
+                self.writer
+                and self._is_due(state.step)
+                and state.step not in self.writer.evaluated
+            ):
                 # The last process was stopped between the checkpoint and its evaluation.
-                self._set_depth(state.step - 1)  # of `RunConfig.depth_before`
-                self._evaluate(state.step, writer, latch)
+                self._set_depth(state.step - 1)  # the depth of the step that led here
+                self._evaluate(state.step)
             window_start = time.monotonic()
-            has_stalled = self._has_stalled(state.step, writer)
+            has_stalled = self._has_stalled(state.step)
             while state.step < run.last_step and not has_stalled:
                 step = state.step
                 if self._set_depth(step) or train_steps is None:
                     train_steps = steps.TrainSteps(self.task, state, run, self._depth)
                 count = min(pace.count, _until(step, run))
                 started = time.monotonic()
-                control = pace.control(latch.raised, chief)
+                control = pace.control(self.latch.raised, self.is_chief)
                 rows, agreed = train_steps(iterator, tf.constant(count), tf.constant(control))
                 rows = rows.numpy()
-                must_stop = pace.update(count, time.monotonic() - started, agreed.numpy(), latch)
+                must_stop = pace.update(
+                    count, time.monotonic() - started, agreed.numpy(), self.latch
+                )
                 self._take_note(step, rows)
                 step += count
                 progress.update(step, f", loss {rows[-1][steps.LOSS]:.3f}")
                 if step % run.log_steps == 0 or step == run.last_step:
                     progress.clear()
                     ended = time.monotonic()
-                    self._tell(step, ended - window_start, writer)
+                    self._tell(step, ended - window_start)
                     window_start = ended
-                # Not in the middle of bad steps, where it might push out a good one.
+                # No checkpoint among bad steps: it might replace a good one.
                 due = self._is_due(step) and (
                     not self.guard.in_bad_streak or step == run.last_step
                 )
@@ -266,71 +277,74 @@ class _Loop:
                     progress.clear()
                     self._save()
                 if must_stop:
-                    raise self._preempted(latch, step)
+                    raise self._preempted(step)
                 if due:
                     started = time.monotonic()
-                    self._evaluate(step, writer, latch)
-                    has_stalled = self._has_stalled(step, writer)
+                    self._evaluate(step)
+                    has_stalled = self._has_stalled(step)
                     window_start += time.monotonic() - started
         finally:
             progress.clear()
-            writer.close()
+            if self.writer:
+                self.writer.close()
 
-    def _tell(self, step: int, seconds: float, writer: summaries.MetricsWriter) -> None:
-        """Writes the averages since the last time, which was so long ago."""
+    def _tell(self, step: int, seconds: float) -> None:
+        """Logs and writes the averages of the last `seconds`."""
         seconds = max(seconds, 1e-6)
         values = self.averages.flush()
         values["tokens_per_second"] = round(self.averages.tokens / seconds, 1)
         values["seconds"] = round(seconds, 3)
-        _log_step(step, values)
-        writer.write(step, "train", values)
+        shown = {k: v for k, v in values.items() if k not in ("skipped_steps", "seconds")}
+        log.info("step %d: %s", step, ", ".join(f"{k} {v:.4g}" for k, v in shown.items()))
+        if self.writer:
+            self.writer.write(step, "train", values)
 
     def _new_averages(self, state: Mapping[str, Any] | None) -> Averages:
         names = sorted(self.task.statistic_names)
         return Averages(names, state, self.run.mixed_precision == "float16")
 
     def _measured(self, step: int) -> dict[str, Any]:
-        """Returns what the evaluation of `step` is an evaluation of."""
+        """Returns what the evaluation of `step` depends on, beside the weights."""
         return evaluation.what_is_measured(
             self.task, self.config, self.run, self.eval_files, step
         )
 
     def _set_depth(self, step: int) -> bool:
-        """Sets how many layers the step after `step` has; returns whether there are others."""
+        """Sets how many layers the step after `step` has. Returns whether the number changed."""
         depth = self.run.depth_at(step)
         if self._depth == depth:
             return False
         self._depth = depth
-        self._evaluator = None  # it is traced with the layers of before
+        self._evaluator = None  # its graph has the old number of layers
         log.info("step %d: %d layers", step, depth or self.config.num_hidden_layers)
         return True
 
-    def _preempted(self, latch: PreemptionLatch, step: int) -> Preempted:
-        """Returns what ends the run when everything of `step` is saved."""
+    def _preempted(self, step: int) -> Preempted:
+        """Returns the exception that ends the run after `step` was saved."""
         message = f"preempted at step {step}, saved {self.last_checkpoint}"
-        return Preempted(message, latch.raised or signal.SIGTERM)
+        return Preempted(message, self.latch.raised or signal.SIGTERM)
 
     def _is_due(self, step: int) -> bool:
-        """Whether a checkpoint, and its evaluation, belongs to this step."""
+        """Whether this step gets a checkpoint and an evaluation."""
         return step > 0 and (
             step % self.run.save_checkpoints_steps == 0 or step == self.run.last_step
         )
 
-    def _has_stalled(self, step: int, writer: summaries.MetricsWriter) -> bool:
-        """Whether the last evaluations brought nothing; depends on the run's files alone."""
+    def _has_stalled(self, step: int) -> bool:
+        """Whether early stopping ends the run now. The answer depends on the run's files only."""
         if not self.run.early_stopping_patience:
             return False
-        return distribution.any_worker(self.is_chief and self._is_out_of_patience(step, writer))
+        return distribution.any_worker(self._is_out_of_patience(step))
 
-    def _is_out_of_patience(self, step: int, writer: summaries.MetricsWriter) -> bool:
+    def _is_out_of_patience(self, step: int) -> bool:
         patience = self.run.early_stopping_patience
-        if not writer.has(step, "eval"):
+        if not self.writer or step not in self.writer.evaluated:
             return False
         best = evaluation.read_best(self.run.output_dir)
-        if best and not evaluation.is_comparable(best, self._measured(step)):
+        if best and evaluation.differences(best, self._measured(step)):
             return False
         best_step = best["step"] if best else 0
-        if sum(evaluated > best_step for evaluated in writer.steps("eval")) < patience:
+        if sum(evaluated > best_step for evaluated in self.writer.evaluated) < patience:
             return False
         log.info(
             "stopped early at step %d: %s has not risen in %d evaluations, best at step %d",
@@ -359,7 +373,7 @@ class _Loop:
         return TrainingDivergedError(f"{what}; last good checkpoint: {kept}")
 
     def _describe_batch(self, first: int) -> str:
-        """Returns which records a batch is made of, in the shuffled order of their epoch."""
+        """Returns the numbers of a batch's records, in the shuffled order of their epoch."""
         epoch, start = divmod(first, self.num_records)
         return f"records {start:,} to {start + self.run.train_batch_size - 1:,} of epoch {epoch:,}"
 
@@ -367,11 +381,10 @@ class _Loop:
         """Saves everything of this step.
 
         Raises:
-          TrainingDivergedError: a weight is no number; nothing was written.
+          TrainingDivergedError: a weight is not finite; nothing was written.
         """
-        # Finite gradients may still lead beyond the largest number, at a high rate.
-        lost = self.state.not_finite()
-        if lost:
+        # At a high learning rate, a finite gradient can still make a weight infinite.
+        if lost := self.state.not_finite():
             raise self._diverged(
                 f"training diverged at step {self.state.step}: not finite: "
                 f"{some(lost)}. A lower --learning_rate may help"
@@ -397,10 +410,8 @@ class _Loop:
         )
         log.info("saved %s", self.last_checkpoint)
 
-    def _evaluate(
-        self, step: int, writer: summaries.MetricsWriter, latch: PreemptionLatch
-    ) -> None:
-        if not self.eval_files or not self.is_chief:
+    def _evaluate(self, step: int) -> None:
+        if not self.eval_files or not self.writer:
             return
         if self._evaluator is None:
             self._evaluator = steps.EvalStep(
@@ -411,19 +422,22 @@ class _Loop:
 
         def end_if_asked() -> None:
             # Several workers stop together, at the next step.
-            if latch.raised and not distribution.is_multi_worker():
-                raise self._preempted(latch, step)
+            if self.latch.raised and not distribution.is_multi_worker():
+                raise self._preempted(step)
 
-        # It may last long. What was begun is done again by the next process.
+        # An evaluation may take long. If it is stopped, the next process does all of it again.
         last = evaluation.measure(
             self._evaluator, self._eval_batches, self.eval_files, step, end_if_asked
         )
-        # The line comes last: without it, the next process evaluates once more.
+        # The line comes last: if it is missing, the next process evaluates again.
         is_best = evaluation.keep_if_best(
             self.task, self.last_checkpoint, last.results, self._measured(step)
         )
         self.evaluated = evaluation.Evaluated(last, last if is_best else self.evaluated.best)
-        writer.write(step, "eval", _scalars(last.results))
+        self.writer.write(step, "eval", {
+            name: value for name, value in last.results.items()
+            if isinstance(value, int | float) and name != "global_step"
+        })
         summaries.log_results(last.results)
         log.info("evaluated in %s", summaries.duration(time.monotonic() - started))
 
@@ -434,12 +448,3 @@ def _until(step: int, run: RunConfig) -> int:
     due += [until - step for _, until in run.depth_schedule if until > step]
     due += [every - step % every for every in (run.save_checkpoints_steps, run.log_steps)]
     return min(due)
-
-
-def _log_step(step: int, values: Mapping[str, float]) -> None:
-    shown = ", ".join(f"{k} {v:.4g}" for k, v in values.items() if k not in ("skipped_steps", "seconds"))
-    log.info("step %d: %s", step, shown)
-
-
-def _scalars(results: Mapping[str, Any]) -> dict[str, float]:
-    return {k: v for k, v in results.items() if isinstance(v, int | float) and k != "global_step"}

@@ -31,6 +31,7 @@ sys.path.insert(0, REPOSITORY)
 from albert.cli import flags
 from albert.data import files, records  # noqa: E402
 from albert.errors import FlagError, UserError  # noqa: E402
+from albert.training import run_report
 
 WORDS = 20_000
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -133,8 +134,8 @@ def main(values: flags.FlagValues, arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir=work) as folder:
         figures = measure(values, folder, round(values.gigabytes * 1e9), arguments)
     files.write_json(os.path.join(out, "data_creation.json"), figures)
-    lines = [f"| {name.replace('_', ' ')} | {value} |" for name, value in figures.items()]
-    text = "\n".join(["| data creation | |", "|---|---|", *lines, ""])
+    rows = [(name.replace("_", " "), value) for name, value in figures.items()]
+    text = run_report.table(("data creation", ""), rows)
     with files.atomic_write(os.path.join(out, "data_creation.md")) as stream:
         stream.write(text)
     print(text, end="")

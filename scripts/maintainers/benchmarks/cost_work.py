@@ -5,11 +5,13 @@ import os
 
 from benchmarks import inputs
 from benchmarks.model_work import flops, model_sides
-from benchmarks.turns import Side, compare, table
+from benchmarks.turns import Side, compare
 
 from albert.cli import flags
 from albert.data import files, text_files
 from albert.errors import FlagError
+from albert.training import curves as pictures
+from albert.training.run_report import table
 
 _MEMORY_OURS = {
     "ours": {},
@@ -155,13 +157,8 @@ def _corpus_curve(values, folder):
 
 
 def _draw(curves, path: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(curves), figsize=(4 * len(curves), 3.2))
-    for axis, (name, points) in zip(axes, curves.items(), strict=True):
+    figure, axes = pictures.panels_of(1, len(curves), (4 * len(curves), 3.2))
+    for axis, (name, points) in zip(axes[0], curves.items(), strict=True):
         x = [point["value"] for point in points]
         measured = [point["cost"] for point in points]
         work = [point["work"] / points[0]["work"] for point in points]
@@ -173,6 +170,4 @@ def _draw(curves, path: str) -> None:
                  ylim=(0, 1.15 * max(measured + work)))
         axis.set_xticks(x, [f"{value:,}" for value in x], rotation=30, ha="right")
         axis.legend()
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    pictures.publish(figure, path)

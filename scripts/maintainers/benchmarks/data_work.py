@@ -6,13 +6,14 @@ import os
 import numpy as np
 from benchmarks import inputs
 from benchmarks.model_work import flops
-from benchmarks.turns import Side, compare, outputs_path, table
+from benchmarks.turns import Side, compare, outputs_path
 
 from albert import tokenization
 from albert.cli import flags
 from albert.data import files, text_files
 from albert.formats import hf_tokenizer
 from albert.model import training_plan
+from albert.training.run_report import table
 
 
 def _text(values, folder: str) -> str:

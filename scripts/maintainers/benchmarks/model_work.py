@@ -6,13 +6,14 @@ import time
 
 import numpy as np
 from benchmarks import inputs
-from benchmarks.turns import Side, compare, table
+from benchmarks.turns import Side, compare
 
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import FlagError
 from albert.model import model_size
+from albert.training.run_report import table
 
 
 def attention(values, config, folder):

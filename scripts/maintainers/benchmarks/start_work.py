@@ -3,9 +3,10 @@
 import os
 
 from benchmarks import inputs
-from benchmarks.turns import FOLDER, Side, compare, table
+from benchmarks.turns import FOLDER, Side, compare
 
 from albert.data import files
+from albert.training.run_report import table
 
 
 def startup(values, config, folder):

@@ -178,9 +178,3 @@ def _difference(value: np.ndarray, expected: np.ndarray) -> float:
     if value.shape != expected.shape:
         return float("inf")
     return float(np.abs(value - expected).max()) / max(float(np.abs(expected).max()), 1e-6)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Returns a Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
