@@ -1,11 +1,11 @@
-"""Asks a question of one's own text: pretrains every setting of a grid, with several seeds.
+"""Compares settings of pretraining on your own text, each with several seeds.
 
   python -m albert.ablate --grid=configs/ablations/table5.json --input_file=corpus.txt
       --spm_model_file=spm.model --output_dir=table5
 
-Writes report.md (means and spreads, and the paper's order beside the order found),
-results.json and curves.png after every run. The same command goes on where it was stopped;
---max_minutes stops it, with everything saved.
+After every run it writes report.md (means, spreads, and whether the settings come out in the
+paper's order), results.json and curves.png. A grid may take days: --max_minutes stops it, and
+the same command goes on from there.
 """
 
 import os
@@ -19,23 +19,26 @@ from albert.errors import FlagError
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "grid", None,
-                 "Settings to compare: one of configs/ablations. Required.")
+                 "File with the settings to compare, such as those in configs/ablations. Required.")
     flags.define("string", values, "input_file", None,
-                 "Text (packed or not), one sentence a line, a blank line between documents. "
+                 "Text, plain or compressed: one sentence a line, a blank line between documents. "
                  "Required.")
     flags.define("string", values, "spm_model_file", None, "SentencePiece model. Required.")
     flags.define("string", values, "glue_dir", None,
-                 "Folder with GLUE's tasks, for grids that fine-tune too; without it, they do not.")
-    flags.define("string", values, "output_dir", None, "Where everything goes. Required.")
+                 "Folder with GLUE's tasks, for grids that also fine-tune. Without it, they only "
+                 "pretrain.")
+    flags.define("string", values, "output_dir", None, "Directory for records, runs and report. Required.")
     flags.define("string", values, "settings", None,
-                 "Names with semicolons between them: these settings alone.")
-    flags.define("string", values, "seeds", None, "Comma-separated seeds, if not the grid's.")
+                 "Compare only these settings: names, separated by semicolons. Default: all.")
+    flags.define("string", values, "seeds", None,
+                 "Comma-separated seeds: each setting is trained once with each. Default: the "
+                 "grid's.")
     flags.define("integer", values, "tokens", None,
-                 "Tokens that each run is trained on, if not the grid's.", least=1)
+                 "Tokens that each run is trained on. Default: the grid's.", least=1)
     flags.define("integer", values, "parallel", 1,
-                 "Runs at a time, each on cores of its own where there are enough.", least=1)
+                 "Runs at the same time. Each gets its own cores if there are enough.", least=1)
     flags.define("float", values, "max_minutes", 0.0,
-                 "Stop, with everything saved, after so many minutes; 0: when all is done.",
+                 "Save everything and stop after so many minutes. 0: go on until all is done.",
                  least=0)
 
 

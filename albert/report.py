@@ -2,8 +2,9 @@
 
   python -m albert.report --directory=quickstart_output
 
-Reads files only: records, metrics, results and the configuration. Pretraining is
-compared with always giving the commonest answer, the classifier with random weights.
+It reads records, metrics, results and the configuration, and trains nothing. The pretrained
+model is compared with one that always gives the commonest answer, the classifier with one
+that started from random weights.
 """
 
 import os
@@ -16,9 +17,9 @@ from albert.training import curves, run_report
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("string", values, "directory", None, "What quickstart.sh wrote. Required.")
+    flags.define("string", values, "directory", None, "Directory that quickstart.sh wrote. Required.")
     flags.define("string", values, "albert_config_file", None,
-                 "Architecture, if not <directory>/pretrained/albert_config.json.")
+                 "Architecture. Default: <directory>/pretrained/albert_config.json.")
 
 
 def main(values: flags.FlagValues) -> None:

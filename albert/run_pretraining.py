@@ -4,7 +4,7 @@
       --eval_input_file=records/heldout.tfrecord --output_dir=out \\
       --albert_config_file=base_v2 --do_train --do_eval
 
-The same command again goes on from the newest checkpoint of --output_dir.
+The same command, started again, goes on from the newest checkpoint of --output_dir.
 """
 
 import dataclasses
@@ -26,50 +26,65 @@ log = logging.getLogger("albert")
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, and a few of ours."""
     flags.define("string", values, "albert_config_file", None,
-                 "Architecture: a JSON file, or a released one's name, as base_v2. Required.")
+                 "Architecture: a JSON file, or the name of a released model, such as base_v2. "
+                 "Required.")
     flags.define("string", values, "input_file", None,
                  "Records to train on: comma-separated globs. Required.")
     flags.define("string", values, "eval_input_file", None,
-                 "Records to evaluate on; --input_file if absent, as in the original.")
+                 "Records to evaluate on. Without it, --input_file, as in the original.")
     flags.define("string", values, "init_checkpoint", None,
-                 "Checkpoint whose weights (not step or moments) start the training.")
+                 "Checkpoint to start from. Only its weights are taken, not its step and not the "
+                 "state of its optimizer.")
     flags.define("bool", values, "init_from_group0", False,
-                 "Start every parameter group from group 0 of --init_checkpoint.")
+                 "Start every parameter group with the weights of group 0 of --init_checkpoint.")
     flags.define("bool", values, "allow_partial_init", False,
-                 "Let encoder weights that --init_checkpoint lacks stay random.")
-    flags.define("integer", values, "max_seq_length", 512, "Length L of the records' sequences.",
+                 "Allow an --init_checkpoint that lacks weights of the encoder: these start with "
+                 "random values.")
+    flags.define("integer", values, "max_seq_length", 512,
+                 "Length of the records' sequences, in tokens: as in create_pretraining_data.",
                  least=1)
-    flags.define("integer", values, "max_predictions_per_seq", 20, "Masked positions of a record.",
-                 least=1)
+    flags.define("integer", values, "max_predictions_per_seq", 20,
+                 "Most masked tokens of a sequence: as in create_pretraining_data.", least=1)
     flags.define("bool", values, "do_train", True, "Train.")
-    flags.define("bool", values, "do_eval", False, "Evaluate at each checkpoint and at the end.")
-    flags.define("integer", values, "train_batch_size", 4096, "Sequences of a training step.",
-                 least=1)
+    flags.define("bool", values, "do_eval", False,
+                 "Evaluate. With --do_train: at each checkpoint; without: the newest checkpoint of "
+                 "--output_dir, or --init_checkpoint.")
+    flags.define("integer", values, "train_batch_size", 4096,
+                 "Sequences of a training step, on all devices together.", least=1)
     flags.define("integer", values, "eval_batch_size", 64, "Sequences of an evaluation batch.",
                  least=1)
     flags.define("integer", values, "max_eval_steps", 100,
-                 "Evaluation batches, repeating small data; 0 is one full pass.", least=0)
-    flags.define("enum", values, "optimizer", "lamb", "Optimizer.", enum_values=["adamw", "lamb"])
+                 "Batches of an evaluation; small data are repeated. 0: all data once.", least=0)
+    flags.define("enum", values, "optimizer", "lamb",
+                 "Optimizer: LAMB, for large batches, or Adam with weight decay.",
+                 enum_values=["adamw", "lamb"])
     flags.define("float", values, "learning_rate", 0.00176,
-                 "Peak rate; see --scale_learning_rate for other batches than 4096.", above=0)
+                 "Largest learning rate, reached at the end of the warm-up. The default is for "
+                 "batches of 4096 sequences; for others, see --scale_learning_rate.", above=0)
     flags.define("bool", values, "scale_learning_rate", False,
-                 "Multiply the rate by the square root of train_batch_size / 4096, by which LAMB's "
-                 "paper scales it: the given rate is then that of 4096 sequences.")
-    flags.define("float", values, "poly_power", 1.0, "Power of the polynomial decay.", least=0)
-    flags.define("integer", values, "num_train_steps", 125000, "Steps in all.", least=1)
-    flags.define("integer", values, "num_warmup_steps", 3125, "Steps of linear warm-up.", least=0)
+                 "Multiply the learning rate by the square root of train_batch_size / 4096, as in "
+                 "the paper of LAMB. --learning_rate is then the one for 4096 sequences.")
+    flags.define("float", values, "poly_power", 1.0,
+                 "Power of the polynomial by which the learning rate falls; 1: along a line.",
+                 least=0)
+    flags.define("integer", values, "num_train_steps", 125000, "Steps of the whole training.",
+                 least=1)
+    flags.define("integer", values, "num_warmup_steps", 3125,
+                 "Steps in which the learning rate rises from 0 to --learning_rate.", least=0)
     flags.define("integer", values, "until_step", 0,
-                 "End at this step already, the learning rate being that of --num_train_steps: the "
-                 "same command with longer rows, say, then goes on from there. 0: do not.", least=0)
+                 "End at this step, before --num_train_steps is reached. The learning rate does not "
+                 "change by it. The same command without this flag, with longer rows for example, "
+                 "goes on from there. 0: train to the end.", least=0)
     flags.define("string", values, "depth_schedule", None,
-                 "LAYERS:STEP,...: train no more than so many layers up to a step, and then the "
-                 "next; at the end all, which share the same weights.")
+                 "LAYERS:STEP,...: up to each STEP, train with only so many LAYERS, which is "
+                 "faster. After the last STEP, the model has all its layers. All layers must "
+                 "share their weights.")
     flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.",
                  least=0)
     flags.define("float", values, "masked_lm_budget", 0.0,
-                 "Share of the tokens that is masked as records are read, each time anew, of "
-                 "records made with --nostatic_masks; 0 where the records hold masks. The paper "
-                 "masks 0.15.", least=0, most=1)
+                 "For records made with --nostatic_masks: share of the tokens that is masked, "
+                 "drawn anew each time a record is read. The paper masks 0.15. 0: the records hold "
+                 "masks.", least=0, most=1)
     flags.define_masking_flags(values)
     flags.define_packing_flag(values)
     flags.define_run_flags(values, save_checkpoints_steps=5000)
@@ -98,10 +113,10 @@ def _check(values: flags.FlagValues) -> AlbertConfig:
 
 
 def _depth_schedule(text: str | None, config: AlbertConfig) -> tuple[tuple[int, int], ...]:
-    """Returns (layers, step until which) of each stage but the last.
+    """Returns (layers, last step) of each stage but the final one, which has all layers.
 
     Raises:
-      FlagError: it is no such list, or the model's layers do not share their weights.
+      FlagError: the text is not such a list, or the layers do not share their weights.
     """
     if not text:
         return ()
@@ -139,7 +154,7 @@ def _masks(values: flags.FlagValues, use: str, source: RecordFiles) -> MasksOnTh
     Args:
       use: `masks` of the training, or `eval_masks`.
     """
-    # A file's evaluation is the same in each run.
+    # An evaluation draws the same masks in every run.
     seed = values.seed if use == "masks" else 0
     pairs = pair_records.pair_files(source)
     others = [path for path in source.paths if path not in pairs]

@@ -1,7 +1,7 @@
-"""Questions of the paper, asked of one's own text: a grid of settings, each with several seeds.
+"""Comparisons as in the paper, on any text: a grid of settings, each run with several seeds.
 
-    grid    what all runs have in common, and in what each setting differs
-    runs    makes what a grid needs, once each: records, pretraining runs, evaluations
-    report  means, spreads, and the paper's order beside the one found
+    grid    reads a grid: what all runs have in common, and how each setting differs
+    runs    makes each of a grid's records, pretraining runs and evaluations, once
+    report  means, spreads, and whether the settings come out in the paper's order
     curves  learning curves as a picture
 """

@@ -10,7 +10,7 @@ from albert.training import curves
 
 
 def draw(grid: Grid, results: Sequence[Result], path: str) -> None:
-    """Publishes a PNG with a panel for each metric that the runs' own evaluations have."""
+    """Publishes a PNG with a panel for each metric of the evaluations during training."""
     metrics = [name for name in grid.metrics if any(name in one.curve[-1] for one in results)]
     if not metrics:
         return

@@ -1,4 +1,4 @@
-"""A grid: what all runs have in common, and in what each setting differs."""
+"""A grid: what all runs have in common, and how each setting differs."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ _PARTS = ("config", "data", "train")
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """The first part of a training, on other rows than the rest of it."""
+    """An early part of a training, with other flags than the rest."""
 
     until: float  # share of the steps
     data: Mapping[str, Any]
@@ -27,41 +27,41 @@ class Setting:
     config: Mapping[str, Any]  # keys of albert_config.json
     data: Mapping[str, Any]  # flags of create_pretraining_data
     train: Mapping[str, Any]  # flags of run_pretraining
-    start: str | None  # setting whose weights, of the same seed, the training starts from
+    start: str | None  # setting from whose weights (same seed) the training starts
     paper: float | None  # the paper's figure for it
-    tokens: int  # that it is trained on
-    # What comes before `data` and `train` hold, in order; each with as many tokens a step.
+    tokens: int  # to train on
+    # What comes before `data` and `train` apply. Each stage has as many tokens a step as these.
     stages: tuple[Stage, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """What is compared, and by what."""
+    """The settings to compare, and the measures to compare them by."""
 
     title: str
-    about: str  # what the paper found, and what is otherwise here
-    paper_measure: str  # what `Setting.paper` is
+    about: str  # what the paper found, and what is different here
+    paper_measure: str  # name of the measure of `Setting.paper`
     primary: str  # metric of eval_results.json by which the order is judged
     metrics: tuple[str, ...]
     seeds: tuple[int, ...]
-    tokens: int  # that a run is trained on, where its setting says nothing else
+    tokens: int  # to train a run on, if its setting does not say
     settings: tuple[Setting, ...]
-    # What the curves run over, tokens or minutes. With minutes, the time is told in which each
-    # setting reaches what the first one ends with.
-    over: str
-    # Flags of the data whose held-out records evaluate every run on its way; None: its own data's.
-    held_out: Mapping[str, Any] | None
+    # The x-axis of the curves, tokens or minutes. With minutes, the report also has the time in
+    # which each setting reaches the first setting's result.
+    over: str = "tokens"
+    # Flags of the data on whose held-out records all runs are evaluated; None: each on its own.
+    held_out: Mapping[str, Any] | None = None
     # Fine-tuning of each run's model: {name: flags of run_classifier}.
-    probes: Mapping[str, Mapping[str, Any]]
-    # Other held-out records that each run is evaluated on: {name: flags of the data}.
-    evaluations: Mapping[str, Mapping[str, Any]]
+    probes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    # More held-out records on which each run is evaluated: {name: flags of the data}.
+    evaluations: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str) -> "Grid":
         """Returns the grid of a JSON file.
 
         Raises:
-          DataError: names the file and the key that is missing, unknown or unusable.
+          DataError: a key is missing, unknown or unusable; the message names it and the file.
         """
         values = dict(files.read_json_object(path))
         common = {part: _mapping(path, part, values.pop(part, {})) for part in _PARTS}
@@ -84,14 +84,11 @@ class Grid:
             settings.append(
                 Setting(name, **parts, start=start, paper=paper, tokens=tokens, stages=stages)
             )
-        values.setdefault("evaluations", {})
-        values.setdefault("held_out", None)
-        values.setdefault("probes", {})
-        values.setdefault("over", "tokens")
-        if values["over"] not in ("tokens", "minutes"):
+        if values.get("over", "tokens") not in ("tokens", "minutes"):
             raise DataError(f"{path}: over must be tokens or minutes")
-        wanted = {field.name for field in dataclasses.fields(cls)} - {"settings"}
-        if wrong := wanted ^ set(values):
+        known = {field.name for field in dataclasses.fields(cls)} - {"settings"}
+        optional = {"over", "held_out", "probes", "evaluations"}
+        if wrong := (set(values) - known) | (known - optional - set(values)):
             raise DataError(f"{path}: missing or unknown: {', '.join(sorted(wrong))}")
         if not (settings and values["seeds"] and values["metrics"]):
             raise DataError(f"{path}: settings, seeds and metrics must not be empty")
@@ -102,14 +99,14 @@ class Grid:
     def narrowed(
         self, names: Sequence[str] | None, seeds: Sequence[int] | None, tokens: int | None
     ) -> "Grid":
-        """Returns the grid with these settings, seeds and tokens alone; None leaves what is."""
+        """Returns the grid with only these settings, seeds and tokens. None: those of the grid."""
         known = {setting.name: setting for setting in self.settings}
         if unknown := [name for name in names or () if name not in known]:
             raise FlagError(f"--settings: no {', '.join(unknown)}; there are {', '.join(known)}")
         chosen = [known[name] for name in names] if names else list(self.settings)
         if alone := [s.name for s in chosen if s.start and s.start not in [c.name for c in chosen]]:
             raise FlagError(f"--settings: {', '.join(alone)} starts from another, which is missing")
-        if tokens:  # each setting's share of them stays
+        if tokens:  # a setting with twice the grid's tokens again gets twice as many
             chosen = [
                 dataclasses.replace(s, tokens=round(s.tokens * tokens / self.tokens))
                 for s in chosen
@@ -123,7 +120,7 @@ class Grid:
 def _stages(
     where: str, values: Any, parts: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Stage, ...]:
-    """Returns the stages before what `parts` hold, each made whole from them."""
+    """Returns the stages of a setting; `parts` has the flags that a stage does not change."""
     if not isinstance(values, list):
         raise DataError(f"{where}.stages must be a list")
     stages = []
@@ -144,7 +141,7 @@ def _stages(
 
 
 def tokens_per_step(data: Mapping[str, Any], train: Mapping[str, Any]) -> int:
-    """Returns how many places, padding included, the rows of a step have."""
+    """Returns the tokens of a step's rows, padding included."""
     return data["max_seq_length"] * train["train_batch_size"]
 
 

@@ -1,4 +1,4 @@
-"""Makes what a grid needs, once each: records, pretraining runs, evaluations."""
+"""Makes each of a grid's records, pretraining runs and evaluations, once."""
 
 import contextlib
 import dataclasses
@@ -30,23 +30,23 @@ _ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.p
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What one run of a setting found."""
+    """The result of one run of a setting."""
 
     setting: str
     seed: int
-    metrics: Mapping[str, float]  # of the end of training
-    others: Mapping[str, Mapping[str, float]]  # of the grid's other evaluations
-    curve: Sequence[Mapping[str, float]]  # evaluations along the way, with `tokens`, `minutes`
+    metrics: Mapping[str, float]  # at the end of training
+    others: Mapping[str, Mapping[str, float]]  # of the grid's `evaluations` and `probes`, by name
+    curve: Sequence[Mapping[str, float]]  # evaluations during training, with `tokens`, `minutes`
     parameters: int
     minutes: float
 
 
 def minutes_to(lines: Sequence[Mapping[str, float]], step: int) -> float:
-    """Returns how long training took to a step, evaluations not counted.
+    """Returns the minutes of training up to a step, without the evaluations.
 
     Args:
-      lines: of training, each with the `seconds` from the one before to its `step`; between
-        them, steps are taken to be equally long.
+      lines: of training; `seconds` is the time since the line before. All steps between two
+        lines count as equally long.
     """
     seconds, before = 0.0, 0
     for line in lines:
@@ -58,7 +58,7 @@ def minutes_to(lines: Sequence[Mapping[str, float]], step: int) -> float:
 
 
 class Work:
-    """All commands of a grid, in the order in which they give complete comparisons first."""
+    """All commands of a grid. The runs of one seed come before those of the next."""
 
     def __init__(
         self, grid: Grid, inputs: Sequence[str], spm_model_file: str, glue_dir: str | None,
@@ -75,20 +75,22 @@ class Work:
         self._configs = {setting.name: self._config(setting) for setting in grid.settings}
 
     def results(self) -> list[Result]:
-        """Returns what is known so far, in the grid's order."""
+        """Returns the results that are there so far, in the grid's order."""
         return [
             found for setting in self._grid.settings for seed in self._grid.seeds
             if (found := self._result(setting, seed))
         ]
 
     def execute(self, parallel: int, seconds: float) -> Iterator[None]:
-        """Does what is left to do; yields after each run, and at the end.
+        """Runs the commands that are not done yet. Yields after each run, and at the end.
 
         Args:
-          seconds: after which running commands save and end; 0: never.
+          parallel: how many run at the same time.
+          seconds: time after which running commands save and end; 0: no limit.
 
         Raises:
-          DataError: a command failed; Preempted: a signal came. All that is done stays.
+          DataError: a command failed.
+          Preempted: a signal came. The same command goes on from there.
         """
         deadline = time.monotonic() + seconds if seconds else math.inf
         with self._signals(), ThreadPoolExecutor(parallel, initializer=own_cores(parallel)) as pool:
@@ -111,7 +113,7 @@ class Work:
                         log.info("the time is over: %d runs are left to the next call",
                                  len(left) + len(running))
                         self._stop()
-            except BaseException:  # told by the caller; but no command outlives this one
+            except BaseException:  # no command may go on after this process has ended
                 self._stop()
                 raise
         yield
@@ -131,7 +133,7 @@ class Work:
             process.terminate()
 
     def _ready(self, left, running) -> tuple[Setting, int] | None:
-        """Returns the first of `left` whose start is not still to be made."""
+        """Returns the first run of `left` that can begin: the one that it starts from is done."""
         waiting = {(setting.name, seed) for setting, seed in [*left, *running.values()]}
         return next(
             ((s, seed) for s, seed in left if s.start is None or (s.start, seed) not in waiting),
@@ -193,7 +195,7 @@ class Work:
                 "albert_config_file": config, "output_dir": model, "seed": seed,
             }
             if not is_last:
-                # Without evaluation: the held-out rows have the length of the last stage.
+                # No evaluation: the held-out rows have the length of the last stage.
                 given |= {"do_eval": False, "until_step": round(steps * part.until)}
                 del given["eval_input_file"]
                 where, what = _stage(folder, number), f"{what}, stage {number}"
@@ -225,9 +227,9 @@ class Work:
     def _training(
         self, data: Mapping[str, Any], train: Mapping[str, Any], steps: int
     ) -> dict[str, Any]:
-        """Returns the flags of run_pretraining for `steps` on records of `data`."""
+        """Returns the flags of run_pretraining for so many steps on the records of `data`."""
         train = dict(train)
-        # Given as shares of the steps: so that another budget of tokens is the same recipe.
+        # A grid gives these as shares of the steps, so that they fit any number of tokens.
         warmup, evaluations = train.pop("warmup_share", 0.1), train.pop("num_evaluations", 5)
         if grown := train.pop("depth_shares", None):  # {layers: until which share of the steps}
             train["depth_schedule"] = ",".join(
@@ -273,10 +275,10 @@ class Work:
     # --- Commands ---
 
     def _once(self, folder: str, what: str, module: str, flags: Mapping[str, Any]) -> bool:
-        """Runs a command unless it is done; returns whether it is done now.
+        """Runs a command if it is not done yet. Returns whether it is done now.
 
         Raises:
-          DataError: it failed, or the folder is that of another command.
+          DataError: it failed, or the folder was made with other flags.
         """
         path = os.path.join(files.make_dirs(folder), "command.json")
         told = {"module": module, "flags": _relative(flags, self._dir), "seconds": 0.0}
@@ -296,7 +298,8 @@ class Work:
             return False
         log.info("%s", what)
         started, output = time.monotonic(), os.path.join(folder, "log.txt")
-        code = self._call([sys.executable, "-m", module, *_arguments(flags)], output)
+        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        code = self._call([sys.executable, "-m", module, *arguments], output)
         told["seconds"] += time.monotonic() - started
         if code == 0:
             files.write_json(path, told | {"is_done": True})
@@ -313,7 +316,7 @@ class Work:
             "PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
         }
         with open(output, "a", encoding="utf-8") as stream:
-            # In a session of its own: Ctrl-C reaches it through `_stop`, once.
+            # A session of its own, so that Ctrl-C reaches it only once, through `_stop`.
             process = subprocess.Popen(
                 command, stdout=stream, stderr=subprocess.STDOUT, env=environment,
                 start_new_session=True,
@@ -326,10 +329,11 @@ class Work:
 
 
 def own_cores(parallel: int) -> Callable[[], None] | None:
-    """Returns what gives each of `parallel` threads, and what it starts, as many cores of its own.
+    """Returns a function that gives the thread that calls it, and its processes, their own cores.
 
-    So that the times of runs beside one another can be compared. None: one thread, which has
-    all, or more threads than cores, or a system that cannot bind them.
+    Each of `parallel` threads calls it once, and gets equally many. So the times of runs that
+    go on at the same time can be compared. Returns None if there is only one thread, if there
+    are fewer cores than threads, or if the system cannot bind threads to cores.
     """
     if not hasattr(os, "sched_setaffinity"):
         return None
@@ -340,7 +344,7 @@ def own_cores(parallel: int) -> Callable[[], None] | None:
     size = len(cores) // parallel
     for first in range(0, size * parallel, size):
         shares.put(cores[first : first + size])
-    # 0 is the thread that calls, whose cores its processes inherit.
+    # 0 stands for the calling thread. Its processes inherit its cores.
     return lambda: os.sched_setaffinity(0, shares.get())
 
 
@@ -349,7 +353,7 @@ def _stage(folder: str, number: int) -> str:
 
 
 def _command(folder: str) -> dict[str, Any]:
-    """Returns what `_once` has written of the command of a folder."""
+    """Returns what `_once` has written about a folder's command; {}: nothing."""
     path = os.path.join(folder, "command.json")
     return files.read_json_object(path) if os.path.exists(path) else {}
 
@@ -358,12 +362,8 @@ def _is_done(folder: str) -> bool:
     return bool(_command(folder).get("is_done"))
 
 
-def _arguments(flags: Mapping[str, Any]) -> list[str]:
-    return [f"--{name}={value}" for name, value in flags.items()]
-
-
 def _relative(flags: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Returns the flags with paths inside the folder free of where it is."""
+    """Returns the flags with paths relative to the folder, so that it may be moved."""
     inside = os.path.join(folder, "")
     return {
         name: value.replace(inside, "") if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: published, the newest kept, the best beside them, damage set aside."""
+"""Writes a run's checkpoints, deletes old ones, keeps the best, and sets damaged ones aside."""
 
 import contextlib
 import logging
@@ -23,12 +23,13 @@ _BESIDE_INDEX = re.compile(r"model\.ckpt-(\d+)\.(?:json|data-\d{5}-of-\d{5})$")
 def save(
     directory: str, step: int, tensors: Mapping[str, Any], sidecar: Mapping[str, Any], keep: int
 ) -> str:
-    """Publishes `model.ckpt-<step>` and deletes all but the newest `keep`; returns its prefix.
+    """Writes `model.ckpt-<step>` and returns its prefix.
 
-    With `keep` 0 all stay.
+    Args:
+      keep: how many checkpoints stay, the newest ones; 0: all.
 
     Raises:
-      CheckpointError: it could not be written; the earlier ones are untouched.
+      CheckpointError: it could not be written. The earlier ones are as they were.
     """
     prefix = os.path.join(directory, f"model.ckpt-{step}")
     try:
@@ -47,7 +48,10 @@ def save(
 
 
 def _files_of(prefix: str) -> list[str]:
-    """Returns a checkpoint's files, its index first: without it, it never looks whole."""
+    """Returns a checkpoint's files, the index first.
+
+    Whoever deletes them in this order never leaves a part that looks like a whole checkpoint.
+    """
     paths = [prefix + ".index", *tensor_bundle.shards(prefix), prefix + ".json"]
     return [path for path in paths if os.path.exists(path)]
 
@@ -59,7 +63,7 @@ def delete(prefix: str) -> None:
 
 
 def _sweep_orphans(directory: str, newest: int) -> None:
-    """Removes what a crash between two steps of `save` or `delete` left of earlier checkpoints."""
+    """Removes the remains of earlier checkpoints that a crash in `save` or `delete` left."""
     whole = checkpoints.list_steps(directory)
     for name in os.listdir(directory):
         match = _BESIDE_INDEX.match(name)
@@ -77,9 +81,9 @@ def _write_state_file(directory: str) -> None:
 
 
 def publish_best(prefix: str) -> str:
-    """Copies a checkpoint to `model.ckpt-best`, telling so in the original's words."""
+    """Copies a checkpoint to `model.ckpt-best`. The log lines are those of the original."""
     best = os.path.join(os.path.dirname(prefix), checkpoints.BEST)
-    # The index comes last, on its way there too.
+    # The index comes last here, so that a part never looks like a whole checkpoint.
     targets = {source: best + source.removeprefix(prefix) for source in _files_of(prefix)[::-1]}
     try:
         with contextlib.ExitStack() as stack:
@@ -89,7 +93,7 @@ def publish_best(prefix: str) -> str:
             }
             for source, target in targets.items():
                 _copy_synced(source, copies[target])
-            # Without an index there is no best; with one, all of it belongs together.
+            # While the files are replaced there is no index, and so no best checkpoint.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(best + ".index")
             for source, target in targets.items():
@@ -114,12 +118,12 @@ def read_newest(
     task: str,
     may_set_aside: bool = True,
 ) -> tuple[str, dict[str, np.ndarray], dict[str, Any]] | None:
-    """Returns (prefix, tensors, sidecar) of the newest sound checkpoint, or None if there is none.
+    """Returns (prefix, tensors, sidecar) of the newest undamaged checkpoint; None: there is none.
 
-    Damaged ones are passed over with a warning and, if this process may, renamed to `*.corrupt`.
+    For each damaged one there is a warning. With `may_set_aside`, it is renamed to `*.corrupt`.
 
     Raises:
-      CheckpointError: another architecture, or every checkpoint is damaged.
+      CheckpointError: it is of another architecture, or all are damaged.
     """
     damaged: list[tuple[str, Exception]] = []
     for prefix in reversed(checkpoints.list_steps(directory).values()):

@@ -1,7 +1,7 @@
 """Where a run computes: one device, all of this machine, several machines, a TPU.
 
-The engine is `tf.distribute`; whoever computes asks for the current strategy,
-so that nothing else needs to know of it. Only here is it chosen.
+Only this module chooses the strategy of `tf.distribute`. Other modules ask TensorFlow for the
+current one.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ from albert.errors import FlagError, WorkerLostError
 
 log = logging.getLogger("albert")
 
-# Of one worker alone, or without influence on what is computed.
+# Flags in which workers may differ: they do not change what is computed.
 _OF_A_WORKER = ("--log_steps", "--tpu_name", "--tpu_zone", "--gcp_project", "--master")
 
-_entered: list = []  # the strategy's scope, which `alone` leaves for a while
+_entered: list = []  # the strategy's scope, if it is entered
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def scope(values) -> Iterator[tf.distribute.Strategy]:
     """Enters the strategy that the device flags ask for.
 
     Raises:
-      FlagError: devices that are not there, or an inconsistent TF_CONFIG.
+      FlagError: a device is missing, or TF_CONFIG contradicts itself.
     """
     cluster = read_cluster(os.environ.get("TF_CONFIG"))
     kind = values.distribution_strategy or _default_kind(values, cluster)
@@ -49,7 +49,7 @@ def scope(values) -> Iterator[tf.distribute.Strategy]:
     _enter(strategy)
     try:
         if not is_chief():
-            log.setLevel(logging.WARNING)  # one voice is enough
+            log.setLevel(logging.WARNING)  # the chief logs the rest
         yield strategy
     finally:
         _leave()
@@ -57,9 +57,9 @@ def scope(values) -> Iterator[tf.distribute.Strategy]:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Leaves the strategy of several machines, so that one can compute while the others do not.
+    """Leaves the strategy of several machines for a while, so that one can compute by itself.
 
-    Whatever creates a variable under that strategy waits for all of them.
+    Under that strategy, whoever creates a variable waits for all machines.
     """
     if not is_multi_worker():
         yield
@@ -91,7 +91,7 @@ def _default_kind(values, cluster: Mapping[str, Any] | None) -> str:
 
 
 def _create(kind: str, values) -> tf.distribute.Strategy | None:
-    """Returns the strategy; None is TensorFlow's own, on one device."""
+    """Returns the strategy; None: TensorFlow's default, on one device."""
     if kind == "tpu":
         return _tpu_strategy(values)
     gpus = _gpus(values)
@@ -140,10 +140,10 @@ def _tpu_strategy(values) -> tf.distribute.Strategy:
 
 
 def read_cluster(text: str | None) -> dict[str, Any] | None:
-    """Returns TF_CONFIG, if it names more than one worker.
+    """Returns the parsed TF_CONFIG if it names more than one worker, else None.
 
     Raises:
-      FlagError: it is not JSON, or does not say consistently who is who.
+      FlagError: it is not JSON, or its task and its cluster do not fit together.
     """
     if not text:
         return None
@@ -166,18 +166,16 @@ def read_cluster(text: str | None) -> dict[str, Any] | None:
     return config
 
 
-# --- Who am I ---
+# --- This process's part ---
 
 
 def is_multi_worker() -> bool:
     """Whether several machines train together."""
-    return isinstance(
-        tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy
-    )
+    return isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy)
 
 
 def is_chief() -> bool:
-    """Whether this process writes the run's files; there is exactly one such."""
+    """Whether this process writes the run's files. Exactly one of all workers does."""
     resolver = tf.distribute.get_strategy().cluster_resolver
     if not is_multi_worker() or resolver is None:
         return True
@@ -208,15 +206,19 @@ def num_replicas() -> int:
 
 
 def num_evaluating_replicas() -> int:
-    """Returns how many devices share an evaluation batch; of several machines, one does it."""
+    """Returns how many devices share an evaluation batch. Of several machines, one evaluates."""
     return 1 if is_multi_worker() else num_replicas()
 
 
-# --- What each gets ---
+# --- Each replica's part of the batches ---
 
 
 def distributed(make: Callable[[Share], tf.data.Dataset]):
-    """Returns the strategy's view of the batches that `make` gives for a share of replicas."""
+    """Returns the batches, distributed over the replicas.
+
+    Args:
+      make: returns the batches for some of the replicas, given which share of them these are.
+    """
     strategy = tf.distribute.get_strategy()
 
     def for_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -243,7 +245,7 @@ def check_batch_size(batch_size: int, accumulation: int) -> None:
 
 
 def check_agreement(facts: Mapping[str, Any]) -> None:
-    """Compares what workers believe with what the first of them does; all must call it.
+    """Checks that all workers have the same flags, files and step. All workers must call it.
 
     Raises:
       FlagError: names the first fact that differs, with both values.
@@ -264,40 +266,39 @@ def check_agreement(facts: Mapping[str, Any]) -> None:
 
 
 def any_worker(mine: bool) -> bool:
-    """Returns whether it is so for any worker; of several, all must call it."""
-    if not is_multi_worker():
-        return mine
-    strategy = tf.distribute.get_strategy()
-    return bool(_gather(strategy, tf.constant([mine])).numpy().any())
+    """Returns whether `mine` is true on any worker. All workers must call it."""
+    return bool(_gather(np.array([mine])).any()) if is_multi_worker() else mine
 
 
 def _texts_of_workers(text: str) -> list[str]:
-    """Returns the text that each worker gave, in their order."""
-    strategy = tf.distribute.get_strategy()
+    """Returns the texts that the workers gave, in their order."""
     data = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-    # A gather needs equal lengths, so the lengths are told first.
-    lengths = _gather(strategy, tf.constant([len(data)])).numpy()
+    # What is gathered must have equal lengths, so the lengths are gathered first.
+    lengths = _gather(np.array([len(data)], np.int32))
     padded = np.zeros([1, max(lengths)], np.int32)
     padded[0, : len(data)] = data
-    rows = _gather(strategy, tf.constant(padded)).numpy()
     found = [
-        bytes(row[:size].astype(np.uint8)).decode() for row, size in zip(rows, lengths, strict=True)
+        bytes(row[:size].astype(np.uint8)).decode()
+        for row, size in zip(_gather(padded), lengths, strict=True)
     ]
     return found[:: max(1, len(found) // num_workers())]
 
 
-def _gather(strategy: tf.distribute.Strategy, value: tf.Tensor) -> tf.Tensor:
+def _gather(value: np.ndarray) -> np.ndarray:
+    """Returns the values of all replicas, one after another."""
+    strategy = tf.distribute.get_strategy()
+
     @tf.function
     def gather():
-        mine = strategy.run(lambda: tf.identity(value))
+        mine = strategy.run(lambda: tf.constant(value))
         return strategy.gather(mine, axis=0)
 
-    return gather()
+    return gather().numpy()
 
 
 @contextlib.contextmanager
 def blame_workers(where: Callable[[], str]) -> Iterator[None]:
-    """Turns TensorFlow's failures over a lost worker into a WorkerLostError."""
+    """Turns the errors that TensorFlow raises when a worker is lost into a WorkerLostError."""
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
@@ -310,7 +311,7 @@ def blame_workers(where: Callable[[], str]) -> Iterator[None]:
 
 
 def _who_is_lost(message: str) -> str:
-    """Returns which worker TensorFlow means and why, as far as its message tells."""
+    """Returns which worker was lost and why, as far as TensorFlow's message tells."""
     config = read_cluster(os.environ.get("TF_CONFIG")) or {"cluster": {}, "task": {}}
     who, peer, reason = "another worker", _PEER.search(message), _REASON.search(message)
     if peer and int(peer[2]) < len(config["cluster"].get(peer[1], ())):
@@ -318,6 +319,6 @@ def _who_is_lost(message: str) -> str:
     return f"{who} was lost" + (f" ({reason[1][:200]})" if reason else "")
 
 
-# In what TensorFlow says of a failed exchange, below a list of Python's calls.
+# Parts of TensorFlow's message about a failed exchange between workers.
 _PEER = re.compile(r"remote target /job:(\w+)/replica:\d+/task:(\d+)")
 _REASON = re.compile(r"^Collective ops is aborted by: (.*?)\s*$", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What stops a run early, and cleanly: signals and diverging numbers."""
+"""Ends a run early but in order: at a signal, or when its numbers diverge."""
 
 import collections
 import signal
@@ -10,10 +10,9 @@ from albert.errors import TrainingDivergedError
 
 
 class PreemptionLatch:
-    """Remembers SIGTERM or SIGINT until the loop looks; a second one kills at once.
+    """Remembers a SIGTERM or SIGINT until the loop asks for it. A second one kills at once.
 
-    Use as a context manager around the loop; outside it the signals keep
-    their usual meaning.
+    A context manager: outside of it, the signals have their usual meaning.
     """
 
     def __init__(self):
@@ -34,10 +33,10 @@ class PreemptionLatch:
 
 
 class DivergenceGuard:
-    """Counts skipped updates and gives up when there are too many.
+    """Counts bad steps, whose updates are skipped, and ends the run when there are too many.
 
-    One bad step is skipped by the optimizer. More than `MAX_CONSECUTIVE` in a
-    row, or more than `MAX_SHARE` of the last `WINDOW` steps, is a diverged run.
+    Too many are more than `MAX_CONSECUTIVE` in a row, or more than `MAX_SHARE` of the last
+    `WINDOW` steps.
     """
 
     MAX_CONSECUTIVE = 10
@@ -60,7 +59,7 @@ class DivergenceGuard:
         return {"recent": len(self._recent), "bad": bad, "consecutive": self._consecutive}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on counting where another process stopped; empty means from nothing."""
+        """Goes on counting from another process's `state`; an empty one starts from zero."""
         bad = set(state.get("bad", ()))
         self._recent.extend(i in bad for i in range(state.get("recent", 0)))
         self._consecutive = state.get("consecutive", 0)

@@ -1,4 +1,4 @@
-"""How a run goes, and what follows from it for its model and its rows."""
+"""The settings of a run, and what follows from them: its model, and the form of its rows."""
 
 import dataclasses
 import math
@@ -14,20 +14,20 @@ from albert.model.encoder_options import EncoderOptions
 from albert.tasks.task import Task
 from albert.training import distribution
 
-# Numbers of packed rows that a batch may have where each is compiled.
+# XLA compiles each shape of a batch: packed batches have at most so many numbers of rows.
 _XLA_NUMBERS_OF_ROWS = 8
-# Share of places that are tokens from which cutting and packing rows saves less than it costs.
+# Where so large a share of the places are tokens, cutting and packing cost more than they save.
 _FULL_ENOUGH = 0.8
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """How a run goes, apart from what is trained; every value comes from a flag."""
+    """The settings of a run, apart from what is trained. Every value comes from a flag."""
 
     output_dir: str
     num_train_steps: int = 1000  # the step at which training is done
-    until_step: int = 0  # end here already, the schedules being those of num_train_steps; 0: no
-    # (layers, step before which the encoder has no more): a shallow model grows deeper.
+    until_step: int = 0  # end at this step, with the schedules of num_train_steps; 0: do not
+    # (layers, step up to which the encoder has so many): a shallow model that grows deeper.
     depth_schedule: tuple[tuple[int, int], ...] = ()
     train_batch_size: int = 32  # sequences of a step
     eval_batch_size: int = 8  # sequences of an evaluation or prediction batch
@@ -37,16 +37,16 @@ class RunConfig:
     log_steps: int = 100  # steps between lines of metrics
     seed: int = 12345  # everything random derives from it
     max_eval_steps: int = 0  # evaluation batches; 0 is one full pass
-    use_xla: bool | None = None  # compile the step; None: where it is known to pay
+    use_xla: bool | None = None  # compile the step; None: on a GPU
     mixed_precision: str = "float32"  # of the matrix products
     gradient_accumulation_steps: int = 1  # micro-batches that a device cuts its rows into
     attn_implementation: str = "eager"  # key of `attention.ATTENTION`
     remat: bool = False  # recompute each layer in the backward pass instead of keeping it
     per_replica_loss: bool = False  # each replica's own mean, averaged, as in the original
-    freeze_encoder: bool = False  # train what stands on the encoder alone
-    pad_to_max_seq_length: bool = False  # rows of full length, though a batch needs less
+    freeze_encoder: bool = False  # train only what is added to the encoder
+    pad_to_max_seq_length: bool = False  # rows of full length, even where a batch needs less
     pack_rows: bool = False  # several short examples in a row
-    skip_loss_spikes: bool = False  # no update where the loss is far above the last ones
+    skip_loss_spikes: bool = False  # no update where the loss is far above those before it
     early_stopping_patience: int = 0  # evaluations without improvement that end training; 0: off
 
     @property
@@ -68,14 +68,14 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
     policy = run.mixed_precision
     keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
     keras.utils.set_random_seed(run.seed)
-    # Beside seeds that are computed, as those of epochs are, TensorFlow fails on a global 0.
+    # With a global seed of 0, TensorFlow fails where a seed is computed, as for each epoch.
     tf.random.set_seed(run.seed or 2**32)
     is_compiled = run.use_xla or distribution.is_tpu()
     return task.build_model(config, EncoderOptions(
         run.attn_implementation,
         engine="unrolled" if is_compiled else "graph_loop",
         remat=run.remat,
-        # The parity switch computes all that the original does.
+        # With --pad_to_max_seq_length, all is computed that the original computes.
         needed_outputs_only=not run.pad_to_max_seq_length,
     ))
 
@@ -83,16 +83,16 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
 def row_options(
     run: RunConfig, spec: FeatureSpec, source: RecordFiles, batch_size: int
 ) -> dict[str, Any]:
-    """Returns the `is_cut` and `packed_rows` of `input_pipeline` for the batches of a run."""
+    """Returns the arguments `is_cut` and `packed_rows` of `input_pipeline` for a run's batches."""
     if run.pad_to_max_seq_length or not spec.row_length or distribution.is_tpu():
         return {"is_cut": False}
     if source.mean_fill(spec) >= _FULL_ENOUGH:
         return {"is_cut": False}
-    # Micro-batches are cut out of a batch by its examples, which rows would not show.
+    # Micro-batches have equally many examples each, which packed rows do not.
     if not run.pack_rows or run.gradient_accumulation_steps > 1:
         return {"is_cut": True}
     if not run.use_xla:
         return {"is_cut": True, "packed_rows": 1}
-    # Each shape is compiled: rows of one length, and few numbers of them.
+    # XLA compiles each shape: so all rows have one length, and batches few numbers of rows.
     examples = batch_size // distribution.num_replicas()
     return {"is_cut": False, "packed_rows": math.ceil(examples / _XLA_NUMBERS_OF_ROWS)}

@@ -1,9 +1,9 @@
-"""One step of training or evaluation as a graph, on however many devices there are.
+"""One step of training or evaluation as a graph, on any number of devices.
 
-The step runs on every replica of the current `tf.distribute` strategy, each
-with its rows of the global batch. Losses are divided by the weight of the whole
-global batch and gradients are summed, over micro-batches and then over
-replicas; so one device, many, and gradient accumulation compute the same.
+The step runs on every replica of the current `tf.distribute` strategy. Each replica has its
+part of the batch's rows. Losses are divided by the weight of the whole batch. Gradients are
+summed over micro-batches, and then over replicas. So one device, several devices, and gradient
+accumulation all compute the same.
 """
 
 from collections.abc import Mapping
@@ -21,18 +21,17 @@ from albert.training import distribution
 # Columns of a training step's row before the task's (sum, weight) pairs.
 LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
 
-
-# With --skip_loss_spikes, a loss this many standard deviations above the mean of
-# as many losses before it is a spike.
+# With --skip_loss_spikes, a loss is a spike if it is more than SPIKE_DEVIATIONS standard
+# deviations above the mean of the SPIKE_WINDOW losses before it.
 SPIKE_DEVIATIONS, SPIKE_WINDOW = 6.0, 128
 
 
 class TrainSteps:
-    """Training steps of a task; called with (iterator, count, control).
+    """Training steps of a task, called with (iterator, count, control).
 
-    Returns a row [columns] for each of `count` steps, and `control` summed over
-    the replicas of all workers, by which they agree (see `trainer`). `depth` is how
-    many layers these steps train, if not all.
+    A call makes `count` steps. It returns a row for each, [count, columns], and `control` summed
+    over the replicas of all workers (see `pace.Pace`). `depth` is the number of layers that the
+    steps train; None: all.
     """
 
     def __init__(self, task: Task, state, run, depth: int | None = None):
@@ -41,10 +40,10 @@ class TrainSteps:
         self.strategy = tf.distribute.get_strategy()
         self.num_replicas = self.strategy.num_replicas_in_sync
         is_tpu = distribution.is_tpu()
-        # On one device the update is compiled too: on small models half the time is its small
-        # ops. On several only the gradients can be; a TPU compiles all there is by itself.
+        # XLA on one device compiles the update too: in small models, its many small ops take half
+        # of the time. On several devices it can only compile the gradients. A TPU compiles all.
         whole = self.num_replicas == 1 and run.gradient_accumulation_steps == 1
-        # Without AutoGraph, whose conversions are a sixth of the time to a first step: no Python
+        # AutoGraph would take a sixth of the time to a first step. It is not needed: no Python
         # statement here or in a task depends on a tensor.
         self._gradients = tf.function(
             self._micro_gradients, jit_compile=run.use_xla and not whole and not is_tpu,
@@ -92,8 +91,8 @@ class TrainSteps:
         rate = state.optimizer._learning_rate(step)
         variables = [state.weights[name] for name in trained]
         state.optimizer.apply([g * poison for g in grads], variables)
-        # The scale multiplies gradients, not the loss: where the loss is a number and its
-        # gradient is none, a lower scale may help; at scale 1, or without a loss, nothing does.
+        # The scale makes gradients larger, not the loss. So if only the gradient is not finite, a
+        # lower scale may help, unless the scale is 1 already.
         overflow = tf.constant(False)
         if self.run.mixed_precision == "float16":
             overflow = ~finite & tf.math.is_finite(sums[0]) & (scale > 1.0)
@@ -103,13 +102,13 @@ class TrainSteps:
         return tf.concat([tf.stack(head), sums[1:]], axis=0)
 
     def _accumulated(self, batch, step, weights, scale):
-        """Returns what `_micro_gradients` does, of this replica's rows, part after part."""
+        """Returns `_micro_gradients` of this replica's rows, summed over the micro-batches."""
         count = self.run.gradient_accumulation_steps
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         first = tf.cast(replica, tf.int64) * count
 
         def micro(i):
-            # Of the first micro-batch of one device: what a run without any of this draws.
+            # The first micro-batch of the first replica draws what a single device would draw.
             seed = dropout_seed(self.run.seed, step, first + i)
             if count == 1:
                 return self._gradients(batch, seed, weights, scale)
@@ -120,12 +119,12 @@ class TrainSteps:
             return self._gradients(part, seed, weights, scale)
 
         sums, grads = micro(tf.constant(0, tf.int64))
-        if count == 1:  # or else the graph holds the model twice
+        if count == 1:  # a loop would put the model into the graph a second time
             return sums, grads
 
         def add(i, sums, grads):
-            # One after another: or else a graph computes as many at a time as it can, and
-            # holds the activations of all of them.
+            # One after another. Otherwise the graph computes several at the same time, and
+            # needs memory for the activations of all of them.
             with tf.control_dependencies([sums, *grads.values()]):
                 more, more_grads = micro(tf.identity(i))
             return i + 1, sums + more, {name: grads[name] + more_grads[name] for name in grads}
@@ -147,7 +146,7 @@ class TrainSteps:
             loss = tf.add_n([sums[name] / weights[name] for name in sums])
             scaled = loss * scale
         grads = tape.gradient(scaled, variables)
-        # Dense: a sum over the slices of an embedding gradient is not its norm.
+        # Dense, because the slices of an embedding's gradient may overlap: their norm is wrong.
         dense = {name: tf.convert_to_tensor(g) for name, g in grads.items() if g is not None}
         pairs = self.task.statistics(batch, outputs)
         flat = [tf.cast(x, tf.float32) for name in self.names for x in pairs[name]]
@@ -156,17 +155,16 @@ class TrainSteps:
 
 
 def dropout_seed(seed: int, step: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    """Returns the two integers, int64, from which a micro-batch of a step draws its dropout.
+    """Returns the seed of a micro-batch's dropout: int64 [2].
 
     Args:
-      seed: the run's.
-      step, part: int64; `part` numbers the micro-batches of all replicas.
+      seed: of the run.
+      step: int64.
+      part: int64, the number of the micro-batch among those of all replicas.
     """
     key = np.frombuffer(child_seed(seed, "dropout").to_bytes(8, "little"), np.int32)
-    # Numbers of 32 bits: XLA takes no others as seeds.
-    for number in (step, part):
-        number = tf.cast(number, tf.int32)
-        key = tf.random.experimental.stateless_fold_in(key, number)
+    for number in (step, part):  # as 32 bits: XLA takes no other seeds
+        key = tf.random.experimental.stateless_fold_in(key, tf.cast(number, tf.int32))
     drawn = tf.random.stateless_uniform([2], key, None, None, tf.int32)
     return tf.cast(drawn, tf.int64)
 
@@ -179,22 +177,22 @@ def _sum_over_replicas(values):
 
 
 def is_spike(recent: tf.Tensor, loss: tf.Tensor) -> tf.Tensor:
-    """Whether a loss is far above the last ones; never before there are enough of them."""
+    """Whether a loss is far above the last ones. False until there are enough of them."""
     mean, variance = tf.nn.moments(recent, [0])
-    # Nothing is greater than what is not a number.
+    # Until then the mean is NaN, and no loss is greater than NaN.
     return loss > mean + SPIKE_DEVIATIONS * tf.sqrt(variance)
 
 
 def remember(recent: tf.Variable, loss: tf.Tensor) -> None:
-    """Puts a loss behind the last ones, unless it is not finite."""
-    # Spikes too: a level that stays high is no spike for long.
+    """Adds a loss to the last ones, if it is finite. The oldest one goes."""
+    # Spikes are added too: where the loss stays high, that is soon the normal level.
     old = tf.identity(recent)
     newer = tf.concat([old[1:], [tf.cast(loss, tf.float32)]], 0)
     recent.assign(tf.where(tf.math.is_finite(loss), newer, old))
 
 
 def _update_loss_scale(loss_scale: tf.Variable, finite: tf.Tensor, overflow: tf.Tensor) -> None:
-    """Halves the scale after an overflow, doubles it after 2,000 good steps without one."""
+    """Halves the scale after an overflow. Doubles it after 2,000 good steps in a row."""
     scale, good = loss_scale[0], loss_scale[1]
     grow = finite & (good >= 1999.0)
     scale = tf.where(grow, scale * 2.0, tf.where(overflow, tf.maximum(scale / 2.0, 1.0), scale))
@@ -203,11 +201,10 @@ def _update_loss_scale(loss_scale: tf.Variable, finite: tf.Tensor, overflow: tf.
 
 
 class EvalStep:
-    """One evaluation batch: (loss, {name: (sum, weight)}, predictions [B, ...] as NumPy).
+    """Evaluates a batch: returns (loss, {name: (sum, weight)}, predictions [B, ...] as NumPy).
 
-    The loss is None where the task has none without labels.
-    Replicas of this machine share the batch. Of several machines only the
-    chief evaluates, on one device: it needs nobody for that.
+    The loss is None if the batch has no labels. The replicas of this machine share the batch.
+    Of several machines, only the chief evaluates, on one device.
     """
 
     def __init__(self, task: Task, model: keras.Model, depth: int | None = None):
@@ -218,7 +215,7 @@ class EvalStep:
         self._whole = self._shared if is_shared else self._outputs
 
     def trace(self, spec) -> None:
-        """Makes the one graph for batches of all lengths that `spec` stands for."""
+        """Makes one graph for the batches of all lengths that `spec` describes."""
         self._whole.get_concrete_function(spec)
 
     def __call__(
