@@ -11,12 +11,14 @@ import inspect
 import pathlib
 import re
 import runpy
+import sys
 import textwrap
 import unittest.mock
 
 from absl import flags as absl_flags
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO))  # this checkout, whichever is installed
 FOLDER = REPO / "docs/reference"
 PUBLIC = {
     "albert": (
