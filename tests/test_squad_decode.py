@@ -106,16 +106,6 @@ def test_of_equal_scores_the_first_window_and_place_wins():
     assert texts(decode_v1(words, {1: (flat, flat), 2: (flat, flat)})) == ["empty"]
 
 
-def test_scores_of_several_runs_are_averaged_over_those_that_propose_the_pair():
-    runs = [
-        {1: (logits(p3=2, p4=0), logits(p4=2, p5=1))},
-        {1: (logits(p3=4, p6=1), logits(p4=6, p6=0))},
-    ]
-    assert [
-        (e["text"], e["start_log_prob"], e["end_log_prob"]) for e in decode_v1([window()], runs)
-    ] == [("Ada met", 3.0, 4.0), ("Ada met Bob in", 4.0, 0.0)]
-
-
 def beam(starts, ends, cls=0.0):
     """Starts [(place, score)], and for each its ends."""
     flat = [end for own in ends for end in own]
@@ -143,14 +133,11 @@ def test_each_start_has_its_own_ends():
     ]
 
 
-def test_null_odds_are_the_least_of_the_windows_averaged_over_the_runs():
+def test_null_odds_are_the_least_of_the_windows():
     own = [[(4, -1), (5, -3)]] * 2
-    runs = [
-        {1: beam([(3, -1), (5, -2)], own, cls=a), 2: beam([(3, -1), (5, -2)], own, cls=b)}
-        for a, b in ((2.0, -1.0), (0.5, 4.0))
-    ]
+    result = {i: beam([(3, -1), (5, -2)], own, cls=c) for i, c in ((1, 2.0), (2, -1.0))}
     windows = [window(unique_id=1), window(unique_id=2)]
-    assert decode_v2([example()], windows, runs)[2] == {"q": -0.25}
+    assert decode_v2([example()], windows, result)[2] == {"q": -1.0}
 
 
 def test_a_question_without_windows_has_no_answer():

@@ -94,58 +94,45 @@ def assert_files_equal(ours, golden):
                 assert mine[name] == pytest.approx(theirs[name], rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize(("case", "runs"), [("single", [0]), ("two_checkpoints", [0, 1])])
-def test_version_1_decodes_as_the_original(case, runs, folder):
+def test_version_1_decodes_as_the_original(folder):
     logits = np.load(folder / "v1_logits.npz")
-    results = [
-        dict(
-            zip(
-                logits["unique_id"].tolist(),
-                zip(logits[f"run{r}/start_log_prob"], logits[f"run{r}/end_log_prob"], strict=True),
-                strict=True,
-            )
-        )
-        for r in runs
-    ]
+    scores = zip(logits["run0/start_log_prob"], logits["run0/end_log_prob"], strict=True)
+    results = dict(zip(logits["unique_id"].tolist(), scores, strict=True))
     examples = read_examples(str(folder / "dev-v1.1.json"), False)
     answers, nbest = squad_decode.decode_v1(
         examples, windows_of(folder, "dev-v1.1"), results, n_best_size=20, max_answer_length=30
     )
-    assert answers == load(folder / f"v1_{case}_predictions.json")
-    assert_files_equal(nbest, load(folder / f"v1_{case}_nbest.json"))
+    assert answers == load(folder / "v1_single_predictions.json")
+    assert_files_equal(nbest, load(folder / "v1_single_nbest.json"))
     dataset = load(folder / "dev-v1.1.json")["data"]
-    assert metrics.evaluate_v1(dataset, answers) == load(folder / f"v1_{case}_eval.json")
+    assert metrics.evaluate_v1(dataset, answers) == load(folder / "v1_single_eval.json")
 
 
-@pytest.mark.parametrize(("case", "runs"), [("single", [0]), ("two_checkpoints", [0, 1])])
-def test_version_2_decodes_as_the_original(case, runs, folder):
+def test_version_2_decodes_as_the_original(folder):
     outputs = np.load(folder / "v2_outputs.npz")
     names = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index",
              "cls_logits")
-    results = [
-        {
-            int(unique_id): {name: outputs[f"run{r}/{name}"][row] for name in names}
-            for row, unique_id in enumerate(outputs["unique_id"])
-        }
-        for r in runs
-    ]
+    results = {
+        int(unique_id): {name: outputs[f"run0/{name}"][row] for name in names}
+        for row, unique_id in enumerate(outputs["unique_id"])
+    }
     examples = read_examples(str(folder / "dev-v2.0.json"), False)
     answers, nbest, odds = squad_decode.decode_v2(
         examples, windows_of(folder, "dev-v2.0"), results, n_best_size=20, max_answer_length=30,
         start_n_top=5, end_n_top=5,
     )
-    assert_files_equal(nbest, load(folder / f"v2_{case}_nbest.json"))
-    golden_odds = load(folder / f"v2_{case}_null_odds.json")
+    assert_files_equal(nbest, load(folder / "v2_single_nbest.json"))
+    golden_odds = load(folder / "v2_single_null_odds.json")
     assert list(odds) == list(golden_odds)
     np.testing.assert_allclose(list(odds.values()), list(golden_odds.values()), rtol=1e-6)
     for threshold in (None, 0.0, -1.0):
-        golden = load(folder / f"v2_{case}_predictions_threshold_{threshold}.json")
+        golden = load(folder / f"v2_single_predictions_threshold_{threshold}.json")
         chosen = squad_decode.with_threshold(answers, odds, threshold)
         assert chosen == golden
     dataset = load(folder / "dev-v2.0.json")["data"]
     results, chosen = as_the_original(dataset, answers, odds)
-    assert chosen == load(folder / f"v2_{case}_predictions.json")
-    golden = load(folder / f"v2_{case}_eval.json")
+    assert chosen == load(folder / "v2_single_predictions.json")
+    golden = load(folder / "v2_single_eval.json")
     assert set(results) == set(golden)
     for name, value in golden.items():
         assert results[name] == value, name

@@ -5,6 +5,7 @@ No TensorFlow.
 
 import collections
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ class _Candidate:
 def decode_v1(
     examples: Sequence[SquadExample],
     windows: Sequence[Window],
-    results: Results | Sequence[Results],
+    results: Results,
     *,
     n_best_size: int,
     max_answer_length: int,
@@ -45,8 +46,7 @@ def decode_v1(
     """Returns ({question id: answer}, {question id: n-best list}) of SQuAD 1.1.
 
     Args:
-      results: {unique id: (start logits [L], end logits [L])}; of several
-        such, the scores of a candidate are averaged.
+      results: {unique id of a window: (start logits [L], end logits [L])}.
     """
 
     def pairs(window: Window, result) -> Iterator[Pair]:
@@ -57,14 +57,14 @@ def decode_v1(
             yield start, end, float(starts[start]), float(ends[end])
 
     fallback = _Candidate("empty", 0.0, 0.0)
-    nbest = _n_best(examples, windows, _runs(results), pairs, n_best_size, fallback)
+    nbest = _n_best(examples, windows, results, pairs, n_best_size, fallback)
     return {qid: entries[0]["text"] for qid, entries in nbest.items()}, nbest
 
 
 def decode_v2(
     examples: Sequence[SquadExample],
     windows: Sequence[Window],
-    results: Results | Sequence[Results],
+    results: Results,
     *,
     n_best_size: int,
     max_answer_length: int,
@@ -103,11 +103,10 @@ def decode_v2(
         for k in np.flatnonzero(_plausible(window, grid, max_answer_length)):
             yield int(starts[k]), int(ends[k]), float(start_scores[k]), float(end_scores[k])
 
-    runs = _runs(results)
     fallback = _Candidate("", -1e6, -1e6)
-    nbest = _n_best(examples, windows, runs, pairs, n_best_size, fallback)
+    nbest = _n_best(examples, windows, results, pairs, n_best_size, fallback)
     answers = {qid: entries[0]["text"] for qid, entries in nbest.items()}
-    return answers, nbest, _null_odds(examples, windows, runs)
+    return answers, nbest, _null_odds(examples, windows, results)
 
 
 def with_threshold(
@@ -175,14 +174,12 @@ def _best_threshold(
     `given` are those of questions that it leaves answered, `withheld` of the others. Where
     it is best to answer none, that is one below all odds.
     """
-    waiting = collections.deque(sorted(given, key=null_odds.__getitem__))
-    thresholds = sorted({null_odds[qid] for qid in given})
-    if not thresholds:
+    if not given:
         return 0.0
-    gain, best, best_threshold = 0.0, 0.0, thresholds[0] - 1.0
-    for threshold in thresholds:
-        while waiting and null_odds[waiting[0]] <= threshold:
-            qid = waiting.popleft()
+    by_odds = sorted(given, key=null_odds.__getitem__)
+    gain, best, best_threshold = 0.0, 0.0, null_odds[by_odds[0]] - 1.0
+    for threshold, qids in itertools.groupby(by_odds, key=null_odds.__getitem__):
+        for qid in qids:
             gain += given[qid] - withheld[qid]
         if gain > best:
             best, best_threshold = gain, threshold
@@ -192,10 +189,6 @@ def _best_threshold(
 def to_json(value: Any) -> str:
     """Returns a prediction file's text, as the original writes it."""
     return json.dumps(value, indent=4) + "\n"
-
-
-def _runs(results: Results | Sequence[Results]) -> list[Results]:
-    return [results] if isinstance(results, Mapping) else list(results)
 
 
 def _largest(scores: np.ndarray, count: int) -> np.ndarray:
@@ -225,7 +218,7 @@ def _offset(window: Window) -> int:
 def _n_best(
     examples: Sequence[SquadExample],
     windows: Sequence[Window],
-    runs: Sequence[Results],
+    results: Results,
     pairs: Callable[[Window, Any], Iterable[Pair]],
     n_best_size: int,
     fallback: _Candidate,
@@ -234,27 +227,26 @@ def _n_best(
     for i, example in enumerate(examples):
         candidates = [
             candidate for window in by_example.get(i, ())
-            for candidate in _candidates(example, window, runs, pairs)
+            for candidate in _candidates(example, window, pairs(window, results[window.unique_id]))
         ]
         found[example.qas_id] = _entries(_best(candidates, n_best_size) or [fallback])
     return found
 
 
 def _windows_by_example(windows: Sequence[Window]) -> dict[int, list[Window]]:
-    found: dict[int, list[Window]] = {}
+    found = collections.defaultdict(list)
     for window in windows:
-        found.setdefault(window.example_index, []).append(window)
+        found[window.example_index].append(window)
     return found
 
 
 def _candidates(
-    example: SquadExample, window: Window, runs: Sequence[Results], pairs
+    example: SquadExample, window: Window, pairs: Iterable[Pair]
 ) -> list[_Candidate]:
-    """Returns a window's candidates; scores of several runs are averaged."""
-    scores: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for results in runs:
-        for start, end, start_score, end_score in pairs(window, results[window.unique_id]):
-            scores.setdefault((start, end), []).append((start_score, end_score))
+    """Returns a window's candidates. A pair that the beam holds twice gets the mean scores."""
+    scores = collections.defaultdict(list)
+    for start, end, *of_pair in pairs:
+        scores[start, end].append(of_pair)
     offset, text = _offset(window), example.paragraph_text
     candidates = []
     for (start, end), found in scores.items():
@@ -290,16 +282,14 @@ def _entries(candidates: list[_Candidate]) -> list[dict[str, Any]]:
 
 
 def _null_odds(
-    examples: Sequence[SquadExample], windows: Sequence[Window], runs: Sequence[Results]
+    examples: Sequence[SquadExample], windows: Sequence[Window], results: Results
 ) -> dict[str, float]:
-    """Returns each question's least odds over its windows, averaged over the runs."""
+    """Returns the least odds of no answer among each question's windows."""
     by_example = _windows_by_example(windows)
-
-    def least(i: int, results: Results) -> float:
-        found = [float(results[w.unique_id]["cls_logits"]) for w in by_example.get(i, ())]
-        return min(found, default=_NO_WINDOW)
-
     return {
-        example.qas_id: sum(least(i, results) for results in runs) / len(runs)
+        example.qas_id: min(
+            (float(results[w.unique_id]["cls_logits"]) for w in by_example.get(i, ())),
+            default=_NO_WINDOW,
+        )
         for i, example in enumerate(examples)
     }
