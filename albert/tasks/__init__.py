@@ -4,6 +4,7 @@
     pretraining           masked words and sentence order
     classification        a label or a number for a text or a pair, or a choice among several
     token_classification  a label for every word
+    batch_sums            sums over a batch for losses and accuracies
     glue                  GLUE's nine tasks and MNLI's mismatched part
     race                  RACE
     conll                 words with labels, a sentence a block of lines

@@ -18,6 +18,7 @@ from albert.data.examples import FeatureSpec
 from albert.formats import saved_model
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForMultipleChoice, AlbertForSequenceClassification, cross_entropy
+from albert.tasks import batch_sums
 from albert.tasks import glue_metrics as metrics
 from albert.tasks.task import Task
 
@@ -49,20 +50,18 @@ class ClassificationTask(Task):
         )
 
     def loss_weights(self, batch):
-        return {"loss": tf.reduce_sum(_real(batch))}
+        return {"loss": tf.reduce_sum(batch_sums.real(batch))}
 
     def loss_sums(self, batch, outputs):
-        return {"loss": tf.reduce_sum(self._example_loss(batch, outputs) * _real(batch))}
+        return {"loss": tf.reduce_sum(self._example_loss(batch, outputs) * batch_sums.real(batch))}
 
     def statistics(self, batch, outputs):
-        real = _real(batch)
-        weight = tf.reduce_sum(real)
-        loss = tf.reduce_sum(self._example_loss(batch, outputs) * real)
+        real = batch_sums.real(batch)
+        loss = {"eval_loss": batch_sums.mean(self._example_loss(batch, outputs), real)}
         if self.is_regression:
-            return {"eval_loss": (loss, weight)}
-        guesses = tf.argmax(outputs["logits"], axis=-1, output_type=tf.int32)
-        hits = tf.cast(guesses == batch["label_ids"], tf.float32)
-        return {"eval_loss": (loss, weight), "eval_accuracy": (tf.reduce_sum(hits * real), weight)}
+            return loss
+        hits = batch_sums.chosen(outputs["logits"]) == batch["label_ids"]
+        return loss | {"eval_accuracy": batch_sums.mean(hits, real)}
 
     def predictions(self, batch, outputs):
         return {
@@ -121,10 +120,6 @@ class MultipleChoiceTask(ClassificationTask):
             results[f"eval_accuracy_{part}"] = super().score(rows)["eval_accuracy"]
             start += count
         return results
-
-
-def _real(batch) -> tf.Tensor:
-    return tf.cast(batch["is_real_example"], tf.float32)  # [B]
 
 
 class ServingModule(tf.Module):

@@ -13,6 +13,7 @@ from albert.data.examples import FeatureSpec
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForPreTraining, cross_entropy
 from albert.pretraining_data.pair_records import MasksOnTheFly, masked_features
+from albert.tasks.batch_sums import chosen, mean, real
 from albert.tasks.task import Task
 
 
@@ -59,15 +60,14 @@ class PretrainingTask(Task):
         # 1e-5 as in the original: a batch without any mask has loss 0.
         return self._of_terms(
             tf.reduce_sum(batch["masked_lm_weights"]) + 1e-5,
-            tf.reduce_sum(tf.cast(batch["is_real_example"], tf.float32)),
+            tf.reduce_sum(real(batch)),
         )
 
     def loss_sums(self, batch, outputs):
         masked_lm, sentence_order = _losses(batch, outputs)
-        real = tf.cast(batch["is_real_example"], tf.float32)
         return self._of_terms(
             tf.reduce_sum(masked_lm * batch["masked_lm_weights"]),
-            tf.reduce_sum(sentence_order * real),
+            tf.reduce_sum(sentence_order * real(batch)),
         )
 
     def _of_terms(self, masked_lm, sentence_order):
@@ -79,23 +79,14 @@ class PretrainingTask(Task):
     def statistics(self, batch, outputs):
         masked_lm, sentence_order = _losses(batch, outputs)
         weights = batch["masked_lm_weights"]
-        real = tf.cast(batch["is_real_example"], tf.float32)
-        labels = batch["next_sentence_labels"][:, 0]
-
-        def mean(values, weights):
-            values = tf.cast(values, tf.float32)
-            return tf.reduce_sum(values * weights), tf.reduce_sum(weights)
-
-        def hits(logits, labels):
-            return tf.argmax(logits, axis=-1, output_type=tf.int32) == labels
-
+        sentences = real(batch)
+        word_hits = chosen(outputs["prediction_logits"]) == batch["masked_lm_ids"]
+        order_hits = chosen(outputs["sop_logits"]) == batch["next_sentence_labels"][:, 0]
         found = {
-            "masked_lm_accuracy": mean(
-                hits(outputs["prediction_logits"], batch["masked_lm_ids"]), weights
-            ),
+            "masked_lm_accuracy": mean(word_hits, weights),
             "masked_lm_loss": mean(masked_lm, weights),
-            "sentence_order_accuracy": mean(hits(outputs["sop_logits"], labels), real),
-            "sentence_order_loss": mean(sentence_order, real),
+            "sentence_order_accuracy": mean(order_hits, sentences),
+            "sentence_order_loss": mean(sentence_order, sentences),
         }
         return {name: found[name] for name in self.statistic_names}
 

@@ -4,6 +4,7 @@ Legend: B batch, L sequence, C labels, N rows.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from albert.data.examples import FeatureSpec
 from albert.formats.known_tasks import WORDS
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForTokenClassification, cross_entropy
-from albert.tasks import conll
+from albert.tasks import batch_sums, conll
 from albert.tasks import entity_metrics as entities
 from albert.tasks.task import Task
 
@@ -50,20 +51,19 @@ class TokenClassificationTask(Task):
         return {"loss": tf.reduce_sum(_labelled(batch))}
 
     def loss_sums(self, batch, outputs):
-        return {"loss": self._loss_sum(batch, outputs)}
+        return {"loss": tf.reduce_sum(_losses(batch, outputs) * _labelled(batch))}
 
     def statistics(self, batch, outputs):
         labelled = _labelled(batch)
-        weight = tf.reduce_sum(labelled)
-        hits = tf.cast(_guesses(outputs) == batch["label_ids"] - 1, tf.float32)
+        hits = batch_sums.chosen(outputs["logits"]) == batch["label_ids"] - 1
         return {
-            "eval_loss": (self._loss_sum(batch, outputs), weight),
-            "eval_accuracy": (tf.reduce_sum(hits * labelled), weight),
+            "eval_loss": batch_sums.mean(_losses(batch, outputs), labelled),
+            "eval_accuracy": batch_sums.mean(hits, labelled),
         }
 
     def predictions(self, batch, outputs):
         return {
-            "predicted_ids": self._full(_guesses(outputs)),
+            "predicted_ids": self._full(batch_sums.chosen(outputs["logits"])),
             "label_ids": self._full(batch["label_ids"]),
             "continues": batch["continues"],
             "is_real_example": batch["is_real_example"],
@@ -72,17 +72,15 @@ class TokenClassificationTask(Task):
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         if not self.has_entities:
             return {}
-        gold, guessed = [], []
-        guesses = self.predicted_labels(predictions)
+        gold: list[list[str]] = []
         for continues, ids in zip(
             predictions["continues"], predictions["label_ids"], strict=True
         ):
             if not continues:
                 gold.append([])
             gold[-1] += [self.labels[i - 1] for i in ids[ids > 0]]
-        for sentence in gold:
-            guessed.append(guesses[: len(sentence)])
-            guesses = guesses[len(sentence) :]
+        guesses = iter(self.predicted_labels(predictions))
+        guessed = [list(itertools.islice(guesses, len(sentence))) for sentence in gold]
         return entities.score(gold, guessed)
 
     def predicted_labels(self, predictions: Mapping[str, np.ndarray]) -> list[str]:
@@ -94,20 +92,15 @@ class TokenClassificationTask(Task):
         ids = predictions["predicted_ids"][predictions["label_ids"] > 0]
         return [self.labels[i] for i in ids]
 
-    def _loss_sum(self, batch, outputs) -> tf.Tensor:
-        labels = tf.maximum(batch["label_ids"] - 1, 0)
-        return tf.reduce_sum(cross_entropy(outputs["logits"], labels) * _labelled(batch))
-
     def _full(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, L] of rows that were cut to what a batch needs."""
         missing = self.max_seq_length - tf.shape(x)[1]
         return tf.ensure_shape(tf.pad(x, [[0, 0], [0, missing]]), [None, self.max_seq_length])
 
 
-def _labelled(batch) -> tf.Tensor:
-    real = tf.cast(batch["is_real_example"], tf.float32)[:, None]
-    return tf.cast(batch["label_ids"] > 0, tf.float32) * real  # [B, L]
+def _losses(batch, outputs) -> tf.Tensor:  # [B, L]
+    return cross_entropy(outputs["logits"], tf.maximum(batch["label_ids"] - 1, 0))
 
 
-def _guesses(outputs) -> tf.Tensor:
-    return tf.argmax(outputs["logits"], axis=-1, output_type=tf.int32)  # [B, L]
+def _labelled(batch) -> tf.Tensor:  # [B, L]
+    return tf.cast(batch["label_ids"] > 0, tf.float32) * batch_sums.real(batch)[:, None]

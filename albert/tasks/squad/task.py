@@ -19,6 +19,7 @@ from albert.modeling import (
     AlbertForQuestionAnswering,
     cross_entropy,
 )
+from albert.tasks.batch_sums import chosen, mean, real
 from albert.tasks.squad.records import record_spec
 from albert.tasks.task import Task
 
@@ -50,16 +51,15 @@ class SquadV1Task(Task):
     def loss_weights(self, batch):
         if not self.has_labels:
             return {}
-        count = tf.reduce_sum(_real(batch))
+        count = tf.reduce_sum(real(batch))
         return {"start": 2.0 * count, "end": 2.0 * count}
 
     def loss_sums(self, batch, outputs):
         if not self.has_labels:
             return {}
-        real = _real(batch)
         return {
             part: tf.reduce_sum(
-                cross_entropy(outputs[f"{part}_logits"], batch[f"{part}_positions"]) * real
+                cross_entropy(outputs[f"{part}_logits"], batch[f"{part}_positions"]) * real(batch)
             )
             for part in ("start", "end")
         }
@@ -107,34 +107,29 @@ class SquadV2Task(SquadV1Task):
     def loss_weights(self, batch):
         if not self.has_labels:
             return {}
-        return super().loss_weights(batch) | {"answerability": 2.0 * tf.reduce_sum(_real(batch))}
+        return super().loss_weights(batch) | {"answerability": 2.0 * tf.reduce_sum(real(batch))}
 
     def loss_sums(self, batch, outputs):
         if not self.has_labels:
             return {}
-        real = _real(batch)
         sums = {
             part: -tf.reduce_sum(
                 tf.gather(outputs[f"{part}_log_probs"], batch[f"{part}_positions"], batch_dims=1)
-                * real
+                * real(batch)
             )
             for part in ("start", "end")
         }
         labels = tf.cast(batch["is_impossible"], tf.float32)
         logits = tf.cast(outputs["cls_logits"], tf.float32)
         missing = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
-        return sums | {"answerability": tf.reduce_sum(missing * real)}
+        return sums | {"answerability": tf.reduce_sum(missing * real(batch))}
 
     def statistics(self, batch, outputs):
         if not self.has_labels:
             return {}
-        real = _real(batch)
-        says_none = tf.cast(outputs["cls_logits"] > 0, tf.int32)
-        hits = tf.cast(says_none == batch["is_impossible"], tf.float32)
+        hits = tf.cast(outputs["cls_logits"] > 0, tf.int32) == batch["is_impossible"]
         spans = _accuracies(batch, outputs["start_log_probs"], outputs["end_log_probs"])
-        return spans | {
-            "answerability_accuracy": (tf.reduce_sum(hits * real), tf.reduce_sum(real))
-        }
+        return spans | {"answerability_accuracy": mean(hits, real(batch))}
 
     def predictions(self, batch, outputs):
         names = ("start_top_log_probs", "end_top_log_probs", "cls_logits")
@@ -152,16 +147,7 @@ def _identity(batch) -> dict[str, tf.Tensor]:
 
 def _accuracies(batch, start, end):
     """Returns the share of windows whose likeliest first and last tokens are the gold ones."""
-    real = _real(batch)
-    weight = tf.reduce_sum(real)
-
-    def hits(scores, part):
-        guesses = tf.argmax(scores, axis=-1, output_type=tf.int32)
-        right = tf.cast(guesses == batch[f"{part}_positions"], tf.float32)
-        return tf.reduce_sum(right * real), weight
-
-    return {"start_accuracy": hits(start, "start"), "end_accuracy": hits(end, "end")}
-
-
-def _real(batch) -> tf.Tensor:
-    return tf.cast(batch["is_real_example"], tf.float32)  # [B]
+    return {
+        f"{part}_accuracy": mean(chosen(scores) == batch[f"{part}_positions"], real(batch))
+        for part, scores in (("start", start), ("end", end))
+    }
