@@ -17,7 +17,7 @@ from albert.cli import flags
 from albert.data import files
 from albert.errors import DataError, FlagError
 from albert.tasks.squad import metrics
-from albert.tasks.squad.features import read_dataset
+from albert.tasks.squad.features import first_few, read_dataset
 
 log = logging.getLogger("albert")
 
@@ -57,9 +57,8 @@ def main(values: flags.FlagValues) -> None:
             )
     missing = metrics.unanswered(dataset, answers)
     if missing:
-        log.warning("%s: no prediction for %s questions, scored 0: %s%s", values.predictions_file,
-                    f"{len(missing):,}", ", ".join(missing[:5]),
-                    " ..." if len(missing) > 5 else "")
+        log.warning("%s: no prediction for %s questions, scored 0: %s", values.predictions_file,
+                    f"{len(missing):,}", first_few(missing))
     if values.version_2_with_negative:
         results = metrics.evaluate_v2(dataset, answers, odds, values.na_prob_thresh)
     else:

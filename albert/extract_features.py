@@ -77,7 +77,7 @@ def _writer(path: str, with_tokens: bool) -> Iterator[Callable[[str, Mapping[str
     """Yields the function that takes each text with its outputs; publishes at the end."""
     if path.endswith(".jsonl"):
         with files.atomic_write(path) as stream:
-            yield lambda text, result: stream.write(_as_json(text, result) + "\n")
+            yield lambda text, result: stream.write(_json_line(text, result) + "\n")
         return
     results: list[Mapping[str, Any]] = []
     yield lambda text, result: results.append(result)
@@ -92,7 +92,7 @@ def _writer(path: str, with_tokens: bool) -> Iterator[Callable[[str, Mapping[str
         np.savez(stream, **arrays)
 
 
-def _as_json(text: str, result: Mapping[str, Any]) -> str:
+def _json_line(text: str, result: Mapping[str, Any]) -> str:
     line = {"text": text, "vector": session.numbers(result["vector"])}
     if "tokens" in result:
         line["tokens"] = [

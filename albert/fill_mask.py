@@ -46,14 +46,14 @@ def main(values: flags.FlagValues, texts: list[str]) -> None:
         raise FlagError(
             f"--top_k={values.top_k}: there are {opened.source.config.vocab_size} pieces in all"
         )
-    as_text = _as_json if values.format == "json" else _as_table
+    as_text = _masks_as_json if values.format == "json" else _as_table
     # All of them, before the first is told.
     answers = list(likeliest_pieces(opened, texts, places, values.top_k))
     for text, found in zip(texts, answers, strict=True):
         print(as_text(text, found), flush=True)
 
 
-def _as_json(text: str, found: list[list[dict[str, Any]]]) -> str:
+def _masks_as_json(text: str, found: list[list[dict[str, Any]]]) -> str:
     return json.dumps({"text": text, "masks": found}, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""What every fine-tuning does once its input is known to be good: train, evaluate, finish.
+"""What every fine-tuning does after its input is checked: train, evaluate, finish.
 
 No TensorFlow at import.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("albert")
 
-# Of a run that --num_runs need not repeat, in its folder.
+# Lies in the folder of a run that is finished: --num_runs does not repeat it.
 FINISHED_FILE = "finished.json"
-# Flags that say what is done with the runs, not what they are.
+# A finished run stays valid if these flags change: they do not change its training.
 _OUTSIDE_A_RUN = (
     "num_runs", "seed", "output_dir", "cached_dir", "do_predict", "predict_batch_size",
     "export_dir", "threshold_to_export", "log_steps", "keep_checkpoint_max",
@@ -36,7 +36,7 @@ _OUTSIDE_A_RUN = (
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What a command predicts with or exports: weights, and how they are run."""
+    """What a command predicts with or exports: weights, and the settings to run them."""
 
     course: "Course"
     run: "RunConfig"
@@ -44,7 +44,7 @@ class Trained:
     evaluation: "Evaluation | None" = None  # of these weights, if this process has made it
 
     def predict(self, split: str, task: "Task | None" = None) -> "Evaluation":
-        """Returns the evaluation of a split's records; `task` replaces that of the training."""
+        """Returns the evaluation of a split; `task` replaces the task of the training."""
         from albert.training import evaluation
 
         course = self.course
@@ -90,16 +90,16 @@ print(serve.structured_input_signature, serve.structured_outputs)
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-    """What a fine-tuning command does once all its input is known to be good.
+    """What a fine-tuning command does after it has checked all its input.
 
-    `check(weights)` may refuse what is to be evaluated. `finish(trained)` is called at
-    the end with what to predict with or export; of several runs, with the best one's.
+    `check(weights)` may refuse the weights to be evaluated. `finish(trained)` is called at the
+    end, to predict or export. After several runs it gets the best one.
     """
 
     values: flags.FlagValues
     task: "Task"
     encoder: fine_tuning.Encoder  # its vocabulary is kept beside the checkpoints
-    records: Mapping[str, str]  # record files of train, dev and test, as far as wanted
+    records: Mapping[str, str]  # the record files of the wanted splits: train, dev, test
     check: Callable[["Weights"], None] | None = None
     finish: Callable[[Trained], None] | None = None
 
@@ -123,12 +123,12 @@ class Course:
                     self.finish(trained)
 
     def _once(self, run: "RunConfig") -> Trained | None:
-        """Returns what was trained and evaluated, or None if no more is wanted of it."""
+        """Trains and evaluates. Returns None if nothing is left to do with the weights."""
         from albert.training import distribution, evaluation
 
         evaluated = self._train(run) if self.values.do_train else evaluation.Evaluated()
         if not distribution.is_chief():
-            return None  # what follows needs one machine
+            return None  # the rest is done by one machine
         with distribution.alone():
             self._write_card(run)
             if not (self.values.do_eval or self.finish):
@@ -168,7 +168,7 @@ class Course:
             name, values.learning_rate, values.train_step, values.warmup_step
         )
         told = flags.to_dict(values) | {"seed": run.seed, "output_dir": run.output_dir}
-        told["do_lower_case"] = tokenizer.do_lower_case  # a module's, too
+        told["do_lower_case"] = tokenizer.do_lower_case  # also where a TF-Hub module decides it
         evaluated = trainer.train(
             self.task, self.config, run, optimizer, self.files_of("train"),
             eval_files=self.files_of("dev") if values.do_eval else None,
@@ -182,7 +182,7 @@ class Course:
     def _evaluate(
         self, run: "RunConfig", weights: "Weights", evaluated: "Evaluated"
     ) -> "Evaluation":
-        """Writes the results of a checkpoint, evaluated anew unless training has done it."""
+        """Writes the results of a checkpoint. Evaluates it unless the training has done so."""
         from albert.formats import checkpoints, sidecars
         from albert.training import evaluation, summaries
 
@@ -192,7 +192,7 @@ class Course:
             found = evaluation.evaluate(self.task, self.config, run, source, weights)
             summaries.log_results(found.results)
             if weights.origin == os.path.join(run.output_dir, checkpoints.BEST):
-                # Of another dev file, say, its value is another, by which runs are compared.
+                # Runs are compared by this value. Renew it if it is of another dev file, say.
                 step, best = found.results["global_step"], evaluation.read_best(run.output_dir)
                 measured = evaluation.what_is_measured(self.task, self.config, run, source, step)
                 if best and evaluation.differences(best, measured):
@@ -202,7 +202,7 @@ class Course:
         return found
 
     def _several(self, run: "RunConfig") -> Trained | None:
-        """Makes the runs that are not finished; returns the best one's weights, if wanted."""
+        """Makes the runs that are not finished. Returns the best one's weights if needed."""
         from albert.formats import checkpoints
         from albert.training import distribution, evaluation, summaries
 
@@ -250,7 +250,7 @@ class Course:
 
 
 def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-    """Returns each number's median over the runs under its own name, and min, max and std.
+    """Returns the median of each number over the runs, under its name, and min, max and std.
 
     Args:
       results: {seed: evaluation results}; the standard deviation is of the sample.

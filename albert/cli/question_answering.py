@@ -108,23 +108,18 @@ class Version1:
         self.dataset: Any = None
         self.windows: list[Window] = []
         if values.do_predict or values.do_eval:
-            self._read(values.predict_file)
-
-    def _read(self, path: str) -> None:
-        self.examples = read_examples(path, False)
-        if has_answers(path, self.with_negative):
-            self.dataset = read_dataset(path)
-        else:
-            log.info("%s has questions without answers: no evaluation", path)
+            path = values.predict_file
+            self.examples = read_examples(path, False)
+            if has_answers(path, self.with_negative):
+                self.dataset = read_dataset(path)
+            else:
+                log.info("%s has questions without answers: no evaluation", path)
 
     def make_task(self):
         """Returns the task, whose evaluations are scored where answers are known."""
         from albert.tasks.squad.task import SquadV1Task
 
-        return SquadV1Task(self.values.max_seq_length, self._scorer())
-
-    def _scorer(self):
-        return self.score if self.dataset else None
+        return SquadV1Task(self.values.max_seq_length, self.score if self.dataset else None)
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns the official numbers of a model's outputs [windows, ...]."""
@@ -162,10 +157,9 @@ class Version2(Version1):
     def make_task(self):
         from albert.tasks.squad.task import SquadV2Task
 
-        names = ("start_n_top", "end_n_top", "dropout_prob")
-        return SquadV2Task(
-            self.values.max_seq_length, self._scorer(), **flags.select(self.values, names)
-        )
+        options = flags.select(self.values, ("start_n_top", "end_n_top", "dropout_prob"))
+        scorer = self.score if self.dataset else None
+        return SquadV2Task(self.values.max_seq_length, scorer, **options)
 
     def decode(self, predictions):
         names = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index",

@@ -12,7 +12,7 @@ CLASSIFICATION, REGRESSION = "classification", "regression"
 MULTI_LABEL = "multi_label_classification"
 TOKENS, QUESTIONS, CHOICE = "token_classification", "question_answering", "multiple_choice"
 TASKS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKENS, QUESTIONS, CHOICE)
-# What a model was trained for, by its class; of a classifier of texts, by its problem.
+# What a model was trained for. A classifier of texts can have several kinds of problem.
 _BY_CLASS = {
     "AlbertForSequenceClassification": CLASSIFICATION,
     "AlbertForTokenClassification": TOKENS,
@@ -24,7 +24,7 @@ _BY_PROBLEM = {
     model_facts.SINGLE_LABEL: CLASSIFICATION, model_facts.MULTI_LABEL: MULTI_LABEL,
     model_facts.REGRESSION: REGRESSION,
 }
-# Weights that only the heads of SQuAD 2.0 and of 1.1 have.
+# Weights that only the head of SQuAD 2.0, or only that of 1.1, has.
 _OF_BEAM = "answer_class/dense_0/kernel"
 _OF_SQUAD = "cls/squad/output_weights"
 
@@ -32,18 +32,18 @@ _OF_SQUAD = "cls/squad/output_weights"
 def predictor_of(
     session: Session, task: str | None, labels: Sequence[str] = (), is_tokenized: bool = False
 ) -> Predictor:
-    """Returns the predictor of a task, by default of the one that the model's directory tells.
+    """Returns the predictor for a task; by default for the one that the model's directory tells.
 
     Args:
       labels: names of the labels, if not those that the directory tells.
-      is_tokenized: words are what is between blanks.
+      is_tokenized: texts are cut into words at blanks only.
 
     Raises:
-      UserError: no task is told, another one, or the labels do not fit the model.
+      UserError: the task is unknown or is not the model's, or the labels do not fit the model.
     """
     path, facts, shapes = session.source.path, session.source.facts, session.source.weights().shapes
     told = _told_task(session)
-    # What kind of classifier it is, not every directory says.
+    # Not every directory tells which kind of classifier it holds.
     is_free = told == CLASSIFICATION and not facts.problem_type
     if task and told not in (None, task) and not (is_free and task == MULTI_LABEL):
         raise FlagError(f"--task={task}: {path} was fine-tuned for {told}")
@@ -61,7 +61,7 @@ def predictor_of(
         return (predictors.DoubtingReader if _OF_BEAM in shapes else predictors.Reader)(session)
     if task == CHOICE:
         return predictors.Chooser(session)
-    labels = _labels(session, labels)
+    labels = _label_names(session, labels)
     if task == TOKENS:
         return predictors.TokenLabeller(session, labels, is_tokenized=is_tokenized)
     kinds = {MULTI_LABEL: predictors.MultiLabeller, REGRESSION: predictors.Regressor}
@@ -84,7 +84,7 @@ def _told_task(session: Session) -> str | None:
     return _BY_PROBLEM.get(facts.problem_type, REGRESSION if is_one_number else CLASSIFICATION)
 
 
-def _labels(session: Session, given: Sequence[str]) -> tuple[str, ...]:
+def _label_names(session: Session, given: Sequence[str]) -> tuple[str, ...]:
     path, count = session.source.path, session.source.weights().shapes["output_weights"][0]
     labels = tuple(given or session.source.facts.label_names or map(str, range(count)))
     if len(labels) != count:

@@ -21,7 +21,7 @@ def likeliest_pieces(
 ) -> Iterator[list[list[dict[str, Any]]]]:
     """Yields for each text, for each [MASK], its likeliest pieces with their probabilities.
 
-    `places` tell where each text is from, for a DataError of one that is too long.
+    `places` tell where each text is from. A DataError names the place of a text that is too long.
     """
     import tensorflow as tf
 
@@ -30,7 +30,7 @@ def likeliest_pieces(
     most = max(len(row["masked_lm_positions"]) for row in rows)
     for row in rows:
         missing = most - len(row["masked_lm_positions"])
-        # [P, 1], which is no row of places
+        # [P, 1], so that it is not padded like the rows of L places
         row["masked_lm_positions"] = np.pad(row["masked_lm_positions"], (0, missing))[:, None]
     model = session.load("AlbertForMaskedLM")
 

@@ -1,7 +1,7 @@
 """From raw texts to answers, for each kind of fine-tuned model. No TensorFlow at import.
 
-A predictor makes the rows of some inputs, says what of the model's outputs it
-needs, and turns these into one JSON object for each input.
+A predictor turns inputs into rows for the model, chooses the outputs that it needs, and turns
+these into one JSON object for each input.
 
 Legend: B batch, L sequence, C labels or choices.
 """
@@ -22,7 +22,7 @@ from albert.tasks.squad import decode as squad_decode
 from albert.tasks.squad import features as squad_features
 
 Texts = Sequence[str]  # the columns of a line
-# Punctuation before and after a word is apart; inside (U.S, don't, 3.5) it is not.
+# Punctuation before and after a word is cut off; inside a word (U.S, don't, 3.5) it stays.
 _WORD = re.compile(r"\w(?:\S*\w)?|\S")
 
 
@@ -39,7 +39,7 @@ class Predictor:
 
     @property
     def model_options(self) -> dict[str, Any]:
-        """Returns what the model's class takes beside the configuration."""
+        """Returns further arguments of the model's class, after the configuration."""
         return {}
 
     def columns(self, line: str) -> Texts:
@@ -59,7 +59,7 @@ class Predictor:
         """Returns the rows of each input."""
         tokenizer = self.session.tokenizer
         firsts = tokenizer.encode_batch([columns[0] for columns in inputs])
-        # As in training, a second text of which nothing is left is none.
+        # As in training: a second text that is empty after cleaning is no text.
         seconds = [c[1] if len(c) > 1 and tokenizer.preprocess(c[1]) else None for c in inputs]
         encoded = iter(tokenizer.encode_batch([text for text in seconds if text is not None]))
         rows = [
@@ -92,7 +92,7 @@ class Predictor:
 
 @dataclasses.dataclass
 class MultiLabeller(Predictor):
-    """Every label that a text or a pair of texts has: those with a probability of 0.5 or more."""
+    """All labels of a text or a pair of texts: those with a probability of 0.5 or more."""
 
     def compute(self, model, batch):
         import tensorflow as tf
@@ -112,7 +112,7 @@ class MultiLabeller(Predictor):
 
 @dataclasses.dataclass
 class Regressor(Predictor):
-    """A number for a text or a pair of texts; of a model of several, each by its name."""
+    """A number for a text or a pair of texts, or several numbers with their names."""
 
     def compute(self, model, batch):
         import tensorflow as tf
@@ -130,16 +130,16 @@ class Regressor(Predictor):
 
 @dataclasses.dataclass
 class TokenLabeller(Predictor):
-    """A label for every word of a text, and the entities that these make."""
+    """A label for every word of a text, and the entities that the labels mark."""
 
     model_name: str = "AlbertForTokenClassification"
     most: int = 1
-    is_tokenized: bool = False  # words are what is between blanks
+    is_tokenized: bool = False  # texts are cut into words at blanks only
     _spans: list[list[tuple[int, int]]] = dataclasses.field(default_factory=list)
     _labelled: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
 
     def columns(self, line):
-        return [line]  # a tab is a blank between words, as any other
+        return [line]  # tabs separate words, as blanks do
 
     def rows(self, inputs):
         pattern = re.compile(r"[^ \t]+") if self.is_tokenized else _WORD
@@ -184,7 +184,7 @@ class TokenLabeller(Predictor):
 
 @dataclasses.dataclass
 class Reader(Predictor):
-    """The part of a passage that answers a question: question, passage."""
+    """The part of a passage that answers a question. A line is question, passage."""
 
     model_name: str = "AlbertForQuestionAnswering"
     least: int = 2
@@ -195,10 +195,10 @@ class Reader(Predictor):
         self._longest_question()
 
     def _longest_question(self) -> int:
-        """Returns the most pieces of a question: as in training, else at most half of a row.
+        """Returns the most pieces of a question: those of the training, else half a row or 64.
 
         Raises:
-          FlagError: that leaves no place for a passage.
+          FlagError: a question of this length leaves no place for a passage.
         """
         length = self.session.max_seq_length
         told = self.session.source.facts.settings.get("max_query_length")
@@ -248,7 +248,7 @@ class Reader(Predictor):
             yield told | {"no_answer_score": _rounded(by_id[qid]) for by_id in odds}
 
     def _result(self, window: squad_features.Window, row: Outputs) -> Any:
-        """Returns what `_decode` takes of a window's outputs: those of places without padding."""
+        """Returns the outputs of a window that `_decode` needs, without those of padding."""
         return [row[name][: window.paragraph_len] for name in ("start_logits", "end_logits")]
 
     def _decode(self, *inputs, **options):
@@ -260,7 +260,7 @@ class Reader(Predictor):
 
 @dataclasses.dataclass
 class DoubtingReader(Reader):
-    """As Reader, with the odds that the passage has no answer (SQuAD 2.0)."""
+    """Like Reader, with the odds that the passage has no answer (SQuAD 2.0)."""
 
     model_name: str = "AlbertForBeamQuestionAnswering"
 
@@ -269,7 +269,7 @@ class DoubtingReader(Reader):
         return {name: self._setting(name, 5) for name in ("start_n_top", "end_n_top")}
 
     def _row(self, window):
-        # What may hold an answer: padding, which is zero, may not.
+        # 1 where an answer may be. Batches pad it with 0, where none may be.
         allowed = 1 - np.asarray(window.p_mask)[: window.paragraph_len]
         return {**super()._row(window), "allowed": allowed}
 
@@ -288,7 +288,7 @@ class DoubtingReader(Reader):
 
 @dataclasses.dataclass
 class Chooser(Predictor):
-    """One of several options: passage, question, options."""
+    """One of several options. A line is passage, question, options."""
 
     labels: Sequence[str] = race.ANSWERS
     model_name: str = "AlbertForMultipleChoice"
@@ -322,7 +322,7 @@ class Chooser(Predictor):
 
 
 def _without_padding(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the row's arrays [..., L] as long as their tokens need; other values go."""
+    """Returns the row's arrays [..., L], cut to the length of their tokens; drops other values."""
     used = int(np.asarray(row["input_mask"]).sum(axis=-1).max())
     return {name: value[..., :used] for name, value in row.items() if np.ndim(value)}
 

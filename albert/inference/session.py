@@ -25,33 +25,35 @@ from albert.formats.pretrained import Pretrained
 log = logging.getLogger("albert")
 
 STDIN = "-"
-# Texts that are tokenised, sorted by length and computed together.
+# So many texts are tokenised, sorted by length and computed together.
 CHUNK = 4096
 
-Row = Mapping[str, np.ndarray]  # each is [..., L], or of another length if it is not of places
+Row = Mapping[str, np.ndarray]  # arrays [..., L]; some have another last dimension
 Outputs = Mapping[str, np.ndarray]
 # From a batch of tensors [B, ..., L] to tensors [B, ...].
 Function = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The model, and what it reads."""
+    """Defines the flags of the model and of its input."""
     flags.define("string", values, "model", None,
-                 "Directory with the model: an output directory, a released archive, Hugging "
-                 "Face's layout or a TF-Hub module; or a checkpoint's prefix. Required.")
+                 "Directory of the model: an output directory, a released archive, Hugging "
+                 "Face's layout or a TF-Hub module. Or the prefix of a checkpoint. Required.")
     flags.define("string", values, "spm_model_file", None,
                  "SentencePiece model, if it is not in the directory.")
     flags.define("string", values, "vocab_file", None,
                  "WordPiece vocabulary, if it is not in the directory.")
     flags.define("bool", values, "do_lower_case", None,
-                 "Whether the model is lower-cased; by default what the directory says, else yes.")
+                 "Whether to put texts in lower case; by default what the directory says, else yes.")
     flags.define("string", values, "input_file", STDIN,
-                 "Text (UTF-8, or UTF-16 with its mark; packed or not), one input a line; - is the "
-                 "standard input.")
+                 "Text file with one input a line: UTF-8, or UTF-16 with a byte-order mark; it may "
+                 "be compressed. - reads the standard input.")
     flags.define("integer", values, "max_seq_length", None,
-                 "Longest input in pieces; by default that of the training, else the model's.",
+                 "Longest input, in pieces; longer ones are cut, or refused by fill_mask. By "
+                 "default that of the training, else the most that the model takes.",
                  least=4)
-    flags.define("integer", values, "batch_size", 32, "Inputs computed together.", least=1)
+    flags.define("integer", values, "batch_size", 32,
+                 "Inputs computed together; fewer need less memory.", least=1)
 
 
 def check_flags(values: flags.FlagValues) -> None:
@@ -70,7 +72,7 @@ def check_flags(values: flags.FlagValues) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A model's directory, its tokenizer, and how it is computed."""
+    """An opened model and its tokenizer, with the sizes of rows and batches."""
 
     source: Pretrained
     tokenizer: tokenization.FullTokenizer
@@ -109,10 +111,10 @@ class Session:
         function: Function,
         progress: Any = None,
     ) -> Iterator[tuple[Sequence[Any], list[list[Outputs]]]]:
-        """Yields some of the inputs with the outputs of each one's rows, until all are told.
+        """Yields part of the inputs with the outputs of their rows, until all have been yielded.
 
         Args:
-          rows_of: makes the unpadded rows of each of some inputs.
+          rows_of: turns a part of the inputs into the unpadded rows of each.
           function: computes a batch; it is compiled.
           progress: a `summaries.Progress` over the inputs.
         """
@@ -133,15 +135,15 @@ class Session:
 
 
 def model_inputs(values: Mapping[str, Any]) -> Row:
-    """Returns what of a row a model reads."""
+    """Returns those values of a row that a model reads."""
     return {name: values[name] for name in ("input_ids", "input_mask", "segment_ids")}
 
 
 def open_model(values: flags.FlagValues) -> Session:
-    """Returns what --model and the vocabulary flags mean, which fit each other.
+    """Opens what --model and the vocabulary flags name, and checks that these fit each other.
 
     Raises:
-      UserError: no model, no vocabulary, or --max_seq_length beyond its positions.
+      UserError: no model or vocabulary, or --max_seq_length is more than the model has positions.
     """
     source = pretrained.open_path(values.model, "model")
     tokenizer = _tokenizer(values, source)
@@ -160,7 +162,7 @@ def open_model(values: flags.FlagValues) -> Session:
 
 
 def _tokenizer(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
-    """Returns the tokenizer that is given, in the directory, or where the training had it."""
+    """Returns the tokenizer of the flags, of the directory, or of the path used in training."""
     given = values.spm_model_file, values.vocab_file, values.do_lower_case
     if tokenizer := source.tokenizer(*given):
         return tokenizer
@@ -173,7 +175,7 @@ def _tokenizer(values: flags.FlagValues, source: Pretrained) -> tokenization.Ful
     try:
         tokenizer = dataclasses.replace(source, vocabulary=told).tokenizer(*given)
     except (UserError, OSError) as error:
-        # Not why: a stranger may have named the file to learn what is in it.
+        # The reason is not shown: a stranger may have named the file to learn what is in it.
         raise DataError(
             f"{source.directory} has no vocabulary, and {path}, which its checkpoint names, is "
             "none of this model: give --spm_model_file or --vocab_file"
@@ -189,7 +191,7 @@ def _tokenizer(values: flags.FlagValues, source: Pretrained) -> tokenization.Ful
 def read_texts(path: str) -> list[str]:
     """Returns the lines of a text, of a pipe, or of the standard input; see `text_files`.
 
-    An empty line is a text too, so that outputs are as many as lines.
+    An empty line is a text too, so that there is one output for each line.
 
     Raises:
       DataError: no such file, no lines, or not UTF-8 (file:line).
@@ -208,7 +210,7 @@ def read_texts(path: str) -> list[str]:
 
 
 def source_name(path: str) -> str:
-    """Returns how messages call the input."""
+    """Returns the name of the input in messages."""
     return "standard input" if path == STDIN else path
 
 
@@ -218,10 +220,10 @@ def source_name(path: str) -> str:
 def _compiled(
     function: Function, batch_size: int, max_seq_length: int
 ) -> Callable[[Sequence[Row]], Iterator[tuple[int, Outputs]]]:
-    """Returns what yields (index of a row, its outputs) of rows, the longest first.
+    """Returns a function from rows to (index of a row, its outputs), the longest row first.
 
-    They are computed in batches of rows of nearly the same length. Arrays of another length than
-    a row's `input_ids` are passed as they are.
+    A batch holds rows of nearly the same length. Arrays are padded if they are as long as the
+    row's `input_ids`.
     """
     import tensorflow as tf
 

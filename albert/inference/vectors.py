@@ -20,7 +20,7 @@ def vectors(
 
     Args:
       pooling: see `albert.extract_features`.
-      layers: of `cls`, `mean` and the tokens: 1 is the first, -1 the last.
+      layers: the layers for `cls`, `mean` and the tokens; 1 is the first, -1 the last.
       with_tokens: adds the `pieces` and their vectors, `tokens` [L, D].
       progress: a `summaries.Progress` over the texts.
     """
@@ -61,7 +61,7 @@ def _vectors(session: Session, pooling: str, layers: Sequence[int], with_tokens:
 
     config = session.source.config
     count = config.num_hidden_layers * config.inner_group_num
-    # From the end: where layers are in a loop, only the last one is there.
+    # Counted from the end, because a loop over the layers returns only the last one.
     indices = [layer if layer < 0 else layer - 1 - count for layer in layers]
     is_pooled = pooling == "pooled"
     model = session.load(

@@ -1,11 +1,11 @@
-"""Which class a model's scores choose: the one rule of accuracies, files and answers."""
+"""Which class a model chooses. Accuracies, prediction files and answers all use this rule."""
 
 import numpy as np
 
 
 def likeliest(logits: np.ndarray) -> np.ndarray:
-    """Returns the chosen classes [...] of logits [..., C]; of equal ones the first.
+    """Returns the class [...] with the highest of the logits [..., C]; the first of equal ones.
 
-    Probabilities are no substitute: float32 rounds different logits to equal ones.
+    Give logits, not probabilities: float32 can round different logits to equal probabilities.
     """
     return np.argmax(logits, axis=-1)

@@ -75,7 +75,7 @@ class ClassificationTask(Task):
         return metrics.SCORERS[self.metric](predictions["label_ids"], predictions["logits"])
 
     def probabilities(self, logits: tf.Tensor) -> tf.Tensor:
-        """Returns [B, C] in float32; of a regression the value itself, as in the original."""
+        """Returns [B, C] in float32; for a regression the value itself, as in the original."""
         logits = tf.cast(logits, tf.float32)
         return logits if self.is_regression else tf.nn.softmax(logits, axis=-1)
 
@@ -88,9 +88,9 @@ class ClassificationTask(Task):
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoiceTask(ClassificationTask):
-    """Cross entropy over C choices, each a row of L places, which follow one another."""
+    """Cross entropy over C choices. A record holds a row of L places for each choice."""
 
-    # (name, number of examples) of the evaluated file's parts, in their order.
+    # (name, number of examples) of each part of the evaluated file, in order.
     parts: tuple[tuple[str, int], ...] = ()
 
     @classmethod
@@ -111,7 +111,7 @@ class MultipleChoiceTask(ClassificationTask):
         )
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Adds `eval_accuracy_<part>` if the rows are those of the parts."""
+        """Adds `eval_accuracy_<part>` if there are as many rows as the parts have together."""
         results, start = super().score(predictions), 0
         if len(predictions["label_ids"]) != sum(count for _, count in self.parts):
             return results

@@ -1,15 +1,13 @@
 """Words with labels: files in CoNLL layout, and the rows made of them. No TensorFlow.
 
-A line is a word and what is known of it, in columns separated by blanks or tabs:
-the first is the word, the last its label. An empty line ends a sentence;
-`-DOCSTART-` lines separate documents and belong to none. What is trained on it is
-`token_classification.TokenClassificationTask`.
+A line holds columns separated by blanks or tabs: the first is a word, the last its label.
+An empty line ends a sentence. `-DOCSTART-` lines separate documents and belong to no
+sentence. A `token_classification.TokenClassificationTask` is trained on these files.
 
 Legend: L places of a row.
 """
 
 import dataclasses
-import hashlib
 import logging
 import os
 import re
@@ -23,7 +21,7 @@ from albert.data.examples import FeatureSpec
 from albert.errors import DataError, FlagError
 from albert.formats.known_tasks import WORDS
 from albert.tasks import entity_metrics as entities
-from albert.tasks.record_keeper import RecordKeeper
+from albert.tasks.record_keeper import RecordKeeper, digest
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -36,7 +34,7 @@ OUTSIDE = "O"
 # original files of CoNLL-2003); E- at the end and S- alone too; or not at all (word classes).
 SCHEMES = ("bio", "iob1", "iobes", "none")
 _PREFIXES = {"bio": "BI", "iob1": "BI", "iobes": "BIES"}
-# White space of other kinds, as the no-break space, is part of a word.
+# Other white space, such as the no-break space, is part of a word.
 _SEPARATOR = re.compile("[ \t]+")
 
 
@@ -65,7 +63,7 @@ def file_path(data_dir: str, split: str) -> str:
 
 
 def read_lines(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields (line number from 1, columns) of every line; of an empty one no columns.
+    """Yields (line number from 1, columns) for every line; an empty line has no columns.
 
     Raises:
       DataError: a line is not UTF-8 text, or lines differ in their number of columns.
@@ -97,7 +95,7 @@ def read_sentences(
     known: Sequence[str] | None = None,
     needs_labels: bool = True,
 ) -> list[Sentence]:
-    """Returns the sentences of a file; labels of `iob1` become those of `bio`.
+    """Returns the sentences of a file. Labels of the scheme `iob1` are turned into `bio`.
 
     Args:
       scheme: one of SCHEMES.
@@ -142,7 +140,7 @@ def _groups(lines: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, 
 def _checked_labels(
     labels: list[str], places: list[str], scheme: str, known: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Returns the labels of a sentence, in `bio` where they were in `iob1`."""
+    """Returns the labels of a sentence. Those of `iob1` are turned into `bio`."""
     for label, place in zip(labels, places, strict=True):
         _check_form(label, place, scheme)
     if scheme == "iob1":
@@ -163,7 +161,7 @@ def _with_previous(labels: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _begun(label: str, before: str) -> str:
-    """Returns the label of `iob1` in `bio`."""
+    """Returns what a label of `iob1` is in `bio`."""
     if label.startswith("I-") and entities.split_label(before)[1] != label[2:]:
         return "B" + label[1:]
     return label
@@ -198,10 +196,10 @@ def parse_labels(text: str, scheme: str) -> tuple[str, ...]:
 
 
 def collect_labels(sentences: Iterable[Sentence], scheme: str) -> tuple[str, ...]:
-    """Returns every label in the order of the alphabet, O first; of an entity's also its others.
+    """Returns every label, O first and the others in the order of the alphabet.
 
-    A type that has only `B-` in the file gets `I-` too: a model without it could
-    never find longer entities.
+    An entity type gets all its prefixes: with a `B-` alone, a model could never find an
+    entity of several words.
     """
     found = {label for sentence in sentences for label in sentence.labels or ()}
     if scheme != "none":
@@ -216,9 +214,8 @@ def collect_labels(sentences: Iterable[Sentence], scheme: str) -> tuple[str, ...
 def encode_words(tokenizer: "FullTokenizer", words: Sequence[str]) -> list[list[int]]:
     """Returns the ids of each word's pieces, at least one for every word.
 
-    Each word is encoded alone, so that no piece is of two words, whatever its
-    punctuation and case; a word of which cleaning leaves nothing (a lone
-    accent, an invisible character) is an unknown piece.
+    Each word is encoded by itself, so that no piece belongs to two words. If cleaning
+    leaves nothing of a word (a lone accent, an invisible character), it is the unknown piece.
     """
     unknown = tokenizer.vocab.get("<unk>" if tokenizer.is_spm else "[UNK]", tokenizer.mask_id)
     return [ids or [unknown] for ids in tokenizer.encode_batch(words)]
@@ -226,7 +223,7 @@ def encode_words(tokenizer: "FullTokenizer", words: Sequence[str]) -> list[list[
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Words `start` ... `end` - 1 of a sentence; `first` ... `last` - 1 get their labels here."""
+    """Words `start` to `end` - 1 of a sentence. Words `first` to `last` - 1 are labelled here."""
 
     start: int
     end: int
@@ -237,8 +234,8 @@ class Part:
 def parts(sizes: Sequence[int], room: int) -> list[Part]:
     """Returns the windows of at most `room` pieces that label each word of a sentence once.
 
-    Neighbouring windows share about a quarter of their pieces, of which each
-    labels its half: no word is labelled without what is around it.
+    Two neighbouring windows share about a quarter of their pieces. Each window labels half
+    of these, so that every word is labelled with some of its context in view.
 
     Args:
       sizes: pieces of each word, none more than `room`.
@@ -252,7 +249,7 @@ def parts(sizes: Sequence[int], room: int) -> list[Part]:
             end += 1
         if end == len(sizes):
             return [*found, Part(start, end, first, end)]
-        # About a quarter is shared, if the next word fits in beside it.
+        # Share about a quarter, but leave enough room for the next word.
         most, shared, following = min(room // 4, room - sizes[end]), 0, end
         while following - 1 > start and shared + sizes[following - 1] <= most:
             following -= 1
@@ -281,10 +278,10 @@ def feature_spec(max_seq_length: int) -> FeatureSpec:
 
 @dataclasses.dataclass
 class Overflow:
-    """What did not fit in a row."""
+    """Counts of what did not fit in a row."""
 
     sentences: int = 0  # in several windows
-    words: int = 0  # cut, because they alone are longer than a row
+    words: int = 0  # cut: the word alone is longer than a row
 
     def report(self, origin: str, max_seq_length: int) -> None:
         if self.sentences:
@@ -360,9 +357,7 @@ def sentence_records(
         overflow.report(path, length)
 
     depends_on = {
-        "task": WORDS, "split": split,
-        "sentences": hashlib.sha256(repr(sentences).encode("utf-8", "replace")).hexdigest(),
-        "labels": list(labels),
+        "task": WORDS, "split": split, "sentences": digest(sentences), "labels": list(labels),
     }
     return keeper.keep(f"{WORDS}_{split}", rows(), feature_spec(length), depends_on)
 
@@ -373,8 +368,8 @@ def sentence_records(
 def write_with_labels(path: str, predictions: Iterable[str], destination: str) -> str:
     """Publishes the lines of `path` with one column more, the predicted label; returns the path.
 
-    conlleval takes the file as it is, where `path` had gold labels. `-DOCSTART-` is
-    outside of every entity.
+    If `path` has gold labels, conlleval can read the result. `-DOCSTART-` lines get the
+    label O.
     """
     labels = iter(predictions)
     with files.atomic_write(destination) as stream:

@@ -2,9 +2,9 @@
 
 An entity is found if its type, first word and last word are right. Labels are `O`,
 or a prefix and a type: `B-` begins an entity, `I-` is in one, `E-` ends one,
-`S-` is a whole one (IOBES). What a model predicts need not be well-formed: an
-entity begins at any prefix that does not continue the one before it, so that
-`O I-PER` is an entity, as in the official script conlleval (Tjong Kim Sang and
+`S-` is a whole one (IOBES). A model may predict labels that do not fit together. An
+entity then begins at any prefix that does not continue the entity before it:
+`O I-PER` is an entity. The official script conlleval counts in the same way (Tjong Kim Sang and
 Buchholz, 2000, https://aclanthology.org/W00-0726).
 """
 
@@ -17,7 +17,7 @@ PREFIXES = "BIES"
 
 
 def split_label(label: str) -> tuple[str, str]:
-    """Returns (prefix, type) of a label; ("O", "") of any that is no part of an entity."""
+    """Returns (prefix, type) of a label, or ("O", "") if it is not part of an entity."""
     prefix, dash, kind = label.partition("-")
     return (prefix, kind) if dash and prefix and prefix in PREFIXES else ("O", "")
 
@@ -37,7 +37,7 @@ def find_entities(labels: Sequence[str]) -> list[Entity]:
 
 
 def may_follow(label: str, before: str) -> bool:
-    """Whether a well-formed sentence can have `label` after `before`: I- and E- continue."""
+    """Whether `label` may stand after `before`: I- and E- must continue an entity."""
     here = split_label(label)
     return here[0] not in "IE" or _continues(split_label(before), here)
 
@@ -55,8 +55,8 @@ def score(
     Args:
       labels, predictions: one label for each word of each sentence.
 
-    A share of nothing is 0. The F1 of a type is `eval_f1_<type>`, of the types
-    that `labels` have.
+    A number is 0 where it would be divided by 0. The F1 of a type is `eval_f1_<type>`, for
+    each type that occurs in `labels`.
     """
     correct, gold, found = (collections.Counter() for _ in range(3))
     for right, guess in zip(labels, predictions, strict=True):

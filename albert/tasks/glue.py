@@ -1,6 +1,6 @@
 """The GLUE tasks: where their files are, what the columns mean, how they are scored.
 
-No TensorFlow. What is trained on them is `classification.ClassificationTask`.
+A `classification.ClassificationTask` is trained on them. This module needs no TensorFlow.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("albert")
 
 LAST = -1  # the last column of a row, however many there are
-NO_LABEL = "-"  # of a row whose annotators disagreed (SNLI)
-# Bytes of one line. More is no table: another kind of file, or no line feeds in it.
+NO_LABEL = "-"  # the label in SNLI where the annotators disagreed
+# Bytes of the longest line. A file with a longer one is no table, or has no line feeds.
 MAX_LINE = 16 * 1024 * 1024
 
 
@@ -46,7 +46,7 @@ class Split:
 
     @property
     def min_columns(self) -> int:
-        """Columns that a row must have; a LAST label comes after all the others."""
+        """How many columns a row needs. A label in the LAST column needs one more."""
         columns = [c for c in (self.text_a, self.text_b, self.label, self.guid) if c is not None]
         return max(columns) + 1 + (self.label == LAST)
 
@@ -185,9 +185,8 @@ def read_examples(
 ) -> list[Example]:
     """Returns the examples of train, dev or test.
 
-    `normalize` is applied to a label before it is looked up: as the original,
-    which cleans labels like texts, so that a lower-casing model accepts
-    `Entailment`.
+    `normalize` cleans a label before it is looked up. The original cleans labels like
+    texts, so a lower-casing model accepts `Entailment`.
 
     Raises:
       DataError: no such file, no examples, too few columns, unknown label (file:line).
@@ -205,7 +204,7 @@ def read_examples(
         if layout.skips_unlabelled_rows and columns[layout.label] == NO_LABEL:
             num_unlabelled += 1
             continue
-        examples.append(_example(task, layout, split, path, line, columns, normalize))
+        examples.append(_example_of_row(task, layout, split, path, line, columns, normalize))
     if num_skipped:
         log.warning("%s: skipped %s rows with too few columns", path, f"{num_skipped:,}")
     if num_unlabelled:
@@ -219,7 +218,7 @@ def read_examples(
 def example_rows(
     task: GlueTask, examples: Sequence[Example], tokenizer: "FullTokenizer", max_seq_length: int
 ) -> Iterator[dict[str, Any]]:
-    """Yields each example's record: the packed row, its label's id (or value), is_real_example."""
+    """Yields a record for each example: its row, and its label's id or its value."""
     ids = {label: i for i, label in enumerate(task.labels)}
     texts = [(example.text_a, example.text_b) for example in examples]
     rows = features.encode_texts(tokenizer, texts, max_seq_length)
@@ -233,7 +232,7 @@ def example_records(
 ) -> str:
     """Returns the record file of the examples of train, dev or test."""
     rows = example_rows(task, examples, keeper.tokenizer, keeper.max_seq_length)
-    # The names that the original gave its caches, plus a key.
+    # The original's names for these files, with a key added.
     name = {"train": "train", "dev": "eval", "test": "predict"}[split]
     return keeper.keep(
         f"{task.name}_{name}", rows,
@@ -319,7 +318,7 @@ def read_tsv(path: str, is_strict: bool = False) -> Iterator[tuple[int, list[str
         raise DataError(f"{path}: the file is empty")
 
 
-def _example(task, layout, split, path, line, columns, normalize) -> Example:
+def _example_of_row(task, layout, split, path, line, columns, normalize) -> Example:
     label: str | float = 0.0 if task.is_regression else task.labels[0]
     if layout.label is not None:
         label = _gold_label(task, columns[layout.label], f"{path}:{line}", normalize)
@@ -367,9 +366,9 @@ def _check_columns(task: GlueTask, layout: Split, count: int, place: str) -> Non
 
 
 def _check_header(task: GlueTask, layout: Split, path: str, columns: list[str]) -> None:
-    """Refuses a file whose first line is already data, which would be lost silently."""
+    """Refuses a file without a header: its first example would be lost without a word."""
     if len(columns) < layout.min_columns:
-        return  # the rows below tell what is wrong
+        return  # the checks of the rows say what is wrong
     if layout.label is not None:
         text = columns[layout.label]
         is_data = _number(text) is not None if task.is_regression else text in task.labels

@@ -1,8 +1,7 @@
 """The GLUE benchmark's metrics, under the original toolkit's keys and a few more.
 
-Pure functions of what was right and what was predicted; no TensorFlow. Where a
-correlation is undefined because one side never varies, it is 0.0: such a model
-has learned nothing, and a run of many tasks goes on.
+A correlation is undefined if all labels or all predictions are equal. It is then 0.0, because
+such a model has learned nothing. No TensorFlow.
 
 Legend: N rows, C classes.
 """
@@ -28,7 +27,7 @@ def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns Matthews' correlation of class ids [N]; 0.0 when one side is constant.
 
-    With counts of classes in place of a table (Gorodkin, 2004, equation 8).
+    It is computed from the counts of each class (Gorodkin, 2004, equation 8).
     """
     right, count = float(np.sum(labels == predictions)), float(len(labels))
     classes = 1 + max(labels.max(initial=0), predictions.max(initial=0))
@@ -47,7 +46,7 @@ def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
 def _unit(values: np.ndarray) -> np.ndarray:
     """Returns the deviations from the mean, scaled to a vector of length 1."""
     deviations = np.asarray(values, np.float64) - np.mean(values, dtype=np.float64)
-    largest = np.abs(deviations).max()  # apart, so that no square is too small or too large
+    largest = np.abs(deviations).max()  # divided out first, so that no square overflows or vanishes
     return deviations / (largest * np.linalg.norm(deviations / largest, axis=-1))
 
 

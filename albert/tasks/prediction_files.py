@@ -1,4 +1,4 @@
-"""The tables that predictions are published in: the original's two, and GLUE's. No TensorFlow."""
+"""The tables of predictions: the original's two, and the one for GLUE's server. No TensorFlow."""
 
 import os
 import re
@@ -18,7 +18,7 @@ def write_answers(path: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Returns a text of the data as one cell: no tab or line end of it makes another."""
+    """Returns a text as one cell of a table: tabs and line ends in it become blanks."""
     plain = re.sub(r"[\t\r\n]", " ", text)
     return plain.encode("utf-8", "replace").decode("utf-8")
 

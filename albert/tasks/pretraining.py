@@ -19,10 +19,10 @@ from albert.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingTask(Task):
-    """Loss = masked-LM loss + sentence-order loss, one to one.
+    """The loss is the masked-LM loss plus the sentence-order loss.
 
-    With `sentence_objective` none, it is the masked-LM loss alone (the first line of the
-    paper's table 5).
+    If `sentence_objective` is "none", it is the masked-LM loss alone (the first line of
+    table 5 in the paper).
     """
 
     max_seq_length: int  # L
@@ -57,7 +57,7 @@ class PretrainingTask(Task):
         return AlbertForPreTraining(config, encoder_options=encoder_options)
 
     def loss_weights(self, batch):
-        # 1e-5 as in the original: a batch without any mask has loss 0.
+        # The original adds 1e-5, so that the loss of a batch without any mask is 0.
         return self._of_terms(
             tf.reduce_sum(batch["masked_lm_weights"]) + 1e-5,
             tf.reduce_sum(real(batch)),
@@ -71,7 +71,7 @@ class PretrainingTask(Task):
         )
 
     def _of_terms(self, masked_lm, sentence_order):
-        """Returns what belongs to each term of the loss."""
+        """Returns a value for each term of the loss that this task has."""
         if self.sentence_objective == "none":
             return {"masked_lm": masked_lm}
         return {"masked_lm": masked_lm, "sentence_order": sentence_order}

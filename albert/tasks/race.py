@@ -1,8 +1,8 @@
 """RACE: passages with multiple-choice questions from English exams. No TensorFlow.
 
 `RACE/{train,dev,test}/{middle,high}/` under the data folder holds one file a
-passage, as in the official archive, or `all.txt` with all of them. What is
-trained on it is `classification.MultipleChoiceTask`.
+passage, as in the official archive, or `all.txt` with all of them. A
+`classification.MultipleChoiceTask` is trained on them.
 
 Legend: C choices (4), L sequence.
 """
@@ -10,7 +10,6 @@ Legend: C choices (4), L sequence.
 import collections
 import dataclasses
 import glob
-import hashlib
 import itertools
 import json
 import logging
@@ -24,7 +23,7 @@ import numpy as np
 from albert.data import features, text_files
 from albert.errors import DataError
 from albert.formats.known_tasks import RACE
-from albert.tasks.record_keeper import RecordKeeper
+from albert.tasks.record_keeper import RecordKeeper, digest
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -35,7 +34,7 @@ LEVELS = ("middle", "high")  # in the order in which they are read
 ANSWERS = "ABCD"
 NUM_CHOICES = len(ANSWERS)
 _SPACE = re.compile(r"\s*")
-BLANK = "_"  # in a question: where the option goes
+BLANK = "_"  # in a question: the option goes here
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +85,9 @@ def question_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yields each question's record: C packed rows one after another, and the answer's number.
 
-    A row is the passage, cut at its end, and the question with one option, cut to
-    its last `max_qa_length` tokens: the option is what must not be lost.
+    A row is the passage and the question with one option. The question loses its beginning
+    if it is longer than `max_qa_length` tokens, because the option at its end must stay. The
+    passage loses its end if the row has no room for it.
     """
     cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
     for article, group in itertools.groupby(questions, lambda question: question.article):
@@ -119,8 +119,7 @@ def question_records(
     """
     rows = question_rows(questions, keeper.tokenizer, keeper.max_seq_length, max_qa_length)
     depends_on = {
-        "task": RACE, "split": split,
-        "questions": hashlib.sha256(repr(questions).encode("utf-8", "replace")).hexdigest(),
+        "task": RACE, "split": split, "questions": digest(questions),
         "max_qa_length": max_qa_length,
     }
     spec = features.classification_spec(keeper.max_seq_length, False, NUM_CHOICES)
@@ -149,10 +148,9 @@ def _passages(folder: str) -> Iterator[tuple[str, Any]]:
 
 
 def _json_values(path: str) -> Iterator[tuple[str, Any]]:
-    """Yields (file:line, value) of the JSON values of a file, whatever is between them.
+    """Yields (file:line, value) of each JSON value in a file, also of several on one line.
 
-    The archive's files end without a line feed, so that files put together
-    with `cat` are values on one line.
+    The files of the archive end without a line feed. Joined with `cat`, they are one line.
     """
     with text_files.open_text(path, "data_dir") as stream:
         raw = stream.read().removeprefix(b"\xef\xbb\xbf")
@@ -215,7 +213,7 @@ def _questions_of(
 
 
 def endings_of(question: Any, options: Any, place: str, tokenizer) -> tuple[str, ...]:
-    """Returns the question with each option, cleaned: put where its blank is, else after it.
+    """Returns the cleaned question with each option in its blank, or after it if it has none.
 
     Raises:
       DataError: not texts, or not as many as there must be (`place` names them).
@@ -228,7 +226,7 @@ def endings_of(question: Any, options: Any, place: str, tokenizer) -> tuple[str,
         raise DataError(f"{place} has {len(options)} options, expected {NUM_CHOICES}")
     question = tokenizer.preprocess(question)
     cleaned = map(tokenizer.preprocess, options)
-    if BLANK in question:  # every one of them, as in the original
+    if BLANK in question:  # all blanks, as in the original
         return tuple(question.replace(BLANK, option) for option in cleaned)
     return tuple(f"{question} {option}" for option in cleaned)
 

@@ -1,6 +1,7 @@
-"""The record files that a task's rows are kept in. No TensorFlow."""
+"""Where the rows of a task are kept: record files. No TensorFlow."""
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,14 @@ if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
 
 
+def digest(values: Any) -> str:
+    """Returns a checksum of what was read, by which its record file is found again."""
+    return hashlib.sha256(repr(values).encode("utf-8", "replace")).hexdigest()
+
+
 @dataclasses.dataclass(frozen=True)
 class RecordKeeper:
-    """What all rows of a run have in common, and the folder of record files that have no name."""
+    """What all rows of a run share, and the folder for record files whose path is not given."""
 
     tokenizer: "FullTokenizer"
     max_seq_length: int
@@ -29,8 +35,8 @@ class RecordKeeper:
     ) -> str:
         """Returns the record file of the rows: `path`, or a keyed one that begins with `name`.
 
-        It is written if it is not there. `depends_on` is what the rows are made of, beside the
-        tokenizer and the length.
+        The file is written if it is not there. `depends_on` tells what else the rows depend on
+        than the tokenizer and the length.
 
         Raises:
           DataError: `path` exists and was made from something else.

@@ -1,10 +1,10 @@
-"""The one seam: a `Task` is all that the trainer knows of an experiment.
+"""A `Task` is all that the trainer knows of an experiment.
 
 Legend: B batch.
 
-A loss is given as a sum and a weight, not as a mean: the trainer divides by
-the weight of the whole global batch. That makes padding rows, several
-replicas and gradient accumulation correct without any task knowing of them.
+A task gives a loss as a sum and a weight, not as a mean. The trainer divides by the weight of
+the whole batch. So the result is right with padding rows, with several devices and with
+gradient accumulation, and no task needs to know of them.
 """
 
 import abc
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Task(abc.ABC):
-    """What distinguishes one experiment from another; everything else is trainer.py.
+    """What makes one experiment different from another; everything else is in trainer.py.
 
-    What takes a batch is traced as a graph, without AutoGraph: no Python statement in it may
-    depend on a tensor's value.
+    Methods that take a batch become TensorFlow graphs, without AutoGraph. So no `if` or `for` in
+    them may depend on the value of a tensor.
     """
 
     # Short name for logs and file names.
@@ -39,9 +39,9 @@ class Task(abc.ABC):
     statistic_names: Sequence[str]
 
     def for_evaluation(self) -> "Task":
-        """Returns the task over the records of an evaluation.
+        """Returns the task for the records of an evaluation.
 
-        Where these lack labels, its losses and statistics are empty.
+        If these records have no labels, its losses and statistics are empty.
         """
         return self
 
@@ -70,12 +70,12 @@ class Task(abc.ABC):
         """Returns named (sum, weight) pairs; reported as sum of sums / sum of weights."""
 
     def predictions(self, batch: "Batch", outputs: "Outputs") -> dict[str, "tf.Tensor"]:
-        """Returns tensors [B, ...] that `score` and prediction files need.
+        """Returns the tensors [B, ...] that `score` and prediction files need.
 
-        Where the last batch is padded, the row weight `is_real_example` [B] is among them.
+        If the last batch is padded, they include `is_real_example` [B].
         """
         return {}
 
     def score(self, predictions: Mapping[str, "np.ndarray"]) -> dict[str, Any]:
-        """Returns the official numbers of a data set, of whose rows padding is left out."""
+        """Returns the official numbers of a data set. `predictions` are without padding rows."""
         return {}

@@ -24,11 +24,11 @@ from albert.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class TokenClassificationTask(Task):
-    """Cross entropy over C labels at the first piece of each word; other places have no part."""
+    """Cross entropy over C labels at the first piece of each word; other places do not count."""
 
     max_seq_length: int  # L
     labels: tuple[str, ...]  # C, in the order of their ids
-    has_entities: bool = True  # whether labels are of entities, which are then scored whole
+    has_entities: bool = True  # whether the labels mark entities; then whole entities are scored
     classifier_dropout: float = 0.1  # on the encoder's output in training
     name: str = WORDS
     statistic_names = ("eval_accuracy", "eval_loss")
@@ -93,7 +93,7 @@ class TokenClassificationTask(Task):
         return [self.labels[i] for i in ids]
 
     def _full(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns [B, L] of rows that were cut to what a batch needs."""
+        """Returns [B, L]: rows that were shortened for the batch, filled up with zeros again."""
         missing = self.max_seq_length - tf.shape(x)[1]
         return tf.ensure_shape(tf.pad(x, [[0, 0], [0, missing]]), [None, self.max_seq_length])
 

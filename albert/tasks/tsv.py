@@ -1,7 +1,7 @@
 """Your own labelled texts: train.tsv, dev.tsv and test.tsv whose columns you name. No TensorFlow.
 
-A file is tab-separated UTF-8 text. Quotes mean nothing, so a text has neither
-tabs nor line feeds. Every row has as many columns as the first.
+A file is tab-separated UTF-8 text. Quotes have no special meaning, so a text cannot hold a
+tab or a line feed. Every row has as many columns as the first.
 """
 
 import itertools
@@ -26,10 +26,10 @@ def make_task(
     """Returns the task of `data_dir`'s files.
 
     Args:
-      splits: which of train, dev and test are wanted; the others are not looked at.
+      splits: which of train, dev and test are wanted; the other files are not read.
       labels: in the order of their ids; empty for regression.
       text, text_pair, label: columns, by the header's name or by number from 0.
-        The label of test.tsv is not looked at, so it need not be there.
+        test.tsv needs no label; it is not read.
       has_header: whether the first line is the columns' names.
 
     Raises:
@@ -41,7 +41,7 @@ def make_task(
         file = f"{split}.tsv"
         path = os.path.join(data_dir, file)
         if split not in splits or not os.path.isfile(path):
-            return Split(file, 0)  # an absent file is noticed when it is read
+            return Split(file, 0)  # reading it later says that it is absent
         (_, first), *_ = itertools.islice(read_tsv(path, is_strict=True), 1)
         names = first if has_header else None
 

@@ -1,12 +1,11 @@
-"""Which character of a cleaned text comes from which of the original: SQuAD's alignment.
+"""Which character of a cleaned text comes from which character of the original text.
 
-The longest common subsequence of the two, in a band around the diagonal, by
-dynamic programming; of several, the one that the original's table leads to. A
-row of the table is one integer here, and all its cells are computed by a
-subtraction (Crochemore et al., "A fast and practical bit-vector algorithm for
-the longest common subsequence problem", 2001; theirs are the complements). The
-pointers are worked out on the way back, only where it leads. Texts that need no
-table get none.
+This is the longest common subsequence of both texts, found by dynamic programming in a band
+around the diagonal. If there are several, it is the one that the original program finds. Each
+row of the table is kept as one integer, so that one subtraction computes all its cells
+(Crochemore et al., "A fast and practical bit-vector algorithm for the longest common
+subsequence problem", 2001; their bits are the complements of ours). The way back through the
+table computes only the pointers that it needs. Most texts need no table at all.
 
 Legend: n and m characters of original (index i) and cleaned text (index j).
 """
@@ -19,7 +18,7 @@ import numpy as np
 
 from albert.errors import DataError
 
-# An alignment of less of the original text is taken for a mismatch.
+# If a smaller share of the original text can be aligned, the texts do not match.
 _LEAST_SHARE = 0.8
 _SLACK = 5  # by how much the band is wider than the texts' lengths differ
 _BLOCK = 512  # rows that share the masks of equal characters
@@ -51,7 +50,7 @@ def align(original: Sequence[int], cleaned: Sequence[int]) -> Alignment | None:
     if found is not None or not n:
         return found
     band = abs(n - m) + _SLACK
-    # Cheap beside so wide a table, which may spare it.
+    # This is quick, and may make so wide a table unnecessary.
     if band > _BLOCK and _most_links(original, cleaned) < _LEAST_SHARE * n:
         return None
     for distance in (band, 2 * band):
@@ -67,17 +66,16 @@ def align(original: Sequence[int], cleaned: Sequence[int]) -> Alignment | None:
 
 
 def _most_links(original: Sequence[int], cleaned: Sequence[int]) -> int:
-    """Returns how many links there could be if order did not matter."""
+    """Returns how many characters could be linked if their order did not matter."""
     return (collections.Counter(original) & collections.Counter(cleaned)).total()
 
 
 def _shifted(original: list[int], cleaned: list[int]) -> Alignment | None:
-    """Returns the alignment of texts that are equal but for one more character in front.
+    """Returns the alignment if the cleaned text is the original with one character in front.
 
-    Most passages are: SentencePiece puts a space before the first word. If the
-    original does not begin with that character, the table can only lead along
-    the diagonal: of the first i + 1 characters of the original, all are in the
-    first i + 2 of the other, and no shorter beginning of either has as many.
+    Most passages are like this, because SentencePiece puts a space before the first word.
+    Returns None for other texts, and if the original begins with that same character: then
+    the table might lead elsewhere.
     """
     n = len(original)
     if not n or len(cleaned) != n + 1 or original[0] == cleaned[0]:
@@ -101,10 +99,9 @@ class _Block:
 class _Table:
     """Lengths f[i, j] of the common subsequences of both beginnings, within a band of columns.
 
-    In a row, f grows by 0 or 1 from a column to the next: it is kept as the
-    integer whose bits tell where it grows. Columns left of the band keep the
-    value they had; that is never more than what the band holds, so that it
-    changes nothing. Row i knows columns i - distance ... i + distance - 1.
+    In a row, f grows by 0 or 1 from one column to the next. The bits of an integer tell where
+    it grows. Columns left of the band keep the value they had. It is never above the values in
+    the band, so it changes nothing. Row i knows columns i - distance ... i + distance - 1.
     """
 
     def __init__(self, original: list[int], cleaned: list[int], distance: int):
@@ -132,10 +129,10 @@ class _Table:
         self.length = base + row.bit_count()
 
     def alignment(self) -> Alignment:
-        """Returns the links that the pointers from the last cell lead along.
+        """Follows the pointers back from the last cell, and returns the links on the way.
 
-        Of the pointers that keep f the original prefers the one upwards, then
-        left, and takes a link only where it is longer than both.
+        As the original, it goes up if that keeps f, else left if that does. Only if neither
+        does, it takes a link.
         """
         original, cleaned, edge = self._original, self._cleaned, self._distance - 1
         to_cleaned, to_original = [-1] * len(original), [-1] * len(cleaned)
@@ -164,11 +161,11 @@ class _Table:
 def convert_indices(
     index: np.ndarray, positions: np.ndarray, length: int | None = None, is_start: bool = True
 ) -> np.ndarray:
-    """Returns the counterparts of positions; where there is none, a neighbour's.
+    """Returns the counterparts of positions, or places near by where there are none.
 
-    A position without counterpart begins after (or, not `is_start`, ends
-    before) the nearest linked characters around it. `length` is of the other
-    text, for positions after the last linked one.
+    If a position has no counterpart, the result lies after the nearest linked character
+    before it (`is_start`), or before the nearest linked character after it. `length` is that
+    of the other text. It is needed for positions after the last linked character.
     """
     known = np.flatnonzero(index >= 0)
     pos = np.asarray(positions)

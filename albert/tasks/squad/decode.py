@@ -1,4 +1,4 @@
-"""From a model's scores of windows to answers, n-best lists and odds of no answer.
+"""From the scores of windows to answers, n-best lists and odds of no answer.
 
 No TensorFlow.
 """
@@ -20,7 +20,7 @@ from albert.tasks.squad.features import SquadExample, Window
 Results = Mapping[int, Any]
 # A candidate's first and last token in its window's part of the passage, and their scores.
 Pair = tuple[int, int, float, float]
-# For a question without any window.
+# The odds of no answer for a question without any window.
 _NO_WINDOW = 1000000.0
 
 
@@ -73,7 +73,7 @@ def decode_v2(
 ) -> tuple[dict[str, str], dict[str, list[dict[str, Any]]], dict[str, float]]:
     """Returns (answers, n-best lists, odds of no answer) of SQuAD 2.0, each by question id.
 
-    The answers are the likeliest ones; `with_threshold` leaves some out.
+    Every question gets its likeliest answer; `with_threshold` then leaves some out.
 
     Args:
       results: {unique id: mapping with start_top_log_probs and start_top_index
@@ -87,7 +87,7 @@ def decode_v2(
     def pairs(window: Window, result) -> Iterator[Pair]:
         def beam(name: str, count: int) -> np.ndarray:
             scores = np.asarray(result[name])
-            # The ends of one start would be taken for those of another.
+            # Else the ends of one start would be taken for those of another.
             if scores.shape != (count,):
                 raise ValueError(
                     f"window {window.unique_id}: {name} has shape {scores.shape}, expected "
@@ -112,7 +112,7 @@ def decode_v2(
 def with_threshold(
     answers: Mapping[str, str], null_odds: Mapping[str, float], threshold: float | None
 ) -> dict[str, str]:
-    """Returns the answers of questions with odds up to the threshold, "" of the others."""
+    """Returns each answer, or "" if its odds of no answer are above the threshold."""
     return {
         qid: text if threshold is None or null_odds[qid] <= threshold else ""
         for qid, text in answers.items()
@@ -127,11 +127,11 @@ def evaluate_with_threshold(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Returns (results, answers with the threshold).
 
-    By default that is the threshold which gives the best F1 on this very data, and the
-    results have it as `null_score_diff_threshold`. One that is given is no result.
+    By default it is the threshold with the best F1 on this data. The results then tell it as
+    `null_score_diff_threshold`.
 
-    The original then compares the odds with 1.0 as if they were probabilities, which takes
-    away answers that it has just given. That is not done here.
+    The original afterwards compares the odds with 1.0, as if they were probabilities, and so
+    removes answers that it has just given. This is not done here.
     """
     raw = dict(zip(("exact", "f1"), metrics.raw_scores(dataset, answers), strict=True))
     best = _best_scores(dataset, raw, null_odds)
@@ -149,8 +149,9 @@ def _best_scores(
 ) -> dict[str, float]:
     """Returns best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
 
-    They hold for `with_threshold`. The official search takes questions of equal odds one
-    by one, and answers none at 0, which is right for probabilities alone.
+    The thresholds are for `with_threshold`. The official search treats questions of equal odds
+    one by one, and takes a threshold of 0 for no answers at all. This is right only for
+    probabilities.
     """
     questions = list(metrics.has_answer(dataset))
     withheld = metrics.raw_scores(dataset, dict.fromkeys(null_odds, ""))
@@ -171,8 +172,8 @@ def _best_threshold(
 ) -> float:
     """Returns the least threshold with the highest sum of scores.
 
-    `given` are those of questions that it leaves answered, `withheld` of the others. Where
-    it is best to answer none, that is one below all odds.
+    A question scores `given` if it is answered, else `withheld`. If it is best to answer no
+    question, the threshold is below all odds, by 1.
     """
     if not given:
         return 0.0
@@ -192,7 +193,7 @@ def to_json(value: Any) -> str:
 
 
 def _largest(scores: np.ndarray, count: int) -> np.ndarray:
-    """Returns the places of the largest scores, in their order; of equals the first."""
+    """Returns the places of the largest scores, the largest first; of equal ones the first."""
     return np.argsort(-scores, kind="stable")[:count]
 
 
@@ -258,7 +259,7 @@ def _candidates(
 
 
 def _best(candidates: list[_Candidate], count: int) -> list[_Candidate]:
-    """Returns the best of different texts."""
+    """Returns the best candidates, each text once."""
     best: dict[str, _Candidate] = {}
     for candidate in sorted(candidates, key=lambda c: c.score, reverse=True):
         if len(best) >= count:

@@ -11,7 +11,7 @@ _INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 
 class SquadModule(tf.Module):
-    """`start_logits` and `end_logits` [B, L] of rows of `max_seq_length` places."""
+    """Takes rows of `max_seq_length` places; returns `start_logits` and `end_logits` [B, L]."""
 
     def __init__(self, model: keras.Model, max_seq_length: int):
         super().__init__()

@@ -31,16 +31,16 @@ class SquadExample:
     orig_answer_text: str | None  # None at prediction, "" without answer
     start_position: int | None  # of the answer's first character; -1 without answer
     is_impossible: bool
-    place: str  # where it stands, for messages: "dev.json: data[3].paragraphs[0].qas[1]"
+    place: str  # where it is in the file, for messages: "dev.json: data[3].paragraphs[0].qas[1]"
 
 
 @dataclasses.dataclass
 class Window:
-    """One row of a model's input, and what leads from its places back to the passage.
+    """One row of a model's input, and where its tokens are in the passage.
 
-    Lists of the tokens of the passage's part: `tok_start_to_orig_index` and
-    `tok_end_to_orig_index`, first and last character. Lists of the row's
-    places: `tokens`, `input_ids`, `input_mask`, `segment_ids`, `p_mask`.
+    `tok_start_to_orig_index` and `tok_end_to_orig_index` hold the first and the last character
+    of each token in this part of the passage. `tokens`, `input_ids`, `input_mask`,
+    `segment_ids` and `p_mask` hold a value for each place of the row.
     """
 
     tok_start_to_orig_index: list[int]
@@ -50,15 +50,20 @@ class Window:
     input_mask: list[int]
     segment_ids: list[int]
     p_mask: list[int]  # 1 where no answer can be
-    paragraph_len: int  # of the row without padding
+    paragraph_len: int  # length of the row without padding
     unique_id: int = 0
     example_index: int | None = None  # None in training
     doc_span_index: int = 0  # which window of its question
-    # Of the row's places that hold the passage.
+    # For the places of the row that hold the passage.
     token_is_max_context: dict[int, bool] = dataclasses.field(default_factory=dict)
     start_position: int | None = None
     end_position: int | None = None
     is_impossible: bool = False
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Returns the first five names for a message, and dots if there are more."""
+    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
 
 
 # === Files ===
@@ -67,9 +72,8 @@ class Window:
 def read_examples(path: str, is_training: bool) -> list[SquadExample]:
     """Returns the questions of a SQuAD file, of version 1.1 or 2.0, in order.
 
-    Answers are kept in training only. Questions whose answer does not stand in
-    the passage where the file says are told of in one warning; they are left
-    out of training, and evaluated.
+    Answers are kept for training only. An answer may not be where the file says. Such
+    questions are left out of training, but not of evaluation; one warning names them.
 
     Raises:
       DataError: not a SQuAD file, two questions of one id, or in training not
@@ -79,7 +83,7 @@ def read_examples(path: str, is_training: bool) -> list[SquadExample]:
     places: dict[str, str] = {}
     displaced: list[str] = []
     for place, context, qa in _located_questions(path):
-        example = _example(place, context, qa, is_training)
+        example = _example_of_question(place, context, qa, is_training)
         if example.qas_id in places:
             raise DataError(
                 f"{place}: id {example.qas_id!r} stands already at {places[example.qas_id]}"
@@ -95,9 +99,8 @@ def read_examples(path: str, is_training: bool) -> list[SquadExample]:
     if displaced:
         log.warning(
             "%s: %s of %s questions have an answer that is not in their passage at answer_start%s: "
-            "%s%s", path, f"{len(displaced):,}", f"{len(places):,}",
-            ", left out of training" if is_training else "", ", ".join(displaced[:5]),
-            " ..." if len(displaced) > 5 else "",
+            "%s", path, f"{len(displaced):,}", f"{len(places):,}",
+            ", left out of training" if is_training else "", first_few(displaced),
         )
     if not examples:
         raise DataError(f"{path}: no question has its answer where answer_start says")
@@ -105,7 +108,7 @@ def read_examples(path: str, is_training: bool) -> list[SquadExample]:
 
 
 def read_dataset(path: str) -> list[Mapping[str, Any]]:
-    """Returns what stands under "data", every question of which has answers or is impossible.
+    """Returns the content of "data". Every question in it has answers or is impossible.
 
     Raises:
       DataError: not a SQuAD file, without questions or without answers.
@@ -125,8 +128,8 @@ def read_dataset(path: str) -> list[Mapping[str, Any]]:
 def has_answers(path: str, with_negative: bool) -> bool:
     """Whether every question of a SQuAD file can be scored.
 
-    Without negatives (1.1) each needs an answer; with them (2.0) each needs a
-    list of answers or is impossible, and not all of the lists may be empty.
+    In version 1.1 each question needs an answer. In version 2.0 (`with_negative`) each needs a
+    list of answers or is impossible, and not all lists may be empty.
     """
     questions = [qa for _, _, qa in _located_questions(path)]
     answered = [bool(qa.get("answers")) for qa in questions]
@@ -164,7 +167,7 @@ def _member(value: Any, name: str, kind: type, place: str) -> Any:
     return found
 
 
-def _example(place: str, context: str, qa: Any, is_training: bool) -> SquadExample:
+def _example_of_question(place: str, context: str, qa: Any, is_training: bool) -> SquadExample:
     qas_id, question = _member(qa, "id", str, place), _member(qa, "question", str, place)
     if not is_training:
         return SquadExample(qas_id, question, context, None, None, False, place)
@@ -187,10 +190,10 @@ def _example(place: str, context: str, qa: Any, is_training: bool) -> SquadExamp
 
 
 def _is_displaced(context: str, qa: Mapping[str, Any]) -> bool:
-    """Whether one of the question's answers, if the file has any, is not where it says.
+    """Whether one of the question's answers is not where the file says.
 
-    What is no answer at all is passed over: training has refused it before, and
-    prediction does without answers.
+    Answers of another form are ignored: training has refused them before, and prediction does
+    not need them.
     """
     answers = qa.get("answers")
     if qa.get("is_impossible") is True or not isinstance(answers, list):
@@ -213,13 +216,13 @@ class _Passage:
     ids: list[int]
     tok_start_to_orig_index: list[int]
     tok_end_to_orig_index: list[int]
-    # Of each character of the passage, as the first or last of an answer, its token.
+    # For each character: its token, if an answer begins or ends at this character.
     token_of_start: np.ndarray
     token_of_end: np.ndarray
 
 
 class _PassageReader:
-    """Tokenises and aligns passages, each distinct one once: questions are shuffled in training."""
+    """Tokenises and aligns passages. Each is done once, as several questions share a passage."""
 
     def __init__(self, tokenizer: FullTokenizer):
         self._tokenizer = tokenizer
@@ -275,14 +278,14 @@ def _spm_passage(
 
 
 def _wordpiece_passage(text: str, tokenizer: FullTokenizer) -> _Passage | None:
-    """WordPiece cuts the text itself, so that every token knows where it stands."""
+    """WordPiece cuts the original text, so the place of every token is known."""
     ids, spans = albert_tokenizer.encode_with_offsets(tokenizer, text)
     if not ids:
         return None
     starts = [begin for begin, _ in spans]
     lasts = [max(begin, end - 1) for begin, end in spans]
     everywhere = np.arange(len(text))
-    # Of a character between two tokens: an answer starts after and ends before it.
+    # At a character between two tokens, an answer starts with the next or ends with the one before.
     token_of_start = np.minimum(np.searchsorted(lasts, everywhere), len(ids) - 1)
     token_of_end = np.maximum(np.searchsorted(starts, everywhere, side="right") - 1, 0)
     return _Passage(ids, starts, lasts, token_of_start, token_of_end)
@@ -302,9 +305,9 @@ def make_windows(
 ) -> Iterator[Window]:
     """Yields the windows of every question, in order, as [CLS] question [SEP] passage [SEP].
 
-    A passage that is longer than its place makes several, which begin
-    `doc_stride` tokens apart. Questions whose passage cannot be aligned with
-    its tokens make none, and are told of in one warning.
+    A passage that does not fit makes several windows, which begin `doc_stride` tokens apart. If
+    a passage cannot be aligned with its tokens, its questions have no window; one warning
+    names them.
 
     Raises:
       ValueError: `doc_stride` is not positive, or a question may leave no place for a passage.
@@ -341,9 +344,8 @@ def make_windows(
             yield window
     if left_out:
         log.warning(
-            "%s of %s questions left out: their passage does not fit its tokens (%s%s)",
-            f"{len(left_out):,}", f"{len(examples):,}", ", ".join(left_out[:5]),
-            " ..." if len(left_out) > 5 else "",
+            "%s of %s questions left out: their passage does not fit its tokens (%s)",
+            f"{len(left_out):,}", f"{len(examples):,}", first_few(left_out),
         )
 
 
@@ -361,7 +363,7 @@ def _place_answer(
 ) -> None:
     """Tells where in a window of `size` tokens from `start` on the answer is."""
     first, last = answer or (-1, -1)
-    # Kept, in 1.1 too: a window without the answer says [CLS].
+    # A window without the answer is kept, in 1.1 too. Its answer is [CLS].
     window.is_impossible = not (start <= first and last < start + size)
     window.start_position = 0 if window.is_impossible else first - start + offset
     window.end_position = 0 if window.is_impossible else last - start + offset
@@ -402,8 +404,8 @@ def _window(
 def _windows_of_most_context(spans: Sequence[tuple[int, int]], count: int) -> np.ndarray:
     """Returns for each token the window in which it has the most neighbours on both sides.
 
-    Score: the lesser of left and right neighbours, plus a hundredth of the
-    window's length; of equals the first.
+    The score is the smaller number of neighbours on either side, plus 0.01 times the length
+    of the window. Of equal scores the first counts.
     """
     best, scores = np.zeros(count, int), np.full(count, -1.0)
     for number, (start, size) in enumerate(spans):

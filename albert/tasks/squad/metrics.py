@@ -1,7 +1,7 @@
 """The official scores of SQuAD 1.1 and 2.0, from their papers (arXiv 1606.05250, 1806.03822).
 
-Answers are compared without case, punctuation, articles and surplus blanks; F1
-is of the tokens they share. No TensorFlow.
+Answers are compared without case, punctuation, articles and surplus blanks. F1 counts the
+tokens that two answers share. No TensorFlow.
 """
 
 import collections
@@ -30,8 +30,8 @@ def exact_match(gold: str, prediction: str) -> bool:
 def f1_score(gold: str, prediction: str, no_answer_is_one: bool = False) -> float:
     """Returns the F1 of the shared tokens.
 
-    With `no_answer_is_one` (2.0), two answers without tokens agree, and one
-    of them alone does not; in 1.1 both score 0.
+    Without tokens in one or both answers the score is 0, as in version 1.1. With
+    `no_answer_is_one` (2.0) it is 1 if both have no tokens.
     """
     theirs, ours = normalize_answer(gold).split(), normalize_answer(prediction).split()
     if no_answer_is_one and not (theirs and ours):
@@ -50,7 +50,7 @@ def _questions(dataset: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, An
 
 
 def _golds(qa: Mapping[str, Any]) -> list[str]:
-    """Returns the texts of the answers; an impossible question need not have the list."""
+    """Returns the texts of the answers. An impossible question may have no list of them."""
     return [answer["text"] for answer in qa.get("answers", ())]
 
 
@@ -73,15 +73,11 @@ def evaluate_v1(
     """
     exact = f1 = 0.0
     total = 0
-    for qa in _questions(dataset):
-        total += 1
-        if qa["id"] in predictions:
-            golds = _golds(qa)
-            answer = predictions[qa["id"]]
-            exact += max((exact_match(gold, answer) for gold in golds), default=False)
-            f1 += max((f1_score(gold, answer) for gold in golds), default=0.0)
-    if not total:
-        return {"exact_match": 0.0, "f1": 0.0}
+    for total, qa in enumerate(_questions(dataset), start=1):
+        if (answer := predictions.get(qa["id"])) is not None:
+            exact += max((exact_match(gold, answer) for gold in _golds(qa)), default=False)
+            f1 += max((f1_score(gold, answer) for gold in _golds(qa)), default=0.0)
+    total = max(total, 1)
     return {"exact_match": 100.0 * exact / total, "f1": 100.0 * f1 / total}
 
 
@@ -98,8 +94,8 @@ def raw_scores(
 ) -> tuple[Scores, Scores]:
     """Returns exact match and F1 of each question that has a prediction, before any threshold.
 
-    Gold answers that are nothing after normalisation do not count; a question
-    without any has the empty answer.
+    Gold answers that are empty after normalisation do not count. A question without gold
+    answers has the empty answer.
     """
     exact, f1 = {}, {}
     for qa in _questions(dataset):
@@ -133,10 +129,10 @@ def find_best_threshold(
 ) -> tuple[float, float]:
     """Returns (best score in per cent, the odds from which on questions stay unanswered).
 
-    Questions are answered one after another in the order of their odds. The
-    first best threshold counts; 0 stands for answering none.
+    Questions are answered one after another in the order of their odds. Of equally good
+    thresholds the first counts. 0 means that no question is answered.
     """
-    # Left unanswered only if something was predicted: an absent prediction earns nothing.
+    # Only a question with a prediction can be left unanswered; others score 0.
     current = best = sum(not has_one and qid in scores for qid, has_one in answerable.items())
     threshold = 0.0
     for qid in sorted(null_odds, key=null_odds.__getitem__):
@@ -160,8 +156,8 @@ def evaluate_v2(
 ) -> dict[str, float]:
     """Returns the official script's keys: exact, f1, total, HasAns_*, NoAns_*, best_*.
 
-    A question without prediction scores 0 whatever the threshold; the official
-    script breaks off there.
+    A question without prediction scores 0, whatever the threshold. The official script stops
+    with an error there.
 
     Args:
       dataset: what stands under "data" in the file.
@@ -216,7 +212,7 @@ def averages(scores: Mapping[str, Scores], qids: Sequence[str]) -> dict[str, flo
 
 
 def _sum(numbers: Iterable[float]) -> float:
-    """Adds from left to right. The last digit depends on it, and `sum` of Python 3.12 differs."""
+    """Adds from left to right. Since Python 3.12, `sum` can give another last digit."""
     total = 0.0
     for number in numbers:
         total += number

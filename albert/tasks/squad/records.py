@@ -17,7 +17,7 @@ from albert.tasks.squad.features import SquadExample, Window, make_windows
 
 log = logging.getLogger("albert")
 
-# Of the original: questions are shuffled once before they are cut into windows.
+# The original's. Questions are shuffled once, before they are cut into windows.
 _SHUFFLE_SEED = 12345
 
 
@@ -53,14 +53,14 @@ class WindowKeeper(RecordKeeper):
         """Returns the record file of the training windows, written if need be.
 
         Args:
-          origin: the file that the questions are of.
+          origin: the file with the questions.
           path: the record file's name, if it has one.
 
         Raises:
           DataError: `path` was made from something else.
         """
         if feature_cache.has_no_manifest(path):
-            # The original's says nothing of its origin, and is taken as it is.
+            # A file of the original does not tell its origin, and is used unchecked.
             log.info("features from %s", path)
             return path
         shuffled = list(examples)
@@ -76,7 +76,7 @@ class WindowKeeper(RecordKeeper):
           origin, path: as of `training_records`.
 
         Raises:
-          DataError: `path` was made from something else, or does not tell from what; or no
+          DataError: `path` was made from something else or does not tell its origin, or no
             passage can be aligned with its tokens.
         """
         windows = list(self.windows(examples, False))

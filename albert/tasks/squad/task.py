@@ -29,7 +29,7 @@ class SquadV1Task(Task):
     """Two logits of each token; the loss is the mean of their cross entropies over L places."""
 
     max_seq_length: int  # L
-    # From the predictions of all windows to the official numbers; None: no answers are known.
+    # From the predictions of all windows to the official numbers; None without known answers.
     scorer: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] | None = None
     has_labels: bool = True
     name: str = "squad_v1"
@@ -81,8 +81,8 @@ class SquadV1Task(Task):
 class SquadV2Task(SquadV1Task):
     """First tokens, last tokens given the first, and answerability.
 
-    loss = (CE(start) + CE(end)) / 2 + sigmoid CE(has no answer) / 2; the end is
-    learned from the gold start. Windows without answer have both at [CLS].
+    loss = (CE(start) + CE(end)) / 2 + sigmoid CE(has no answer) / 2. The end is learned for the
+    right start. In windows without an answer, both are at [CLS].
     """
 
     name: str = "squad_v2"
@@ -92,8 +92,8 @@ class SquadV2Task(SquadV1Task):
     dropout_prob: float = 0.1  # on the hidden layer of the answerability
 
     def feature_spec(self) -> FeatureSpec:
-        # Padding is no answer, so that batches can do without it: unlike in 1.1, where it
-        # counts in the softmax.
+        # Here padding cannot be an answer, so batches can be shortened. In 1.1 padding counts in
+        # the softmax.
         return dataclasses.replace(super().feature_spec(), row_length=self.max_seq_length)
 
     def build_model(
