@@ -44,7 +44,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "vocab_file", None,
                  "WordPiece vocabulary, if it is not in the directory.")
     flags.define("bool", values, "do_lower_case", None,
-                 "Whether to put texts in lower case; by default what the directory says, else yes.")
+                 "Put texts in lower case; by default what the directory says, else yes.")
     flags.define("string", values, "input_file", STDIN,
                  "Text file with one input a line: UTF-8, or UTF-16 with a byte-order mark; it may "
                  "be compressed. - reads the standard input.")
