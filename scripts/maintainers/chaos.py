@@ -5,13 +5,12 @@
   python scripts/maintainers/chaos.py --work=data           # create_pretraining_data
   python scripts/maintainers/chaos.py --kills=5 --steps=400 --seed=7 --directory=/tmp/chaos
 
-An uninterrupted run comes first. Then the same command is started into another
-directory, killed after a random time (SIGTERM and SIGKILL alternately), and
-started again, until it has been killed --kills times; the last process ends by
-itself. Of several workers one is killed, and all are started again. Dropout is
-on, and the run crosses epochs. Pretraining must give the same weights and
-moments, bit by bit, and the same metrics.jsonl (but for the speed); data
-creation the same bytes, and never a file that is not whole.
+First, the command runs without interruption. Then it runs again into another directory: it
+is killed after a random time (with SIGTERM and SIGKILL in turn) and started again, --kills
+times; the last process ends by itself. Of several workers, one is killed, and all are started
+again. Dropout is on, and the run is longer than an epoch. Pretraining must give the same
+weights and moments, bit by bit, and the same metrics.jsonl, except for speed and seconds. Data
+creation must give the same bytes, and never a file that is incomplete.
 
 Prints one line, and exits with 0 if nothing differs, 1 if something does.
 """

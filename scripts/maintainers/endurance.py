@@ -1,14 +1,12 @@
-"""Checks that a long pretraining does not eat the machine, with its time compressed.
+"""Checks that memory, open files and threads do not grow in a long pretraining.
 
   python scripts/maintainers/endurance.py                        # 20,000 steps, 2,000 checkpoints
   python scripts/maintainers/endurance.py --steps=2000 --checkpoints=200 --json=figures.json
 
-A tiny model pretrains as a real process that saves and evaluates far more often
-than a real run would, so that whatever is lost with each step, checkpoint or
-evaluation adds up. Meanwhile /proc tells its memory, open files and threads.
-After the first quarter, in which buffers fill and graphs are made, none of them
-may grow; what a slow leak would add is seen by comparing the second quarter
-with the last.
+A tiny model is pretrained by a real process that saves and evaluates far more often than
+usual, so that a small leak in each step, checkpoint or evaluation adds up. Its memory, open
+files and threads are read from /proc. In the first quarter, buffers fill and graphs are made.
+After that nothing may grow: the second quarter is compared with the last one.
 
 Prints a table and writes JSON; exits with 0 if nothing grows, 1 if something does.
 Linux only.

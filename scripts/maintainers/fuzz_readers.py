@@ -1,11 +1,11 @@
-"""Searches for input that a reader does not answer with a result or one clear line.
+"""Searches for input on which a reader gives neither a result nor one clear error line.
 
   pip install atheris
   python scripts/maintainers/fuzz_readers.py tsv -max_total_time=600
   python scripts/maintainers/fuzz_readers.py records corpus_folder -runs=100000
 
-Coverage-guided: atheris watches which code of the reader each input reaches and
-builds on those that reach more. What follows the reader's name goes to libFuzzer
+Atheris watches which code of the reader each input reaches, and makes new inputs from
+those that reach more. What follows the reader's name goes to libFuzzer
 (a folder of first inputs in place of the built-in ones, -runs, -max_total_time,
 -rss_limit_mb). It ends with
 an exit code other than 0 at the first finding, and writes the input beside it;

@@ -5,12 +5,12 @@
 
 Writes a text of random words (as frequent as those of a language: Zipf's law)
 and a vocabulary, or repeats --input_file until there is enough of it, runs the
-command in a process of its own with what follows `--`, and watches it and all its
-workers: the most memory of all together (proportional: a page that several share
-counts once), and processor time over wall time. With --kills, the same is made once
-more by a command that is killed with all its workers, and started again, so often:
-its records must be the same bytes. Prints and writes the figures as
-data_creation.json and .md; the records are checked and removed.
+command in a process of its own with the flags that follow `--`, and watches it and all
+its workers: the largest memory of all together (a page that several of them share counts
+once), and processor time over wall time. With --kills, the command is run once more,
+killed so often with all its workers, and started again each time; its records must be the
+same bytes. The figures are printed and written to data_creation.json and .md. The records
+are checked and removed.
 """
 
 import json

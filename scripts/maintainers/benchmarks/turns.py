@@ -1,4 +1,4 @@
-"""The end of a benchmark that measures: starts the sides, gives turns, compares, reports."""
+"""Measures the sides of a benchmark: starts them, lets them work by turns, compares them."""
 
 import contextlib
 import dataclasses
