@@ -32,8 +32,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Names of the labels in the order of their ids, separated by commas or by "
                  "blanks; by default those that the directory tells, else numbers.")
     flags.define("bool", values, "is_tokenized", False,
-                 "Words are what is between blanks; else punctuation around them is cut off "
-                 "(token_classification).")
+                 "Cut texts into words at blanks only. By default punctuation around words is cut "
+                 "off too. For token_classification.")
     flags.define("string", values, "output_file", None,
                  "Where the answers go; the standard output by default.")
 

@@ -48,7 +48,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "export_dir", None,
                  "Write a SavedModel that takes serialized tf.Example strings there.")
     flags.define("float", values, "threshold_to_export", float("nan"),
-                 "Constant to export beside the predictions.", may_be_nan=True)
+                 "A constant that the exported model returns beside its predictions.",
+                 may_be_nan=True)
     fine_tuning.define_training_flags(
         values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
         by_default=False,
@@ -120,7 +121,7 @@ def main(values: flags.FlagValues) -> None:
         for split in splits
     }
 
-    flags.import_tensorflow()  # after all input is known to be good: it takes seconds
+    flags.import_tensorflow()  # takes seconds, so all input is checked before
     from albert.tasks import classification
 
     task = classification.ClassificationTask(

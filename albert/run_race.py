@@ -36,10 +36,11 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("enum", values, "task_name", RACE, "The task.", enum_values=[RACE])
     for split, name in FEATURE_FLAGS.items():
         flags.define("string", values, name, None,
-                     f"Feature file (TFRecord) of {split}, written if absent; a keyed one in "
-                     "--cached_dir by default.")
+                     f"TFRecord file for the {split} data; written if it is absent. By default a "
+                     "file in --cached_dir with a checksum in its name.")
     flags.define("integer", values, "max_qa_length", 128,
-                 "Longest question with option; longer ones lose their beginning.", least=1)
+                 "Longest question with an option, in tokens; longer ones lose their beginning.",
+                 least=1)
     flags.define("bool", values, "high_only", False, "Leave out the level middle.")
     flags.define("bool", values, "middle_only", False, "Leave out the level high.")
     fine_tuning.define_encoder_flags(values)
@@ -105,7 +106,7 @@ def main(values: flags.FlagValues) -> None:
             named[split],
         )
 
-    flags.import_tensorflow()  # after all input is known to be good: it takes seconds
+    flags.import_tensorflow()  # takes seconds, so all input is checked before
     from albert.tasks.classification import MultipleChoiceTask
 
     task = MultipleChoiceTask.of_choices(

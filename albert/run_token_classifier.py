@@ -82,7 +82,7 @@ def main(values: flags.FlagValues) -> None:
         for split, path in paths.items()
     }
 
-    flags.import_tensorflow()  # after all input is known to be good: it takes seconds
+    flags.import_tensorflow()  # takes seconds, so all input is checked before
     from albert.tasks.token_classification import TokenClassificationTask
 
     task = TokenClassificationTask(

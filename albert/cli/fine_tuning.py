@@ -33,8 +33,8 @@ def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) ->
     flags.define("string", values, "vocab_file", None,
                  "WordPiece vocabulary, for an encoder without SentencePiece model.")
     flags.define("bool", values, "do_lower_case", True,
-                 "Whether the encoder is lower-cased; by default what its directory says, "
-                 "else yes.")
+                 "Put texts in lower case; by default what the encoder's directory says, else "
+                 "yes.")
     flags.define("string", values, "init_checkpoint", None,
                  "Checkpoint whose weights (not step or moments) start the training.")
     flags.define("string", values, "albert_hub_module_handle", None,
@@ -43,14 +43,14 @@ def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) ->
                  "Fine-tuned checkpoint to evaluate, predict with or export; by default the best "
                  "of --output_dir, else its newest, else --init_checkpoint.")
     flags.define("integer", values, "max_seq_length", max_seq_length,
-                 "Longest input; longer ones are cut.", least=4)
+                 "Longest input, in tokens with [CLS] and [SEP]; longer ones are cut.", least=4)
     flags.define("float", values, "albert_dropout", None,
                  "Both dropout rates of the encoder (ALBERT DR of the paper's table 14); those of "
                  "its configuration if absent.", least=0, below=1)
 
 
 def warn_of_labels(path: str, labels: Iterable[str], known: Sequence[str]) -> None:
-    """Warns of training data whose labels are all the same, or lack one of the known ones."""
+    """Warns if all labels of the training data are equal, or if a known label never occurs."""
     there = set(labels)
     if len(there) == 1:
         log.warning("%s: every label is %s: there is nothing to learn", path, *there)
@@ -67,33 +67,38 @@ def define_training_flags(
     save_checkpoints_steps: int,
     by_default: bool,
 ) -> None:
-    """What is done, how it is trained, and how often; `by_default` trains and evaluates unasked."""
+    """What is done, how it is trained, and how often.
+
+    With `by_default`, --do_train and --do_eval are on unless they are switched off.
+    """
     flags.define("bool", values, "do_train", by_default, "Train on the train file.")
     flags.define("bool", values, "do_eval", by_default, "Evaluate on the dev file.")
     flags.define("bool", values, "do_predict", False, "Predict the test file.")
     flags.define("string", values, "cached_dir", None,
-                 "Where feature files are kept; --output_dir if absent.")
+                 "Folder for the record files that are made of the data; by default --output_dir.")
     flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.", least=1)
     flags.define("integer", values, "eval_batch_size", 8, "Examples of an evaluation batch.",
                  least=1)
     flags.define("integer", values, "predict_batch_size", 8, "Examples of a prediction batch.",
                  least=1)
-    flags.define("float", values, "learning_rate", learning_rate, "Peak rate; it decays to 0.",
-                 above=0)
+    flags.define("float", values, "learning_rate", learning_rate,
+                 "Highest learning rate; it decays to 0.", above=0)
     flags.define("integer", values, "train_step", train_step, "Training steps in all.", least=1)
-    flags.define("integer", values, "warmup_step", warmup_step, "Steps of linear warm-up.", least=0)
+    flags.define("integer", values, "warmup_step", warmup_step,
+                 "Steps in which the rate rises to --learning_rate.", least=0)
     flags.define_packing_flag(values)
     flags.define("bool", values, "pad_to_max_seq_length", False,
                  "Do all the work that the original does: rows padded to --max_seq_length, and the "
                  "last layer at every token where only [CLS] is read. Slower; results differ only "
                  "in what dropout draws.")
     flags.define("bool", values, "freeze_encoder", False,
-                 "Train the task's own layer alone, on what the encoder gives: a probe.")
+                 "Train only the task's own layer, and leave the encoder as it is.")
     flags.define("integer", values, "num_runs", 1,
-                 "Runs with the seeds --seed, --seed + 1 ..., each in a folder of --output_dir; "
-                 "reported are median and spread, and the best of them predicts.", least=1)
+                 "Number of runs, with the seeds --seed, --seed + 1 and so on, each in a folder of "
+                 "--output_dir. The median and the spread are reported; the best run predicts.",
+                 least=1)
     flags.define("integer", values, "early_stopping_patience", 0,
-                 "Evaluations without improvement after which training ends; 0 never does.",
+                 "End the training after so many evaluations without improvement; 0: never.",
                  least=0)
     flags.define_run_flags(values, save_checkpoints_steps=save_checkpoints_steps)
     flags.define_device_flags(values)
@@ -158,7 +163,7 @@ def wanted_splits(values: flags.FlagValues) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """What a fine-tuning starts from; its parts are known to fit each other."""
+    """What a fine-tuning starts from. Its parts fit each other."""
 
     config: AlbertConfig
     tokenizer: "FullTokenizer"
@@ -176,13 +181,13 @@ class Encoder:
 
 
 def record_keeper(values: flags.FlagValues, encoder: Encoder) -> RecordKeeper:
-    """Returns what keeps a run's records."""
+    """Returns the keeper of a run's record files."""
     directory = values.cached_dir or values.output_dir
     return RecordKeeper(encoder.tokenizer, values.max_seq_length, directory)
 
 
 def open_encoder(values: flags.FlagValues) -> Encoder:
-    """Returns what the flags name.
+    """Opens the encoder that the flags name.
 
     Raises:
       UserError: a file is missing or malformed, the vocabulary is of another

@@ -31,7 +31,7 @@ MOST_SEED = 2**32 - 1  # of NumPy and Keras
 def define(kind: str, values: FlagValues, name: str, default, help: str, **kwargs) -> None:
     """Defines one flag: kind is string, integer, float, bool, enum or list.
 
-    A number's range goes with it: least, most, and, themselves left out, above and below.
+    Numbers can have a range: `least` and `most` belong to it, `above` and `below` do not.
     """
     if kind in _NUMBERS:
         parser, serializer = _Number(kind, name=name, **kwargs), absl_flags.ArgumentSerializer()
@@ -112,7 +112,7 @@ def define_device_flags(values: FlagValues) -> None:
     )
     define("integer", values, "num_gpus", None, "GPUs to use; all if absent, 0 for none.", least=0)
     define("integer", values, "num_virtual_devices", 0,
-           "Make so many devices of the CPU, to try what several do.", least=0)
+           "Split the CPU into so many devices, to try out training on several.", least=0)
     define("integer", values, "gradient_accumulation_steps", 1,
            "Parts that each device cuts its rows of a batch into, one after another, to save "
            "memory; the result is the same.", least=1)
@@ -155,15 +155,15 @@ def define_run_flags(values: FlagValues, *, save_checkpoints_steps: int) -> None
     define("bool", values, "skip_loss_spikes", False,
            "Skip the update where the loss is above mean + 6 standard deviations of the last 128.")
     define("integer", values, "log_steps", 100, "Steps between lines of metrics.", least=1)
-    define("integer", values, "seed", 12345, "Everything random derives from it.",
+    define("integer", values, "seed", 12345, "Seed of all random numbers.",
            least=0, most=MOST_SEED)
 
 
 def define_packing_flag(values: FlagValues) -> None:
     """How rows that are mostly padding are computed."""
     define("bool", values, "pack_rows", True,
-           "Where rows are mostly padding, compute several examples in one, each attending to "
-           "itself alone. Off with --gradient_accumulation_steps, on TPUs, and for SQuAD 1.1, "
+           "Where rows are mostly padding, put several examples into one row; they do not see each "
+           "other. Off with --gradient_accumulation_steps, on TPUs, and for SQuAD 1.1, "
            "where padding counts.")
 
 

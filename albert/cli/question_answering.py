@@ -28,21 +28,23 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "predict_file", None,
                  "SQuAD JSON to predict; evaluated if it has answers.")
     flags.define("string", values, "train_feature_file", None,
-                 "Windows of --train_file (TFRecord), written if absent; a keyed one in "
-                 "--cached_dir by default.")
-    flags.define("string", values, "predict_feature_file", None, "The same of --predict_file.")
+                 "TFRecord file for the windows of --train_file; written if it is absent. By "
+                 "default a file in --cached_dir with a checksum in its name.")
+    flags.define("string", values, "predict_feature_file", None, "The same for --predict_file.")
     flags.define("string", values, "predict_feature_left_file", None,
-                 "Accepted, and of no effect: what the original keeps there is computed anew.")
+                 "Has no effect. The original keeps data there that is computed again here.")
     fine_tuning.define_encoder_flags(values, max_seq_length=384)
     flags.define("integer", values, "doc_stride", 128,
-                 "Tokens between the beginnings of two windows of a passage.", least=1)
+                 "A long passage is cut into windows; so many tokens lie between their starts.",
+                 least=1)
     flags.define("integer", values, "max_query_length", 64,
-                 "Longest question; longer ones are cut.", least=1)
+                 "Longest question, in tokens; longer ones are cut.", least=1)
     flags.define("float", values, "num_train_epochs", 3.0, "Passes over the training questions.",
                  above=0)
-    flags.define("float", values, "warmup_proportion", 0.1, "Share of the steps that warm up.",
-                 least=0, most=1)
-    flags.define("integer", values, "n_best_size", 20, "Answers kept of each question.", least=1)
+    flags.define("float", values, "warmup_proportion", 0.1,
+                 "Share of the training steps in which the learning rate rises.", least=0, most=1)
+    flags.define("integer", values, "n_best_size", 20, "Answers to keep for each question.",
+                 least=1)
     flags.define("integer", values, "max_answer_length", 30, "Longest answer, in tokens.", least=1)
     fine_tuning.define_training_flags(
         values, learning_rate=5e-5, train_step=None, warmup_step=None,
@@ -51,16 +53,17 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def define_v1_flags(values: flags.FlagValues) -> None:
-    """Of version 1.1 alone."""
-    flags.define("bool", values, "use_einsum", True, "Accepted, and of no effect in TensorFlow 2.")
+    """Defines the flags of version 1.1 only."""
+    flags.define("bool", values, "use_einsum", True, "Has no effect in TensorFlow 2.")
     flags.define("string", values, "export_dir", None,
                  "Write a SavedModel with start_logits and end_logits there.")
 
 
 def define_v2_flags(values: flags.FlagValues) -> None:
-    """Of version 2.0 alone."""
-    flags.define("integer", values, "start_n_top", 5, "First tokens that the beam keeps.", least=1)
-    flags.define("integer", values, "end_n_top", 5, "Last tokens kept of each of them.", least=1)
+    """Defines the flags of version 2.0 only."""
+    flags.define("integer", values, "start_n_top", 5, "First tokens of an answer to try.", least=1)
+    flags.define("integer", values, "end_n_top", 5, "Last tokens to try for each first one.",
+                 least=1)
     flags.define("float", values, "dropout_prob", 0.1, "Dropout in the answerability head.",
                  least=0, below=1)
     flags.define("float", values, "null_score_diff_threshold", None,
@@ -222,7 +225,7 @@ def run(values: flags.FlagValues, version: type[Version1]) -> None:
     records: dict[str, str] = {}
     if values.do_train:
         examples = read_examples(values.train_file, True)
-        # Of questions, not windows, as in the original.
+        # The original counts questions here, not windows.
         _set_steps(values, len(examples))
     predicted = version(values)
     if values.do_train:
@@ -233,14 +236,14 @@ def run(values: flags.FlagValues, version: type[Version1]) -> None:
         records["dev"], predicted.windows = windows.prediction_records(
             predicted.examples, values.predict_file, values.predict_feature_file
         )
-        # Each checkpoint is evaluated, where there are answers to compare with.
+        # Checkpoints can be evaluated only if the answers are known.
         if not predicted.dataset:
             _refuse_evaluation(values)
             values.do_eval = False
         if not values["eval_batch_size"].present:
             values.eval_batch_size = values.predict_batch_size
 
-    flags.import_tensorflow()  # after all input is known to be good: it takes seconds
+    flags.import_tensorflow()  # takes seconds, so all input is checked before
     export_dir = "export_dir" in values and values.export_dir
 
     def finish(trained: course.Trained) -> None:
