@@ -324,6 +324,7 @@ def test_the_work_of_another_job_or_a_damaged_one_is_not_gone_on_with(
     assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
 
 
+@pytest.mark.slow
 def test_a_run_killed_with_all_its_processes_is_gone_on_with(tiny):
     flags_of_run = ("--dupe_factor=3000", "--num_processes=2", "--max_predictions_per_seq=5")
     process = spawn(tiny, *flags_of_run)

@@ -121,6 +121,7 @@ def test_quantization_makes_it_small_and_keeps_it_near(source, tmp_path):
     assert np.corrcoef(small, expected)[0, 1] > 0.99
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_classifier_keeps_its_labels(source, tmp_path):
     config = AlbertConfig.from_json_file(str(source / "albert_config.json"))
     write_model(source, AlbertForSequenceClassification(config, num_labels=3))

@@ -217,7 +217,11 @@ def test_the_parts_give_what_the_signatures_give(exported):
     assert float(tf.reduce_max(tf.abs(module.mlm.trainable_variables[0]))) > 0
 
 
-def test_every_asset_and_a_model_card_go_with_the_module(source, tmp_path):
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory):
+    """A cased source with all that may lie beside its weights, and the module made of it."""
+    folder = tmp_path_factory.mktemp("complete")
+    source = write_source(folder / "albert")
     (source / "30k-clean.vocab").write_text("<pad>\t0\n")
     files.write_json(str(source / "model.ckpt-best.json"), {
         "step": 3, "task": "pretraining", "version": "0.1.0", "records_seen": 12,
@@ -226,13 +230,20 @@ def test_every_asset_and_a_model_card_go_with_the_module(source, tmp_path):
     files.write_json(
         str(source / "eval_results.json"), {"global_step": 3, "masked_lm_accuracy": 0.25}
     )
-    assert 0 == command(f"--albert_directory={source}", f"--export_path={tmp_path / 'module'}")
-    assert sorted(os.listdir(tmp_path / "module/assets")) == [
+    assert 0 == command(
+        f"--albert_directory={source}", f"--export_path={folder / 'module'}", "--nodo_lower_case"
+    )
+    return source, folder / "module"
+
+
+def test_every_asset_and_a_model_card_go_with_the_module(complete):
+    source, path = complete
+    assert sorted(os.listdir(path / "assets")) == [
         "30k-clean.model", "30k-clean.vocab", "albert_config.json", "tokenization.json"
     ]
-    vocabulary = pretrained.open_module(str(tmp_path / "module")).vocabulary
+    vocabulary = pretrained.open_module(str(path)).vocabulary
     assert vocabulary.spm_model_file.endswith("30k-clean.model")
-    card = (tmp_path / "module/README.md").read_text()
+    card = (path / "README.md").read_text()
     count = sum(np.prod(s) for n, s in checkpoints.open_weights(str(source)).shapes.items()
                 if not n.endswith("adam_m") and n != "global_step")
     for fact in ("| hidden size | 16 |", f"| parameters | {int(count):,} |", "SentencePiece",
@@ -295,11 +306,9 @@ def test_a_hugging_face_directory_becomes_a_module(source, tmp_path):
         np.testing.assert_array_equal(module.weights().read(name), weights.read(name))
 
 
-def test_a_module_is_read_back_as_data_with_every_weight(source, tmp_path):
-    assert 0 == command(
-        f"--albert_directory={source}", f"--export_path={tmp_path / 'module'}", "--nodo_lower_case"
-    )
-    module = pretrained.open_module(str(tmp_path / "module"))
+def test_a_module_is_read_back_as_data_with_every_weight(complete):
+    source, path = complete
+    module = pretrained.open_module(str(path))
     assert not module.vocabulary.text.do_lower_case
     assert os.path.basename(module.vocabulary.spm_model_file) == "30k-clean.model"
     ours, theirs = module.weights(), checkpoints.open_weights(str(source))

@@ -182,9 +182,11 @@ def test_vectors_are_the_models_in_the_order_of_the_lines(folder, tmp_path, outp
 
 
 @pytest.mark.parametrize("arguments, is_looped, is_short", [
-    ((), True, True), (("--pooling=mean",), True, False), (("--tokens",), True, False),
-    (("--pooling=cls", f"--layers={helpers.SIZES['num_hidden_layers']}"), True, False),
-    (("--pooling=cls", "--layers=1,-1"), False, False),
+    ((), True, True), (("--pooling=cls", "--layers=1,-1"), False, False),
+    *(pytest.param(flags, True, False, marks=pytest.mark.slow) for flags in (
+        ("--pooling=mean",), ("--tokens",),
+        ("--pooling=cls", f"--layers={helpers.SIZES['num_hidden_layers']}"),
+    )),
 ])
 def test_nothing_is_computed_that_nobody_reads(
     folder, tmp_path, monkeypatch, arguments, is_looped, is_short

@@ -341,7 +341,7 @@ def test_the_released_sizes_side_by_side_as_published():
     page = (REPO / "docs/guides/released_models.md").read_text(encoding="utf-8")
     page = page.split("## What a model costs")[1].split("Nothing is computed")[0]
     shown = [line[4:] for line in page.splitlines() if line.startswith("    ")]
-    assert shown[0].split() == names and len(shown) == 6
+    assert shown[0].split() == names and len(shown) == 5
     assert set(shown) <= set(result.stdout.splitlines())
 
 

@@ -155,6 +155,7 @@ def test_dropout_is_a_function_of_the_given_seed_and_off_outside_training():
     np.testing.assert_array_equal(pooled(False, [1, 5]), pooled(False, [2, 6]))
 
 
+@pytest.mark.slow
 def test_a_user_can_fit_the_model_with_keras_alone():
     keras.utils.set_random_seed(1)
     config = dataclasses.replace(TINY, initializer_range=0.1)  # wide: it is small

@@ -103,6 +103,7 @@ def test_code_tables_signatures_links_headings_and_markup_are_left_out():
     ]
 
 
+@pytest.mark.slow
 def test_pythons_documentation_is_a_quarter_of_a_million_words_of_english():
     documents = python_docs.read_python_docs()
     sentences = [s for d in documents for s in d.sentences]

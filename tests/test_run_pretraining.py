@@ -179,6 +179,7 @@ def test_where_training_starts_first_that_applies(job, tmp_path, capsys):
     assert f"start: where {tmp_path / 'other/model.ckpt-10'} left off" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_finished_run_does_not_train_again(job, tmp_path, capsys):
     assert 0 == command(*job, "--do_eval")
     before = (tmp_path / "out/model.ckpt-23.data-00000-of-00001").stat().st_mtime_ns
@@ -320,6 +321,7 @@ def test_a_changed_rate_is_used_and_told(job, tmp_path, capsys):
     assert metrics(tmp_path / "out")[-1]["learning_rate"] > 0.01
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_exits_3_and_keeps_its_last_good_checkpoint(job, tmp_path, capsys):
     assert 0 == command(*job, "--num_train_steps=10")
     before = tensors(tmp_path / "out/model.ckpt-10")
@@ -398,6 +400,7 @@ def test_records_cut_at_a_border_are_caught_by_the_manifest(job, tmp_path, capsy
     assert "its manifest says 40" in assert_one_clear_line(capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_an_output_dir_of_another_architecture_is_refused(job, tmp_path, capsys):
     assert 0 == command(*job, "--num_train_steps=10")
     wide = write_config(tmp_path, hidden_size=32)

@@ -90,7 +90,7 @@ def files(golden_path, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.slow) if name in ("run_squad_v1", "run_race") else name
+    pytest.param(name, marks=pytest.mark.slow if "squad" in name or "race" in name else ())
     for name in MODULES
 ])
 def test_a_command_runs_as_printed(name, printed, files, tmp_path):

@@ -97,6 +97,7 @@ def make_unbeatable(out):
     return (out / "best.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_with_another_evaluation_publishes_its_own_best(tmp_path, capsys):
     flags = jobs.pretraining_flags(tmp_path, num_train_steps=4, save_checkpoints_steps=2)
     assert jobs.pretrain(*flags, "--do_eval", "--until_step=2") == 0

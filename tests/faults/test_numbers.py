@@ -191,6 +191,7 @@ def test_more_than_ten_bad_steps_in_a_row_are_exit_3_and_the_good_checkpoint_sta
         assert name == "global_step" or np.array_equal(value, right[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", ["pretraining", pytest.param("classifier", marks=pytest.mark.slow)]
 )
