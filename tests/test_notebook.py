@@ -8,7 +8,7 @@ import sys
 import pytest
 from helpers import REPO
 
-NOTEBOOK = json.loads((REPO / "docs/notebooks/finetune_glue.ipynb").read_text(encoding="utf-8"))
+NOTEBOOK = json.loads((REPO / "docs/notebooks/tour.ipynb").read_text(encoding="utf-8"))
 CODE = ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
 
 
