@@ -200,6 +200,13 @@ def test_every_picture_says_what_it_shows_and_every_one_is_shown():
     assert shown == {path for path in (DOCS / "pictures").iterdir()}
 
 
+def test_every_maintainers_tool_is_told_with_its_command():
+    folder = REPO / "scripts/maintainers"
+    told = (folder / "README.md").read_text(encoding="utf-8")
+    for path in folder.glob("*.py"):
+        assert f"| `{path.name}` |" in told and f"scripts/maintainers/{path.name}" in told
+
+
 def test_the_readme_is_short():
     assert len((REPO / "README.md").read_text("utf-8").splitlines()) <= 150
 

@@ -437,6 +437,28 @@ def test_a_plan_names_its_assumptions_and_takes_others(tmp_path):
     assert any("12.5 % is reached" in line for line in facts["plan"]["assumptions"])
 
 
+def test_the_guides_sizes_are_those_that_are_printed():
+    page = (REPO / "docs/guides/pretrain.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `(.+?)` \| (.+?) \|$", page.split("## Which size")[1], re.M)
+    assert len(table) == 4
+    models = [
+        json.loads(run(
+            "albert.model_info", f"--albert_config_file={config}", "--max_seq_length=128",
+            "--max_predictions_per_seq=20", "--format=json", cwd=REPO,
+        ).stdout)["models"][0]
+        for config, _ in table
+    ]
+    flops = {config: model["cost"]["training_flops_per_token"]
+             for (config, _), model in zip(table, models, strict=True)}
+    for (config, cells), model in zip(table, models, strict=True):
+        shape, pieces, parameters, cost, *_ = cells.split(" | ")
+        sizes = model["architecture"]
+        assert shape == f"{sizes['num_hidden_layers']} x {sizes['hidden_size']}"
+        assert pieces == f"{sizes['vocab_size']:,}"
+        assert parameters == f"{model['parameters']['total']:,}"
+        assert float(cost) == pytest.approx(flops[config] / flops["base_v2"], rel=0.05)
+
+
 def test_the_pages_plan_is_the_one_that_is_printed():
     page = (REPO / "docs/guides/released_models.md").read_text(encoding="utf-8")
     section = page.split("`--plan` tells")[1].split("What it assumes")[0]

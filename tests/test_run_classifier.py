@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import cpu_seconds_of_children, run_here
+from helpers import REPO, cpu_seconds_of_children, run_here
 
 from albert import run_classifier
 from albert.cli import flags
@@ -181,6 +181,21 @@ def test_a_regression_reports_its_correlations(inputs, tmp_path):
     assert done.returncode == 0, done.stderr
     assert {"pearson", "spearman", "MSE", "eval_loss"} <= set(read_results(tmp_path))
     assert len(list((tmp_path / "cache").glob("sts-b_*.tf_record"))) == 2
+
+
+def test_every_file_of_an_output_directory_is_told(trained):
+    _, output = trained
+    told = (REPO / "docs/reference/file_formats.md").read_text(encoding="utf-8")
+    patterns = [
+        re.escape(name).replace("<step>", r"(\d+|best)").replace(r"\*", ".*")
+        .replace("<task>", r"[\w-]+").replace("<split>", r"\w+").replace("<key>", r"\w+")
+        for name in re.findall(r"`([\w.*<>-]+)`", told)
+    ]
+    files = [path for path in output.iterdir() if path.is_file()]
+    names = [path.name.removesuffix(".manifest.json") for path in files]
+    assert len(names) > 12
+    for name in names:
+        assert any(re.fullmatch(pattern, name) for pattern in patterns), name
 
 
 def test_an_output_dir_of_another_architecture_is_refused(inputs, trained, tmp_path):
