@@ -34,13 +34,14 @@ def speed(results: dict, path: pathlib.Path) -> None:
             share = value / work["speeds"]["albert"]
             axes.barh(place, share, 0.85, color=colours[name],
                       label=name if name not in axes.get_legend_handles_labels()[1] else None)
-            said = f"{value:g} {work['unit']}" if name == "albert" else f"{1 / share:.1f} times as long"
-            axes.text(share + 0.01, place, said, va="center", fontsize=9)
+            if name != "albert":
+                said = f"{1 / share:.1f} times as long"
+                axes.text(share + 0.01, place, said, va="center", fontsize=9)
             place -= 1
         ticks.append(((first + place + 1) / 2, work["work"]))
         place -= 0.8
     axes.set_yticks([t for t, _ in ticks], [name for _, name in ticks])
-    axes.set_xlim(0, 1.32)
+    axes.set_xlim(0, 1.1)
     axes.set_xticks([0, 0.5, 1])
     axes.set_xlabel("speed, albert = 1")
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.32, 1.0), ncols=5, fontsize=9)
@@ -48,22 +49,23 @@ def speed(results: dict, path: pathlib.Path) -> None:
 
 
 def cost(results: dict, path: pathlib.Path) -> None:
-    """The cost of a token as one thing grows, both axes logarithmic."""
+    """The cost of a token as one thing grows, that of 12 layers being 1, both axes logarithmic."""
+    whole = results["layers"]["12"]
     figure, axes = pyplot.subplots(1, 3, figsize=(9, 3.2), sharey=True)
     for axis, name in zip(axes, ("length", "batch", "layers"), strict=True):
-        points = {int(k): v for k, v in results[name].items()}
+        points = {int(k): v / whole for k, v in results[name].items()}
         axis.loglog(list(points), list(points.values()), "o-", color=OURS)
         axis.set_xticks(list(points), [str(x) for x in points])
         axis.minorticks_off()
         axis.set_xlabel(name)
         axis.grid(alpha=0.3)
-    least = min(results["layers"].values())
+    least = min(results["layers"].values()) / whole
     first, last = (int(list(results["layers"])[i]) for i in (0, -1))
     axes[2].plot([first, last], [least, least * last / first], ":", color="#555555",
                  label="in proportion")
     axes[2].legend(frameon=False, fontsize=9)
-    axes[0].set_yticks([1000, 2000, 5000, 10000], ["1,000", "2,000", "5,000", "10,000"])
-    axes[0].set_ylabel(results["unit"])
+    axes[0].set_yticks([0.25, 0.5, 1, 2], ["0.25", "0.5", "1", "2"])
+    axes[0].set_ylabel("cost of a token,\n12 layers = 1")
     _save(figure, path)
 
 
