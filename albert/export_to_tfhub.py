@@ -160,7 +160,7 @@ def _collect_assets(
     paths = [os.path.join(folder, hub.CONFIG_ASSET), os.path.join(folder, hub.TOKENIZATION_ASSET)]
     with files.atomic_write(paths[0]) as stream:
         stream.write(config.to_json_string())
-    files.write_json(paths[1], tokenizer_files.describe(tokenizer, None))
+    files.write_json(paths[1], tokenizer_files.settings_of(tokenizer, None))
     vocabularies = [tokenizer.path]
     # The list of pieces, for readers; the SentencePiece model holds it itself.
     listing = os.path.splitext(tokenizer.path)[0] + ".vocab"

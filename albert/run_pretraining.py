@@ -216,7 +216,7 @@ def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> N
         rate = optimizer.learning_rate * math.sqrt(values.train_batch_size / 4096)
         optimizer = dataclasses.replace(optimizer, learning_rate=rate)
         log.info("learning rate of %d sequences: %.3g", values.train_batch_size, rate)
-    init = pretrained.open_weights(values.init_checkpoint) if values.init_checkpoint else None
+    init = pretrained.open_any_weights(values.init_checkpoint) if values.init_checkpoint else None
     last = None
     if values.do_train:
         last = trainer.train(

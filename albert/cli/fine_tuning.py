@@ -177,7 +177,7 @@ class Encoder:
 
         if self.source is not None:
             return self.source.weights()
-        return pretrained.open_weights(self.init_checkpoint) if self.init_checkpoint else None
+        return pretrained.open_any_weights(self.init_checkpoint) if self.init_checkpoint else None
 
 
 def record_keeper(values: flags.FlagValues, encoder: Encoder) -> RecordKeeper:

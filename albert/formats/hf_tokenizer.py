@@ -28,7 +28,7 @@ def write(tokenizer: FullTokenizer, directory: str, max_length: int) -> None:
         "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
         "pad_token": "<pad>" if is_spm else "[PAD]", "unk_token": "<unk>" if is_spm else "[UNK]",
     }
-    settings: dict[str, Any] = special | tokenizer_files.describe(tokenizer, max_length) | {
+    settings: dict[str, Any] = special | tokenizer_files.settings_of(tokenizer, max_length) | {
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }
     if is_spm:

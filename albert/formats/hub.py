@@ -72,7 +72,7 @@ def read_assets(directory: str, flag: str) -> tuple[AlbertConfig, Vocabulary]:
     return AlbertConfig.from_json_file(config), Vocabulary(spm, None if spm else vocab, text)
 
 
-def open_weights(directory: str) -> "Weights":
+def open_module_weights(directory: str) -> "Weights":
     """Returns the encoder's and heads' tensors by released name.
 
     Raises:

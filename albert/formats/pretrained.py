@@ -161,11 +161,11 @@ def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrain
     config, vocabulary = hub.read_assets(directory, flag)
     facts = Facts("AlbertForPreTraining", text=vocabulary.text)
     return Pretrained(
-        handle, directory, config, vocabulary, facts, lambda: hub.open_weights(directory)
+        handle, directory, config, vocabulary, facts, lambda: hub.open_module_weights(directory)
     )
 
 
-def open_weights(path: str, flag: str = "init_checkpoint") -> "Weights":
+def open_any_weights(path: str, flag: str = "init_checkpoint") -> "Weights":
     """Returns the named tensors of a checkpoint, or of a directory of any of the three layouts.
 
     Beside a checkpoint nothing else need lie.

@@ -130,7 +130,7 @@ def text_settings(
     return dataclasses.replace(default, **found)
 
 
-def describe(tokenizer: FullTokenizer, max_length: int | None) -> dict[str, Any]:
+def settings_of(tokenizer: FullTokenizer, max_length: int | None) -> dict[str, Any]:
     """Returns the settings as `tokenizer_config.json` has them, ours and Hugging Face's."""
     keys = _TEXT_KEYS if tokenizer.is_spm else ("do_lower_case",)
     values = {key: getattr(tokenizer.settings, key) for key in keys}
@@ -157,7 +157,7 @@ def write(
     path = os.path.join(directory, name)
     if not os.path.isfile(path) or files.sha256(path) != files.sha256(tokenizer.path):
         files.publish_copy(tokenizer.path, path)
-    values = describe(tokenizer, max_length) | {_FILE_KEY: name}
+    values = settings_of(tokenizer, max_length) | {_FILE_KEY: name}
     files.write_json(os.path.join(directory, SETTINGS_FILE), values)
     return path
 

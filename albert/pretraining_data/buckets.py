@@ -342,7 +342,7 @@ def frame_bucket(
     for first in range(0, len(order), _BATCH):
         some = order[first : first + _BATCH]
         batch = rows.make_features(recipe, ids, starts[some], table[some], rng)
-        texts = [rows.describe(recipe, batch, row) for row in range(min(len(some), examples))]
+        texts = [rows.describe_row(recipe, batch, row) for row in range(min(len(some), examples))]
         examples -= len(texts)
         yield frame_examples(batch, spec), len(some), texts
 

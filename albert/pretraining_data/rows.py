@@ -62,7 +62,7 @@ def make_features(
     )
 
 
-def describe(recipe: Recipe, batch: dict[str, np.ndarray], row: int) -> str:
+def describe_row(recipe: Recipe, batch: dict[str, np.ndarray], row: int) -> str:
     """Returns a row of `make_features` as text."""
     names = load_tokenizer(recipe).convert_ids_to_tokens
     in_a, in_b = batch["segment_lengths"][row].tolist()
