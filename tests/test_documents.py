@@ -207,6 +207,16 @@ def test_every_maintainers_tool_is_told_with_its_command():
         assert f"| `{path.name}` |" in told and f"scripts/maintainers/{path.name}" in told
 
 
+def test_the_modules_and_tests_of_the_maintainers_page_are_there():
+    told = (DOCS / "CONTRIBUTING.md").read_text("utf-8").partition("## The rooms")[2]
+    names = re.findall(r"`([a-z_/]+(?:\.py)?)`", told.partition("## Rules")[0])
+    assert len(names) > 50
+    places = (".", "albert", "albert/pretraining_data", "albert/data", "tests")
+    for name in set(names) - {"finetune"}:  # a benchmark
+        found = [REPO / place / name for place in places]
+        assert any(p.exists() or p.with_suffix(".py").exists() for p in found), name
+
+
 def test_the_readme_is_short():
     assert len((REPO / "README.md").read_text("utf-8").splitlines()) <= 150
 
