@@ -9,7 +9,7 @@ import dataclasses
 import re
 
 import keras
-import tensorflow as tf
+from keras import ops
 
 from albert.errors import FlagError
 
@@ -48,15 +48,15 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
     start_warmup_step: int = 0
 
     def __call__(self, step):
-        step = tf.cast(step, tf.float32)
-        total = tf.constant(self.num_train_steps, tf.float32)
-        left = 1.0 - tf.minimum(step, total) / total
-        rate = self.learning_rate * tf.pow(left, self.poly_power)
+        step = ops.cast(step, "float32")
+        total = float(self.num_train_steps)
+        left = 1.0 - ops.minimum(step, total) / total
+        rate = self.learning_rate * ops.power(left, self.poly_power)
         if not self.num_warmup_steps:
             return rate
         since = step - self.start_warmup_step
-        warm = self.learning_rate * tf.maximum(since, 0.0) / self.num_warmup_steps
-        return tf.where(since < self.num_warmup_steps, warm, rate)
+        warm = self.learning_rate * ops.maximum(since, 0.0) / self.num_warmup_steps
+        return ops.where(since < self.num_warmup_steps, warm, rate)
 
     def get_config(self):
         return dataclasses.asdict(self)
@@ -124,7 +124,15 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             )
         }
 
+    def _clip_gradients(self, grads):
+        # TensorFlow sums over replicas later, and clips what it has summed.
+        sums_later = keras.backend.backend() == "tensorflow"
+        return grads if sums_later else clip_by_global_norm(grads, self.clip_norm)
+
     def _all_reduce_sum_gradients(self, grads_and_vars):
+        """Called by Keras on TensorFlow alone."""
+        import tensorflow as tf
+
         dense = [(None if g is None else tf.convert_to_tensor(g), v) for g, v in grads_and_vars]
         reduced = super()._all_reduce_sum_gradients(dense) if self.sums_over_replicas else dense
         grads = clip_by_global_norm([g for g, _ in reduced], self.clip_norm)
@@ -134,17 +142,17 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         index = self._get_variable_index(variable)
         first, second = self.moments[index]
         # clip_by_global_norm makes every gradient NaN when any of them is not finite.
-        finite = tf.math.is_finite(tf.reshape(gradient, [-1])[0])
+        finite = ops.isfinite(ops.reshape(gradient, (-1,))[0])
         new_first = self.beta_1 * first + (1.0 - self.beta_1) * gradient
-        new_second = self.beta_2 * second + (1.0 - self.beta_2) * tf.square(gradient)
-        update = new_first / (tf.sqrt(new_second) + self.epsilon)
+        new_second = self.beta_2 * second + (1.0 - self.beta_2) * ops.square(gradient)
+        update = new_first / (ops.sqrt(new_second) + self.epsilon)
         if self._decayed[index]:
             update += self.weight_decay_rate * variable
-        rate = tf.cast(learning_rate, variable.dtype)
+        rate = ops.cast(learning_rate, variable.dtype)
         step = rate * self._trust_ratio(index, variable, update) * update
-        self.assign(first, tf.where(finite, new_first, first))
-        self.assign(second, tf.where(finite, new_second, second))
-        self.assign(variable, tf.where(finite, variable - step, variable))
+        self.assign(first, ops.where(finite, new_first, first))
+        self.assign(second, ops.where(finite, new_second, second))
+        self.assign(variable, ops.where(finite, variable - step, variable))
 
     def _trust_ratio(self, index, variable, update):
         return 1.0
@@ -195,9 +203,9 @@ class Lamb(AdamWeightDecay):
     def _trust_ratio(self, index, variable, update):
         if not self._adapted[index]:
             return 1.0
-        weight_norm, update_norm = tf.norm(variable), tf.norm(update)
-        both = (weight_norm > 0) & (update_norm > 0)
-        return tf.where(both, weight_norm / tf.where(both, update_norm, 1.0), 1.0)
+        weight_norm, update_norm = _norm(variable), _norm(update)
+        both = ops.logical_and(weight_norm > 0, update_norm > 0)
+        return ops.where(both, weight_norm / ops.where(both, update_norm, 1.0), 1.0)
 
     def get_config(self):
         return super().get_config() | {
@@ -209,10 +217,15 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(re.search(pattern, name) for pattern in patterns)
 
 
-def global_norm(gradients) -> tf.Tensor:
+def _norm(x):
+    """Returns the L2 norm of all values of a tensor."""
+    return ops.sqrt(ops.sum(ops.square(x)))
+
+
+def global_norm(gradients):
     """Returns the L2 norm over all dense gradients (None ones left out)."""
-    squares = [tf.reduce_sum(tf.square(tf.cast(g, tf.float32))) for g in gradients if g is not None]
-    return tf.sqrt(tf.add_n(squares))
+    squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients if g is not None]
+    return ops.sqrt(sum(squares[1:], squares[0]))
 
 
 def clip_by_global_norm(gradients, clip_norm: float | None):
@@ -222,9 +235,9 @@ def clip_by_global_norm(gradients, clip_norm: float | None):
     variable's update learns of it.
     """
     norm = global_norm(gradients)
-    scale = 1.0 if clip_norm is None else clip_norm / tf.maximum(norm, clip_norm)
-    scale = tf.where(tf.math.is_finite(norm), scale, float("nan"))
-    return [None if g is None else g * tf.cast(scale, g.dtype) for g in gradients]
+    scale = 1.0 if clip_norm is None else clip_norm / ops.maximum(norm, clip_norm)
+    scale = ops.where(ops.isfinite(norm), scale, float("nan"))
+    return [None if g is None else g * ops.cast(scale, g.dtype) for g in gradients]
 
 
 def create_optimizer(

@@ -136,7 +136,9 @@ def main(values: flags.FlagValues) -> None:
                 glue_task, examples["test"], predictions, values.output_dir
             ))
         if values.export_dir:
-            trained.export(classification.export, task, values.threshold_to_export)
+            from albert.tasks import classification_export  # knows TensorFlow
+
+            trained.export(classification_export.export, task, values.threshold_to_export)
 
     def check(weights) -> None:
         if values.label_list:

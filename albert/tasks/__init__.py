@@ -3,6 +3,7 @@
     task                  what the trainer asks of every task
     pretraining           masked words and sentence order
     classification        a label or a number for a text or a pair, or a choice among several
+    classification_export  a classifier as a SavedModel
     token_classification  a label for every word
     batch_sums            sums over a batch for losses and accuracies
     glue                  GLUE's nine tasks and MNLI's mismatched part

@@ -5,24 +5,26 @@ A batch may end with rows that only fill it up. They count as nothing.
 Legend: B batch.
 """
 
-import tensorflow as tf
+from typing import Any
+
+from keras import ops
 
 
-def real(batch) -> tf.Tensor:
+def real(batch) -> Any:
     """Returns [B]: 1.0 for an example, 0.0 for a row that only fills up the batch."""
-    return tf.cast(batch["is_real_example"], tf.float32)
+    return ops.cast(batch["is_real_example"], "float32")
 
 
-def mean(values: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def mean(values: Any, weights: Any) -> tuple[Any, Any]:
     """Returns the weighted sum of values and the sum of the weights, as `Task.statistics` does.
 
     Args:
       values: numbers or truths, of the shape of the weights.
     """
-    values = tf.cast(values, tf.float32)
-    return tf.reduce_sum(values * weights), tf.reduce_sum(weights)
+    values = ops.cast(values, "float32")
+    return ops.sum(values * weights), ops.sum(weights)
 
 
-def chosen(scores: tf.Tensor) -> tf.Tensor:
+def chosen(scores: Any) -> Any:
     """Returns the class [...] with the highest of the scores [..., C]."""
-    return tf.argmax(scores, axis=-1, output_type=tf.int32)
+    return ops.cast(ops.argmax(scores, axis=-1), "int32")

@@ -4,18 +4,16 @@ Legend: B batch, L sequence, C outputs of the classifier (1 for regression) or c
 """
 
 import dataclasses
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from albert.config import AlbertConfig
 from albert.data import features
 from albert.data.examples import FeatureSpec
-from albert.formats import saved_model
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForMultipleChoice, AlbertForSequenceClassification, cross_entropy
 from albert.tasks import batch_sums
@@ -50,10 +48,10 @@ class ClassificationTask(Task):
         )
 
     def loss_weights(self, batch):
-        return {"loss": tf.reduce_sum(batch_sums.real(batch))}
+        return {"loss": ops.sum(batch_sums.real(batch))}
 
     def loss_sums(self, batch, outputs):
-        return {"loss": tf.reduce_sum(self._example_loss(batch, outputs) * batch_sums.real(batch))}
+        return {"loss": ops.sum(self._example_loss(batch, outputs) * batch_sums.real(batch))}
 
     def statistics(self, batch, outputs):
         real = batch_sums.real(batch)
@@ -65,7 +63,7 @@ class ClassificationTask(Task):
 
     def predictions(self, batch, outputs):
         return {
-            "logits": tf.cast(outputs["logits"], tf.float32),
+            "logits": ops.cast(outputs["logits"], "float32"),
             "probabilities": self.probabilities(outputs["logits"]),
             "label_ids": batch["label_ids"],
             "is_real_example": batch["is_real_example"],
@@ -74,15 +72,15 @@ class ClassificationTask(Task):
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         return metrics.SCORERS[self.metric](predictions["label_ids"], predictions["logits"])
 
-    def probabilities(self, logits: tf.Tensor) -> tf.Tensor:
+    def probabilities(self, logits: Any) -> Any:
         """Returns [B, C] in float32; for a regression the value itself, as in the original."""
-        logits = tf.cast(logits, tf.float32)
-        return logits if self.is_regression else tf.nn.softmax(logits, axis=-1)
+        logits = ops.cast(logits, "float32")
+        return logits if self.is_regression else ops.softmax(logits, axis=-1)
 
-    def _example_loss(self, batch, outputs) -> tf.Tensor:  # [B]
+    def _example_loss(self, batch, outputs) -> Any:  # [B]
         if self.is_regression:
-            values = tf.cast(outputs["logits"], tf.float32)[:, 0]
-            return tf.square(values - batch["label_ids"])
+            values = ops.cast(outputs["logits"], "float32")[:, 0]
+            return ops.square(values - batch["label_ids"])
         return cross_entropy(outputs["logits"], batch["label_ids"])
 
 
@@ -120,50 +118,3 @@ class MultipleChoiceTask(ClassificationTask):
             results[f"eval_accuracy_{part}"] = super().score(rows)["eval_accuracy"]
             start += count
         return results
-
-
-class ServingModule(tf.Module):
-    """A classifier that takes serialized tf.Example strings [B], as the original exported it.
-
-    Outputs: `probabilities` [B, C], `predictions` [B] (label ids, or values of a
-    regression) and, if a threshold is given, `threshold` (a scalar constant).
-    """
-
-    def __init__(self, task: ClassificationTask, model: keras.Model, threshold: float = math.nan):
-        super().__init__()
-        self._task = task
-        self._model = model
-        self._threshold = threshold
-        # Keras 3 variables are not found by tf.Module by themselves.
-        self.model_variables = [weight.value for weight in model.weights]
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
-    def serve(self, examples):
-        spec = {
-            name: tf.io.FixedLenFeature([self._task.max_seq_length], tf.int64)
-            for name in ("input_ids", "input_mask", "segment_ids")
-        }
-        parsed = tf.io.parse_example(examples, spec)
-        batch = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
-        logits = self._model(batch, training=False)["logits"]
-        is_value = self._task.is_regression
-        guesses = logits[:, 0] if is_value else tf.argmax(logits, -1, output_type=tf.int32)
-        outputs = {"probabilities": self._task.probabilities(logits), "predictions": guesses}
-        if not math.isnan(self._threshold):
-            outputs["threshold"] = tf.constant(self._threshold, tf.float32)
-        return outputs
-
-
-def export(
-    model: keras.Model,
-    directory: str,
-    task: ClassificationTask,
-    threshold: float = math.nan,
-    complete: Callable[[str], None] = lambda scratch: None,
-) -> None:
-    """Publishes `model` as a SavedModel whose default signature is `ServingModule.serve`.
-
-    `complete` adds what is published with it; see `saved_model.publish`.
-    """
-    module = ServingModule(task, model, threshold)
-    saved_model.publish(module, directory, {"serving_default": module.serve}, complete)

@@ -6,7 +6,7 @@ Legend: B batch, L sequence, P predictions, V vocabulary.
 import dataclasses
 
 import keras
-import tensorflow as tf
+from keras import ops
 
 from albert.config import AlbertConfig
 from albert.data.examples import FeatureSpec
@@ -59,15 +59,15 @@ class PretrainingTask(Task):
     def loss_weights(self, batch):
         # The original adds 1e-5, so that the loss of a batch without any mask is 0.
         return self._of_terms(
-            tf.reduce_sum(batch["masked_lm_weights"]) + 1e-5,
-            tf.reduce_sum(real(batch)),
+            ops.sum(batch["masked_lm_weights"]) + 1e-5,
+            ops.sum(real(batch)),
         )
 
     def loss_sums(self, batch, outputs):
         masked_lm, sentence_order = _losses(batch, outputs)
         return self._of_terms(
-            tf.reduce_sum(masked_lm * batch["masked_lm_weights"]),
-            tf.reduce_sum(sentence_order * real(batch)),
+            ops.sum(masked_lm * batch["masked_lm_weights"]),
+            ops.sum(sentence_order * real(batch)),
         )
 
     def _of_terms(self, masked_lm, sentence_order):

@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import keras
     import numpy as np
-    import tensorflow as tf
 
     from albert.config import AlbertConfig
     from albert.data.examples import FeatureSpec
     from albert.model.encoder_options import EncoderOptions
 
-    Batch = Mapping[str, tf.Tensor]
-    Outputs = Mapping[str, tf.Tensor]
+    Batch = Mapping[str, Any]
+    Outputs = Mapping[str, Any]
 
 
 class Task(abc.ABC):
     """What makes one experiment different from another; everything else is in trainer.py.
 
-    Methods that take a batch become TensorFlow graphs, without AutoGraph. So no `if` or `for` in
-    them may depend on the value of a tensor.
+    Methods that take a batch are traced by TensorFlow (without AutoGraph) or by JAX. So they use
+    `keras.ops`, and no `if` or `for` in them may depend on the value of a tensor.
     """
 
     # Short name for logs and file names.
@@ -56,20 +55,20 @@ class Task(abc.ABC):
         """Returns a built model that maps a batch to a dict of outputs."""
 
     @abc.abstractmethod
-    def loss_weights(self, batch: "Batch") -> dict[str, "tf.Tensor"]:
+    def loss_weights(self, batch: "Batch") -> dict[str, Any]:
         """Returns each loss term's divisor (a scalar) for this batch; needs no model."""
 
     @abc.abstractmethod
-    def loss_sums(self, batch: "Batch", outputs: "Outputs") -> dict[str, "tf.Tensor"]:
+    def loss_sums(self, batch: "Batch", outputs: "Outputs") -> dict[str, Any]:
         """Returns each loss term's weighted sum; loss = sum over terms of sum / weight."""
 
     @abc.abstractmethod
     def statistics(
         self, batch: "Batch", outputs: "Outputs"
-    ) -> dict[str, tuple["tf.Tensor", "tf.Tensor"]]:
+    ) -> dict[str, tuple[Any, Any]]:
         """Returns named (sum, weight) pairs; reported as sum of sums / sum of weights."""
 
-    def predictions(self, batch: "Batch", outputs: "Outputs") -> dict[str, "tf.Tensor"]:
+    def predictions(self, batch: "Batch", outputs: "Outputs") -> dict[str, Any]:
         """Returns the tensors [B, ...] that `score` and prediction files need.
 
         If the last batch is padded, they include `is_real_example` [B].

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from albert.config import AlbertConfig
 from albert.data.examples import FeatureSpec
@@ -48,10 +48,10 @@ class TokenClassificationTask(Task):
         )
 
     def loss_weights(self, batch):
-        return {"loss": tf.reduce_sum(_labelled(batch))}
+        return {"loss": ops.sum(_labelled(batch))}
 
     def loss_sums(self, batch, outputs):
-        return {"loss": tf.reduce_sum(_losses(batch, outputs) * _labelled(batch))}
+        return {"loss": ops.sum(_losses(batch, outputs) * _labelled(batch))}
 
     def statistics(self, batch, outputs):
         labelled = _labelled(batch)
@@ -92,15 +92,15 @@ class TokenClassificationTask(Task):
         ids = predictions["predicted_ids"][predictions["label_ids"] > 0]
         return [self.labels[i] for i in ids]
 
-    def _full(self, x: tf.Tensor) -> tf.Tensor:
+    def _full(self, x: Any) -> Any:
         """Returns [B, L]: rows that were shortened for the batch, filled up with zeros again."""
-        missing = self.max_seq_length - tf.shape(x)[1]
-        return tf.ensure_shape(tf.pad(x, [[0, 0], [0, missing]]), [None, self.max_seq_length])
+        missing = self.max_seq_length - ops.shape(x)[1]
+        return ops.pad(x, [[0, 0], [0, missing]])
 
 
-def _losses(batch, outputs) -> tf.Tensor:  # [B, L]
-    return cross_entropy(outputs["logits"], tf.maximum(batch["label_ids"] - 1, 0))
+def _losses(batch, outputs) -> Any:  # [B, L]
+    return cross_entropy(outputs["logits"], ops.maximum(batch["label_ids"] - 1, 0))
 
 
-def _labelled(batch) -> tf.Tensor:  # [B, L]
-    return tf.cast(batch["label_ids"] > 0, tf.float32) * batch_sums.real(batch)[:, None]
+def _labelled(batch) -> Any:  # [B, L]
+    return ops.cast(batch["label_ids"] > 0, "float32") * batch_sums.real(batch)[:, None]

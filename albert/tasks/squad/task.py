@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from albert.config import AlbertConfig
 from albert.data.examples import FeatureSpec
@@ -51,14 +51,14 @@ class SquadV1Task(Task):
     def loss_weights(self, batch):
         if not self.has_labels:
             return {}
-        count = tf.reduce_sum(real(batch))
+        count = ops.sum(real(batch))
         return {"start": 2.0 * count, "end": 2.0 * count}
 
     def loss_sums(self, batch, outputs):
         if not self.has_labels:
             return {}
         return {
-            part: tf.reduce_sum(
+            part: ops.sum(
                 cross_entropy(outputs[f"{part}_logits"], batch[f"{part}_positions"]) * real(batch)
             )
             for part in ("start", "end")
@@ -71,7 +71,7 @@ class SquadV1Task(Task):
 
     def predictions(self, batch, outputs):
         names = ("start_logits", "end_logits")
-        return _identity(batch) | {n: tf.cast(outputs[n], tf.float32) for n in names}
+        return _identity(batch) | {n: ops.cast(outputs[n], "float32") for n in names}
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         return self.scorer(predictions) if self.scorer else {}
@@ -107,27 +107,28 @@ class SquadV2Task(SquadV1Task):
     def loss_weights(self, batch):
         if not self.has_labels:
             return {}
-        return super().loss_weights(batch) | {"answerability": 2.0 * tf.reduce_sum(real(batch))}
+        return super().loss_weights(batch) | {"answerability": 2.0 * ops.sum(real(batch))}
 
     def loss_sums(self, batch, outputs):
         if not self.has_labels:
             return {}
         sums = {
-            part: -tf.reduce_sum(
-                tf.gather(outputs[f"{part}_log_probs"], batch[f"{part}_positions"], batch_dims=1)
-                * real(batch)
+            part: -ops.sum(
+                _at(outputs[f"{part}_log_probs"], batch[f"{part}_positions"]) * real(batch)
             )
             for part in ("start", "end")
         }
-        labels = tf.cast(batch["is_impossible"], tf.float32)
-        logits = tf.cast(outputs["cls_logits"], tf.float32)
-        missing = tf.nn.sigmoid_cross_entropy_with_logits(labels, logits)
-        return sums | {"answerability": tf.reduce_sum(missing * real(batch))}
+        labels = ops.cast(batch["is_impossible"], "float32")
+        logits = ops.cast(outputs["cls_logits"], "float32")
+        missing = keras.losses.binary_crossentropy(
+            labels[:, None], logits[:, None], from_logits=True
+        )
+        return sums | {"answerability": ops.sum(missing * real(batch))}
 
     def statistics(self, batch, outputs):
         if not self.has_labels:
             return {}
-        hits = tf.cast(outputs["cls_logits"] > 0, tf.int32) == batch["is_impossible"]
+        hits = ops.cast(outputs["cls_logits"] > 0, "int32") == batch["is_impossible"]
         spans = _accuracies(batch, outputs["start_log_probs"], outputs["end_log_probs"])
         return spans | {"answerability_accuracy": mean(hits, real(batch))}
 
@@ -136,12 +137,17 @@ class SquadV2Task(SquadV1Task):
         indices = ("start_top_index", "end_top_index")
         return (
             _identity(batch)
-            | {n: tf.cast(outputs[n], tf.float32) for n in names}
+            | {n: ops.cast(outputs[n], "float32") for n in names}
             | {n: outputs[n] for n in indices}
         )
 
 
-def _identity(batch) -> dict[str, tf.Tensor]:
+def _at(values, positions):
+    """Returns the value [B] at each row's position, of values [B, L]."""
+    return ops.take_along_axis(values, positions[:, None], axis=1)[:, 0]
+
+
+def _identity(batch) -> dict[str, Any]:
     return {"unique_ids": batch["unique_ids"], "is_real_example": batch["is_real_example"]}
 
 
