@@ -60,6 +60,7 @@ def ask(folder, model, lines, *arguments) -> list[dict]:
 
 
 def refused(capsys, *arguments) -> str:
+    capsys.readouterr()  # what was said before
     code = flags.run_command(
         predict.__doc__, predict.define_flags, predict.main, ["x", *map(str, arguments)]
     )
