@@ -143,18 +143,19 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         first, second = self.moments[index]
         # clip_by_global_norm makes every gradient NaN when any of them is not finite.
         finite = ops.isfinite(ops.reshape(gradient, (-1,))[0])
-        new_first = self.beta_1 * first + (1.0 - self.beta_1) * gradient
-        new_second = self.beta_2 * second + (1.0 - self.beta_2) * ops.square(gradient)
+        old_first, old_second, old = map(ops.convert_to_tensor, (first, second, variable))
+        new_first = self.beta_1 * old_first + (1.0 - self.beta_1) * gradient
+        new_second = self.beta_2 * old_second + (1.0 - self.beta_2) * ops.square(gradient)
         update = new_first / (ops.sqrt(new_second) + self.epsilon)
         if self._decayed[index]:
-            update += self.weight_decay_rate * variable
+            update += self.weight_decay_rate * old
         rate = ops.cast(learning_rate, variable.dtype)
-        step = rate * self._trust_ratio(index, variable, update) * update
-        self.assign(first, ops.where(finite, new_first, first))
-        self.assign(second, ops.where(finite, new_second, second))
-        self.assign(variable, ops.where(finite, variable - step, variable))
+        step = rate * self._trust_ratio(index, old, update) * update
+        self.assign(first, ops.where(finite, new_first, old_first))
+        self.assign(second, ops.where(finite, new_second, old_second))
+        self.assign(variable, ops.where(finite, old - step, old))
 
-    def _trust_ratio(self, index, variable, update):
+    def _trust_ratio(self, index, weight, update):
         return 1.0
 
     def get_config(self):
@@ -200,10 +201,10 @@ class Lamb(AdamWeightDecay):
             not _matches(v.path, self.exclude_from_layer_adaptation) for v in variables
         ]
 
-    def _trust_ratio(self, index, variable, update):
+    def _trust_ratio(self, index, weight, update):
         if not self._adapted[index]:
             return 1.0
-        weight_norm, update_norm = _norm(variable), _norm(update)
+        weight_norm, update_norm = _norm(weight), _norm(update)
         both = ops.logical_and(weight_norm > 0, update_norm > 0)
         return ops.where(both, weight_norm / ops.where(both, update_norm, 1.0), 1.0)
 

@@ -121,7 +121,7 @@ def main(values: flags.FlagValues) -> None:
         for split in splits
     }
 
-    flags.import_tensorflow()  # takes seconds, so all input is checked before
+    flags.start_engine(values)  # takes seconds, so all input is checked before
     from albert.tasks import classification
 
     task = classification.ClassificationTask(

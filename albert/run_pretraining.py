@@ -195,17 +195,18 @@ def main(values: flags.FlagValues) -> None:
     first = next(iter(used.values()))
     recipe["sentence_objective"] = pair_records.sentence_objective(first)
 
-    flags.import_tensorflow()  # after the flags are known to be good: it takes seconds
-    from albert.training import distribution
+    flags.start_engine(values)  # after the flags are known to be good: it takes seconds
+    from albert.training.current_engine import current
 
-    with distribution.scope(values):
+    with current().scope(values):
         _run(values, config, train_files, eval_files, recipe)
 
 
 def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> None:
     from albert.formats import checkpoints, model_card, pretrained
     from albert.tasks.pretraining import PretrainingTask
-    from albert.training import distribution, run_settings, summaries, trainer
+    from albert.training import run_settings, summaries, trainer
+    from albert.training.current_engine import current
 
     task = PretrainingTask(values.max_seq_length, values.max_predictions_per_seq, **recipe)
     chosen = flags.select(values, run_settings.RunConfig)
@@ -226,13 +227,13 @@ def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> N
             warm_start_options=flags.select(values, ("init_from_group0", "allow_partial_init")),
             flags=flags.to_dict(values),
         ).last
-    if values.do_eval and distribution.is_chief():
+    if values.do_eval and current().is_chief:
         if not last:
-            with distribution.alone():
+            with current().alone():
                 last = _evaluate(task, config, run, eval_files, init)
         path = summaries.write_results(files.make_dirs(run.output_dir), last.results)
         log.info("results: %s", path)
-    if values.do_train and distribution.is_chief():
+    if values.do_train and current().is_chief:
         best = checkpoints.newest_or_best(run.output_dir)
         model_card.of_weights(run.output_dir, checkpoints.open_weights(best), config)
     log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)

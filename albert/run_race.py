@@ -106,7 +106,7 @@ def main(values: flags.FlagValues) -> None:
             named[split],
         )
 
-    flags.import_tensorflow()  # takes seconds, so all input is checked before
+    flags.start_engine(values)  # takes seconds, so all input is checked before
     from albert.tasks.classification import MultipleChoiceTask
 
     task = MultipleChoiceTask.of_choices(

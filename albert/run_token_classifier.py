@@ -82,7 +82,7 @@ def main(values: flags.FlagValues) -> None:
         for split, path in paths.items()
     }
 
-    flags.import_tensorflow()  # takes seconds, so all input is checked before
+    flags.start_engine(values)  # takes seconds, so all input is checked before
     from albert.tasks.token_classification import TokenClassificationTask
 
     task = TokenClassificationTask(

@@ -21,14 +21,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 REPO = pathlib.Path(__file__).resolve().parents[1]
 # What the commands import when they are called.
 MODULES = (
     "tensorflow", "keras", "numpy", "albert.modeling", "albert.optimization",
-    "albert.training.trainer",
+    "albert.training.trainer", "albert.training.tensorflow_engine",
 )
 # Variables that are read when Python or a library starts. Who changes them gets a real start.
 READ_AT_START = ("PYTHON", "TF_", "KERAS_", "XLA_", "OMP_", "CUDA_", "LC_", "LANG", "PATH")
@@ -54,8 +54,14 @@ class Process(subprocess.Popen):
             self._close_pipe_fds(*pipes)
 
 
-def can_serve(environment: dict[str, str]) -> bool:
-    """Whether a process of this environment may be a fork."""
+# Flags by which a command takes another engine than the server has.
+OTHER_ENGINE = {"--engine=jax", "--use_tpu"}
+
+
+def can_serve(environment: dict[str, str], arguments: Sequence[str] = ()) -> bool:
+    """Whether a process of this environment and these arguments may be a fork."""
+    if OTHER_ENGINE & set(arguments):
+        return False
     changed = {name for name, _ in environment.items() ^ os.environ.items()} - READ_LATER
     return sys.platform == "linux" and not any(map(lambda n: n.startswith(READ_AT_START), changed))
 

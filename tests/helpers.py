@@ -70,7 +70,7 @@ def start(module: str, *arguments: str, **options) -> subprocess.Popen:
     environment = os.environ | {"PYTHONPATH": str(REPO)} | options.pop("env", {})
     options |= {"env": environment, "text": True}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    if forked.can_serve(environment):
+    if forked.can_serve(environment, arguments):
         return forked.Process(module, *arguments, **options)
     return subprocess.Popen([sys.executable, "-m", module, *arguments], **options)
 

@@ -19,7 +19,7 @@ from helpers import pretraining_rows
 from tensorflow.python.eager import context
 
 from albert.config import AlbertConfig
-from albert.data import examples, input_pipeline, packing, records
+from albert.data import data_order, examples, input_pipeline, packing, records
 from albert.data.record_files import RecordFiles
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
@@ -42,10 +42,10 @@ def optimised_graphs():
     helpers.optimise_graphs(False)
 
 
-def train_steps(config: AlbertConfig = CONFIG, **options) -> steps.TrainSteps:
+def train_steps(config: AlbertConfig = CONFIG, **options):
     run = run_settings.RunConfig("", num_train_steps=10, **options)
     state = trainer.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
-    return steps.TrainSteps(TASK, state, run)
+    return steps.train_steps(TASK, state, run)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is set on x86 alone")
@@ -57,7 +57,7 @@ def test_commands_multiply_with_onednn_unless_the_user_said_otherwise(chosen, is
         environment["TF_ENABLE_ONEDNN_OPTS"] = chosen
     # Nothing is held back of what TensorFlow says of itself.
     program = (
-        "from albert.cli import flags, tensorflow_start as start;"
+        "from albert.cli import flags, engine_start as start;"
         "start._START_UP_NOISE = ['never said'];"
         "flags.set_up_logging(); flags.import_tensorflow()"
     )
@@ -106,8 +106,8 @@ def test_nothing_of_a_step_is_converted_by_autograph(monkeypatch):
     train = train_steps(gradient_accumulation_steps=2)
     batch = batch_of(pretraining_rows(BATCH))
     rows = tf.data.Dataset.from_tensors(batch).repeat()
-    train(iter(rows), tf.constant(1), tf.constant([0.0, 0.0]))
-    steps.EvalStep(TASK, train.state.model)(batch)
+    train(iter(rows), 1, [0.0, 0.0])
+    steps.EvalStep(TASK, train.step.state.model)(batch)
     assert not converted
 
 
@@ -122,8 +122,8 @@ def batch_of(rows) -> dict[str, np.ndarray]:
     return batch | {"is_real_example": np.ones(len(rows), np.int32)}
 
 
-def take_steps(train: steps.TrainSteps, batches: tf.data.Dataset, count: int) -> None:
-    train(iter(batches), tf.constant(count), tf.constant([0.0, 0.0]))
+def take_steps(train, batches: tf.data.Dataset, count: int) -> None:
+    train(iter(batches), count, [0.0, 0.0])
 
 
 def same_batch() -> tf.data.Dataset:
@@ -141,7 +141,7 @@ class StepGraph:
             metadata = context.context().export_run_metadata()
         finally:
             context.context().disable_graph_collection()
-        [traced] = train._gradients._list_all_concrete_functions()
+        [traced] = train.step.micro_gradients._list_all_concrete_functions()
         self.traced = traced.graph.get_operations()
         graphs = [g.post_optimization_graph for g in metadata.function_graphs]
         self.run = max((g.node for g in graphs), key=len)
@@ -159,7 +159,7 @@ def graph(request):
 def test_micro_batches_are_computed_one_after_another(count):
     # Not all at a time, with the activations of all of them.
     train, seen = train_steps(gradient_accumulation_steps=count), []
-    compute = train._micro_gradients
+    compute = train.step._micro_gradients
 
     def note(what, value):
         def tell(x):
@@ -177,7 +177,7 @@ def test_micro_batches_are_computed_one_after_another(count):
         sums, grads = compute(batch | first, *others)
         return note("end", sums), grads
 
-    train._gradients = gradients
+    train.step.micro_gradients = gradients
     take_steps(train, same_batch(), 2)
     assert seen == ["begin", "end"] * (2 * count)
 
@@ -253,7 +253,7 @@ def test_steps_are_traced_once_however_many_packed_rows_a_batch_has():
     }
     take_steps(train, tf.data.Dataset.from_generator(batches, output_signature=spec), 4)
     assert len(shapes) > 1
-    for function in (train._step, train._gradients):
+    for function in (train._step, train.step.micro_gradients):
         assert function.experimental_get_tracing_count() == 1
 
 
@@ -278,7 +278,7 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
 @pytest.mark.parametrize("is_large", [False, True])
 def test_records_are_not_handed_over_one_by_one_between_threads(is_large, tmp_path, monkeypatch):
     if is_large:  # than what is shuffled at once
-        monkeypatch.setattr(input_pipeline, "SHUFFLE_BUFFER", 1)
+        monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 1)
     rows = list(pretraining_rows(20, least=LENGTH))
     paths = [str(tmp_path / name) for name in ("one", "two")]
     for path in paths:

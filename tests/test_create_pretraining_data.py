@@ -75,7 +75,9 @@ def read_records(path, spec):
     import tensorflow as tf
 
     payloads = list(tfrecord.read_records(str(path)))
-    parsed = tf.io.parse_example(payloads, spec.parse_spec())
+    from albert.data import input_pipeline
+
+    parsed = tf.io.parse_example(payloads, input_pipeline.parse_spec(spec))
     return {name: value.numpy() for name, value in parsed.items()}
 
 

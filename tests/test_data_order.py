@@ -9,7 +9,7 @@ from helpers import run
 
 from albert.data import data_order, records
 from albert.data import files as files_module
-from albert.data.input_pipeline import Share
+from albert.data.data_order import Share
 from albert.data.record_files import RecordFiles
 from albert.errors import DataError
 
@@ -29,7 +29,7 @@ def files(tmp_path, monkeypatch):
     """Files of numbered records, too many to be shuffled at once."""
     monkeypatch.setattr(records, "BATCH", 8)
     monkeypatch.setattr(data_order, "LANES", 8)
-    monkeypatch.setattr(input_pipeline, "SHUFFLE_BUFFER", 400)
+    monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 400)
     return write(tmp_path, COUNTS)
 
 
@@ -100,7 +100,7 @@ def test_a_resumed_order_is_the_uninterrupted_one(files, workers):
 @pytest.mark.parametrize("is_large", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_no_epoch_of_a_seed_has_the_order_of_an_epoch_of_another(is_large, files, monkeypatch):
     if not is_large:
-        monkeypatch.setattr(input_pipeline, "SHUFFLE_BUFFER", 1 << 20)
+        monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 1 << 20)
     tf.random.set_seed(7)  # the same for all, so that the orders' own seeds are compared
     orders = set()
     seeds = (0, 1, 2**32 - 1, 2**32, 2**32 + 1)
@@ -160,8 +160,8 @@ def test_the_order_of_sets_that_are_shuffled_at_once_is_what_it_was(tmp_path):
 READ = """
 import test_data_order as t
 from albert.data import data_order, input_pipeline, records
-from albert.data.input_pipeline import Share
-data_order.LANES, input_pipeline.SHUFFLE_BUFFER, input_pipeline._READ_BYTES = 16, 400, 1024
+from albert.data.data_order import Share
+data_order.LANES, data_order.SHUFFLE_BUFFER, input_pipeline._READ_BYTES = 16, 400, 1024
 paths = {paths!r}
 def read():
     with open("/proc/self/io") as stream:

@@ -25,7 +25,8 @@ from albert.data import records
 from albert.errors import FlagError
 from albert.formats import checkpoints
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import distribution
+from albert.training import engine
+from albert.training.tensorflow_engine import TensorFlowEngine
 from faults import jobs
 
 free_ports = jobs.script("chaos").free_ports
@@ -267,15 +268,15 @@ def test_two_machines_train_a_classifier_with_the_flags_defaults(tmp_path):
     ],
 )
 def test_workers_agree_where_their_values_are_the_same(first, second, is_same, monkeypatch):
-    monkeypatch.setattr(distribution, "is_multi_worker", lambda: True)
+    monkeypatch.setattr(TensorFlowEngine, "num_workers", 2)
     others = json.dumps({"--threshold_to_export": second})
-    monkeypatch.setattr(distribution, "_texts_of_workers", lambda text: [text, others])
+    monkeypatch.setattr(TensorFlowEngine, "_texts_of_workers", lambda self, text: [text, others])
     told = {"--threshold_to_export": first}
     if is_same:
-        distribution.check_agreement(told)
+        TensorFlowEngine().check_agreement(told)
     else:
         with pytest.raises(FlagError, match="workers differ in --threshold_to_export"):
-            distribution.check_agreement(told)
+            TensorFlowEngine().check_agreement(told)
 
 
 @pytest.mark.slow
@@ -315,13 +316,13 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(job, tmp_path):
 )
 def test_an_inconsistent_cluster_is_refused(text, message):
     with pytest.raises(FlagError, match=message):
-        distribution.read_cluster(text)
+        engine.read_cluster(text)
 
 
 def test_a_cluster_of_one_is_no_cluster():
     one = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'
-    assert distribution.read_cluster(one) is None
-    assert distribution.read_cluster(None) is None
+    assert engine.read_cluster(one) is None
+    assert engine.read_cluster(None) is None
 
 
 @pytest.mark.parametrize(
@@ -329,9 +330,8 @@ def test_a_cluster_of_one_is_no_cluster():
     [
         (["--num_gpus=9"], "--num_gpus=9: this machine has"),
         (["--distribution_strategy=multi_worker"], "needs TF_CONFIG"),
-        (["--use_tpu"], "--use_tpu: no TPU at 'local'"),
-        (["--use_tpu", "--distribution_strategy=mirrored"], "--use_tpu contradicts"),
-        (["--distribution_strategy=tpu"], "needs --use_tpu"),
+        (["--use_tpu", "--engine=tensorflow"], "--use_tpu needs --engine=jax"),
+        (["--use_tpu", "--num_virtual_devices=2"], "leave it out with --use_tpu"),
     ],
 )
 def test_devices_that_are_not_there_are_refused(flags, message, job, tmp_path):

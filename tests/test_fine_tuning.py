@@ -168,13 +168,13 @@ def test_without_patience_training_goes_to_its_end(inputs, tmp_path):
 def test_a_run_traces_its_evaluation_once_whatever_its_rows_and_its_best(
     inputs, tmp_path, monkeypatch
 ):
-    traced, trace = [], steps.EvalStep._replica_outputs
+    traced, trace = [], steps.EvalStep.outputs
 
     def note(self, batch):
         traced.append(self)
         return trace(self, batch)
 
-    monkeypatch.setattr(steps.EvalStep, "_replica_outputs", note)
+    monkeypatch.setattr(steps.EvalStep, "outputs", note)
     # The first checkpoint stays the best, and is not the last.
     run(*inputs, f"--output_dir={tmp_path}", "--do_train", "--do_eval", "--learning_rate=1e-12")
     best = json.loads((tmp_path / "best.json").read_text())

@@ -8,8 +8,8 @@ from helpers import metrics, run, run_here, write_config
 
 from albert import create_pretraining_data, run_pretraining
 from albert.cli import flags
-from albert.data import input_pipeline, record_files, tfrecord
-from albert.data.input_pipeline import Share
+from albert.data import data_order, examples, input_pipeline, tfrecord
+from albert.data.data_order import Share
 from albert.data.record_files import RecordFiles
 from albert.pretraining_data import masking, pair_records
 from albert.pretraining_data.masking import MaskingSettings, Specials
@@ -117,7 +117,7 @@ def test_the_masks_are_the_same_however_many_read_them(
     corpus, workers, each, is_large, monkeypatch
 ):
     if is_large:  # than what is shuffled at once
-        monkeypatch.setattr(input_pipeline, "SHUFFLE_BUFFER", 1)
+        monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 1)
     path, replicas = str(corpus / "pairs.tfrecord"), workers * each
     whole = batches(path, 4, position=8)
     shares = [
@@ -196,7 +196,7 @@ def test_each_objective_has_its_share_of_labels_either_way(corpus, objective, wa
                     f"--static_masks={static}", "--dupe_factor=30", "--strict_sentence_order",
                     dynamic=True)
         if static:
-            found = [record_files._parse(path, r)["next_sentence_labels"].int64_list.value[0]
+            found = [examples.feature_values(r, "next_sentence_labels")[0]
                      for r in tfrecord.read_records(path)]
         else:
             count = tfrecord.count_records(path)

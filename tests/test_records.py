@@ -99,7 +99,9 @@ def test_parse_spec_reads_the_records_back(written):
     import tensorflow as tf
 
     batch = tf.data.TFRecordDataset(written).batch(10).get_single_element()
-    features = tf.io.parse_example(batch, SPEC.parse_spec())
+    from albert.data import input_pipeline
+
+    features = tf.io.parse_example(batch, input_pipeline.parse_spec(SPEC))
     assert features["input_ids"].shape == (10, 8)
     assert features["label"].numpy().tolist() == list(range(-1, 9))
 

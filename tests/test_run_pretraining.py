@@ -11,7 +11,6 @@ import time
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from helpers import (
     LENGTH,
     PREDICTIONS,
@@ -306,8 +305,7 @@ def test_tensorboard_finds_the_same_scalars_as_metrics_jsonl(job, tmp_path):
     for record in tfrecord.read_records(str(events)):
         event = event_pb2.Event.FromString(record)
         for value in event.summary.value:
-            assert value.metadata.plugin_data.plugin_name in ("scalars", "")
-            found[value.tag, event.step] = tf.make_ndarray(value.tensor)
+            found[value.tag, event.step] = value.simple_value
     for line in metrics(tmp_path / "out"):
         np.testing.assert_allclose(found["loss", line["step"]], line["loss"], rtol=1e-6)
 
@@ -348,8 +346,6 @@ BAD = {
     "unknown flag": (["--learningrate=1"], "did you mean --learning_rate?"),
     "bad value": (["--train_batch_size=many"], "train_batch_size"),
     "nothing to do": (["{job}", "--nodo_train"], "at least one of --do_train and --do_eval"),
-    "tpu": (["{job}", "--use_tpu"], "--use_tpu: no TPU at 'local'"),
-    "tpu name": (["{job}", "--tpu_name=x"], "--tpu_name has no effect without --use_tpu"),
     "budget": (["{job}", "--masked_lm_budget=20"], "--masked_lm_budget"),
     "warm-up": (["{job}", "--num_warmup_steps=99"], "--num_warmup_steps=99 exceeds"),
     "length": (["{job}", "--max_seq_length=17"], "exceeds max_position_embeddings 16"),

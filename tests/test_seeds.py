@@ -31,7 +31,7 @@ def test_no_step_part_or_seed_has_the_dropout_of_another(use_xla):
             return tf.stack([dropout(tf.ones(64), 0.5) for _ in range(2)])
 
         for step, part in itertools.product((0, 1, 2), (0, 1, 4)):
-            numbers = (tf.constant(number, tf.int64) for number in (step, part))
+            numbers = (tf.constant(number) for number in (step, part))
             yield from (tuple(row) for row in mask(*numbers).numpy().tolist())
 
     assert keras.backend.backend() == "tensorflow"

@@ -1,4 +1,4 @@
-"""The training step under XLA on a CPU: the nearest there is to what a TPU asks of it."""
+"""The training step of TensorFlow, compiled by XLA on a CPU."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,6 @@ tf = pytest.importorskip("tensorflow")
 from helpers import LENGTH, PREDICTIONS, SIZES, pretraining_rows  # noqa: E402
 
 from albert.config import AlbertConfig  # noqa: E402
-from albert.data import records
-from albert.data.record_files import RecordFiles
 from albert.optimization import OptimizerConfig  # noqa: E402
 from albert.tasks.pretraining import PretrainingTask  # noqa: E402
 from albert.training import (
@@ -42,12 +40,10 @@ def train(batch, **options):
     """Returns (rows of statistics, the training function)."""
     run = run_settings.RunConfig("", num_train_steps=STEPS, seed=3, **options)
     state = trainer.TrainState(TASK, CONFIG, run, OptimizerConfig("lamb", 1e-2, STEPS, 0))
-    train_steps = steps.TrainSteps(TASK, state, run)
+    train_steps = steps.train_steps(TASK, state, run)
     iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
-    control = tf.constant([0.0, 0.0])
     # One call for a step and one for several, which must not trace the step anew.
-    rows = [train_steps(iterator, tf.constant(count), control)[0].numpy()
-            for count in (1, STEPS - 1)]
+    rows = [train_steps(iterator, count, [0.0, 0.0])[0] for count in (1, STEPS - 1)]
     return np.concatenate(rows), train_steps
 
 
@@ -92,15 +88,3 @@ def test_the_step_holds_no_python_and_no_host_work(compiled):
             "WriteSummary", "ReadFile"}
     assert not kinds & host
     assert not any("Dataset" in kind or "String" in kind for kind in kinds)
-
-
-def test_tpu_rows_are_whole(monkeypatch, tmp_path):
-    # What is cut or packed has as many shapes as batches have needs.
-    from albert.training import distribution
-
-    path = str(tmp_path / "r")
-    records.write_records(path, pretraining_rows(8), TASK.feature_spec(), {})
-    run = run_settings.RunConfig("", pack_rows=True)
-    monkeypatch.setattr(distribution, "is_tpu", lambda: True)
-    options = run_settings.row_options(run, TASK.feature_spec(), RecordFiles([path]), 4)
-    assert options == {"is_cut": False}

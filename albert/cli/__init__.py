@@ -1,7 +1,7 @@
 """What the commands share.
 
     flags               definitions, ranges, errors, exit codes
-    tensorflow_start    TensorFlow, imported late, quick and quiet
+    engine_start        TensorFlow and JAX, imported late, quick and quiet
     fine_tuning         what every fine-tuning needs before it trains: flags, encoder, labels
     course              training, evaluation and end of every fine-tuning
     question_answering  what the three SQuAD commands share

@@ -109,27 +109,29 @@ class Course:
 
     def go(self) -> None:
         """Trains, evaluates and finishes, as the flags say."""
-        from albert.training import distribution, run_settings
+        from albert.training import run_settings
+        from albert.training.current_engine import current
 
         values = self.values
         files.make_dirs(values.output_dir)
         run = run_settings.RunConfig(
             **flags.select(values, run_settings.RunConfig), num_train_steps=values.train_step
         )
-        with distribution.scope(values):
+        with current().scope(values):
             trained = self._several(run) if values.num_runs > 1 else self._once(run)
             if self.finish and trained:
-                with distribution.alone():
+                with current().alone():
                     self.finish(trained)
 
     def _once(self, run: "RunConfig") -> Trained | None:
         """Trains and evaluates. Returns None if nothing is left to do with the weights."""
-        from albert.training import distribution, evaluation
+        from albert.training import evaluation
+        from albert.training.current_engine import current
 
         evaluated = self._train(run) if self.values.do_train else evaluation.Evaluated()
-        if not distribution.is_chief():
+        if not current().is_chief:
             return None  # the rest is done by one machine
-        with distribution.alone():
+        with current().alone():
             self._write_card(run)
             if not (self.values.do_eval or self.finish):
                 log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s",
@@ -160,7 +162,8 @@ class Course:
 
     def _train(self, run: "RunConfig") -> "Evaluated":
         from albert.optimization import OptimizerConfig
-        from albert.training import distribution, trainer
+        from albert.training import trainer
+        from albert.training.current_engine import current
 
         values, tokenizer = self.values, self.encoder.tokenizer
         name = values.optimizer if "optimizer" in values else "adamw"
@@ -175,7 +178,7 @@ class Course:
             init=self.encoder.weights,
             flags=told,
         )
-        if distribution.is_chief():
+        if current().is_chief:
             tokenizer_files.write(tokenizer, run.output_dir)
         return evaluated
 
@@ -204,7 +207,8 @@ class Course:
     def _several(self, run: "RunConfig") -> Trained | None:
         """Makes the runs that are not finished. Returns the best one's weights if needed."""
         from albert.formats import checkpoints
-        from albert.training import distribution, evaluation, summaries
+        from albert.training import evaluation, summaries
+        from albert.training.current_engine import current
 
         seeds = range(run.seed, run.seed + self.values.num_runs)
         folders = {
@@ -214,7 +218,7 @@ class Course:
         for seed, folder in folders.items():
             log.info("run with seed %d, of %d to %d: %s", seed, seeds[0], seeds[-1], folder)
             self._unless_finished(dataclasses.replace(run, seed=seed, output_dir=folder))
-        if not (distribution.is_chief() and (self.values.do_eval or self.finish)):
+        if not (current().is_chief and (self.values.do_eval or self.finish)):
             return None
         best = {seed: evaluation.read_best(folder) for seed, folder in folders.items()}
         ranked = [seed for seed in seeds if best[seed]]
@@ -233,7 +237,7 @@ class Course:
         return Trained(self, run, weights)
 
     def _unless_finished(self, run: "RunConfig") -> None:
-        from albert.training import distribution
+        from albert.training.current_engine import current
 
         path = os.path.join(run.output_dir, FINISHED_FILE)
         made_from = {k: v for k, v in flags.to_dict(self.values).items() if k not in _OUTSIDE_A_RUN}
@@ -245,7 +249,7 @@ class Course:
             log.info("done already: %s", run.output_dir)
         elif self.values.do_train or self.values.do_eval:
             dataclasses.replace(self, finish=None)._once(run)
-            if distribution.is_chief():
+            if current().is_chief:
                 files.write_json(path, made_from)
 
 

@@ -1,6 +1,6 @@
-"""TensorFlow as the commands import it: quick, and quiet where nothing is wrong.
+"""TensorFlow and JAX as the commands import them: quick, and quiet where nothing is wrong.
 
-It is imported when all that can be checked without it has been.
+They are imported when all that can be checked without them has been.
 """
 
 import contextlib
@@ -12,11 +12,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
+from albert.errors import FlagError
+
 
 def set_environment() -> None:
     """Sets what TensorFlow and Keras read when they are imported, unless it is set already."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     if platform.machine() in ("x86_64", "AMD64"):
         # By itself TensorFlow takes oneDNN's matrix products only where there are instructions
         # for neural networks; on AVX2 alone they are faster too
@@ -104,6 +105,7 @@ def import_tensorflow() -> None:
     They come from C++ straight to file descriptor 2. Where it is imported here for the first time,
     Keras has no scikit-learn wrappers and plots of pictures.
     """
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     set_environment()
     with _without(_START_UP_NOISE):
         with _absent(*_UNUSED_BY_COMMANDS), _uncollected("tensorflow"):
@@ -111,6 +113,24 @@ def import_tensorflow() -> None:
 
         tf.config.list_physical_devices()  # its first call looks for accelerators
     logging.getLogger("tensorflow").addFilter(_is_no_advice_on_tracing)
+
+
+def start(engine: str) -> None:
+    """Imports an engine, tensorflow or jax, and Keras with it.
+
+    Raises:
+      FlagError: Keras is there already, with another one.
+    """
+    if "keras" in sys.modules:
+        loaded = sys.modules["keras"].backend.backend()
+        if loaded != engine:
+            raise FlagError(f"Keras was imported with {loaded} before: set KERAS_BACKEND={engine}")
+    os.environ["KERAS_BACKEND"] = engine
+    if engine == "tensorflow":
+        import_tensorflow()
+    set_environment()
+    with _absent(*_UNUSED_BY_COMMANDS), _uncollected("keras"):
+        import keras  # noqa: F401
 
 
 def _is_no_advice_on_tracing(record: logging.LogRecord) -> bool:

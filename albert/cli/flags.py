@@ -8,6 +8,7 @@ one process and none of them reads global state.
 
 import dataclasses
 import difflib
+import importlib.util
 import logging
 import math
 import os
@@ -18,8 +19,8 @@ from select import POLLERR, POLLOUT, poll
 
 from absl import flags as absl_flags
 
-from albert.cli.tensorflow_start import import_tensorflow as import_tensorflow
-from albert.cli.tensorflow_start import set_environment
+from albert.cli.engine_start import import_tensorflow as import_tensorflow
+from albert.cli.engine_start import set_environment, start
 from albert.errors import FlagError, Preempted, TrainingDivergedError, UserError, WorkerLostError
 
 FlagValues = absl_flags.FlagValues
@@ -102,13 +103,23 @@ def define_alias(values: FlagValues, name: str, original: str) -> None:
     absl_flags.DEFINE_alias(name, original, flag_values=values)
 
 
+# How the original reached a TPU: over the network, by its name.
+_OLD_TPU_FLAGS = ("tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores")
+
+
 def define_device_flags(values: FlagValues) -> None:
     """The accelerator flags of the original, and how the step is compiled."""
     define(
+        "enum", values, "engine", None,
+        "What computes: TensorFlow, or JAX, which runs on TPUs too. By default what the "
+        "environment variable KERAS_BACKEND says, else TensorFlow.",
+        enum_values=["tensorflow", "jax"],
+    )
+    define(
         "enum", values, "distribution_strategy", None,
-        "Devices to use: one, all of this machine, those of all machines in TF_CONFIG, a TPU. By "
-        "default what there is.",
-        enum_values=["one_device", "mirrored", "multi_worker", "tpu"],
+        "Devices to use: one, all of this machine, or those of several machines, which TF_CONFIG "
+        "lists (JAX finds those of a TPU slice by itself). By default what there is.",
+        enum_values=["one_device", "mirrored", "multi_worker"],
     )
     define("integer", values, "num_gpus", None, "GPUs to use; all if absent, 0 for none.", least=0)
     define("integer", values, "num_virtual_devices", 0,
@@ -127,12 +138,12 @@ def define_device_flags(values: FlagValues) -> None:
     define("bool", values, "per_replica_loss", False,
            "Divide each replica's loss by its own weights and average, as the original does, "
            "instead of by those of the whole batch.")
-    define("bool", values, "use_tpu", False, "Run on the TPU named by --tpu_name.")
-    define("string", values, "tpu_name", None, "Cloud TPU to use (name or grpc:// address).")
-    define("string", values, "tpu_zone", None, "Zone of the Cloud TPU.")
-    define("string", values, "gcp_project", None, "Project of the Cloud TPU.")
-    define("string", values, "master", None, "TensorFlow master address (TPU only).")
-    define("integer", values, "num_tpu_cores", 8, "TPU cores to use.", least=1)
+    define("bool", values, "use_tpu", False,
+           "Run on the TPUs of this machine, with --engine=jax. An error if there are none.")
+    for name in _OLD_TPU_FLAGS[:-1]:
+        define("string", values, name, None, "The original's. It has no effect: see --use_tpu.")
+    define("integer", values, "num_tpu_cores", 8,
+           "The original's. It has no effect: all TPU cores are used.", least=1)
     define("bool", values, "use_xla", None,
            "Compile the training step with XLA; by default on GPUs, and not on CPUs, where only "
            "small models of rows of one length gain.")
@@ -151,7 +162,7 @@ def define_run_flags(values: FlagValues, *, save_checkpoints_steps: int) -> None
     define("integer", values, "keep_checkpoint_max", 5,
            "Newest checkpoints to keep, beside the best.", least=0)
     define("integer", values, "iterations_per_loop", 1000,
-           "Most training steps in one call into TensorFlow.", least=1)
+           "Most training steps in one call into TensorFlow or JAX.", least=1)
     define("bool", values, "skip_loss_spikes", False,
            "Skip the update where the loss is above mean + 6 standard deviations of the last 128.")
     define("integer", values, "log_steps", 100, "Steps between lines of metrics.", least=1)
@@ -163,8 +174,8 @@ def define_packing_flag(values: FlagValues) -> None:
     """How rows that are mostly padding are computed."""
     define("bool", values, "pack_rows", True,
            "Where rows are mostly padding, put several examples into one row; they do not see each "
-           "other. Off with --gradient_accumulation_steps, on TPUs, and for SQuAD 1.1, "
-           "where padding counts.")
+           "other. Off with --gradient_accumulation_steps, with JAX on several machines, "
+           "and for SQuAD 1.1, where padding counts.")
 
 
 # The flags of `define_masking_flags`.
@@ -198,16 +209,45 @@ def check_device_flags(values: FlagValues) -> None:
       FlagError: names the flags.
     """
     strategy = values.distribution_strategy
-    if values.use_tpu and strategy not in (None, "tpu"):
-        raise FlagError(f"--use_tpu contradicts --distribution_strategy={strategy}")
-    if strategy == "tpu" and not values.use_tpu:
-        raise FlagError("--distribution_strategy=tpu needs --use_tpu")
-    if not values.use_tpu:
-        for name in ("tpu_name", "tpu_zone", "gcp_project", "master"):
-            if getattr(values, name):
-                raise FlagError(f"--{name} has no effect without --use_tpu")
-    if values.num_virtual_devices > 1 and strategy not in (None, "mirrored"):
+    if old := [f"--{name}" for name in _OLD_TPU_FLAGS if values[name].present]:
+        log.warning(
+            "%s: no effect. A TPU is no longer reached by its name: start the command on the TPU "
+            "machine itself, with --use_tpu (docs/guides/accelerators.md)", ", ".join(old),
+        )
+    if values.use_tpu and values.engine == "tensorflow":
+        raise FlagError("--use_tpu needs --engine=jax: TensorFlow does not run on TPUs any more")
+    if values.use_tpu and values.num_virtual_devices > 1:
+        raise FlagError("--num_virtual_devices splits the CPU: leave it out with --use_tpu")
+    if values.num_virtual_devices > 1 and strategy == "one_device":
         raise FlagError(f"--num_virtual_devices has no effect with {strategy}")
+    wanted_engine(values)
+
+
+def wanted_engine(values: FlagValues | None = None) -> str:
+    """Returns the engine that the flags, else the environment, ask for.
+
+    Raises:
+      FlagError: there is no such engine, or it is not installed.
+    """
+    told = values and (values.engine or ("jax" if values.use_tpu else None))
+    engine = told or os.environ.get("KERAS_BACKEND") or "tensorflow"
+    origin = f"--engine={engine}" if told else f"KERAS_BACKEND={engine}"
+    if engine not in ("tensorflow", "jax"):
+        raise FlagError(f"{origin}: it must be tensorflow or jax")
+    if importlib.util.find_spec(engine) is None:
+        extra = "albert[jax], albert[jax-cuda] or albert[jax-tpu]"
+        remedy = extra if engine == "jax" else "tensorflow, or use --engine=jax"
+        raise FlagError(f"{origin}: it is not installed: install {remedy}")
+    return engine
+
+
+def start_engine(values: FlagValues | None = None) -> None:
+    """Imports the wanted engine, which takes seconds, and Keras with it.
+
+    Raises:
+      FlagError: it is not installed, or this process has Keras with another one.
+    """
+    start(wanted_engine(values))
 
 
 def given(values: FlagValues, name: str):

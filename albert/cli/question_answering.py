@@ -243,7 +243,7 @@ def run(values: flags.FlagValues, version: type[Version1]) -> None:
         if not values["eval_batch_size"].present:
             values.eval_batch_size = values.predict_batch_size
 
-    flags.import_tensorflow()  # takes seconds, so all input is checked before
+    flags.start_engine(values)  # takes seconds, so all input is checked before
     export_dir = "export_dir" in values and values.export_dir
 
     def finish(trained: course.Trained) -> None:

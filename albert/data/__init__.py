@@ -11,7 +11,9 @@
     features        from texts to arrays of one length
     feature_cache   record files of features, none made twice
     data_order      the order of records that are too many to shuffle at once
-    packing         several short examples in one row
-    input_pipeline  from record files to batches, by tf.data
+    shuffle         the orders of tf.data's shuffle and interleave, without TensorFlow
+    packing         shorter rows, and several short examples in one row
+    batches         from record files to batches, by NumPy
+    input_pipeline  the same batches, by tf.data
     seeds           one seed for each purpose
 """

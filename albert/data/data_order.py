@@ -11,12 +11,25 @@ that take turns at records need not read each other's blocks.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from albert.data.seeds import child_seed
 
 LANES = 64
+
+
+SHUFFLE_BUFFER = 65536  # records; whole data sets of usual size fit
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The replicas of one input pipeline, among all; each gets an equal share of a batch."""
+
+    num_replicas: int = 1  # in all
+    first: int = 0  # of this pipeline
+    count: int = 1  # of this pipeline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +54,22 @@ class Reading:
     blocks: np.ndarray
     skip: int  # records before the first of its own
     every: int  # from there on, its own are each so-many-th; the others are other workers'
+
+
+def blocks_of(files: Sequence[Sequence[tuple[int, int]]]) -> Blocks:
+    """Returns where the blocks of all files begin.
+
+    Args:
+      files: (records, bytes) of each file's blocks, in order.
+    """
+    rows = []
+    for number, blocks in enumerate(files):
+        offset = 0
+        for count, size in blocks:
+            if count:
+                rows.append((number, offset, count))
+            offset += size
+    return Blocks(*np.array(rows, np.int64).T)
 
 
 class EpochOrder:

@@ -7,12 +7,13 @@ another, and spares every writing process the seconds that importing TensorFlow 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from albert.data.tfrecord import FOOTER_BYTES, HEADER_BYTES, write_frames
+from albert.errors import DataError
 
 # NumPy's type of each that a feature may have.
 DTYPES = {"int64": np.int64, "float32": np.float32}
@@ -31,17 +32,8 @@ class FeatureSpec:
     # Other features with a number for each place.
     row_features: tuple[str, ...] = ()
     # (parsed batch, int64 [B] places of its records in the run) -> the batch that is learned
-    # from, where that is another one (see `pair_records`).
-    complete: Callable[[Any, Any], dict[str, Any]] | None = None
-
-    def parse_spec(self) -> dict[str, Any]:
-        """Returns what `tf.io.parse_example` needs to read such records."""
-        import tensorflow as tf
-
-        return {
-            name: tf.io.FixedLenFeature([] if length is None else [length], getattr(tf, dtype))
-            for name, (dtype, length) in self.features.items()
-        }
+    # from, where that is another one; see `pair_records.MasksOnTheFly`.
+    complete: Callable[[Any, Any], dict[str, np.ndarray]] | None = None
 
     def zeros(self, count: int) -> dict[str, np.ndarray]:
         """Returns `count` records of zeros: {name: [count, length] or [count]}."""
@@ -82,6 +74,147 @@ def frame_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> bytes:
     flat, sizes = encode_examples(batch, spec, HEADER_BYTES, FOOTER_BYTES)
     write_frames(flat, sizes)
     return flat.tobytes()
+
+
+def decode_examples(
+    serialized: Sequence[bytes], spec: FeatureSpec
+) -> dict[str, np.ndarray]:
+    """Returns the features of N serialised `tf.train.Example` messages: {name: [N, length] or [N]}.
+
+    Raises:
+      DataError: a message is none, lacks a feature, or has another number of values.
+    """
+    wanted = {name.encode(): [] for name in spec.features}
+    for message in serialized:
+        features = _features_of(message)
+        for name, parts in wanted.items():
+            if name not in features:
+                raise DataError(f"Key: {name.decode()}. A record has no such feature")
+            parts.append(features[name])
+    return {
+        name: _values(name, parts, dtype, length)
+        for (name, (dtype, length)), parts in zip(
+            spec.features.items(), wanted.values(), strict=True
+        )
+    }
+
+
+def feature_lengths(message: bytes) -> dict[str, int]:
+    """Returns {feature: number of values} of a serialised message."""
+    return {
+        name.decode("utf-8", "replace"): _count(*feature)
+        for name, feature in _features_of(message).items()
+    }
+
+
+def feature_values(message: bytes, name: str) -> np.ndarray | None:
+    """Returns the values of one feature of a serialised message; None if it has no such feature."""
+    found = _features_of(message).get(name.encode())
+    if found is None:
+        return None
+    kind, payload = found
+    return np.frombuffer(payload, "<f4") if kind == _FLOATS else _decode_varints(payload)
+
+
+# Fields of a feature: which kind of list it is.
+_FLOATS, _INTEGERS = 2, 3
+
+
+def _count(kind: int, payload: bytes) -> int:
+    if kind == _FLOATS:
+        return len(payload) // 4
+    return int((np.frombuffer(payload, np.uint8) < 0x80).sum())
+
+
+def _values(
+    name: str, parts: Sequence[tuple[int, bytes]], dtype: str, length: int | None
+) -> np.ndarray:
+    kind = _FLOATS if dtype == "float32" else _INTEGERS
+    size = length or 1
+    for found, payload in parts:
+        if payload and found != kind:
+            raise DataError(f"Key: {name}. A record's values are not of type {dtype}")
+    flat = b"".join(payload for _, payload in parts)
+    values = np.frombuffer(flat, "<f4") if kind == _FLOATS else _decode_varints(flat)
+    # Together as many as there should be is not enough: each record has its own.
+    if len(values) != len(parts) * size or any(_count(*part) != size for part in parts):
+        raise DataError(f"Key: {name}. A record does not have {size} values")
+    return values.reshape(len(parts)) if length is None else values.reshape(len(parts), size)
+
+
+def _features_of(message: bytes) -> dict[bytes, tuple[int, bytes]]:
+    """Returns {name: (kind of list, its values, packed)} of a serialised message."""
+    try:
+        found = {}
+        for field, features in _fields(message):
+            for inner, entry in _fields(features) if field == 1 else ():
+                parts = dict(_fields(entry)) if inner == 1 else {}
+                if parts:
+                    found[bytes(parts.get(1, b""))] = _list_of(parts.get(2, b""))
+        return found
+    except (IndexError, ValueError, TypeError) as error:
+        raise DataError("a record is not a tf.train.Example") from error
+
+
+def _list_of(feature: bytes) -> tuple[int, bytes]:
+    """Returns (kind, packed values) of a `Feature` message."""
+    for kind, values in _fields(feature):
+        if kind in (_FLOATS, _INTEGERS):
+            # Usually one packed field; a writer may also give each value one of its own.
+            return kind, b"".join(part for field, part in _fields(values) if field == 1)
+    return 0, b""
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields (number, content) of each field of a protobuf message; a number's content is its bytes."""
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = _varint_at(message, at)
+        kind = tag & 7
+        if kind == 2:
+            size, at = _varint_at(message, at)
+            stop = at + size
+        elif kind == 0:
+            _, stop = _varint_at(message, at)
+        elif kind in (1, 5):
+            stop = at + (8 if kind == 1 else 4)
+        else:
+            raise ValueError(f"field of kind {kind}")
+        if stop > end:
+            raise ValueError("a field reaches over its message")
+        yield tag >> 3, message[at:stop]
+        at = stop
+
+
+def _varint_at(message: bytes, at: int) -> tuple[int, int]:
+    """Returns the number at a byte, and where it ends."""
+    byte = message[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value, shift = byte & 0x7F, 7
+    while byte >= 0x80:
+        at += 1
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return value, at + 1
+
+
+def _decode_varints(flat: bytes) -> np.ndarray:
+    """Returns the numbers of successive varints, int64."""
+    content = np.frombuffer(flat, np.uint8)
+    ends = np.flatnonzero(content < 0x80)
+    if len(ends) == len(content):  # all of one byte
+        return content.astype(np.int64)
+    if not len(ends) or ends[-1] != len(content) - 1:
+        raise DataError("a record's values are cut")
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    sizes = ends - starts + 1
+    values = np.zeros(len(ends), np.uint64)
+    for i in range(int(sizes.max())):
+        has = sizes > i
+        values[has] |= (content[starts[has] + i] & 0x7F).astype(np.uint64) << np.uint64(7 * i)
+    return values.view(np.int64)
 
 
 class _Columns(NamedTuple):

@@ -2,49 +2,37 @@
 
 The order of epoch e is a function of (seed, e), so nothing of the pipeline needs to
 be in a checkpoint but the number of records consumed. Up to `SHUFFLE_BUFFER`
-records are shuffled as a whole, and a run that resumes skips, before parsing,
+of `data_order` records are shuffled as a whole, and a run that resumes skips, before parsing,
 what it has seen of one epoch. More are read in the order of `data_order`, in which a
 run that resumes seeks its place, and each of several workers reads its own
 records' blocks.
 """
 
 import contextlib
-import dataclasses
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from albert.data import batches as numpy_batches
 from albert.data import data_order, packing
+from albert.data.data_order import Share
 from albert.data.examples import FeatureSpec
 from albert.data.record_files import RecordFiles
 from albert.data.seeds import child_seed
 from albert.data.tfrecord import verify_records
 from albert.errors import DataError
 
-SHUFFLE_BUFFER = 65536  # records; whole data sets of usual size fit
 _READ_BYTES = 256 << 10  # at once, of a file
 _FOREVER = 1 << 62
 # Fixed, not tuned at run time: tf.data's tuner can hold up the end of a process
 # for most of a minute, and parsing is a small share of a step.
 _PARALLEL_CALLS = 2
 _PREFETCH = 4  # batches ready ahead of the step
-# Batches are cut to few lengths: each is a graph of its own for XLA.
-_MOST_LENGTHS = 8
-_LEAST_LENGTH = 32  # places of the shortest
-_ROWS = ("input_ids", "input_mask", "segment_ids", "p_mask")
-
-
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """The replicas of one input pipeline, among all; each gets an equal share of a batch."""
-
-    num_replicas: int = 1  # in all
-    first: int = 0  # of this pipeline
-    count: int = 1  # of this pipeline
 
 
 def train_batches(
@@ -61,7 +49,7 @@ def train_batches(
 ) -> tf.data.Dataset:
     """Returns an endless data set of batches that starts after `position` records.
 
-    With `is_cut`, rows are as long as a batch needs (see `cut_rows`). With
+    With `is_cut`, rows are as long as a batch needs (see `packing.cut_rows`). With
     `packed_rows`, several examples share one (see `albert.data.packing`), and the
     number of a batch's rows is a multiple of it. With a
     `share`, each element is the part of one of its replicas, in their order:
@@ -69,7 +57,7 @@ def train_batches(
     """
     if not source.count:
         raise DataError(f"no records in {source}")
-    if source.count > SHUFFLE_BUFFER:
+    if source.count > data_order.SHUFFLE_BUFFER:
         batches = _large_batches(source, batch_size, seed, position, share or Share())
     else:
         batches = _small_batches(source, batch_size, seed, position)
@@ -93,7 +81,7 @@ def _small_batches(
         files = files.shuffle(num_files, seed=own, reshuffle_each_iteration=False)
         # Not in parallel, which hands over record by record: a wake-up for each, longer than
         # reading it.
-        found = files.interleave(tf.data.TFRecordDataset, cycle_length=min(4, num_files))
+        found = files.interleave(tf.data.TFRecordDataset, cycle_length=min(numpy_batches.FILES_AT_ONCE, num_files))
         return found.shuffle(source.count, seed=own, reshuffle_each_iteration=False)
 
     first, offset = divmod(position, source.count)
@@ -108,7 +96,7 @@ def _large_batches(
 
     Of a batch, a worker has every row whose number is its own modulo the workers.
     """
-    blocks = _blocks(source)
+    blocks = data_order.blocks_of(source.blocks)
     num_workers = share.num_replicas // share.count
     # The batch's first record is that of the first worker.
     worker = (share.first // share.count + position) % num_workers
@@ -160,18 +148,6 @@ def _numbered(
     return batches.enumerate().map(number)
 
 
-def _blocks(source: RecordFiles) -> data_order.Blocks:
-    """Returns where the blocks of all files begin."""
-    rows = []
-    for number, blocks in enumerate(source.blocks):
-        offset = 0
-        for count, size in blocks:
-            if count:
-                rows.append((number, offset, count))
-            offset += size
-    return data_order.Blocks(*np.array(rows, np.int64).T)
-
-
 def _records_from(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
     """Returns the records of a file from a byte on."""
     # What tf.data.TFRecordDataset is made of; it has no argument for the byte.
@@ -215,12 +191,28 @@ def _packed(
 ) -> tf.data.Dataset:
     if not (packed_rows and spec.row_length):
         return batches
-    lengths = row_lengths(spec.row_length) if is_cut else [spec.row_length]
     choices = spec.features["input_ids"][1] // spec.row_length
-    return batches.map(
-        lambda batch: packing.pack_rows(batch, choices, lengths, packed_rows),
-        num_parallel_calls=_PARALLEL_CALLS, deterministic=True,
-    )
+
+    def pack(batch):
+        names = list(batch)
+
+        def packed(*arrays):
+            made = numpy_batches.pack(
+                dict(zip(names, arrays, strict=True)), spec, is_cut, packed_rows
+            )
+            return [made[name] for name in packing.FEATURES]
+
+        arrays = tf.numpy_function(packed, list(batch.values()), [tf.int32] * len(packing.FEATURES))
+        length = batch["input_ids"].shape[1]
+        rows = batch["input_ids"].shape[0]
+        shape = [rows and rows * choices, length and length // choices]
+        for array in arrays[:5]:  # of rows
+            array.set_shape([None, None])
+        for array in arrays[5:]:  # of examples
+            array.set_shape(shape)
+        return {**batch, **dict(zip(packing.FEATURES, arrays, strict=True))}
+
+    return batches.map(pack, num_parallel_calls=_PARALLEL_CALLS, deterministic=True)
 
 
 def _shared(batches: tf.data.Dataset, share: Share | None, batch_size: int) -> tf.data.Dataset:
@@ -251,66 +243,58 @@ def _ready(batches: tf.data.Dataset) -> tf.data.Dataset:
     return batches.prefetch(_PREFETCH).with_options(options)
 
 
-def row_lengths(row_length: int) -> list[int]:
-    """Returns the few lengths, in ascending order, that rows of `row_length` are cut to."""
-    width = max(_LEAST_LENGTH, -(-row_length // _MOST_LENGTHS))
-    return [*range(width, row_length, width), row_length]
-
-
-def cut_rows(
-    batch: Mapping[str, tf.Tensor], row_length: int, others: Sequence[str] = ()
-) -> dict[str, tf.Tensor]:
-    """Returns the batch with rows of the least of `row_lengths` that holds all that is read.
-
-    A model takes no notice of the rest (see `packing.used_places`), so that its outputs
-    are the same; only dropout inside the encoder draws other numbers. Features of
-    C * row_length places are C rows one after another, and stay so. `others` are cut
-    like the rows of ids.
-    """
-    lengths = tf.constant(row_lengths(row_length), tf.int32)
-    used = tf.reduce_max(packing.used_places(batch, row_length))
-    length = lengths[tf.searchsorted(lengths, used[None])[0]]
-
-    def cut(x):
-        choices = x.shape[1] // row_length
-        kept = tf.reshape(x, [-1, row_length])[:, :length]
-        return tf.ensure_shape(tf.reshape(kept, [-1, choices * length]), [x.shape[0], None])
-
-    return {name: cut(x) if name in (*_ROWS, *others) else x for name, x in batch.items()}
-
-
 def _parsed(
     batches: tf.data.Dataset, spec: FeatureSpec, vocab_size: int, is_cut: bool
 ) -> tf.data.Dataset:
-    features = spec.parse_spec()
+    is_cut = is_cut and numpy_batches.has_several_lengths(spec)
+    features = parse_spec(spec)
+    made = _made_of(spec, is_cut)
 
     def parse(positions, serialized):
         # A whole batch at once: four times the rate of record by record.
         batch = tf.io.parse_example(serialized, features)
         batch = {k: tf.cast(v, tf.int32) if v.dtype == tf.int64 else v for k, v in batch.items()}
-        for name in ("input_ids", "masked_lm_ids"):
-            if name in batch:
-                # Compiled look-ups clamp such ids without a word, and negative ones wrap.
-                highest, lowest = tf.reduce_max(batch[name]), tf.reduce_min(batch[name])
-                message = f"{name} outside the vocabulary of {vocab_size} pieces"
-                tf.debugging.Assert((lowest >= 0) & (highest < vocab_size), [message])
-        if "masked_lm_positions" in batch:
-            # Beyond its end, a look-up finds the next row.
-            positions = batch["masked_lm_positions"]
-            is_inside = (positions >= 0) & (positions < spec.row_length)
-            message = f"masked_lm_positions outside the rows of {spec.row_length} places"
-            tf.debugging.Assert(tf.reduce_all(is_inside), [message])
-        if "is_real_example" not in batch:
-            rows = serialized.shape[0] or tf.shape(serialized)[0]
-            batch["is_real_example"] = tf.ones([rows], tf.int32)
-        if spec.complete:
-            batch = spec.complete(batch, positions)
-        # One length only: it stays a constant, which is a little faster.
-        if is_cut and spec.row_length and len(row_lengths(spec.row_length)) > 1:
-            batch = cut_rows(batch, spec.row_length, spec.row_features)
-        return batch
+        names = list(batch)
+
+        def complete(positions, *arrays):
+            found = numpy_batches.complete(
+                dict(zip(names, arrays, strict=True)), positions, spec, vocab_size, is_cut
+            )
+            return [found[name] for name in made]
+
+        arrays = tf.numpy_function(
+            complete, [positions, *batch.values()], [dtype for dtype, _ in made.values()]
+        )
+        rows = serialized.shape[0]
+        return {
+            name: tf.ensure_shape(array, [rows, *shape])
+            for array, (name, (_, shape)) in zip(arrays, made.items(), strict=True)
+        }
 
     return batches.map(parse, num_parallel_calls=_PARALLEL_CALLS, deterministic=True)
+
+
+def parse_spec(spec: FeatureSpec) -> dict[str, Any]:
+    """Returns what `tf.io.parse_example` needs to read such records."""
+    return {
+        name: tf.io.FixedLenFeature([] if length is None else [length], getattr(tf, dtype))
+        for name, (dtype, length) in spec.features.items()
+    }
+
+
+def _made_of(spec: FeatureSpec, is_cut: bool) -> dict[str, tuple[tf.DType, list[int | None]]]:
+    """Returns type and shape, without the batch's rows, of what `complete` makes."""
+    names = spec.features
+    if spec.complete:
+        names = spec.complete.features
+    made = {
+        name: (tf.float32 if dtype == "float32" else tf.int32, [] if length is None else [length])
+        for name, (dtype, length) in names.items()
+    }
+    for name in packing.cut_features(spec.row_features) if is_cut else ():
+        if name in made:
+            made[name] = (made[name][0], [None])
+    return made | {"is_real_example": made.get("is_real_example", (tf.int32, []))}
 
 
 def _pad(batch: Mapping[str, tf.Tensor], batch_size: int) -> dict[str, tf.Tensor]:
@@ -328,10 +312,12 @@ def blame_data(*sources: RecordFiles) -> Iterator[None]:
     paths = [path for source in sources for path in source.paths]
     try:
         yield
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+    except (
+        tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.UnknownError
+    ) as error:
         for path in paths:
             verify_records(path)
-        failed = re.search(r"assertion failed: \[(.*?)\]|(Key: .*)", error.message)
+        failed = re.search(r"DataError: (.*)|(Key: .*)", error.message)
         if not failed:
             raise  # not the data's fault
         raise DataError(f"{', '.join(paths)}: {failed.group(1) or failed.group(2)}") from error

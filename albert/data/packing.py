@@ -10,7 +10,11 @@ Legend: B examples, L places of the longest, R rows, M places of a row.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
+
+# Batches are cut to few lengths: each is compiled by itself where XLA compiles.
+_MOST_LENGTHS = 8
+_LEAST_LENGTH = 32  # places of the shortest
+_ROWS = ("input_ids", "input_mask", "segment_ids", "p_mask")
 
 # Shorter rows would save nothing but attention, and fill less well.
 LEAST_PACKED_LENGTH = 128
@@ -21,7 +25,13 @@ FEATURES = (
 )
 
 
-def used_places(batch: Mapping[str, tf.Tensor], row_length: int | tf.Tensor) -> tf.Tensor:
+def row_lengths(row_length: int) -> list[int]:
+    """Returns the few lengths, in ascending order, that rows of `row_length` are cut to."""
+    width = max(_LEAST_LENGTH, -(-row_length // _MOST_LENGTHS))
+    return [*range(width, row_length, width), row_length]
+
+
+def used_places(batch: Mapping[str, np.ndarray], row_length: int) -> np.ndarray:
     """Returns how many places of each row, from its first, may matter to a model's outputs.
 
     Those up to the last token, and up to the last place that is read: records of other tools
@@ -36,20 +46,44 @@ def used_places(batch: Mapping[str, tf.Tensor], row_length: int | tf.Tensor) -> 
     """
 
     def last(is_used):
-        counts = tf.range(1, row_length + 1)
-        rows = tf.reshape(is_used, [-1, row_length])
-        return tf.reduce_max(tf.where(rows, counts, 0), axis=1)
+        counts = np.arange(1, row_length + 1, dtype=np.int32)
+        return np.where(is_used.reshape(-1, row_length), counts, 0).max(axis=1)
 
     used = last(batch["input_mask"] > 0)
-    used = tf.where((used == 0) & (last(batch["input_ids"] > 0) > 0), row_length, used)
+    used = np.where((used == 0) & (last(batch["input_ids"] > 0) > 0), row_length, used)
     read = used
     for name in ("masked_lm_positions", "start_positions", "end_positions"):
         if name in batch:
-            positions = tf.reshape(tf.cast(batch[name], tf.int32), [tf.shape(used)[0], -1])
-            read = tf.maximum(read, tf.reduce_max(positions, axis=1) + 1)
+            positions = batch[name].astype(np.int32).reshape(len(used), -1)
+            read = np.maximum(read, positions.max(axis=1) + 1)
     if "p_mask" in batch:
-        read = tf.maximum(read, last(batch["p_mask"] == 0))
-    return tf.where(used > 0, read, 0)
+        read = np.maximum(read, last(batch["p_mask"] == 0))
+    return np.where(used > 0, read, 0).astype(np.int32)
+
+
+def cut_rows(
+    batch: Mapping[str, np.ndarray], row_length: int, others: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
+    """Returns the batch with rows of the least of `row_lengths` that holds all that is read.
+
+    A model takes no notice of the rest (see `used_places`), so that its outputs
+    are the same; only dropout inside the encoder draws other numbers. Features of
+    C * row_length places are C rows one after another, and stay so. `others` are cut
+    like the rows of ids.
+    """
+    used = int(used_places(batch, row_length).max())
+    length = next(n for n in row_lengths(row_length) if n >= used)
+
+    def cut(x):
+        return x.reshape(-1, row_length)[:, :length].reshape(len(x), -1)
+
+    of_places = cut_features(others)
+    return {name: cut(x) if name in of_places else x for name, x in batch.items()}
+
+
+def cut_features(others: Sequence[str] = ()) -> tuple[str, ...]:
+    """Returns the features that have a number for each place, and are cut with the rows."""
+    return *_ROWS, *others
 
 
 def place(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
@@ -81,8 +115,8 @@ def place(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pack_rows(
-    batch: Mapping[str, tf.Tensor], choices: int, lengths: Sequence[int], row_multiple: int = 1
-) -> dict[str, tf.Tensor]:
+    batch: Mapping[str, np.ndarray], choices: int, lengths: Sequence[int], row_multiple: int = 1
+) -> dict[str, np.ndarray]:
     """Returns the batch with its rows packed; a model's outputs for it are the same.
 
     What they are of each row: those at its `used_places`.
@@ -94,26 +128,12 @@ def pack_rows(
         LEAST_PACKED_LENGTH, or else the last.
       row_multiple: R is a multiple of it, for compilers that need few shapes.
     """
-
-    def packed(ids, segments, mask, used):
-        least = max(ids.shape[1], LEAST_PACKED_LENGTH)
-        capacity = next((n for n in lengths if n >= least), lengths[-1])
-        return _pack(ids, segments, mask, used, capacity, row_multiple)
-
-    names = ("input_ids", "segment_ids", "input_mask")
-    apart = [_apart(batch[name], choices) for name in names]
-    used = used_places(batch, tf.shape(apart[0])[1])
-    arrays = tf.numpy_function(packed, [*apart, used], [tf.int32] * len(FEATURES))
-    of_rows, of_examples = arrays[:5], arrays[5:]
-    for array in of_rows:
-        array.set_shape([None, None])
-    for array in of_examples:
-        array.set_shape(apart[0].shape)
+    length = batch["input_ids"].shape[1] // choices
+    least = max(length, LEAST_PACKED_LENGTH)
+    capacity = next((n for n in lengths if n >= least), lengths[-1])
+    apart = [batch[name].reshape(-1, length) for name in ("input_ids", "segment_ids", "input_mask")]
+    arrays = _pack(*apart, used_places(batch, length), capacity, row_multiple)
     return {**batch, **dict(zip(FEATURES, arrays, strict=True))}
-
-
-def _apart(x: tf.Tensor, choices: int) -> tf.Tensor:
-    return tf.reshape(x, [-1, tf.shape(x)[1] // choices]) if choices > 1 else x
 
 
 def _pack(ids, segments, mask, lengths, capacity: int, row_multiple: int) -> list[np.ndarray]:

@@ -4,6 +4,7 @@ One `RecordFiles` goes from the command to the loop, the pipeline and the evalua
 it needs to know of the files it reads when it is first asked, and keeps.
 """
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from albert.data import files, records
+from albert.data import examples, files, records
 from albert.data.examples import FeatureSpec
 from albert.data.records import Sizes
 from albert.data.tfrecord import HEADER_BYTES, count_records, read_records, scan, size_of
@@ -158,11 +159,13 @@ class RecordFiles:
         used = count = 0
         for path in self.paths[:sample]:
             for record in itertools.islice(read_records(path), -(-sample // len(self.paths))):
-                features = _parse(path, record)
-                if "segment_lengths" in features:  # of A and B, with [CLS] and twice [SEP]
-                    used += sum(features["segment_lengths"].int64_list.value) + 3
-                else:
-                    used += sum(features["input_mask"].int64_list.value)
+                with _of_file(path):
+                    lengths = examples.feature_values(record, "segment_lengths")
+                    mask = examples.feature_values(record, "input_mask")
+                if lengths is not None:  # of A and B, with [CLS] and twice [SEP]
+                    used += int(lengths.sum()) + 3
+                elif mask is not None:
+                    used += int(mask.sum())
                 count += 1
         places = (spec.features.get("input_mask") or spec.features["input_ids"])[1]
         return used / (count * places) if count else 1.0
@@ -216,18 +219,15 @@ def _check_features(path: str, lengths: Mapping[str, int], expected: FeatureSpec
 
 def feature_lengths(path: str) -> dict[str, int]:
     """Returns {feature: number of values} of the first record."""
-    return {
-        name: len(getattr(feature, feature.WhichOneof("kind") or "int64_list").value)
-        for name, feature in _parse(path, next(read_records(path))).items()
-    }
+    record = next(read_records(path))
+    with _of_file(path):
+        return examples.feature_lengths(record)
 
 
-def _parse(path: str, record: bytes):
-    """Returns {name: tf.train.Feature} of a record, by TensorFlow's own parser."""
-    import tensorflow as tf
-    from google.protobuf.message import DecodeError
-
+@contextlib.contextmanager
+def _of_file(path: str) -> Iterator[None]:
+    """Names the file in the error over one of its records."""
     try:
-        return tf.train.Example.FromString(record).features.feature
-    except DecodeError as error:
+        yield
+    except DataError as error:
         raise DataError(f"{path}: one of its first records is not a tf.train.Example") from error

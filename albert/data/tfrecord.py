@@ -15,6 +15,8 @@ from albert.errors import DataError
 
 _BATCH = 1024  # records checked together
 HEADER_BYTES, FOOTER_BYTES = 12, 4  # length and its checksum; checksum of the payload
+_FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
+_READ_BYTES = 256 << 10  # at once, of successive records
 
 
 # === Checksums ===
@@ -158,6 +160,83 @@ def read_records(path: str) -> Iterator[bytes]:
                 if not good[row]:
                     raise _corrupt(path, first + row, int(starts[first + row]) - HEADER_BYTES)
                 yield flat[at[row] : at[row] + size[row]].tobytes()
+
+
+class RecordReader:
+    """Reads records of a file at any place, and checks them.
+
+    It keeps the file open, but maps nothing: a file that is cut meanwhile is an error, not a
+    signal.
+    """
+
+    def __init__(self, path: str):
+        self._path = path
+        self._starts: np.ndarray | None = None
+        try:
+            self._file = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def record(self, number: int) -> bytes:
+        """Returns one record; a DataError if it is damaged."""
+        if self._starts is None:
+            self._starts, self._sizes = scan(self._path)
+        size = int(self._sizes[number])
+        [record] = self._payloads(int(self._starts[number]) - HEADER_BYTES, 1, size)
+        return record
+
+    def block(self, offset: int, count: int) -> list[bytes]:
+        """Returns `count` records from a byte on; a DataError if one is damaged."""
+        return self._payloads(offset, count)
+
+    def _payloads(self, offset: int, count: int, size: int | None = None) -> list[bytes]:
+        length_at, found, held = struct.Struct("<QI").unpack_from, [], b""
+        at = 0
+        # The size of a block is not known: what is left of it is guessed from its first records.
+        wanted = _FRAME_BYTES + size if size is not None else _READ_BYTES
+        while len(found) < count:
+            if at + HEADER_BYTES > len(held):
+                held, at, offset = self._read(offset + at, max(wanted, _FRAME_BYTES)), 0, offset + at
+                if len(held) < _FRAME_BYTES:
+                    raise self._damaged()
+            length, crc = length_at(held, at)
+            if _crc_of(held[at : at + 8]) != crc:
+                raise self._damaged()
+            if at + _FRAME_BYTES + length > len(held):
+                needed = max(wanted, _FRAME_BYTES + length)
+                held, at, offset = self._read(offset + at, needed), 0, offset + at
+                if len(held) < _FRAME_BYTES + length:
+                    raise self._damaged()
+            begin = at + HEADER_BYTES
+            payload = held[begin : begin + length]
+            at = begin + length + FOOTER_BYTES
+            if _crc_of(payload) != int.from_bytes(held[begin + length : at], "little"):
+                raise self._damaged()
+            found.append(payload)
+        return found
+
+    def _read(self, offset: int, size: int) -> bytes:
+        try:
+            return os.pread(self._file, size, offset)
+        except OSError as error:
+            raise DataError(f"cannot read {self._path}: {error.strerror}") from error
+
+    def _damaged(self) -> DataError:
+        """Returns the error that tells where the damage is."""
+        try:
+            verify_records(self._path)
+        except DataError as error:
+            return error
+        return DataError(f"{self._path} changed while it was being read")
+
+
+def _crc_of(content: bytes) -> int:
+    """Returns the checksum that TFRecord stores of some bytes."""
+    crc = google_crc32c.value(content)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def verify_records(path: str) -> int:

@@ -1,8 +1,9 @@
 """Answers from a model that is opened once.
 
-    session     the model's directory, lines of text, batches of few lengths
-    heads       which predictor a fine-tuned model needs
-    predictors  from texts to answers, for each kind of fine-tuned model
-    masks       what a model puts in the place of each [MASK]
-    vectors     texts as vectors
+    compilation  compiles what is computed of a batch, with TensorFlow or JAX
+    session      the model's directory, lines of text, batches of few lengths
+    heads        which predictor a fine-tuned model needs
+    predictors   from texts to answers, for each kind of fine-tuned model
+    masks        what a model puts in the place of each [MASK]
+    vectors      texts as vectors
 """

@@ -23,7 +23,7 @@ def likeliest_pieces(
 
     `places` tell where each text is from. A DataError names the place of a text that is too long.
     """
-    import tensorflow as tf
+    from keras import ops
 
     tokenizer = AlbertTokenizer(session.tokenizer, session.max_seq_length)
     rows = [_row(tokenizer, text, place) for text, place in zip(texts, places, strict=True)]
@@ -37,9 +37,10 @@ def likeliest_pieces(
     def compute(batch):
         positions = batch["masked_lm_positions"][..., 0]  # [B, P]
         outputs = model({**batch, "masked_lm_positions": positions}, training=False)
-        logits = tf.cast(outputs["prediction_logits"], tf.float32)
-        ids = tf.math.top_k(logits, top_k).indices  # [B, P, K]; probabilities may be equal
-        return {"ids": ids, "probabilities": tf.gather(tf.nn.softmax(logits), ids, batch_dims=2)}
+        logits = ops.cast(outputs["prediction_logits"], "float32")
+        _, ids = ops.top_k(logits, top_k)  # [B, P, K]; probabilities may be equal
+        likely = ops.take_along_axis(ops.softmax(logits), ids, axis=-1)
+        return {"ids": ids, "probabilities": likely}
 
     counts = iter(text.count(MASK) for text in texts)
     for _, outputs in session.outputs(rows, lambda some: [[row] for row in some], compute):

@@ -71,11 +71,11 @@ class Predictor:
 
     def compute(self, model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what `answers` needs of a model's outputs, tensors [B, ...]."""
-        import tensorflow as tf
+        from keras import ops
 
         logits = model(batch, training=False)["logits"]
-        logits = tf.cast(logits, tf.float32)
-        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+        logits = ops.cast(logits, "float32")
+        return {"logits": logits, "probabilities": ops.softmax(logits)}
 
     def answers(
         self, inputs: Sequence[Texts], outputs: Sequence[Sequence[Outputs]]
@@ -95,10 +95,10 @@ class MultiLabeller(Predictor):
     """All labels of a text or a pair of texts: those with a probability of 0.5 or more."""
 
     def compute(self, model, batch):
-        import tensorflow as tf
+        from keras import ops
 
         logits = model(batch, training=False)["logits"]
-        return {"probabilities": tf.sigmoid(tf.cast(logits, tf.float32))}
+        return {"probabilities": ops.sigmoid(ops.cast(logits, "float32"))}
 
     def answers(self, inputs, outputs):
         for (one,) in outputs:
@@ -115,9 +115,9 @@ class Regressor(Predictor):
     """A number for a text or a pair of texts, or several numbers with their names."""
 
     def compute(self, model, batch):
-        import tensorflow as tf
+        from keras import ops
 
-        return {"value": tf.cast(model(batch, training=False)["logits"], tf.float32)}
+        return {"value": ops.cast(model(batch, training=False)["logits"], "float32")}
 
     def answers(self, inputs, outputs):
         for (one,) in outputs:

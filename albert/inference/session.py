@@ -1,6 +1,6 @@
 """A model that is opened once and answers texts: its flags, lines of text, batches of few lengths.
 
-No TensorFlow at import; a command has checked its input before it is loaded.
+No engine at import: a command checks its input before it loads one.
 
 Legend: B rows of a batch, L places of a row.
 """
@@ -17,10 +17,11 @@ import numpy as np
 
 from albert import tokenization
 from albert.cli import flags
-from albert.data import features, files, text_files
+from albert.data import features, files, packing, text_files
 from albert.errors import CheckpointError, DataError, FlagError, UserError
 from albert.formats import pretrained
 from albert.formats.pretrained import Pretrained
+from albert.inference.compilation import compiled
 
 log = logging.getLogger("albert")
 
@@ -79,16 +80,25 @@ class Session:
     max_seq_length: int
     batch_size: int
 
+    _variables: list = dataclasses.field(default_factory=list)  # of the models that were loaded
+
     def load(
-        self, class_name: str, *, engine: str = "graph_loop", needed_outputs_only: bool = False,
+        self, class_name: str, *, all_states: bool = False, needed_outputs_only: bool = False,
         complete: bool = True, **options: Any,
     ):
-        """Returns the model of a class of `albert`, see `EncoderOptions` and `pretrained.load`."""
-        from albert import modeling
+        """Returns the model of a class of `albert`, see `EncoderOptions` and `pretrained.load`.
 
+        Only with `all_states` does it return the hidden states after every layer.
+        """
+        from albert import modeling
+        from albert.model.encoder_options import loop_engine
+
+        engine = "unrolled" if all_states else loop_engine()
         how = modeling.EncoderOptions(engine=engine, needed_outputs_only=needed_outputs_only)
         kind = getattr(modeling, class_name)
-        return pretrained.load(kind, self.source, how, complete=complete, **options)
+        model = pretrained.load(kind, self.source, how, complete=complete, **options)
+        self._variables.extend(model.variables)
+        return model
 
     def row(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[Row, bool]:
         """Returns the unpadded row of the ids of one text or of two, and whether it was cut."""
@@ -118,7 +128,9 @@ class Session:
           function: computes a batch; it is compiled.
           progress: a `summaries.Progress` over the inputs.
         """
-        compute = _compiled(function, self.batch_size, self.max_seq_length)
+        compute = _batched(
+            compiled(function, self._variables), self.batch_size, self.max_seq_length
+        )
         for start in range(0, len(inputs), CHUNK):
             chunk = inputs[start : start + CHUNK]
             rows = rows_of(chunk)
@@ -154,7 +166,7 @@ def open_model(values: flags.FlagValues) -> Session:
             f"{values.model}"
         )
     told = source.facts.max_seq_length or source.vocabulary.max_length or most
-    flags.import_tensorflow()
+    flags.start_engine()
     source.weights()
     return Session(
         source, tokenizer, values.max_seq_length or min(told, most), values.batch_size
@@ -217,7 +229,7 @@ def source_name(path: str) -> str:
 # === Batches ===
 
 
-def _compiled(
+def _batched(
     function: Function, batch_size: int, max_seq_length: int
 ) -> Callable[[Sequence[Row]], Iterator[tuple[int, Outputs]]]:
     """Returns a function from rows to (index of a row, its outputs), the longest row first.
@@ -225,12 +237,7 @@ def _compiled(
     A batch holds rows of nearly the same length. Arrays are padded if they are as long as the
     row's `input_ids`.
     """
-    import tensorflow as tf
-
-    from albert.data import input_pipeline
-
-    compiled = tf.function(function, reduce_retracing=True, autograph=False)
-    lengths = input_pipeline.row_lengths(max_seq_length)
+    lengths = packing.row_lengths(max_seq_length)
 
     def compute(rows: Sequence[Row]) -> Iterator[tuple[int, Outputs]]:
         sizes = [one["input_ids"].shape[-1] for one in rows]
@@ -242,7 +249,7 @@ def _compiled(
                 name: np.stack([_padded(rows[i][name], sizes[i], length) for i in chosen])
                 for name in rows[chosen[0]]
             }
-            outputs = {k: v.numpy() for k, v in compiled(batch).items()}
+            outputs = {k: np.asarray(v) for k, v in function(batch).items()}
             for place, index in enumerate(chosen):
                 yield index, {name: value[place] for name, value in outputs.items()}
 

@@ -57,7 +57,7 @@ def check_layers(session: Session, layers: Sequence[int]) -> None:
 
 def _vectors(session: Session, pooling: str, layers: Sequence[int], with_tokens: bool) -> Function:
     """Returns the function from a batch to `vector` [B, D] and, if wanted, `tokens` [B, L, D]."""
-    import tensorflow as tf
+    from keras import ops
 
     config = session.source.config
     count = config.num_hidden_layers * config.inner_group_num
@@ -66,22 +66,22 @@ def _vectors(session: Session, pooling: str, layers: Sequence[int], with_tokens:
     is_pooled = pooling == "pooled"
     model = session.load(
         "AlbertModel", complete=is_pooled, needed_outputs_only=is_pooled and not with_tokens,
-        engine="graph_loop" if set(indices) == {-1} else "unrolled",
+        all_states=set(indices) != {-1},
     )
 
     def compute(batch):
         outputs = model(batch, training=False)
         if is_pooled:
-            vector = tf.cast(outputs["pooled_output"], tf.float32)
+            vector = ops.cast(outputs["pooled_output"], "float32")
             if not with_tokens:
                 return {"vector": vector}
-        chosen = tf.concat([outputs["encoder_outputs"][i] for i in indices], axis=-1)
-        chosen = tf.cast(chosen, tf.float32)
+        chosen = ops.concatenate([outputs["encoder_outputs"][i] for i in indices], axis=-1)
+        chosen = ops.cast(chosen, "float32")
         if pooling == "cls":
             vector = chosen[:, 0]
         elif pooling == "mean":
-            mask = tf.cast(batch["input_mask"], tf.float32)[:, :, None]
-            vector = tf.reduce_sum(chosen * mask, axis=1) / tf.reduce_sum(mask, axis=1)
+            mask = ops.cast(batch["input_mask"], "float32")[:, :, None]
+            vector = ops.sum(chosen * mask, axis=1) / ops.sum(mask, axis=1)
         return {"vector": vector} | ({"tokens": chosen} if with_tokens else {})
 
     return compute

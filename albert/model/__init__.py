@@ -4,6 +4,7 @@
     encoder_options  how it computes, given at a model's construction
     layer_order      a pass through it: for each layer, for each inner block
     layer_loop       the same with equal layers in one loop of TensorFlow's graph
+    layer_scan       the same by JAX's scan
     attention        the product of queries and keys, whole or in blocks
     row_layout       one example a row, or several packed in one
     layers           activations, layer normalization, dense layers

@@ -232,6 +232,10 @@ class AlbertEncoder(keras.layers.Layer):
     def _engine(self) -> Engine:
         if self.options.engine == "unrolled":
             return unrolled
+        if self.options.engine == "scan":
+            from albert.model.layer_scan import scan  # the one module that knows JAX
+
+            return scan
         from albert.model.layer_loop import GraphLoop  # the one module that knows TensorFlow
 
         return GraphLoop(self.weights)

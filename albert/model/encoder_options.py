@@ -2,9 +2,17 @@
 
 import dataclasses
 
+import keras
+
 from albert.model.attention import ATTENTION
 
-ENGINES = ("unrolled", "graph_loop")
+ENGINES = ("unrolled", "graph_loop", "scan")  # the last two: TensorFlow's, JAX's
+
+
+def loop_engine() -> str:
+    """Returns the engine that applies equal layers in a loop, on this backend of Keras."""
+    loops = {"tensorflow": "graph_loop", "jax": "scan"}
+    return loops.get(keras.backend.backend(), "unrolled")
 
 
 @dataclasses.dataclass(frozen=True)

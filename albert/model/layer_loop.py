@@ -9,14 +9,13 @@ GiB for xxlarge. Each step takes as long either way, but not under XLA, which is
 the faster with layers unrolled.
 """
 
-import itertools
 from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 from albert.model.encoder_options import EncoderOptions
-from albert.model.layer_order import Layer, unrolled
+from albert.model.layer_order import Layer, in_runs
 
 
 class GraphLoop:
@@ -30,17 +29,10 @@ class GraphLoop:
         self._values = {id(weight): weight.value for weight in weights}
 
     def __call__(self, layers: Sequence[Layer], hidden, options: EncoderOptions) -> list:
-        states: list = []
-        first = 0
-        for _, equal in itertools.groupby(layers, key=id):
-            layer, *others = equal
-            count = 1 + len(others)
-            if count == 1:
-                states += unrolled([layer], hidden, options, first)
-            else:
-                states.append(self._looped(layer, first, count, hidden, options))
-            hidden, first = states[-1], first + count
-        return states
+        def run(layer: Layer, first: int, count: int, hidden):
+            return self._looped(layer, first, count, hidden, options)
+
+        return in_runs(layers, hidden, options, run)
 
     def _looped(self, layer: Layer, first: int, count: int, hidden, options: EncoderOptions):
         """Returns the states after `count` such layers, the first of number `first`."""

@@ -2,12 +2,13 @@
 
 A layer is a list of its blocks, and layers that share their weights are one object. An
 engine takes (layers, hidden states [R, M, H], `EncoderOptions`) and returns the states
-after the blocks: of each, or at least after the last. `unrolled` is one; the other is
-`layer_loop.GraphLoop`.
+after the blocks: of each, or at least after the last. `unrolled` is one; the others are
+`layer_loop.GraphLoop` for TensorFlow and `layer_scan.scan` for JAX.
 """
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,6 +73,29 @@ def unrolled(layers: Sequence[Layer], hidden, options: EncoderOptions, first: in
         for block in layer:
             hidden = block(hidden, first * len(layer) + len(states), options.remat)
             states.append(hidden)
+    return states
+
+
+def in_runs(
+    layers: Sequence[Layer], hidden, options: EncoderOptions,
+    run: Callable[[Layer, int, int, Any], Any],
+) -> list:
+    """Returns the states after each layer that differs from the next one.
+
+    Args:
+      run: returns the states after several equal layers, given the layer, how many layers come
+        before them, how many they are, and the states before them.
+    """
+    states: list = []
+    first = 0
+    for _, equal in itertools.groupby(layers, key=id):
+        layer, *others = equal
+        count = 1 + len(others)
+        if count == 1:
+            states += unrolled([layer], hidden, options, first)
+        else:
+            states.append(run(layer, first, count, hidden))
+        hidden, first = states[-1], first + count
     return states
 
 

@@ -10,7 +10,7 @@ Shapes: B batch, L sequence, P predictions.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from albert.errors import DataError
 from albert.pretraining_data import masking
 from albert.pretraining_data.masking import Draws, MaskingSettings, Specials
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 _MARK = "segment_lengths"  # the feature that only such records have
 _SPECIAL_KEYS = ("cls_id", "sep_id", "mask_id", "vocab_size")
@@ -109,33 +106,23 @@ class MasksOnTheFly:
         length = self.max_seq_length
         return FeatureSpec(pair_features(length), row_length=length, complete=self)
 
+    @property
+    def features(self) -> dict[str, tuple[str, int]]:
+        """Those that a batch has beside what else its records hold."""
+        return masked_features(self.max_seq_length, self.settings.num_predictions)
+
     def __call__(
-        self, batch: Mapping[str, "tf.Tensor"], positions: "tf.Tensor"
-    ) -> dict[str, "tf.Tensor"]:
-        """Returns the batch with masks, inside a tf.data pipeline.
+        self, batch: Mapping[str, np.ndarray], positions: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Returns the batch with masks.
 
         Args:
           batch: the `pair_features`, int32, and others that are left as they are.
           positions: int64 [B], the place of each record in the run.
         """
-        import tensorflow as tf
-
-        features = masked_features(self.max_seq_length, self.settings.num_predictions)
         names = ("input_ids", _MARK, "token_boundary", "next_sentence_labels")
-
-        def mask(*arrays):
-            return list(self.mask(*arrays).values())
-
-        found = tf.numpy_function(
-            mask, [*(batch[name] for name in names), positions],
-            [tf.int32 if dtype == "int64" else tf.float32 for dtype, _ in features.values()],
-        )
-        rows = batch["input_ids"].shape[0]
-        shaped = {
-            name: tf.ensure_shape(value, [rows, length])
-            for (name, (_, length)), value in zip(features.items(), found, strict=True)
-        }
-        return {k: v for k, v in batch.items() if k not in pair_features(0)} | shaped
+        masked = self.mask(*(batch[name] for name in names), positions)
+        return {k: v for k, v in batch.items() if k not in pair_features(0)} | masked
 
     def mask(
         self,

@@ -17,12 +17,13 @@ import numpy as np
 
 from albert import modeling
 from albert.config import AlbertConfig
-from albert.data import files, input_pipeline
+from albert.data import files
 from albert.data.record_files import RecordFiles
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, sidecars, tensor_bundle
 from albert.tasks.task import Task
-from albert.training import checkpoint_store, distribution, steps
+from albert.training import checkpoint_store, steps
+from albert.training.current_engine import current
 from albert.training.run_settings import RunConfig, build_model, row_options
 
 log = logging.getLogger("albert")
@@ -152,29 +153,20 @@ def batches_of(eval_step: steps.EvalStep, run: RunConfig, source: RecordFiles):
     """
     batch_size = _batch_size(run)
     spec = eval_step.task.feature_spec()
-    run = dataclasses.replace(run, use_xla=False)  # evaluation is a graph
+    run = dataclasses.replace(run, use_xla=False)  # evaluation is a plain graph
     options = row_options(run, spec, source, batch_size)
 
-    def make(share):
-        return input_pipeline.eval_batches(
-            source,
-            spec,
-            batch_size=batch_size,
-            vocab_size=eval_step.model.config.vocab_size,
-            num_batches=run.max_eval_steps,
-            **options,
-            share=share,
-        )
-
-    is_shared = distribution.num_evaluating_replicas() > 1
-    batches = distribution.distributed(make) if is_shared else make(None)
-    eval_step.trace(batches.element_spec)
+    batches = eval_step.engine.eval_batches(
+        source, spec, batch_size=batch_size, vocab_size=eval_step.model.config.vocab_size,
+        num_batches=run.max_eval_steps, **options,
+    )
+    eval_step.prepare(batches)
     return batches
 
 
 def _batch_size(run: RunConfig) -> int:
     """Returns the rows of an evaluation batch, rounded up so that each replica has equally many."""
-    replicas = distribution.num_evaluating_replicas()
+    replicas = current().num_evaluating_replicas
     return math.ceil(run.eval_batch_size / replicas) * replicas
 
 
@@ -190,7 +182,7 @@ def measure(
     losses: list[float | None] = []
     sums: dict[str, tuple[float, float]] = {}
     collected: dict[str, list[np.ndarray]] = {}
-    with input_pipeline.blame_data(source):
+    with eval_step.engine.blame_data(source):
         for batch in batches:
             before_batch()
             loss, pairs, predictions = eval_step(batch)

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from albert.training import distribution, steps
+from albert.training import steps
+from albert.training.engine import Engine
 
 log = logging.getLogger("albert")
 
-# One call into TensorFlow takes about this long at most, so that a signal is
+# One call into the engine takes about this long at most, so that a signal is
 # answered soon, however large --iterations_per_loop is.
 SECONDS_PER_CALL = 1.0
 
@@ -66,17 +67,18 @@ class Averages:
 
 
 class Pace:
-    """How many steps one call into TensorFlow makes, and whether to stop after it.
+    """How many steps one call into the engine makes, and whether to stop after it.
 
     All workers must do the same, or they would wait for each other for ever. So each
     tells what it wants (`control`), and all follow the sum of it (`update`).
     """
 
-    def __init__(self, most: int):
+    def __init__(self, engine: Engine, most: int):
         self.count = 1
         self._most = most
         self._wanted = 1
-        self._replicas = distribution.num_replicas() // distribution.num_workers()
+        self._workers = engine.num_workers
+        self._replicas = engine.num_replicas // self._workers
 
     def control(self, raised: int | None, is_chief: bool) -> list[float]:
         """Returns what this worker wants: [to stop, steps of the next call but one]."""
@@ -86,7 +88,7 @@ class Pace:
         """Takes note of a call of `count` steps. Returns whether to stop now."""
         per_second = count / max(seconds, 1e-6)
         self._wanted = max(1, min(self._most, int(SECONDS_PER_CALL * per_second)))
-        if distribution.num_workers() == 1:
+        if self._workers == 1:
             self.count = self._wanted
             return latch.raised is not None
         self.count = max(1, round(agreed[1] / self._replicas))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from albert.config import AlbertConfig
-from albert.data import files
+from albert.data import examples, files
 from albert.data.tfrecord import read_records
 from albert.errors import DataError
 from albert.model import model_size
@@ -89,23 +89,20 @@ def baselines(paths: Sequence[str]) -> Baselines:
     Raises:
       DataError: the records are corrupt, or have none of these features.
     """
-    import tensorflow as tf
-
     tokens: collections.Counter = collections.Counter()
     labels: collections.Counter = collections.Counter()
     wanted = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
     for path in paths:
         for record in read_records(path):
             try:
-                features = tf.train.Example.FromString(record).features.feature
-            except Exception as error:  # protobuf's DecodeError, of whichever implementation
+                features = {name: examples.feature_values(record, name) for name in wanted}
+            except DataError as error:
                 raise DataError(f"{path}: records are not tf.train.Example messages") from error
-            if absent := [name for name in wanted if name not in features]:
+            if absent := [name for name, values in features.items() if values is None]:
                 raise DataError(f"{path}: not pretraining records: no feature {absent[0]!r}")
-            ids, weights, order = (features[name] for name in wanted)
-            pairs = zip(ids.int64_list.value, weights.float_list.value, strict=True)
-            tokens.update(token for token, weight in pairs if weight)
-            labels.update(order.int64_list.value)
+            ids, weights, order = features.values()
+            tokens.update(ids[weights > 0].tolist())
+            labels.update(order.tolist())
     if not tokens or not labels:
         raise DataError(f"{', '.join(paths)}: no masked tokens to compare with")
     return Baselines(

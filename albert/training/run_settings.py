@@ -5,14 +5,13 @@ import math
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from albert.config import AlbertConfig
 from albert.data.examples import FeatureSpec
 from albert.data.record_files import RecordFiles
 from albert.model.encoder_options import EncoderOptions
 from albert.tasks.task import Task
-from albert.training import distribution
+from albert.training.current_engine import current
 
 # XLA compiles each shape of a batch: packed batches have at most so many numbers of rows.
 _XLA_NUMBERS_OF_ROWS = 8
@@ -33,7 +32,7 @@ class RunConfig:
     eval_batch_size: int = 8  # sequences of an evaluation or prediction batch
     save_checkpoints_steps: int = 1000  # steps between checkpoints
     keep_checkpoint_max: int = 5  # newest checkpoints kept; 0 keeps all
-    iterations_per_loop: int = 1000  # most steps in one call into TensorFlow
+    iterations_per_loop: int = 1000  # most steps in one call into the engine
     log_steps: int = 100  # steps between lines of metrics
     seed: int = 12345  # everything random derives from it
     max_eval_steps: int = 0  # evaluation batches; 0 is one full pass
@@ -67,13 +66,11 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
     """Returns the task's model, initialised from the seed, in the run's precision."""
     policy = run.mixed_precision
     keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
-    keras.utils.set_random_seed(run.seed)
-    # With a global seed of 0, TensorFlow fails where a seed is computed, as for each epoch.
-    tf.random.set_seed(run.seed or 2**32)
-    is_compiled = run.use_xla or distribution.is_tpu()
+    engine = current()
+    engine.set_seed(run.seed)
     return task.build_model(config, EncoderOptions(
         run.attn_implementation,
-        engine="unrolled" if is_compiled else "graph_loop",
+        engine=engine.layer_engine(run.use_xla),
         remat=run.remat,
         # With --pad_to_max_seq_length, all is computed that the original computes.
         needed_outputs_only=not run.pad_to_max_seq_length,
@@ -84,15 +81,16 @@ def row_options(
     run: RunConfig, spec: FeatureSpec, source: RecordFiles, batch_size: int
 ) -> dict[str, Any]:
     """Returns the arguments `is_cut` and `packed_rows` of `input_pipeline` for a run's batches."""
-    if run.pad_to_max_seq_length or not spec.row_length or distribution.is_tpu():
+    if run.pad_to_max_seq_length or not spec.row_length:
         return {"is_cut": False}
     if source.mean_fill(spec) >= _FULL_ENOUGH:
         return {"is_cut": False}
     # Micro-batches have equally many examples each, which packed rows do not.
     if not run.pack_rows or run.gradient_accumulation_steps > 1:
         return {"is_cut": True}
-    if not run.use_xla:
+    engine = current()
+    if not (run.use_xla or engine.always_compiles):
         return {"is_cut": True, "packed_rows": 1}
     # XLA compiles each shape: so all rows have one length, and batches few numbers of rows.
-    examples = batch_size // distribution.num_replicas()
+    examples = batch_size // engine.num_replicas
     return {"is_cut": False, "packed_rows": math.ceil(examples / _XLA_NUMBERS_OF_ROWS)}

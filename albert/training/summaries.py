@@ -8,20 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-import tensorflow as tf
-from tensorflow.core.framework import summary_pb2
-
 from albert.data import files
+from albert.training.event_file import EventFile
 
 log = logging.getLogger("albert")
-
-# What tf.summary.scalar would write. That function needs the tensorboard package, which
-# only those who look at the files need.
-_SCALAR = summary_pb2.SummaryMetadata(
-    plugin_data=summary_pb2.SummaryMetadata.PluginData(plugin_name="scalars"),
-    data_class=summary_pb2.DATA_CLASS_SCALAR,
-)
-
 
 def duration(seconds: float) -> str:
     """Returns for example `1h02m`, `3m05s` or `12s`."""
@@ -44,7 +34,7 @@ class MetricsWriter:
         self.evaluated = self._keep_until(path, step)
         self._path = path
         self._stream = files.open_to_append(path)
-        self._boards: dict[str, tf.summary.SummaryWriter] = {}
+        self._boards: dict[str, EventFile] = {}
         self._directory = os.path.join(directory, "summaries")
         self._board_failed = False
 
@@ -74,22 +64,18 @@ class MetricsWriter:
             return
         try:
             if kind not in self._boards:
-                folder = os.path.join(self._directory, kind)
-                self._boards[kind] = tf.summary.create_file_writer(folder)
-            with self._boards[kind].as_default():
-                for name, value in values.items():
-                    tf.summary.write(name, tf.constant(value, tf.float32), step, _SCALAR)
-            self._boards[kind].flush()
-        except tf.errors.OpError as error:
+                self._boards[kind] = EventFile(os.path.join(self._directory, kind))
+            self._boards[kind].write(step, values)
+        except OSError as error:
             # The run goes on: metrics.jsonl has the same numbers.
             self._board_failed = True
-            log.warning("no more TensorBoard summaries: %s", error.message)
+            log.warning("no more TensorBoard summaries: %s", error.strerror)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # the write that failed has reported it
             self._stream.close()
         for board in self._boards.values():
-            with contextlib.suppress(tf.errors.OpError):
+            with contextlib.suppress(OSError):
                 board.close()
 
 

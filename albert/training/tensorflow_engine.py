@@ -1,75 +1,264 @@
-"""Where a run computes: one device, all of this machine, several machines, a TPU.
+"""The TensorFlow engine: graphs, `tf.distribute`, tf.data.
 
-Only this module chooses the strategy of `tf.distribute`. Other modules ask TensorFlow for the
-current one.
+A step runs on every replica of the current strategy of `tf.distribute`, which only this module
+chooses.
 """
 
 import contextlib
-import json
 import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from albert.data import files
+from albert.data import input_pipeline
 from albert.data.input_pipeline import Share
 from albert.errors import FlagError, WorkerLostError
+from albert.model.encoder_options import loop_engine
+from albert.training.engine import Engine, read_cluster
 
 log = logging.getLogger("albert")
-
-# Flags in which workers may differ: they do not change what is computed.
-_OF_A_WORKER = ("--log_steps", "--tpu_name", "--tpu_zone", "--gcp_project", "--master")
 
 _entered: list = []  # the strategy's scope, if it is entered
 
 
-@contextlib.contextmanager
-def scope(values) -> Iterator[tf.distribute.Strategy]:
-    """Enters the strategy that the device flags ask for.
+class TensorFlowEngine(Engine):
+    """One device, or a strategy of `tf.distribute` that is the current one."""
 
-    Raises:
-      FlagError: a device is missing, or TF_CONFIG contradicts itself.
-    """
-    cluster = read_cluster(os.environ.get("TF_CONFIG"))
-    kind = values.distribution_strategy or _default_kind(values, cluster)
-    if kind == "multi_worker" and cluster is None:
-        raise FlagError(
-            "--distribution_strategy=multi_worker needs TF_CONFIG in the environment: "
-            '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
-        )
-    strategy = _create(kind, values)
-    if strategy is None:
-        yield tf.distribute.get_strategy()
-        return
-    log.info("%s: %d replicas", kind, strategy.num_replicas_in_sync)
-    _enter(strategy)
-    try:
-        if not is_chief():
-            log.setLevel(logging.WARNING)  # the chief logs the rest
-        yield strategy
-    finally:
-        _leave()
+    # --- Devices and workers ---
 
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Leaves the strategy of several machines for a while, so that one can compute by itself.
-
-    Under that strategy, whoever creates a variable waits for all machines.
-    """
-    if not is_multi_worker():
-        yield
-        return
-    strategy = tf.distribute.get_strategy()
-    _leave()
-    try:
-        yield
-    finally:
+    @contextlib.contextmanager
+    def scope(self, values) -> Iterator[None]:
+        cluster = read_cluster(os.environ.get("TF_CONFIG"))
+        kind = values.distribution_strategy or _default_kind(values, cluster)
+        if kind == "multi_worker" and cluster is None:
+            raise FlagError(
+                "--distribution_strategy=multi_worker needs TF_CONFIG in the environment: "
+                '{"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", '
+                '"index": 0}}'
+            )
+        strategy = _create(kind, values)
+        if strategy is None:
+            yield
+            return
+        log.info("%s: %d replicas", kind, strategy.num_replicas_in_sync)
         _enter(strategy)
+        try:
+            if not self.is_chief:
+                log.setLevel(logging.WARNING)  # the chief logs the rest
+            yield
+        finally:
+            _leave()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        # Under a strategy of several workers, whoever creates a variable waits for all of them.
+        if not _is_multi_worker():
+            yield
+            return
+        strategy = tf.distribute.get_strategy()
+        _leave()
+        try:
+            yield
+        finally:
+            _enter(strategy)
+
+    @property
+    def num_replicas(self) -> int:
+        return tf.distribute.get_strategy().num_replicas_in_sync
+
+    @property
+    def num_evaluating_replicas(self) -> int:
+        return 1 if _is_multi_worker() else self.num_replicas
+
+    @property
+    def num_workers(self) -> int:
+        if not _is_multi_worker():
+            return 1
+        cluster = tf.distribute.get_strategy().cluster_resolver.cluster_spec().as_dict()
+        return sum(len(hosts) for kind, hosts in cluster.items() if kind in ("chief", "worker"))
+
+    @property
+    def is_chief(self) -> bool:
+        resolver = tf.distribute.get_strategy().cluster_resolver
+        if not _is_multi_worker() or resolver is None:
+            return True
+        has_chief = "chief" in resolver.cluster_spec().jobs
+        return resolver.task_type == ("chief" if has_chief else "worker") and resolver.task_id == 0
+
+    @property
+    def has_accelerator(self) -> bool:
+        return bool(tf.config.list_logical_devices("GPU"))
+
+    def gather(self, value: np.ndarray) -> np.ndarray:
+        strategy = tf.distribute.get_strategy()
+
+        @tf.function
+        def gather():
+            mine = strategy.run(lambda: tf.constant(value)[None])
+            return strategy.gather(mine, axis=0)
+
+        found = gather().numpy()  # of all replicas
+        return found[:: len(found) // self.num_workers]
+
+    @contextlib.contextmanager
+    def blame_workers(self, where: Callable[[], str]) -> Iterator[None]:
+        try:
+            yield
+        except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
+            if not _is_multi_worker():
+                raise
+            raise WorkerLostError(
+                f"{_who_is_lost(error.message or '')}; start all of them again: the run goes on from "
+                f"{where()}"
+            ) from error
+
+    def blame_data(self, *sources) -> contextlib.AbstractContextManager[None]:
+        return input_pipeline.blame_data(*sources)
+
+    # --- Inside a step ---
+
+    def replica(self):
+        return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
+
+    def sum_over_replicas(self, values):
+        context = tf.distribute.get_replica_context()
+        if context.num_replicas_in_sync == 1:
+            return values
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+    def gradients(self, function, model: keras.Model, weights: Mapping[str, keras.Variable]):
+        with tf.GradientTape() as tape:
+            value, found = function()
+        grads = tape.gradient(value, {name: weight.value for name, weight in weights.items()})
+        # Dense, because the slices of an embedding's gradient may overlap: their norm is wrong.
+        dense = {name: tf.convert_to_tensor(g) for name, g in grads.items() if g is not None}
+        return found, dense
+
+    def add_up(self, part, count: int):
+        first = part(tf.constant(0))
+        if count == 1:  # a loop would put the model into the graph a second time
+            return first
+
+        def add(i, total):
+            # One after another. Otherwise the graph computes several at the same time, and
+            # needs memory for the activations of all of them.
+            with tf.control_dependencies(tf.nest.flatten(total)):
+                more = part(tf.identity(i))
+            return i + 1, tf.nest.map_structure(tf.add, total, more)
+
+        return tf.while_loop(
+            lambda i, _: i < count, add, (tf.constant(1), first), parallel_iterations=1
+        )[1]
+
+    def fold_in(self, key: np.ndarray, numbers):
+        for number in numbers:  # as 32 bits: XLA takes no other seeds
+            key = tf.random.experimental.stateless_fold_in(key, number)
+        drawn = tf.random.stateless_uniform([2], key, None, None, tf.int32)
+        return tf.cast(drawn, tf.int64)
+
+    # --- Around a step ---
+
+    def layer_engine(self, use_xla: bool) -> str:
+        return "unrolled" if use_xla else loop_engine()
+
+    def set_seed(self, seed: int) -> None:
+        super().set_seed(seed)
+        # With a global seed of 0, TensorFlow fails where a seed is computed, as for each epoch.
+        tf.random.set_seed(seed or 2**32)
+
+    def train_steps(self, step) -> "TrainSteps":
+        return TrainSteps(step)
+
+    def eval_outputs(self, step) -> "EvalOutputs":
+        return EvalOutputs(step)
+
+    def train_batches(self, source, spec, **options):
+        return iter(
+            _distributed(lambda share: input_pipeline.train_batches(
+                source, spec, **options, share=share
+            ))
+        )
+
+    def eval_batches(self, source, spec, **options):
+        def make(share):
+            return input_pipeline.eval_batches(source, spec, **options, share=share)
+
+        return _distributed(make) if self.num_evaluating_replicas > 1 else make(None)
+
+
+class TrainSteps:
+    """Training steps, called with (iterator, count, control); see `Engine.train_steps`."""
+
+    def __init__(self, step):
+        self.step, self.strategy = step, tf.distribute.get_strategy()
+        run = step.run
+        # XLA on one device compiles the update too: in small models, its many small ops take half
+        # of the time. On several devices it can only compile the gradients.
+        is_alone = self.strategy.num_replicas_in_sync == 1
+        whole = is_alone and run.gradient_accumulation_steps == 1
+        # AutoGraph would take a sixth of the time to a first step. It is not needed: no Python
+        # statement here or in a task depends on a tensor.
+        step.micro_gradients = tf.function(
+            step.micro_gradients, jit_compile=run.use_xla and not whole, reduce_retracing=True,
+            autograph=False,
+        )
+        self._step = tf.function(
+            lambda batch: step.update(*step.gradients(batch)),
+            jit_compile=run.use_xla and whole, reduce_retracing=True, autograph=False,
+        )
+
+    def __call__(self, iterator, count: int, control) -> tuple[np.ndarray, np.ndarray]:
+        rows, agreed = self.make(iterator, tf.constant(count), tf.constant(control, tf.float32))
+        return rows.numpy(), agreed.numpy()
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def make(self, iterator, count, control):
+        def one(i, rows):
+            row = self.strategy.run(self._step, args=(next(iterator),))
+            return i + 1, rows.write(i, self.strategy.experimental_local_results(row)[0])
+
+        rows = tf.while_loop(
+            lambda i, _: i < count, one, (0, tf.TensorArray(tf.float32, size=count)),
+            parallel_iterations=1,
+        )[1]
+        agreed = self.strategy.run(
+            lambda: self.step.engine.sum_over_replicas(tf.identity(control))
+        )
+        return rows.stack(), self.strategy.experimental_local_results(agreed)[0]
+
+
+class EvalOutputs:
+    """`EvalStep.outputs` of a whole batch, as a graph; see `Engine.eval_outputs`."""
+
+    def __init__(self, step):
+        self.strategy = tf.distribute.get_strategy()
+        self._outputs = tf.function(step.outputs, reduce_retracing=True, autograph=False)
+        self._whole = self._shared if step.engine.num_evaluating_replicas > 1 else self._outputs
+
+    def prepare(self, batches) -> None:
+        """Makes one graph for batches of all their lengths."""
+        self._whole.get_concrete_function(batches.element_spec)
+
+    def __call__(self, batch):
+        return self._whole(batch)
+
+    @tf.function(reduce_retracing=True)
+    def _shared(self, batch):
+        *numbers, predictions = self.strategy.run(self._outputs, args=(batch,))
+
+        def total(value):
+            return self.strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
+
+        gathered = {n: self.strategy.gather(value, axis=0) for n, value in predictions.items()}
+        return *tf.nest.map_structure(total, numbers), gathered
+
+
+# --- Strategies ---
 
 
 def _enter(strategy: tf.distribute.Strategy) -> None:
@@ -81,9 +270,11 @@ def _leave() -> None:
     _entered.pop().__exit__(None, None, None)
 
 
+def _is_multi_worker() -> bool:
+    return isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy)
+
+
 def _default_kind(values, cluster: Mapping[str, Any] | None) -> str:
-    if values.use_tpu:
-        return "tpu"
     if cluster is not None:
         return "multi_worker"
     several = len(_gpus(values)) > 1 or values.num_virtual_devices > 1
@@ -92,8 +283,6 @@ def _default_kind(values, cluster: Mapping[str, Any] | None) -> str:
 
 def _create(kind: str, values) -> tf.distribute.Strategy | None:
     """Returns the strategy; None: TensorFlow's default, on one device."""
-    if kind == "tpu":
-        return _tpu_strategy(values)
     gpus = _gpus(values)
     if values.num_virtual_devices > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -118,102 +307,7 @@ def _gpus(values) -> list:
     return gpus[: values.num_gpus]
 
 
-def _tpu_strategy(values) -> tf.distribute.Strategy:
-    address = values.tpu_name or values.master or "local"
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-            address, zone=values.tpu_zone, project=values.gcp_project
-        )
-        if address != "local":
-            tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        strategy = tf.distribute.TPUStrategy(resolver)
-    except (tf.errors.OpError, ValueError, RuntimeError, OSError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise FlagError(f"--use_tpu: no TPU at {address!r}: {reason}") from error
-    if strategy.num_replicas_in_sync != values.num_tpu_cores:
-        raise FlagError(
-            f"--num_tpu_cores={values.num_tpu_cores}, but {address!r} has "
-            f"{strategy.num_replicas_in_sync}"
-        )
-    return strategy
-
-
-def read_cluster(text: str | None) -> dict[str, Any] | None:
-    """Returns the parsed TF_CONFIG if it names more than one worker, else None.
-
-    Raises:
-      FlagError: it is not JSON, or its task and its cluster do not fit together.
-    """
-    if not text:
-        return None
-    try:
-        config = json.loads(text)
-        cluster, task = config.get("cluster") or {}, config.get("task") or {}
-        workers = [*cluster.get("chief", []), *cluster.get("worker", [])]
-    except (ValueError, AttributeError, TypeError) as error:
-        raise FlagError(f"TF_CONFIG is not usable: {error}") from error
-    if len(workers) < 2:
-        return None
-    kind, index = task.get("type"), task.get("index")
-    if kind not in cluster or not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
-        raise FlagError(
-            f"TF_CONFIG: task {kind!r} {index!r} is not in its cluster of "
-            + ", ".join(f"{len(hosts)} {name}" for name, hosts in cluster.items())
-        )
-    if len(set(workers)) < len(workers):
-        raise FlagError(f"TF_CONFIG: an address stands twice among {', '.join(workers)}")
-    return config
-
-
-# --- This process's part ---
-
-
-def is_multi_worker() -> bool:
-    """Whether several machines train together."""
-    return isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy)
-
-
-def is_chief() -> bool:
-    """Whether this process writes the run's files. Exactly one of all workers does."""
-    resolver = tf.distribute.get_strategy().cluster_resolver
-    if not is_multi_worker() or resolver is None:
-        return True
-    has_chief = "chief" in resolver.cluster_spec().jobs
-    return resolver.task_type == ("chief" if has_chief else "worker") and resolver.task_id == 0
-
-
-def num_workers() -> int:
-    """Returns how many machines train together."""
-    if not is_multi_worker():
-        return 1
-    cluster = tf.distribute.get_strategy().cluster_resolver.cluster_spec().as_dict()
-    return sum(len(hosts) for kind, hosts in cluster.items() if kind in ("chief", "worker"))
-
-
-def is_tpu() -> bool:
-    return isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
-
-
-def has_gpu() -> bool:
-    """Whether this process computes on a GPU."""
-    return bool(tf.config.list_logical_devices("GPU"))
-
-
-def num_replicas() -> int:
-    """Returns how many devices, of all machines, share a training batch."""
-    return tf.distribute.get_strategy().num_replicas_in_sync
-
-
-def num_evaluating_replicas() -> int:
-    """Returns how many devices share an evaluation batch. Of several machines, one evaluates."""
-    return 1 if is_multi_worker() else num_replicas()
-
-
-# --- Each replica's part of the batches ---
-
-
-def distributed(make: Callable[[Share], tf.data.Dataset]):
+def _distributed(make: Callable[[Share], tf.data.Dataset]):
     """Returns the batches, distributed over the replicas.
 
     Args:
@@ -229,85 +323,6 @@ def distributed(make: Callable[[Share], tf.data.Dataset]):
     if strategy.num_replicas_in_sync == 1:
         return make(Share())
     return strategy.distribute_datasets_from_function(for_pipeline)
-
-
-def check_batch_size(batch_size: int, accumulation: int) -> None:
-    """Raises a FlagError if a global batch cannot be cut into equal parts."""
-    replicas = num_replicas()
-    if batch_size % (replicas * accumulation):
-        raise FlagError(
-            f"--train_batch_size={batch_size} cannot be divided by {replicas} replicas x "
-            f"{accumulation} (--gradient_accumulation_steps)"
-        )
-
-
-# --- Agreement ---
-
-
-def check_agreement(facts: Mapping[str, Any]) -> None:
-    """Checks that all workers have the same flags, files and step. All workers must call it.
-
-    Raises:
-      FlagError: names the first fact that differs, with both values.
-    """
-    if not is_multi_worker():
-        return
-    ours = {k: v for k, v in facts.items() if k not in _OF_A_WORKER}
-    texts = _texts_of_workers(json.dumps(ours, sort_keys=True, default=str))
-    first = json.loads(texts[0])
-    for worker, text in enumerate(texts):
-        theirs = json.loads(text)
-        for name in sorted(set(first) | set(theirs)):
-            if not files.is_same_json(first.get(name), theirs.get(name)):
-                raise FlagError(
-                    f"workers differ in {name}: worker 0 has {first.get(name)!r}, "
-                    f"worker {worker} has {theirs.get(name)!r}"
-                )
-
-
-def any_worker(mine: bool) -> bool:
-    """Returns whether `mine` is true on any worker. All workers must call it."""
-    return bool(_gather(np.array([mine])).any()) if is_multi_worker() else mine
-
-
-def _texts_of_workers(text: str) -> list[str]:
-    """Returns the texts that the workers gave, in their order."""
-    data = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-    # What is gathered must have equal lengths, so the lengths are gathered first.
-    lengths = _gather(np.array([len(data)], np.int32))
-    padded = np.zeros([1, max(lengths)], np.int32)
-    padded[0, : len(data)] = data
-    found = [
-        bytes(row[:size].astype(np.uint8)).decode()
-        for row, size in zip(_gather(padded), lengths, strict=True)
-    ]
-    return found[:: max(1, len(found) // num_workers())]
-
-
-def _gather(value: np.ndarray) -> np.ndarray:
-    """Returns the values of all replicas, one after another."""
-    strategy = tf.distribute.get_strategy()
-
-    @tf.function
-    def gather():
-        mine = strategy.run(lambda: tf.constant(value))
-        return strategy.gather(mine, axis=0)
-
-    return gather().numpy()
-
-
-@contextlib.contextmanager
-def blame_workers(where: Callable[[], str]) -> Iterator[None]:
-    """Turns the errors that TensorFlow raises when a worker is lost into a WorkerLostError."""
-    try:
-        yield
-    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
-        if not is_multi_worker():
-            raise
-        raise WorkerLostError(
-            f"{_who_is_lost(error.message or '')}; start all of them again: the run goes on from "
-            f"{where()}"
-        ) from error
 
 
 def _who_is_lost(message: str) -> str:

@@ -9,19 +9,21 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from albert import __version__, modeling
 from albert.config import AlbertConfig
-from albert.data import files, input_pipeline, temporaries
-from albert.data.examples import FeatureSpec
+from albert.data import files, temporaries
 from albert.data.record_files import RecordFiles
 from albert.errors import Preempted, TrainingDivergedError, some
 from albert.formats import checkpoints, tensor_bundle
 from albert.optimization import OptimizerConfig, create_optimizer
 from albert.tasks.task import Task
-from albert.training import checkpoint_store, distribution, evaluation, steps, summaries
+from albert.training import checkpoint_store, evaluation, steps, summaries
+from albert.training.current_engine import current
+from albert.training.engine import Engine
 from albert.training.guards import DivergenceGuard, PreemptionLatch
 from albert.training.pace import Averages, Pace
 from albert.training.run_settings import RunConfig, build_model, row_options
@@ -44,13 +46,19 @@ class TrainState:
         self.slots = self.optimizer.named_slots(self.weights)
         # Scale of the loss in half precision, whose gradients underflow without it.
         half = run.mixed_precision == "float16"
-        self.loss_scale = _replicated([2.0**15 if half else 1.0, 0.0])
+        self.loss_scale = _number([2.0**15 if half else 1.0, 0.0])
         # The oldest comes first. NaN stands for a loss that does not exist yet.
-        self.recent_losses = _replicated([float("nan")] * steps.SPIKE_WINDOW)
+        self.recent_losses = _number([float("nan")] * steps.SPIKE_WINDOW)
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """All that a step may change."""
+        kept = (self.loss_scale, self.recent_losses)
+        return [*self.model.variables, *self.optimizer.variables, *kept]
 
     @property
     def step(self) -> int:
-        return int(self.optimizer.iterations.numpy())
+        return int(ops.convert_to_numpy(self.optimizer.iterations))
 
     @property
     def named(self) -> dict[str, Any]:
@@ -61,12 +69,12 @@ class TrainState:
         return {name: tuple(v.shape) for name, v in self.named.items()} | {"global_step": ()}
 
     def tensors(self) -> dict[str, Any]:
-        named = {name: v.value for name, v in self.named.items()}
+        named = {name: v.numpy() for name, v in self.named.items()}
         return named | {"global_step": np.int64(self.step)}
 
     def not_finite(self) -> list[str]:
         """Returns the names of weights and moments that hold an infinity or NaN."""
-        return [n for n, v in self.named.items() if not tf.reduce_all(tf.math.is_finite(v.value))]
+        return [n for n, v in self.named.items() if not np.isfinite(v.numpy()).all()]
 
     def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
         named = self.named | {"global_step": self.optimizer.iterations}
@@ -74,10 +82,12 @@ class TrainState:
             named[name].assign(value)
 
 
-def _replicated(values: list[float]) -> tf.Variable:
-    """Returns a variable that has the same value on every replica."""
-    first = tf.VariableAggregation.ONLY_FIRST_REPLICA
-    return tf.Variable(values, trainable=False, aggregation=first)
+def _number(values: list[float]) -> keras.Variable:
+    """Returns a variable that is no weight and has the same value on every replica."""
+    return keras.Variable(
+        np.array(values, np.float32), trainable=False, autocast=False,
+        aggregation="only_first_replica",
+    )
 
 
 def train(
@@ -103,60 +113,58 @@ def train(
       TrainingDivergedError: the numbers are no longer finite. The last good checkpoint is kept.
       Preempted: a signal asked for the end. Everything is saved.
     """
+    engine = current()
     if run.use_xla is None:
-        run = dataclasses.replace(run, use_xla=distribution.has_gpu())
+        run = dataclasses.replace(
+            run, use_xla=engine.always_compiles or engine.has_accelerator
+        )
     spec = task.feature_spec()
-    distribution.check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)
+    engine.check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)
     train_files.check(spec, config.vocab_size)
     if eval_files:
         eval_files.check(task.for_evaluation().feature_spec(), config.vocab_size)
-    chief = distribution.is_chief()
-    own = temporaries.lock_run_dir(run.output_dir) if chief else contextlib.nullcontext()
+    own = (
+        temporaries.lock_run_dir(run.output_dir) if engine.is_chief else contextlib.nullcontext()
+    )
     with own, PreemptionLatch() as latch:
         loop = _Loop(
-            task, config, run, optimizer, eval_files, flags or {}, train_files.count, latch
+            engine, task, config, run, optimizer, eval_files, flags or {}, train_files.count,
+            latch,
         )
         loop.start(init, warm_start_options or {})
         sizes = {os.path.basename(path): os.path.getsize(path) for path in train_files.paths}
         facts = {f"--{name}": value for name, value in (flags or {}).items()}
-        distribution.check_agreement(
+        engine.check_agreement(
             facts | {"input files": sizes, f"step in {run.output_dir}": loop.state.step}
         )
-        batches = _batches(run, spec, train_files, config.vocab_size, loop.records_seen)
-        with (
-            input_pipeline.blame_data(*filter(None, (train_files, eval_files))),
-            distribution.blame_workers(lambda: loop.last_checkpoint or "the start"),
-        ):
-            loop.run_to_end(iter(batches))
-        return loop.evaluated
-
-
-def _batches(
-    run: RunConfig, spec: FeatureSpec, source: RecordFiles, vocab_size: int, position: int
-):
-    """Returns the training batches after the first `position` records, for each replica its part."""
-    options = row_options(run, spec, source, run.train_batch_size)
-    log.info(
-        "rows: %s",
-        "packed" if "packed_rows" in options else "cut" if options["is_cut"] else "whole",
-    )
-    return distribution.distributed(
-        lambda share: input_pipeline.train_batches(
-            source, spec, batch_size=run.train_batch_size, vocab_size=vocab_size, seed=run.seed,
-            position=position, **options, share=share,
+        options = row_options(run, spec, train_files, run.train_batch_size)
+        log.info(
+            "rows: %s",
+            "packed" if "packed_rows" in options else "cut" if options["is_cut"] else "whole",
         )
-    )
+        batches = engine.train_batches(
+            train_files, spec, batch_size=run.train_batch_size, vocab_size=config.vocab_size,
+            seed=run.seed, position=loop.records_seen, **options,
+        )
+        with (
+            engine.blame_data(*filter(None, (train_files, eval_files))),
+            engine.blame_workers(lambda: loop.last_checkpoint or "the start"),
+        ):
+            loop.run_to_end(batches)
+        return loop.evaluated
 
 
 class _Loop:
     """One training run: its weights, its position in the data, its metrics and checkpoints."""
 
-    def __init__(self, task, config, run, optimizer, eval_files, flags, num_records, latch):
-        self.task, self.config, self.run, self.latch = task, config, run, latch
+    def __init__(
+        self, engine: Engine, task, config, run, optimizer, eval_files, flags, num_records, latch
+    ):
+        self.engine, self.task, self.config, self.run, self.latch = engine, task, config, run, latch
         self.num_records = num_records  # of an epoch
         self.eval_files, self.flags = eval_files, flags
         self.state = TrainState(task, config, run, optimizer)
-        self.is_chief = distribution.is_chief()
+        self.is_chief = engine.is_chief
         self.writer: summaries.MetricsWriter | None = None  # only the chief has one
         self.guard = DivergenceGuard()
         self.records_seen = 0
@@ -231,13 +239,13 @@ class _Loop:
 
     def run_to_end(self, iterator) -> None:
         run, state = self.run, self.state
-        train_steps: steps.TrainSteps | None = None
+        train_steps = None
         if self.is_chief:
             self.writer = summaries.MetricsWriter(run.output_dir, state.step)
         progress = summaries.Progress(self.task.name, state.step, run.last_step)
         if state.step >= run.last_step:
             log.info("already trained to step %d", state.step)
-        pace = Pace(run.iterations_per_loop)
+        pace = Pace(self.engine, run.iterations_per_loop)
         try:
             if (
                 self.writer
@@ -252,15 +260,12 @@ class _Loop:
             while state.step < run.last_step and not has_stalled:
                 step = state.step
                 if self._set_depth(step) or train_steps is None:
-                    train_steps = steps.TrainSteps(self.task, state, run, self._depth)
+                    train_steps = steps.train_steps(self.task, state, run, self._depth)
                 count = min(pace.count, _until(step, run))
                 started = time.monotonic()
                 control = pace.control(self.latch.raised, self.is_chief)
-                rows, agreed = train_steps(iterator, tf.constant(count), tf.constant(control))
-                rows = rows.numpy()
-                must_stop = pace.update(
-                    count, time.monotonic() - started, agreed.numpy(), self.latch
-                )
+                rows, agreed = train_steps(iterator, count, control)
+                must_stop = pace.update(count, time.monotonic() - started, agreed, self.latch)
                 self._take_note(step, rows)
                 step += count
                 progress.update(step, f", loss {rows[-1][steps.LOSS]:.3f}")
@@ -334,7 +339,7 @@ class _Loop:
         """Whether early stopping ends the run now. The answer depends on the run's files only."""
         if not self.run.early_stopping_patience:
             return False
-        return distribution.any_worker(self._is_out_of_patience(step))
+        return self.engine.any_worker(self._is_out_of_patience(step))
 
     def _is_out_of_patience(self, step: int) -> bool:
         patience = self.run.early_stopping_patience
@@ -422,7 +427,7 @@ class _Loop:
 
         def end_if_asked() -> None:
             # Several workers stop together, at the next step.
-            if self.latch.raised and not distribution.is_multi_worker():
+            if self.latch.raised and self.engine.num_workers == 1:
                 raise self._preempted(step)
 
         # An evaluation may take long. If it is stopped, the next process does all of it again.

@@ -71,7 +71,7 @@ FORBIDDEN_ENDS = re.compile(
 ALLOWED = {
     ("__init__", "importlib.import_module"): "our own modules, by our own table",
     ("own_text/python_docs", "importlib.import_module"): "Python's own, for their docstrings",
-    ("cli/tensorflow_start", "subprocess"): "grep, which leaves out what TensorFlow always says",
+    ("cli/engine_start", "subprocess"): "grep, which leaves out what TensorFlow always says",
     ("ablation/runs", "subprocess"): "our own commands, each in a process of its own",
     ("data/files", "ctypes"): "to call a function of the C library that is loaded already",
     ("export/hub_layer", "tensorflow_hub.load"): "to compute with a module's graph is its purpose",

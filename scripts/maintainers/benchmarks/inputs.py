@@ -11,7 +11,7 @@ from benchmarks import turns
 
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import files, record_files, text_files, tfrecord
+from albert.data import examples, files, record_files, text_files, tfrecord
 from albert.data.record_files import RecordFiles
 from albert.errors import DataError, FlagError
 
@@ -78,7 +78,6 @@ def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
     Raises:
       DataError: they are no records of pretraining, or too few.
     """
-    import tensorflow as tf
 
     from albert.tasks.pretraining import PretrainingTask
 
@@ -94,8 +93,8 @@ def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
         raise DataError(f"{path}: {count} records, fewer than a batch of {batch}")
     first = list(itertools.islice(tfrecord.read_records(path), batch))
     rows = {
-        name: value.numpy().astype(np.float32 if value.dtype.is_floating else np.int32)
-        for name, value in tf.io.parse_example(first, spec.parse_spec()).items()
+        name: value.astype(np.float32 if value.dtype.kind == "f" else np.int32)
+        for name, value in examples.decode_examples(first, spec).items()
     }
     found = os.path.join(folder, f"rows-{batch}.npz")
     np.savez(found, **rows)

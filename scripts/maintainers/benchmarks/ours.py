@@ -71,7 +71,6 @@ def _run_config(spec):
 
 def _train_steps(spec, task):
     """Returns (the steps, a function of an iterator and a count that trains, the run's settings)."""
-    import tensorflow as tf
 
     from albert.formats import pretrained
     from albert.optimization import OptimizerConfig
@@ -82,10 +81,10 @@ def _train_steps(spec, task):
     # So low a rate that the losses of an epoch do not tell in which order it came.
     state = trainer.TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-9, 10**6, 0))
     pretrained.assign(state.model, source.weights())
-    train = steps.TrainSteps(task, state, run)
+    train = steps.train_steps(task, state, run)
 
     def go(iterator, count):
-        return train(iterator, tf.constant(count), tf.constant([0.0, 0.0]))[0].numpy()
+        return train(iterator, count, [0.0, 0.0])[0]
 
     return train, go, run
 

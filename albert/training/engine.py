@@ -1,0 +1,208 @@
+"""What TensorFlow and JAX do differently, behind one interface.
+
+The loop, the step, the optimizer and the tasks are written once, with `keras.ops`. What a step
+needs beyond that is asked of an `Engine`: the gradient, a loop over micro-batches, sums over
+devices, seeds, compilation, and where the devices are. Keras's backend says which engine it is.
+
+A replica is a device with its part of a batch's rows. A worker is a process; several workers
+train together, mostly one on each machine. The chief is the worker that writes the run's files.
+"""
+
+import abc
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from albert.data import files
+from albert.errors import FlagError
+
+if TYPE_CHECKING:
+    from albert.data.examples import FeatureSpec
+    from albert.data.record_files import RecordFiles
+
+# Flags in which workers may differ: they do not change what is computed.
+_OF_A_WORKER = ("--log_steps", "--tpu_name", "--tpu_zone", "--gcp_project", "--master")
+
+
+class Engine(abc.ABC):
+    """TensorFlow or JAX, as the trainer sees it."""
+
+    always_compiles = False  # whether XLA compiles each shape of a batch, whatever the flags say
+
+    # --- Devices and workers ---
+
+    num_replicas = 1  # devices, of all workers, that share a training batch
+    num_evaluating_replicas = 1  # of this process, that share an evaluation batch
+    num_workers = 1
+    is_chief = True  # whether this process writes the run's files
+    has_accelerator = False
+
+    @abc.abstractmethod
+    def scope(self, values) -> contextlib.AbstractContextManager[None]:
+        """Takes the devices that the flags ask for; a FlagError if they are not there."""
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Leaves the other workers for a while, so that one can compute by itself."""
+        return contextlib.nullcontext()
+
+    @abc.abstractmethod
+    def gather(self, value: np.ndarray) -> np.ndarray:
+        """Returns the values [workers, ...] that all workers gave. All of them must call it."""
+
+    @contextlib.contextmanager
+    def blame_workers(self, where: Callable[[], str]) -> Iterator[None]:
+        """Turns errors over a lost worker into a WorkerLostError; `where` a new start goes on."""
+        yield
+
+    # --- Inside a step, while it is traced ---
+
+    @abc.abstractmethod
+    def replica(self) -> Any:
+        """Returns the number of this replica."""
+
+    @abc.abstractmethod
+    def sum_over_replicas(self, values: Any) -> Any:
+        """Returns the sums of a structure of tensors over all replicas."""
+
+    @abc.abstractmethod
+    def gradients(
+        self, function: Callable[[], tuple[Any, Any]], model: keras.Model,
+        weights: Mapping[str, keras.Variable],
+    ) -> tuple[Any, dict[str, Any]]:
+        """Returns (second value of `function`, {name: gradient of its first, dense}).
+
+        Weights that the first value does not depend on may be left out.
+        """
+
+    @abc.abstractmethod
+    def add_up(self, part: Callable[[Any], Any], count: int) -> Any:
+        """Returns part(0) + part(1) + ..., computed one after another to save memory."""
+
+    @abc.abstractmethod
+    def fold_in(self, key: np.ndarray, numbers: Sequence[Any]) -> Any:
+        """Returns the two integers, of the type that dropout takes, drawn from key and numbers."""
+
+    # --- Around a step ---
+
+    @abc.abstractmethod
+    def layer_engine(self, use_xla: bool) -> str:
+        """Returns what applies the layers, see `EncoderOptions.engine`."""
+
+    def set_seed(self, seed: int) -> None:
+        """Makes the first weights follow from the seed."""
+        keras.utils.set_random_seed(seed)
+
+    @abc.abstractmethod
+    def train_steps(self, step: Any) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+        """Returns a function of (iterator of batches, count, control) that makes `count` steps.
+
+        `step` is a `steps.TrainStep`.
+
+        It returns the rows of the steps [count, columns], and `control` summed over replicas.
+        """
+
+    @abc.abstractmethod
+    def eval_outputs(self, step: Any) -> Any:
+        """Returns a function from a batch to `outputs` of all of it, of a `steps.EvalStep`.
+
+        Its `prepare(batches)` is called before, with what `eval_batches` returned.
+        """
+
+    @abc.abstractmethod
+    def train_batches(
+        self, source: "RecordFiles", spec: "FeatureSpec", **options
+    ) -> Iterable[Any]:
+        """Returns endless batches for `train_steps`; options as of `input_pipeline`."""
+
+    @abc.abstractmethod
+    def eval_batches(
+        self, source: "RecordFiles", spec: "FeatureSpec", **options
+    ) -> Iterable[Any]:
+        """Returns batches for `eval_outputs`, which can be read again and again."""
+
+    def blame_data(self, *sources: "RecordFiles") -> contextlib.AbstractContextManager[None]:
+        """Turns the engine's errors over bad records into a DataError."""
+        return contextlib.nullcontext()
+
+    # --- What follows from these ---
+
+    def check_batch_size(self, batch_size: int, accumulation: int) -> None:
+        """Raises a FlagError if a batch cannot be cut into equal parts."""
+        if batch_size % (self.num_replicas * accumulation):
+            raise FlagError(
+                f"--train_batch_size={batch_size} cannot be divided by {self.num_replicas} "
+                f"replicas x {accumulation} (--gradient_accumulation_steps)"
+            )
+
+    def any_worker(self, mine: bool) -> bool:
+        """Returns whether `mine` is true on any worker. All workers must call it."""
+        return bool(self.gather(np.array(mine)).any()) if self.num_workers > 1 else mine
+
+    def check_agreement(self, facts: Mapping[str, Any]) -> None:
+        """Checks that all workers have the same flags, files and step. All must call it.
+
+        Raises:
+          FlagError: names the first fact that differs, with both values.
+        """
+        if self.num_workers == 1:
+            return
+        ours = {k: v for k, v in facts.items() if k not in _OF_A_WORKER}
+        texts = self._texts_of_workers(json.dumps(ours, sort_keys=True, default=str))
+        first = json.loads(texts[0])
+        for worker, text in enumerate(texts):
+            theirs = json.loads(text)
+            for name in sorted(set(first) | set(theirs)):
+                if not files.is_same_json(first.get(name), theirs.get(name)):
+                    raise FlagError(
+                        f"workers differ in {name}: worker 0 has {first.get(name)!r}, "
+                        f"worker {worker} has {theirs.get(name)!r}"
+                    )
+
+    def _texts_of_workers(self, text: str) -> list[str]:
+        """Returns the texts that the workers gave, in their order."""
+        data = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+        # What is gathered must have equal lengths, so the lengths are gathered first.
+        lengths = self.gather(np.array(len(data), np.int32))
+        padded = np.zeros([max(lengths)], np.int32)
+        padded[: len(data)] = data
+        return [
+            bytes(row[:size].astype(np.uint8)).decode()
+            for row, size in zip(self.gather(padded), lengths, strict=True)
+        ]
+
+
+def read_cluster(text: str | None) -> dict[str, Any] | None:
+    """Returns the parsed TF_CONFIG if it names more than one worker, else None.
+
+    Raises:
+      FlagError: it is not JSON, or its task and its cluster do not fit together.
+    """
+    if not text:
+        return None
+    try:
+        config = json.loads(text)
+        cluster, task = config.get("cluster") or {}, config.get("task") or {}
+        workers = workers_of(config)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise FlagError(f"TF_CONFIG is not usable: {error}") from error
+    if len(workers) < 2:
+        return None
+    kind, index = task.get("type"), task.get("index")
+    if kind not in cluster or not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
+        raise FlagError(
+            f"TF_CONFIG: task {kind!r} {index!r} is not in its cluster of "
+            + ", ".join(f"{len(hosts)} {name}" for name, hosts in cluster.items())
+        )
+    if len(set(workers)) < len(workers):
+        raise FlagError(f"TF_CONFIG: an address stands twice among {', '.join(workers)}")
+    return config
+
+
+def workers_of(config: Mapping[str, Any]) -> list[str]:
+    """Returns the addresses of a TF_CONFIG's workers; the chief's comes first."""
+    cluster = config.get("cluster") or {}
+    return [*cluster.get("chief", []), *cluster.get("worker", [])]

@@ -1,0 +1,348 @@
+"""The JAX engine: functional steps, placed on the devices of all workers by `jax.sharding`.
+
+Each device computes the gradients of its rows (`jax.shard_map`), and they are summed over all.
+Weights are on every device. Keras's variables hold them between two calls; inside a step they
+are arrays that go in and come out (`keras.StatelessScope`).
+"""
+
+import contextlib
+import functools
+import itertools
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+from jax import numpy as jnp
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from albert.data import batches as numpy_batches
+from albert.data.data_order import Share
+from albert.errors import FlagError
+from albert.model.encoder_options import loop_engine
+from albert.training.engine import Engine, read_cluster, workers_of
+
+log = logging.getLogger("albert")
+
+ROWS = "rows"  # the axis of the mesh: devices share the rows of a batch
+_EVERYWHERE, _BY_ROW = PartitionSpec(), PartitionSpec(ROWS)
+# Batches that lie on the devices before a step asks for them.
+_AHEAD = 2
+
+
+class JaxEngine(Engine):
+    """The devices of this process, and those of other workers that joined it."""
+
+    always_compiles = True
+
+    def __init__(self):
+        self._mesh: Mesh | None = None
+
+    # --- Devices and workers ---
+
+    @contextlib.contextmanager
+    def scope(self, values) -> Iterator[None]:
+        kind = values.distribution_strategy
+        cluster = read_cluster(os.environ.get("TF_CONFIG"))
+        if values.num_virtual_devices > 1:
+            jax.config.update("jax_num_cpu_devices", values.num_virtual_devices)
+        if cluster and kind in (None, "multi_worker"):
+            _join(cluster)
+        elif kind == "multi_worker":
+            _join_by_itself()
+        self._mesh = mesh_of(_chosen_devices(values))
+        level = log.level
+        if self.num_replicas > 1:
+            log.info("%s: %d replicas", kind or "jax", self.num_replicas)
+        if not self.is_chief:
+            log.setLevel(logging.WARNING)  # the chief logs the rest
+        try:
+            yield
+        finally:
+            log.setLevel(level)
+            self._mesh = None
+
+    @property
+    def mesh(self) -> Mesh:
+        return self._mesh or mesh_of(jax.devices()[:1])
+
+    @property
+    def _own_devices(self) -> list:
+        return [d for d in self.mesh.devices.flat if d.process_index == jax.process_index()]
+
+    @property
+    def num_replicas(self) -> int:
+        return self.mesh.size
+
+    @property
+    def num_evaluating_replicas(self) -> int:
+        return len(self._own_devices)
+
+    @property
+    def num_workers(self) -> int:
+        return jax.process_count()
+
+    @property
+    def is_chief(self) -> bool:
+        return jax.process_index() == 0
+
+    @property
+    def has_accelerator(self) -> bool:
+        return jax.default_backend() != "cpu"
+
+    def gather(self, value: np.ndarray) -> np.ndarray:
+        return np.asarray(multihost_utils.process_allgather(np.asarray(value)[None], tiled=True))
+
+    # --- Inside a step ---
+
+    def replica(self):
+        return jax.lax.axis_index(ROWS)
+
+    def sum_over_replicas(self, values):
+        return jax.lax.psum(values, ROWS)
+
+    def gradients(self, function, model: keras.Model, weights: Mapping[str, keras.Variable]):
+        values = {name: weight.value for name, weight in weights.items()}
+        chosen = {id(weight) for weight in weights.values()}
+        others = [(v, v.value) for v in model.variables if id(v) not in chosen]
+
+        def compute(values):
+            mapping = [*others, *((weights[name], value) for name, value in values.items())]
+            with keras.StatelessScope(state_mapping=mapping):
+                return function()
+
+        grads, found = jax.grad(compute, has_aux=True)(values)
+        return found, grads
+
+    def add_up(self, part, count: int):
+        if count == 1:
+            return part(0)
+
+        def add(total, i):
+            return jax.tree.map(jnp.add, total, part(i)), None
+
+        # Zeros, not the first part: the step holds the model once.
+        zeros = jax.tree.map(
+            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, jnp.int32(0))
+        )
+        return jax.lax.scan(add, zeros, jnp.arange(count, dtype=jnp.int32))[0]
+
+    def fold_in(self, key: np.ndarray, numbers: Sequence[Any]):
+        key = jnp.asarray(key.view(np.uint32))
+        for number in numbers:
+            key = jax.random.fold_in(key, number)
+        return key
+
+    # --- Around a step ---
+
+    def layer_engine(self, use_xla: bool) -> str:
+        return loop_engine()
+
+    def train_steps(self, step) -> "TrainSteps":
+        return TrainSteps(step, self.mesh)
+
+    def eval_outputs(self, step) -> "EvalOutputs":
+        return EvalOutputs(step, mesh_of(self._own_devices))
+
+    def train_batches(self, source, spec, **options):
+        own = len(self._own_devices)
+        share = Share(self.num_replicas, jax.process_index() * own, own)
+        parts = numpy_batches.train_batches(source, spec, **options, share=share)
+        return _ahead(_placed(parts, own, self.mesh))
+
+    def eval_batches(self, source, spec, **options):
+        return _EvalBatches(source, spec, options, mesh_of(self._own_devices))
+
+
+# --- Devices ---
+
+
+def mesh_of(devices: Iterable) -> Mesh:
+    """Returns the devices in a row; those of a worker lie side by side."""
+    ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
+    return Mesh(np.array(ordered), (ROWS,))
+
+
+def _chosen_devices(values) -> list:
+    if values.use_tpu and jax.default_backend() != "tpu":
+        raise FlagError(
+            "--use_tpu: JAX finds no TPU on this machine: run the command on the TPU machine "
+            "itself, with albert[jax-tpu] installed"
+        )
+    if values.num_gpus == 0 and jax.default_backend() == "gpu":
+        return jax.devices("cpu")[:1]
+    devices = jax.devices()
+    gpus = [device for device in devices if device.platform == "gpu"]
+    if values.num_gpus is not None:
+        if values.num_gpus > len(gpus):
+            raise FlagError(f"--num_gpus={values.num_gpus}: this machine has {len(gpus)}")
+        devices = gpus[: values.num_gpus] or devices
+    if values.distribution_strategy == "one_device":
+        devices = devices[:1]
+    return devices
+
+
+def _join(cluster: Mapping[str, Any]) -> None:
+    """Joins the workers of a TF_CONFIG, the first of which coordinates."""
+    workers, task = workers_of(cluster), cluster["task"]
+    own = cluster["cluster"][task["type"]][task["index"]]
+    jax.distributed.initialize(workers[0], len(workers), workers.index(own))
+
+
+def _join_by_itself() -> None:
+    """Joins the workers that JAX finds by itself: of a TPU slice, or a cluster's scheduler."""
+    try:
+        jax.distributed.initialize()
+    except (ValueError, RuntimeError) as error:
+        raise FlagError(
+            "--distribution_strategy=multi_worker: JAX finds no other workers; where it cannot "
+            'find them by itself, set TF_CONFIG: {"cluster": {"worker": ["host:port", ...]}, '
+            '"task": {"type": "worker", "index": 0}}'
+        ) from error
+
+
+# --- Batches ---
+
+
+def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Returns the batch of several replicas, one after another."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    joined = {}
+    for name in parts[0]:
+        values = [part[name] for part in parts]
+        # Packed rows may be more on one replica than on another: the others get empty ones.
+        most = max(len(value) for value in values)
+        padded = [
+            np.pad(v, [(0, most - len(v))] + [(0, 0)] * (v.ndim - 1)) if len(v) < most else v
+            for v in values
+        ]
+        joined[name] = np.concatenate(padded)
+    return joined
+
+
+def _placed(parts: Iterator[Mapping[str, np.ndarray]], count: int, mesh: Mesh):
+    """Yields whole batches on the devices, each of `count` parts of this process."""
+    place = functools.partial(
+        jax.make_array_from_process_local_data, NamedSharding(mesh, _BY_ROW)
+    )
+    while own := list(itertools.islice(parts, count)):
+        yield jax.tree.map(place, _joined(own))
+
+
+def _ahead(batches: Iterator) -> Iterator:
+    """Yields the same, with a few on their way to the devices while a step computes."""
+    ready: list = []
+    for batch in batches:
+        ready.append(batch)
+        if len(ready) > _AHEAD:
+            yield ready.pop(0)
+    yield from ready
+
+
+class _EvalBatches:
+    """Batches that can be read again and again."""
+
+    def __init__(self, source, spec, options, mesh: Mesh):
+        self.source, self.spec, self.options, self.mesh = source, spec, options, mesh
+
+    def __iter__(self):
+        count = self.mesh.size
+        share = Share(count, 0, count) if count > 1 else None
+        parts = numpy_batches.eval_batches(self.source, self.spec, **self.options, share=share)
+        return _ahead(_placed(iter(parts), count, self.mesh))
+
+
+# --- Steps ---
+
+
+class TrainSteps:
+    """Training steps, called with (iterator, count, control); see `Engine.train_steps`."""
+
+    def __init__(self, step, mesh: Mesh):
+        self.step, self.mesh = step, mesh
+        self.variables = step.state.variables
+        self._everywhere = NamedSharding(mesh, _EVERYWHERE)
+        # The old values are given up to the new ones: there is never memory for both.
+        self._one = jax.jit(self._compute, donate_argnums=0)
+        self._sum = jax.jit(lambda x: jnp.sum(x, 0), out_shardings=self._everywhere)
+
+    def _compute(self, values, batch):
+        def of_replica(values, batch):
+            with self._scope(values):
+                return self.step.gradients(batch)
+
+        sums, found = jax.shard_map(
+            of_replica, mesh=self.mesh, in_specs=(_EVERYWHERE, _BY_ROW), out_specs=_EVERYWHERE,
+            check_vma=False,
+        )(values, batch)
+        with self._scope(values) as scope:
+            row = self.step.update(sums, found)
+        return [scope.get_current_value(v) for v in self.variables], row
+
+    def _scope(self, values) -> keras.StatelessScope:
+        return keras.StatelessScope(list(zip(self.variables, values, strict=True)))
+
+    def __call__(self, iterator, count: int, control) -> tuple[np.ndarray, np.ndarray]:
+        values = [self._on_all(variable.value) for variable in self.variables]
+        rows = []
+        for _ in range(count):  # JAX does not wait for one step before it begins the next
+            values, row = self._one(values, next(iterator))
+            rows.append(row)
+        for variable, value in zip(self.variables, values, strict=True):
+            variable._value = value
+        return np.stack([np.asarray(row) for row in rows]), self._agreed(control)
+
+    def _on_all(self, value):
+        if isinstance(value, jax.Array) and value.sharding == self._everywhere:
+            return value
+        host = np.asarray(value)
+        return jax.make_array_from_callback(host.shape, self._everywhere, lambda at: host[at])
+
+    def _agreed(self, control) -> np.ndarray:
+        own = sum(d.process_index == jax.process_index() for d in self.mesh.devices.flat)
+        told = jax.make_array_from_process_local_data(
+            NamedSharding(self.mesh, _BY_ROW), np.tile(np.asarray(control, np.float32), (own, 1))
+        )
+        return np.asarray(self._sum(told))
+
+
+class EvalOutputs:
+    """`EvalStep.outputs` of a whole batch, compiled; see `Engine.eval_outputs`."""
+
+    def __init__(self, step, mesh: Mesh):
+        self.step, self.mesh = step, mesh
+        self.variables = step.model.variables
+        self._placed: tuple[list, list] = ([], [])  # values as they are, and on the devices
+        self._outputs = jax.jit(self._compute)
+
+    def prepare(self, batches) -> None:
+        """Nothing: each shape of a batch is compiled when it comes."""
+
+    def _compute(self, values, batch):
+        def of_replica(values, batch):
+            with keras.StatelessScope(list(zip(self.variables, values, strict=True))):
+                *numbers, predictions = self.step.outputs(batch)
+            return jax.lax.psum(numbers, ROWS), predictions
+
+        numbers, predictions = jax.shard_map(
+            of_replica, mesh=self.mesh, in_specs=(_EVERYWHERE, _BY_ROW),
+            out_specs=(_EVERYWHERE, _BY_ROW), check_vma=False,
+        )(values, batch)
+        return *numbers, predictions
+
+    def __call__(self, batch):
+        values = [variable.value for variable in self.variables]
+        seen, placed = self._placed
+        if len(seen) != len(values) or any(a is not b for a, b in zip(seen, values, strict=True)):
+            everywhere = NamedSharding(self.mesh, _EVERYWHERE)
+            placed = [jax.device_put(np.asarray(value), everywhere) for value in values]
+            self._placed = values, placed
+        batch = {
+            name: jax.device_put(x, NamedSharding(self.mesh, _BY_ROW)) for name, x in batch.items()
+        }
+        return self._outputs(placed, batch)
