@@ -56,7 +56,7 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError("give either --hf_directory or --albert_directory")
     if os.path.exists(values.output_dir):
         raise FlagError(f"--output_dir: {values.output_dir} exists; remove it or name another")
-    flags.import_tensorflow()
+    flags.start_engine()
     from albert.export import hf_conversion
 
     given = flags.select(values, hf_conversion.Conversion)

@@ -18,7 +18,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files, temporaries
 from albert.errors import CheckpointError, DataError, FlagError, some
-from albert.formats import checkpoints, model_card, sidecars
+from albert.formats import checkpoint_files, checkpoints, model_card, sidecars
 
 log = logging.getLogger("albert")
 
@@ -49,20 +49,18 @@ def main(values: flags.FlagValues) -> None:
     directory = os.path.dirname(os.path.abspath(values.export_path))
     if os.path.isdir(directory):  # a kill right after the index was published
         temporaries.sweep_litter(directory, os.path.basename(values.export_path) + ".tmp-")
-    if os.path.exists(values.export_path + ".index"):
-        raise FlagError(f"--export_path: {values.export_path}.index exists; name another")
+    if found := checkpoint_files.main_file(values.export_path):
+        raise FlagError(f"--export_path: {found} exists; name another")
     _check_record(values.export_path)
     config_file = values.albert_config_file or os.path.join(source, "albert_config.json")
     config = AlbertConfig.from_flag(config_file)
-    flags.import_tensorflow()
-    from albert.formats import tensor_bundle
-
+    flags.start_engine()
     weights = checkpoints.open_weights(
         os.path.join(source, values.checkpoint_name), "checkpoint_name"
     )
     tensors = model_tensors(config, weights)
     files.make_dirs(directory)
-    tensor_bundle.write(
+    checkpoint_files.write(
         values.export_path, tensors | {"global_step": np.int64(0)},
         before=lambda: _write_beside(values.export_path, config, weights, tensors),
     )
@@ -99,7 +97,7 @@ def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
 
 def _is_stray(directory: str) -> bool:
     """Whether the README.md is the card of an export that was killed before its checkpoint."""
-    if any(name.endswith(".index") for name in os.listdir(directory)):
+    if checkpoint_files.prefixes(os.listdir(directory)):
         return False
     path = os.path.join(directory, model_card.NAME)
     with open(path, encoding="utf-8", errors="replace") as stream:

@@ -19,7 +19,7 @@ from typing import Any
 from albert.cli import flags
 from albert.data import files
 from albert.errors import CheckpointError, FlagError
-from albert.formats import model_card, pretrained
+from albert.formats import checkpoint_files, model_card, pretrained
 from albert.formats.pretrained import Pretrained
 
 log = logging.getLogger("albert")
@@ -60,7 +60,7 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError(f"--export_path: {values.export_path} exists; remove it or name another")
     if suffix == ".onnx" and (values.quantize or values.max_seq_length is not None):
         raise FlagError("--quantize and --max_seq_length are for .tflite only")
-    if not (os.path.isdir(values.model_dir) or os.path.isfile(values.model_dir + ".index")):
+    if not (os.path.isdir(values.model_dir) or checkpoint_files.exists(values.model_dir)):
         raise FlagError(f"--model_dir: neither a directory nor a checkpoint: {values.model_dir}")
     flags.import_tensorflow()
     from albert import modeling

@@ -44,7 +44,7 @@ def main(values: flags.FlagValues) -> None:
     files.require_file(new_file, "spm_model_file" if values.spm_model_file else "vocab_file")
     if os.path.exists(values.output_dir):
         raise FlagError(f"--output_dir: {values.output_dir} exists; remove it or name another")
-    flags.import_tensorflow()
+    flags.start_engine()
     from albert import modeling, tokenization
     from albert.formats import pretrained, vocabulary_transfer
 

@@ -30,7 +30,6 @@ def main(values: flags.FlagValues) -> None:
         values.albert_config_file
         or os.path.join(values.directory, "pretrained", "albert_config.json")
     )
-    flags.import_tensorflow()
     run = run_report.Quickstart.read(values.directory, config)
     text = run.report()
     picture = os.path.join(values.directory, "curves.png")

@@ -10,7 +10,7 @@ from helpers import REPO
 PACKAGE = REPO / "albert"
 # The rooms, each with those whose modules it may import. What lies at the top of the package
 # without being a command is listed by its name.
-PUBLIC = {"albert_tokenizer", "config", "errors", "modeling", "optimization", "tokenization"}
+PUBLIC = {"albert_tokenizer", "config", "engines", "errors", "modeling", "optimization", "tokenization"}
 ROOMS = {
     "data": set(),
     "pieces": {"data"},

@@ -23,12 +23,12 @@ from albert.albert_tokenizer import AlbertTokenizer
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, ConfigError
 from albert.formats import (
+    checkpoint_files,
     checkpoints,
     hf_names,
     hf_tokenizer,
     huggingface,
     pretrained,
-    tensor_bundle,
 )
 
 SIZES = {
@@ -65,7 +65,7 @@ def save(model: keras.Model, folder: pathlib.Path) -> pathlib.Path:
     folder.mkdir()
     (folder / "albert_config.json").write_text(model.config.to_json_string())
     tensors = {n: w.numpy() for n, w in modeling.named_weights(model).items()}
-    tensor_bundle.write(str(folder / "model.ckpt-best"), tensors)
+    checkpoint_files.write(str(folder / "model.ckpt-best"), tensors)
     return folder
 
 

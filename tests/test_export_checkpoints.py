@@ -8,7 +8,7 @@ from helpers import assert_one_clear_line, write_config
 from albert import export_checkpoints
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.formats import checkpoints, tensor_bundle
+from albert.formats import checkpoint_files, checkpoints
 from albert.modeling import AlbertForPreTraining, named_weights
 
 
@@ -47,7 +47,7 @@ def ours(tmp_path):
         "bert/pooler/dense/bias/lamb_m": np.zeros(16, "f4"), "global_step": np.int64(9),
         "bert/pooler/dense/bias/adam_v": np.zeros(16, "f4"), "somebody/else": np.ones(2, "f4"),
     }
-    tensor_bundle.write(str(tmp_path / "model.ckpt-9"), weights | extra)
+    checkpoint_files.write(str(tmp_path / "model.ckpt-9"), weights | extra)
     return tmp_path, weights
 
 

@@ -12,7 +12,7 @@ from albert import export_model
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.export import model_conversion
-from albert.formats import huggingface, tensor_bundle
+from albert.formats import checkpoint_files, huggingface
 from albert.formats.model_facts import Facts
 from albert.modeling import (
     AlbertForPreTraining,
@@ -35,7 +35,7 @@ def write_model(folder, model) -> None:
     rng = np.random.default_rng(3)
     named = named_weights(model).items()
     tensors = {n: w.numpy() + rng.normal(0, 0.2, w.shape).astype("f4") for n, w in named}
-    tensor_bundle.write(str(folder / "model.ckpt-best"), tensors)
+    checkpoint_files.write(str(folder / "model.ckpt-best"), tensors)
 
 
 @pytest.fixture

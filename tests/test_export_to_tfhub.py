@@ -17,7 +17,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import CheckpointError
-from albert.formats import checkpoints, pretrained, tensor_bundle
+from albert.formats import checkpoint_files, checkpoints, pretrained
 from albert.modeling import AlbertForPreTraining, named_weights
 
 
@@ -42,7 +42,7 @@ def write_source(folder: pathlib.Path) -> pathlib.Path:
     weights = named_weights(AlbertForPreTraining(config))
     tensors = {name: w.numpy() for name, w in weights.items()}
     slots = {f"{name}/adam_m": np.zeros_like(value) for name, value in tensors.items()}
-    tensor_bundle.write(
+    checkpoint_files.write(
         str(folder / "model.ckpt-best"), tensors | slots | {"global_step": np.int64(3)}
     )
     return folder

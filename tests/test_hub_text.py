@@ -18,7 +18,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import features
 from albert.export import text_graph
-from albert.formats import tensor_bundle
+from albert.formats import checkpoint_files
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.tokenization import FullTokenizer
 
@@ -38,7 +38,7 @@ def write_checkpoint(folder: pathlib.Path, **sizes) -> AlbertConfig:
     # Far from their initial values, so that no output is near another by chance.
     rng = np.random.default_rng(3)
     tensors = {n: w.numpy() + rng.normal(0, 0.2, w.shape).astype("f4") for n, w in weights.items()}
-    tensor_bundle.write(str(folder / "model.ckpt-best"), tensors)
+    checkpoint_files.write(str(folder / "model.ckpt-best"), tensors)
     return config
 
 

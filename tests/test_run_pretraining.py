@@ -28,7 +28,7 @@ from tensorflow.core.util import event_pb2
 
 from albert import run_pretraining
 from albert.data import records, temporaries, tfrecord
-from albert.formats import checkpoints, tensor_bundle
+from albert.formats import checkpoint_files, checkpoints
 from albert.tasks.pretraining import PretrainingTask
 
 MODULE = "albert.run_pretraining"
@@ -326,7 +326,7 @@ def test_a_run_that_diverges_exits_3_and_keeps_its_last_good_checkpoint(job, tmp
     # A weight that is not finite makes every later step so.
     spoilt = dict(before)
     spoilt["bert/pooler/dense/bias"] = spoilt["bert/pooler/dense/bias"] * np.nan
-    tensor_bundle.write(str(tmp_path / "out/model.ckpt-10"), spoilt)
+    checkpoint_files.write(str(tmp_path / "out/model.ckpt-10"), spoilt)
     capsys.readouterr()
     assert 3 == command(*job, "--num_train_steps=60")
     assert "model.ckpt-10" in assert_one_clear_line(capsys.readouterr().err)
@@ -410,7 +410,7 @@ def test_an_output_dir_of_another_architecture_is_refused(job, tmp_path, capsys)
 
 
 def test_an_unrelated_checkpoint_is_refused_before_anything_is_written(job, tmp_path, capsys):
-    tensor_bundle.write(str(tmp_path / "other"), {"w": np.zeros(3, "float32")})
+    checkpoint_files.write(str(tmp_path / "other"), {"w": np.zeros(3, "float32")})
     assert 2 == command(*job, f"--init_checkpoint={tmp_path / 'other'}")
     assert "does not fit the model" in assert_one_clear_line(capsys.readouterr().err)
     assert not (tmp_path / "out/albert_config.json").exists()

@@ -17,7 +17,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import records
 from albert.data.features import classification_spec
-from albert.formats import tensor_bundle
+from albert.formats import checkpoint_files
 
 MODULES = {m.__name__.split(".")[1]: m for m in (
     run_classifier, run_pretraining, run_race, run_squad_v1, run_squad_v2,
@@ -59,7 +59,7 @@ def files(golden_path, tmp_path_factory):
     config = write_config(folder, vocab_size=30000, max_position_embeddings=64)
     model = modeling.AlbertForPreTraining(AlbertConfig.from_json_file(config))
     tensors = {name: w.numpy() for name, w in modeling.named_weights(model).items()}
-    tensor_bundle.write(str(folder / "model.ckpt-best"), tensors)
+    checkpoint_files.write(str(folder / "model.ckpt-best"), tensors)
     for version in (1, 2):
         (folder / f"squad-v{version}.json").write_text(json.dumps(dataset(True, version == 2)))
     mnli = folder / "MNLI"

@@ -18,7 +18,7 @@ from albert.errors import DataError, FlagError
 from albert.formats import tokenizer_files
 
 if TYPE_CHECKING:
-    from albert.formats.tensor_bundle import Weights
+    from albert.formats.weights import Weights
     from albert.tasks.task import Task
     from albert.training.evaluation import Evaluated, Evaluation
     from albert.training.run_settings import RunConfig

@@ -19,7 +19,7 @@ from albert.formats.tokenizer_files import Vocabulary
 from albert.tasks.record_keeper import RecordKeeper
 
 if TYPE_CHECKING:
-    from albert.formats.tensor_bundle import Weights
+    from albert.formats.weights import Weights
     from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")

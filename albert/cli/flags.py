@@ -8,7 +8,6 @@ one process and none of them reads global state.
 
 import dataclasses
 import difflib
-import importlib.util
 import logging
 import math
 import os
@@ -19,6 +18,7 @@ from select import POLLERR, POLLOUT, poll
 
 from absl import flags as absl_flags
 
+from albert import engines
 from albert.cli.engine_start import import_tensorflow as import_tensorflow
 from albert.cli.engine_start import set_environment, start
 from albert.errors import FlagError, Preempted, TrainingDivergedError, UserError, WorkerLostError
@@ -112,8 +112,8 @@ def define_device_flags(values: FlagValues) -> None:
     define(
         "enum", values, "engine", None,
         "What computes: TensorFlow, or JAX, which runs on TPUs too. By default what the "
-        "environment variable KERAS_BACKEND says, else TensorFlow.",
-        enum_values=["tensorflow", "jax"],
+        "environment variable KERAS_BACKEND says, else TensorFlow where it is installed.",
+        enum_values=list(engines.ENGINES),
     )
     define(
         "enum", values, "distribution_strategy", None,
@@ -230,11 +230,11 @@ def wanted_engine(values: FlagValues | None = None) -> str:
       FlagError: there is no such engine, or it is not installed.
     """
     told = values and (values.engine or ("jax" if values.use_tpu else None))
-    engine = told or os.environ.get("KERAS_BACKEND") or "tensorflow"
+    engine = told or os.environ.get("KERAS_BACKEND") or engines.default_engine()
     origin = f"--engine={engine}" if told else f"KERAS_BACKEND={engine}"
-    if engine not in ("tensorflow", "jax"):
+    if engine not in engines.ENGINES:
         raise FlagError(f"{origin}: it must be tensorflow or jax")
-    if importlib.util.find_spec(engine) is None:
+    if not engines.is_installed(engine):
         extra = "albert[jax], albert[jax-cuda] or albert[jax-tpu]"
         remedy = extra if engine == "jax" else "tensorflow, or use --engine=jax"
         raise FlagError(f"{origin}: it is not installed: install {remedy}")

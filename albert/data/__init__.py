@@ -4,6 +4,7 @@
     temporaries     what is under way beside them, locked while its process lives
     text_files      lines of texts and tables, packed or not, and what is wrong with them
     workers         processes that end with their owner
+    protobuf        messages of protobuf, field by field
     tfrecord        the container of records: lengths, checksums, bytes
     examples        one record: its features, and its bytes from arrays
     records         record files are written, and the manifest beside each

@@ -7,11 +7,12 @@ another, and spares every writing process the seconds that importing TensorFlow 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from albert.data import protobuf
 from albert.data.tfrecord import FOOTER_BYTES, HEADER_BYTES, write_frames
 from albert.errors import DataError
 
@@ -146,9 +147,9 @@ def _features_of(message: bytes) -> dict[bytes, tuple[int, bytes]]:
     """Returns {name: (kind of list, its values, packed)} of a serialised message."""
     try:
         found = {}
-        for field, features in _fields(message):
-            for inner, entry in _fields(features) if field == 1 else ():
-                parts = dict(_fields(entry)) if inner == 1 else {}
+        for outer, features in protobuf.fields(message):
+            for inner, entry in protobuf.fields(features) if outer == 1 else ():
+                parts = dict(protobuf.fields(entry)) if inner == 1 else {}
                 if parts:
                     found[bytes(parts.get(1, b""))] = _list_of(parts.get(2, b""))
         return found
@@ -158,46 +159,11 @@ def _features_of(message: bytes) -> dict[bytes, tuple[int, bytes]]:
 
 def _list_of(feature: bytes) -> tuple[int, bytes]:
     """Returns (kind, packed values) of a `Feature` message."""
-    for kind, values in _fields(feature):
+    for kind, values in protobuf.fields(feature):
         if kind in (_FLOATS, _INTEGERS):
             # Usually one packed field; a writer may also give each value one of its own.
-            return kind, b"".join(part for field, part in _fields(values) if field == 1)
+            return kind, b"".join(part for field, part in protobuf.fields(values) if field == 1)
     return 0, b""
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields (number, content) of each field of a protobuf message; a number's content is its bytes."""
-    at, end = 0, len(message)
-    while at < end:
-        tag, at = _varint_at(message, at)
-        kind = tag & 7
-        if kind == 2:
-            size, at = _varint_at(message, at)
-            stop = at + size
-        elif kind == 0:
-            _, stop = _varint_at(message, at)
-        elif kind in (1, 5):
-            stop = at + (8 if kind == 1 else 4)
-        else:
-            raise ValueError(f"field of kind {kind}")
-        if stop > end:
-            raise ValueError("a field reaches over its message")
-        yield tag >> 3, message[at:stop]
-        at = stop
-
-
-def _varint_at(message: bytes, at: int) -> tuple[int, int]:
-    """Returns the number at a byte, and where it ends."""
-    byte = message[at]
-    if byte < 0x80:
-        return byte, at + 1
-    value, shift = byte & 0x7F, 7
-    while byte >= 0x80:
-        at += 1
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        shift += 7
-    return value, at + 1
 
 
 def _decode_varints(flat: bytes) -> np.ndarray:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 from albert.data import temporaries
@@ -78,7 +78,7 @@ def _told_as_unwritable(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def publish_dir(path: str, last: str) -> Iterator[str]:
+def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
     """Yields a temporary directory; what is in it comes into `path` when the block ends well.
 
     A directory that is absent is made, and one that holds a model of the same files and nothing
@@ -88,6 +88,7 @@ def publish_dir(path: str, last: str) -> Iterator[str]:
 
     Args:
       last: the file without which the others are no model: it goes first and comes last.
+      others: what that file is called where the model is of another kind: it goes with it.
 
     Raises:
       UserError: it cannot be written, or a file or directory of the user's is in the way.
@@ -99,7 +100,7 @@ def publish_dir(path: str, last: str) -> Iterator[str]:
         for name in _content(temporary):
             fsync(os.path.join(temporary, name))
         if not _replace_dir(temporary, path, last):
-            _add_to_dir(temporary, path, last)
+            _add_to_dir(temporary, path, last, others)
         fsync(_parent(path))
 
 
@@ -129,14 +130,14 @@ def _replace_dir(new: str, path: str, last: str) -> bool:
     return True
 
 
-def _add_to_dir(new: str, path: str, last: str) -> None:
+def _add_to_dir(new: str, path: str, last: str, others: Sequence[str]) -> None:
     ours, theirs = _content(new), _content(path)
     for name in sorted(ours):
         other = name[:-1] if name.endswith("/") else name + "/"
         if other in theirs:
             raise UserError(f"cannot write {path}: {os.path.join(path, other)} is in the way")
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(path, last))
+    for name in sorted({last, *others} & theirs):
+        os.unlink(os.path.join(path, name))
         fsync(path)
     for name in [*sorted(ours - {last}), last]:
         target = os.path.join(path, name)

@@ -22,6 +22,16 @@ _READ_BYTES = 256 << 10  # at once, of successive records
 # === Checksums ===
 
 
+def masked_crc32c(content: bytes) -> int:
+    """Returns the checksum that TensorFlow's files store of some bytes."""
+    return mask_crc(google_crc32c.value(content))
+
+
+def mask_crc(crc: int) -> int:
+    """Returns a CRC-32C rotated and shifted, so that it is not mistaken for one of data."""
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
 def _masked_crc32c(flat: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Returns the checksum that TFRecord stores of every flat[start:start + size]; uint32 [N]."""
     ends = (starts + sizes).tolist()
@@ -203,7 +213,7 @@ class RecordReader:
                 if len(held) < _FRAME_BYTES:
                     raise self._damaged()
             length, crc = length_at(held, at)
-            if _crc_of(held[at : at + 8]) != crc:
+            if masked_crc32c(held[at : at + 8]) != crc:
                 raise self._damaged()
             if at + _FRAME_BYTES + length > len(held):
                 needed = max(wanted, _FRAME_BYTES + length)
@@ -213,7 +223,7 @@ class RecordReader:
             begin = at + HEADER_BYTES
             payload = held[begin : begin + length]
             at = begin + length + FOOTER_BYTES
-            if _crc_of(payload) != int.from_bytes(held[begin + length : at], "little"):
+            if masked_crc32c(payload) != int.from_bytes(held[begin + length : at], "little"):
                 raise self._damaged()
             found.append(payload)
         return found
@@ -231,12 +241,6 @@ class RecordReader:
         except DataError as error:
             return error
         return DataError(f"{self._path} changed while it was being read")
-
-
-def _crc_of(content: bytes) -> int:
-    """Returns the checksum that TFRecord stores of some bytes."""
-    crc = google_crc32c.value(content)
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def verify_records(path: str) -> int:

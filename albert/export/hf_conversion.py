@@ -12,6 +12,7 @@ from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import CheckpointError, FlagError, some
 from albert.formats import (
+    checkpoint_files,
     checkpoints,
     hf_tokenizer,
     huggingface,
@@ -19,10 +20,10 @@ from albert.formats import (
     model_facts,
     pretrained,
     sidecars,
-    tensor_bundle,
     tokenizer_files,
 )
 from albert.formats.pretrained import Pretrained
+from albert.formats.weights import Weights
 
 log = logging.getLogger("albert")
 
@@ -90,10 +91,10 @@ class Conversion:
         )
         source = dataclasses.replace(source, facts=facts, vocabulary=vocabulary)
         write, last = (
-            (_write_ours, checkpoints.BEST + ".index") if self.is_from_theirs
-            else (_write_theirs, huggingface.WEIGHTS_FILE)
+            (_write_ours, checkpoint_files.main_names(checkpoints.BEST)) if self.is_from_theirs
+            else (_write_theirs, [huggingface.WEIGHTS_FILE])
         )
-        with model_card.publish_model(self.output_dir, last) as scratch:
+        with model_card.publish_model(self.output_dir, *last) as scratch:
             write(scratch, source, model, tensors, tokenizer)
             self._write_card(scratch, source, tensors, sidecar, tokenizer)
         log.info("%s", checkpoints.describe_start(account))
@@ -139,7 +140,7 @@ class Conversion:
             self.spm_model_file, self.vocab_file, self.do_lower_case
         )
 
-    def _architecture(self, source: Pretrained, weights: tensor_bundle.Weights) -> str:
+    def _architecture(self, source: Pretrained, weights: Weights) -> str:
         """Returns the class: the flag, else what the source says, else what the weights tell."""
         told = source.facts.architecture
         if not self.is_from_theirs and told not in huggingface.ARCHITECTURES:
@@ -204,7 +205,7 @@ def _write_theirs(scratch, source: Pretrained, model, tensors, tokenizer) -> Non
     huggingface.serialize(converted, os.path.join(scratch, huggingface.WEIGHTS_FILE))
 
 
-def _build(architecture: str, config: AlbertConfig, weights: tensor_bundle.Weights) -> keras.Model:
+def _build(architecture: str, config: AlbertConfig, weights: Weights) -> keras.Model:
     """Returns our model of the architecture, its head as wide as the checkpoint's."""
     keras.utils.set_random_seed(0)  # what is not in the checkpoint is the same every time
     sizes = {}
@@ -216,7 +217,7 @@ def _build(architecture: str, config: AlbertConfig, weights: tensor_bundle.Weigh
     return getattr(modeling, architecture)(config, **sizes)
 
 
-def _tensors(model: keras.Model, weights: tensor_bundle.Weights):
+def _tensors(model: keras.Model, weights: Weights):
     """Returns (every weight of the model by name, account); only the pooler may be new."""
     account = pretrained.assign(model, weights)
     absent = [name for name in account["new"] if not name.startswith("bert/pooler/")]

@@ -2,7 +2,10 @@
 
     pretrained           a directory, whoever wrote it: its config, vocabulary, facts and weights
     checkpoints          which checkpoint a path means, and what it gives a model
+    checkpoint_files     the files of one checkpoint, of either of the next two kinds
     tensor_bundle        TensorFlow's checkpoint files: arrays by name
+    tensor_file          a checkpoint in one safetensors file, where TensorFlow is absent
+    weights              the tensors of a model's files, by the released names
     sidecars             the JSON file beside a checkpoint
     known_tasks          what the name of a task tells of its model
     model_facts          labels, head and kind of a model, checked when read

@@ -1,9 +1,9 @@
 """Which checkpoint a path means, and what it gives a model. No TensorFlow at import.
 
-A checkpoint is `model.ckpt-<step>.index` and `.data-00000-of-00001`, a tensor bundle whose
-names are the released ones, with `<variable>/adam_m`, `adam_v` and `global_step`, so a
-checkpoint of the original is one of ours. What tensors cannot hold stands in
-`model.ckpt-<step>.json`, see `sidecars`. Without its index nothing counts as a checkpoint.
+The names in a checkpoint `model.ckpt-<step>` are the released ones, with `<variable>/adam_m`,
+`adam_v` and `global_step`, so a checkpoint of the original is one of ours. Which files it has,
+`checkpoint_files` knows. What tensors cannot hold stands in `model.ckpt-<step>.json`, see
+`sidecars`.
 """
 
 import dataclasses
@@ -12,24 +12,23 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import CheckpointError, some
-
-if TYPE_CHECKING:
-    from albert.formats.tensor_bundle import Weights
+from albert.formats import checkpoint_files
+from albert.formats.tensor_bundle import OBJECT_GRAPH
+from albert.formats.weights import Weights
 
 log = logging.getLogger("albert")
 
 BEST = "model.ckpt-best"
 RUN_FOLDER = "seed-{}"  # of one of the runs of --num_runs, with its seed
-_STEP = re.compile(r"model\.ckpt-(\d+)\.index$")
-_PARTS = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
-_FOREIGN = (".h5", ".keras", ".pkl", ".pickle", ".bin", ".pt", ".pth", ".npz", ".safetensors")
+_STEP = re.compile(r"model\.ckpt-(\d+)$")
+_FOREIGN = (".h5", ".keras", ".pkl", ".pickle", ".bin", ".pt", ".pth", ".npz")
 _COUNTED = re.compile(r"/(attention|ffn)_\d+/")
 _SLOT = re.compile(r"/(adam|lamb)_[mv]$|^global_step$")
 _GROUP = re.compile(r"/group_\d+/")
@@ -52,7 +51,7 @@ class MismatchError(CheckpointError):
     """A sound checkpoint of something else; unlike damage, never a reason to look further."""
 
 
-def open_weights(path: str, flag: str = "init_checkpoint") -> "Weights":
+def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     """Returns the tensors of a name-based checkpoint of ours or of the original.
 
     `path` is a prefix, any of its files, or a directory (best, else newest).
@@ -62,12 +61,10 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> "Weights":
     Raises:
       CheckpointError: absent (with the nearest names), of another kind, or damaged.
     """
-    from albert.formats import tensor_bundle
-
     prefix = resolve_prefix(path, flag)
-    reader = tensor_bundle.open_reader(prefix)
-    names = list(reader.get_variable_to_shape_map())
-    if tensor_bundle.OBJECT_GRAPH in names:
+    reader = checkpoint_files.open_reader(prefix)
+    names = list(reader.shapes)
+    if OBJECT_GRAPH in names:
         raise CheckpointError(
             f"--{flag}: {prefix} is an object-based TensorFlow 2 checkpoint; a TF1-style one "
             "with names such as bert/embeddings/word_embeddings is needed"
@@ -75,13 +72,8 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> "Weights":
     for scope, kind in _OTHER_LAYOUTS.items():
         if any(scope in name for name in names):
             raise CheckpointError(f"--{flag}: {prefix} is {kind}")
-    if missing := tensor_bundle.missing_shards(prefix):
-        raise CheckpointError(
-            f"--{flag}: {prefix}.index is there, but not {', '.join(missing)}: "
-            "a checkpoint is complete with all of its files only"
-        )
-    tensor_bundle.check_whole(prefix, reader)
-    return tensor_bundle.Weights(prefix, reader, released_names(names))
+    reader.check_whole()
+    return Weights(prefix, reader, released_names(names))
 
 
 def released_names(names: Iterable[str]) -> dict[str, str]:
@@ -105,8 +97,8 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
     Raises:
       CheckpointError: nothing there, or a file that is no checkpoint.
     """
-    prefix = _PARTS.sub("", path)
-    if os.path.isfile(prefix + ".index"):
+    prefix = checkpoint_files.prefix_of(path)
+    if checkpoint_files.exists(prefix):
         return prefix
     if os.path.isdir(path):
         if found := newest_or_best(path):
@@ -116,7 +108,10 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
         others = _prefixes(path)
         if len(others) == 1:
             return os.path.join(path, others[0])
-        detail = f"several ({', '.join(others)}): name one" if others else "no *.index file in it"
+        detail = (
+            f"several ({', '.join(others)}): name one" if others
+            else "no *.index file in it, nor a *.safetensors"
+        )
         raise CheckpointError(f"--{flag}: directory {path} has {detail}")
     if os.path.isfile(path):
         kind = " (pickled or foreign files are never opened)" if path.endswith(_FOREIGN) else ""
@@ -133,7 +128,7 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
 def _prefixes(directory: str) -> list[str]:
     """Returns the names of a directory's checkpoints, whatever they are called."""
     names = os.listdir(directory) if os.path.isdir(directory) else []
-    return sorted(n.removesuffix(".index") for n in names if n.endswith(".index"))
+    return checkpoint_files.prefixes(names)
 
 
 def list_steps(directory: str) -> dict[int, str]:
@@ -142,15 +137,13 @@ def list_steps(directory: str) -> dict[int, str]:
     The `checkpoint` state file is never believed: when it is damaged, trusting
     it means starting over and overwriting what is there.
     """
-    if not os.path.isdir(directory):
-        return {}
-    steps = [int(m.group(1)) for m in map(_STEP.match, os.listdir(directory)) if m]
+    steps = [int(m.group(1)) for m in map(_STEP.match, _prefixes(directory)) if m]
     return {step: os.path.join(directory, f"model.ckpt-{step}") for step in sorted(steps)}
 
 
 def newest_or_best(directory: str) -> str | None:
     """Returns the prefix of the best checkpoint, else of the newest, else None."""
-    if os.path.isfile(os.path.join(directory, BEST + ".index")):
+    if checkpoint_files.exists(os.path.join(directory, BEST)):
         return os.path.join(directory, BEST)
     return next(reversed(list_steps(directory).values()), None)
 
@@ -227,7 +220,7 @@ def read_all(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np
 
 
 def _misfits(
-    sources: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], weights: "Weights"
+    sources: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], weights: Weights
 ) -> list[str]:
     """Tells of each weight whose shape is not its source's; `sources` are {name: name there}."""
     return [
@@ -238,7 +231,7 @@ def _misfits(
 
 def warm_start(
     shapes: Mapping[str, tuple[int, ...]],
-    weights: "Weights",
+    weights: Weights,
     *,
     init_from_group0: bool = False,
     allow_partial_init: bool = False,

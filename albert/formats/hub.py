@@ -5,16 +5,14 @@ name) and the original's TF1 format (a name-based bundle of variables).
 """
 
 import os
-from typing import TYPE_CHECKING
 
 from albert.config import AlbertConfig
 from albert.data import files
+from albert.data.protobuf import fields
 from albert.errors import CheckpointError, first_line
-from albert.formats import tokenizer_files
+from albert.formats import tensor_bundle, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
-
-if TYPE_CHECKING:
-    from albert.formats.tensor_bundle import Weights
+from albert.formats.weights import Weights
 
 # Of our modules, in assets/.
 CONFIG_ASSET = "albert_config.json"
@@ -72,26 +70,23 @@ def read_assets(directory: str, flag: str) -> tuple[AlbertConfig, Vocabulary]:
     return AlbertConfig.from_json_file(config), Vocabulary(spm, None if spm else vocab, text)
 
 
-def open_module_weights(directory: str) -> "Weights":
+def open_module_weights(directory: str) -> Weights:
     """Returns the encoder's and heads' tensors by released name.
 
     Raises:
       CheckpointError: they are damaged or of another kind of module.
     """
-    from albert.formats import tensor_bundle
-
     prefix = os.path.join(directory, "variables", "variables")
-    reader = tensor_bundle.open_reader(prefix)
-    tensor_bundle.check_whole(prefix, reader)
-    names = list(reader.get_variable_to_shape_map())
+    reader = tensor_bundle.BundleReader(prefix)
+    reader.check_whole()
+    names = list(reader.shapes)
     if tensor_bundle.OBJECT_GRAPH in names:
-        graph = tensor_bundle.Weights(prefix, reader, names).read(tensor_bundle.OBJECT_GRAPH)
-        keys = _keys_of_weights(graph, directory)
+        keys = _keys_of_weights(reader.read(tensor_bundle.OBJECT_GRAPH).item(), directory)
         if not set(keys.values()) <= set(names):
             raise CheckpointError(f"{directory}: its object graph names absent variables")
     else:
         keys = {name.removeprefix("module/"): name for name in names}
-    return tensor_bundle.Weights(directory, reader, keys)
+    return Weights(directory, reader, keys)
 
 
 def _keys_of_weights(object_graph: bytes, origin: str) -> dict[str, str]:
@@ -100,19 +95,26 @@ def _keys_of_weights(object_graph: bytes, origin: str) -> dict[str, str]:
     A variable with several owners has one key only, so the keys are found by
     walking the graph, not by guessing their names.
     """
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf import trackable_object_graph_pb2
-
     try:
-        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(object_graph)
-        children = {child.local_name: child.node_id for child in graph.nodes[0].children}
-        weights = graph.nodes[children["weights"]].children if "weights" in children else None
-        keys = weights and {
-            child.local_name: graph.nodes[child.node_id].attributes[0].checkpoint_key
-            for child in weights
-        }
-    except (DecodeError, IndexError, TypeError) as error:
+        # A `TrackableObjectGraph`: the nodes, and of each its children and attributes.
+        nodes = [node for number, node in fields(object_graph) if number == 1]
+        root = _children_of(nodes[0])
+        owned = _children_of(nodes[root["weights"]]) if "weights" in root else {}
+        keys = {name: _key_of(nodes[node]) for name, node in owned.items()}
+    except (IndexError, KeyError, ValueError) as error:
         raise CheckpointError(f"{origin}: its object graph is damaged") from error
     if not keys:
         raise CheckpointError(f"{origin} is not a module of this toolkit: it has no named weights")
     return keys
+
+
+def _children_of(node: bytes) -> dict[str, int]:
+    """Returns {local name: number of the node} of a `TrackableObject`."""
+    children = [dict(fields(child)) for number, child in fields(node) if number == 1]
+    return {child[2].decode(): tensor_bundle.number_of(child, 1) for child in children}
+
+
+def _key_of(node: bytes) -> str:
+    """Returns what the bundle calls a variable, by its first attribute."""
+    attributes = [dict(fields(attribute)) for number, attribute in fields(node) if number == 2]
+    return attributes[0][3].decode()

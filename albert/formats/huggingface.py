@@ -257,8 +257,6 @@ def _one_group_per_layer(config: AlbertConfig, tensors: dict) -> dict[str, np.nd
 class TensorFile:
     """Their tensors under our names, read on demand, in our orientation and float32.
 
-    It is what `tensor_bundle.Weights` reads from.
-
     Raises:
       CheckpointError: pickled, damaged, or not an ALBERT.
     """
@@ -266,11 +264,11 @@ class TensorFile:
     def __init__(self, path: str, config: AlbertConfig):
         self.path = path
         self._config = config
-        self._shapes, self._read = _open_tensors(path)
+        self._found, self._read = _open_tensors(path)
         # The bare encoder's names lack the head models' "albert."; PyTorch's
         # wrappers put "module." before everything.
         prefixed = {}
-        for name in self._shapes:
+        for name in self._found:
             plain = name.removeprefix("module.")
             if plain.startswith(("embeddings.", "encoder.", "pooler.")):
                 plain = "albert." + plain
@@ -283,15 +281,16 @@ class TensorFile:
         if not config.has_embedding_projection and MAPPING + "kernel" in self._keys:
             self._drop_identity()
         if not any(name.startswith("bert/") for name in self._keys):
-            some = ", ".join(sorted(self._shapes)[:3])
+            some = ", ".join(sorted(self._found)[:3])
             raise CheckpointError(f"{path} holds no ALBERT encoder (its tensors: {some} ...)")
 
-    def get_variable_to_shape_map(self) -> dict[str, tuple[int, ...]]:
-        """Returns {our name: shape in our orientation}."""
-        shapes = {name: self._shapes[key] for name, key in self._keys.items()}
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """{our name: shape in our orientation}."""
+        shapes = {name: self._found[key] for name, key in self._keys.items()}
         return {n: s[::-1] if n.endswith("/kernel") else s for n, s in shapes.items()}
 
-    def get_tensor(self, name: str) -> np.ndarray:
+    def read(self, name: str) -> np.ndarray:
         """Returns a tensor by our name, float32."""
         value = self._read(self._keys[name])
         if value.dtype != np.float32:
@@ -329,7 +328,7 @@ class TensorFile:
 
     def _drop_identity(self) -> None:
         """E = H: here the projection does not exist, there it must then be the identity."""
-        kernel, bias = self.get_tensor(MAPPING + "kernel"), self.get_tensor(MAPPING + "bias")
+        kernel, bias = self.read(MAPPING + "kernel"), self.read(MAPPING + "bias")
         if not np.array_equal(kernel, np.eye(len(kernel))) or bias.any():
             raise CheckpointError(
                 f"{self.path}: embedding_size equals hidden_size, and yet its "

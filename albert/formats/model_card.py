@@ -15,7 +15,7 @@ from albert.formats import checkpoints, sidecars
 from albert.tokenization import FullTokenizer
 
 if TYPE_CHECKING:
-    from albert.formats.tensor_bundle import Weights
+    from albert.formats.weights import Weights
 
 log = logging.getLogger("albert")
 
@@ -112,9 +112,9 @@ def write(path: str, **parts: Any) -> str:
 
 
 @contextlib.contextmanager
-def publish_model(path: str, last: str) -> Iterator[str]:
+def publish_model(path: str, *last: str) -> Iterator[str]:
     """Is `files.publish_dir`; where the directory has a README.md of the user's, that stays."""
-    with files.publish_dir(path, last) as scratch:
+    with files.publish_dir(path, *last) as scratch:
         yield scratch
         if _is_of_the_user(os.path.join(path, NAME)):
             os.unlink(os.path.join(scratch, NAME))

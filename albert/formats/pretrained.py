@@ -20,6 +20,7 @@ from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import CheckpointError, some
 from albert.formats import (
+    checkpoint_files,
     checkpoints,
     hub,
     huggingface,
@@ -30,12 +31,12 @@ from albert.formats import (
 )
 from albert.formats.model_facts import Facts
 from albert.formats.tokenizer_files import Vocabulary
+from albert.formats.weights import Weights
 from albert.tokenization import FullTokenizer, check_vocabulary
 
 if TYPE_CHECKING:
     import keras
 
-    from albert.formats.tensor_bundle import Weights
     from albert.model.encoder_options import EncoderOptions
 
 log = logging.getLogger("albert")
@@ -50,7 +51,7 @@ class Pretrained:
     config: AlbertConfig
     vocabulary: Vocabulary  # an empty one if it has none
     facts: Facts
-    weights: Callable[[], "Weights"]  # opened once; a CheckpointError if it cannot be
+    weights: Callable[[], Weights]  # opened once; a CheckpointError if it cannot be
     # Where the training had its vocabulary, by what lies beside the checkpoint: a stranger may
     # have written it, so it is believed only after a check.
     told_vocabulary: Vocabulary = Vocabulary()
@@ -84,7 +85,7 @@ def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
     Raises:
       CheckpointError: it is of none of the layouts; ConfigError, DataError: a malformed file.
     """
-    if not os.path.isdir(path) and os.path.isfile(path + ".index"):
+    if not os.path.isdir(path) and checkpoint_files.exists(path):
         directory = os.path.dirname(path) or "."
         if os.path.isfile(os.path.join(directory, "albert_config.json")):
             return open_archive(directory, path, flag)
@@ -165,7 +166,7 @@ def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrain
     )
 
 
-def open_any_weights(path: str, flag: str = "init_checkpoint") -> "Weights":
+def open_any_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     """Returns the named tensors of a checkpoint, or of a directory of any of the three layouts.
 
     Beside a checkpoint nothing else need lie.
@@ -178,19 +179,17 @@ def open_any_weights(path: str, flag: str = "init_checkpoint") -> "Weights":
     return checkpoints.open_weights(path, flag)
 
 
-def open_tensors(path: str, config: AlbertConfig) -> "Weights":
+def open_tensors(path: str, config: AlbertConfig) -> Weights:
     """Returns the weights of a .safetensors or .npz file with Hugging Face's names.
 
     Raises:
       CheckpointError: it is damaged, or not an ALBERT.
     """
-    from albert.formats import tensor_bundle
-
     tensors = huggingface.TensorFile(path, config)
     if tensors.ignored:
         log.warning("%s: not weights of an ALBERT, ignored: %s", path,
                     some(sorted(tensors.ignored)))
-    return tensor_bundle.Weights(path, tensors, tensors.get_variable_to_shape_map().keys())
+    return Weights(path, tensors, list(tensors.shapes))
 
 
 # === Models ===
@@ -240,7 +239,7 @@ def load(
     return model
 
 
-def assign(model: "keras.Model", weights: "Weights") -> dict[str, Any]:
+def assign(model: "keras.Model", weights: Weights) -> dict[str, Any]:
     """Gives a model the weights of the same names; returns the account of a warm start.
 
     The pooler may be absent: Hugging Face's classes that do not read it have none.
@@ -276,7 +275,7 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
     from albert.model.weight_names import named_weights
 
     tensors = {name: weight.value for name, weight in named_weights(model).items()}
-    with model_card.publish_model(path, checkpoints.BEST + ".index") as scratch:
+    with model_card.publish_model(path, *checkpoint_files.main_names(checkpoints.BEST)) as scratch:
         settings = dict(model.facts.settings) | model_facts.pick(model.get_config())
         facts = dataclasses.replace(model.facts, settings=settings)
         prefix = write(scratch, model.config, tensors, facts, tokenizer)
@@ -303,9 +302,7 @@ def write(
     if tokenizer is not None:
         tokenizer_files.write(tokenizer, directory, spm_name=spm_name)
         facts = dataclasses.replace(facts, text=tokenizer.settings)
-    from albert.formats import tensor_bundle
-
     prefix = os.path.join(directory, checkpoints.BEST)
     files.write_json(prefix + ".json", sidecars.of_facts(facts, config))
-    tensor_bundle.write(prefix, dict(tensors) | {"global_step": np.int64(0)})
+    checkpoint_files.write(prefix, dict(tensors) | {"global_step": np.int64(0)})
     return prefix

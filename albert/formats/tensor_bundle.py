@@ -1,144 +1,263 @@
-"""TensorFlow's checkpoint files, `<prefix>.index` and `<prefix>.data-*`: arrays by name."""
+"""TensorFlow's checkpoint files, `<prefix>.index` and `<prefix>.data-*`: arrays by name.
 
+They are read in NumPy and written by TensorFlow. The index is a sorted table in blocks, as LevelDB
+writes them, from a tensor's name to where it lies; every block and every tensor has a checksum.
+"""
+
+import contextlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
+import google_crc32c
+import ml_dtypes
 import numpy as np
-import tensorflow as tf
 
-from albert.data import files, temporaries
+from albert.data.protobuf import fields, varint_at
+from albert.data.tfrecord import mask_crc, masked_crc32c
 from albert.errors import CheckpointError, first_line, some
 
-# What a damaged bundle raises: truncated data is an IndexError of the binding.
-_UNREADABLE = (tf.errors.OpError, IndexError, ValueError, RuntimeError)
+SUFFIXES = (".data-00000-of-00001", ".index")  # as they are written: the index last
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
+# What parsing damaged bytes raises.
+_MALFORMED = (IndexError, ValueError, struct.error, OverflowError)
+_MAGIC = 0xDB4775248B80FB57  # the last eight bytes of a table
+_FOOTER_BYTES = 48
+_STRING = 7
+# TensorFlow's numbers of the types that a tensor may have.
+_DTYPES = {
+    1: np.float32, 2: np.float64, 3: np.int32, 4: np.uint8, 5: np.int16, 6: np.int8, 9: np.int64,
+    10: np.bool_, 14: ml_dtypes.bfloat16, 17: np.uint16, 19: np.float16, 22: np.uint32,
+    23: np.uint64,
+}
 
 
-class Weights:
-    """The named tensors of one checkpoint, read on demand."""
+class _Entry(NamedTuple):
+    """Where a tensor lies, from a `BundleEntryProto`."""
 
-    def __init__(self, origin: str, reader, keys: Mapping[str, str] | Iterable[str]):
-        """Takes TensorFlow's reader or one like it, and {name: name in the file}."""
-        self.origin = origin
-        self._reader = reader
-        self._keys = dict(keys) if isinstance(keys, Mapping) else {name: name for name in keys}
-        shapes = reader.get_variable_to_shape_map()
-        self.shapes = {name: tuple(shapes[key]) for name, key in self._keys.items()}
+    dtype: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    crc: int
+    is_sliced: bool
+
+
+class BundleReader:
+    """The tensors of one bundle.
+
+    Raises:
+      CheckpointError: it is no bundle, or its index is damaged.
+    """
+
+    def __init__(self, prefix: str):
+        self._prefix = prefix
+        try:
+            with open(prefix + ".index", "rb") as stream:
+                rows = dict(_rows_of(stream.read()))
+            self._shards = _number_of_shards(rows.pop(b""))
+            # Names that begin with a zero are of the parts of partitioned variables.
+            self._entries = {
+                name.decode(): _entry_of(value)
+                for name, value in rows.items() if not name.startswith(b"\0")
+            }
+        except KeyError as error:
+            raise self._unreadable("it has no header") from error
+        except OSError as error:
+            raise self._unreadable(error.strerror) from error
+        except _MALFORMED as error:
+            raise self._unreadable(first_line(error)) from error
+        self.shapes = {name: entry.shape for name, entry in self._entries.items()}
+
+    def _unreadable(self, why: str) -> CheckpointError:
+        return CheckpointError(f"{self._prefix} is not a readable checkpoint: {why}")
 
     def read(self, name: str) -> np.ndarray:
-        """Returns one tensor.
+        """Returns one tensor; one of strings is of Python's bytes.
 
         Raises:
-          CheckpointError: the file is damaged (the bundle's checksums are verified).
+          CheckpointError: it is damaged, or of a kind that no model has.
         """
         try:
-            return self._reader.get_tensor(self._keys[name])
-        except _UNREADABLE as error:
+            return self._read(self._entries[name])
+        except OSError as error:
+            why = error.strerror
+        except _MALFORMED as error:
+            why = first_line(error)
+        raise CheckpointError(f"{self._prefix}: cannot read {name}: {why}")
+
+    def _read(self, entry: _Entry) -> np.ndarray:
+        if entry.is_sliced:
+            raise ValueError("it is stored in parts, by a partitioner; save it whole")
+        if entry.dtype not in _DTYPES and entry.dtype != _STRING:
+            raise ValueError(f"it is of TensorFlow's type {entry.dtype}")
+        if not self._is_there(entry):
+            raise ValueError("its file is cut short")
+        with open(self._shard(entry.shard), "rb") as stream:
+            stream.seek(entry.offset)
+            content = stream.read(entry.size)
+        if entry.dtype == _STRING:
+            return _strings_of(content, entry)
+        if len(content) != entry.size or masked_crc32c(content) != entry.crc:
+            raise ValueError("its checksum does not match: the file is damaged")
+        # A copy, as what lies in bytes cannot be written to.
+        return np.frombuffer(content, _DTYPES[entry.dtype]).reshape(entry.shape).copy()
+
+    def _shard(self, number: int) -> str:
+        return f"{self._prefix}.data-{number:05d}-of-{self._shards:05d}"
+
+    def _is_there(self, entry: _Entry) -> bool:
+        """Whether the file reaches as far as a tensor, and the tensor is as large as it says."""
+        if entry.dtype in _DTYPES and not entry.is_sliced:
+            if entry.size != math.prod(entry.shape) * np.dtype(_DTYPES[entry.dtype]).itemsize:
+                return False
+        return entry.offset + entry.size <= os.path.getsize(self._shard(entry.shard))
+
+    def check_whole(self) -> None:
+        """Refuses data files that are shorter than their tensors, those nobody reads included.
+
+        Raises:
+          CheckpointError: names what cannot be read.
+        """
+        if missing := missing_shards(self._prefix, self._shards):
             raise CheckpointError(
-                f"{self.origin}: cannot read {name}: {first_line(error)}"
-            ) from error
+                f"{self._prefix}.index is there, but not {', '.join(missing)}: "
+                "a checkpoint is complete with all of its files only"
+            )
+        lost = sorted(name for name, entry in self._entries.items() if not self._is_there(entry))
+        if lost:
+            raise CheckpointError(
+                f"{self._prefix} is cut short: its data files have {self._found():,} bytes, its "
+                f"tensors {sum(entry.size for entry in self._entries.values()):,}; "
+                f"cannot be read: {some(lost)}; copy it anew"
+            )
+
+    def _found(self) -> int:
+        return sum(os.path.getsize(self._shard(number)) for number in range(self._shards))
 
 
-def open_reader(prefix: str):
-    """Returns TensorFlow's reader of a tensor bundle.
-
-    Raises:
-      CheckpointError: not a tensor bundle, or damaged.
-    """
-    try:
-        return tf.train.load_checkpoint(prefix)
-    except _UNREADABLE as error:
-        raise CheckpointError(
-            f"{prefix} is not a readable checkpoint: {first_line(error)}"
-        ) from error
+# === The index ===
 
 
-def check_whole(prefix: str, reader) -> None:
-    """Refuses data files that are shorter than their tensors, those that nobody reads included.
+def _rows_of(table: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yields (key, value) of a sorted table."""
+    footer = table[-_FOOTER_BYTES:]
+    if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
+        raise ValueError("its index is not the table that TensorFlow writes")
+    at = 0
+    for _ in range(2):  # where the block about blocks lies
+        _, at = varint_at(footer, at)
+    for _, handle in _rows_of_block(table, footer, at):
+        yield from _rows_of_block(table, handle, 0)
 
-    Raises:
-      CheckpointError: names what cannot be read.
-    """
-    shapes, kinds = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    sizes = {
-        name: math.prod(shapes[name]) * kind.size
-        for name, kind in kinds.items() if kind.is_numpy_compatible and kind != tf.string
-    }
-    needed, found = sum(sizes.values()), sum(map(os.path.getsize, shards(prefix)))
-    if found >= needed:
-        return
-    # What claims to be larger than the files is not even tried.
-    lost = [n for n, size in sorted(sizes.items()) if size > found or not _is_readable(reader, n)]
-    raise CheckpointError(
-        f"{prefix} is cut short: its data files have {found:,} bytes, its tensors {needed:,}; "
-        f"cannot be read: {some(lost)}; copy it anew"
+
+def _rows_of_block(table: bytes, handle: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yields (key, value) of the block whose place and size are told at a byte of `handle`."""
+    offset, at = varint_at(handle, at)
+    size, at = varint_at(handle, at)
+    block, tail = table[offset : offset + size], table[offset + size : offset + size + 5]
+    if len(block) != size or len(tail) != 5:
+        raise ValueError("its index is cut short")
+    if masked_crc32c(block + tail[:1]) != struct.unpack("<I", tail[1:])[0]:
+        raise ValueError("the checksum of its index does not match: the file is damaged")
+    if tail[0]:
+        raise ValueError("its index is compressed")
+    restarts = struct.unpack("<I", block[-4:])[0]
+    end, at, key = len(block) - 4 * (restarts + 1), 0, b""
+    while at < end:  # a key is told by what it has in common with the one before it
+        shared, at = varint_at(block, at)
+        own, at = varint_at(block, at)
+        length, at = varint_at(block, at)
+        key = key[:shared] + block[at : at + own]
+        yield key, block[at + own : at + own + length]
+        at += own + length
+
+
+def _number_of_shards(header: bytes) -> int:
+    """Returns how many data files a `BundleHeaderProto` tells of."""
+    found = dict(fields(header))
+    if number_of(found, 2):
+        raise ValueError("it was written on a big-endian machine")
+    return number_of(found, 1)
+
+
+def number_of(found: Mapping[int, bytes], name: int) -> int:
+    """Returns a number among a message's fields; an absent one is zero."""
+    return varint_at(found[name], 0)[0] if name in found else 0
+
+
+def _entry_of(value: bytes) -> _Entry:
+    found = dict(fields(value))
+    sizes = (dict(fields(size)) for field, size in fields(found.get(2, b"")) if field == 2)
+    return _Entry(
+        dtype=number_of(found, 1),
+        shape=tuple(number_of(size, 1) for size in sizes),
+        shard=number_of(found, 3),
+        offset=number_of(found, 4),
+        size=number_of(found, 5),
+        crc=struct.unpack("<I", found.get(6, bytes(4)))[0],
+        is_sliced=7 in found,
     )
 
 
-def _is_readable(reader, name: str) -> bool:
-    try:
-        reader.get_tensor(name)
-    except _UNREADABLE:
-        return False
-    return True
+def _strings_of(content: bytes, entry: _Entry) -> np.ndarray:
+    """Returns strings, which lie one after the other behind their lengths."""
+    lengths, at, crc = [], 0, 0
+    for _ in range(math.prod(entry.shape)):
+        length, at = varint_at(content, at)
+        lengths.append(length)
+        crc = google_crc32c.extend(crc, struct.pack("<I", length))
+    checksum, rest = content[at : at + 4], content[at + 4 :]
+    crc = google_crc32c.extend(google_crc32c.extend(crc, checksum), rest)
+    if mask_crc(crc) != entry.crc or sum(lengths) != len(rest):
+        raise ValueError("its checksum does not match: the file is damaged")
+    ends = np.cumsum([0, *lengths]).tolist()
+    found = np.empty(len(lengths), object)
+    found[:] = [rest[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+    return found.reshape(entry.shape)
 
 
-def missing_shards(prefix: str) -> list[str]:
-    """Returns the names of the data files that belong to a checkpoint and are not there."""
-    base = os.path.basename(prefix)
-    there = {(int(m[1]), int(m[2])) for m in map(_SHARD.search, shards(prefix)) if m}
-    counts = sorted({count for _, count in there})
-    if not counts:
-        return [f"{base}.data-00000-of-00001"]
-    # A whole set is enough, whatever else lies beside it.
-    sets = [[i for i in range(n) if (i, n) not in there] for n in counts]
-    return [f"{base}.data-{i:05d}-of-{counts[-1]:05d}" for i in sets[-1]] if all(sets) else []
+# === The data files ===
+
+
+def missing_shards(prefix: str, count: int) -> list[str]:
+    """Returns the names of the data files that belong to a bundle and are not there."""
+    paths = (f"{prefix}.data-{number:05d}-of-{count:05d}" for number in range(count))
+    return [os.path.basename(path) for path in paths if not os.path.isfile(path)]
 
 
 def shards(prefix: str) -> list[str]:
-    """Returns the paths of a checkpoint's data files."""
+    """Returns the paths of a bundle's data files."""
     folder, base = os.path.split(prefix)
     names = os.listdir(folder or ".")
     return [os.path.join(folder, n) for n in names if n.startswith(base + ".data-")]
 
 
-def write(
-    prefix: str, tensors: Mapping[str, Any], before: Callable[[], None] = lambda: None
-) -> None:
-    """Publishes a tensor bundle; its index appears last.
-
-    `before` is called when all is written and nothing is published yet.
-
-    Raises:
-      CheckpointError: it could not be written (disk full, say); nothing is left behind.
-    """
+def write(prefix: str, tensors: Mapping[str, Any]) -> None:
+    """Writes a bundle of one data file. Raises an OSError where it cannot."""
+    tf = _tensorflow()
     try:
-        with temporaries.temporary_dir(prefix) as scratch:
-            _write(prefix, os.path.join(scratch, "bundle"), tensors, before)
-    except (tf.errors.OpError, OSError) as error:
-        raise CheckpointError(
-            f"cannot write {prefix}: {first_line(error)}; is the disk full?"
-        ) from error
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=list(tensors),
+            shape_and_slices=[""] * len(tensors),
+            tensors=[tf.convert_to_tensor(t) for t in tensors.values()],
+        )
+    except tf.errors.OpError as error:
+        raise OSError(first_line(error)) from error
 
 
-def _write(
-    prefix: str, inner: str, tensors: Mapping[str, Any], before: Callable[[], None]
-) -> None:
-    tf.raw_ops.SaveV2(
-        prefix=inner,
-        tensor_names=list(tensors),
-        shape_and_slices=[""] * len(tensors),
-        tensors=[tf.convert_to_tensor(t) for t in tensors.values()],
-    )
-    suffixes = (".data-00000-of-00001", ".index")
-    for suffix in suffixes:
-        with open(inner + suffix, "rb") as stream:
-            os.fsync(stream.fileno())
-    before()
-    for suffix in suffixes:
-        os.replace(inner + suffix, prefix + suffix)
-    files.fsync(os.path.dirname(os.path.abspath(prefix)))
+def _tensorflow():
+    """Returns TensorFlow; where JAX computes, it must not take the accelerators' memory."""
+    import tensorflow as tf
+
+    if "jax" in sys.modules:
+        with contextlib.suppress(RuntimeError):  # it has started already
+            tf.config.set_visible_devices([], "GPU")
+    return tf

@@ -19,7 +19,7 @@ from albert import tokenization
 from albert.cli import flags
 from albert.data import features, files, packing, text_files
 from albert.errors import CheckpointError, DataError, FlagError, UserError
-from albert.formats import pretrained
+from albert.formats import checkpoint_files, pretrained
 from albert.formats.pretrained import Pretrained
 from albert.inference.compilation import compiled
 
@@ -60,7 +60,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def check_flags(values: flags.FlagValues) -> None:
     """Raises a UserError for flags that are missing, and absent files."""
     flags.require(values, "model")
-    if not (os.path.isdir(values.model) or os.path.isfile(values.model + ".index")):
+    if not (os.path.isdir(values.model) or checkpoint_files.exists(values.model)):
         raise CheckpointError(f"--model: no such directory or checkpoint: {values.model}")
     if "output_file" in values:
         files.refuse_overwriting(

@@ -13,11 +13,11 @@ import numpy as np
 from albert.config import AlbertConfig
 from albert.data import files, temporaries
 from albert.errors import CheckpointError, DataError, UserError
-from albert.formats import checkpoints, sidecars, tensor_bundle
+from albert.formats import checkpoint_files, checkpoints, sidecars
 
 log = logging.getLogger("albert")
 
-_BESIDE_INDEX = re.compile(r"model\.ckpt-(\d+)\.(?:json|data-\d{5}-of-\d{5})$")
+_BESIDE = re.compile(r"model\.ckpt-(\d+)\.(?:json|data-\d{5}-of-\d{5})$")
 
 
 def save(
@@ -34,7 +34,7 @@ def save(
     prefix = os.path.join(directory, f"model.ckpt-{step}")
     try:
         files.write_sealed_json(prefix + ".json", {"step": step, **sidecar})
-        tensor_bundle.write(prefix, tensors)
+        checkpoint_files.write(prefix, tensors)
     except UserError as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(prefix + ".json")
@@ -47,18 +47,9 @@ def save(
     return prefix
 
 
-def _files_of(prefix: str) -> list[str]:
-    """Returns a checkpoint's files, the index first.
-
-    Whoever deletes them in this order never leaves a part that looks like a whole checkpoint.
-    """
-    paths = [prefix + ".index", *tensor_bundle.shards(prefix), prefix + ".json"]
-    return [path for path in paths if os.path.exists(path)]
-
-
 def delete(prefix: str) -> None:
     """Removes a checkpoint."""
-    for path in _files_of(prefix):
+    for path in checkpoint_files.files_of(prefix):
         os.unlink(path)
 
 
@@ -66,7 +57,7 @@ def _sweep_orphans(directory: str, newest: int) -> None:
     """Removes the remains of earlier checkpoints that a crash in `save` or `delete` left."""
     whole = checkpoints.list_steps(directory)
     for name in os.listdir(directory):
-        match = _BESIDE_INDEX.match(name)
+        match = _BESIDE.match(name)
         if match and int(match[1]) < newest and int(match[1]) not in whole:
             os.unlink(os.path.join(directory, name))
 
@@ -83,8 +74,9 @@ def _write_state_file(directory: str) -> None:
 def publish_best(prefix: str) -> str:
     """Copies a checkpoint to `model.ckpt-best`. The log lines are those of the original."""
     best = os.path.join(os.path.dirname(prefix), checkpoints.BEST)
-    # The index comes last here, so that a part never looks like a whole checkpoint.
-    targets = {source: best + source.removeprefix(prefix) for source in _files_of(prefix)[::-1]}
+    # What makes it a checkpoint comes last here, so that a part never looks like a whole one.
+    sources = checkpoint_files.files_of(prefix)[::-1]
+    targets = {source: best + source.removeprefix(prefix) for source in sources}
     try:
         with contextlib.ExitStack() as stack:
             copies = {
@@ -93,9 +85,9 @@ def publish_best(prefix: str) -> str:
             }
             for source, target in targets.items():
                 _copy_synced(source, copies[target])
-            # While the files are replaced there is no index, and so no best checkpoint.
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(best + ".index")
+            # While the files are replaced there is no best checkpoint.
+            while old := checkpoint_files.main_file(best):
+                os.unlink(old)
             for source, target in targets.items():
                 os.replace(copies[target], target)
                 log.info("saved %s to %s", source, target)
@@ -139,7 +131,7 @@ def read_newest(
         for bad, reason in damaged:
             log.warning("%s unreadable (%s), using %s", bad, reason, prefix)
             if may_set_aside:
-                for path in _files_of(bad):
+                for path in checkpoint_files.files_of(bad):
                     os.replace(path, path + ".corrupt")
         return found
     if damaged:

@@ -20,7 +20,8 @@ from albert.config import AlbertConfig
 from albert.data import files
 from albert.data.record_files import RecordFiles
 from albert.errors import CheckpointError, DataError
-from albert.formats import checkpoints, sidecars, tensor_bundle
+from albert.formats import checkpoints, sidecars
+from albert.formats.weights import Weights
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, steps
 from albert.training.current_engine import current
@@ -206,7 +207,7 @@ def measure(
 
 
 def load_model(
-    task: Task, config: AlbertConfig, run: RunConfig, weights: tensor_bundle.Weights
+    task: Task, config: AlbertConfig, run: RunConfig, weights: Weights
 ) -> tuple[keras.Model, int]:
     """Returns the task's model with every weight from a checkpoint, and the checkpoint's step.
 
@@ -233,7 +234,7 @@ def evaluate(
     config: AlbertConfig,
     run: RunConfig,
     source: RecordFiles,
-    weights: tensor_bundle.Weights,
+    weights: Weights,
 ) -> Evaluation:
     """Evaluates a checkpoint.
 

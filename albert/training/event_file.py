@@ -5,6 +5,7 @@ import socket
 import struct
 import time
 
+from albert.data.protobuf import field, varint
 from albert.data.tfrecord import frame_records
 
 
@@ -15,16 +16,16 @@ class EventFile:
         os.makedirs(directory, exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}.v2"
         self._stream = open(os.path.join(directory, name), "ab")
-        self._write(_field(3, b"brain.Event:2"))  # file_version
+        self._write(field(3, b"brain.Event:2"))  # file_version
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Writes an event with these scalars."""
         summary = b"".join(
             # tag, simple_value
-            _field(1, _field(1, name.encode()) + b"\x15" + struct.pack("<f", value))
+            field(1, field(1, name.encode()) + b"\x15" + struct.pack("<f", value))
             for name, value in values.items()
         )
-        self._write(b"\x10" + _varint(step) + _field(5, summary))
+        self._write(b"\x10" + varint(step) + field(5, summary))
 
     def close(self) -> None:
         self._stream.close()
@@ -33,14 +34,3 @@ class EventFile:
         wall_time = b"\x09" + struct.pack("<d", time.time())
         self._stream.write(frame_records([wall_time + content]))
         self._stream.flush()
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """Returns a field of bytes of a protobuf message."""
-    return bytes([number << 3 | 2]) + _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    """Returns a number in seven bits a byte, the lowest first."""
-    septets = [number >> shift & 0x7F for shift in range(0, max(number.bit_length(), 1), 7)]
-    return bytes([*(septet | 0x80 for septet in septets[:-1]), septets[-1]])

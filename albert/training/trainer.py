@@ -18,7 +18,8 @@ from albert.config import AlbertConfig
 from albert.data import files, temporaries
 from albert.data.record_files import RecordFiles
 from albert.errors import Preempted, TrainingDivergedError, some
-from albert.formats import checkpoints, tensor_bundle
+from albert.formats import checkpoints
+from albert.formats.weights import Weights
 from albert.optimization import OptimizerConfig, create_optimizer
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, evaluation, steps, summaries
@@ -98,7 +99,7 @@ def train(
     train_files: RecordFiles,
     *,
     eval_files: RecordFiles | None = None,
-    init: tensor_bundle.Weights | None = None,
+    init: Weights | None = None,
     warm_start_options: Mapping[str, bool] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> evaluation.Evaluated:
@@ -175,7 +176,7 @@ class _Loop:
         self._depth: int | None = None  # layers that the next step has; None: all
         self._eval_batches = None
 
-    def start(self, init: tensor_bundle.Weights | None, options: Mapping[str, bool]) -> None:
+    def start(self, init: Weights | None, options: Mapping[str, bool]) -> None:
         # Where training starts, first that applies:
         #   1. the newest sound checkpoint of output_dir (same command = go on)
         #   2. --init_checkpoint or a hub module: weights only; warm_start.json lists them

@@ -17,7 +17,7 @@ from invariants import assert_tidy, snapshot
 from albert.config import AlbertConfig
 from albert.data import files, records, temporaries, tfrecord
 from albert.data.examples import FeatureSpec
-from albert.formats import checkpoints, saved_model, sidecars, tensor_bundle
+from albert.formats import checkpoint_files, checkpoints, saved_model, sidecars, tensor_bundle
 from albert.training import checkpoint_store
 from faults import jobs
 
@@ -52,19 +52,18 @@ def crash_at(number: int, work, folder) -> bool:
 
 @pytest.fixture
 def bundles(tmp_path, monkeypatch):
-    """Bundles of steps 1 to 4, and SaveV2 replaced by a copy of them; returns the folder."""
+    """Bundles of steps 1 to 4, and their writing replaced by a copy of them; returns the folder."""
     folder = tmp_path / "bundles"
     folder.mkdir()
     for step in range(1, 5):
         tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
-        tensor_bundle.write(str(folder / str(step)), tensors)
+        checkpoint_files.write(str(folder / str(step)), tensors)
 
-    def copy(prefix, tensor_names, shape_and_slices, tensors):
-        for ending in (".data-00000-of-00001", ".index"):
-            shutil.copyfile(f"{folder}/{int(tensors[1])}{ending}", prefix + ending)
+    def copy(prefix, tensors):
+        for ending in tensor_bundle.SUFFIXES:
+            shutil.copyfile(f"{folder}/{int(tensors['global_step'])}{ending}", prefix + ending)
 
-    monkeypatch.setattr(tensor_bundle.tf.raw_ops, "SaveV2", copy)
-    monkeypatch.setattr(tensor_bundle.tf, "convert_to_tensor", lambda value: value)
+    monkeypatch.setattr(tensor_bundle, "write", copy)
     return folder
 
 
@@ -233,7 +232,7 @@ def publish_module(out, monkeypatch):
 
 def publish_checkpoint(out, _):
     tensors = {"bert/a": np.zeros((2, 3), "float32"), "global_step": np.int64(1)}
-    tensor_bundle.write(
+    checkpoint_files.write(
         str(out / "clean"), tensors,
         before=lambda: files.write_json(str(out / "README.md"), {}),
     )

@@ -12,7 +12,7 @@ from helpers import assert_one_clear_line, metrics, write_config
 from invariants import nothing_lost, snapshot
 
 from albert.data import temporaries
-from albert.formats import checkpoints, tensor_bundle
+from albert.formats import checkpoint_files, checkpoints
 from albert.training import trainer
 from faults import jobs
 from faults.test_full_disk import file_limit
@@ -223,7 +223,7 @@ def test_a_fine_tuner_whose_losses_are_no_numbers_ends_with_3_and_saves_nothing(
     flags = [*TUNERS[name].flags(tmp_path), *TUNERS[name].asked]
     config = AlbertConfig.from_json_file(str(tmp_path / "albert_config.json"))
     shapes = parameter_shapes(AlbertModel(config))
-    tensor_bundle.write(
+    checkpoint_files.write(
         str(tmp_path / "diverged"), {n: np.full(s, np.nan, "float32") for n, s in shapes.items()}
     )
     with nothing_lost(tmp_path):

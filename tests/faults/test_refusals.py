@@ -18,7 +18,7 @@ from invariants import assert_tidy, nothing_lost, snapshot
 
 from albert import convert_hf
 from albert.cli import flags
-from albert.formats import checkpoints, pretrained, sidecars, tensor_bundle
+from albert.formats import checkpoint_files, checkpoints, pretrained, sidecars
 from faults import jobs
 
 
@@ -150,10 +150,10 @@ def test_an_encoder_variable_that_is_absent_or_of_another_shape_ends_the_run(
     weights = checkpoints.open_weights(str(out))
     tensors = {n: weights.read(n) for n in weights.shapes if not checkpoints.is_slot(n)}
     lost = "bert/pooler/dense/bias"
-    tensor_bundle.write(
+    checkpoint_files.write(
         str(tmp_path / "absent"), {n: t for n, t in tensors.items() if n != lost}
     )
-    tensor_bundle.write(str(tmp_path / "other"), tensors | {lost: tensors[lost][:5]})
+    checkpoint_files.write(str(tmp_path / "other"), tensors | {lost: tensors[lost][:5]})
     start = [*arguments, f"--output_dir={tmp_path / 'new'}"]
     absent, other = (f"--init_checkpoint={tmp_path / name}" for name in ("absent", "other"))
     assert jobs.pretrain(*start, absent) == 2

@@ -70,6 +70,7 @@ FORBIDDEN_ENDS = re.compile(
 # What stands in one place with a good reason.
 ALLOWED = {
     ("__init__", "importlib.import_module"): "our own modules, by our own table",
+    ("engines", "importlib.util"): "asks whether TensorFlow and JAX are there, by constant names",
     ("own_text/python_docs", "importlib.import_module"): "Python's own, for their docstrings",
     ("cli/engine_start", "subprocess"): "grep, which leaves out what TensorFlow always says",
     ("ablation/runs", "subprocess"): "our own commands, each in a process of its own",

@@ -1,0 +1,16 @@
+"""The engines that compute, and which of them are installed. It imports none."""
+
+import importlib.util
+
+ENGINES = ("tensorflow", "jax")
+
+
+def is_installed(engine: str) -> bool:
+    """Whether an engine could be imported."""
+    return importlib.util.find_spec(engine) is not None
+
+
+def default_engine() -> str:
+    """Returns the engine where nobody names one."""
+    is_jax = is_installed("jax") and not is_installed("tensorflow")
+    return "jax" if is_jax else "tensorflow"
