@@ -9,6 +9,8 @@ import runpy
 import subprocess
 import sys
 import unittest.mock
+from collections.abc import Mapping
+from typing import Any
 
 import forked
 import numpy as np
@@ -63,6 +65,23 @@ def write_pretraining_records(
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
     records.write_records(str(path), rows, spec, {"vocab_size": vocab_size})
     return str(path)
+
+
+def write_weights(
+    prefix: pathlib.Path, config: Mapping[str, Any], kind: str = "AlbertForPreTraining", **options
+) -> str:
+    """Writes first weights of a model class; returns the checkpoint's prefix."""
+    from albert import modeling
+    from albert.formats import checkpoint_files
+    from albert.model.weight_names import parameter_shapes
+
+    rng = np.random.default_rng(0)
+    model = getattr(modeling, kind)(modeling.AlbertConfig(**config), **options)
+    checkpoint_files.write(str(prefix), {
+        name: 0.1 * rng.standard_normal(shape).astype("float32")
+        for name, shape in parameter_shapes(model).items()
+    })
+    return str(prefix)
 
 
 def start(module: str, *arguments: str, **options) -> subprocess.Popen:

@@ -19,13 +19,14 @@ from helpers import (
     start,
     write_config,
     write_pretraining_records,
+    write_weights,
 )
 
 from albert.data import records
 from albert.errors import FlagError
 from albert.formats import checkpoints
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import engine
+from albert.training import engine as engines
 from albert.training.tensorflow_engine import TensorFlowEngine
 from faults import jobs
 
@@ -43,6 +44,7 @@ def job(tmp_path_factory):
     records = write_pretraining_records(folder / "records.tfrecord", 60)
     return [
         f"--albert_config_file={config}", f"--input_file={records}", "--do_train", "--do_eval",
+        f"--init_checkpoint={write_weights(folder / 'first', SIZES | NO_DROPOUT)}",
         f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}",
         "--train_batch_size=8", "--eval_batch_size=8", "--max_eval_steps=0",
         f"--num_train_steps={STEPS}", "--num_warmup_steps=2", "--learning_rate=0.02",
@@ -82,12 +84,16 @@ def assert_same_run(folder, alone):
     [
         ["--num_virtual_devices=2"],
         ["--gradient_accumulation_steps=4"],
+        ["--engine=jax", "--num_virtual_devices=8"],
         *(
             pytest.param(flags, marks=pytest.mark.slow)
             for flags in (
                 ["--num_virtual_devices=4", "--use_xla"],
                 ["--num_virtual_devices=2", "--gradient_accumulation_steps=2", "--remat"],
                 ["--use_xla", "--remat"],
+                ["--engine=jax"],
+                ["--engine=jax", "--num_virtual_devices=2", "--gradient_accumulation_steps=2",
+                 "--remat"],
             )
         ),
     ],
@@ -184,8 +190,16 @@ def finish(workers, timeout: float = 240):
     return results
 
 
-def test_two_machines_give_the_curve_of_one_and_only_the_chief_writes(job, alone, tmp_path):
-    results = finish(start_workers(2, *job, f"--output_dir={tmp_path}"))
+ENGINES = pytest.mark.parametrize(
+    "engine", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)]
+)
+
+
+@ENGINES
+def test_two_machines_give_the_curve_of_one_and_only_the_chief_writes(
+    engine, job, alone, tmp_path
+):
+    results = finish(start_workers(2, *job, f"--output_dir={tmp_path}", f"--engine={engine}"))
     assert [code for code, _ in results] == [0, 0], results
     assert_same_run(tmp_path, alone)
     assert "step 1:" in results[0][1] and "step 1:" not in results[1][1]
@@ -200,21 +214,23 @@ def wait_for(path, worker, seconds: float = 120):
         time.sleep(0.2)
 
 
-def test_a_killed_worker_ends_the_job_and_the_same_command_goes_on(job, alone, tmp_path):
-    long = [*job, "--num_train_steps=4000", f"--output_dir={tmp_path}"]
+@ENGINES
+def test_a_killed_worker_ends_the_job_and_the_same_command_goes_on(engine, job, alone, tmp_path):
+    long = [*job, "--num_train_steps=4000", f"--output_dir={tmp_path}", f"--engine={engine}"]
     workers = start_workers(2, *long)
     wait_for(tmp_path / "model.ckpt-3.index", workers[0])
     workers[1].kill()
     (code, err), _ = finish(workers)
     assert code == 75, err
     line = assert_one_clear_line(err)
-    assert re.search(r"worker 1 at 127\.0\.0\.1:\d+ was lost \(.*onnect", line), line
+    lost = r"worker 1 at 127\.0\.0\.1:\d+" if engine == "tensorflow" else "another worker"
+    assert re.search(rf"{lost} was lost \(.*onnect", line), line
     assert "goes on from" in line and "Graph execution" not in line
     # Restarted on one machine instead of two: the same data, the same curve.
     for path in tmp_path.glob("model.ckpt-*"):
         if not path.name.startswith("model.ckpt-3."):
             path.unlink()
-    done = run("albert.run_pretraining", *job, f"--output_dir={tmp_path}")
+    done = run("albert.run_pretraining", *job, f"--output_dir={tmp_path}", f"--engine={engine}")
     assert done.returncode == 0, done.stderr
     weights, expected = (
         checkpoints.open_weights(str(f / f"model.ckpt-{STEPS}")) for f in (tmp_path, alone)
@@ -224,8 +240,9 @@ def test_a_killed_worker_ends_the_job_and_the_same_command_goes_on(job, alone, t
 
 
 @pytest.mark.slow
-def test_a_preempted_worker_stops_all_at_the_same_step_after_saving(job, tmp_path):
-    long = [*job, "--num_train_steps=4000", f"--output_dir={tmp_path}"]
+@pytest.mark.parametrize("engine", ["tensorflow", "jax"])
+def test_a_preempted_worker_stops_all_at_the_same_step_after_saving(engine, job, tmp_path):
+    long = [*job, "--num_train_steps=4000", f"--output_dir={tmp_path}", f"--engine={engine}"]
     workers = start_workers(2, *long)
     wait_for(tmp_path / "model.ckpt-3.index", workers[0])
     workers[1].terminate()
@@ -316,13 +333,13 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(job, tmp_path):
 )
 def test_an_inconsistent_cluster_is_refused(text, message):
     with pytest.raises(FlagError, match=message):
-        engine.read_cluster(text)
+        engines.read_cluster(text)
 
 
 def test_a_cluster_of_one_is_no_cluster():
     one = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'
-    assert engine.read_cluster(one) is None
-    assert engine.read_cluster(None) is None
+    assert engines.read_cluster(one) is None
+    assert engines.read_cluster(None) is None
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,15 @@ def start(engine: str) -> None:
     os.environ["KERAS_BACKEND"] = engine
     if engine == "tensorflow":
         import_tensorflow()
-    set_environment()
-    with _absent(*_UNUSED_BY_COMMANDS), _uncollected("keras"):
         import keras  # noqa: F401
+
+        return
+    # Where a seed is set, Keras imports TensorFlow too, if it is there, and remembers whether it
+    # was. It would take seconds here, and the accelerators' memory.
+    with _absent(*_UNUSED_BY_COMMANDS, "tensorflow"), _uncollected("keras"):
+        import keras
+
+        keras.utils.set_random_seed(0)
 
 
 def _is_no_advice_on_tracing(record: logging.LogRecord) -> bool:

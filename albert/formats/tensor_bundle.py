@@ -1,23 +1,21 @@
 """TensorFlow's checkpoint files, `<prefix>.index` and `<prefix>.data-*`: arrays by name.
 
-They are read in NumPy and written by TensorFlow. The index is a sorted table in blocks, as LevelDB
-writes them, from a tensor's name to where it lies; every block and every tensor has a checksum.
+They are read and written in NumPy. The index is a sorted table in blocks, as LevelDB writes them,
+from a tensor's name to where it lies; every block and every tensor has a checksum.
 """
 
-import contextlib
 import math
 import os
 import re
 import struct
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import google_crc32c
 import ml_dtypes
 import numpy as np
 
-from albert.data.protobuf import fields, varint_at
+from albert.data.protobuf import field, fields, varint, varint_at
 from albert.data.tfrecord import mask_crc, masked_crc32c
 from albert.errors import CheckpointError, first_line, some
 
@@ -194,7 +192,7 @@ def number_of(found: Mapping[int, bytes], name: int) -> int:
 
 def _entry_of(value: bytes) -> _Entry:
     found = dict(fields(value))
-    sizes = (dict(fields(size)) for field, size in fields(found.get(2, b"")) if field == 2)
+    sizes = (dict(fields(size)) for number, size in fields(found.get(2, b"")) if number == 2)
     return _Entry(
         dtype=number_of(found, 1),
         shape=tuple(number_of(size, 1) for size in sizes),
@@ -241,23 +239,51 @@ def shards(prefix: str) -> list[str]:
 
 def write(prefix: str, tensors: Mapping[str, Any]) -> None:
     """Writes a bundle of one data file. Raises an OSError where it cannot."""
-    tf = _tensorflow()
-    try:
-        tf.raw_ops.SaveV2(
-            prefix=prefix,
-            tensor_names=list(tensors),
-            shape_and_slices=[""] * len(tensors),
-            tensors=[tf.convert_to_tensor(t) for t in tensors.values()],
-        )
-    except tf.errors.OpError as error:
-        raise OSError(first_line(error)) from error
+    data, index = (prefix + suffix for suffix in SUFFIXES)
+    rows, offset = [(b"", _HEADER)], 0
+    with open(data, "wb") as stream:
+        for name in sorted(tensors, key=str.encode):
+            value = np.array(tensors[name], order="C")
+            content = value.tobytes()
+            stream.write(content)
+            rows.append((name.encode(), _entry(value, offset, content)))
+            offset += len(content)
+    with open(index, "wb") as stream:
+        stream.write(_table(rows))
 
 
-def _tensorflow():
-    """Returns TensorFlow; where JAX computes, it must not take the accelerators' memory."""
-    import tensorflow as tf
+# One data file, little-endian, of version 1.
+_HEADER = b"\x08\x01" + field(3, b"\x08\x01")
+_NUMBERS = {np.dtype(kind): number for number, kind in _DTYPES.items()}
 
-    if "jax" in sys.modules:
-        with contextlib.suppress(RuntimeError):  # it has started already
-            tf.config.set_visible_devices([], "GPU")
-    return tf
+
+def _entry(value: np.ndarray, offset: int, content: bytes) -> bytes:
+    """Returns a `BundleEntryProto`."""
+    shape = b"".join(field(2, b"\x08" + varint(size)) for size in value.shape)
+    return (
+        b"\x08" + varint(_NUMBERS[value.dtype]) + field(2, shape) + b"\x20" + varint(offset)
+        + b"\x28" + varint(len(content)) + b"\x35" + struct.pack("<I", masked_crc32c(content))
+    )
+
+
+def _table(rows: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Returns a sorted table of one block: that of its keys and values."""
+    table, handles = bytearray(), []
+    for content in (rows, []):  # the second one is where other tables have statistics
+        handles.append(_append_block(table, content))
+    handles.append(_append_block(table, [(rows[-1][0], handles[0])]))
+    footer = (handles[1] + handles[2]).ljust(_FOOTER_BYTES - 8, b"\0")
+    return bytes(table) + footer + struct.pack("<Q", _MAGIC)
+
+
+def _append_block(table: bytearray, rows: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Appends a block, whose keys are all told whole; returns its place and size."""
+    block, restarts = bytearray(), [0]
+    for key, value in rows:
+        if block:
+            restarts.append(len(block))
+        block += varint(0) + varint(len(key)) + varint(len(value)) + key + value
+    block += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+    handle = varint(len(table)) + varint(len(block))
+    table += block + b"\0" + struct.pack("<I", masked_crc32c(bytes(block) + b"\0"))
+    return handle

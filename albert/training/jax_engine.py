@@ -5,12 +5,15 @@ Weights are on every device. Keras's variables hold them between two calls; insi
 are arrays that go in and come out (`keras.StatelessScope`).
 """
 
+import atexit
 import contextlib
 import functools
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from albert.data import batches as numpy_batches
 from albert.data.data_order import Share
-from albert.errors import FlagError
+from albert.errors import FlagError, WorkerLostError
 from albert.model.encoder_options import loop_engine
 from albert.training.engine import Engine, read_cluster, workers_of
 
@@ -96,6 +99,20 @@ class JaxEngine(Engine):
 
     def gather(self, value: np.ndarray) -> np.ndarray:
         return np.asarray(multihost_utils.process_allgather(np.asarray(value)[None], tiled=True))
+
+    @contextlib.contextmanager
+    def blame_workers(self, where: Callable[[], str]) -> Iterator[None]:
+        try:
+            yield
+        except jax.errors.JaxRuntimeError as error:
+            reason = re.search(r"(connection (?:closed|reset|refused)[^\n]{0,150})", str(error), re.I)
+            if self.num_workers == 1 or not reason:
+                raise
+            atexit.register(_leave)
+            raise WorkerLostError(
+                f"another worker was lost ({reason[1]}); start all of them again: the run goes on "
+                f"from {where()}"
+            ) from error
 
     # --- Inside a step ---
 
@@ -203,6 +220,13 @@ def _join_by_itself() -> None:
             'find them by itself, set TF_CONFIG: {"cluster": {"worker": ["host:port", ...]}, '
             '"task": {"type": "worker", "index": 0}}'
         ) from error
+
+
+def _leave() -> None:
+    """Ends this process. JAX would wait for the lost worker first, and then end by a signal."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(WorkerLostError.exit_code)
 
 
 # --- Batches ---

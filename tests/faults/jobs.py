@@ -211,6 +211,22 @@ def race_flags(folder: pathlib.Path, **changes) -> list[str]:
     return [f"--{name}={value}" for name, value in (values | changes).items()]
 
 
+def token_flags(folder: pathlib.Path, **changes) -> list[str]:
+    """Flags of a tiny run on labelled words: 4 steps of 4 sentences."""
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.txt").write_text("".join(
+            f"w{i} x B-PER\nw{i + 1} x I-PER\nw{i + 2} x O\n\n" for i in range(8)
+        ))
+    values = {
+        "data_dir": folder, "output_dir": folder / "out",
+        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "vocab_file": write_vocabulary(folder), "max_seq_length": 8, "train_step": 4,
+        "warmup_step": 1, "save_checkpoints_steps": 2, "train_batch_size": 4,
+        "eval_batch_size": 4, "predict_batch_size": 4,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
 @contextlib.contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen]:
     """Starts pretraining, and kills it in the end, whatever has become of the test."""
