@@ -124,6 +124,20 @@ def define_device_flags(values: FlagValues) -> None:
     define("integer", values, "num_gpus", None, "GPUs to use; all if absent, 0 for none.", least=0)
     define("integer", values, "num_virtual_devices", 0,
            "Split the CPU into so many devices, to try out training on several.", least=0)
+    define("bool", values, "use_tpu", False,
+           "Run on the TPUs of this machine, with --engine=jax. An error if there are none.")
+    for name in _OLD_TPU_FLAGS[:-1]:
+        define("string", values, name, None, "The original's. It has no effect: see --use_tpu.")
+    define("integer", values, "num_tpu_cores", 8,
+           "The original's. It has no effect: all TPU cores are used.", least=1)
+    define("bool", values, "use_xla", None,
+           "Compile the training step with XLA; by default on GPUs, and not on CPUs, where only "
+           "small models of rows of one length gain.")
+    define_step_flags(values)
+
+
+def define_step_flags(values: FlagValues) -> None:
+    """How a training step is computed, on whatever device."""
     define("integer", values, "gradient_accumulation_steps", 1,
            "Parts that each device cuts its rows of a batch into, one after another, to save "
            "memory; the result is the same.", least=1)
@@ -135,18 +149,12 @@ def define_device_flags(values: FlagValues) -> None:
     )
     define("bool", values, "remat", False,
            "Compute each layer again in the backward pass instead of keeping its activations.")
+    define("bool", values, "shard_moments", False,
+           "Keep a part of the optimizer's moments on each device instead of all on every device, "
+           "which large models need. With JAX only; the result is the same.")
     define("bool", values, "per_replica_loss", False,
            "Divide each replica's loss by its own weights and average, as the original does, "
            "instead of by those of the whole batch.")
-    define("bool", values, "use_tpu", False,
-           "Run on the TPUs of this machine, with --engine=jax. An error if there are none.")
-    for name in _OLD_TPU_FLAGS[:-1]:
-        define("string", values, name, None, "The original's. It has no effect: see --use_tpu.")
-    define("integer", values, "num_tpu_cores", 8,
-           "The original's. It has no effect: all TPU cores are used.", least=1)
-    define("bool", values, "use_xla", None,
-           "Compile the training step with XLA; by default on GPUs, and not on CPUs, where only "
-           "small models of rows of one length gain.")
     define(
         "enum", values, "mixed_precision", "float32",
         "Precision of the matrix products; weights stay float32.",
@@ -220,7 +228,8 @@ def check_device_flags(values: FlagValues) -> None:
         raise FlagError("--num_virtual_devices splits the CPU: leave it out with --use_tpu")
     if values.num_virtual_devices > 1 and strategy == "one_device":
         raise FlagError(f"--num_virtual_devices has no effect with {strategy}")
-    wanted_engine(values)
+    if wanted_engine(values) != "jax" and values.shard_moments:
+        raise FlagError("--shard_moments needs --engine=jax")
 
 
 def wanted_engine(values: FlagValues | None = None) -> str:
@@ -248,6 +257,18 @@ def start_engine(values: FlagValues | None = None) -> None:
       FlagError: it is not installed, or this process has Keras with another one.
     """
     start(wanted_engine(values))
+
+
+def start_compiler() -> None:
+    """Imports JAX to compile for devices that are not there; it computes on the CPU.
+
+    Raises:
+      FlagError: it is not installed, or this process has Keras with TensorFlow.
+    """
+    if not engines.is_installed("jax"):
+        raise FlagError("JAX is not installed: install albert[jax-tpu]")
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    start("jax")
 
 
 def given(values: FlagValues, name: str):

@@ -6,6 +6,7 @@
     layer_loop       the same with equal layers in one loop of TensorFlow's graph
     layer_scan       the same by JAX's scan
     attention        the product of queries and keys, whole or in blocks
+    jax_attention    attention by the kernel of a GPU or TPU, on JAX
     row_layout       one example a row, or several packed in one
     layers           activations, layer normalization, dense layers
     dropout          drawn from a seed and the place in a forward pass

@@ -6,23 +6,25 @@ Legend: B batch, N heads, Q queries, L keys, D width of a head.
 import keras
 from keras import ops
 
+from albert.model.row_layout import Mask
+
 # Queries of a block. The scores of a block, N x 128 x L, mostly fit a processor's cache.
 QUERY_BLOCK = 128
 
 
-def eager(query, key, value, mask_adder, dropout, rate: float, most: int):
-    """Returns softmax(query key^T + mask_adder) value, [B, N, Q, D].
+def eager(query, key, value, mask: Mask, dropout, rate: float, most: int):
+    """Returns softmax(query key^T + mask.adder) value, [B, N, Q, D].
 
     Args:
       query: [B, N, Q, D], scaled by 1 / sqrt(D).
       key, value: [B, N, L, D].
-      mask_adder: [B, 1, 1 or Q, L].
+      mask: which keys a query sees.
       dropout: a `layers.Dropout`; falls at `rate` on the probabilities, drawn for
         each block of queries by itself, so that `fused` draws the same. Where Q is
         unknown until run time they are one block, and `fused` draws other numbers.
       most: no less than Q.
     """
-    probs = _probabilities(query, key, mask_adder)
+    probs = _probabilities(query, key, mask.adder)
     if rate and dropout.is_live:
         count = ops.shape(query)[2]
         starts = _block_starts(count if isinstance(count, int) else 1)
@@ -34,16 +36,18 @@ def eager(query, key, value, mask_adder, dropout, rate: float, most: int):
     return ops.matmul(probs, value)
 
 
-def fused(query, key, value, mask_adder, dropout, rate: float, most: int):
+def fused(query, key, value, mask: Mask, dropout, rate: float, most: int):
     """Returns what `eager` returns, without ever holding the scores of all queries.
 
-    On JAX without dropout, the device's own kernel. Elsewhere block after block
+    On JAX without dropout, by the device's own kernel. Elsewhere block after block
     of queries; the backward pass computes each block's probabilities again. Where Q
     is unknown until run time there are blocks for `most` queries, of which the last
     may be empty.
     """
     if keras.backend.backend() == "jax" and not (rate and dropout.is_live):
-        return _device_kernel(query, key, value, mask_adder)
+        from albert.model import jax_attention
+
+        return jax_attention.attend(query, key, value, mask)
     count = ops.shape(query)[2]
     starts = _block_starts(count if isinstance(count, int) else most)
     parts = []
@@ -54,7 +58,7 @@ def fused(query, key, value, mask_adder, dropout, rate: float, most: int):
             return ops.matmul(part.again()(_probabilities(query, key, adder), rate), value)
 
         stop = start + QUERY_BLOCK
-        adder = mask_adder if mask_adder.shape[2] == 1 else mask_adder[:, :, start:stop]
+        adder = mask.adder if mask.adder.shape[2] == 1 else mask.adder[:, :, start:stop]
         if len(starts) == 1:
             return keras.remat(block)(query, key, value, adder)
         parts.append(keras.remat(block)(query[:, :, start:stop], key, value, adder))
@@ -69,21 +73,7 @@ def _block_starts(count: int) -> list[int]:
     return list(range(0, count, QUERY_BLOCK))
 
 
-def _probabilities(query, key, mask_adder):
-    scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) + mask_adder  # [B, N, Q, L]
+def _probabilities(query, key, adder):
+    scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) + adder  # [B, N, Q, L]
     # Half precision is too coarse to sum hundreds of probabilities in.
     return ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), query.dtype)
-
-
-def _device_kernel(query, key, value, mask_adder):
-    def places_first(x):
-        return ops.transpose(x, (0, 2, 1, 3))  # [B, L, N, D]
-
-    mask = ops.broadcast_to(
-        mask_adder > -1.0,
-        (ops.shape(query)[0], 1, ops.shape(query)[2], ops.shape(key)[2]),
-    )
-    context = ops.dot_product_attention(
-        places_first(query), places_first(key), places_first(value), mask=mask, scale=1.0
-    )
-    return places_first(context)

@@ -24,7 +24,7 @@ from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder_options import EncoderOptions
 from albert.model.layer_order import BlockInPass, Engine, Layer, ending_at, unrolled
 from albert.model.layers import dense_layer, get_activation, layer_norm, truncated_normal
-from albert.model.row_layout import RowLayout, mask_adder
+from albert.model.row_layout import Mask, RowLayout, mask_of
 
 
 class FactorizedEmbedding(keras.layers.Layer):
@@ -107,22 +107,22 @@ class _Attention(keras.layers.Layer):
         heads = (-1, ops.shape(x)[1], self.config.num_attention_heads, self.config.head_size)
         return ops.transpose(ops.reshape(x, heads), (0, 2, 1, 3))  # [B, N, L, D]
 
-    def call(self, hidden, adder, dropout: Dropout = NO_DROPOUT):
-        return self._attend(hidden, self.key(hidden), self.value(hidden), adder, dropout)
+    def call(self, hidden, mask: Mask, dropout: Dropout = NO_DROPOUT):
+        return self._attend(hidden, self.key(hidden), self.value(hidden), mask, dropout)
 
     def of_places(self, hidden, asking, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
         """Returns what a call returns at some places [B, K, H] of each example alone."""
         key, value = layout.every(self.key(hidden)), layout.every(self.value(hidden))
-        adder = mask_adder(layout.key_mask(), self.compute_dtype)
-        return self._attend(asking, key, value, adder, dropout)
+        mask = mask_of(layout.key_mask(), self.compute_dtype)
+        return self._attend(asking, key, value, mask, dropout)
 
-    def _attend(self, asking, key, value, adder, dropout: Dropout):
+    def _attend(self, asking, key, value, mask: Mask, dropout: Dropout):
         query = self._heads(_times(self.query(asking), 1.0 / math.sqrt(self.config.head_size)))
         attend = ATTENTION[self.options.attn_implementation]
         rate = self.config.attention_probs_dropout_prob
         most = self.config.max_position_embeddings  # no row is longer
         context = attend(  # [B, N, L, D]
-            query, self._heads(key), self._heads(value), adder, dropout, rate, most
+            query, self._heads(key), self._heads(value), mask, dropout, rate, most
         )
         context = ops.transpose(context, (0, 2, 1, 3))
         context = ops.reshape(context, (-1, ops.shape(asking)[1], self.config.hidden_size))
@@ -179,10 +179,10 @@ class AlbertBlock(keras.layers.Layer):
             if hasattr(self, name):
                 getattr(self, name).build((None, None, self.config.hidden_size))
 
-    def attend(self, hidden, layout: RowLayout, adder, dropout: Dropout, places=None):
+    def attend(self, hidden, layout: RowLayout, mask: Mask, dropout: Dropout, places=None):
         """Returns LayerNorm(hidden + attention(hidden)), [R, M, H], or at `places` [B, K, H]."""
         if places is None:
-            return self.attention_norm(self.attention(hidden, adder, dropout=dropout) + hidden)
+            return self.attention_norm(self.attention(hidden, mask, dropout=dropout) + hidden)
         asking = layout.at(hidden, places)
         attended = self.attention.of_places(hidden, asking, layout, dropout)
         return self.attention_norm(attended + asking)
@@ -264,7 +264,7 @@ class AlbertEncoder(keras.layers.Layer):
 
     def _layers_of_pass(self, layout: RowLayout, dropout: Dropout, depth: int | None) -> list[Layer]:
         """Returns the layers to apply, in their order."""
-        adder = mask_adder(layout.row_mask(), self.compute_dtype)
+        mask = mask_of(layout.row_mask(), self.compute_dtype, layout.row_groups())
         config = self.config
         groups = [
             (config.attention_group(i), config.feed_forward_group(i))
@@ -272,7 +272,7 @@ class AlbertEncoder(keras.layers.Layer):
         ]
         layers = {
             (g, h): [
-                BlockInPass(attending, transforming, layout, adder, dropout)
+                BlockInPass(attending, transforming, layout, mask, dropout)
                 for attending, transforming in zip(self.groups[g], self.groups[h], strict=True)
             ]
             for g, h in set(groups)

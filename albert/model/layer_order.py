@@ -16,7 +16,7 @@ import keras
 
 from albert.model.dropout import Dropout
 from albert.model.encoder_options import EncoderOptions
-from albert.model.row_layout import RowLayout
+from albert.model.row_layout import Mask, RowLayout
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class BlockInPass:
     attending: keras.layers.Layer  # whose attention it is
     transforming: keras.layers.Layer  # whose feed-forward layer; mostly the same block
     layout: RowLayout
-    adder: Any  # of masked keys' scores: [R, 1, 1 or M, M]
+    mask: Mask  # of all places of the rows
     dropout: Dropout
     places: Any = None  # [B, K] of each example; None: all
 
@@ -49,7 +49,7 @@ class BlockInPass:
             # Made here, so that a second computation in the backward pass draws the same.
             own = self.dropout.of_block(number)
             with _weights_as(weights, values):
-                attended = self.attending.attend(hidden, self.layout, self.adder, own, self.places)
+                attended = self.attending.attend(hidden, self.layout, self.mask, own, self.places)
                 return self.transforming.transform(attended, own)
 
         return (keras.remat(compute) if remat else compute)(hidden, *values)

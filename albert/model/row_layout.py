@@ -9,7 +9,7 @@ P positions.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras import ops
 
@@ -18,9 +18,18 @@ from keras import ops
 MASK_ADDER = -10000.0
 
 
-def mask_adder(mask: Any, dtype: str):
-    """Returns what is added to attention scores where `mask` is 1 or 0."""
-    return (1.0 - ops.cast(mask, dtype)) * MASK_ADDER
+class Mask(NamedTuple):
+    """Which keys a query sees."""
+
+    adder: Any  # what is added to the scores: [R, 1, 1 or Q, L]
+    # The same in two arrays, [R, Q] and [R, L], for kernels that take it so: a query sees the
+    # keys of its own group. None: not told.
+    groups: tuple[Any, Any] | None = None
+
+
+def mask_of(seen: Any, dtype: str, groups: tuple[Any, Any] | None = None) -> Mask:
+    """Returns the mask of what is seen where `seen` is 1, and not where it is 0."""
+    return Mask((1.0 - ops.cast(seen, dtype)) * MASK_ADDER, groups)
 
 
 class RowPerExample:
@@ -34,6 +43,10 @@ class RowPerExample:
     def row_mask(self):
         """Returns which keys a query sees, the same for every query of a row: [B, 1, 1, L]."""
         return self.mask[:, None, None, :]
+
+    def row_groups(self):
+        """Returns the same as groups of queries and of keys, each [B, L]; see `Mask`."""
+        return ops.ones_like(self.mask), self.mask
 
     def key_mask(self):
         """Returns which places are an example's own: [B, 1, 1, L]."""
@@ -82,6 +95,9 @@ class PackedRows:
         """Returns whether query and key are of one example: [R, 1, M, M]."""
         asking = ops.absolute(self._examples)
         return ops.equal(asking[:, None, :, None], self._examples[:, None, None, :])
+
+    def row_groups(self):
+        return ops.absolute(self._examples), self._examples
 
     def key_mask(self):
         return self.mask[:, None, None, :]

@@ -96,6 +96,10 @@ class Engine(abc.ABC):
         """Makes the first weights follow from the seed."""
         keras.utils.set_random_seed(seed)
 
+    def whole(self, variables: Mapping[str, keras.Variable]) -> dict[str, np.ndarray]:
+        """Returns the values of variables, of which devices may hold parts. All must call it."""
+        return {name: variable.numpy() for name, variable in variables.items()}
+
     @abc.abstractmethod
     def train_steps(self, step: Any) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
         """Returns a function of (iterator of batches, count, control) that makes `count` steps.

@@ -32,7 +32,7 @@ from albert.training.engine import Engine, read_cluster, workers_of
 log = logging.getLogger("albert")
 
 ROWS = "rows"  # the axis of the mesh: devices share the rows of a batch
-_EVERYWHERE, _BY_ROW = PartitionSpec(), PartitionSpec(ROWS)
+EVERYWHERE, BY_ROW = PartitionSpec(), PartitionSpec(ROWS)
 # Batches that lie on the devices before a step asks for them.
 _AHEAD = 2
 
@@ -57,17 +57,26 @@ class JaxEngine(Engine):
             _join(cluster)
         elif kind == "multi_worker":
             _join_by_itself()
-        self._mesh = mesh_of(_chosen_devices(values))
+        mesh = mesh_of(_chosen_devices(values))
         level = log.level
-        if self.num_replicas > 1:
-            log.info("%s: %d replicas", kind or "jax", self.num_replicas)
+        if mesh.size > 1:
+            log.info("%s: %d replicas", kind or "jax", mesh.size)
         if not self.is_chief:
             log.setLevel(logging.WARNING)  # the chief logs the rest
         try:
-            yield
+            with self.on(mesh):
+                yield
         finally:
             log.setLevel(level)
-            self._mesh = None
+
+    @contextlib.contextmanager
+    def on(self, mesh: Mesh) -> Iterator[None]:
+        """Computes on these devices, inside the block."""
+        before, self._mesh = self._mesh, mesh
+        try:
+            yield
+        finally:
+            self._mesh = before
 
     @property
     def mesh(self) -> Mesh:
@@ -158,6 +167,14 @@ class JaxEngine(Engine):
 
     def layer_engine(self, use_xla: bool) -> str:
         return loop_engine()
+
+    def whole(self, variables):
+        def collected(value):
+            if value.is_fully_addressable or value.is_fully_replicated:
+                return np.asarray(value)
+            return multihost_utils.process_allgather(value, tiled=True)
+
+        return {name: collected(variable.value) for name, variable in variables.items()}
 
     def train_steps(self, step) -> "TrainSteps":
         return TrainSteps(step, self.mesh)
@@ -252,7 +269,7 @@ def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
 def _placed(parts: Iterator[Mapping[str, np.ndarray]], count: int, mesh: Mesh):
     """Yields whole batches on the devices, each of `count` parts of this process."""
     place = functools.partial(
-        jax.make_array_from_process_local_data, NamedSharding(mesh, _BY_ROW)
+        jax.make_array_from_process_local_data, NamedSharding(mesh, BY_ROW)
     )
     while own := list(itertools.islice(parts, count)):
         yield jax.tree.map(place, _joined(own))
@@ -290,29 +307,58 @@ class TrainSteps:
     def __init__(self, step, mesh: Mesh):
         self.step, self.mesh = step, mesh
         self.variables = step.state.variables
-        self._everywhere = NamedSharding(mesh, _EVERYWHERE)
+        self._everywhere = NamedSharding(mesh, EVERYWHERE)
+        moments = {id(moment) for moment in step.state.slots.values()}
+        self._is_moment = [id(v) in moments for v in self.variables]
+        self._shardings = [
+            self._in_parts(v.shape) if is_moment and step.run.shard_moments else self._everywhere
+            for v, is_moment in zip(self.variables, self._is_moment, strict=True)
+        ]
         # The old values are given up to the new ones: there is never memory for both.
-        self._one = jax.jit(self._compute, donate_argnums=0)
+        self._one = jax.jit(
+            self._compute, donate_argnums=0, out_shardings=(self._shardings, self._everywhere)
+        )
         self._sum = jax.jit(lambda x: jnp.sum(x, 0), out_shardings=self._everywhere)
 
+    def _in_parts(self, shape: Sequence[int]) -> NamedSharding:
+        """Returns how a tensor lies in equal parts on the devices, or whole if it has none."""
+        axis = next((i for i, size in enumerate(shape) if size % self.mesh.size == 0), None)
+        parts = () if axis is None else (*[None] * axis, ROWS)
+        return NamedSharding(self.mesh, PartitionSpec(*parts))
+
     def _compute(self, values, batch):
+        def but_moments(of_all):
+            return [x for x, is_it in zip(of_all, self._is_moment, strict=True) if not is_it]
+
         def of_replica(values, batch):
-            with self._scope(values):
+            mapping = zip(but_moments(self.variables), values, strict=True)
+            with keras.StatelessScope(list(mapping)):
                 return self.step.gradients(batch)
 
         sums, found = jax.shard_map(
-            of_replica, mesh=self.mesh, in_specs=(_EVERYWHERE, _BY_ROW), out_specs=_EVERYWHERE,
+            of_replica, mesh=self.mesh, in_specs=(EVERYWHERE, BY_ROW), out_specs=EVERYWHERE,
             check_vma=False,
-        )(values, batch)
+        )(but_moments(values), batch)
         with self._scope(values) as scope:
             row = self.step.update(sums, found)
         return [scope.get_current_value(v) for v in self.variables], row
+
+    def lower(self, batch: Mapping[str, jax.ShapeDtypeStruct]):
+        """Returns a step on batches of these shapes, ready to be compiled."""
+        values = [
+            jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=sharding)
+            for v, sharding in zip(self.variables, self._shardings, strict=True)
+        ]
+        return self._one.lower(values, batch)
 
     def _scope(self, values) -> keras.StatelessScope:
         return keras.StatelessScope(list(zip(self.variables, values, strict=True)))
 
     def __call__(self, iterator, count: int, control) -> tuple[np.ndarray, np.ndarray]:
-        values = [self._on_all(variable.value) for variable in self.variables]
+        values = [
+            self._placed(variable.value, sharding)
+            for variable, sharding in zip(self.variables, self._shardings, strict=True)
+        ]
         rows = []
         for _ in range(count):  # JAX does not wait for one step before it begins the next
             values, row = self._one(values, next(iterator))
@@ -321,16 +367,16 @@ class TrainSteps:
             variable._value = value
         return np.stack([np.asarray(row) for row in rows]), self._agreed(control)
 
-    def _on_all(self, value):
-        if isinstance(value, jax.Array) and value.sharding == self._everywhere:
+    def _placed(self, value, sharding: NamedSharding):
+        if isinstance(value, jax.Array) and value.sharding == sharding:
             return value
         host = np.asarray(value)
-        return jax.make_array_from_callback(host.shape, self._everywhere, lambda at: host[at])
+        return jax.make_array_from_callback(host.shape, sharding, lambda at: host[at])
 
     def _agreed(self, control) -> np.ndarray:
         own = sum(d.process_index == jax.process_index() for d in self.mesh.devices.flat)
         told = jax.make_array_from_process_local_data(
-            NamedSharding(self.mesh, _BY_ROW), np.tile(np.asarray(control, np.float32), (own, 1))
+            NamedSharding(self.mesh, BY_ROW), np.tile(np.asarray(control, np.float32), (own, 1))
         )
         return np.asarray(self._sum(told))
 
@@ -354,8 +400,8 @@ class EvalOutputs:
             return jax.lax.psum(numbers, ROWS), predictions
 
         numbers, predictions = jax.shard_map(
-            of_replica, mesh=self.mesh, in_specs=(_EVERYWHERE, _BY_ROW),
-            out_specs=(_EVERYWHERE, _BY_ROW), check_vma=False,
+            of_replica, mesh=self.mesh, in_specs=(EVERYWHERE, BY_ROW),
+            out_specs=(EVERYWHERE, BY_ROW), check_vma=False,
         )(values, batch)
         return *numbers, predictions
 
@@ -363,10 +409,10 @@ class EvalOutputs:
         values = [variable.value for variable in self.variables]
         seen, placed = self._placed
         if len(seen) != len(values) or any(a is not b for a, b in zip(seen, values, strict=True)):
-            everywhere = NamedSharding(self.mesh, _EVERYWHERE)
+            everywhere = NamedSharding(self.mesh, EVERYWHERE)
             placed = [jax.device_put(np.asarray(value), everywhere) for value in values]
             self._placed = values, placed
         batch = {
-            name: jax.device_put(x, NamedSharding(self.mesh, _BY_ROW)) for name, x in batch.items()
+            name: jax.device_put(x, NamedSharding(self.mesh, BY_ROW)) for name, x in batch.items()
         }
         return self._outputs(placed, batch)

@@ -41,6 +41,7 @@ class RunConfig:
     gradient_accumulation_steps: int = 1  # micro-batches that a device cuts its rows into
     attn_implementation: str = "eager"  # key of `attention.ATTENTION`
     remat: bool = False  # recompute each layer in the backward pass instead of keeping it
+    shard_moments: bool = False  # each device keeps a part of the optimizer's moments
     per_replica_loss: bool = False  # each replica's own mean, averaged, as in the original
     freeze_encoder: bool = False  # train only what is added to the encoder
     pad_to_max_seq_length: bool = False  # rows of full length, even where a batch needs less

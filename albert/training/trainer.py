@@ -69,13 +69,9 @@ class TrainState:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(v.shape) for name, v in self.named.items()} | {"global_step": ()}
 
-    def tensors(self) -> dict[str, Any]:
-        named = {name: v.numpy() for name, v in self.named.items()}
-        return named | {"global_step": np.int64(self.step)}
-
-    def not_finite(self) -> list[str]:
-        """Returns the names of weights and moments that hold an infinity or NaN."""
-        return [n for n, v in self.named.items() if not np.isfinite(v.numpy()).all()]
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Returns what a checkpoint holds. All workers must call it."""
+        return current().whole(self.named) | {"global_step": np.int64(self.step)}
 
     def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
         named = self.named | {"global_step": self.optimizer.iterations}
@@ -389,8 +385,9 @@ class _Loop:
         Raises:
           TrainingDivergedError: a weight is not finite; nothing was written.
         """
+        tensors = self.state.tensors()
         # At a high learning rate, a finite gradient can still make a weight infinite.
-        if lost := self.state.not_finite():
+        if lost := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
             raise self._diverged(
                 f"training diverged at step {self.state.step}: not finite: "
                 f"{some(lost)}. A lower --learning_rate may help"
@@ -412,7 +409,7 @@ class _Loop:
             self.last_checkpoint = os.path.join(run.output_dir, f"model.ckpt-{state.step}")
             return
         self.last_checkpoint = checkpoint_store.save(
-            run.output_dir, state.step, state.tensors(), sidecar, run.keep_checkpoint_max
+            run.output_dir, state.step, tensors, sidecar, run.keep_checkpoint_max
         )
         log.info("saved %s", self.last_checkpoint)
 
