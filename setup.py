@@ -10,13 +10,13 @@ VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read
 README = HERE / "README.md"
 TEST = [
     "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100",
-    "zstandard>=0.22; python_version < '3.14'",
+    "zstandard>=0.22; python_version < '3.14'", "jax>=0.7; python_version >= '3.11'",
 ]
 
 setup(
     name="albert",
     version=VERSION,
-    description="ALBERT (A Lite BERT) for TensorFlow 2 and Keras 3",
+    description="ALBERT (A Lite BERT) for Keras 3, on TensorFlow 2 and JAX",
     long_description=README.read_text(encoding="utf-8") if README.exists() else "",
     long_description_content_type="text/markdown",
     license="Apache-2.0",
@@ -26,19 +26,25 @@ setup(
     package_dir={"albert.configs": "configs"},
     package_data={"albert.configs": ["**/*.json", "**/*.flags"]},
     install_requires=[
-        "tensorflow>=2.21,<2.22",
+        "tensorflow>=2.20,<2.22",
         "keras>=3.12,<4",
         "tensorflow-hub>=0.16.1",
         "setuptools<81",  # tensorflow-hub imports pkg_resources, which later ones lack
         "sentencepiece>=0.2.1",
         "absl-py>=2.1",
         "google-crc32c>=1.6",
+        "ml_dtypes>=0.5",
         "numpy>=2.0",
         "safetensors>=0.5",
         "matplotlib>=3.9",
     ],
     extras_require={
-        "text": ["tensorflow-text>=2.21,<2.22"],  # raw-text SavedModels
+        "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
+        # JAX as the engine: on the CPU, on NVIDIA GPUs, on TPUs. It wants Python 3.11.
+        "jax": ["jax>=0.7"],
+        "jax-cuda": ["jax[cuda12]>=0.7"],
+        "jax-tpu": ["jax[tpu]>=0.7"],
+        "text": ["tensorflow-text>=2.20,<2.22"],  # raw-text SavedModels
         "onnx": ["tf2onnx>=1.17", "onnx>=1.17", "onnxruntime>=1.20"],
         "beam": ["apache-beam>=2.60"],
         # Text packed with zstd; from 3.14 on Python can unpack it by itself.
@@ -51,6 +57,7 @@ setup(
     entry_points={
         "console_scripts": [
             "albert-ablate = albert.ablate:cli",
+            "albert-compile-plan = albert.compile_plan:cli",
             "albert-convert-hf = albert.convert_hf:cli",
             "albert-create-pretraining-data = albert.create_pretraining_data:cli",
             "albert-evaluate-squad = albert.evaluate_squad:cli",

@@ -13,7 +13,7 @@ fail() {
   exit 2
 }
 
-# TensorFlow 2.21 has no wheels for other versions.
+# TensorFlow 2.20 and 2.21 have no wheels for other versions.
 is_suitable() {
   "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
 }

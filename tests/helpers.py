@@ -1,6 +1,7 @@
 """What several tests need: tiny records, a tiny config, and commands as real processes."""
 
 import functools
+import importlib.util
 import json
 import os
 import pathlib
@@ -14,12 +15,16 @@ from typing import Any
 
 import forked
 import numpy as np
+import pytest
 
 from albert.cli import flags
 from albert.data import records
 
 REPO = pathlib.Path(__file__).resolve().parents[1]
 LENGTH, PREDICTIONS, VOCAB = 12, 3, 40
+NEEDS_JAX = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="JAX is not installed (it wants Python 3.11)"
+)
 SIZES = {
     "vocab_size": VOCAB, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 2,
     "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 16,

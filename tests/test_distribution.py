@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import (
     LENGTH,
+    NEEDS_JAX,
     PREDICTIONS,
     SIZES,
     VOCAB,
@@ -84,9 +85,9 @@ def assert_same_run(folder, alone):
     [
         ["--num_virtual_devices=2"],
         ["--gradient_accumulation_steps=4"],
-        ["--engine=jax", "--num_virtual_devices=8"],
+        pytest.param(["--engine=jax", "--num_virtual_devices=8"], marks=NEEDS_JAX),
         *(
-            pytest.param(flags, marks=pytest.mark.slow)
+            pytest.param(flags, marks=[pytest.mark.slow, *[NEEDS_JAX] * ("jax" in flags[0])])
             for flags in (
                 ["--num_virtual_devices=4", "--use_xla"],
                 ["--num_virtual_devices=2", "--gradient_accumulation_steps=2", "--remat"],
@@ -192,7 +193,7 @@ def finish(workers, timeout: float = 240):
 
 
 ENGINES = pytest.mark.parametrize(
-    "engine", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)]
+    "engine", ["tensorflow", pytest.param("jax", marks=[pytest.mark.slow, NEEDS_JAX])]
 )
 
 
@@ -252,7 +253,7 @@ def test_a_killed_worker_ends_the_job_and_the_same_command_goes_on(engine, job, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["tensorflow", "jax"])
+@ENGINES
 def test_a_preempted_worker_stops_all_at_the_same_step_after_saving(engine, job, tmp_path):
     long = [*job, "--num_train_steps=4000", f"--output_dir={tmp_path}", f"--engine={engine}"]
     workers = start_workers(2, *long)

@@ -39,13 +39,15 @@ _SHAPE = re.compile(r"\b(f32|bf16|f16|s32|u32|s8|u8|pred|s64|u64|f64)\[([\d,]*)\
 _BYTES = {"f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s64": 8, "u64": 8, "f64": 8}
 # Two ways in which the compiler says how much it would have needed.
 _TOO_LARGE = re.compile(
-    r"(?:Used |required for HLO temporaries \()([\d.]+)([GMK])\)? (?:of|exceeds) "
+    r"(?:Used |required for HLO temporaries \()([\d.]+)([GMK])\)? (?:of|exceeds)\D+([\d.]+)([GMK])"
 )
 # What the compiler reads when it starts, where there is no TPU that could tell it.
 _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-    "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0",
+    "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
+# The two cores of such a chip are one device, as they are for JAX on a real one.
+_OF_TWO_CORES = {"v4": {"chip_config_name": "megacore"}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +88,11 @@ def devices_of(topology: str) -> Sequence:
         raise FlagError(
             f"--topology={topology}: the generation must be one of {', '.join(MEMORY)}"
         )
+    options = _OF_TWO_CORES.get(generation_of(topology), {})
     try:
-        return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+        return topologies.get_topology_desc(
+            platform="tpu", topology_name=topology, **options
+        ).devices
     except (jax.errors.JaxRuntimeError, ValueError, NotImplementedError) as error:
         raise FlagError(
             f"--topology={topology}: libtpu knows no such slice; it knows {EXAMPLES}, for example"
@@ -137,7 +142,7 @@ class StepCompiler:
             program = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             if found := _TOO_LARGE.search(str(error)):
-                return Compiled(rows, self.capacity, _size(found[1], found[2]))
+                return Compiled(rows, _size(*found.groups()[2:]), _size(*found.groups()[:2]))
             raise
         memory = program.memory_analysis()
         return Compiled(

@@ -25,7 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from albert.data import batches as numpy_batches
 from albert.data.data_order import Share
-from albert.errors import FlagError, WorkerLostError
+from albert.errors import FlagError, WorkerLostError, first_line
 from albert.model.encoder_options import loop_engine
 from albert.training.engine import Engine, read_cluster, workers_of
 
@@ -114,6 +114,8 @@ class JaxEngine(Engine):
         try:
             yield
         except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" in str(error):
+                raise FlagError(_too_large(str(error))) from error
             reason = re.search(r"(connection (?:closed|reset|refused)[^\n]{0,150})", str(error), re.I)
             if self.num_workers == 1 or not reason:
                 raise
@@ -237,6 +239,15 @@ def _join_by_itself() -> None:
             'find them by itself, set TF_CONFIG: {"cluster": {"worker": ["host:port", ...]}, '
             '"task": {"type": "worker", "index": 0}}'
         ) from error
+
+
+def _too_large(message: str) -> str:
+    """Returns what to do about a step that is too large, and how large, as far as JAX tells."""
+    told = re.search(r"(Used|[Oo]ut of memory|[Tt]otal memory)[^\n]{0,150}", message)
+    return (
+        f"the step does not fit the device ({told[0] if told else first_line(message)}): raise "
+        "--gradient_accumulation_steps, or use --remat, or --mixed_precision=bfloat16"
+    )
 
 
 def _leave() -> None:
