@@ -108,8 +108,9 @@ def _facts(values, config, step, found: "Compiled", largest: "Compiled | None") 
             "of a device": found.capacity / GIB,
         },
         "tera_flops_of_a_device": flops / step.mesh.size / 1e12,
-        "exchanges": {kind: {"count": n, "mib": size / 2**20}
-                      for kind, n, size in found.collectives},
+        "exchanges": None if found.collectives is None else {
+            kind: {"count": n, "mib": size / 2**20} for kind, n, size in found.collectives
+        },
         "fits": True,
         "most_rows_at_once": largest and largest.rows,
     }
@@ -124,7 +125,7 @@ def _text(told: dict) -> str:
         ("products of a device in a step", f"{told['tera_flops_of_a_device']:,.2f} TFLOP"),
         *(
             (f"{kind}s of a step", f"{one['count']}, {one['mib']:,.1f} MiB")
-            for kind, one in told["exchanges"].items()
+            for kind, one in (told["exchanges"] or {}).items()
         ),
         ("it fits", "yes"),
     ]

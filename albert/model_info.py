@@ -6,7 +6,9 @@
 With `--plan --device=h200 --num_replicas=8` also how the run fits on such devices
 and how long it takes, with every assumption. Several configurations stand side
 by side. The run that they are compared on has the flags and defaults of
-run_pretraining. Answers at once: TensorFlow is not loaded.
+run_pretraining. It answers at once and loads no TensorFlow. With `--plan` for a TPU,
+XLA's compiler tells the memory, if albert[jax-tpu] is installed: a minute for each
+architecture.
 """
 
 import dataclasses
@@ -14,6 +16,7 @@ import json
 import os
 from collections.abc import Sequence
 
+from albert import engines
 from albert.cli import flags
 from albert.config import AlbertConfig, config_file
 from albert.data import files
@@ -80,12 +83,17 @@ def main(values: flags.FlagValues) -> None:
     lines = []
     if assumed:
         given = {name for name in _OF_A_DEVICE if getattr(values, name) is not None}
-        lines = cost_report.assumption_lines(device, assumed, workload, given)
+        lines = cost_report.assumption_lines(
+            device, assumed, workload, given, is_compiled=_is_compiled(values)
+        )
     named = [config_file(name.strip()) for name in values.albert_config_file.split(",")]
     paths = files.expand_globs(",".join(named), "albert_config_file")
+    configs = [AlbertConfig.from_json_file(path) for path in paths]
     models = [
-        cost_report.describe(AlbertConfig.from_json_file(path), workload, path, assumed)
-        for path in paths
+        cost_report.describe(
+            config, workload, path, assumed and _compiled(values, config, workload, assumed)
+        )
+        for config, path in zip(configs, paths, strict=True)
     ]
     if values.format == "text":
         print("\n".join([cost_report.as_text(models, names_of(paths), workload), *lines]))
@@ -99,6 +107,31 @@ def main(values: flags.FlagValues) -> None:
             "device": values.device, **dataclasses.asdict(assumed), "assumptions": lines
         }
     print(json.dumps(facts, indent=2))
+
+
+def _is_compiled(values: flags.FlagValues) -> bool:
+    """Whether XLA's compiler is asked what the device needs."""
+    is_known = values.device in ("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e")
+    return is_known and values.activation_factor is None and engines.has_tpu_compiler()
+
+
+def _compiled(
+    values: flags.FlagValues, config: AlbertConfig, workload: Workload, assumed: Assumptions
+) -> Assumptions:
+    """Returns the assumptions with the activations of a compiled step, where that can be."""
+    if not _is_compiled(values):
+        return assumed
+    flags.start_compiler()
+    from albert.tasks.pretraining import PretrainingTask
+    from albert.training import compilation
+
+    factor = compilation.activation_factor(
+        PretrainingTask(workload.max_seq_length, workload.max_predictions_per_seq),
+        config, workload, values.device.removeprefix("tpu-"),
+    )
+    return dataclasses.replace(
+        assumed, activation_factor=factor, remat_activation_factor=factor, usable=1.0
+    )
 
 
 def _assumptions(

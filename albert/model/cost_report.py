@@ -209,9 +209,13 @@ def _plan_lines(plans: Sequence[dict]) -> list[Line]:
 
 
 def assumption_lines(
-    device: Device, assumed: Assumptions, workload: Workload, given: Collection[str]
+    device: Device, assumed: Assumptions, workload: Workload, given: Collection[str],
+    is_compiled: bool = False,
 ) -> list[str]:
-    """Returns what a plan takes for granted, a sentence each; `given` names flags in use."""
+    """Returns what a plan takes for granted, a sentence each.
+
+    `given` names flags in use; `is_compiled` says that XLA told each model's memory.
+    """
     factor = assumed.remat_activation_factor if workload.remat else assumed.activation_factor
     how = " with --remat" if workload.remat else ""
     told = "as --activation_factor says" if "activation_factor" in given else (
@@ -220,12 +224,13 @@ def assumption_lines(
     speed = "--utilization" if "utilization" in given else "not measured: --utilization"
     return [
         f"plan, device: {device.description}, {_size(assumed.memory)}, of which "
-        f"{100 * assumed.usable:g} % is usable (--device_memory_gib).",
+        f"{100 if is_compiled else 100 * assumed.usable:g} % is usable (--device_memory_gib).",
         f"plan, speed: a peak of {assumed.peak_flops / 1e12:,.4g}e12 FLOPs a second in "
         f"{workload.mixed_precision} (--device_tflops), of which "
         f"{100 * assumed.utilization:g} % is reached ({speed}), communication and small "
         "micro-batches included.",
-        f"plan, activations: {factor:g} times the estimate, {told}.",
+        "plan, activations: as XLA compiles the step of a few rows for this device."
+        if is_compiled else f"plan, activations: {factor:g} times the estimate, {told}.",
         "plan, micro-batch: the largest equal part of a device's rows that fits; every device "
         "holds all weights, gradients and slots.",
         "plan, days: FLOPs of the run / (devices x peak x utilization), every sequence of full "

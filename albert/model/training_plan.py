@@ -31,6 +31,11 @@ def _peaks(full: float, half: float) -> dict[str, float]:
     return {"float32": full, "bfloat16": half, "float16": half}
 
 
+def _of_tpu(peak: float) -> dict[str, float]:
+    # A product of float32 is one pass of bfloat16; the matrix units know no float16.
+    return {"float32": peak, "bfloat16": peak}
+
+
 # Peaks are without structured sparsity, half of what some data sheets print first. TensorFlow
 # multiplies float32 as TF32 on these GPUs and in one bfloat16 pass on a TPU. No utilization was
 # measured with this toolkit: the GPUs' and the CPU's are cautious guesses for attention that is
@@ -41,11 +46,14 @@ DEVICES = {
     "h200": Device("NVIDIA H200 SXM", 141e9, _peaks(494.7e12, 989.4e12), 0.30),
     # NVIDIA A100 data sheet (SXM, 80 GB): 312 TFLOPS bfloat16 and 156 TF32, dense.
     "a100": Device("NVIDIA A100 SXM, 80 GB", 80e9, _peaks(156e12, 312e12), 0.35),
-    # Google Cloud's page on TPU v3: 123 TFLOPS bfloat16 and 32 GiB for a chip of two cores; a
-    # replica of tf.distribute is a core. Their matrix units know no float16.
-    "tpu-v3": Device(
-        "core of a TPU v3, half a chip", 16 * GIB, {"float32": 61.5e12, "bfloat16": 61.5e12}, 0.50
-    ),
+    # Google Cloud's page on TPU v3: 123 TFLOPS bfloat16 and 32 GiB for a chip of two cores.
+    "tpu-v3": Device("core of a TPU v3, half a chip", 16 * GIB, _of_tpu(61.5e12), 0.50),
+    # Google Cloud's pages on each generation: peaks of bfloat16. What a program may use of a
+    # chip's memory is what XLA says.
+    "tpu-v4": Device("TPU v4", 30.75 * GIB, _of_tpu(275e12), 0.50),
+    "tpu-v5e": Device("TPU v5e", 15.75 * GIB, _of_tpu(197e12), 0.50),
+    "tpu-v5p": Device("TPU v5p", 95.74 * GIB, _of_tpu(459e12), 0.50),
+    "tpu-v6e": Device("TPU v6e", 31.25 * GIB, _of_tpu(918e12), 0.50),
     # No product but an assumption: 16 cores at 3 GHz, 32 float32 operations a cycle (two AVX2
     # multiply-adds of 8 numbers); half precision is no faster there.
     "cpu": Device("16 cores with AVX2 at 3 GHz, 64 GiB", 64 * GIB, _peaks(1.536e12, 1.536e12),

@@ -9,6 +9,7 @@
     current_engine     which of them this process has
     tensorflow_engine  one of them: graphs, tf.distribute, tf.data
     jax_engine         the other: functional steps, jax.sharding, NumPy batches
+    compilation        its step compiled for TPUs that are not there
     guards             end a run early: at a signal, or when its numbers diverge
     pace               running averages, and how many steps one call makes
     summaries          metrics.jsonl, TensorBoard, log lines, progress

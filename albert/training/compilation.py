@@ -6,7 +6,6 @@ tells what each device of it would need. What is compiled is the step that a run
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import math
 import os
 import re
@@ -18,7 +17,10 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding
 
 from albert.config import AlbertConfig
+from albert.engines import has_tpu_compiler
 from albert.errors import FlagError
+from albert.model import model_size
+from albert.model.model_size import Workload
 from albert.optimization import OptimizerConfig
 from albert.tasks.task import Task
 from albert.training import jax_engine, steps
@@ -59,18 +61,12 @@ class Compiled:
     needed: float  # arguments and temporaries
     arguments: float | None = None  # weights, moments and the batch; None: it does not fit
     temporaries: float | None = None  # all else that a step holds at one time
-    collectives: tuple[tuple[str, int, int], ...] = ()  # (kind, how many, bytes of all)
+    # (kind, how many, bytes of all); None: the compiler does not tell.
+    collectives: tuple[tuple[str, int, int], ...] | None = None
 
     @property
     def fits(self) -> bool:
         return self.arguments is not None
-
-
-def is_at_hand() -> bool:
-    """Whether XLA's compiler for TPUs is installed."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return bool(importlib.metadata.version("libtpu"))
-    return False
 
 
 def devices_of(topology: str) -> Sequence:
@@ -79,7 +75,7 @@ def devices_of(topology: str) -> Sequence:
     Raises:
       FlagError: libtpu is not installed, or knows no such slice.
     """
-    if not is_at_hand():
+    if not has_tpu_compiler():
         raise FlagError("XLA's compiler for TPUs is not installed: install albert[jax-tpu]")
     os.environ.update({name: os.environ.get(name, value) for name, value in _NO_TPU.items()})
     if not re.fullmatch(r"v\d\w*:\d+x\d+(x\d+)?", topology):
@@ -149,7 +145,7 @@ class StepCompiler:
             rows, self.capacity,
             memory.argument_size_in_bytes + memory.temp_size_in_bytes,
             memory.argument_size_in_bytes, memory.temp_size_in_bytes,
-            collectives_of(program.as_text()),
+            _collectives(program),
         )
 
     def _batch(self, size: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -185,6 +181,32 @@ class StepCompiler:
         return None
 
 
+def activation_factor(
+    task: Task, config: AlbertConfig, workload: Workload, generation: str
+) -> float:
+    """Returns how many times `model_size.activation_bytes` a step takes on a TPU.
+
+    It is the step of a few rows at once, compiled for the smallest slice of a generation.
+    """
+    rows = min(workload.rows_at_once, _FEW_ROWS)
+    run = RunConfig(
+        "", train_batch_size=rows * 4, mixed_precision=workload.mixed_precision,
+        remat=workload.remat,
+    )
+    optimizer = OptimizerConfig(workload.optimizer, 0.001, 100, 10)
+    found = StepCompiler(task, config, run, optimizer, _SMALLEST[generation]).compile()
+    few = dataclasses.replace(
+        workload, train_batch_size=rows, num_devices=1, gradient_accumulation_steps=1
+    )
+    told = model_size.memory_bytes(config, few)
+    return max(found.needed - (sum(told.values()) - told["activations"]), 0) / told["activations"]
+
+
+# Slices of four devices, and so many rows of each that what does not grow with them is little.
+_SMALLEST = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
+_FEW_ROWS = 8
+
+
 def _round_down(rows: int) -> int:
     """Returns a number of rows that is a multiple of 8, where there are so many."""
     return rows // 8 * 8 if rows >= 8 else rows
@@ -192,6 +214,13 @@ def _round_down(rows: int) -> int:
 
 def _size(number: str, unit: str) -> float:
     return float(number) * 1024.0 ** (1 + "KMG".index(unit))
+
+
+def _collectives(program):
+    try:
+        return collectives_of(program.as_text())
+    except jax.errors.JaxRuntimeError:  # of some generations it cannot print the program
+        return None
 
 
 def collectives_of(program: str) -> tuple[tuple[str, int, int], ...]:
