@@ -31,7 +31,7 @@ MODULES = (
     "albert.training.trainer", "albert.training.tensorflow_engine",
 )
 # Variables that are read when Python or a library starts. Who changes them gets a real start.
-READ_AT_START = ("PYTHON", "TF_", "KERAS_", "XLA_", "OMP_", "CUDA_", "LC_", "LANG", "PATH")
+READ_AT_START = ("PYTHON", "TF_", "KERAS_", "JAX_", "XLA_", "OMP_", "CUDA_", "LC_", "LANG", "PATH")
 READ_LATER = {"PYTHONPATH", "TF_CONFIG"}
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, SIGKILL = 1, 36, 9
 
