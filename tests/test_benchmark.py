@@ -1,13 +1,14 @@
 """A benchmark compares equal work only, by turns, and says how fast each side was."""
 
 import json
+import os
 import subprocess
 import sys
 import types
 
 import apart
 import pytest
-from helpers import REPO, assert_one_clear_line, write_config
+from helpers import NEEDS_JAX, REPO, assert_one_clear_line, write_config
 
 from albert.errors import DataError, FlagError, UserError
 
@@ -101,13 +102,13 @@ def test_an_unknown_benchmark_is_refused_with_the_known_ones():
     assert done.stderr.startswith("error: the first argument is one of attention, pretrain_step")
 
 
-def benchmark(name, folder, *more, timeout=900):
+def benchmark(name, folder, *more, timeout=900, env=None):
     """Runs a benchmark of a tiny model for one round; returns its results and its table."""
     config = write_config(folder, vocab_size=60, max_position_embeddings=64)
     done = subprocess.run(
         [sys.executable, str(REPO / "scripts/maintainers/benchmark.py"), name, "--rounds=1",
          f"--albert_config_file={config}", f"--output_dir={folder}", *more],
-        capture_output=True, text=True, timeout=timeout,
+        capture_output=True, text=True, timeout=timeout, env=os.environ | (env or {}),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     table = (folder / f"{name}.md").read_text()
@@ -124,6 +125,18 @@ def test_each_benchmark_of_a_model_runs(name, tmp_path):
     assert table.count("\n| ") >= 4
     if name == "memory":
         assert set(results[0]["sides"]) >= {"ours", "ours, remat", "ours, accumulation"}
+
+
+@pytest.mark.slow
+@NEEDS_JAX
+@pytest.mark.parametrize("name", ["pretrain_step", "inference"])
+def test_a_benchmark_on_jax_needs_no_tensorflow(name, tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('not here')\n")
+    results, table = benchmark(
+        name, tmp_path, "--engine=jax", "--batch_sizes=2", "--lengths=48",
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    assert {*results[0]["sides"]} == {"ours", "ours, fused"} and "ours, fused" in table
 
 
 @pytest.mark.slow
@@ -223,7 +236,7 @@ def test_an_epoch_on_other_texts_for_each_side_is_refused(tmp_path, golden_path)
 
 
 def test_of_a_models_sides_those_named_are_timed_alone():
-    values = types.SimpleNamespace(peers_env=None, device="cpu", sides=None)
+    values = types.SimpleNamespace(peers_env=None, device="cpu", engine="jax", sides=None)
     ours = {"ours, packed": {}, "ours, padded": {}, "ours": {}}
 
     def chosen(sides):

@@ -32,7 +32,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.p
 
 from benchmarks import cost_work, data_work, inputs, model_work, start_work  # noqa: E402
 
-from albert.cli import flags
+from albert.cli import engine_start, flags
 from albert.config import AlbertConfig  # noqa: E402
 from albert.data import files  # noqa: E402
 from albert.errors import FlagError  # noqa: E402
@@ -46,6 +46,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "rounds", 5, "Turns of each side.", least=1)
     flags.define("enum", values, "device", "cpu", "Where models compute, ours and theirs.",
                  enum_values=["cpu", "gpu"])
+    flags.define("enum", values, "engine", "tensorflow",
+                 "What computes our sides of a model. With jax nothing needs TensorFlow.",
+                 enum_values=["tensorflow", "jax"])
     flags.define("string", values, "records_file", None,
                  "Pretraining records, whose first rows pretrain_step takes: padding and all.")
     flags.define("string", values, "glue_file", None,
@@ -69,7 +72,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "sides", None,
                  "Names with semicolons between them: of the sides that run a model, these alone.")
     flags.define("string", values, "peers_env", None,
-                 "Environment with the peers, made if absent; without it only our own sides.")
+                 "Environment with the peers, made if absent; without it only our own sides. "
+                 "`this`: the one that runs this program has them.")
     flags.define("string", values, "output_dir", None, "Where NAME.json and NAME.md go. Required.")
 
 
@@ -80,7 +84,9 @@ def main(values: flags.FlagValues, name: str) -> None:
         raise FlagError(f"--precisions: {', '.join(sorted(unknown))} is not among "
                         + ", ".join(inputs.TOLERANCES))
     config = AlbertConfig.from_flag(values.albert_config_file)
-    flags.import_tensorflow()
+    if values.device == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    engine_start.start(values.engine)
     with tempfile.TemporaryDirectory() as folder:
         results, text = WORK[name](values, config.with_dropout(0.0), folder)
     facts = {"benchmark": name, "machine": _machine(), "rounds": values.rounds, "results": results}

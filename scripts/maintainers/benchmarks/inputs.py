@@ -156,6 +156,8 @@ def peers_python(values: flags.FlagValues) -> str | None:
     """Returns the interpreter of --peers_env, which is made and filled if need be."""
     if not values.peers_env:
         return None
+    if values.peers_env == "this":
+        return sys.executable
     python = os.path.join(os.path.abspath(values.peers_env), "bin", "python")
     if not os.path.exists(python):
         flags.log.info("making %s with %s", values.peers_env, ", ".join(PEERS))

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import subprocess
 import time
 
 import numpy as np
@@ -24,6 +25,7 @@ def attention(values, config, folder):
         rows, values.precisions, inputs.sizes(values, (2, 8), (128, 512))
     ):
         spec = {"work": work, "model": model, "precision": precision, "device": values.device,
+                "engine": values.engine,
                 "inputs": inputs.write_rows(folder, config, batch, length)}
         sides = [
             Side(name, "ours.py", spec | {"attn_implementation": name})
@@ -58,9 +60,13 @@ def model_sides(
     Of all that are named, those of --sides alone, if it is given.
     """
     python = inputs.peers_python(values)
-    spec = spec | {"device": values.device}
+    spec = spec | {"device": values.device, "engine": values.engine}
     sides = [Side(name, "ours.py", spec | {"model": paths["ours"]} | more)
              for name, more in ours.items()]
+    if python and values.engine == "jax":  # keras-hub's side is on TensorFlow
+        keras_hub = {}
+    if python and _has(python, "flash_attn"):
+        theirs = theirs | _FLASH
     if python:
         sides += [Side(name, "theirs_torch.py", spec | {"model": paths["theirs"]} | more, python)
                   for name, more in theirs.items()]
@@ -75,16 +81,26 @@ def model_sides(
     return [side for side in sides if side.name in chosen]
 
 
+def _has(python: str, package: str) -> bool:
+    """Whether a package is installed beside an interpreter."""
+    asked = f"import importlib.util as u, sys; sys.exit(u.find_spec({package!r}) is None)"
+    return subprocess.run([python, "-c", asked]).returncode == 0
+
+
 _OURS = {
-    "ours": {},
-    "ours, XLA": {"use_xla": True},
-    "ours, without oneDNN": {"onednn": False},  # as TensorFlow chooses on many a processor
+    "tensorflow": {
+        "ours": {},
+        "ours, XLA": {"use_xla": True},
+        "ours, without oneDNN": {"onednn": False},  # as TensorFlow chooses on many a processor
+    },
+    "jax": {"ours": {}, "ours, fused": {"attn_implementation": "fused"}},
 }
 _THEIRS = {
     "transformers, eager": {"attn_implementation": "eager"},
     "transformers, SDPA": {"attn_implementation": "sdpa"},
     "transformers, SDPA, compiled": {"attn_implementation": "sdpa", "compile": True},
 }
+_FLASH = {"transformers, FlashAttention": {"attn_implementation": "flash_attention_2"}}
 _KERAS_HUB = {"keras-hub": {}, "keras-hub, XLA": {"use_xla": True}}
 _GATHERED = {
     "transformers, SDPA, gathered positions": {"attn_implementation": "sdpa", "gathered": True},
@@ -99,7 +115,7 @@ def _on_rows(values, config, folder, kind, work, theirs):
     for precision, (batch, length) in itertools.product(
         values.precisions, inputs.sizes(values, (8,), (128,))
     ):
-        ours = _OURS
+        ours = _OURS[values.engine]
         if values.records_file and work == "pretrain":
             path, length, tokens = inputs.read_rows(values.records_file, folder, batch)
             ours = {"ours, packed": {"pack_rows": True}, "ours, padded": {}}
@@ -153,7 +169,7 @@ def idle(values, config, folder):
         count = max(values.examples, batch)
         spec = {"work": "pretrain", "inputs": inputs.write_rows(folder, config, batch, length),
                 "batch_size": batch, "vocab_size": config.vocab_size, "model": paths["ours"],
-                "device": values.device, "steps": _IDLE_STEPS}
+                "device": values.device, "engine": values.engine, "steps": _IDLE_STEPS}
         sides = [
             Side("rows at hand", "ours.py", spec),
             Side("records", "ours.py",
@@ -250,16 +266,19 @@ def _write_examples(values, config, folder) -> tuple[str, list[int]]:
 
 
 def gemm_rate(precision: str, size: int = 2048, seconds: float = 2.0) -> float:
-    """Returns the FLOP/s of the best of many large square products in TensorFlow."""
-    import tensorflow as tf
+    """Returns the FLOP/s of the best of many large square products of the engine."""
+    from keras import ops
 
-    a = tf.cast(tf.random.stateless_normal([size, size], seed=[1, 2]), precision)
-    multiply = tf.function(lambda x: tf.matmul(x, a))
-    multiply(a)
+    from albert.inference.compilation import compiled
+
+    normal = np.random.default_rng(1).standard_normal((size, size), np.float32)
+    batch = {"a": ops.cast(ops.convert_to_tensor(normal), precision)}
+    # A corner of the product is read: to copy all of it takes longer than to compute it.
+    multiply = compiled(lambda batch: {"c": ops.matmul(batch["a"], batch["a"])}, [])
     best, end = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:
         started = time.perf_counter()
-        multiply(a).numpy()
+        float(multiply(batch)["c"][0, 0])
         best = min(best, time.perf_counter() - started)
     return 2.0 * size**3 / best
 

@@ -1,5 +1,6 @@
-"""Our side of the model benchmarks: inference, and steps of pretraining and fine-tuning."""
+"""Our side of the model benchmarks, on either engine: inference, training steps, fine-tuning."""
 
+import itertools
 import os
 import time
 
@@ -8,17 +9,21 @@ import serve
 
 
 def prepare(spec):
-    from albert.cli import flags
+    from albert.cli import engine_start
 
     if not spec.get("onednn", True):
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
-    flags.import_tensorflow()
+    if _is_jax(spec) and spec.get("device") != "gpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    engine_start.start(_engine(spec))
     import keras
-    import tensorflow as tf
 
-    if spec.get("device") != "gpu":
-        tf.config.set_visible_devices([], "GPU")
-    tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])
+    if not _is_jax(spec):
+        import tensorflow as tf
+
+        if spec.get("device") != "gpu":
+            tf.config.set_visible_devices([], "GPU")
+        tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])
     policy = spec.get("precision", "float32")
     keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
     work = {
@@ -27,29 +32,43 @@ def prepare(spec):
     return work[spec["work"]](spec, serve.load_rows(spec))
 
 
+def _engine(spec) -> str:
+    return spec.get("engine", "tensorflow")
+
+
+def _is_jax(spec) -> bool:
+    return _engine(spec) == "jax"
+
+
 def _model_inputs(rows):
     return {name: rows[name] for name in ("input_ids", "input_mask", "segment_ids")}
 
 
 def _inference(spec, rows):
-    import tensorflow as tf
+    from keras import ops
 
     import albert
+    from albert.inference.compilation import compiled
 
     model = albert.AlbertModel.from_pretrained(
         spec["model"], attn_implementation=spec.get("attn_implementation", "eager")
     )
     names = ("sequence_output", "pooled_output")
 
-    @tf.function(jit_compile=spec.get("use_xla", False))
-    def compute(batch):
+    def outputs_of(batch):
         outputs = model(batch)
         return {name: outputs[name] for name in names}
 
-    batch = {name: tf.constant(value) for name, value in _model_inputs(rows).items()}
+    compute = compiled(outputs_of, model.variables)
+    if spec.get("use_xla") and not _is_jax(spec):
+        import tensorflow as tf
+
+        compute = tf.function(outputs_of, jit_compile=True)
+    batch = {name: ops.convert_to_tensor(value) for name, value in _model_inputs(rows).items()}
 
     def turn():
-        return {name: value.numpy() for name, value in compute(batch).items()}
+        found = {name: ops.cast(value, "float32") for name, value in compute(batch).items()}
+        return {name: ops.convert_to_numpy(value) for name, value in found.items()}
 
     outputs = turn()
     outputs["sequence_output"] = outputs["sequence_output"] * rows["input_mask"][..., None]
@@ -90,8 +109,6 @@ def _train_steps(spec, task):
 
 
 def _pretrain(spec, rows):
-    import tensorflow as tf
-
     from albert.data import packing
     from albert.tasks.pretraining import PretrainingTask
     from albert.training import steps
@@ -99,16 +116,32 @@ def _pretrain(spec, rows):
     length, predictions = rows["input_ids"].shape[1], rows["masked_lm_positions"].shape[1]
     train, go, run = _train_steps(spec, PretrainingTask(length, predictions))
     batch = dict(rows) | {"is_real_example": rows["input_mask"][:, 0]}
-    batches = tf.data.Dataset.from_tensors(batch).repeat()
     if "records" in spec:
-        batches = _read_batches(spec, length, predictions)
-    elif run.pack_rows:
-        batches = batches.map(lambda batch: packing.pack_rows(batch, 1, [length])).prefetch(4)
-    iterator = iter(batches)
+        iterator = iter(_read_batches(spec, length, predictions))
+    elif run.pack_rows:  # each time anew, as a run does it
+        iterator = _iterator(spec, lambda: packing.pack_rows(batch, 1, [length]))
+    else:
+        iterator = _iterator(spec, lambda: batch)
     loss = go(iterator, 1)[0, steps.LOSS]
     if "steps" in spec:
         return _timed_apart(train, iterator, spec["steps"]), {"loss": loss}
     return lambda: go(iterator, 1), {"loss": loss}
+
+
+def _iterator(spec, make):
+    """Returns an endless iterator of the batch that `make` returns, as the engine takes it."""
+    if _is_jax(spec):
+        from keras import ops
+
+        first = make()
+        if make() is first:
+            return itertools.repeat({n: ops.convert_to_tensor(x) for n, x in first.items()})
+        return ({n: ops.convert_to_tensor(x) for n, x in make().items()} for _ in itertools.count())
+    import tensorflow as tf
+
+    signature = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in make().items()}
+    endless = (lambda: (make() for _ in itertools.count()))
+    return iter(tf.data.Dataset.from_generator(endless, output_signature=signature).prefetch(4))
 
 
 def _timed_apart(train, iterator, count):
@@ -132,17 +165,17 @@ def _timed_apart(train, iterator, count):
 
 def _read_batches(spec, length, predictions):
     """Returns the batches of a record file, as run_pretraining reads it."""
-    from albert.data import input_pipeline
     from albert.data.record_files import RecordFiles
     from albert.pretraining_data import masking, pair_records
     from albert.tasks.pretraining import PretrainingTask
+    from albert.training.current_engine import current
 
     source, masks = RecordFiles([spec["records"]]), None
     if pair_records.pair_files(source):
         settings = masking.MaskingSettings(predictions)
         masks = pair_records.masks_of(source, length, settings, 1)
     features = PretrainingTask(length, predictions, masks=masks).feature_spec()
-    return input_pipeline.train_batches(
+    return current().train_batches(
         source, features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"], seed=1
     )
 
@@ -165,14 +198,14 @@ def _classification(spec, rows):
 
 
 def _finetune(spec, rows):
-    from albert.data import input_pipeline
     from albert.training import run_settings, steps
+    from albert.training.current_engine import current
 
     task, source = _classification(spec, rows)
     _, go, run = _train_steps(spec, task)
     size, count = spec["batch_size"], len(rows["label_ids"])
     features = task.feature_spec()
-    batches = iter(input_pipeline.train_batches(
+    batches = iter(current().train_batches(
         source, features, batch_size=size, vocab_size=spec["vocab_size"],
         seed=1, **run_settings.row_options(run, features, source, size),
     ))
@@ -184,15 +217,15 @@ def _finetune(spec, rows):
 
 
 def _predict(spec, rows):
-    from albert.data import input_pipeline
     from albert.formats import pretrained
     from albert.training import evaluation, run_settings, steps
+    from albert.training.current_engine import current
 
     task, source = _classification(spec, rows)
     opened, run, features = pretrained.open_path(spec["model"]), _run_config(spec), task.feature_spec()
     model, _ = evaluation.load_model(task, opened.config, run, opened.weights())
     step = steps.EvalStep(task, model)
-    batches = input_pipeline.eval_batches(
+    batches = current().eval_batches(
         source, features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"],
         **run_settings.row_options(run, features, source, spec["batch_size"]),
     )
@@ -204,4 +237,14 @@ def _predict(spec, rows):
     return turn, {"logits": turn()}
 
 
-serve.serve(prepare, serve.tensorflow_gpu_peak_bytes)
+def _gpu_peak_bytes() -> int:
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        return serve.tensorflow_gpu_peak_bytes()
+    import jax
+
+    return jax.local_devices()[0].memory_stats()["peak_bytes_in_use"]
+
+
+serve.serve(prepare, _gpu_peak_bytes)

@@ -45,7 +45,10 @@ class _Process:
         spec = self.outputs.removesuffix(".npz") + ".json"
         files.write_json(spec, {**side.spec, "outputs": self.outputs, "threads": side.threads})
         environment = os.environ | {
-            "PYTHONPATH": REPOSITORY, "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [REPOSITORY, os.environ.get("PYTHONPATH")])
+            ),
+            "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }
         self.errors = self.outputs.removesuffix(".npz") + ".err"
