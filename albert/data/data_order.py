@@ -1,12 +1,12 @@
-"""The order of training records too many to shuffle at once, and where a position in it lies.
+"""The order of training records that are too many to shuffle at once.
 
-Files are cut into blocks of successive records. Each epoch permutes the blocks and
-makes groups of `LANES` of them; a block's records are shuffled, and the blocks of
-a group are read in turn, a record of each. Blocks of fewer records than the others,
-and what makes no whole group, come last. All of it follows from (seed, epoch, the
-blocks), so that any position is found by arithmetic, whoever reads and however
-many they are. And of a whole group, record p is of block p modulo `LANES`: workers
-that take turns at records need not read each other's blocks.
+Files are cut into blocks of successive records. Each epoch permutes the blocks and makes groups
+of `LANES` of them. A block's records are shuffled. The blocks of a group are read in turn, a
+record of each. Short blocks, and blocks that make no whole group, come last.
+
+All of it follows from the seed, the epoch and the blocks. So any position is found by
+arithmetic, by any number of readers. Of a whole group, record p is of block p modulo `LANES`.
+So workers that take turns at records need not read each other's blocks.
 """
 
 import dataclasses

@@ -81,10 +81,10 @@ def _told_as_unwritable(path: str) -> Iterator[None]:
 def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
     """Yields a temporary directory; what is in it comes into `path` when the block ends well.
 
-    A directory that is absent is made, and one that holds a model of the same files and nothing
-    else is replaced, both at once. Any other is the user's: there each file is added or
-    replaced whole, and every other file stays. A crash leaves it with the model that it had,
-    with the new one, or without one, but never with a mixture.
+    An absent directory is made. One that holds a model of the same files and nothing else is
+    replaced. Both happen at once. Any other directory is the user's: there each file is added or
+    replaced whole, and every other file stays. After a crash it has the model that it had, the new
+    one, or none, but never a mixture.
 
     Args:
       last: the file without which the others are no model: it goes first and comes last.

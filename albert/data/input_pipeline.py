@@ -1,11 +1,10 @@
 """tf.data: record files to batches, in an order that depends on seed and position alone.
 
-The order of epoch e is a function of (seed, e), so nothing of the pipeline needs to
-be in a checkpoint but the number of records consumed. Up to `SHUFFLE_BUFFER`
-of `data_order` records are shuffled as a whole, and a run that resumes skips, before parsing,
-what it has seen of one epoch. More are read in the order of `data_order`, in which a
-run that resumes seeks its place, and each of several workers reads its own
-records' blocks.
+The order of epoch e follows from the seed and e. So a checkpoint needs nothing of the pipeline
+but the number of records consumed. Up to `SHUFFLE_BUFFER` of `data_order` records are shuffled as
+a whole. A run that goes on skips what it has seen of one epoch, before parsing. More records are
+read in the order of `data_order`. There a run that goes on seeks its place, and each worker reads
+the blocks of its own records.
 """
 
 import contextlib

@@ -34,9 +34,10 @@ def row_lengths(row_length: int) -> list[int]:
 def used_places(batch: Mapping[str, np.ndarray], row_length: int) -> np.ndarray:
     """Returns how many places of each row, from its first, may matter to a model's outputs.
 
-    Those up to the last token, and up to the last place that is read: records of other tools
-    may read one that is masked out or in the padding. All places of a row whose tokens are all
-    masked out, since its attention is spread over them; none of a row that is all zeros.
+    These are the places up to the last token, and up to the last place that is read: records of
+    other tools may read one that is masked out or in the padding. Where all tokens of a row are
+    masked out, all its places matter, since its attention is spread over them. Of a row of zeros
+    none does.
 
     Args:
       batch: with `input_ids` and `input_mask` [B, C * row_length].

@@ -1,7 +1,7 @@
-"""Record files that are opened once: how many records they hold, what of, made with what.
+"""Record files that are opened once: how many records they hold, and what they were made with.
 
-One `RecordFiles` goes from the command to the loop, the pipeline and the evaluation. What
-it needs to know of the files it reads when it is first asked, and keeps.
+One `RecordFiles` goes from the command to the loop, the pipeline and the evaluation. It reads
+what it needs to know of the files when it is first asked, and keeps it.
 """
 
 import contextlib

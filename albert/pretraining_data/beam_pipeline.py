@@ -1,11 +1,11 @@
-"""The making of pre-training records as an Apache Beam pipeline, for corpora of many machines.
+"""Makes pretraining records with Apache Beam, for corpora that need many machines.
 
-The steps are those of `making`, and so are the records. Blocks are planned on one machine,
-from where the files' documents are: 24 bytes a document.
+The steps are those of `making`, and so are the records. One machine plans the blocks. It holds
+24 bytes for each document, which tell where it lies.
 
-Texts and outputs may be anywhere that Beam's file systems reach (gs://,
-hdfs://, s3://); what is under way lies beside the first output, which all
-machines must reach. Nothing has its name before the whole pipeline is done.
+Texts and outputs may be anywhere that Beam's file systems reach (gs://, hdfs://, s3://).
+Temporary files lie beside the first output, which all machines must reach. The outputs appear
+when the whole pipeline is done.
 """
 
 import contextlib
@@ -39,14 +39,14 @@ _OUR_ERROR = re.compile(r"albert\.errors\.\w+: (.+?)(?: \[while running .*)?$", 
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """A job, and where its files under way are: all that the machines need to know."""
+    """A job and the place of its temporary files: all that a machine needs to know."""
 
     job: Job
     works: Mapping[str, str]  # {directory of outputs: one in it, of what is under way}
 
     @property
     def work(self) -> str:
-        """The directory of what is under way."""
+        """The directory of temporary files."""
         return self.works[os.path.dirname(self.job.outputs[0])]
 
     def stream(self, name: str) -> Stream:
@@ -130,7 +130,7 @@ def _match(pattern: str, flag: str) -> list:
 
 @contextlib.contextmanager
 def working_directories(outputs: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Yields {directory of outputs: one in it, for what is under way}; those go in the end."""
+    """Yields {directory of outputs: a temporary one in it}; the temporary ones go at the end."""
     works: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         for path in outputs:

@@ -1,4 +1,4 @@
-"""Two stages, in worker processes or on Beam's machines: pairs dealt out to buckets, and back.
+"""The two stages of the shuffle: pairs are dealt out to buckets, and each bucket is gathered.
 
 `spill_block` tokenises a block, pairs its segments for some of the passes and
 deals the pairs out to buckets, in a temporary file. `finish_bucket` gathers
@@ -6,8 +6,8 @@ one bucket from all those files, shuffles, masks and serialises it. Both draw
 random numbers that depend on the seed and on what they work at, never on the
 process: together they give the same bytes however the work is divided.
 
-What is written is noted as done beside it when it is whole and on the disk, and
-not made again if it is still there: so a run goes on with what a killed one left.
+When a file is whole and on the disk, a note beside it says so. A file with such a note is not
+made again. So a run goes on with what a killed one left.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ def _end_if_asked(path: str) -> None:
 
 @contextlib.contextmanager
 def write_whole(path: str) -> Iterator[BinaryIO]:
-    """Yields a file that becomes `path` when the block ends well, on the disk then.
+    """Yields a file that becomes `path`, synced to the disk, when the block ends well.
 
     Raises:
       UserError: it cannot be written.
@@ -78,7 +78,7 @@ def _note_done(path: str, result: Sequence) -> None:
 
 
 def _read_done(path: str) -> list | None:
-    """Returns what was noted of a file that is there as it was written, else None."""
+    """Returns the note beside a file, if the file is as it was written, else None."""
     try:
         note = files.read_json_object(path + _DONE)
         return note.get("result") if note.get("bytes") == os.path.getsize(path) else None
@@ -87,7 +87,7 @@ def _read_done(path: str) -> list | None:
 
 
 def resume(directory: str) -> int:
-    """Prepares a killed run's temporary directory to be gone on with; returns what is done."""
+    """Prepares the temporary directory that a killed run left; returns what is done in it."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(directory, _STOP_FILE))
     return sum(_read_done(os.path.join(directory, name.removesuffix(_DONE))) is not None
@@ -195,7 +195,7 @@ def pair_block(
 
 
 def _deal(count: int, num_buckets: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns a bucket for each pair: random, but as many in each as can be."""
+    """Returns a random bucket for each pair; all buckets get equally many, if they can."""
     bucket = np.empty(count, np.int64)
     bucket[rng.permutation(count)] = np.arange(count) + rng.integers(num_buckets)
     return bucket % num_buckets
@@ -256,7 +256,7 @@ def spill_block(recipe: Recipe, task: BlockTask, path: str) -> Spill:
 
 
 class PairFacts(NamedTuple):
-    """What there is to say of pairs."""
+    """Counts of pairs, for the report."""
 
     labelled: int = 0  # pairs of label 1
     tokens: int = 0  # in pairs

@@ -1,4 +1,4 @@
-"""From text files to documents to blocks of them, without holding the corpus.
+"""Text files become documents, and documents become blocks; the corpus is never held whole.
 
 A corpus has one sentence (or paragraph) a line and a blank line between
 documents. Documents are gathered into blocks of a few megabytes.
@@ -24,7 +24,7 @@ Item = TypeVar("Item")  # a document, or what stands for it
 
 @dataclasses.dataclass
 class ReadingCounts(text_files.Counts):
-    """What was met while reading."""
+    """Counts of what was read."""
 
     documents: int = 0
 

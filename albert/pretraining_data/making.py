@@ -1,7 +1,7 @@
-"""The way of the records on one machine: worker processes, files under way, publishing.
+"""Makes records on one machine: worker processes, temporary files, publishing.
 
-Nothing has its name before everything is made. What is under way lies beside the first
-output; a run of the same job that was killed there is gone on with.
+The outputs appear when all of them are made. Temporary files lie beside the first output. The
+same job goes on with what a killed run left there.
 """
 
 import contextlib

@@ -1,11 +1,10 @@
 """N-gram masking of a batch of sequences, vectorised over the batch.
 
-The recipe is the original's: words are taken in random order, each as the
-start of an n-gram whose length is drawn with p(n) ~ 1/n; an n-gram that does
-not fit the rest of the budget is shortened, one that touches a chosen word is
-passed over; of the chosen tokens 80 % become [MASK], 10 % stay, 10 % become a
-random piece. Only the loop over sequences is gone: all of them take their
-k-th word together.
+The recipe is the original's. Words are taken in random order. Each one starts an n-gram, whose
+length is drawn with p(n) ~ 1/n. An n-gram that does not fit the rest of the budget is shortened.
+One that touches a chosen word is passed over. Of the chosen tokens 80 % become [MASK], 10 % stay,
+and 10 % become a random piece. There is no loop over sequences: all of them take their k-th word
+together.
 
 All that is random about a sequence follows from a key of its own, so that its masks
 do not depend on the sequences beside it.
@@ -47,7 +46,7 @@ class MaskingSettings:
 
 
 class Pieces(NamedTuple):
-    """What masking needs to know of a vocabulary."""
+    """What masking needs to know about a vocabulary."""
 
     is_start: np.ndarray  # bool [V], whether a piece begins a word
     cls_id: int
@@ -70,7 +69,7 @@ class Specials(NamedTuple):
 
 
 class Masked(NamedTuple):
-    """A batch ready to be learned from."""
+    """A batch that a model can learn from."""
 
     input_ids: np.ndarray  # [B, L], masked
     positions: np.ndarray  # [B, P], ascending, then zeros

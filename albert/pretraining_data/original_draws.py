@@ -1,9 +1,9 @@
-"""Pretraining instances in the original's very order of random draws.
+"""Pretraining instances with random draws in exactly the original's order.
 
-For who must have the records of the original token for token: everything is held in
-memory, one process draws, and each draw is made where the original makes it. It drew
-the lengths of n-grams from NumPy's global generator and never seeded it; here that
-generator has a seed of its own.
+For those who need the original's records token for token. Everything is held in memory, one
+process draws, and each draw is made where the original makes it. The original drew the lengths
+of n-grams from NumPy's global generator and never seeded it. Here that generator has a seed of
+its own.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What the records of a run are made of: the recipe, its vocabulary, and the sets of files."""
+"""What decides the records of a run: the recipe, its vocabulary, and the sets of files."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What is said of a run: how far it is, what is odd about the text, what the records are like."""
+"""Messages of a run: how far it is, what is odd about the text, what the records are like."""
 
 import logging
 import os
@@ -84,7 +84,7 @@ def report_outcome(job: Job, parts: Parts, counts: ReadingCounts, started: float
 def _report_pairs(
     settings: PairSettings, total: int, facts: PairFacts, counts: ReadingCounts
 ) -> None:
-    """Says what the records are like, and what may help where they are not as they should be."""
+    """Says what the records are like, and what may help if they are not as they should be."""
     share = facts.labelled / total
     if settings.is_swapped_later:
         share += (1 - share) * settings.swaps_of_ordered
