@@ -17,11 +17,12 @@ from keras import ops
 from albert.config import AlbertConfig
 from albert.formats.model_facts import PROBLEM_TYPES, Facts
 from albert.model import answers
+from albert.model.attention import Kept
 from albert.model.dropout import NO_DROPOUT, Dropout
-from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
+from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding, Pass
 from albert.model.encoder_options import EncoderOptions
 from albert.model.heads import LabelHead, MaskedLmHead, cross_entropy, label_logits, label_weights
-from albert.model.layers import dense_layer, gelu, get_activation
+from albert.model.layers import dense_layer, gelu, get_activation, precision
 from albert.model.row_layout import INPUT_NAMES, layout_of, segments_of
 from albert.model.weight_names import named_weights, parameter_shapes
 
@@ -49,41 +50,85 @@ __all__ = [
 HEAD_INITIALIZER_RANGE = 0.02
 
 
+_registered = keras.saving.register_keras_serializable("albert")
+
+
 class _BuiltModel(keras.Model):
     """A model that owns all its weights from construction on: they can be restored at once."""
 
     reads_pooler = False  # whether the pooler's weights matter to the outputs of its head
 
-    def __init__(self, config: AlbertConfig, name: str):
-        super().__init__(name=name)
+    def __init__(
+        self,
+        config: AlbertConfig,
+        name: str,
+        encoder_options: EncoderOptions = EncoderOptions(),
+        dtype: Any = None,
+    ):
+        super().__init__(name=name, dtype=dtype)
         self.config = config
+        self.encoder_options = encoder_options
         # What goes with it into a directory: names of labels, how texts are prepared, and more.
         self.facts = Facts(architecture=type(self).__name__)
         # For users' own loops; the trainer passes dropout_seed, a function of the step.
         self.seed_generator = keras.random.SeedGenerator()
+        with precision(self.dtype_policy):
+            self._make_layers()
+        self.build()
+
+    def _make_layers(self) -> None:
+        """Makes the layers, which `build` builds."""
+        raise NotImplementedError
 
     def call(
         self,
-        inputs: Mapping[str, Any],
+        inputs: Any,
         training: bool = False,
         dropout_seed: Any = None,
         depth: int | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> dict[str, Any]:
-        """Returns the model's outputs.
+        """Returns the model's outputs, by name.
 
         Args:
+          inputs: a dict of int tensors, as the tokenizer makes it; or the ids alone.
           training: whether dropout falls; `dropout_seed`, two integers, makes it a function of
             them alone.
           depth: how many layers to apply, if not all.
+          output_hidden_states: adds what `Encoded.hidden_states` returns. Of a model that was
+            made with `EncoderOptions(output_hidden_states=True)`, the default.
+          output_attentions: adds `attentions`: the probabilities of each block, in a list,
+            [B, N, L, L] each. Its default is an option too.
+
+        Raises:
+          ValueError: these attentions are not there: see `model.attention.Kept`.
         """
-        dropout = NO_DROPOUT
+        if not isinstance(inputs, Mapping):
+            inputs = {"input_ids": inputs}
+        dropout, options = NO_DROPOUT, self.encoder_options
         if training:
             dropout = Dropout(self.seed_generator.next() if dropout_seed is None else dropout_seed)
-        return self._outputs(inputs, dropout, depth)
+        if output_attentions is None:
+            output_attentions = options.output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = options.output_hidden_states
+        kept = Kept(options) if output_attentions else None
+        outputs, encoded = self._outputs(inputs, Pass(dropout, depth, kept))
+        if output_hidden_states:
+            outputs = encoded.hidden_states() | outputs
+        return outputs | ({"attentions": kept.probabilities} if kept else {})
+
+    def _outputs(
+        self, inputs: Mapping[str, Any], how: Pass
+    ) -> tuple[dict[str, Any], Encoded]:
+        """Returns what the model is for, and the hidden states that it comes from."""
+        raise NotImplementedError
 
     @classmethod
     def from_pretrained(
-        cls, path: str, *, attn_implementation: str = "eager", **options: Any
+        cls, path: str, *, attn_implementation: str = "eager",
+        output_hidden_states: bool = False, output_attentions: bool = False, **options: Any,
     ) -> "_BuiltModel":
         """Returns the model of a directory, whoever wrote it (see `albert.formats.pretrained`).
 
@@ -96,9 +141,11 @@ class _BuiltModel(keras.Model):
         """
         from albert.formats import pretrained
 
-        return pretrained.load(
-            cls, pretrained.open_path(path), EncoderOptions(attn_implementation), **options
+        how = EncoderOptions(
+            attn_implementation, output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
         )
+        return pretrained.load(cls, pretrained.open_path(path), how, **options)
 
     def save_pretrained(self, path: str) -> None:
         """Writes a directory that `from_pretrained` and every command take."""
@@ -108,33 +155,48 @@ class _BuiltModel(keras.Model):
 
     def get_config(self) -> dict[str, Any]:
         arguments = inspect.signature(type(self)).parameters.keys()
-        settings = sorted(arguments - {"config", "name", "encoder_options"})
+        settings = sorted(arguments - {"config", "name", "encoder_options", "dtype"})
         values = {name: getattr(self, name) for name in settings}
-        values |= {"name": self.name, "facts": self.facts.to_dict()}
-        return {"config": self.config.to_dict()} | values
+        return {
+            "config": self.config.to_dict(),
+            **values,
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            "encoder_options": dataclasses.asdict(self.encoder_options),
+            "facts": self.facts.to_dict(),
+        }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        options = dict(config) | {"config": AlbertConfig.from_dict(config["config"])}
-        facts = options.pop("facts", {})
-        model = cls(**options)
-        model.facts = Facts.from_dict(facts, "facts")
+        values = dict(config)
+        facts, options = values.pop("facts", {}), values.pop("encoder_options", {})
+        is_trainable, policy = values.pop("trainable", True), values.pop("dtype", None)
+        values["config"] = AlbertConfig.from_dict(values["config"])
+        if isinstance(policy, Mapping):
+            policy = keras.dtype_policies.deserialize(policy)
+        model = cls(
+            **values, dtype=policy,
+            # The engine is of the backend, which may be another one now.
+            encoder_options=EncoderOptions(**dict(options) | {"engine": "unrolled"}),
+        )
+        model.facts, model.trainable = Facts.from_dict(facts, "facts"), is_trainable
         return model
 
 
+@_registered
 class AlbertModel(_BuiltModel):
     """The encoder with its pooler.
 
     Call it with a dict of int tensors [B, L]: `input_ids`, and optionally
-    `input_mask` (default ones) and `segment_ids` (default zeros). Returns a dict:
-    `sequence_output` [B, L, H], `pooled_output` [B, H], `encoder_outputs` (a list of
-    [B, L, H], one for each block; a "graph_loop" keeps fewer), `embedding_output`
-    [B, L, E] (after LayerNorm) and `word_embedding_output` [B, L, E].
+    `input_mask` (default ones) and `segment_ids` (default zeros). Hugging Face's names
+    `attention_mask` and `token_type_ids` are taken too. Returns a dict:
+    `sequence_output` [B, L, H] and `pooled_output` [B, H].
 
     With `EncoderOptions.needed_outputs_only`, the last block is computed where a head
-    reads it alone, at `[CLS]` and at masked positions, and the outputs are
-    `pooled_output` and those of the embeddings. Where masked positions may be more
-    than all places (`first_and` of the row layout), it is computed at all.
+    reads it alone, at `[CLS]` and at masked positions, and the output is
+    `pooled_output`. Where masked positions may be more than all places
+    (`first_and` of the row layout), it is computed at all.
     """
 
     weight_scope = "bert/"  # within a model with a head, its name
@@ -145,13 +207,14 @@ class AlbertModel(_BuiltModel):
         config: AlbertConfig,
         name: str = "bert",
         encoder_options: EncoderOptions = EncoderOptions(),
+        dtype: Any = None,
     ):
-        super().__init__(config, name)
-        self.encoder_options = encoder_options
-        self.embeddings = FactorizedEmbedding(config)
-        self.encoder = AlbertEncoder(config, encoder_options)
-        self.pooler = dense_layer(config.hidden_size, config, "dense", ops.tanh)
-        self.build()
+        super().__init__(config, name, encoder_options, dtype)
+
+    def _make_layers(self) -> None:
+        self.embeddings = FactorizedEmbedding(self.config)
+        self.encoder = AlbertEncoder(self.config, self.encoder_options)
+        self.pooler = dense_layer(self.config.hidden_size, self.config, "dense", ops.tanh)
 
     def build(self, input_shape=None):
         self.embeddings.build()
@@ -159,21 +222,23 @@ class AlbertModel(_BuiltModel):
         with keras.name_scope("pooler"):
             self.pooler.build((None, self.config.hidden_size))
 
-    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
-        return self.encode(inputs, dropout, depth).outputs()
+    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
+        encoded = self.encode(inputs, how)
+        pooled = {"pooled_output": encoded.pooled}
+        return ({"sequence_output": encoded.sequence} if encoded.states else {}) | pooled, encoded
 
     def encode(
         self,
         inputs: Mapping[str, Any],
-        dropout: Dropout,
-        depth: int | None = None,
+        how: Pass,
         positions: Any = None,
         reads_all: bool = False,
     ) -> Encoded:
-        """Returns the hidden states, for a head; with the head's own dropout stream.
+        """Returns the hidden states, for a head.
 
         `positions` [B, P] are those that the head reads beside `[CLS]`, if not all.
         """
+        dropout = how.dropout
         layout = layout_of(inputs)
         words, embedded = self.embeddings(
             ops.convert_to_tensor(inputs["input_ids"]), segments_of(inputs),
@@ -181,7 +246,10 @@ class AlbertModel(_BuiltModel):
         )
         is_short = self.encoder_options.needed_outputs_only and not reads_all
         places = layout.first_and(positions) if is_short else None
-        states = self.encoder(embedded, layout=layout, dropout=dropout, places=places, depth=depth)
+        states = self.encoder(
+            embedded, layout=layout, dropout=dropout, places=places, depth=how.depth,
+            kept=how.kept,
+        )
         last, chosen = states[-1], None
         if places is not None:
             first, chosen, states = last[:, 0], last[:, 1:], ()
@@ -202,20 +270,23 @@ class _ModelWithHead(_BuiltModel):
         config: AlbertConfig,
         name: str | None = None,
         encoder_options: EncoderOptions = EncoderOptions(),
+        dtype: Any = None,
     ):
-        super().__init__(config, name or self.default_name)
-        self.bert = AlbertModel(config, encoder_options=encoder_options)
+        super().__init__(config, name or self.default_name, encoder_options, dtype)
+
+    def _make_layers(self) -> None:
+        self.bert = AlbertModel(self.config, encoder_options=self.encoder_options)
         self._make_head()
-        self.build()
 
     def _make_head(self) -> None:
         """Makes the layers of the head, which `build` builds."""
 
 
+@_registered
 class AlbertForMaskedLM(_ModelWithHead):
     """Encoder with the masked-LM head alone.
 
-    Inputs as `AlbertModel`, and optionally `masked_lm_positions` [B, P]. Adds
+    Inputs as `AlbertModel`, and optionally `masked_lm_positions` [B, P]. Returns
     `prediction_logits`: [B, P, V] at the positions, [B, L, V] without them.
     """
 
@@ -228,20 +299,22 @@ class AlbertForMaskedLM(_ModelWithHead):
         with keras.name_scope("cls"):
             self.predictions.build()
 
-    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
+    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
         positions = inputs.get("masked_lm_positions")
         if positions is not None:
             positions = ops.convert_to_tensor(positions)
-        encoded = self.bert.encode(inputs, dropout, depth, positions, reads_all=positions is None)
-        outputs, table = encoded.outputs(), self.bert.embeddings.word_embeddings
-        hidden = outputs["sequence_output"] if positions is None else encoded.chosen
-        return outputs | {"prediction_logits": self.predictions(hidden, table)}
+        encoded = self.bert.encode(inputs, how, positions, reads_all=positions is None)
+        hidden, table = encoded.chosen, self.bert.embeddings.word_embeddings
+        if positions is None:
+            hidden = encoded.sequence
+        return {"prediction_logits": self.predictions(hidden, table)}, encoded
 
 
+@_registered
 class AlbertForPreTraining(AlbertForMaskedLM):
     """Encoder with the masked-LM and sentence-order heads (sections 3.1 and 3.2).
 
-    Inputs as `AlbertForMaskedLM`. Adds to its outputs `sop_logits` [B, 2].
+    Inputs as `AlbertForMaskedLM`. Returns `sop_logits` [B, 2] too.
     """
 
     default_name = "albert_for_pretraining"
@@ -258,9 +331,9 @@ class AlbertForPreTraining(AlbertForMaskedLM):
         with keras.name_scope("cls"):
             self.seq_relationship.build()
 
-    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
-        outputs = super()._outputs(inputs, dropout, depth)
-        return outputs | {"sop_logits": self.seq_relationship(outputs["pooled_output"])}
+    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
+        outputs, encoded = super()._outputs(inputs, how)
+        return outputs | {"sop_logits": self.seq_relationship(encoded.pooled)}, encoded
 
 
 class _LabelModel(_ModelWithHead):
@@ -273,10 +346,11 @@ class _LabelModel(_ModelWithHead):
         classifier_dropout: float = 0.1,
         name: str | None = None,
         encoder_options: EncoderOptions = EncoderOptions(),
+        dtype: Any = None,
     ):
         self.num_labels = num_labels
         self.classifier_dropout = classifier_dropout
-        super().__init__(config, name, encoder_options)
+        super().__init__(config, name, encoder_options, dtype)
 
     def build(self, input_shape=None):
         self.output_weights, self.output_bias = label_weights(
@@ -311,35 +385,38 @@ class _LabelModel(_ModelWithHead):
         return label_logits(kept, self.output_weights, self.output_bias)
 
 
+@_registered
 class AlbertForSequenceClassification(_LabelModel):
     """Encoder with C logits from the pooled output: GLUE, and regression with C = 1.
 
-    Adds `logits` [B, C] to the outputs of `AlbertModel`.
+    Inputs as `AlbertModel`. Returns `logits` [B, C].
     """
 
     default_name = "albert_for_sequence_classification"
     reads_pooler = True
 
-    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
-        outputs = self.bert.encode(inputs, dropout, depth).outputs()
-        return outputs | {"logits": self._logits(outputs["pooled_output"], dropout)}
+    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
+        encoded = self.bert.encode(inputs, how)
+        return {"logits": self._logits(encoded.pooled, how.dropout)}, encoded
 
 
+@_registered
 class AlbertForTokenClassification(_LabelModel):
-    """Encoder with C logits of every token. Adds `logits` [B, L, C]."""
+    """Encoder with C logits of every token: inputs as `AlbertModel`, `logits` [B, L, C]."""
 
     default_name = "albert_for_token_classification"
 
-    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
-        outputs = self.bert.encode(inputs, dropout, depth, reads_all=True).outputs()
-        return outputs | {"logits": self._logits(outputs["sequence_output"], dropout)}
+    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
+        encoded = self.bert.encode(inputs, how, reads_all=True)
+        return {"logits": self._logits(encoded.sequence, how.dropout)}, encoded
 
 
+@_registered
 class AlbertForMultipleChoice(_LabelModel):
     """Encoder with one logit of each of C choices (RACE); its head has one label.
 
     Inputs are [B, C, L] of any C, or [B, C * L] of `num_choices` as RACE's records hold
-    them. Returns `logits` [B, C] and the encoder's outputs with B * C rows.
+    them. Returns `logits` [B, C]; hidden states have B * C rows.
     """
 
     default_name = "albert_for_multiple_choice"
@@ -352,19 +429,20 @@ class AlbertForMultipleChoice(_LabelModel):
         classifier_dropout: float = 0.1,
         name: str | None = None,
         encoder_options: EncoderOptions = EncoderOptions(),
+        dtype: Any = None,
     ):
         self.num_choices = num_choices
-        super().__init__(config, 1, classifier_dropout, name, encoder_options)
+        super().__init__(config, 1, classifier_dropout, name, encoder_options, dtype)
 
-    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
+    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
         shape = inputs["input_ids"].shape
         choices = (shape[1] if len(shape) == 3 else None) or self.num_choices
         if "packed_places" not in inputs:  # there, each choice is an example of a row
             names = ("input_ids", *INPUT_NAMES)
             inputs = {name: self._rows(inputs[name]) for name in names if name in inputs}
-        outputs = self.bert.encode(inputs, dropout, depth).outputs()
-        logits = self._logits(outputs["pooled_output"], dropout)  # [B * C, 1]
-        return outputs | {"logits": ops.reshape(logits, (-1, choices))}
+        encoded = self.bert.encode(inputs, how)
+        logits = self._logits(encoded.pooled, how.dropout)  # [B * C, 1]
+        return {"logits": ops.reshape(logits, (-1, choices))}, encoded
 
     def _rows(self, x):
         x = ops.convert_to_tensor(x)
@@ -372,10 +450,11 @@ class AlbertForMultipleChoice(_LabelModel):
         return ops.reshape(x, (-1, length))  # [B * C, L]
 
 
+@_registered
 class AlbertForQuestionAnswering(_ModelWithHead):
     """Encoder with two logits of each token, the answer's first and last (SQuAD 1.1).
 
-    Adds `start_logits` and `end_logits` [B, L]; nothing is masked.
+    Inputs as `AlbertModel`. Returns `start_logits` and `end_logits` [B, L]; nothing is masked.
     """
 
     default_name = "albert_for_question_answering"
@@ -387,18 +466,19 @@ class AlbertForQuestionAnswering(_ModelWithHead):
         with keras.name_scope("cls"):
             self.squad.build()
 
-    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
-        outputs = self.bert.encode(inputs, dropout, depth, reads_all=True).outputs()
-        logits = self.squad(outputs["sequence_output"])  # [B, L, 2]
-        return outputs | {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
+        encoded = self.bert.encode(inputs, how, reads_all=True)
+        logits = self.squad(encoded.sequence)  # [B, L, 2]
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}, encoded
 
 
+@_registered
 class AlbertForBeamQuestionAnswering(_ModelWithHead):
     """Encoder with first tokens, last tokens given the first, and answerability (SQuAD 2.0).
 
     Inputs as `AlbertModel`, and optionally `p_mask` [B, L], 1 where no answer can be: by
     default all but `[CLS]` and the second segment without its `[SEP]`. With
-    the gold `start_positions` [B] among them, adds `start_log_probs` and
+    the gold `start_positions` [B] among them, returns `start_log_probs` and
     `end_log_probs` [B, L]; without, the beam: `start_top_log_probs` and
     `start_top_index` [B, K], `end_top_log_probs` and `end_top_index` [B, K * K2]
     (those of the first start first; where a row has too few places, `[CLS]` without a
@@ -415,11 +495,12 @@ class AlbertForBeamQuestionAnswering(_ModelWithHead):
         classifier_dropout: float = 0.1,
         name: str | None = None,
         encoder_options: EncoderOptions = EncoderOptions(),
+        dtype: Any = None,
     ):
         self.start_n_top = start_n_top
         self.end_n_top = end_n_top
         self.classifier_dropout = classifier_dropout
-        super().__init__(config, name, encoder_options)
+        super().__init__(config, name, encoder_options, dtype)
 
     def _make_head(self) -> None:
         self.start_head = answers.SpanStartHead(self.config)
@@ -430,21 +511,22 @@ class AlbertForBeamQuestionAnswering(_ModelWithHead):
         for head in (self.start_head, self.end_head, self.answer_class):
             head.build()
 
-    def _outputs(self, inputs: Mapping[str, Any], dropout: Dropout, depth: int | None):
-        encoded = self.bert.encode(inputs, dropout, depth, reads_all=True)
-        outputs = encoded.outputs()
-        sequence, impossible = outputs["sequence_output"], answers.p_mask(inputs, encoded.layout)
+    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
+        encoded = self.bert.encode(inputs, how, reads_all=True)
+        sequence, impossible = encoded.sequence, answers.p_mask(inputs, encoded.layout)
         start_logits = answers.without(self.start_head(sequence), impossible)
         start_log_probs = ops.log_softmax(start_logits)
         expected = ops.cast(ops.softmax(start_logits), sequence.dtype)[:, None]  # [B, 1, L]
         start_feature = ops.matmul(expected, sequence)[:, 0]  # [B, H]
-        outputs["cls_logits"] = self.answer_class(
-            start_feature, sequence[:, 0], dropout=dropout, rate=self.classifier_dropout
+        of_none = self.answer_class(
+            start_feature, sequence[:, 0], dropout=how.dropout, rate=self.classifier_dropout
         )
+        outputs = {"cls_logits": of_none}
         gold = inputs.get("start_positions")
         if gold is not None:
             starts = ops.reshape(ops.convert_to_tensor(gold), (-1, 1))
             ends = answers.end_log_probs(self.end_head, sequence, starts, impossible)[:, 0]
-            return outputs | {"start_log_probs": start_log_probs, "end_log_probs": ends}
+            return outputs | {"start_log_probs": start_log_probs, "end_log_probs": ends}, encoded
         widths = self.start_n_top, self.end_n_top
-        return outputs | answers.beam(self.end_head, sequence, start_log_probs, impossible, widths)
+        found = answers.beam(self.end_head, sequence, start_log_probs, impossible, widths)
+        return outputs | found, encoded

@@ -31,6 +31,7 @@ class OptimizerConfig:
     start_warmup_step: int = 0  # step at which the warm-up begins
 
 
+@keras.saving.register_keras_serializable("albert")
 @dataclasses.dataclass(eq=False)
 class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
     """The original's schedule: rate(t) for t counted from 0 before the update.
@@ -62,6 +63,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         return dataclasses.asdict(self)
 
 
+@keras.saving.register_keras_serializable("albert")
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam with decay inside the update and no bias correction (BERT's AdamW).
 
@@ -170,6 +172,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         }
 
 
+@keras.saving.register_keras_serializable("albert")
 class Lamb(AdamWeightDecay):
     """LAMB (arXiv 1904.00962) in the form that the released models were trained with.
 

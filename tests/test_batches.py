@@ -83,7 +83,12 @@ def assert_same_batches(ours, theirs, count=None):
             np.testing.assert_array_equal(value, expected, err_msg=name)
 
 
-@pytest.mark.parametrize("rows", [{}, {"is_cut": True}, {"is_cut": True, "packed_rows": 2}], ids=str)
+@pytest.mark.parametrize(
+    "rows",
+    [{}, {"is_cut": True}, {"is_cut": True, "packed_rows": 2},
+     {"packed_rows": 1, "micro_batches": 2}],
+    ids=str,
+)
 @pytest.mark.parametrize("is_large", [False, True])
 def test_training_batches_are_those_of_tf_data(is_large, rows, kind, tmp_path, monkeypatch):
     if is_large:
@@ -99,6 +104,16 @@ def test_training_batches_are_those_of_tf_data(is_large, rows, kind, tmp_path, m
             batches.train_batches(source, spec, **options),
             input_pipeline.train_batches(source, spec, **options), 20,
         )
+
+
+def test_parts_of_a_batch_that_fill_fewer_rows_get_empty_ones():
+    full, short = (
+        {"input_ids": np.full((rows, 4), rows), "packed_mask": np.ones((2, 4))} for rows in (3, 1)
+    )
+    made = batches.joined([short, full])
+    assert made["input_ids"][:, 0].tolist() == [1, 0, 0, 3, 3, 3]
+    assert made["packed_mask"].shape == (4, 4)  # of examples, of which none is added
+    assert batches.joined([short], 2)["input_ids"][:, 0].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("num_batches", [0, 9])

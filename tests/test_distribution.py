@@ -93,6 +93,7 @@ def assert_same_run(folder, alone):
                 ["--num_virtual_devices=2", "--gradient_accumulation_steps=2", "--remat"],
                 ["--use_xla", "--remat"],
                 ["--engine=jax"],
+                ["--engine=jax", "--num_virtual_devices=2", "--nopack_rows"],
                 ["--engine=jax", "--num_virtual_devices=4", "--shard_moments"],
                 ["--engine=jax", "--num_virtual_devices=2", "--gradient_accumulation_steps=2",
                  "--remat"],
@@ -104,6 +105,7 @@ def assert_same_run(folder, alone):
 def test_replicas_and_micro_batches_give_the_curve_of_one_device(how, job, alone, tmp_path):
     done = run("albert.run_pretraining", *job, *how, f"--output_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
+    assert ("rows: packed" if "--nopack_rows" not in how else "rows: ") in done.stderr
     assert_same_run(tmp_path, alone)
 
 
@@ -201,13 +203,14 @@ ENGINES = pytest.mark.parametrize(
 def test_two_machines_give_the_curve_of_one_and_only_the_chief_writes(
     engine, job, alone, tmp_path
 ):
-    more = ["--shard_moments"] if engine == "jax" else []
+    more = ["--shard_moments", "--gradient_accumulation_steps=2"] if engine == "jax" else []
     results = finish(
         start_workers(2, *job, *more, f"--output_dir={tmp_path}", f"--engine={engine}")
     )
     assert [code for code, _ in results] == [0, 0], results
     assert_same_run(tmp_path, alone)
     assert "step 1:" in results[0][1] and "step 1:" not in results[1][1]
+    assert "rows: packed" in results[0][1]
     # Evaluated and kept by the chief, once.
     assert (tmp_path / "eval_results.json").exists()
 

@@ -163,7 +163,7 @@ def outputs(folder):
     found = []
     for line in LINES:
         encoded = tokenizer(line)
-        result = model(encoded)
+        result = model(encoded, output_hidden_states=True)
         found.append({
             "ids": encoded["input_ids"][0], "pooled": np.array(result["pooled_output"][0]),
             "layers": [np.array(x[0]) for x in result["encoder_outputs"]],

@@ -70,7 +70,8 @@ def outputs_and_gradients(model, batch):
     real = (np.arange(LENGTH) < USED[:, None]) & (np.arange(len(USED)) < REAL)[:, None]
     weights = {n: w.value for n, w in modeling.named_weights(model).items()}
     with tf.GradientTape() as tape:
-        outputs = model({name: tf.constant(value) for name, value in batch.items()})
+        rows = {name: tf.constant(value) for name, value in batch.items()}
+        outputs = model(rows, output_hidden_states=True)
         flat = {}
         for name, value in outputs.items():
             for number, one in enumerate(value if isinstance(value, list) else [value]):
@@ -166,7 +167,8 @@ def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
 
     def of_logits(model):
         with tf.GradientTape() as tape:
-            outputs = model({key: tf.constant(value) for key, value in batch.items()})
+            rows = {key: tf.constant(value) for key, value in batch.items()}
+            outputs = model(rows, output_hidden_states=True)
             kept = {
                 key: value[: REAL // (2 if name == "choice" else 1)]
                 for key, value in outputs.items() if key.endswith("logits")
@@ -193,7 +195,7 @@ def test_no_more_places_are_computed_than_there_are(count, is_known, is_short):
     seen = []
 
     def names(batch):
-        seen.extend(model(batch))
+        seen.extend(model(batch, output_hidden_states=True))
         return 0
 
     spec = {

@@ -182,8 +182,7 @@ def define_packing_flag(values: FlagValues) -> None:
     """How rows that are mostly padding are computed."""
     define("bool", values, "pack_rows", True,
            "Where rows are mostly padding, put several examples into one row; they do not see each "
-           "other. Off with --gradient_accumulation_steps, with JAX on several machines, "
-           "and for SQuAD 1.1, where padding counts.")
+           "other. Off for SQuAD 1.1, where padding counts.")
 
 
 # The flags of `define_masking_flags`.

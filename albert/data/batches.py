@@ -38,6 +38,7 @@ def train_batches(
     position: int = 0,
     is_cut: bool = False,
     packed_rows: int = 0,
+    micro_batches: int = 1,
     share: Share | None = None,
 ) -> Iterator[Batch]:
     """Yields endless batches; arguments as of `input_pipeline.train_batches`."""
@@ -50,7 +51,7 @@ def train_batches(
     def make():
         for positions, serialized in read(source, batch_size, seed, position, share):
             batch = parse(positions, serialized, spec, vocab_size, is_cut)
-            yield pack(batch, spec, is_cut, packed_rows)
+            yield pack(batch, spec, is_cut, packed_rows, micro_batches)
 
     return ahead(make(), _PREFETCH)
 
@@ -145,13 +146,38 @@ def fill_up(batch: Mapping[str, np.ndarray], batch_size: int) -> Batch:
     }
 
 
-def pack(batch: Batch, spec: FeatureSpec, is_cut: bool, packed_rows: int) -> Batch:
-    """Returns the batch with several examples in a row, if wanted; see `albert.data.packing`."""
+def pack(
+    batch: Batch, spec: FeatureSpec, is_cut: bool, packed_rows: int, micro_batches: int = 1
+) -> Batch:
+    """Returns the batch with several examples in a row, if wanted; see `albert.data.packing`.
+
+    The examples of each micro-batch lie in rows of their own, and all have equally many rows.
+    """
     if not (packed_rows and spec.row_length):
         return batch
     lengths = packing.row_lengths(spec.row_length) if is_cut else [spec.row_length]
     choices = spec.features["input_ids"][1] // spec.row_length
-    return packing.pack_rows(batch, choices, lengths, packed_rows)
+    parts = _parts(batch, Share(micro_batches, 0, micro_batches))
+    return joined([packing.pack_rows(part, choices, lengths, packed_rows) for part in parts])
+
+
+def joined(parts: Sequence[Batch], rows: int = 0) -> Batch:
+    """Returns the batch of several parts, one after another.
+
+    Packed rows may be more in one part than in another. Empty rows follow those of a part until
+    it has as many as any other, and at least `rows`.
+    """
+    most = max(rows, *(len(part["input_ids"]) for part in parts))
+
+    def filled(name: str, values: np.ndarray) -> np.ndarray:
+        missing = most - len(values) if name in packing.OF_ROWS else 0
+        return np.pad(values, [(0, missing)] + [(0, 0)] * (values.ndim - 1)) if missing else values
+
+    if len(parts) == 1 and most == len(parts[0]["input_ids"]):
+        return dict(parts[0])
+    return {
+        name: np.concatenate([filled(name, part[name]) for part in parts]) for name in parts[0]
+    }
 
 
 def _parts(batch: Batch, share: Share) -> Iterator[Batch]:

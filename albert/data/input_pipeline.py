@@ -44,13 +44,14 @@ def train_batches(
     position: int = 0,
     is_cut: bool = False,
     packed_rows: int = 0,
+    micro_batches: int = 1,
     share: Share | None = None,
 ) -> tf.data.Dataset:
     """Returns an endless data set of batches that starts after `position` records.
 
     With `is_cut`, rows are as long as a batch needs (see `packing.cut_rows`). With
-    `packed_rows`, several examples share one (see `albert.data.packing`), and the
-    number of a batch's rows is a multiple of it. With a
+    `packed_rows`, several examples share one (see `albert.data.packing`): those of one of the
+    `micro_batches`, whose number of rows is a multiple of it. With a
     `share`, each element is the part of one of its replicas, in their order:
     the global batches are the same however many replicas cut them up.
     """
@@ -61,7 +62,8 @@ def train_batches(
     else:
         batches = _small_batches(source, batch_size, seed, position)
         batches = _shared(_numbered(batches, batch_size, position), share, batch_size)
-    return _ready(_packed(_parsed(batches, spec, vocab_size, is_cut), spec, is_cut, packed_rows))
+    batches = _parsed(batches, spec, vocab_size, is_cut)
+    return _ready(_packed(batches, spec, is_cut, packed_rows, micro_batches))
 
 
 def _small_batches(
@@ -186,7 +188,8 @@ def eval_batches(
 
 
 def _packed(
-    batches: tf.data.Dataset, spec: FeatureSpec, is_cut: bool, packed_rows: int
+    batches: tf.data.Dataset, spec: FeatureSpec, is_cut: bool, packed_rows: int,
+    micro_batches: int = 1,
 ) -> tf.data.Dataset:
     if not (packed_rows and spec.row_length):
         return batches
@@ -197,7 +200,7 @@ def _packed(
 
         def packed(*arrays):
             made = numpy_batches.pack(
-                dict(zip(names, arrays, strict=True)), spec, is_cut, packed_rows
+                dict(zip(names, arrays, strict=True)), spec, is_cut, packed_rows, micro_batches
             )
             return [made[name] for name in packing.FEATURES]
 

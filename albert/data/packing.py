@@ -19,10 +19,9 @@ _ROWS = ("input_ids", "input_mask", "segment_ids", "p_mask")
 # Shorter rows would save nothing but attention, and fill less well.
 LEAST_PACKED_LENGTH = 128
 # Of these a row is made; all but `input_ids` and `segment_ids` are new.
-FEATURES = (
-    "input_ids", "segment_ids", "input_mask", "position_ids", "example_ids",
-    "packed_places", "packed_mask",
-)
+OF_ROWS = "input_ids", "segment_ids", "input_mask", "position_ids", "example_ids"
+OF_EXAMPLES = "packed_places", "packed_mask"
+FEATURES = *OF_ROWS, *OF_EXAMPLES
 
 
 def row_lengths(row_length: int) -> list[int]:

@@ -93,7 +93,9 @@ def _encode(model: AlbertForPreTraining, head: str | None = None) -> Callable:
             _checked(inputs["input_word_ids"], model.config), inputs["input_mask"],
             inputs["input_type_ids"],
         )
-        outputs = model.bert(features, training=training, dropout_seed=seed)
+        outputs = model.bert(
+            features, training=training, dropout_seed=seed, output_hidden_states=True
+        )
         names = ("pooled_output", "sequence_output", "encoder_outputs")
         result = {name: outputs[name] for name in names} | {"default": outputs["pooled_output"]}
         if head == "mlm":  # [B, P, V]

@@ -70,7 +70,7 @@ def _vectors(session: Session, pooling: str, layers: Sequence[int], with_tokens:
     )
 
     def compute(batch):
-        outputs = model(batch, training=False)
+        outputs = model(batch, training=False, output_hidden_states=True)
         if is_pooled:
             vector = ops.cast(outputs["pooled_output"], "float32")
             if not with_tokens:

@@ -3,6 +3,8 @@
 Legend: B batch, N heads, Q queries, L keys, D width of a head.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -66,6 +68,32 @@ def fused(query, key, value, mask: Mask, dropout, rate: float, most: int):
 
 
 ATTENTION = {"eager": eager, "fused": fused}
+
+
+class Kept:
+    """Takes the probabilities of each block of a forward pass, before dropout.
+
+    Raises:
+      ValueError: these options leave them inside a loop, or do not compute all of them.
+    """
+
+    def __init__(self, options: Any):
+        in_the_way = [
+            name
+            for name, is_set in (
+                (f'engine="{options.engine}"', options.engine != "unrolled"),
+                ("remat", options.remat),
+                ("needed_outputs_only", options.needed_outputs_only),
+            )
+            if is_set
+        ]
+        if in_the_way:
+            raise ValueError(f"output_attentions does not go with {', '.join(in_the_way)}")
+        self.probabilities: list = []  # of each block, [B, N, L, L]
+
+    def take(self, query, key, mask: Mask) -> None:
+        """Takes those of a block; the arguments are those of `eager`."""
+        self.probabilities.append(_probabilities(query, key, mask.adder))
 
 
 def _block_starts(count: int) -> list[int]:

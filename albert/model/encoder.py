@@ -19,12 +19,21 @@ import keras
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.model.attention import ATTENTION
+from albert.model.attention import ATTENTION, Kept
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder_options import EncoderOptions
 from albert.model.layer_order import BlockInPass, Engine, Layer, ending_at, unrolled
 from albert.model.layers import dense_layer, get_activation, layer_norm, truncated_normal
 from albert.model.row_layout import Mask, RowLayout, mask_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """What one forward pass has of its own."""
+
+    dropout: Dropout = NO_DROPOUT
+    depth: int | None = None  # layers to apply, if not all
+    kept: Kept | None = None  # takes the attention's probabilities
 
 
 class FactorizedEmbedding(keras.layers.Layer):
@@ -69,6 +78,9 @@ class FactorizedEmbedding(keras.layers.Layer):
             return ops.take(self.position_embeddings, position_ids, axis=0)
         if isinstance(length, int) and length > most:
             raise ValueError(f"{length} ids are more than the position table has rows: {most}")
+        if not (isinstance(length, int) or ops.is_tensor(length)):
+            # JAX has a name for the length, and takes a slice for one that may be shorter.
+            return ops.take(self.position_embeddings, ops.arange(length), axis=0)
         return self.position_embeddings[:length]
 
 
@@ -107,8 +119,10 @@ class _Attention(keras.layers.Layer):
         heads = (-1, ops.shape(x)[1], self.config.num_attention_heads, self.config.head_size)
         return ops.transpose(ops.reshape(x, heads), (0, 2, 1, 3))  # [B, N, L, D]
 
-    def call(self, hidden, mask: Mask, dropout: Dropout = NO_DROPOUT):
-        return self._attend(hidden, self.key(hidden), self.value(hidden), mask, dropout)
+    def call(
+        self, hidden, mask: Mask, dropout: Dropout = NO_DROPOUT, kept: Kept | None = None
+    ):
+        return self._attend(hidden, self.key(hidden), self.value(hidden), mask, dropout, kept)
 
     def of_places(self, hidden, asking, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
         """Returns what a call returns at some places [B, K, H] of each example alone."""
@@ -116,8 +130,12 @@ class _Attention(keras.layers.Layer):
         mask = mask_of(layout.key_mask(), self.compute_dtype)
         return self._attend(asking, key, value, mask, dropout)
 
-    def _attend(self, asking, key, value, mask: Mask, dropout: Dropout):
+    def _attend(
+        self, asking, key, value, mask: Mask, dropout: Dropout, kept: Kept | None = None
+    ):
         query = self._heads(_times(self.query(asking), 1.0 / math.sqrt(self.config.head_size)))
+        if kept:
+            kept.take(query, self._heads(key), mask)
         attend = ATTENTION[self.options.attn_implementation]
         rate = self.config.attention_probs_dropout_prob
         most = self.config.max_position_embeddings  # no row is longer
@@ -179,10 +197,14 @@ class AlbertBlock(keras.layers.Layer):
             if hasattr(self, name):
                 getattr(self, name).build((None, None, self.config.hidden_size))
 
-    def attend(self, hidden, layout: RowLayout, mask: Mask, dropout: Dropout, places=None):
+    def attend(
+        self, hidden, layout: RowLayout, mask: Mask, dropout: Dropout, places=None,
+        kept: Kept | None = None,
+    ):
         """Returns LayerNorm(hidden + attention(hidden)), [R, M, H], or at `places` [B, K, H]."""
         if places is None:
-            return self.attention_norm(self.attention(hidden, mask, dropout=dropout) + hidden)
+            attended = self.attention(hidden, mask, dropout=dropout, kept=kept)
+            return self.attention_norm(attended + hidden)
         asking = layout.at(hidden, places)
         attended = self.attention.of_places(hidden, asking, layout, dropout)
         return self.attention_norm(attended + asking)
@@ -247,6 +269,7 @@ class AlbertEncoder(keras.layers.Layer):
         dropout: Dropout = NO_DROPOUT,
         places=None,
         depth: int | None = None,
+        kept: Kept | None = None,
     ):
         """Returns the hidden states [R, M, H] after each block, as far as the engine keeps them.
 
@@ -257,22 +280,22 @@ class AlbertEncoder(keras.layers.Layer):
         hidden = embedded
         if self.embedding_projection is not None:
             hidden = self.embedding_projection(hidden)
-        layers = self._layers_of_pass(layout, dropout, depth)
+        layers = self._layers_of_pass(layout, Pass(dropout, depth, kept))
         if places is not None:
             layers = ending_at(places, layers)
         return self._run_engine(layers, hidden, self.options)
 
-    def _layers_of_pass(self, layout: RowLayout, dropout: Dropout, depth: int | None) -> list[Layer]:
+    def _layers_of_pass(self, layout: RowLayout, how: Pass) -> list[Layer]:
         """Returns the layers to apply, in their order."""
         mask = mask_of(layout.row_mask(), self.compute_dtype, layout.row_groups())
         config = self.config
         groups = [
             (config.attention_group(i), config.feed_forward_group(i))
-            for i in range(depth or config.num_hidden_layers)
+            for i in range(how.depth or config.num_hidden_layers)
         ]
         layers = {
             (g, h): [
-                BlockInPass(attending, transforming, layout, mask, dropout)
+                BlockInPass(attending, transforming, layout, mask, how.dropout, kept=how.kept)
                 for attending, transforming in zip(self.groups[g], self.groups[h], strict=True)
             ]
             for g, h in set(groups)
@@ -291,15 +314,25 @@ class Encoded:
     pooled: Any  # [B, H]
     chosen: Any  # [B, P, H], the last of them at the positions asked for, if any were
 
-    def outputs(self) -> dict[str, Any]:
-        """Returns the outputs of `AlbertModel`, each example's by itself."""
+    @property
+    def sequence(self):
+        """The last hidden state of each example: [B, L, H]."""
+        return self.layout.every(self.states[-1])
+
+    def hidden_states(self) -> dict[str, Any]:
+        """Returns all that the encoder computed, each example's by itself.
+
+        `word_embedding_output` and `embedding_output` (after LayerNorm) [B, L, E],
+        `encoder_outputs`, a list of [B, L, H], one for each block (a loop over layers keeps
+        fewer), `sequence_output`, the last of them, and `pooled_output` [B, H].
+        """
         every = self.layout.every
-        outputs = {
+        found = {
             "word_embedding_output": every(self.words),
             "embedding_output": every(self.embedded),
             "pooled_output": self.pooled,
         }
         if self.states:
-            outputs["encoder_outputs"] = [every(state) for state in self.states]
-            outputs["sequence_output"] = outputs["encoder_outputs"][-1]
-        return outputs
+            found["encoder_outputs"] = [every(state) for state in self.states]
+            found["sequence_output"] = found["encoder_outputs"][-1]
+        return found

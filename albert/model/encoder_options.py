@@ -27,6 +27,9 @@ class EncoderOptions:
     engine: str = "unrolled"  # what applies the layers: one of ENGINES
     remat: bool = False  # recompute each block in the backward pass, to save memory
     needed_outputs_only: bool = False  # of the last block, only what the model's head reads
+    # What a call returns beside the outputs of the head, if it is not asked for anything else.
+    output_hidden_states: bool = False
+    output_attentions: bool = False
 
     def __post_init__(self):
         for name, known in (("attn_implementation", tuple(ATTENTION)), ("engine", ENGINES)):

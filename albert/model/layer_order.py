@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 
+from albert.model.attention import Kept
 from albert.model.dropout import Dropout
 from albert.model.encoder_options import EncoderOptions
 from albert.model.row_layout import Mask, RowLayout
@@ -30,6 +31,7 @@ class BlockInPass:
     mask: Mask  # of all places of the rows
     dropout: Dropout
     places: Any = None  # [B, K] of each example; None: all
+    kept: Kept | None = None  # takes the attention's probabilities
 
     @property
     def weights(self) -> list[keras.Variable]:
@@ -49,7 +51,9 @@ class BlockInPass:
             # Made here, so that a second computation in the backward pass draws the same.
             own = self.dropout.of_block(number)
             with _weights_as(weights, values):
-                attended = self.attending.attend(hidden, self.layout, self.mask, own, self.places)
+                attended = self.attending.attend(
+                    hidden, self.layout, self.mask, own, self.places, self.kept
+                )
                 return self.transforming.transform(attended, own)
 
         return (keras.remat(compute) if remat else compute)(hidden, *values)

@@ -1,6 +1,8 @@
 """Activations, layer normalization and dense layers, as the released models have them."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 
 import keras
 from keras import ops
@@ -37,6 +39,17 @@ def gelu(x):
 def gelu_erf(x):
     """Returns the exact Gaussian error linear unit: PyTorch's "gelu", no released model's."""
     return ops.gelu(x, approximate=False)
+
+
+@contextlib.contextmanager
+def precision(policy: keras.DTypePolicy) -> Iterator[None]:
+    """Layers that are made inside have this precision, if not told another."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def get_activation(name):

@@ -64,7 +64,7 @@ DEVICES = {
 def activation_factor(remat: bool) -> float:
     """Returns how many times `model_size.activation_bytes` a step took, as measured on a CPU.
 
-    The README names the measurements, which this rounds up.
+    `docs/evidence/performance_diary.md` has the measurements, which this rounds up.
     """
     return 1.5 if remat else 1.3
 

@@ -155,8 +155,8 @@ def batches_of(eval_step: steps.EvalStep, run: RunConfig, source: RecordFiles):
     batch_size = _batch_size(run)
     spec = eval_step.task.feature_spec()
     run = dataclasses.replace(run, use_xla=False)  # evaluation is a plain graph
-    options = row_options(run, spec, source, batch_size)
-
+    examples = batch_size // current().num_evaluating_replicas
+    options = row_options(run, spec, source, examples)
     batches = eval_step.engine.eval_batches(
         source, spec, batch_size=batch_size, vocab_size=eval_step.model.config.vocab_size,
         num_batches=run.max_eval_steps, **options,

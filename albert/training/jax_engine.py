@@ -35,6 +35,7 @@ ROWS = "rows"  # the axis of the mesh: devices share the rows of a batch
 EVERYWHERE, BY_ROW = PartitionSpec(), PartitionSpec(ROWS)
 # Batches that lie on the devices before a step asks for them.
 _AHEAD = 2
+_AGREED_AT_ONCE = 16  # batches of whose rows the workers tell each other together
 
 
 class JaxEngine(Engine):
@@ -260,30 +261,19 @@ def _leave() -> None:
 # --- Batches ---
 
 
-def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Returns the batch of several replicas, one after another."""
-    if len(parts) == 1:
-        return dict(parts[0])
-    joined = {}
-    for name in parts[0]:
-        values = [part[name] for part in parts]
-        # Packed rows may be more on one replica than on another: the others get empty ones.
-        most = max(len(value) for value in values)
-        padded = [
-            np.pad(v, [(0, most - len(v))] + [(0, 0)] * (v.ndim - 1)) if len(v) < most else v
-            for v in values
-        ]
-        joined[name] = np.concatenate(padded)
-    return joined
-
-
 def _placed(parts: Iterator[Mapping[str, np.ndarray]], count: int, mesh: Mesh):
     """Yields whole batches on the devices, each of `count` parts of this process."""
     place = functools.partial(
         jax.make_array_from_process_local_data, NamedSharding(mesh, BY_ROW)
     )
-    while own := list(itertools.islice(parts, count)):
-        yield jax.tree.map(place, _joined(own))
+    has_others = any(d.process_index != jax.process_index() for d in mesh.devices.flat)
+    batches = iter(lambda: list(itertools.islice(parts, count)), [])
+    while some := list(itertools.islice(batches, _AGREED_AT_ONCE if has_others else 1)):
+        rows = np.array([max(len(part["input_ids"]) for part in own) for own in some])
+        if has_others:  # their packed rows may be more
+            rows = multihost_utils.process_allgather(rows).max(0)
+        for own, most in zip(some, rows, strict=True):
+            yield jax.tree.map(place, numpy_batches.joined(own, int(most)))
 
 
 def _ahead(batches: Iterator) -> Iterator:

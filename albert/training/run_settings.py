@@ -79,19 +79,23 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
 
 
 def row_options(
-    run: RunConfig, spec: FeatureSpec, source: RecordFiles, batch_size: int
+    run: RunConfig, spec: FeatureSpec, source: RecordFiles, examples: int, is_shared: bool = False
 ) -> dict[str, Any]:
-    """Returns the arguments `is_cut` and `packed_rows` of `input_pipeline` for a run's batches."""
+    """Returns the arguments `is_cut` and `packed_rows` of `input_pipeline` for a run's batches.
+
+    Args:
+      examples: those that a replica computes at once.
+      is_shared: whether each replica reads its own part of a batch.
+    """
     if run.pad_to_max_seq_length or not spec.row_length:
         return {"is_cut": False}
     if source.mean_fill(spec) >= _FULL_ENOUGH:
         return {"is_cut": False}
-    # Micro-batches have equally many examples each, which packed rows do not.
-    if not run.pack_rows or run.gradient_accumulation_steps > 1:
-        return {"is_cut": True}
     engine = current()
+    if not run.pack_rows:
+        # One program for all devices has rows of one length. Each part would have its own.
+        return {"is_cut": not (is_shared and engine.always_compiles)}
     if not (run.use_xla or engine.always_compiles):
         return {"is_cut": True, "packed_rows": 1}
     # XLA compiles each shape: so all rows have one length, and batches few numbers of rows.
-    examples = batch_size // engine.num_replicas
     return {"is_cut": False, "packed_rows": math.ceil(examples / _XLA_NUMBERS_OF_ROWS)}

@@ -139,12 +139,15 @@ def train_steps(task: Task, state, run, depth: int | None = None):
 
 
 def _rows(batch, i, count: int):
-    """Returns the i-th of `count` equal parts of a batch's rows."""
+    """Returns the i-th of `count` equal parts of a batch: of its examples and of their rows."""
     if count == 1:
         return batch
-    size = next(iter(batch.values())).shape[0] // count
-    places = i * size + ops.arange(size, dtype="int32")
-    return {name: ops.take(x, places, axis=0) for name, x in batch.items()}
+
+    def part(x):
+        size = ops.shape(x)[0] // count
+        return ops.take(x, i * size + ops.arange(size, dtype="int32"), axis=0)
+
+    return {name: part(x) for name, x in batch.items()}
 
 
 def is_spike(recent, loss):

@@ -134,14 +134,18 @@ def train(
         engine.check_agreement(
             facts | {"input files": sizes, f"step in {run.output_dir}": loop.state.step}
         )
-        options = row_options(run, spec, train_files, run.train_batch_size)
+        parts = engine.num_replicas * run.gradient_accumulation_steps
+        options = row_options(
+            run, spec, train_files, run.train_batch_size // parts, engine.num_replicas > 1
+        )
         log.info(
             "rows: %s",
             "packed" if "packed_rows" in options else "cut" if options["is_cut"] else "whole",
         )
         batches = engine.train_batches(
             train_files, spec, batch_size=run.train_batch_size, vocab_size=config.vocab_size,
-            seed=run.seed, position=loop.records_seen, **options,
+            seed=run.seed, position=loop.records_seen,
+            micro_batches=run.gradient_accumulation_steps, **options,
         )
         with (
             engine.blame_data(*filter(None, (train_files, eval_files))),

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 
-SLICES = ["v4:4x4x4", "v5e:8x8", "v5p:4x4x4", "v6e:8x8"]
+SLICES = ["v5e:8x8", "v6e:8x8", "v5p:4x4x4", "v4:4x4x4"]
 MODELS = ["base_v2", "large_v2", "xlarge_v2", "xxlarge_v2"]
 LENGTHS = [512, 128]
 REMAT = {"xlarge_v2", "xxlarge_v2"}  # whose layers are too large to keep what they made
