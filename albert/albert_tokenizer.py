@@ -3,8 +3,10 @@
 Legend: B texts, L places.
 """
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,8 @@ from albert.formats import tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 from albert.tokenization import FullTokenizer
 
-Encoded = dict[str, np.ndarray]
+Encoded = dict[str, Any]  # arrays, or lists where rows are not padded
+MASK = "[MASK]"
 Span = tuple[int, int]  # of a piece in the text it comes from: first character, one past the last
 
 
@@ -74,15 +77,75 @@ class AlbertTokenizer:
     def vocab_size(self) -> int:
         return self.tokenizer.vocab_size
 
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    @property
+    def cls_token_id(self) -> int:
+        return self.tokenizer.cls_id
+
+    @property
+    def sep_token_id(self) -> int:
+        return self.tokenizer.sep_id
+
+    @property
+    def mask_token_id(self) -> int:
+        return self.tokenizer.mask_id
+
+    @property
+    def pad_token_id(self) -> int:
+        return self.tokenizer.pad_id
+
+    @property
+    def unk_token_id(self) -> int:
+        return self.tokenizer.unk_id
+
+    @property
+    def cls_token(self) -> str:
+        return self._piece(self.cls_token_id)
+
+    @property
+    def sep_token(self) -> str:
+        return self._piece(self.sep_token_id)
+
+    @property
+    def mask_token(self) -> str:
+        return self._piece(self.mask_token_id)
+
+    @property
+    def pad_token(self) -> str:
+        return self._piece(self.pad_token_id)
+
+    @property
+    def unk_token(self) -> str:
+        return self._piece(self.unk_token_id)
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        return sorted({*self._special_ids(), self.unk_token_id})
+
+    def get_vocab(self) -> dict[str, int]:
+        """Returns {piece: id}."""
+        return {piece: i for i, piece in enumerate(self.convert_ids_to_tokens(range(len(self))))}
+
+    def _piece(self, id_: int) -> str:
+        return self.convert_ids_to_tokens([id_])[0]
+
     def tokenize(self, text: str) -> list[str]:
         """Returns the pieces of a raw text."""
         return self.convert_ids_to_tokens(self._ids(text))
 
-    def convert_tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:
+    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
+        """Returns the ids of pieces, or the id of one piece."""
+        if isinstance(tokens, str):
+            return self.tokenizer.convert_tokens_to_ids([tokens])[0]
         return self.tokenizer.convert_tokens_to_ids(tokens)
 
-    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
-        return self.tokenizer.convert_ids_to_tokens(ids)
+    def convert_ids_to_tokens(self, ids: int | Iterable[int]) -> Any:
+        """Returns the pieces of ids, or the piece of one id."""
+        if isinstance(ids, int | np.integer):
+            return self.tokenizer.convert_ids_to_tokens([int(ids)])[0]
+        return self.tokenizer.convert_ids_to_tokens(map(int, ids))
 
     def encode(self, text: str, text_pair: str | None = None) -> list[int]:
         """Returns the ids of one row, with its special pieces and without padding."""
@@ -96,6 +159,12 @@ class AlbertTokenizer:
         if self.tokenizer.is_spm:
             return "".join(tokens).replace(tokenization.SPIECE_UNDERLINE, " ").strip()
         return " ".join(tokens).replace(" ##", "")
+
+    def batch_decode(
+        self, sequences: Iterable[Sequence[int]], skip_special_tokens: bool = False
+    ) -> list[str]:
+        """Returns the text of each row of ids."""
+        return [self.decode(ids, skip_special_tokens) for ids in sequences]
 
     def _special_ids(self) -> set[int]:
         t = self.tokenizer
@@ -133,82 +202,149 @@ class AlbertTokenizer:
 
     def __call__(
         self,
-        text: str | Sequence[str],
+        text: str | Sequence[str] | Sequence[Sequence[str]],
         text_pair: str | Sequence[str] | None = None,
         *,
         max_length: int | None = None,
-        padding: str = "longest",
-        truncation: bool = True,
+        padding: bool | str = "longest",
+        truncation: bool | str = True,
+        return_tensors: str | None = None,
         return_offsets_mapping: bool = False,
     ) -> Encoded:
         """Returns `input_ids`, `input_mask` and `segment_ids`, int32 [B, L], for a model's call.
 
         Args:
-          text: one text (B = 1) or several.
+          text: one text (B = 1) or several; or pairs of texts.
           text_pair: the second text of each, or None.
           max_length: most places; by default the model's.
-          padding: "longest" (of these texts) or "max_length".
-          truncation: cut what is too long, from the end of the longer text; else refuse it.
+          padding: "longest" or True: to the longest of these texts; "max_length"; or False: not
+            at all, and the values are lists.
+          truncation: True or "longest_first": cut what is too long, from the end of the longer
+            text; "only_first", "only_second": from that text; False: refuse it.
+          return_tensors: "np" (the default), "tf" or "jax".
           return_offsets_mapping: adds `offset_mapping` [B, L, 2], each piece's first character
             and one past its last in the text it comes from; (0, 0) for special pieces.
 
         Raises:
-          DataError: not strings, no pair for a text, or too long without truncation.
+          DataError: not strings, no pair for a text, too long without truncation, or an option
+            that is none of these.
         """
-        firsts = _texts(text, "text")
-        seconds = [None] * len(firsts) if text_pair is None else _texts(text_pair, "text_pair")
-        if len(seconds) != len(firsts):
-            raise DataError(f"{len(firsts)} texts and {len(seconds)} second texts")
-        if padding not in ("longest", "max_length"):
-            raise DataError(f"padding must be 'longest' or 'max_length', got {padding!r}")
-        limit = max_length or self.model_max_length
-        rows = [
-            self._row(a, b, limit, truncation, i)
-            for i, (a, b) in enumerate(zip(firsts, seconds, strict=True))
-        ]
-        length = limit if padding == "max_length" else max((len(r[0]) for r in rows), default=0)
-        batch = np.zeros((3, len(rows), length), np.int32)
-        batch[0] = self.tokenizer.pad_id
-        offsets = np.zeros((len(rows), length, 2), np.int32)
-        for i, (ids, segments, spans) in enumerate(rows):
-            batch[0, i, : len(ids)] = ids
-            batch[1, i, : len(ids)] = 1
-            batch[2, i, : len(ids)] = segments
-            offsets[i, : len(ids)] = spans
-        encoded = dict(zip(("input_ids", "input_mask", "segment_ids"), batch, strict=True))
-        return encoded | ({"offset_mapping": offsets} if return_offsets_mapping else {})
+        padding = _option("padding", _PADDING, padding)
+        truncation = _option("truncation", _TRUNCATION, truncation)
+        convert = _option("return_tensors", _TENSORS, return_tensors)
+        limit = self.model_max_length if max_length is None else max_length
+        encode = self._spans if return_offsets_mapping else self._many_ids
+        texts = [encode(some) for some in _pairs(text, text_pair)]
+        self._cut(texts, limit, truncation)
+        spans = None
+        if return_offsets_mapping:  # of pieces that are (id, span)
+            spans = [[[span for _, span in row] for row in some] for some in texts]
+            texts = [[[id_ for id_, _ in row] for row in some] for some in texts]
+        if not padding:
+            return self._ragged(texts, spans)
+        lengths = [_lengths(some) for some in texts]
+        used = sum(lengths) + len(texts) + 1
+        width = limit if padding == "max_length" else int(used.max(initial=0))
+        places, rows = np.arange(width, dtype=np.int32), np.arange(len(used))
+        ids = np.full((len(used), width), self.pad_token_id, np.int32)
+        offsets = np.zeros((len(used), width, 2), np.int32) if spans else None
+        start = np.ones(len(used), np.int32)  # of each row's next text
+        ids[:, :1] = self.cls_token_id
+        for number, (some, length) in enumerate(zip(texts, lengths, strict=True)):
+            stop = start + length
+            inside = (start[:, None] <= places) & (places < stop[:, None])
+            chained = itertools.chain.from_iterable(some)
+            ids[inside] = np.fromiter(chained, np.int32, int(length.sum()))
+            ids[rows, stop] = self.sep_token_id
+            if spans:
+                flat = list(itertools.chain.from_iterable(spans[number]))
+                offsets[inside] = np.array(flat, np.int32).reshape(-1, 2)
+            start = stop + 1
+        mask = places < used[:, None]
+        is_second = (places >= (lengths[0] + 2)[:, None]) & mask
+        made = {"input_ids": ids, "input_mask": mask.astype(np.int32),
+                "segment_ids": is_second.astype(np.int32)}
+        if spans:
+            made["offset_mapping"] = offsets
+        return {name: convert(array) for name, array in made.items()}
 
-    def _row(self, a: str, b: str | None, limit: int, truncation: bool, index: int):
-        """Returns (ids, segments, spans) of one row."""
-        first, second = self._encode(a), [] if b is None else self._encode(b)
-        special = 2 if b is None else 3
-        length = len(first) + len(second) + special
-        if length > limit:
-            if not truncation:
-                raise DataError(f"text {index} has {length} places, {limit} are the most")
-            if limit < special:
-                raise DataError(f"max_length {limit} leaves no place for a text")
-            first, second = features.truncate_pair(first, second, limit - special)
-        cls, sep = ((i, (0, 0)) for i in (self.tokenizer.cls_id, self.tokenizer.sep_id))
-        row = [cls, *first, sep] + ([] if b is None else [*second, sep])
-        ids, spans = zip(*row, strict=True)
-        segments = [int(i >= len(first) + 2) for i in range(len(row))]
-        return ids, segments, spans
+    def _ragged(self, texts, spans) -> dict[str, list]:
+        """Returns the values of rows that are not padded."""
+        rows = list(zip(*texts, strict=True))
+        ids = [self.build_inputs_with_special_tokens(*row) for row in rows]
+        found: dict[str, list] = {
+            "input_ids": ids,
+            "input_mask": [[1] * len(row) for row in ids],
+            "segment_ids": [self.create_token_type_ids_from_sequences(*row) for row in rows],
+        }
+        if spans:
+            found["offset_mapping"] = [
+                [(0, 0), *itertools.chain.from_iterable([*row, (0, 0)] for row in of_both)]
+                for of_both in zip(*spans, strict=True)
+            ]
+        return found
+
+    def _cut(self, texts: Sequence[list], limit: int, truncation: str) -> None:
+        """Cuts the pieces of texts, or of pairs, whose rows have more than `limit` places."""
+        used = sum(map(_lengths, texts)) + len(texts) + 1
+        for i in np.flatnonzero(used > limit).tolist():
+            row = [some[i] for some in texts]
+            for some, kept in zip(texts, self._fitted(row, limit, truncation, i), strict=True):
+                some[i] = kept
+
+    def _fitted(self, row: Sequence[list], limit: int, truncation: str, index: int):
+        """Returns the pieces of one text or two that fill a row of `limit` places."""
+        special = len(row) + 1
+        length = sum(map(len, row)) + special
+        if not truncation:
+            raise DataError(f"text {index} has {length} places, {limit} are the most")
+        if limit < special:
+            raise DataError(f"max_length {limit} leaves no place for a text")
+        if len(row) == 1:
+            return (row[0][: limit - special],)
+        first, second = row
+        if truncation == "longest_first":
+            return features.truncate_pair(first, second, limit - special)
+        cut, whole = (first, second) if truncation == "only_first" else (second, first)
+        left = limit - special - len(whole)
+        if left < 0:
+            raise DataError(
+                f"text {index}: truncation={truncation!r} leaves {length - len(cut)} places, "
+                f"{limit} are the most"
+            )
+        return (first[:left], second) if truncation == "only_first" else (first, second[:left])
+
+    def _spans(self, texts: Sequence[str]) -> list[list[tuple[int, Span]]]:
+        """Returns the ids of raw texts, [MASK] among them, each with where its piece stands."""
+        return [self._encode(text) for text in texts]
 
     def _encode(self, text: str) -> list[tuple[int, Span]]:
-        """Returns the ids of a raw text, [MASK] among them, each with where its piece stands."""
         found: list[tuple[int, Span]] = []
         start = 0
-        for i, part in enumerate(text.split("[MASK]")):
+        for i, part in enumerate(text.split(MASK)):
             if i:
-                found.append((self.tokenizer.mask_id, (start - len("[MASK]"), start)))
+                found.append((self.tokenizer.mask_id, (start - len(MASK), start)))
             for id_, (a, b) in zip(*encode_with_offsets(self.tokenizer, part), strict=True):
                 found.append((id_, (a + start, b + start)))
-            start += len(part) + len("[MASK]")
+            start += len(part) + len(MASK)
+        return found
+
+    def _many_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the ids of raw texts, [MASK] among them."""
+        if not any(MASK in text for text in texts):
+            return self.tokenizer.encode_batch(texts)
+        parts = [text.split(MASK) for text in texts]
+        ids = iter(self.tokenizer.encode_batch(list(itertools.chain.from_iterable(parts))))
+        found = []
+        for of_text in parts:
+            row = list(next(ids))
+            for _ in of_text[1:]:
+                row += [self.tokenizer.mask_id, *next(ids)]
+            found.append(row)
         return found
 
     def _ids(self, text: str) -> list[int]:
-        return [i for i, _ in self._encode(text)]
+        return self._many_ids([text])[0]
 
 
 def _is_alone(directory: str) -> bool:
@@ -217,6 +353,52 @@ def _is_alone(directory: str) -> bool:
     return os.path.isfile(os.path.join(directory, tokenizer_files.SETTINGS_FILE)) and not any(
         os.path.exists(os.path.join(directory, name)) for name in beside
     )
+
+
+def _lengths(rows: Sequence[list]) -> np.ndarray:
+    return np.fromiter(map(len, rows), np.int32, len(rows))
+
+
+def _option(name: str, known: Mapping[Any, Any], value: Any) -> Any:
+    """Returns what the value of an option means."""
+    if not isinstance(value, bool | str | None) or value not in known:
+        raise DataError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+    return known[value]
+
+
+def _pairs(text: Any, text_pair: Any) -> list[list[str]]:
+    """Returns the texts; or the first ones and the second ones."""
+    if text_pair is None and not isinstance(text, str):
+        text = list(text)
+        if text and all(isinstance(one, list | tuple) and len(one) == 2 for one in text):
+            text, text_pair = map(list, zip(*text, strict=True))
+    firsts = _texts(text, "text")
+    if text_pair is None:
+        return [firsts]
+    seconds = _texts(text_pair, "text_pair")
+    if len(seconds) != len(firsts):
+        raise DataError(f"{len(firsts)} texts and {len(seconds)} second texts")
+    return [firsts, seconds]
+
+
+def _as_tf(array: np.ndarray) -> Any:
+    import tensorflow as tf
+
+    return tf.constant(array)
+
+
+def _as_jax(array: np.ndarray) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.asarray(array)
+
+
+# What options mean, by their value.
+_PADDING = {True: "longest", "longest": "longest", "max_length": "max_length", False: "",
+            "do_not_pad": ""}
+_TRUNCATION = {True: "longest_first", "longest_first": "longest_first", "only_first": "only_first",
+               "only_second": "only_second", False: "", "do_not_truncate": ""}
+_TENSORS = {None: np.asarray, "np": np.asarray, "tf": _as_tf, "jax": _as_jax}
 
 
 def _texts(text: str | Sequence[str], name: str) -> list[str]:

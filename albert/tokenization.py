@@ -199,7 +199,7 @@ class FullTokenizer:
 
     @property
     def cls_id(self) -> int:
-        """Id of [CLS]; DataError when the vocabulary lacks it, as for the next three."""
+        """Id of [CLS]; DataError when the vocabulary lacks it, as for the next four."""
         return self._special("[CLS]")
 
     @property
@@ -216,6 +216,11 @@ class FullTokenizer:
     def pad_id(self) -> int:
         """Id of <pad> (SentencePiece) or [PAD] (WordPiece)."""
         return self._special("<pad>" if self.is_spm else "[PAD]")
+
+    @property
+    def unk_id(self) -> int:
+        """Id of <unk> (SentencePiece) or [UNK] (WordPiece)."""
+        return self._special("<unk>" if self.is_spm else "[UNK]")
 
     def _special(self, piece: str) -> int:
         if piece not in self.vocab:

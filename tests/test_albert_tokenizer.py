@@ -49,6 +49,44 @@ def test_short_rows_are_padded_and_long_ones_cut_from_the_longer_text(tokenizer)
         tokenizer("the first one of very many", max_length=6, truncation=False)
 
 
+def test_it_is_called_as_hugging_faces_are(tokenizer):
+    pairs = [("the first one of many", "a second"), ("one", "two")]
+    lists = tokenizer(*map(list, zip(*pairs, strict=True)))
+    for name, value in tokenizer(pairs, padding=True, return_tensors="np").items():
+        np.testing.assert_array_equal(value, lists[name])
+    for name, value in tokenizer(pairs, padding=False).items():
+        lengths = lists["input_mask"].sum(1).tolist()
+        assert [len(row) for row in value] == lengths
+        assert value[1] == lists[name][1][: lengths[1]].tolist()
+    assert type(tokenizer("one", return_tensors="tf")["input_ids"]).__module__.startswith("tensorf")
+    t = tokenizer.tokenizer
+    assert [t.cls_id, t.sep_id, t.mask_id, t.pad_id, t.unk_id] == [
+        tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id,
+        tokenizer.pad_token_id, tokenizer.unk_token_id,
+    ]
+    assert (tokenizer.cls_token, tokenizer.mask_token) == ("[CLS]", "[MASK]")
+    assert tokenizer.convert_ids_to_tokens(t.mask_id) == "[MASK]"
+    assert tokenizer.convert_tokens_to_ids("[MASK]") == t.mask_id == tokenizer.get_vocab()["[MASK]"]
+    texts = tokenizer.batch_decode(lists["input_ids"], skip_special_tokens=True)
+    assert texts == ["the first one of many a second", "one two"]
+    assert len(tokenizer) == tokenizer.vocab_size
+
+
+def test_of_two_texts_the_one_that_is_named_is_cut(tokenizer):
+    ids = tokenizer.tokenizer.encode_text
+    pair = "the first one of many", "a second one"
+    made = tokenizer(*pair, truncation="only_first", max_length=3 + len(ids(pair[1])) + 2)
+    expected = tokenizer.build_inputs_with_special_tokens(ids(pair[0])[:2], ids(pair[1]))
+    assert made["input_ids"][0].tolist() == expected
+    made = tokenizer(*pair, truncation="only_second", max_length=3 + len(ids(pair[0])))
+    assert made["segment_ids"][0].sum() == 1
+    with pytest.raises(DataError, match="truncation='only_second' leaves"):
+        tokenizer(*pair, truncation="only_second", max_length=4)
+    for wrong in ({"padding": "left"}, {"truncation": 3}, {"return_tensors": "pt"}):
+        with pytest.raises(DataError, match=f"{[*wrong][0]} must be one of .*, got"):
+            tokenizer("one", **wrong)
+
+
 def test_the_mask_may_be_written_and_other_special_pieces_are_text(tokenizer):
     t = tokenizer.tokenizer
     ids = tokenizer.encode("the [MASK] one")
