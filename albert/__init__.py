@@ -17,9 +17,16 @@ _WHERE = {
     "AlbertForTokenClassification": "modeling",
     "AlbertModel": "modeling",
     "AlbertTokenizer": "albert_tokenizer",
+    "AnsweringSession": "inference.answers",
     "HubLayer": "export.hub_layer",
+    "from_pretrained": "modeling",
+    "open_session": "inference.answers",
 }
 __all__ = sorted(_WHERE)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -60,7 +60,7 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError(f"--export_path: {values.export_path} exists; remove it or name another")
     if suffix == ".onnx" and (values.quantize or values.max_seq_length is not None):
         raise FlagError("--quantize and --max_seq_length are for .tflite only")
-    if not (os.path.isdir(values.model_dir) or checkpoint_files.exists(values.model_dir)):
+    if not (os.path.exists(values.model_dir) or checkpoint_files.exists(values.model_dir)):
         raise FlagError(f"--model_dir: neither a directory nor a checkpoint: {values.model_dir}")
     flags.import_tensorflow()
     from albert import modeling

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from albert.cli import flags
+from albert.cli import answering, flags
 from albert.data import files
 from albert.errors import FlagError
-from albert.inference import session
-from albert.inference.vectors import POOLINGS, check_layers, vectors
+from albert.inference.session import numbers
+from albert.inference.vectors import POOLINGS, Embedder, check_layers
 
 log = logging.getLogger("albert")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    session.define_flags(values)
+    answering.define_flags(values)
     flags.define("string", values, "output_file", None,
                  "Where the vectors go, *.jsonl or *.npz. Required.")
     flags.define("enum", values, "pooling", "pooled",
@@ -42,7 +42,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def _check(values: flags.FlagValues) -> list[int]:
     """Returns the layers as they were given."""
-    session.check_flags(values)
+    answering.check_flags(values)
     flags.require(values, "output_file")
     if not values.output_file.endswith((".jsonl", ".npz")):
         raise FlagError(f"--output_file={values.output_file} ends neither in .jsonl nor in .npz")
@@ -59,13 +59,13 @@ def _check(values: flags.FlagValues) -> list[int]:
 
 def main(values: flags.FlagValues) -> None:
     layers = _check(values)
-    texts = session.read_texts(values.input_file)
-    opened = session.open_model(values)
+    texts = answering.read_texts(values.input_file)
+    opened = answering.open_model(values)
     check_layers(opened, layers)
     from albert.training import summaries
 
     progress = summaries.Progress("lines", 0, len(texts), unit="lines")
-    found = vectors(opened, texts, values.pooling, layers, values.tokens, progress)
+    found = Embedder(opened, values.pooling, layers, values.tokens).vectors(texts, progress)
     with _writer(values.output_file, values.tokens) as write:
         for text, result in zip(texts, found, strict=True):
             write(text, result)
@@ -93,10 +93,10 @@ def _writer(path: str, with_tokens: bool) -> Iterator[Callable[[str, Mapping[str
 
 
 def _json_line(text: str, result: Mapping[str, Any]) -> str:
-    line = {"text": text, "vector": session.numbers(result["vector"])}
+    line = {"text": text, "vector": numbers(result["vector"])}
     if "tokens" in result:
         line["tokens"] = [
-            {"piece": piece, "vector": session.numbers(vector)}
+            {"piece": piece, "vector": numbers(vector)}
             for piece, vector in zip(result["pieces"], result["tokens"], strict=True)
         ]
     return json.dumps(line, ensure_ascii=False)

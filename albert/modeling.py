@@ -15,6 +15,7 @@ import keras
 from keras import ops
 
 from albert.config import AlbertConfig
+from albert.errors import CheckpointError
 from albert.formats.model_facts import PROBLEM_TYPES, Facts
 from albert.model import answers
 from albert.model.attention import Kept
@@ -40,6 +41,7 @@ __all__ = [
     "EncoderOptions",
     "FactorizedEmbedding",
     "cross_entropy",
+    "from_pretrained",
     "gelu",
     "get_activation",
     "named_weights",
@@ -132,8 +134,9 @@ class _BuiltModel(keras.Model):
     ) -> "_BuiltModel":
         """Returns the model of a directory, whoever wrote it (see `albert.formats.pretrained`).
 
-        A released archive, one of our output directories, a Hugging Face directory, a
-        TF-Hub module, or a checkpoint's prefix; `options`, as `num_labels`, are the class's.
+        A released archive, packed or not, one of our output directories, a Hugging Face
+        directory, a preset of keras-hub, a TF-Hub module, or a checkpoint's prefix; `options`,
+        as `num_labels`, are the class's.
 
         Raises:
           CheckpointError: no such model there, or its encoder does not fit.
@@ -145,7 +148,7 @@ class _BuiltModel(keras.Model):
             attn_implementation, output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
         )
-        return pretrained.load(cls, pretrained.open_path(path), how, **options)
+        return pretrained.load(cls, pretrained.opened(path), how, **options)
 
     def save_pretrained(self, path: str) -> None:
         """Writes a directory that `from_pretrained` and every command take."""
@@ -530,3 +533,20 @@ class AlbertForBeamQuestionAnswering(_ModelWithHead):
         widths = self.start_n_top, self.end_n_top
         found = answers.beam(self.end_head, sequence, start_log_probs, impossible, widths)
         return outputs | found, encoded
+
+
+def from_pretrained(path: str, **options: Any) -> _BuiltModel:
+    """Returns the model of a directory, of the class that it was saved as.
+
+    Arguments as of each class's `from_pretrained`.
+
+    Raises:
+      CheckpointError: no such model there, or of a class that is not ours.
+    """
+    from albert.formats import pretrained
+
+    source = pretrained.open_path(path)
+    name = pretrained.class_of(source)
+    if name not in __all__ or not hasattr(globals()[name], "from_pretrained"):
+        raise CheckpointError(f"{path}: {name} is no class of this toolkit")
+    return globals()[name].from_pretrained(source, **options)

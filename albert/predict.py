@@ -17,14 +17,14 @@ a text several labels answers with `labels`, those with a probability of 0.5 or 
 import contextlib
 import json
 
-from albert.cli import flags
+from albert.cli import answering, flags
 from albert.data import files
-from albert.inference import heads, predictors, session
+from albert.inference import heads, predictors
 from albert.tasks import conll
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    session.define_flags(values)
+    answering.define_flags(values)
     flags.define("enum", values, "task", None,
                  "What the model was fine-tuned for; by default what its directory tells.",
                  enum_values=heads.TASKS)
@@ -39,13 +39,13 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def main(values: flags.FlagValues) -> None:
-    session.check_flags(values)
-    lines = session.read_texts(values.input_file)
-    opened = session.open_model(values)
+    answering.check_flags(values)
+    lines = answering.read_texts(values.input_file)
+    opened = answering.open_model(values)
     labels = conll.parse_labels(values.label_list, "none") if values.label_list else ()
     predictor = heads.predictor_of(opened, values.task, labels, values.is_tokenized)
     inputs = [predictor.columns(line) for line in lines]
-    name = session.source_name(values.input_file)
+    name = answering.source_name(values.input_file)
     for number, columns in enumerate(inputs, start=1):
         predictor.check(columns, f"{name}:{number}")
     _write_answers(values, predictor, inputs)
@@ -56,20 +56,14 @@ def main(values: flags.FlagValues) -> None:
 def _write_answers(values: flags.FlagValues, predictor: predictors.Predictor, inputs) -> None:
     from albert.training import summaries
 
-    model = predictor.session.load(
-        predictor.model_name, needed_outputs_only=True, **predictor.model_options
-    )
     stream = progress = None
     with contextlib.ExitStack() as stack:
         if values.output_file:
             stream = stack.enter_context(files.atomic_write(values.output_file))
             progress = summaries.Progress("lines", 0, len(inputs), unit="lines")
-        for some, outputs in predictor.session.outputs(
-            inputs, predictor.rows, lambda batch: predictor.compute(model, batch), progress
-        ):
-            for answer in predictor.answers(some, outputs):
-                line = json.dumps(answer, ensure_ascii=False)
-                print(line, file=stream, flush=stream is None)
+        for answer in predictor.predict(inputs, progress):
+            line = json.dumps(answer, ensure_ascii=False)
+            print(line, file=stream, flush=stream is None)
 
 
 cli = flags.command(__doc__, define_flags, main)

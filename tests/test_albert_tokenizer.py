@@ -246,4 +246,4 @@ def test_a_models_directory_gives_its_tokenizer_and_keeps_it(golden_path, tmp_pa
     again = albert.AlbertTokenizer.from_pretrained(path)
     assert again.encode("hello world") == tokenizer.encode("hello world")
     with pytest.raises(CheckpointError, match="neither albert_config.json"):
-        albert.AlbertTokenizer.from_pretrained(str(tmp_path))
+        albert.AlbertTokenizer.from_pretrained(str(tmp_path / "copy"))

@@ -14,6 +14,7 @@ from albert.albert_tokenizer import AlbertTokenizer
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.formats import pretrained
+from albert.inference import session
 
 WORDS = [f"w{i}" for i in range(35)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -224,7 +225,7 @@ def test_tokens_and_layers(folder, tmp_path, outputs):
 
 def test_order_and_batch_size_do_not_matter(folder, tmp_path, monkeypatch):
     whole = extract(folder, tmp_path, "x.npz")["vectors"]
-    monkeypatch.setattr(extract_features.session, "CHUNK", 7)
+    monkeypatch.setattr(session, "CHUNK", 7)
     parts = extract(folder, tmp_path, "x.npz", "--batch_size=3")["vectors"]
     np.testing.assert_allclose(parts, whole, atol=2e-5)
 

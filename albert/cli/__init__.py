@@ -3,6 +3,7 @@
     flags               definitions, ranges, errors, exit codes
     engine_start        TensorFlow and JAX, imported late, quick and quiet
     fine_tuning         what every fine-tuning needs before it trains: flags, encoder, labels
+    answering           what the commands that answer texts share: flags, the model, lines
     course              training, evaluation and end of every fine-tuning
     question_answering  what the three SQuAD commands share
 """

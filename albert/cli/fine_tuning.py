@@ -14,7 +14,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import FlagError
-from albert.formats import sidecars
+from albert.formats import archives, sidecars
 from albert.formats.tokenizer_files import Vocabulary
 from albert.tasks.record_keeper import RecordKeeper
 
@@ -139,7 +139,8 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
     """Raises a FlagError for encoder flags that are missing or contradict each other."""
     if not values.albert_hub_module_handle:
         # A directory may say what the flags do not.
-        says_more = bool(values.init_checkpoint) and os.path.isdir(values.init_checkpoint)
+        start = values.init_checkpoint or ""
+        says_more = os.path.isdir(start) or archives.is_archive(start)
         if not (values.albert_config_file or says_more):
             raise FlagError(
                 "--albert_config_file or --albert_hub_module_handle is needed (or the directory of "

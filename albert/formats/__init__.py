@@ -12,7 +12,11 @@
     tokenizer_files      the vocabulary beside a model, and its settings
     huggingface          Hugging Face's configuration and safetensors
     hf_names             what its weights are called
-    hf_tokenizer         its tokenizer.json
+    hf_tokenizer         its tokenizer.json, written
+    tokenizer_json       the same, read
+    hf_tensors           its files of tensors, and HDF5
+    keras_hub            presets of keras-hub
+    archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
     saved_model          the one place where a SavedModel is written
     model_card           the README.md of a directory that holds a model

@@ -148,17 +148,22 @@ def newest_or_best(directory: str) -> str | None:
     return next(reversed(list_steps(directory).values()), None)
 
 
+def runs_of(directory: str) -> set[str]:
+    """Returns the folders of the runs of --num_runs in a directory."""
+    return {
+        name for name in os.listdir(directory)
+        if re.fullmatch(RUN_FOLDER.format(r"\d+"), name)
+        and os.path.isdir(os.path.join(directory, name))
+    }
+
+
 def best_run(directory: str, flag: str) -> str | None:
     """Returns the folder of the best of several runs; None if there are no runs in the directory.
 
     Raises:
       CheckpointError: none of them is known as the best.
     """
-    runs = {
-        name for name in os.listdir(directory)
-        if re.fullmatch(RUN_FOLDER.format(r"\d+"), name)
-        and os.path.isdir(os.path.join(directory, name))
-    }
+    runs = runs_of(directory)
     if not runs:
         return None
     path = os.path.join(directory, "eval_results.json")

@@ -1,7 +1,8 @@
 """What Hugging Face's ALBERT calls our weights, both ways.
 
 Kernels are stored there as [out, in] (ours are [in, out]), and the names of its head models
-begin with `albert.`, those of the encoder alone do not.
+begin with `albert.`, those of the encoder alone do not. Their TensorFlow classes have names of
+their own (`from_tensorflow`).
 """
 
 import re
@@ -91,3 +92,24 @@ def our_name(name: str) -> str | None:
         return _OURS.get(name)
     inner = _OURS_OF_BLOCK.get(block[3])
     return inner and f"bert/encoder/transformer/group_{block[1]}/inner_group_{block[2]}/{inner}"
+
+
+def is_kernel(name: str) -> bool:
+    """Whether a tensor of their TensorFlow classes is [in, out], where PyTorch has [out, in]."""
+    return name.removesuffix(":0").endswith("/kernel")
+
+
+def from_tensorflow(name: str) -> str | None:
+    """Returns PyTorch's name of a tensor of their TensorFlow classes; None if it is none.
+
+    As in `tf_albert_for_masked_lm/albert/encoder/albert_layer_groups_._0/albert_layers_._0/ffn/
+    kernel:0`; safetensors of theirs leave out the first part.
+    """
+    if "/" not in name:
+        return None
+    parts = name.removesuffix(":0").split("/")
+    if parts[0].startswith("tf_"):
+        parts = parts[1:]
+    plain = ".".join(part.replace("_._", ".") for part in parts)
+    plain = re.sub(r"\.(kernel|embeddings|gamma)$", ".weight", plain)
+    return re.sub(r"\.beta$", ".bias", plain)

@@ -8,12 +8,11 @@ cuts "(hi)" into "(" and "▁hi", where the model was trained with "▁", "(" an
 import base64
 import os
 import shutil
-import sys
-import unicodedata
 from typing import Any
 
 from albert.data import files
 from albert.formats import tokenizer_files
+from albert.formats.tokenizer_json import combining_characters
 from albert.tokenization import FullTokenizer, TextSettings, ends_in_digit_comma
 
 # Far below any piece that training gave.
@@ -88,7 +87,7 @@ def _normalizers(spec, settings: TextSettings) -> list[dict[str, Any]]:
 
     steps = [replace(r"\s+", " ")] if settings.remove_space else []
     if not settings.keep_accents:
-        steps += [{"type": "NFKD"}, replace(_combining_characters(), "")]
+        steps += [{"type": "NFKD"}, replace(combining_characters(), "")]
     if settings.do_lower_case:
         steps.append({"type": "Lowercase"})
     if spec.precompiled_charsmap:
@@ -98,22 +97,6 @@ def _normalizers(spec, settings: TextSettings) -> list[dict[str, Any]]:
     if settings.remove_space:
         steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
     return steps
-
-
-def _combining_characters() -> str:
-    """Returns a character class of what `preprocess_text` drops.
-
-    Not the same as the marks of Unicode's category M, which their StripAccents
-    drops: the vowel signs of Thai, for one, are marks but do not combine.
-    """
-    codes = [c for c in range(sys.maxunicode + 1) if unicodedata.combining(chr(c))]
-    ranges: list[list[int]] = []
-    for code in codes:
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    return "[" + "".join(f"{chr(a)}-{chr(b)}" if b > a else chr(a) for a, b in ranges) + "]"
 
 
 def _metaspace() -> dict[str, Any]:

@@ -1,34 +1,30 @@
 """Hugging Face's layout of an ALBERT: configuration and weights, both ways.
 
-A directory there holds `config.json`, `model.safetensors` and a tokenizer. Nothing is ever
+A directory there holds `config.json`, weights (`hf_tensors`) and a tokenizer. Nothing is ever
 unpickled: `pytorch_model.bin` is refused.
 """
 
 import dataclasses
 import logging
 import os
-import struct
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (makes bfloat16 a NumPy type, which safetensors needs)
 import numpy as np
-import safetensors
 
 from albert.config import AlbertConfig
 from albert.data import files
-from albert.errors import CheckpointError, ConfigError, DataError, first_line
-from albert.formats import model_facts
+from albert.errors import CheckpointError, ConfigError, DataError
+from albert.formats import hf_tensors, model_facts
 from albert.formats.hf_names import BLOCK, BUFFERS, MAPPING, TIED, our_name, their_name
 from albert.formats.model_facts import Facts
 
 log = logging.getLogger("albert")
 
 CONFIG_FILE = "config.json"
+# Files with weights, the first of which is taken.
 WEIGHTS_FILE = "model.safetensors"
-SHARDS_FILE = "model.safetensors.index.json"
+WEIGHTS_FILES = (WEIGHTS_FILE, "model.safetensors.index.json", "tf_model.h5")
 FACTS_KEY = "albert_facts"  # ours in their config.json; their library keeps and ignores it
 # Theirs by the name of our model; each knows the weights that it has there.
 ARCHITECTURES = (
@@ -38,16 +34,7 @@ ARCHITECTURES = (
 # These do not read the pooled output, and have no pooler there.
 WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForTokenClassification", "AlbertForQuestionAnswering")
 
-_REFUSED = {
-    "pytorch_model.bin": "a pickle, which can run any code when it is opened",
-    "tf_model.h5": "a Keras 2 file",
-}
-# What a damaged archive raises, beside what NumPy says itself.
-_NPZ_ERRORS = (
-    OSError, ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, MemoryError,
-    SyntaxError, TypeError, struct.error, zipfile.BadZipFile, zlib.error,
-)
-_MOST_NPZ_BYTES = 16 << 30  # unpacked; the largest model has one
+PICKLE = "pytorch_model.bin"
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
     "linear": "linear",
@@ -264,7 +251,7 @@ class TensorFile:
     def __init__(self, path: str, config: AlbertConfig):
         self.path = path
         self._config = config
-        self._found, self._read = _open_tensors(path)
+        self._found, self._read = hf_tensors.open_tensors(path)
         # The bare encoder's names lack the head models' "albert."; PyTorch's
         # wrappers put "module." before everything.
         prefixed = {}
@@ -337,93 +324,21 @@ class TensorFile:
         self._keys = {n: key for n, key in self._keys.items() if not n.startswith(MAPPING)}
 
 
-def _open_tensors(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray]]:
-    """Returns ({name: shape}, read) of a .safetensors or .npz file, or of a set of shards."""
-    if path.endswith(".json"):
-        return _open_shards(path)
-    if path.endswith(".npz"):
-        tensors = _read_npz(path)
-        return {name: value.shape for name, value in tensors.items()}, tensors.__getitem__
-    try:
-        stream = safetensors.safe_open(path, framework="np")
-        shapes = {n: tuple(stream.get_slice(n).get_shape()) for n in stream.keys()}  # noqa: SIM118
-    except (OSError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path} is not a readable safetensors file: {error}") from error
-
-    def read(name: str) -> np.ndarray:
-        try:
-            return stream.get_tensor(name)
-        except (TypeError, safetensors.SafetensorError) as error:
-            raise CheckpointError(f"{path}: cannot read {name}: {error}") from error
-
-    return shapes, read
-
-
-def _stated_members(path: str) -> int:
-    """Returns how many members a zip archive says it has; a damaged entry can hide the next."""
-    with open(path, "rb") as stream:
-        stream.seek(-22, os.SEEK_END)  # the record that ends an archive without a comment
-        signature, count = struct.unpack("<4s6xH10x", stream.read())
-    if signature != b"PK\5\6":
-        raise ValueError("its end is not that of an archive")
-    return count
-
-
-def _read_npz(path: str) -> dict[str, np.ndarray]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            size = sum(member.file_size for member in members)
-            stated = _stated_members(path)
-            if stated != len(members):
-                raise ValueError(f"{len(members)} arrays found, its directory states {stated}")
-            if size > _MOST_NPZ_BYTES:
-                raise ValueError(f"it would unpack to {size:,} bytes")
-        with np.load(path, allow_pickle=False) as arrays:
-            tensors = {name: arrays[name] for name in arrays.files}
-        foreign = [n for n, t in tensors.items() if not isinstance(t, np.ndarray)]
-        if foreign:
-            raise ValueError(f"{foreign[0]} is no array")
-        return tensors
-    except _NPZ_ERRORS as error:
-        raise CheckpointError(
-            f"{path} is not a readable .npz file: {first_line(error)}"
-        ) from error
-
-
-def _open_shards(path: str) -> tuple[dict[str, tuple[int, ...]], Callable[[str], np.ndarray]]:
-    index = files.read_json(path)
-    owners = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(owners, dict) or not all(isinstance(v, str) for v in owners.values()):
-        raise CheckpointError(f"{path}: no weight_map from tensor to file")
-    shapes, readers = {}, {}
-    for name in sorted(set(owners.values())):
-        if os.path.basename(name) != name or not name.endswith(".safetensors"):
-            raise CheckpointError(f"{path}: {name!r} is not a plain *.safetensors file name")
-        shard = os.path.join(os.path.dirname(path), name)
-        if not os.path.isfile(shard):
-            raise CheckpointError(f"{path}: shard {name} is missing")
-        part, read = _open_tensors(shard)
-        shapes |= part
-        readers |= dict.fromkeys(part, read)
-    return shapes, lambda name: readers[name](name)
-
-
 def find_weights(directory: str) -> str:
     """Returns the file with a directory's weights.
 
     Raises:
       CheckpointError: there is none, or only a pickled one.
     """
-    for name in (WEIGHTS_FILE, SHARDS_FILE):
+    for name in WEIGHTS_FILES:
         if os.path.isfile(os.path.join(directory, name)):
             return os.path.join(directory, name)
-    for name, kind in _REFUSED.items():
-        if os.path.isfile(os.path.join(directory, name)):
-            raise CheckpointError(
-                f"{os.path.join(directory, name)} is {kind}: it is not read; where you trust it, "
-                "convert it with transformers' save_pretrained to model.safetensors"
-            )
+    pickle = os.path.join(directory, PICKLE)
+    if os.path.isfile(pickle):
+        raise CheckpointError(
+            f"{pickle} is a pickle, which can run any code when it is opened: it is not read; "
+            "where you trust it, convert it with transformers' save_pretrained to model.safetensors"
+        )
     raise CheckpointError(f"{directory} has no {WEIGHTS_FILE}")
 
 
@@ -432,7 +347,7 @@ def is_directory(path: str) -> bool:
     config = os.path.join(path, CONFIG_FILE)
     if not os.path.isfile(config):
         return False
-    weights = (WEIGHTS_FILE, SHARDS_FILE, *_REFUSED)
+    weights = (*WEIGHTS_FILES, PICKLE)
     return any(os.path.isfile(os.path.join(path, name)) for name in weights)
 
 

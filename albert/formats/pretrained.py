@@ -1,9 +1,9 @@
 """A directory with a pretrained or fine-tuned ALBERT, whoever wrote it: opened, loaded, written.
 
-Three layouts are told apart by their files: a released archive or one of our output directories
+Four layouts are told apart by their files: a released archive or one of our output directories
 (`albert_config.json` beside `model.ckpt*`), Hugging Face's (`config.json` beside
-`model.safetensors`) and TF-Hub modules (`variables/` and `assets/`). No TensorFlow at import,
-and none before weights are wanted.
+`model.safetensors` or `tf_model.h5`), TF-Hub modules (`variables/` and `assets/`) and presets of
+keras-hub (`model.weights.h5`). No TensorFlow at import, and none before weights are wanted.
 """
 
 import dataclasses
@@ -20,10 +20,12 @@ from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import CheckpointError, some
 from albert.formats import (
+    archives,
     checkpoint_files,
     checkpoints,
     hub,
     huggingface,
+    keras_hub,
     model_card,
     model_facts,
     sidecars,
@@ -77,15 +79,18 @@ class Pretrained:
 
 
 def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
-    """Returns what a directory of any of the three layouts holds, or that of a checkpoint's prefix.
+    """Returns what a directory of any of the layouts holds, or that of a checkpoint's prefix.
 
-    Of a directory with several runs it is the best one's. `flag` is named in errors; `gelu`: see
+    It may lie in a packed archive, or in the one folder of a directory. Of a directory with
+    several runs it is the best one's. `flag` is named in errors; `gelu`: see
     `huggingface.config_from_theirs`.
 
     Raises:
       CheckpointError: it is of none of the layouts; ConfigError, DataError: a malformed file.
     """
-    if not os.path.isdir(path) and checkpoint_files.exists(path):
+    path = archives.located(path, _is_model, flag)
+    if not os.path.isdir(path) and checkpoint_files.exists(checkpoint_files.prefix_of(path)):
+        path = checkpoint_files.prefix_of(path)
         directory = os.path.dirname(path) or "."
         if os.path.isfile(os.path.join(directory, "albert_config.json")):
             return open_archive(directory, path, flag)
@@ -95,17 +100,38 @@ def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
         )
     if huggingface.is_directory(path):
         return open_hugging_face(path, gelu=gelu)
+    if keras_hub.is_directory(path):
+        return open_preset(path)
     if hub.is_directory(path):
         return open_module(path, flag)
     if os.path.isfile(os.path.join(path, "albert_config.json")):
         return open_archive(path, path, flag)
+    if os.path.isfile(path):
+        raise CheckpointError(f"--{flag}: {path} is neither a checkpoint nor a packed archive")
     if not os.path.isdir(path):
         raise CheckpointError(f"--{flag}: no such directory: {path}")
     if run := checkpoints.best_run(path, flag):
         return open_path(run, flag, gelu)
     raise CheckpointError(
         f"--{flag}: {path} holds neither albert_config.json with model.ckpt*, nor config.json with "
-        "model.safetensors, nor a TF-Hub module"
+        "model.safetensors or tf_model.h5, nor a TF-Hub module, nor a preset of keras-hub"
+    )
+
+
+def opened(model: "str | Pretrained") -> Pretrained:
+    """Returns what a path holds, or what was opened already."""
+    return model if isinstance(model, Pretrained) else open_path(model)
+
+
+def _is_model(directory: str) -> bool:
+    """Whether `open_path` finds a model in the directory itself."""
+    return (
+        huggingface.is_directory(directory)
+        or keras_hub.is_directory(directory)
+        or hub.is_directory(directory)
+        or os.path.isfile(os.path.join(directory, "albert_config.json"))
+        or checkpoints.newest_or_best(directory) is not None
+        or bool(checkpoints.runs_of(directory))
     )
 
 
@@ -156,6 +182,16 @@ def open_hugging_face(
     )
 
 
+def open_preset(directory: str) -> Pretrained:
+    """Returns a preset of keras-hub."""
+    config, vocabulary = keras_hub.read_config(directory), keras_hub.vocabulary(directory)
+    facts = Facts("AlbertModel", text=vocabulary.text if vocabulary else None)
+    return Pretrained(
+        directory, directory, config, vocabulary, facts,
+        lambda: keras_hub.open_weights(directory, config),
+    )
+
+
 def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrained:
     """Returns a TF-Hub module in a directory or at an https:// address."""
     directory = hub.fetch(handle, flag)
@@ -167,14 +203,15 @@ def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrain
 
 
 def open_any_weights(path: str, flag: str = "init_checkpoint") -> Weights:
-    """Returns the named tensors of a checkpoint, or of a directory of any of the three layouts.
+    """Returns the named tensors of a checkpoint, or of whatever `open_path` takes.
 
     Beside a checkpoint nothing else need lie.
 
     Raises:
       CheckpointError: nothing there, of another kind, or damaged.
     """
-    if hub.is_directory(path) or huggingface.is_directory(path):
+    path = archives.located(path, _is_model, flag)
+    if any(kind.is_directory(path) for kind in (hub, huggingface, keras_hub)):
         return open_path(path, flag).weights()
     return checkpoints.open_weights(path, flag)
 
@@ -193,6 +230,23 @@ def open_tensors(path: str, config: AlbertConfig) -> Weights:
 
 
 # === Models ===
+
+# Of a model without facts: a weight that only this class has, the first that is there.
+_CLASSES = {
+    "output_weights": "AlbertForSequenceClassification",
+    "cls/squad/output_weights": "AlbertForQuestionAnswering",
+    "start_logits/dense/kernel": "AlbertForBeamQuestionAnswering",
+    "cls/seq_relationship/output_weights": "AlbertForPreTraining",
+    "cls/predictions/output_bias": "AlbertForMaskedLM",
+}
+
+
+def class_of(source: Pretrained) -> str:
+    """Returns the name of the class that a model was saved as; what its weights say, if need be."""
+    shapes = source.weights().shapes
+    found = (kind for name, kind in _CLASSES.items() if name in shapes)
+    return source.facts.architecture or next(found, "AlbertModel")
+
 
 
 def load(

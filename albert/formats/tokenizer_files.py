@@ -6,6 +6,7 @@ that was overlooked would give other ids, and so other answers, without a word.
 """
 
 import dataclasses
+import hashlib
 import logging
 import os
 from collections.abc import Mapping
@@ -13,11 +14,13 @@ from typing import Any
 
 from albert.data import files
 from albert.errors import DataError
+from albert.formats import archives, tokenizer_json
 from albert.tokenization import FullTokenizer, TextSettings
 
 log = logging.getLogger("albert")
 
 SETTINGS_FILE = "tokenizer_config.json"
+FAST_FILE = "tokenizer.json"  # of Hugging Face's tokenizers library
 # Of ours: which file is the vocabulary, should there be several.
 _FILE_KEY = "vocabulary_file"
 # Hugging Face writes a number of 31 digits for "no limit".
@@ -95,6 +98,9 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
     path = os.path.join(directory, SETTINGS_FILE)
     values = files.read_json_object(path) if os.path.isfile(path) else {}
     spm, vocab = _files(directory, values.get(_FILE_KEY), path)
+    fast = os.path.join(directory, FAST_FILE)
+    if not (spm or vocab) and os.path.isfile(fast):
+        spm, default = _from_fast(fast)
     for name in ("special_tokens_map.json", "added_tokens.json"):
         beside = os.path.join(directory, name)
         if os.path.isfile(beside):
@@ -160,6 +166,18 @@ def write(
     values = settings_of(tokenizer, max_length) | {_FILE_KEY: name}
     files.write_json(os.path.join(directory, SETTINGS_FILE), values)
     return path
+
+
+def _from_fast(path: str) -> tuple[str, TextSettings]:
+    """Returns a SentencePiece model made of a `tokenizer.json`, which the cache keeps."""
+    model, settings = tokenizer_json.sentencepiece_model(path)
+
+    def write(folder: str) -> None:
+        with files.atomic_write(os.path.join(folder, "spiece.model"), "wb") as stream:
+            stream.write(model)
+
+    folder = archives.kept("tokenizer", hashlib.sha256(model).hexdigest(), write)
+    return os.path.join(folder, "spiece.model"), settings
 
 
 def only_file(directory: str, ending: str, part: str = "") -> str | None:

@@ -2,6 +2,7 @@
 
     compilation  compiles what is computed of a batch, with TensorFlow or JAX
     session      the model's directory, lines of text, batches of few lengths
+    answers      the session that answers texts, for Python
     heads        which predictor a fine-tuned model needs
     predictors   from texts to answers, for each kind of fine-tuned model
     masks        what a model puts in the place of each [MASK]

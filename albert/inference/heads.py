@@ -58,16 +58,17 @@ def predictor_of(
     if not any(head in shapes for head in heads):
         raise CheckpointError(f"{path} has no head for {task}: it was not fine-tuned")
     if task == QUESTIONS:
-        return (predictors.DoubtingReader if _OF_BEAM in shapes else predictors.Reader)(session)
+        kind = predictors.DoubtingReader if _OF_BEAM in shapes else predictors.Reader
+        return kind(session, task=task)
     if task == CHOICE:
-        return predictors.Chooser(session)
+        return predictors.Chooser(session, task=task)
     labels = _label_names(session, labels)
     if task == TOKENS:
-        return predictors.TokenLabeller(session, labels, is_tokenized=is_tokenized)
+        return predictors.TokenLabeller(session, labels, task, is_tokenized=is_tokenized)
     kinds = {MULTI_LABEL: predictors.MultiLabeller, REGRESSION: predictors.Regressor}
     count = facts.num_texts
     columns = {} if count is None else {"least": count, "most": count}
-    return kinds.get(task, Predictor)(session, labels, **columns)
+    return kinds.get(task, Predictor)(session, labels, task, **columns)
 
 
 def _told_task(session: Session) -> str | None:

@@ -3,6 +3,7 @@
 Legend: B batch, P masks, K pieces.
 """
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,40 +17,62 @@ from albert.inference.session import Session, numbers
 MASK = "[MASK]"
 
 
-def likeliest_pieces(
-    session: Session, texts: Sequence[str], places: Sequence[str], top_k: int
-) -> Iterator[list[list[dict[str, Any]]]]:
-    """Yields for each text, for each [MASK], its likeliest pieces with their probabilities.
+class MaskFiller:
+    """The likeliest pieces in the place of each [MASK]."""
 
-    `places` tell where each text is from. A DataError names the place of a text that is too long.
-    """
-    from keras import ops
+    def __init__(self, session: Session, top_k: int):
+        self.session, self.top_k = session, top_k
+        self._tokenizer = AlbertTokenizer(session.tokenizer, session.max_seq_length)
 
-    tokenizer = AlbertTokenizer(session.tokenizer, session.max_seq_length)
-    rows = [_row(tokenizer, text, place) for text, place in zip(texts, places, strict=True)]
-    most = max(len(row["masked_lm_positions"]) for row in rows)
-    for row in rows:
-        missing = most - len(row["masked_lm_positions"])
-        # [P, 1], so that it is not padded like the rows of L places
-        row["masked_lm_positions"] = np.pad(row["masked_lm_positions"], (0, missing))[:, None]
-    model = session.load("AlbertForMaskedLM")
+    def fill(
+        self, texts: Sequence[str], places: Sequence[str]
+    ) -> Iterator[list[list[dict[str, Any]]]]:
+        """Yields for each text, for each [MASK], its likeliest pieces with their probabilities.
 
-    def compute(batch):
-        positions = batch["masked_lm_positions"][..., 0]  # [B, P]
-        outputs = model({**batch, "masked_lm_positions": positions}, training=False)
-        logits = ops.cast(outputs["prediction_logits"], "float32")
-        _, ids = ops.top_k(logits, top_k)  # [B, P, K]; probabilities may be equal
-        likely = ops.take_along_axis(ops.softmax(logits), ids, axis=-1)
-        return {"ids": ids, "probabilities": likely}
+        Args:
+          places: where each text is from.
 
-    counts = iter(text.count(MASK) for text in texts)
-    for _, outputs in session.outputs(rows, lambda some: [[row] for row in some], compute):
-        for (found,) in outputs:
-            pairs = zip(found["ids"], found["probabilities"], strict=True)
-            yield [_pieces(session, *pair) for pair in itertools.islice(pairs, next(counts))]
+        Raises:
+          DataError: a text has no [MASK], or is too long; names its place.
+        """
+        rows = [_row(self._tokenizer, *pair) for pair in zip(texts, places, strict=True)]
+        counts = [len(row["masked_lm_positions"]) for row in rows]
+        for row, count in zip(rows, counts, strict=True):
+            missing = max(counts) - count
+            # [P, 1], so that it is not padded like the rows of L places
+            row["masked_lm_positions"] = np.pad(row["masked_lm_positions"], (0, missing))[:, None]
+        for_each = iter(counts)
+        for _, outputs in self.session.outputs(rows, lambda some: [[r] for r in some], self._compute):
+            for (found,) in outputs:
+                pairs = zip(found["ids"], found["probabilities"], strict=True)
+                chosen = itertools.islice(pairs, next(for_each))
+                yield [_pieces(self.session, *pair) for pair in chosen]
+
+    @functools.cached_property
+    def _compute(self):
+        from keras import ops
+
+        model = self.session.load("AlbertForMaskedLM")
+
+        def compute(batch):
+            positions = batch["masked_lm_positions"][..., 0]  # [B, P]
+            outputs = model({**batch, "masked_lm_positions": positions}, training=False)
+            logits = ops.cast(outputs["prediction_logits"], "float32")
+            _, ids = ops.top_k(logits, self.top_k)  # [B, P, K]; probabilities may be equal
+            likely = ops.take_along_axis(ops.softmax(logits), ids, axis=-1)
+            return {"ids": ids, "probabilities": likely}
+
+        return self.session.computer(compute)
+
+
+def require_mask(text: str, place: str) -> None:
+    """Raises a DataError for a text without a [MASK]."""
+    if MASK not in text:
+        raise DataError(f"{place}: no {MASK} in the text: {text!r:.80}")
 
 
 def _row(tokenizer: AlbertTokenizer, text: str, place: str) -> dict[str, Any]:
+    require_mask(text, place)
     length, most = len(tokenizer.encode(text)), tokenizer.model_max_length
     if length > most:
         raise DataError(f"{place}: {length} pieces with [CLS] and [SEP], {most} are the most")

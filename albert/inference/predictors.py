@@ -7,6 +7,7 @@ Legend: B batch, L sequence, C labels or choices.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from albert.errors import DataError, FlagError
-from albert.inference.session import Outputs, Row, Session, model_inputs, numbers
+from albert.inference.session import Compute, Outputs, Row, Session, model_inputs, numbers
 from albert.tasks import conll, race
 from albert.tasks import entity_metrics as entities
 from albert.tasks.choice_metrics import likeliest
@@ -32,6 +33,7 @@ class Predictor:
 
     session: Session
     labels: Sequence[str] = ()  # C
+    task: str = "classification"
     model_name: str = "AlbertForSequenceClassification"
     least: int = 1  # columns of a line
     most: int = 2
@@ -41,6 +43,18 @@ class Predictor:
     def model_options(self) -> dict[str, Any]:
         """Returns further arguments of the model's class, after the configuration."""
         return {}
+
+    @functools.cached_property
+    def _computer(self) -> Compute:
+        model = self.session.load(
+            self.model_name, needed_outputs_only=True, **self.model_options
+        )
+        return self.session.computer(lambda batch: self.compute(model, batch))
+
+    def predict(self, inputs: Sequence[Texts], progress: Any = None) -> Iterator[dict[str, Any]]:
+        """Yields the answer to each input; `progress` as of `Session.outputs`."""
+        for some, outputs in self.session.outputs(inputs, self.rows, self._computer, progress):
+            yield from self.answers(some, outputs)
 
     def columns(self, line: str) -> Texts:
         """Returns the texts of a line."""

@@ -3,6 +3,7 @@
 Legend: B batch, L places of a row, D size of a vector.
 """
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,38 +13,49 @@ from albert.inference.session import Function, Session
 POOLINGS = ("pooled", "cls", "mean")
 
 
-def vectors(
-    session: Session, texts: Sequence[str], pooling: str, layers: Sequence[int],
-    with_tokens: bool, progress: Any,
-) -> Iterator[Mapping[str, Any]]:
-    """Yields each text's `vector` [D] and `input_ids` [L], in the order of the texts.
+class Embedder:
+    """Texts as vectors.
 
     Args:
       pooling: see `albert.extract_features`.
       layers: the layers for `cls`, `mean` and the tokens; 1 is the first, -1 the last.
       with_tokens: adds the `pieces` and their vectors, `tokens` [L, D].
-      progress: a `summaries.Progress` over the texts.
     """
-    num_cut = 0
 
-    def rows_of(some: Sequence[str]):
-        nonlocal num_cut
-        rows = [session.row(ids) for ids in session.tokenizer.encode_batch(some)]
-        num_cut += sum(is_cut for _, is_cut in rows)
-        kept.extend(row["input_ids"] for row, _ in rows)
-        return [[row] for row, _ in rows]
+    def __init__(
+        self, session: Session, pooling: str, layers: Sequence[int], with_tokens: bool = False
+    ):
+        self.session, self.with_tokens = session, with_tokens
+        self._function = functools.partial(_vectors, session, pooling, layers, with_tokens)
 
-    kept: list[Any] = []
-    function = _vectors(session, pooling, layers, with_tokens)
-    for _, outputs in session.outputs(texts, rows_of, function, progress):
-        for ids, (found,) in zip(kept, outputs, strict=True):
-            result = {**found, "input_ids": ids}
-            if with_tokens:
-                result["tokens"] = found["tokens"][: len(ids)]
-                result["pieces"] = session.tokenizer.convert_ids_to_tokens(ids)
-            yield result
-        kept.clear()
-    session.report_cut(num_cut, "lines")
+    @functools.cached_property
+    def _compute(self):
+        return self.session.computer(self._function())
+
+    def vectors(self, texts: Sequence[str], progress: Any = None) -> Iterator[Mapping[str, Any]]:
+        """Yields each text's `vector` [D] and `input_ids` [L], in the order of the texts.
+
+        `progress` is a `summaries.Progress` over the texts.
+        """
+        session, num_cut = self.session, 0
+
+        def rows_of(some: Sequence[str]):
+            nonlocal num_cut
+            rows = [session.row(ids) for ids in session.tokenizer.encode_batch(some)]
+            num_cut += sum(is_cut for _, is_cut in rows)
+            kept.extend(row["input_ids"] for row, _ in rows)
+            return [[row] for row, _ in rows]
+
+        kept: list[Any] = []
+        for _, outputs in session.outputs(texts, rows_of, self._compute, progress):
+            for ids, (found,) in zip(kept, outputs, strict=True):
+                result = {**found, "input_ids": ids}
+                if self.with_tokens:
+                    result["tokens"] = found["tokens"][: len(ids)]
+                    result["pieces"] = session.tokenizer.convert_ids_to_tokens(ids)
+                yield result
+            kept.clear()
+        session.report_cut(num_cut, "lines")
 
 
 def check_layers(session: Session, layers: Sequence[int]) -> None:

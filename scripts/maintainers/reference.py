@@ -25,7 +25,7 @@ PUBLIC = {
         "AlbertConfig", "AlbertTokenizer", "AlbertModel", "AlbertForPreTraining",
         "AlbertForMaskedLM", "AlbertForSequenceClassification", "AlbertForTokenClassification",
         "AlbertForMultipleChoice", "AlbertForQuestionAnswering", "AlbertForBeamQuestionAnswering",
-        "HubLayer",
+        "HubLayer", "from_pretrained", "open_session", "AnsweringSession",
     ),
     "albert.optimization": (
         "Lamb", "AdamWeightDecay", "WarmupPolynomialDecay", "OptimizerConfig", "create_optimizer",

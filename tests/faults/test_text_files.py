@@ -16,9 +16,9 @@ import pytest
 from helpers import REPO, assert_one_clear_line, run, run_here
 
 from albert import create_pretraining_data
+from albert.cli import answering as inference
 from albert.data import files, text_files
 from albert.errors import DataError
-from albert.inference import session as inference
 from albert.own_text import text_corpus
 from albert.pretraining_data import making, recipe, vocabulary
 from albert.pretraining_data.documents import ReadingCounts, read_documents

@@ -1,0 +1,116 @@
+"""What the commands that answer texts share: flags, the model, lines of text. No engine at import."""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import sys
+
+from albert import tokenization
+from albert.cli import flags
+from albert.data import files, text_files
+from albert.errors import CheckpointError, DataError, UserError
+from albert.formats import checkpoint_files, pretrained
+from albert.formats.pretrained import Pretrained
+from albert.inference.session import Session, session_of
+
+log = logging.getLogger("albert")
+
+STDIN = "-"
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of the model and of its input."""
+    flags.define("string", values, "model", None,
+                 "Directory of the model: an output directory, a released archive, Hugging "
+                 "Face's layout or a TF-Hub module. Or the prefix of a checkpoint. Required.")
+    flags.define("string", values, "spm_model_file", None,
+                 "SentencePiece model, if it is not in the directory.")
+    flags.define("string", values, "vocab_file", None,
+                 "WordPiece vocabulary, if it is not in the directory.")
+    flags.define("bool", values, "do_lower_case", None,
+                 "Put texts in lower case; by default what the directory says, else yes.")
+    flags.define("string", values, "input_file", STDIN,
+                 "Text file with one input a line: UTF-8, or UTF-16 with a byte-order mark; it may "
+                 "be compressed. - reads the standard input.")
+    flags.define("integer", values, "max_seq_length", None,
+                 "Longest input, in pieces; longer ones are cut, or refused by fill_mask. By "
+                 "default that of the training, else the most that the model takes.",
+                 least=4)
+    flags.define("integer", values, "batch_size", 32,
+                 "Inputs computed together; fewer need less memory.", least=1)
+
+
+def check_flags(values: flags.FlagValues) -> None:
+    """Raises a UserError for flags that are missing, and absent files."""
+    flags.require(values, "model")
+    if not (os.path.exists(values.model) or checkpoint_files.exists(values.model)):
+        raise CheckpointError(f"--model: no such directory or checkpoint: {values.model}")
+    if "output_file" in values:
+        files.refuse_overwriting(
+            values.output_file, values.input_file, values.spm_model_file, values.vocab_file
+        )
+
+
+def open_model(values: flags.FlagValues) -> Session:
+    """Opens what --model and the vocabulary flags name, and checks that these fit each other.
+
+    Raises:
+      UserError: no model or vocabulary, or --max_seq_length is more than the model has positions.
+    """
+    source = pretrained.open_path(values.model, "model")
+    tokenizer = _tokenizer(values, source)
+    opened = session_of(source, tokenizer, values.max_seq_length, values.batch_size)
+    flags.start_engine()
+    source.weights()
+    return opened
+
+
+def _tokenizer(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
+    """Returns the tokenizer of the flags, of the directory, or of the path used in training."""
+    given = values.spm_model_file, values.vocab_file, values.do_lower_case
+    if tokenizer := source.tokenizer(*given):
+        return tokenizer
+    told = source.told_vocabulary
+    path = told.spm_model_file or told.vocab_file
+    if not (path and os.path.isfile(path)):
+        raise DataError(
+            f"{source.directory} has no vocabulary: give --spm_model_file or --vocab_file"
+        )
+    try:
+        tokenizer = dataclasses.replace(source, vocabulary=told).tokenizer(*given)
+    except (UserError, OSError) as error:
+        # The reason is not shown: a stranger may have named the file to learn what is in it.
+        raise DataError(
+            f"{source.directory} has no vocabulary, and {path}, which its checkpoint names, is "
+            "none of this model: give --spm_model_file or --vocab_file"
+        ) from error
+    log.warning("%s has no vocabulary: taking %s, where the training had it",
+                source.directory, path)
+    return tokenizer
+
+
+def read_texts(path: str) -> list[str]:
+    """Returns the lines of a text, of a pipe, or of the standard input; see `text_files`.
+
+    An empty line is a text too, so that there is one output for each line.
+
+    Raises:
+      DataError: no such file, no lines, or not UTF-8 (file:line).
+    """
+    name, counts = source_name(path), text_files.Counts()
+    with contextlib.ExitStack() as stack:
+        if path == STDIN:
+            stream = text_files.as_utf8(sys.stdin.buffer, name)
+        else:
+            stream = stack.enter_context(text_files.open_text(path))
+        lines = text_files.read_lines(stream, name, counts, longest=sys.maxsize, most_bad=0)
+        texts = [text.removesuffix("\n").removesuffix("\r") for text, *_ in lines]
+    if not texts:
+        raise DataError(f"{name}: nothing in it")
+    return texts
+
+
+def source_name(path: str) -> str:
+    """Returns the name of the input in messages."""
+    return "standard input" if path == STDIN else path

@@ -1,0 +1,200 @@
+"""Texts in, answers out, from Python.
+
+    session = albert.open_session("work/classifier")
+    session.classify("A fine film.")                    # one answer
+    for answer in session.classify(texts): ...          # of any iterable, as they come
+
+Legend: D size of a vector, N texts.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from albert.errors import DataError, FlagError
+from albert.formats import pretrained
+from albert.inference import heads, masks, vectors
+from albert.inference.predictors import Predictor
+from albert.inference.session import CHUNK, Session, session_of
+
+_CLASSIFIERS = (heads.CLASSIFICATION, heads.MULTI_LABEL, heads.REGRESSION)
+
+
+class AnsweringSession(Session):
+    """An opened model that answers texts.
+
+    What a model was fine-tuned for decides which of `classify`, `answer`, `choose` and `tag` it
+    can do. Each takes one input, and returns its answer; or an iterable of inputs, and returns
+    a generator of their answers in the same order. The first answer waits for the weights and
+    for the compiler; later calls do not. Each raises a UserError for an input that does not fit,
+    and for a model that was trained for something else.
+    """
+
+    def classify(self, texts: Any, *, progress: bool = False) -> Any:
+        """Returns the label of a text, or of a pair of texts, with its probability.
+
+        Args:
+          texts: a string or a tuple of two; or an iterable of these.
+          progress: whether a line on the terminal tells how far it is.
+
+        Returns:
+          {"label", "probability", "probabilities": {label: probability}}; of a model that gives
+          several labels {"labels", "probabilities"}; of a regression {"value"}.
+        """
+        return self._answers(texts, _CLASSIFIERS, progress)
+
+    def answer(self, questions: Any, *, progress: bool = False) -> Any:
+        """Returns the part of a passage that answers a question.
+
+        Args:
+          questions: a tuple (question, passage), or an iterable of these.
+
+        Returns:
+          {"answer", "probability"}, of SQuAD 2.0 with "no_answer_score".
+        """
+        return self._answers(questions, (heads.QUESTIONS,), progress)
+
+    def choose(self, questions: Any, *, progress: bool = False) -> Any:
+        """Returns which of four options is right: {"label", "probability", "probabilities"}.
+
+        Args:
+          questions: a tuple (passage, question, option, option, option, option), or an iterable.
+        """
+        return self._answers(questions, (heads.CHOICE,), progress)
+
+    def tag(self, texts: Any, *, progress: bool = False) -> Any:
+        """Returns a label for every word of a text.
+
+        Returns:
+          {"words", "labels", "probabilities", "entities": [{"type", "text", "start", "end"}]}.
+        """
+        return self._answers(texts, (heads.TOKENS,), progress)
+
+    def fill_mask(self, texts: Any, *, top_k: int = 5) -> Any:
+        """Returns of each [MASK] in a text the likeliest pieces: [[{"piece", "id", "probability"}]].
+
+        Args:
+          texts: a string, or an iterable of strings.
+          top_k: how many pieces.
+        """
+        filler = self._once("masks", top_k, lambda: masks.MaskFiller(self, top_k))
+
+        def fill(some: Sequence[tuple[str]], first: int) -> Iterator[Any]:
+            lines = [text for (text,) in some]
+            return filler.fill(lines, [f"text {first + i}" for i in range(len(lines))])
+
+        return _one_or_all(texts, fill)
+
+    def embed(
+        self, texts: Any, *, pooling: str = "mean", layers: Sequence[int] = (-1,),
+        progress: bool = False,
+    ) -> Any:
+        """Returns the vector of a text [D], of a sequence of texts [N, D], or a generator of them.
+
+        Args:
+          pooling: "mean" over all places, "cls", or "pooled", a trained layer on [CLS].
+          layers: of which "mean" and "cls" are, put end to end; 1 is the first, -1 the last.
+        """
+        if pooling not in vectors.POOLINGS:
+            raise FlagError(f"pooling must be one of {', '.join(vectors.POOLINGS)}, got {pooling!r}")
+        vectors.check_layers(self, layers)
+        embedder = self._once(
+            "vectors", (pooling, *layers), lambda: vectors.Embedder(self, pooling, layers)
+        )
+
+        def embed(some: Sequence[tuple[str]], first: int) -> Iterator[np.ndarray]:
+            found = embedder.vectors([text for (text,) in some], _progress(some, progress))
+            return (result["vector"] for result in found)
+
+        found = _one_or_all(texts, embed)
+        return np.stack(list(found)) if isinstance(texts, list | tuple) and texts else found
+
+    def _answers(self, inputs: Any, tasks: Sequence[str], progress: bool) -> Any:
+        predictor = self.predictor
+        if predictor.task not in tasks:
+            raise FlagError(
+                f"{self.source.path} was fine-tuned for {predictor.task}, not for "
+                f"{' or '.join(tasks)}"
+            )
+
+        def answers(some: Sequence[tuple[str, ...]], first: int) -> Iterator[dict[str, Any]]:
+            for number, columns in enumerate(some, start=first):
+                predictor.check(columns, f"input {number}")
+            return predictor.predict(some, _progress(some, progress))
+
+        return _one_or_all(inputs, answers)
+
+    @functools.cached_property
+    def predictor(self) -> Predictor:
+        """What answers for the task that the model was fine-tuned for."""
+        return heads.predictor_of(self, None)
+
+    def _once(self, kind: str, key: Any, make: Callable[[], Any]) -> Any:
+        """Returns what was made for a key before, else makes it."""
+        made = self.__dict__.setdefault(f"_{kind}", {})
+        if key not in made:
+            made[key] = make()
+        return made[key]
+
+
+def open_session(
+    path: str, *, max_seq_length: int | None = None, batch_size: int = 32,
+    spm_model_file: str | None = None, vocab_file: str | None = None,
+    do_lower_case: bool | None = None,
+) -> AnsweringSession:
+    """Returns a session of the model that lies at a path, whoever wrote it.
+
+    Args:
+      path: what `albert.from_pretrained` takes.
+      max_seq_length: most pieces of a row; by default that of the training, else the most that
+        the model takes.
+      batch_size: rows computed together; fewer need less memory.
+      spm_model_file, vocab_file: the vocabulary, if it does not lie there.
+      do_lower_case: whether texts are put in lower case; by default what the directory says.
+
+    Raises:
+      UserError: no model or vocabulary there, or these do not fit each other.
+    """
+    source = pretrained.open_path(path)
+    tokenizer = source.tokenizer(spm_model_file, vocab_file, do_lower_case)
+    if tokenizer is None:
+        raise DataError(f"{path} has no vocabulary: give spm_model_file or vocab_file")
+    opened = session_of(source, tokenizer, max_seq_length, batch_size, "max_seq_length")
+    return AnsweringSession(**{f.name: getattr(opened, f.name) for f in dataclasses.fields(opened)})
+
+
+def _one_or_all(inputs: Any, compute: Callable[[Sequence[tuple], int], Iterator[Any]]) -> Any:
+    """Returns what `compute` makes of one input, or a generator over those of an iterable.
+
+    `compute` takes some inputs, as tuples of strings, and the number of the first.
+    """
+    if isinstance(inputs, str):
+        return next(compute([(inputs,)], 1))
+    if isinstance(inputs, tuple) and inputs and all(isinstance(one, str) for one in inputs):
+        return next(compute([inputs], 1))
+    return _all(inputs, compute)
+
+
+def _all(inputs: Iterable, compute: Callable[[Sequence[tuple], int], Iterator[Any]]) -> Iterator:
+    remaining = iter(inputs)
+    for first in itertools.count(1, CHUNK):
+        some = list(itertools.islice(remaining, CHUNK))
+        if not some:
+            return
+        columns = [(one,) if isinstance(one, str) else tuple(one) for one in some]
+        for number, texts in enumerate(columns, start=first):
+            if not all(isinstance(text, str) for text in texts):
+                raise DataError(f"input {number} is not of strings: {texts!r:.80}")
+        yield from compute(columns, first)
+
+
+def _progress(inputs: Sequence, is_wanted: bool) -> Any:
+    if not is_wanted:
+        return None
+    from albert.training import summaries
+
+    return summaries.Progress("texts", 0, len(inputs), unit="texts")
