@@ -106,6 +106,7 @@ def main(values: flags.FlagValues) -> None:
             named[split],
         )
 
+    fine_tuning.set_steps(values, records)
     flags.start_engine(values)  # takes seconds, so all input is checked before
     from albert.tasks.classification import MultipleChoiceTask
 

@@ -82,6 +82,7 @@ def main(values: flags.FlagValues) -> None:
         for split, path in paths.items()
     }
 
+    fine_tuning.set_steps(values, records)
     flags.start_engine(values)  # takes seconds, so all input is checked before
     from albert.tasks.token_classification import TokenClassificationTask
 

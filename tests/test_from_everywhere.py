@@ -13,7 +13,7 @@ from test_convert_hf import HEADS, random_model
 
 import albert
 from albert.errors import CheckpointError, ConfigError, DataError
-from albert.formats import hf_tokenizer, pretrained
+from albert.formats import archives, hf_tokenizer, pretrained
 
 THEIRS = {
     "prediction_logits": "prediction_logits", "sop_logits": "sop_logits", "logits": "logits",
@@ -82,12 +82,15 @@ def test_two_models_below_a_folder_are_not_guessed_between(golden_path, tmp_path
         albert.from_pretrained(str(tmp_path / "both"))
 
 
-@pytest.mark.parametrize("what", ["cut", "text", "outside", "link"])
+@pytest.mark.parametrize("what", ["cut", "text", "outside", "link", "large"])
 def test_an_archive_that_is_damaged_or_leads_outside_is_refused(
-    what, golden_path, tmp_path, cache
+    what, golden_path, tmp_path, cache, monkeypatch
 ):
     path = tmp_path / "model.tar.gz"
-    if what in ("cut", "text"):
+    if what == "large":
+        packed(golden_path("tf1_ckpt_tiny"), path)
+        monkeypatch.setattr(archives, "MOST_BYTES", 1000)
+    elif what in ("cut", "text"):
         packed(golden_path("tf1_ckpt_tiny"), path)
         content = path.read_bytes()
         path.write_bytes(content[: len(content) // 2] if what == "cut" else b"no archive at all")

@@ -6,13 +6,15 @@ No TensorFlow at import; a command has checked its input before it is loaded.
 import dataclasses
 import functools
 import logging
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
+from albert.data.record_files import RecordFiles
 from albert.errors import FlagError
 from albert.formats import archives, sidecars
 from albert.formats.tokenizer_files import Vocabulary
@@ -84,6 +86,9 @@ def define_training_flags(
     flags.define("float", values, "learning_rate", learning_rate,
                  "Highest learning rate; it decays to 0.", above=0)
     flags.define("integer", values, "train_step", train_step, "Training steps in all.", least=1)
+    if "num_train_epochs" not in values:  # SQuAD's commands have one of the original's
+        flags.define("float", values, "num_train_epochs", None,
+                     "Passes over the training data, instead of --train_step.", above=0)
     flags.define("integer", values, "warmup_step", warmup_step,
                  "Steps in which the rate rises to --learning_rate.", least=0)
     flags.define_packing_flag(values)
@@ -113,7 +118,11 @@ def check_training_flags(values: flags.FlagValues, *others: str) -> None:
     if not any(getattr(values, name) for name in actions):
         listed = ", ".join(f"--{name}" for name in actions[:-1])
         raise FlagError(f"at least one of {listed} and --{actions[-1]} is needed")
-    if values.train_step is not None:  # else it is known when the data is
+    by_epochs = flags.given(values, "num_train_epochs") is not None
+    is_either = values["num_train_epochs"].default is None  # SQuAD's has one of the original's
+    if is_either and by_epochs and flags.given(values, "train_step") is not None:
+        raise FlagError("give one of --train_step and --num_train_epochs")
+    if values.train_step is not None and not by_epochs:  # else it is known when the data is
         check_warmup(values)
     if values.seed + values.num_runs - 1 > flags.MOST_SEED:
         raise FlagError(
@@ -125,6 +134,29 @@ def check_training_flags(values: flags.FlagValues, *others: str) -> None:
     if values.num_runs > 1 and values.checkpoint:
         raise FlagError("--checkpoint is of one run: leave out --num_runs")
     flags.check_device_flags(values)
+
+
+def steps_of(values: flags.FlagValues, num_examples: int) -> int:
+    """Returns the steps that --num_train_epochs takes, at least one."""
+    steps = num_examples / values.train_batch_size * values.num_train_epochs
+    return max(1, math.ceil(steps))
+
+
+def set_steps(values: flags.FlagValues, records: Mapping[str, str]) -> None:
+    """Sets --train_step by --num_train_epochs, if that is given.
+
+    Args:
+      records: the record files of the wanted splits.
+
+    Raises:
+      FlagError: the warm-up is longer than the training.
+    """
+    if values.num_train_epochs is None or not values.do_train:
+        return
+    num_examples = RecordFiles([records["train"]]).count
+    values.train_step = steps_of(values, num_examples)
+    log.info("%s examples, %s steps", f"{num_examples:,}", f"{values.train_step:,}")
+    check_warmup(values)
 
 
 def check_warmup(values: flags.FlagValues) -> None:

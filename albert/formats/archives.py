@@ -16,6 +16,7 @@ from albert.errors import CheckpointError, first_line
 
 log = logging.getLogger("albert")
 
+MOST_BYTES = 16 << 30  # unpacked; the largest model has one
 _ENDINGS = (".tar.gz", ".tgz", ".tar")
 _ERRORS = (tarfile.TarError, EOFError, zlib.error, OSError, ValueError)
 
@@ -76,6 +77,9 @@ def kept(name: str, identity: str, make: Callable[[str], None]) -> str:
 def _unpacked(path: str, flag: str) -> str:
     def unpack(folder: str) -> None:
         with tarfile.open(path) as archive:
+            size = sum(member.size for member in archive)
+            if size > MOST_BYTES:
+                raise ValueError(f"it would unpack to {size:,} bytes")
             # Refuses names that lead outside, links and devices.
             archive.extractall(folder, filter="data")
 

@@ -50,7 +50,7 @@ _LIMITATIONS = """\
 _CLASSES = {
     "AlbertModel": ("vectors for a text and for each of its pieces", "pooled_output"),
     "AlbertForPreTraining": (
-        "vectors, the pieces behind masks, and the order of two segments", "pooled_output"
+        "the pieces behind masks, and the order of two segments", "sop_logits"
     ),
     "AlbertForMaskedLM": ("the pieces behind masks", "prediction_logits"),
     "AlbertForSequenceClassification": (

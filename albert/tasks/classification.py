@@ -32,6 +32,7 @@ class ClassificationTask(Task):
     metric: str  # key in glue_metrics.SCORERS
     best_metric: str
     classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
+    class_weights: tuple[float, ...] = ()  # of each label in the loss of training; none: all 1
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
@@ -48,10 +49,17 @@ class ClassificationTask(Task):
         )
 
     def loss_weights(self, batch):
-        return {"loss": ops.sum(batch_sums.real(batch))}
+        return {"loss": ops.sum(self._row_weights(batch))}
 
     def loss_sums(self, batch, outputs):
-        return {"loss": ops.sum(self._example_loss(batch, outputs) * batch_sums.real(batch))}
+        return {"loss": ops.sum(self._example_loss(batch, outputs) * self._row_weights(batch))}
+
+    def _row_weights(self, batch):  # [B]
+        real = batch_sums.real(batch)
+        if not self.class_weights:
+            return real
+        weights = ops.convert_to_tensor(self.class_weights, "float32")
+        return real * ops.take(weights, batch["label_ids"], axis=0)
 
     def statistics(self, batch, outputs):
         real = batch_sums.real(batch)

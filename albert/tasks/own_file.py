@@ -1,0 +1,256 @@
+"""Labelled texts in one file, as people have them: read, understood, and parted. No TensorFlow.
+
+A file is CSV, TSV or JSON lines. Its columns are found by their names, its labels are those that
+occur, and a part of it is held out to measure with. What comes of it are train.tsv and dev.tsv,
+as `albert.tasks.tsv` reads them.
+"""
+
+import collections
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from albert.data import files, text_files
+from albert.data.seeds import child_seed
+from albert.errors import DataError, FlagError
+
+# What columns are called, in lower case; the first that is there.
+TEXTS = ("text", "sentence", "sentence1", "text_a", "premise", "question1", "question", "review",
+         "comment", "content", "tweet", "message", "body", "utterance")
+PAIRS = ("text_pair", "sentence2", "text_b", "text2", "hypothesis", "question2")
+LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "tag", "score",
+          "rating")
+TEXT, PAIR, LABEL = "text", "text_pair", "label"  # the columns that are written
+MOST_LABELS = 200
+_LONGEST_FIELD = 1 << 24  # characters
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+
+Row = tuple[str, ...]  # text, second text if there is one, label if there is one
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The cells of a file."""
+
+    path: str
+    names: Sequence[str]  # of the columns
+    rows: Sequence[Sequence[str]]
+    lines: Sequence[int]  # on which each row ends
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Which columns hold what, by their names."""
+
+    text: str
+    pair: str | None
+    label: str | None
+
+
+def read_table(path: str, flag: str, has_header: bool = True) -> Table:
+    """Returns the table of a *.csv, *.tsv or *.jsonl file, packed or not.
+
+    Args:
+      flag: named in errors.
+      has_header: whether the first line of a *.csv or *.tsv file names the columns; else their
+        names are their numbers, from 0.
+
+    Raises:
+      DataError: it is absent, empty or malformed; FlagError: another kind of file.
+    """
+    ending = os.path.splitext(next((path.removesuffix(e) for e in _PACKED if path.endswith(e)), path))[1]
+    if ending not in (".csv", ".tsv", ".txt", ".jsonl", ".json"):
+        raise FlagError(f"--{flag}={path} ends neither in .csv nor in .tsv nor in .jsonl")
+    with text_files.open_text(path, flag) as raw:
+        stream = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+        try:
+            read = _json_rows if ending.startswith(".json") else _csv_rows
+            found = list(read(stream, path, ending))
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not UTF-8 text: {error.reason}") from error
+    if not found:
+        raise DataError(f"{path}: nothing in it")
+    if ending.startswith(".json"):
+        names = list(dict.fromkeys(name for _, row in found for name in row))
+        rows = [[row.get(name, "") for name in names] for _, row in found]
+        return Table(path, names, rows, [line for line, _ in found])
+    (first, header), *others = found
+    names = header if has_header else [str(i) for i in range(len(header))]
+    others = others if has_header else [(first, header), *others]
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}:{first}: two columns have the same name ({', '.join(names)[:200]})")
+    for line, row in others:
+        if len(row) != len(names):
+            raise DataError(f"{path}:{line}: {len(row)} columns, the first line has {len(names)}")
+    if not others:
+        raise DataError(f"{path}: no rows below the names of the columns")
+    return Table(path, names, [row for _, row in others], [line for line, _ in others])
+
+
+def _csv_rows(stream: io.TextIOBase, path: str, ending: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(_LONGEST_FIELD)
+    first = stream.readline()
+    if ending == ".csv":
+        # Where a comma is the decimal point, a semicolon parts columns.
+        style = {"delimiter": ";" if first.count(";") > first.count(",") else ",", "strict": True}
+    else:
+        style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    reader = csv.reader(itertools.chain([first] if first else [], stream), **style)
+    try:
+        for row in reader:
+            if row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: not a row of columns: {error}") from error
+
+
+def _json_rows(stream: io.TextIOBase, path: str, ending: str) -> Iterator[tuple[int, dict]]:
+    for number, line in enumerate(stream, start=1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}:{number}: not a JSON object in one line: {error}") from error
+        if not isinstance(values, dict):
+            raise DataError(f"{path}:{number}: expected a JSON object, got {line.strip()[:40]}")
+        yield number, {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in values.items() if value is not None
+        }
+
+
+def find_columns(
+    table: Table, text: str | None, pair: str | None, label: str | None, needs_label: bool = True
+) -> Columns:
+    """Returns the columns that are named, else those whose names tell what they hold.
+
+    Raises:
+      FlagError: there is no such column, or none that tells.
+    """
+    names = list(table.names)
+    listed = ", ".join(names)[:300]
+
+    def chosen(value: str | None, flag: str, known: Sequence[str]) -> str | None:
+        if value is not None:
+            if value in names:
+                return value
+            if value.isdecimal() and int(value) < len(names):
+                return names[int(value)]
+            raise FlagError(f"--{flag}={value}: {table.path} has no such column ({listed})")
+        lower = {name.strip().lower(): name for name in reversed(names)}
+        return next((lower[name] for name in known if name in lower), None)
+
+    of_label = chosen(label, "label_column", LABELS)
+    of_text = chosen(text, "text_column", TEXTS)
+    of_pair = chosen(pair, "text_pair_column", PAIRS)
+    left = [name for name in names if name not in (of_label, of_text, of_pair)]
+    if of_text is None and len(left) == 1:
+        of_text = left.pop()
+    if of_label is None and needs_label and of_text is not None and len(left) == 1:
+        of_label = left.pop()
+    for name, flag in ((of_text, "text_column"), (of_label, "label_column")):
+        if name is None and (flag == "text_column" or needs_label):
+            raise FlagError(f"{table.path}: give --{flag}, one of its columns: {listed}")
+    return Columns(of_text, of_pair, of_label)
+
+
+def rows_of(table: Table, columns: Columns) -> list[Row]:
+    """Returns text, second text and label of each row, without tabs and line ends.
+
+    Raises:
+      DataError: a text or a label is empty (file:line).
+    """
+    wanted = [name for name in (columns.text, columns.pair, columns.label) if name is not None]
+    places = [table.names.index(name) for name in wanted]
+    rows = []
+    for line, cells in zip(table.lines, table.rows, strict=True):
+        row = tuple(" ".join(cells[place].split()) for place in places)
+        for name, cell in zip(wanted, row, strict=True):
+            if not cell and name != columns.pair:
+                raise DataError(f"{table.path}:{line}: nothing in column {name!r}")
+        rows.append(row)
+    return rows
+
+
+def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
+    """Returns the labels that occur, in order.
+
+    Raises:
+      DataError: they are one, or too many to be labels.
+    """
+    counts = collections.Counter(row[-1] for row in rows)
+    where = f"{table.path}: column {columns.label!r}"
+    if len(counts) < 2:
+        raise DataError(f"{where} has one label only, {rows[0][-1]!r}: there is nothing to learn")
+    if len(counts) > MOST_LABELS or len(counts) > max(2, len(rows) // 2):
+        raise DataError(
+            f"{where} has {len(counts)} different values in {len(rows)} rows: give --label_column, "
+            "or --regression if they are numbers"
+        )
+    if odd := [label for label in counts if "," in label]:
+        raise DataError(f"{where}: a label may not have a comma: {odd[0]!r}")
+    are_numbers = all(label.lstrip("-").isdecimal() for label in counts)
+    return sorted(counts, key=int if are_numbers else str)
+
+
+def parted(rows: Sequence[Row], share: float, seed: int, by_label: bool) -> tuple[list, list]:
+    """Returns (training rows, held-out rows), each in the order of the file.
+
+    Of each label the same share is held out. Rows with the same texts stay together.
+    """
+    groups: dict[Row, list[int]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault(row[:-1], []).append(number)
+    strata: dict[str, list[list[int]]] = {}
+    for numbers in groups.values():
+        strata.setdefault(rows[numbers[0]][-1] if by_label else "", []).append(numbers)
+    rng = np.random.default_rng(child_seed(seed, "held-out rows"))
+    held_out: set[int] = set()
+    for _, some in sorted(strata.items()):
+        count = min(max(1, round(share * len(some))), len(some) - 1)
+        for group in rng.permutation(len(some))[:count].tolist():
+            held_out.update(some[group])
+    train, dev = [], []
+    for number, row in enumerate(rows):
+        (dev if number in held_out else train).append(row)
+    return train, dev
+
+
+def write_rows(path: str, rows: Sequence[Row], columns: Columns, has_labels: bool = True) -> None:
+    """Publishes rows as `albert.tasks.tsv` reads them."""
+    names = [TEXT, *([PAIR] if columns.pair else []), *([LABEL] if has_labels else [])]
+    with files.atomic_write(path) as stream:
+        for row in (names, *rows):
+            stream.write("\t".join(row) + "\n")
+
+
+# === Settings by the size of model and data ===
+
+
+def learning_rate(hidden_size: int) -> float:
+    """Returns a rate that suits models of this width; larger ones want a lower one."""
+    for least, rate in ((2048, 1e-5), (768, 3e-5), (256, 1e-4)):
+        if hidden_size >= least:
+            return rate
+    return 3e-4
+
+
+def epochs(num_rows: int) -> float:
+    """Returns how often to read so many rows: few rows more often."""
+    for least, count in ((5000, 3.0), (1000, 5.0)):
+        if num_rows >= least:
+            return count
+    return 10.0
+
+
+def row_length(lengths: Sequence[int], most: int) -> int:
+    """Returns the places of a row in which 99 % of the texts fit whole; a multiple of 16."""
+    wanted = int(np.quantile(np.asarray(lengths), 0.99, method="higher"))
+    return min(max(32, -(-wanted // 16) * 16), most)

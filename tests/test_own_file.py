@@ -1,0 +1,181 @@
+"""A classifier of one's own texts in one file: read, understood, parted, trained, reported."""
+
+import gzip
+import json
+import re
+
+import numpy as np
+import pytest
+from helpers import assert_one_clear_line, run, write_config
+
+import albert
+from albert.errors import DataError, FlagError
+from albert.tasks import own_file
+from albert.training import classifier_report
+
+WORDS = [f"w{i}" for i in range(35)]
+CLASSES = ("bad", "good", "so, so")[:2]
+
+
+def rows(count=120, seed=0):
+    """Texts whose first word tells the label."""
+    rng = np.random.default_rng(seed)
+    for i in range(count):
+        words = rng.choice(WORDS[10:], rng.integers(3, 9))
+        yield " ".join([WORDS[i % 2], *words]), CLASSES[i % 2]
+
+
+def write(path, found=None, names=("Review", "sentiment")):
+    found = list(rows()) if found is None else found
+    if path.suffix == ".jsonl":
+        lines = [json.dumps(dict(zip(names, row, strict=True))) for row in found]
+    elif path.suffix == ".csv":
+        lines = [",".join(names), *(f'"{text}",{label}' for text, label in found)]
+    else:
+        lines = ["\t".join(names), *("\t".join(row) for row in found)]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    config = albert.AlbertConfig.from_json_file(
+        write_config(folder, initializer_range=0.2, max_position_embeddings=64)
+    )
+    albert.AlbertForPreTraining(config).save_pretrained(str(folder / "model"))
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (folder / "model/vocab.txt").write_text("\n".join([*special, *WORDS]))
+    return f"--init_checkpoint={folder / 'model'}"
+
+
+# --- Reading ---
+
+
+@pytest.mark.parametrize("name", ["my.csv", "my.tsv", "my.jsonl"])
+def test_every_kind_of_file_gives_the_same_rows(name, tmp_path):
+    path = write(tmp_path / name)
+    table = own_file.read_table(path, "train_file")
+    columns = own_file.find_columns(table, None, None, None)
+    assert (columns.text, columns.pair, columns.label) == ("Review", None, "sentiment")
+    found = own_file.rows_of(table, columns)
+    assert found == list(rows())
+    assert own_file.labels_of(found, table, columns) == ["bad", "good"]
+    packed = tmp_path / (name + ".gz")
+    packed.write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+    assert own_file.read_table(str(packed), "train_file").rows == table.rows
+
+
+def test_quotes_line_ends_and_semicolons_are_those_of_csv(tmp_path):
+    path = tmp_path / "my.csv"
+    path.write_text('\ufefftext;label\r\n"one; ""two""\r\nthree";5\r\nfour;10\r\n')
+    table = own_file.read_table(str(path), "train_file")
+    columns = own_file.find_columns(table, None, None, None)
+    found = own_file.rows_of(table, columns)
+    assert found == [('one; "two" three', "5"), ("four", "10")]
+    assert own_file.labels_of(found, table, columns) == ["5", "10"]  # as numbers
+
+
+def test_columns_may_be_named_numbered_or_be_the_only_ones_left(tmp_path):
+    table = own_file.Table("x.csv", ["id", "what", "kind"], [["1", "a", "b"]], [2])
+    assert own_file.find_columns(table, "what", None, "2").label == "kind"
+    with pytest.raises(FlagError, match="give --text_column, one of its columns: id, what, kind"):
+        own_file.find_columns(table, None, None, None)
+    with pytest.raises(FlagError, match="--label_column=9: x.csv has no such column"):
+        own_file.find_columns(table, "what", None, "9")
+    two = own_file.Table("x.csv", ["utter", "LABEL"], [["a", "b"]], [2])
+    assert own_file.find_columns(two, None, None, None) == own_file.Columns("utter", None, "LABEL")
+
+
+@pytest.mark.parametrize("name, content, message", [
+    ("a.csv", 'text,label\n"open,1\n', r"a\.csv:\d+: not a row"),
+    ("a.csv", "text,label\na,1,2\n", r"a\.csv:2: 3 columns"),
+    ("a.csv", "text,label\n", "no rows below"),
+    ("a.csv", "", "nothing in it"),
+    ("a.csv", "text,text\na,b\n", "same name"),
+    ("a.jsonl", '{"text": "a"\n', r"a\.jsonl:1: not a JSON object"),
+    ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected a JSON object"),
+    ("a.csv", "text,label\na,\n", r"a\.csv:2: nothing in column 'label'"),
+    ("a.csv", "text,label\na,1\nb,1\n", "one label only"),
+    ("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in range(30)), "30 different values"),
+])
+def test_files_that_are_not_such_a_table_are_refused(name, content, message, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        table = own_file.read_table(str(path), "train_file")
+        columns = own_file.find_columns(table, None, None, None)
+        own_file.labels_of(own_file.rows_of(table, columns), table, columns)
+
+
+def test_a_part_of_each_label_is_held_out_by_the_seed_and_equal_texts_stay_together():
+    found = [*rows(200), *list(rows(200))[:40]]
+    train, dev = own_file.parted(found, 0.1, seed=3, by_label=True)
+    assert sorted([*train, *dev]) == sorted(found)
+    assert not {text for text, _ in train} & {text for text, _ in dev}
+    assert {label: sum(row[1] == label for row in set(dev)) for label in CLASSES} == {
+        "bad": 10, "good": 10
+    }
+    assert own_file.parted(found, 0.1, 3, True) == (train, dev)
+    assert own_file.parted(found, 0.1, 4, True) != (train, dev)
+
+
+# --- The report ---
+
+
+def test_scores_are_those_of_their_definitions():
+    confusion = np.array([[5, 1, 0], [2, 2, 0], [0, 1, 0]])
+    found = classifier_report.scores(confusion)
+    np.testing.assert_allclose(found["precision"], [5 / 7, 2 / 4, 0])
+    np.testing.assert_allclose(found["recall"], [5 / 6, 2 / 4, 0])
+    np.testing.assert_allclose(found["f1"], [10 / 13, 4 / 8, 0])
+
+
+# --- The command ---
+
+
+def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(encoder, tmp_path):
+    path, out = write(tmp_path / "my.csv"), tmp_path / "out"
+    done = run(
+        "albert.run_classifier", encoder, f"--train_file={path}", f"--output_dir={out}",
+        "--learning_rate=0.01", "--num_train_epochs=6", "--class_weights=balanced",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "columns: Review, sentiment" in done.stderr and "held out: 12 of 120 rows" in done.stderr
+    assert "--max_seq_length=32" in done.stderr
+    report = (out / "report.md").read_text()
+    accuracy = float(re.search(r"accuracy \| ([\d.]+)", report)[1])
+    assert accuracy == pytest.approx(
+        json.loads((out / "eval_results.json").read_text())["eval_accuracy"], abs=1e-3
+    )
+    assert accuracy > 0.8
+    for part in ("macro F1", "| bad |", "| good |", "--learning_rate | 0.01 (given)",
+                 "albert.predict --model=", "confusion.png", "curves.png"):
+        assert part in report, part
+    assert (out / "confusion.png").read_bytes()[:4] == b"\x89PNG"
+    assert (out / "curves.png").stat().st_size > 5000
+    answer = albert.open_session(str(out)).classify("w1 w20 w21 w22")
+    assert answer["label"] == "good"
+    again = run(  # finished: nothing is trained anew
+        "albert.run_classifier", encoder, f"--train_file={path}", f"--output_dir={out}",
+        "--learning_rate=0.01", "--num_train_epochs=6", "--class_weights=balanced",
+    )
+    assert again.returncode == 0, again.stderr
+    assert (out / "report.md").read_text() == report
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--train_file=absent.csv"], "no such file: absent.csv"),
+    (["--train_file=my.xlsx"], "neither in .csv nor"),
+    (["--train_file=my.csv", "--task_name=tsv"], "--task_name does not go with --train_file"),
+    (["--train_file=my.csv", "--train_step=5", "--num_train_epochs=2"], "give one of --train_step"),
+])
+def test_flags_that_do_not_fit_are_refused(arguments, message, encoder, tmp_path):
+    write(tmp_path / "my.csv")
+    (tmp_path / "my.xlsx").write_text("x")
+    done = run(
+        "albert.run_classifier", encoder, *arguments, f"--output_dir={tmp_path / 'out'}",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert message in assert_one_clear_line(done.stderr)
