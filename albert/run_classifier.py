@@ -292,7 +292,7 @@ def _class_weights(values: flags.FlagValues, task: glue.GlueTask, rows) -> tuple
 
 
 def _report(values: flags.FlagValues, task: glue.GlueTask, rows, trained, told) -> None:
-    from albert.training import classifier_report
+    from albert.cli import classifier_report
 
     predictions = trained.predict("dev").predictions
     path = classifier_report.write(values.output_dir, classifier_report.HeldOut(

@@ -9,9 +9,9 @@ import pytest
 from helpers import assert_one_clear_line, run, write_config
 
 import albert
+from albert.cli import classifier_report
 from albert.errors import DataError, FlagError
 from albert.tasks import own_file
-from albert.training import classifier_report
 
 WORDS = [f"w{i}" for i in range(35)]
 CLASSES = ("bad", "good", "so, so")[:2]

@@ -5,5 +5,6 @@
     fine_tuning         what every fine-tuning needs before it trains: flags, encoder, labels
     answering           what the commands that answer texts share: flags, the model, lines
     course              training, evaluation and end of every fine-tuning
+    classifier_report   what a classifier of one file can do, as a page with pictures
     question_answering  what the three SQuAD commands share
 """

@@ -9,6 +9,7 @@
     glue                  GLUE's nine tasks and MNLI's mismatched part
     race                  RACE
     conll                 words with labels, a sentence a block of lines
+    own_file              texts of your own in one file, read and parted
     tsv                   texts of your own in columns that you name
     glue_metrics          GLUE's official metrics
     entity_metrics        precision, recall and F1 of entities
