@@ -102,17 +102,21 @@ def run_examples(pages: list[str], workshop: pathlib.Path, with_text: bool) -> i
         for language, code in (example for page in pages for example in examples(page)):
             if not with_text and any(word in code for word in NEEDS_TEXT):
                 continue
-            if language == "python":
+            arguments = ["-c", code]
+            if language == "bash":
+                python, *arguments = shlex.split(code.replace("\\\n", " "))
+                dash_m, module, *given = arguments
+                assert (python, dash_m) == ("python", "-m")
+                given += next((v for k, v in SMALLER.items() if k in module), [])
+                arguments = [dash_m, module, *given]
+            if language == "bash" and "--engine=jax" not in given:
+                status, _, said = commands.run(module, given, workshop, cwd=workshop)
+            else:
                 result = subprocess.run(
-                    [sys.executable, "-c", code], cwd=workshop, env=environment,
+                    [sys.executable, *arguments], cwd=workshop, env=environment,
                     capture_output=True, text=True, timeout=300,
                 )
                 status, said = result.returncode, result.stderr
-            else:
-                [python, dash_m, module, *given] = shlex.split(code.replace("\\\n", " "))
-                assert (python, dash_m) == ("python", "-m")
-                smaller = next((v for k, v in SMALLER.items() if k in module), [])
-                status, _, said = commands.run(module, [*given, *smaller], workshop, cwd=workshop)
             assert status == 0, f"{code}\n{said[-3000:]}"
             count += 1
     return count
