@@ -47,10 +47,8 @@ def main(values: flags.FlagValues) -> None:
     inputs = [predictor.columns(line) for line in lines]
     name = answering.source_name(values.input_file)
     for number, columns in enumerate(inputs, start=1):
-        predictor.check(columns, f"{name}:{number}")
+        predictor.check(columns, f"{name}:{number}", "tab-separated texts")
     _write_answers(values, predictor, inputs)
-    what = "words" if isinstance(predictor, predictors.TokenLabeller) else "inputs"
-    opened.report_cut(predictor.num_cut, what)
 
 
 def _write_answers(values: flags.FlagValues, predictor: predictors.Predictor, inputs) -> None:

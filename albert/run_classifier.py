@@ -25,14 +25,10 @@ follow from the sizes of model and file. The flags decide otherwise. At the end 
 says how good the classifier is.
 """
 
-import os
-from typing import Any
-
-from albert.cli import course, fine_tuning, flags
-from albert.data import files
+from albert.cli import course, fine_tuning, flags, own_texts
 from albert.errors import FlagError
 from albert.formats.known_tasks import TSV
-from albert.tasks import glue, own_file, tsv
+from albert.tasks import glue, tsv
 
 # What only --task_name=tsv looks at.
 TSV_FLAGS = ("label_list", "text_column", "text_pair_column", "label_column", "regression")
@@ -44,13 +40,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Folder with the tasks' folders. Required without --train_file.")
     flags.define("string", values, "task_name", None,
                  f"One of {', '.join(glue.TASKS)} and {TSV}. Required without --train_file.")
-    flags.define("string", values, "train_file", None,
-                 "Your own labelled texts: *.csv, *.tsv or *.jsonl, also packed. Instead of "
-                 "--task_name and --data_dir.")
-    flags.define("string", values, "dev_file", None,
-                 "Labelled texts to measure with; by default a part of --train_file.")
-    flags.define("float", values, "dev_share", 0.1,
-                 "The part of --train_file that is held out, of each label.", above=0, below=1)
+    own_texts.define_flags(values)
     flags.define("enum", values, "class_weights", "none",
                  "balanced: rows of rare labels count more in the loss, so that all labels count "
                  "the same.", enum_values=["none", "balanced"])
@@ -82,12 +72,17 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def _check(values: flags.FlagValues) -> None:
+    own_texts.check_flags(values)
     if values.train_file:
-        _check_own_file(values)
-        return
-    flags.require(values, "data_dir", "task_name", "output_dir")
-    if values.dev_file:
-        raise FlagError("--dev_file goes with --train_file")
+        flags.require(values, "output_dir")
+    else:
+        flags.require(values, "data_dir", "task_name", "output_dir")
+        _check_task_flags(values)
+    fine_tuning.check_training_flags(values, "export_dir")
+    fine_tuning.check_encoder_flags(values)
+
+
+def _check_task_flags(values: flags.FlagValues) -> None:
     name = values.task_name.lower()
     if name == TSV:
         _check_tsv_flags(values)
@@ -99,22 +94,6 @@ def _check(values: flags.FlagValues) -> None:
         given = [f"--{flag}" for flag in TSV_FLAGS if getattr(values, flag)]
         if given:
             raise FlagError(f"{', '.join(given)}: only --task_name=tsv takes this")
-    fine_tuning.check_training_flags(values, "export_dir")
-    fine_tuning.check_encoder_flags(values)
-
-
-def _check_own_file(values: flags.FlagValues) -> None:
-    flags.require(values, "output_dir")
-    for name in ("data_dir", "task_name", "do_predict"):
-        if getattr(values, name):
-            raise FlagError(f"--{name} does not go with --train_file")
-    # Without a word about it, everything is done.
-    if flags.given(values, "do_train") is None and flags.given(values, "do_eval") is None:
-        values.do_train = values.do_eval = True
-    elif values.do_train and not values.do_eval:
-        raise FlagError("--train_file holds rows out to measure with: add --do_eval")
-    fine_tuning.check_training_flags(values, "export_dir")
-    fine_tuning.check_encoder_flags(values)
 
 
 def _check_tsv_flags(values: flags.FlagValues) -> None:
@@ -145,18 +124,21 @@ def _glue_task(values: flags.FlagValues, splits: list[str]) -> glue.GlueTask:
 
 def main(values: flags.FlagValues) -> None:
     _check(values)
-    told = _use_own_file(values) if values.train_file else []
+    own = None
+    if values.train_file:
+        own = own_texts.OwnTexts(values)
+        _check_tsv_flags(values)
+    encoder = fine_tuning.open_encoder(values)
+    if own:
+        own.publish(encoder)
     splits = fine_tuning.wanted_splits(values)
     glue_task = _glue_task(values, splits)
     for split in splits:
         glue_task.path(values.data_dir, split)
-    encoder = fine_tuning.open_encoder(values)
     examples = {
         split: glue.read_examples(glue_task, values.data_dir, split, encoder.tokenizer.preprocess)
         for split in splits
     }
-    if values.train_file:
-        told += _suit(values, encoder, examples)
     if values.do_train:
         fine_tuning.warn_of_labels(
             glue_task.path(values.data_dir, "train"), (one.label for one in examples["train"]),
@@ -188,8 +170,8 @@ def main(values: flags.FlagValues) -> None:
             from albert.tasks import classification_export  # knows TensorFlow
 
             trained.export(classification_export.export, task, values.threshold_to_export)
-        if values.train_file and values.do_eval and not glue_task.is_regression:
-            _report(values, glue_task, examples["dev"], trained, told)
+        if own and values.do_eval and not glue_task.is_regression:
+            _report(values, glue_task, examples["dev"], trained, own.told)
 
     def check(weights) -> None:
         if values.label_list:
@@ -199,81 +181,6 @@ def main(values: flags.FlagValues) -> None:
         values, task, encoder, records, check,
         finish if values.do_predict or values.export_dir or values.train_file else None,
     ).go()
-
-
-# === Texts in one file ===
-
-
-def _use_own_file(values: flags.FlagValues) -> list[tuple[str, str]]:
-    """Parts --train_file, and sets the flags as if its parts had been given as --task_name=tsv.
-
-    Returns what was found, for the report.
-    """
-    table = own_file.read_table(values.train_file, "train_file", values.tsv_header)
-    columns = own_file.find_columns(
-        table, values.text_column, values.text_pair_column, values.label_column
-    )
-    train = own_file.rows_of(table, columns)
-    if values.dev_file:
-        other = own_file.read_table(values.dev_file, "dev_file", values.tsv_header)
-        dev = own_file.rows_of(other, own_file.find_columns(
-            other, columns.text, columns.pair, columns.label
-        ))
-        held_out = values.dev_file
-    else:
-        train, dev = own_file.parted(train, values.dev_share, values.seed, not values.regression)
-        held_out = f"{len(dev):,} of {len(train) + len(dev):,} rows"
-    if not values.regression and not values.label_list:
-        values.label_list = ",".join(own_file.labels_of([*train, *dev], table, columns))
-    folder = files.make_dirs(os.path.join(values.output_dir, "own_data"))
-    for name, rows in (("train", train), ("dev", dev)):
-        own_file.write_rows(os.path.join(folder, f"{name}.tsv"), rows, columns)
-    values.task_name, values.data_dir, values.tsv_header = TSV, folder, True
-    values.text_column, values.label_column = own_file.TEXT, own_file.LABEL
-    values.text_pair_column = own_file.PAIR if columns.pair else None
-    _check_tsv_flags(values)
-    if flags.given(values, "max_seq_length") is None:
-        values.max_seq_length = 4  # until the texts are counted
-    named = [columns.text, *([columns.pair] if columns.pair else []), columns.label]
-    found = [("file", values.train_file), ("columns", ", ".join(named)), ("held out", held_out)]
-    if values.label_list:
-        found.append(("labels", values.label_list.replace(",", ", ")))
-    for name, value in found:
-        flags.log.info("%s: %s", name, value)
-    return found
-
-
-def _suit(values: flags.FlagValues, encoder, examples) -> list[tuple[str, str]]:
-    """Sets what the user did not give by the sizes of model and file; returns all of it."""
-    config, rows = encoder.config, [row for some in examples.values() for row in some]
-    count = len(examples.get("train", ()))
-
-    def choose(name: str, value: Any, why: str) -> tuple[str, str]:
-        if flags.given(values, name) is not None:
-            return f"--{name}", f"{getattr(values, name)} (given)"
-        setattr(values, name, value)
-        return f"--{name}", f"{value:g} ({why})"
-
-    texts = [" ".join(filter(None, (row.text_a, row.text_b))) for row in rows]
-    lengths = [len(ids) + 3 for ids in encoder.tokenizer.encode_batch(texts)]
-    chosen = [
-        choose("max_seq_length",
-               own_file.row_length(lengths, config.max_position_embeddings),
-               "99 % of the texts fit"),
-        choose("learning_rate", own_file.learning_rate(config.hidden_size),
-               f"for a model of width {config.hidden_size}"),
-        choose("train_batch_size", 32 if count >= 2000 else 16, f"for {count:,} rows"),
-    ]
-    if flags.given(values, "train_step") is None:
-        chosen.append(choose("num_train_epochs", own_file.epochs(count), f"for {count:,} rows"))
-        steps = fine_tuning.steps_of(values, count) if count else 0
-        if steps:
-            chosen.append(choose("warmup_step", steps // 10, "a tenth of the steps"))
-            per_epoch = max(1, round(steps / values.num_train_epochs))
-            chosen.append(choose("save_checkpoints_steps", per_epoch, "each epoch"))
-    for name, value in chosen:
-        flags.log.info("%s=%s", name, value)
-    return chosen
 
 
 def _class_weights(values: flags.FlagValues, task: glue.GlueTask, rows) -> tuple[float, ...]:

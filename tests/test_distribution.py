@@ -28,6 +28,7 @@ from albert.errors import FlagError
 from albert.formats import checkpoints
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import engine as engines
+from albert.training import tensorflow_engine
 from albert.training.tensorflow_engine import TensorFlowEngine
 from faults import jobs
 
@@ -215,6 +216,29 @@ def test_two_machines_give_the_curve_of_one_and_only_the_chief_writes(
     assert (tmp_path / "eval_results.json").exists()
 
 
+@pytest.mark.parametrize("message, lost", [
+    (
+        "Graph execution error:\n\nCollective ops is aborted by: Connection reset by peer\n"
+        "Additional GRPC error information from remote target /job:worker/replica:0/task:1 while "
+        "calling /tensorflow.WorkerService/RecvBuf:\nThe error could be from a previous operation.",
+        "worker 1 at there:2 was lost (Connection reset by peer)",
+    ),
+    (
+        "Collective ops is aborted by: Error reported from /job:worker/task:0: The following tasks "
+        "are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1\nThe tasks have "
+        "crashed. Check the task logs for an earlier error.",
+        "worker 1 at there:2 was lost (stopped sending heartbeats)",
+    ),
+    ("AbortedError", "another worker was lost"),
+], ids=["broken_connection", "silence", "no_word"])  # fmt: skip
+def test_the_lost_worker_is_named_as_far_as_the_message_of_tensorflow_tells(
+    message, lost, monkeypatch
+):
+    cluster = {"cluster": {"worker": ["here:1", "there:2"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    assert tensorflow_engine._who_is_lost(message) == lost
+
+
 def wait_for(path, worker, seconds: float = 120):
     deadline = time.monotonic() + seconds
     while not path.exists():
@@ -233,7 +257,7 @@ def test_a_killed_worker_ends_the_job_and_the_same_command_goes_on(engine, job, 
     assert code == 75, err
     line = assert_one_clear_line(err)
     lost = r"worker 1 at 127\.0\.0\.1:\d+" if engine == "tensorflow" else "another worker"
-    assert re.search(rf"{lost} was lost \(.*onnect", line), line
+    assert re.search(rf"{lost} was lost \((.*onnect|stopped sending heartbeats)", line), line
     assert "goes on from" in line and "Graph execution" not in line
     for path in (tmp_path / "together").glob("model.ckpt-*"):
         if not path.name.startswith("model.ckpt-3."):

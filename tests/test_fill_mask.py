@@ -234,7 +234,7 @@ def test_cut_lines_are_counted(folder, tmp_path, caplog):
     caplog.set_level("WARNING", logger="albert")
     extract(folder, tmp_path, "x.npz", "--max_seq_length=10")
     cut = sum(len(line.split()) > 8 for line in LINES)
-    assert f"{cut} lines are longer than --max_seq_length=10 and were cut" in caplog.text
+    assert f"{cut} inputs are longer than --max_seq_length=10 and were cut" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,23 @@ def test_a_tokenizer_json_that_cuts_in_another_way_is_refused(change, message, t
         albert.AlbertTokenizer.from_pretrained(str(tmp_path))
 
 
+def test_such_a_tokenizer_json_hinders_nobody_who_does_without_it(golden_path, tmp_path, cache):
+    shutil.copytree(golden_path("hf_tensorflow/h5"), tmp_path / "model")
+    for name in ("spiece.model", "tokenizer.json"):
+        (tmp_path / "model" / name).unlink(missing_ok=True)
+    (tmp_path / "model/tokenizer.json").write_text('{"model": {"type": "BPE"}}')
+    model = albert.from_pretrained(str(tmp_path / "model"))
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces += [f"w{i}" for i in range(model.config.vocab_size - len(pieces))]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    session = albert.open_session(
+        str(tmp_path / "model"), vocab_file=str(tmp_path / "vocab.txt"), max_seq_length=8
+    )
+    assert session.embed("w1 w2").shape == (model.config.hidden_size,)
+    with pytest.raises(DataError, match="only Unigram"):
+        albert.open_session(str(tmp_path / "model"))
+
+
 # --- keras-hub ---
 
 

@@ -104,9 +104,11 @@ runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)
 
 def without_tensorflow(module: str, *arguments) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", WITHOUT_TENSORFLOW.replace("sys.argv[1]", repr(module))]
+    environment = os.environ | {"PYTHONPATH": str(REPO)}
+    environment.pop("KERAS_BACKEND", None)
     done = subprocess.run(
-        [*command, *map(str, arguments)], env=os.environ | {"PYTHONPATH": str(REPO)}, text=True,
-        capture_output=True, check=False,
+        [*command, *map(str, arguments)], env=environment, text=True, capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done

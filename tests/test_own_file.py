@@ -3,15 +3,18 @@
 import gzip
 import json
 import re
+from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 from helpers import assert_one_clear_line, run, write_config
 
 import albert
+from albert import run_classifier
 from albert.cli import classifier_report
 from albert.errors import DataError, FlagError
-from albert.tasks import own_file
+from albert.tasks import classification, own_file
 
 WORDS = [f"w{i}" for i in range(35)]
 CLASSES = ("bad", "good", "so, so")[:2]
@@ -40,6 +43,7 @@ def write(path, found=None, names=("Review", "sentiment")):
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("encoder")
+    keras.utils.set_random_seed(1)
     config = albert.AlbertConfig.from_json_file(
         write_config(folder, initializer_range=0.2, max_position_embeddings=64)
     )
@@ -108,6 +112,16 @@ def test_files_that_are_not_such_a_table_are_refused(name, content, message, tmp
         own_file.labels_of(own_file.rows_of(table, columns), table, columns)
 
 
+def test_labels_without_enough_rows_stay_in_training():
+    train, dev = own_file.parted([("a", "x"), ("b", "y")], 0.5, seed=1, by_label=True)
+    assert (len(train), dev) == (2, [])
+
+
+@pytest.mark.parametrize("label, expected", [("1e-3", True), ("-2", True), ("nan", False), ("b", False)])
+def test_numbers_are_told_from_words(label, expected):
+    assert own_file.is_number(label) == expected
+
+
 def test_a_part_of_each_label_is_held_out_by_the_seed_and_equal_texts_stay_together():
     found = [*rows(200), *list(rows(200))[:40]]
     train, dev = own_file.parted(found, 0.1, seed=3, by_label=True)
@@ -118,6 +132,35 @@ def test_a_part_of_each_label_is_held_out_by_the_seed_and_equal_texts_stay_toget
     }
     assert own_file.parted(found, 0.1, 3, True) == (train, dev)
     assert own_file.parted(found, 0.1, 4, True) != (train, dev)
+
+
+# --- Rare labels ---
+
+
+def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones():
+    task = SimpleNamespace(is_regression=False, labels=("a", "b"))
+    values = SimpleNamespace(class_weights="balanced")
+    found = [SimpleNamespace(label=label) for label in "aaab"]
+    weights = run_classifier._class_weights(values, task, found)
+    assert weights == pytest.approx((4 / 6, 4 / 2))
+    with pytest.raises(FlagError, match="no training row has the label b"):
+        run_classifier._class_weights(values, task, found[:2])
+    plain, weighted = (
+        classification.ClassificationTask("tsv", 8, 2, False, "accuracy", "eval_accuracy", 0.0, w)
+        for w in ((), weights)
+    )
+    batch = {"label_ids": np.array([0, 0, 1]), "is_real_example": np.array([1, 1, 1])}
+    outputs = {"logits": np.array([[0.0, 0.0], [3.0, 0.0], [1.0, 0.0]], "float32")}
+    losses = -np.log(softmax(outputs["logits"]))[[0, 1, 2], batch["label_ids"]]
+    assert float(plain.loss_sums(batch, outputs)["loss"]) == pytest.approx(losses.sum(), rel=1e-6)
+    expected = (losses * np.take(weights, batch["label_ids"])).sum()
+    assert float(weighted.loss_sums(batch, outputs)["loss"]) == pytest.approx(expected, rel=1e-6)
+    assert float(weighted.loss_weights(batch)["loss"]) == pytest.approx(2 * 4 / 6 + 4 / 2)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
 
 
 # --- The report ---
@@ -138,30 +181,39 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
     path, out = write(tmp_path / "my.csv"), tmp_path / "out"
     done = run(
         "albert.run_classifier", encoder, f"--train_file={path}", f"--output_dir={out}",
-        "--learning_rate=0.01", "--num_train_epochs=6", "--class_weights=balanced",
+        "--learning_rate=0.005", "--num_train_epochs=12", "--class_weights=balanced",
     )
     assert done.returncode == 0, done.stderr
     assert "columns: Review, sentiment" in done.stderr and "held out: 12 of 120 rows" in done.stderr
-    assert "--max_seq_length=32" in done.stderr
+    assert "--max_seq_length: 32 (" in done.stderr
     report = (out / "report.md").read_text()
     accuracy = float(re.search(r"accuracy \| ([\d.]+)", report)[1])
     assert accuracy == pytest.approx(
         json.loads((out / "eval_results.json").read_text())["eval_accuracy"], abs=1e-3
     )
     assert accuracy > 0.8
-    for part in ("macro F1", "| bad |", "| good |", "--learning_rate | 0.01 (given)",
+    for part in ("macro F1", "| bad |", "| good |", "--learning_rate | 0.005 (given)",
                  "albert.predict --model=", "confusion.png", "curves.png"):
         assert part in report, part
     assert (out / "confusion.png").read_bytes()[:4] == b"\x89PNG"
     assert (out / "curves.png").stat().st_size > 5000
     answer = albert.open_session(str(out)).classify("w1 w20 w21 w22")
     assert answer["label"] == "good"
+    kept = {name: (out / name).read_bytes() for name in ("metrics.jsonl", "report.md")}
+    weights = {path: path.stat().st_mtime_ns for path in out.glob("model.ckpt-*")}
     again = run(  # finished: nothing is trained anew
         "albert.run_classifier", encoder, f"--train_file={path}", f"--output_dir={out}",
-        "--learning_rate=0.01", "--num_train_epochs=6", "--class_weights=balanced",
+        "--learning_rate=0.005", "--num_train_epochs=12", "--class_weights=balanced",
     )
     assert again.returncode == 0, again.stderr
-    assert (out / "report.md").read_text() == report
+    assert {name: (out / name).read_bytes() for name in kept} == kept
+    assert {path: path.stat().st_mtime_ns for path in out.glob("model.ckpt-*")} == weights
+    alone = run(  # the same length of rows, so the same score
+        "albert.run_classifier", encoder, f"--train_file={path}", f"--output_dir={out}", "--do_eval",
+    )
+    assert alone.returncode == 0, alone.stderr
+    assert "--max_seq_length: 32 (99 % of the texts fit)" in alone.stderr
+    assert f"accuracy | {accuracy}" in (out / "report.md").read_text()
 
 
 @pytest.mark.parametrize("arguments, message", [
@@ -169,9 +221,17 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
     (["--train_file=my.xlsx"], "neither in .csv nor"),
     (["--train_file=my.csv", "--task_name=tsv"], "--task_name does not go with --train_file"),
     (["--train_file=my.csv", "--train_step=5", "--num_train_epochs=2"], "give one of --train_step"),
+    (["--train_file=my.csv", "--dev_file=my.csv", "--dev_share=0.2"], "give one of --dev_file"),
+    (["--task_name=tsv", "--data_dir=.", "--dev_share=0.2"], "--dev_share goes with --train_file"),
+    (["--train_file=my.csv", "--regression"], "my.csv:2: not a number: 'bad'"),
+    (["--train_file=my.csv", "--label_list=bad,best"],
+     "my.csv:3: the label 'good' is none of bad,best"),
+    (["--train_file=my.csv", "--init_checkpoint=."], ". holds neither"),
+    (["--train_file=few.csv"], "few.csv: too few rows to hold one out"),
 ])
 def test_flags_that_do_not_fit_are_refused(arguments, message, encoder, tmp_path):
     write(tmp_path / "my.csv")
+    write(tmp_path / "few.csv", [("w1", "a"), ("w2", "b")])
     (tmp_path / "my.xlsx").write_text("x")
     done = run(
         "albert.run_classifier", encoder, *arguments, f"--output_dir={tmp_path / 'out'}",
@@ -179,3 +239,4 @@ def test_flags_that_do_not_fit_are_refused(arguments, message, encoder, tmp_path
     )
     assert done.returncode == 2
     assert message in assert_one_clear_line(done.stderr)
+    assert not (tmp_path / "out/own_data").exists()

@@ -505,7 +505,7 @@ def test_a_line_for_single_texts_has_no_tab(capsys, tmp_path):
 
 def test_how_many_texts_a_line_has_is_the_tasks():
     single = predict.predictors.Predictor(None, least=1, most=1)
-    with pytest.raises(DataError, match="in.txt:2: 2 tab-separated texts, expected 1$"):
+    with pytest.raises(DataError, match="in.txt:2: 2 texts, expected 1$"):
         single.check(single.columns("w1\tw2"), "in.txt:2")
     words = predict.predictors.TokenLabeller(None)
     words.check(words.columns("w1\tw2"), "in.txt:2")  # between words, a tab is a blank

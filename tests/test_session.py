@@ -11,6 +11,7 @@ from helpers import SIZES
 import albert
 from albert import modeling
 from albert.errors import DataError, UserError
+from albert.inference import session as inference_session
 
 WORDS = [f"w{i}" for i in range(35)]
 TEXTS = [" ".join(WORDS[i % 35] for i in range(n, n + 1 + n % 7)) for n in range(20)]
@@ -50,19 +51,35 @@ def test_classify_takes_a_text_a_pair_or_any_iterable_and_is_lazy(tmp_path):
     assert pair["probability"] == pytest.approx(softmax(logits).max(), abs=1e-5)
     endless = session.classify(itertools.cycle(TEXTS))
     assert next(endless)["label"] == answers[0]["label"]
-    assert list(session.classify([])) == []
+    assert list(session.classify([])) == list(session.classify(())) == []
+
+
+def test_texts_that_were_cut_are_told(tmp_path, caplog):
+    saved(tmp_path, "AlbertForSequenceClassification", 2)
+    session = albert.open_session(str(tmp_path), max_seq_length=6)
+    session.classify("w1 w2 w3 w4")
+    assert "cut" not in caplog.text
+    for cut in (session.classify, session.embed):
+        caplog.clear()
+        cut("w1 w2 w3 w4 w5")
+        assert "1 inputs are longer than --max_seq_length=6 and were cut" in caplog.text
 
 
 def test_a_model_is_loaded_and_compiled_once(tmp_path, monkeypatch):
     _, session = saved(tmp_path, "AlbertForSequenceClassification", 2)
-    loads = []
+    loads, compilations = [], []
+    compiled = inference_session.compiled
+    monkeypatch.setattr(
+        inference_session, "compiled",
+        lambda *arguments: compilations.append(1) or compiled(*arguments),
+    )
     load = type(session).load
     monkeypatch.setattr(
         type(session), "load", lambda *args, **options: loads.append(1) or load(*args, **options)
     )
     first = session.classify(TEXTS[0])
     assert [session.classify(TEXTS[0]) for _ in range(3)] == [first] * 3
-    assert len(loads) == 1
+    assert len(loads) == 1 and len(compilations) == 1
 
 
 def test_answer_choose_and_tag_are_of_models_trained_for_them(tmp_path):
@@ -101,17 +118,23 @@ def test_fill_mask_and_embed_are_of_any_pretrained_model(tmp_path):
     assert session.embed(TEXTS[0]).shape == (CONFIG.hidden_size,)
     np.testing.assert_allclose(next(session.embed(iter(TEXTS))), expected[0], atol=1e-5)
     assert session.embed(TEXTS, pooling="cls", layers=(1, 2)).shape == (20, 2 * CONFIG.hidden_size)
+    np.testing.assert_allclose(session.embed(tuple(TEXTS[:2])), expected[:2], atol=1e-5)
+    assert session.embed([], layers=(1, 2)).shape == (0, 2 * CONFIG.hidden_size)
     with pytest.raises(UserError, match="does not tell what it was fine-tuned for"):
         session.classify("w1")
 
 
 @pytest.mark.parametrize("wrong, message", [
-    ([3], "input 1 is not of strings"), ([("w1", "w2", "w3")], "input 1: 3 tab-separated texts"),
+    ([3], "input 1 is neither a text nor several"), (3, "neither text nor texts"),
+    (["w1", ("w1", 2)], "input 2 is neither"),
+    ([("w1", "w2", "w3")], "input 1: 3 texts, expected 1 or 2"),
 ])
 def test_inputs_that_do_not_fit_are_refused_by_their_number(wrong, message, tmp_path):
     _, session = saved(tmp_path, "AlbertForSequenceClassification", 2)
-    with pytest.raises((DataError, TypeError), match=message if wrong != [3] else "int|strings"):
+    with pytest.raises(DataError, match=message):
         list(session.classify(wrong))
+    with pytest.raises(DataError, match="input 1 is not a text: "):
+        session.embed([("w1", "w2")])
     with pytest.raises(UserError, match="max_seq_length=100 exceeds"):
         albert.open_session(str(tmp_path), max_seq_length=100)
 

@@ -12,7 +12,7 @@ from albert.data import files, text_files
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoint_files, pretrained
 from albert.formats.pretrained import Pretrained
-from albert.inference.session import Session, session_of
+from albert.inference.session import Session
 
 log = logging.getLogger("albert")
 
@@ -60,7 +60,7 @@ def open_model(values: flags.FlagValues) -> Session:
     """
     source = pretrained.open_path(values.model, "model")
     tokenizer = _tokenizer(values, source)
-    opened = session_of(source, tokenizer, values.max_seq_length, values.batch_size)
+    opened = Session.of(source, tokenizer, values.max_seq_length, values.batch_size)
     flags.start_engine()
     source.weights()
     return opened

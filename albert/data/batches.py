@@ -23,7 +23,7 @@ from albert.errors import DataError
 
 # Files whose records are shuffled at once are read so many at a time, a record of each in turn.
 FILES_AT_ONCE = 4
-_PREFETCH = 4  # batches ready ahead of the step
+PREFETCH = 4  # batches that are ready before a step asks for them
 
 Batch = dict[str, np.ndarray]
 
@@ -53,7 +53,7 @@ def train_batches(
             batch = parse(positions, serialized, spec, vocab_size, is_cut)
             yield pack(batch, spec, is_cut, packed_rows, micro_batches)
 
-    return ahead(make(), _PREFETCH)
+    return ahead(make(), PREFETCH * share.count)
 
 
 def eval_batches(
@@ -81,7 +81,7 @@ def eval_batches(
             for part in _parts(fill_up(batch, batch_size), share or Share()):
                 yield pack(part, spec, is_cut, packed_rows)
 
-    return ahead(make(), _PREFETCH)
+    return ahead(make(), PREFETCH)
 
 
 # === From records to the batch that is learned from ===

@@ -60,16 +60,19 @@ class Vocabulary:
     vocab_file: str | None = None  # WordPiece vocabulary otherwise
     text: TextSettings = TextSettings()
     max_length: int | None = None  # most places of a row, where the directory says it
+    problem: str = ""  # why the vocabulary that is there cannot be opened
 
     def __bool__(self) -> bool:
-        return bool(self.spm_model_file or self.vocab_file)
+        return bool(self.spm_model_file or self.vocab_file or self.problem)
 
     def open(self) -> FullTokenizer:
         """Returns the tokenizer.
 
         Raises:
-          DataError: there is no vocabulary, or it is damaged.
+          DataError: there is no vocabulary, it is damaged, or none that this toolkit knows.
         """
+        if self.problem:
+            raise DataError(self.problem)
         return FullTokenizer(
             self.vocab_file, spm_model_file=self.spm_model_file, **dataclasses.asdict(self.text)
         )
@@ -78,19 +81,24 @@ class Vocabulary:
         self, spm_model_file: str | None, vocab_file: str | None, do_lower_case: bool | None
     ) -> "Vocabulary":
         """Returns the same with what a user gave instead; None is nothing given."""
-        spm, vocab = self.spm_model_file, self.vocab_file
+        chosen = self
         if spm_model_file or vocab_file:
-            spm, vocab = spm_model_file, None if spm_model_file else vocab_file
-        lower = self.text.do_lower_case if do_lower_case is None else do_lower_case
-        text = dataclasses.replace(self.text, do_lower_case=lower)
-        return Vocabulary(spm, vocab, text, self.max_length)
+            chosen = dataclasses.replace(
+                self, spm_model_file=spm_model_file, problem="",
+                vocab_file=None if spm_model_file else vocab_file,
+            )
+        if do_lower_case is None:
+            return chosen
+        text = dataclasses.replace(self.text, do_lower_case=do_lower_case)
+        return dataclasses.replace(chosen, text=text)
 
 
 def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
     """Returns the vocabulary of a directory, an empty one if it has none.
 
     Args:
-      default: how texts are prepared where `tokenizer_config.json` does not say it.
+      default: how texts are prepared where `tokenizer_config.json` does not say it; by default as
+        `tokenizer.json` says, if the vocabulary lies there.
 
     Raises:
       DataError: a setting is malformed, or one that this toolkit cannot honour.
@@ -98,9 +106,13 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
     path = os.path.join(directory, SETTINGS_FILE)
     values = files.read_json_object(path) if os.path.isfile(path) else {}
     spm, vocab = _files(directory, values.get(_FILE_KEY), path)
-    fast = os.path.join(directory, FAST_FILE)
+    problem, fast = "", os.path.join(directory, FAST_FILE)
     if not (spm or vocab) and os.path.isfile(fast):
-        spm, default = _from_fast(fast)
+        try:
+            spm, of_file = _from_fast(fast)
+            default = default or of_file
+        except DataError as error:  # of no account to whoever brings a vocabulary, or needs none
+            problem = str(error)
     for name in ("special_tokens_map.json", "added_tokens.json"):
         beside = os.path.join(directory, name)
         if os.path.isfile(beside):
@@ -118,7 +130,8 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
     known = {*_FIXED, *_IRRELEVANT, *_TEXT_KEYS, "model_max_length", _FILE_KEY}
     if unknown := sorted(set(values) - known):
         log.warning("%s: settings without effect here: %s", path, ", ".join(unknown))
-    return Vocabulary(spm, vocab, text, _max_length(values.get("model_max_length"), path))
+    max_length = _max_length(values.get("model_max_length"), path)
+    return Vocabulary(spm, vocab, text, max_length, problem)
 
 
 def text_settings(

@@ -2,12 +2,11 @@
 
     session = albert.open_session("work/classifier")
     session.classify("A fine film.")                    # one answer
-    for answer in session.classify(texts): ...          # of any iterable, as they come
+    for answer in session.classify(texts): ...          # of any iterable, 4,096 texts at a time
 
 Legend: D size of a vector, N texts.
 """
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from albert.errors import DataError, FlagError
 from albert.formats import pretrained
 from albert.inference import heads, masks, vectors
 from albert.inference.predictors import Predictor
-from albert.inference.session import CHUNK, Session, session_of
+from albert.inference.session import CHUNK, Session
 
 _CLASSIFIERS = (heads.CLASSIFICATION, heads.MULTI_LABEL, heads.REGRESSION)
 
@@ -29,9 +28,10 @@ class AnsweringSession(Session):
 
     What a model was fine-tuned for decides which of `classify`, `answer`, `choose` and `tag` it
     can do. Each takes one input, and returns its answer; or an iterable of inputs, and returns
-    a generator of their answers in the same order. The first answer waits for the weights and
-    for the compiler; later calls do not. Each raises a UserError for an input that does not fit,
-    and for a model that was trained for something else.
+    a generator of their answers in the same order. It reads 4,096 inputs, or what is left of
+    them, before it answers the first of these. The first answer waits for the weights and for the
+    compiler; later calls do not. A warning tells how many inputs were cut. Each raises a
+    UserError for an input that does not fit, and for a model that was trained for something else.
     """
 
     def classify(self, texts: Any, *, progress: bool = False) -> Any:
@@ -83,17 +83,16 @@ class AnsweringSession(Session):
         """
         filler = self._once("masks", top_k, lambda: masks.MaskFiller(self, top_k))
 
-        def fill(some: Sequence[tuple[str]], first: int) -> Iterator[Any]:
-            lines = [text for (text,) in some]
-            return filler.fill(lines, [f"text {first + i}" for i in range(len(lines))])
+        def fill(some: Sequence[str], first: int) -> Iterator[Any]:
+            return filler.fill(some, [f"text {first + i}" for i in range(len(some))])
 
-        return _one_or_all(texts, fill)
+        return _one_or_all(texts, isinstance(texts, str), _text, fill)
 
     def embed(
         self, texts: Any, *, pooling: str = "mean", layers: Sequence[int] = (-1,),
         progress: bool = False,
     ) -> Any:
-        """Returns the vector of a text [D], of a sequence of texts [N, D], or a generator of them.
+        """Returns the vector of a text [D], of a list or tuple of texts [N, D]; else a generator.
 
         Args:
           pooling: "mean" over all places, "cls", or "pooled", a trained layer on [CLS].
@@ -106,12 +105,15 @@ class AnsweringSession(Session):
             "vectors", (pooling, *layers), lambda: vectors.Embedder(self, pooling, layers)
         )
 
-        def embed(some: Sequence[tuple[str]], first: int) -> Iterator[np.ndarray]:
-            found = embedder.vectors([text for (text,) in some], _progress(some, progress))
+        def embed(some: Sequence[str], first: int) -> Iterator[np.ndarray]:
+            found = embedder.vectors(some, _progress(some, progress))
             return (result["vector"] for result in found)
 
-        found = _one_or_all(texts, embed)
-        return np.stack(list(found)) if isinstance(texts, list | tuple) and texts else found
+        found = _one_or_all(texts, isinstance(texts, str), _text, embed)
+        if not isinstance(texts, list | tuple):
+            return found
+        size = self.source.config.hidden_size * (1 if pooling == "pooled" else len(layers))
+        return np.stack(list(found)) if texts else np.zeros((0, size), np.float32)
 
     def _answers(self, inputs: Any, tasks: Sequence[str], progress: bool) -> Any:
         predictor = self.predictor
@@ -126,7 +128,10 @@ class AnsweringSession(Session):
                 predictor.check(columns, f"input {number}")
             return predictor.predict(some, _progress(some, progress))
 
-        return _one_or_all(inputs, answers)
+        is_one = isinstance(inputs, str) or (
+            isinstance(inputs, tuple) and inputs and all(isinstance(one, str) for one in inputs)
+        )
+        return _one_or_all(inputs, is_one, _columns, answers)
 
     @functools.cached_property
     def predictor(self) -> Predictor:
@@ -163,33 +168,49 @@ def open_session(
     tokenizer = source.tokenizer(spm_model_file, vocab_file, do_lower_case)
     if tokenizer is None:
         raise DataError(f"{path} has no vocabulary: give spm_model_file or vocab_file")
-    opened = session_of(source, tokenizer, max_seq_length, batch_size, "max_seq_length")
-    return AnsweringSession(**{f.name: getattr(opened, f.name) for f in dataclasses.fields(opened)})
+    return AnsweringSession.of(source, tokenizer, max_seq_length, batch_size, "max_seq_length")
 
 
-def _one_or_all(inputs: Any, compute: Callable[[Sequence[tuple], int], Iterator[Any]]) -> Any:
+def _one_or_all(
+    inputs: Any, is_one: bool, checked: Callable[[Any, int], Any],
+    compute: Callable[[Sequence, int], Iterator[Any]],
+) -> Any:
     """Returns what `compute` makes of one input, or a generator over those of an iterable.
 
-    `compute` takes some inputs, as tuples of strings, and the number of the first.
+    Args:
+      checked: returns an input as `compute` takes it, given its number, from 1.
+      compute: returns the answers to some inputs, given the number of the first.
     """
-    if isinstance(inputs, str):
-        return next(compute([(inputs,)], 1))
-    if isinstance(inputs, tuple) and inputs and all(isinstance(one, str) for one in inputs):
-        return next(compute([inputs], 1))
-    return _all(inputs, compute)
+    if is_one:
+        [answer] = compute([checked(inputs, 1)], 1)
+        return answer
+    if not isinstance(inputs, Iterable):
+        raise DataError(f"neither text nor texts: {inputs!r:.80}")
+    return _all(iter(inputs), checked, compute)
 
 
-def _all(inputs: Iterable, compute: Callable[[Sequence[tuple], int], Iterator[Any]]) -> Iterator:
-    remaining = iter(inputs)
+def _all(
+    inputs: Iterator, checked: Callable[[Any, int], Any],
+    compute: Callable[[Sequence, int], Iterator[Any]],
+) -> Iterator[Any]:
     for first in itertools.count(1, CHUNK):
-        some = list(itertools.islice(remaining, CHUNK))
+        some = list(itertools.islice(inputs, CHUNK))
         if not some:
             return
-        columns = [(one,) if isinstance(one, str) else tuple(one) for one in some]
-        for number, texts in enumerate(columns, start=first):
-            if not all(isinstance(text, str) for text in texts):
-                raise DataError(f"input {number} is not of strings: {texts!r:.80}")
-        yield from compute(columns, first)
+        yield from compute([checked(one, first + i) for i, one in enumerate(some)], first)
+
+
+def _text(value: Any, number: int) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"input {number} is not a text: {value!r:.80}")
+    return value
+
+
+def _columns(value: Any, number: int) -> tuple[str, ...]:
+    columns = (value,) if isinstance(value, str) else value
+    if not isinstance(columns, list | tuple) or not all(isinstance(one, str) for one in columns):
+        raise DataError(f"input {number} is neither a text nor several: {value!r:.80}")
+    return tuple(columns)
 
 
 def _progress(inputs: Sequence, is_wanted: bool) -> Any:

@@ -37,7 +37,8 @@ class Predictor:
     model_name: str = "AlbertForSequenceClassification"
     least: int = 1  # columns of a line
     most: int = 2
-    num_cut: int = 0  # inputs that did not fit in a row
+    num_cut: int = 0  # of `counted`, those that did not fit in a row
+    counted = "inputs"
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -52,20 +53,25 @@ class Predictor:
         return self.session.computer(lambda batch: self.compute(model, batch))
 
     def predict(self, inputs: Sequence[Texts], progress: Any = None) -> Iterator[dict[str, Any]]:
-        """Yields the answer to each input; `progress` as of `Session.outputs`."""
+        """Yields the answer to each input; `progress` as of `Session.outputs`.
+
+        In the end a warning says how many were cut.
+        """
+        self.num_cut = 0
         for some, outputs in self.session.outputs(inputs, self.rows, self._computer, progress):
             yield from self.answers(some, outputs)
+        self.session.report_cut(self.num_cut, self.counted)
 
     def columns(self, line: str) -> Texts:
         """Returns the texts of a line."""
         return line.split("\t")
 
-    def check(self, columns: Texts, place: str) -> None:
-        """Raises a DataError for a line with another number of columns."""
+    def check(self, columns: Texts, place: str, what: str = "texts") -> None:
+        """Raises a DataError for an input of another number of columns; `what` they are called."""
         if not self.least <= len(columns) <= self.most:
             wanted = {self.least, self.most}
             raise DataError(
-                f"{place}: {len(columns)} tab-separated texts, expected "
+                f"{place}: {len(columns)} {what}, expected "
                 f"{' or '.join(str(n) for n in sorted(wanted))}"
             )
 
@@ -151,6 +157,8 @@ class TokenLabeller(Predictor):
     is_tokenized: bool = False  # texts are cut into words at blanks only
     _spans: list[list[tuple[int, int]]] = dataclasses.field(default_factory=list)
     _labelled: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
+
+    counted = "words"
 
     def columns(self, line):
         return [line]  # tabs separate words, as blanks do

@@ -8,7 +8,7 @@ Legend: B rows of a batch, L places of a row.
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,8 @@ Compute = Callable[[Sequence[Row]], Iterator[tuple[int, Outputs]]]
 
 # === The model ===
 
+_Kind = TypeVar("_Kind", bound="Session")
+
 
 @dataclasses.dataclass(eq=False)
 class Session:
@@ -45,6 +47,25 @@ class Session:
     batch_size: int
 
     _variables: list = dataclasses.field(default_factory=list)  # of the models that were loaded
+
+    @classmethod
+    def of(
+        cls: type[_Kind], source: Pretrained, tokenizer: tokenization.FullTokenizer,
+        max_seq_length: int | None, batch_size: int, name: str = "--max_seq_length",
+    ) -> _Kind:
+        """Returns the session of an opened model.
+
+        Args:
+          max_seq_length: by default that of the training, else the most that the model takes.
+          name: what errors call it.
+        """
+        most = source.config.max_position_embeddings
+        if (max_seq_length or 0) > most:
+            raise FlagError(
+                f"{name}={max_seq_length} exceeds max_position_embeddings {most} of {source.path}"
+            )
+        told = source.facts.max_seq_length or source.vocabulary.max_length or most
+        return cls(source, tokenizer, max_seq_length or min(told, most), batch_size)
 
     def load(
         self, class_name: str, *, all_states: bool = False, needed_outputs_only: bool = False,
@@ -115,20 +136,6 @@ class Session:
 def model_inputs(values: Mapping[str, Any]) -> Row:
     """Returns those values of a row that a model reads."""
     return {name: values[name] for name in ("input_ids", "input_mask", "segment_ids")}
-
-
-def session_of(
-    source: Pretrained, tokenizer: tokenization.FullTokenizer, max_seq_length: int | None,
-    batch_size: int, name: str = "--max_seq_length",
-) -> Session:
-    """Returns the session of an opened model; `name` is that of the length in errors."""
-    most = source.config.max_position_embeddings
-    if (max_seq_length or 0) > most:
-        raise FlagError(
-            f"{name}={max_seq_length} exceeds max_position_embeddings {most} of {source.path}"
-        )
-    told = source.facts.max_seq_length or source.vocabulary.max_length or most
-    return Session(source, tokenizer, max_seq_length or min(told, most), batch_size)
 
 
 # === Batches ===

@@ -55,7 +55,7 @@ class Embedder:
                     result["pieces"] = session.tokenizer.convert_ids_to_tokens(ids)
                 yield result
             kept.clear()
-        session.report_cut(num_cut, "lines")
+        session.report_cut(num_cut, "inputs")
 
 
 def check_layers(session: Session, layers: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ import dataclasses
 import io
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 
@@ -200,10 +201,19 @@ def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
     return sorted(counts, key=int if are_numbers else str)
 
 
+def is_number(label: str) -> bool:
+    """Returns whether a label is a finite number."""
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
+
+
 def parted(rows: Sequence[Row], share: float, seed: int, by_label: bool) -> tuple[list, list]:
     """Returns (training rows, held-out rows), each in the order of the file.
 
-    Of each label the same share is held out. Rows with the same texts stay together.
+    Of each label the same share is held out. Rows with the same texts stay together. A label of
+    one text only stays in training.
     """
     groups: dict[Row, list[int]] = {}
     for number, row in enumerate(rows):

@@ -35,7 +35,6 @@ ROWS = "rows"  # the axis of the mesh: devices share the rows of a batch
 EVERYWHERE, BY_ROW = PartitionSpec(), PartitionSpec(ROWS)
 # Batches that lie on the devices before a step asks for them.
 _AHEAD = 2
-_AGREED_AT_ONCE = 16  # batches of whose rows the workers tell each other together
 
 
 class JaxEngine(Engine):
@@ -189,7 +188,12 @@ class JaxEngine(Engine):
         own = len(self._own_devices)
         share = Share(self.num_replicas, jax.process_index() * own, own)
         parts = numpy_batches.train_batches(source, spec, **options, share=share)
-        return _ahead(_placed(parts, own, self.mesh))
+        tell = self._most_of_any if self.num_workers > 1 and options.get("packed_rows") else None
+        return _ahead(_placed(parts, own, self.mesh, tell))
+
+    def _most_of_any(self, rows: Sequence[int]) -> np.ndarray:
+        """Returns the largest numbers of any worker. All of them ask at the same places."""
+        return self.gather(np.array(rows)).max(0)
 
     def eval_batches(self, source, spec, **options):
         return _EvalBatches(source, spec, options, mesh_of(self._own_devices))
@@ -261,18 +265,26 @@ def _leave() -> None:
 # --- Batches ---
 
 
-def _placed(parts: Iterator[Mapping[str, np.ndarray]], count: int, mesh: Mesh):
-    """Yields whole batches on the devices, each of `count` parts of this process."""
+def _placed(
+    parts: Iterator[Mapping[str, np.ndarray]],
+    count: int,
+    mesh: Mesh,
+    most_of_any: Callable[[Sequence[int]], Sequence[int]] | None = None,
+):
+    """Yields whole batches on the devices, each of `count` parts of this process.
+
+    Args:
+      most_of_any: given the numbers of rows that this process packed some batches into, returns
+        the largest that any process did. They are asked for the batches that are ready ahead.
+    """
     place = functools.partial(
         jax.make_array_from_process_local_data, NamedSharding(mesh, BY_ROW)
     )
-    has_others = any(d.process_index != jax.process_index() for d in mesh.devices.flat)
     batches = iter(lambda: list(itertools.islice(parts, count)), [])
-    while some := list(itertools.islice(batches, _AGREED_AT_ONCE if has_others else 1)):
-        rows = np.array([max(len(part["input_ids"]) for part in own) for own in some])
-        if has_others:  # their packed rows may be more
-            rows = multihost_utils.process_allgather(rows).max(0)
-        for own, most in zip(some, rows, strict=True):
+    at_once = numpy_batches.PREFETCH if most_of_any else 1
+    while some := list(itertools.islice(batches, at_once)):
+        rows = [max(len(part["input_ids"]) for part in own) for own in some]
+        for own, most in zip(some, most_of_any(rows) if most_of_any else rows, strict=True):
             yield jax.tree.map(place, numpy_batches.joined(own, int(most)))
 
 

@@ -331,9 +331,15 @@ def _who_is_lost(message: str) -> str:
     who, peer, reason = "another worker", _PEER.search(message), _REASON.search(message)
     if peer and int(peer[2]) < len(config["cluster"].get(peer[1], ())):
         who = f"{peer[1]} {peer[2]} at {config['cluster'][peer[1]][int(peer[2])]}"
-    return f"{who} was lost" + (f" ({reason[1][:200]})" if reason else "")
+    return f"{who} was lost" + (f" ({(reason[1] or reason[2])[:200]})" if reason else "")
 
 
-# Parts of TensorFlow's message about a failed exchange between workers.
-_PEER = re.compile(r"remote target /job:(\w+)/replica:\d+/task:(\d+)")
-_REASON = re.compile(r"^Collective ops is aborted by: (.*?)\s*$", re.MULTILINE)
+# Parts of TensorFlow's message about a worker that broke its connection, or that fell silent: those
+# are named below one another.
+_PEER = re.compile(
+    r"(?:remote target |stopped sending heartbeats\):\s+)/job:(\w+)/replica:\d+/task:(\d+)"
+)
+_REASON = re.compile(
+    r"^Collective ops is aborted by: (?:Error reported from .*\((stopped .*)\)|(.*?)\s*$)",
+    re.MULTILINE,
+)
