@@ -82,6 +82,13 @@ class _BuiltModel(keras.Model):
         """Makes the layers, which `build` builds."""
         raise NotImplementedError
 
+    def __call__(self, inputs: Any, *others: Any, **options: Any):
+        """Returns what `call` does. Outside of a graph, TensorFlow makes one of it."""
+        from albert.inference import compilation
+
+        graph = None if others else compilation.call_of(self, inputs, options)
+        return graph(inputs) if graph else super().__call__(inputs, *others, **options)
+
     def call(
         self,
         inputs: Any,
@@ -547,6 +554,7 @@ def from_pretrained(path: str, **options: Any) -> _BuiltModel:
 
     source = pretrained.open_path(path)
     name = pretrained.class_of(source)
-    if name not in __all__ or not hasattr(globals()[name], "from_pretrained"):
+    kind = globals().get(name)
+    if not (isinstance(kind, type) and issubclass(kind, _BuiltModel)):
         raise CheckpointError(f"{path}: {name} is no class of this toolkit")
-    return globals()[name].from_pretrained(source, **options)
+    return kind.from_pretrained(source, **options)
