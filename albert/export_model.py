@@ -1,4 +1,6 @@
-"""Writes a pretrained or fine-tuned model for other runtimes: LiteRT or ONNX.
+"""Writes a pretrained or fine-tuned model for other runtimes: a server, LiteRT or ONNX.
+
+  python -m albert.export_model --model_dir=classifier --export_path=served/1
 
   python -m albert.export_model --model_dir=out --export_path=encoder.tflite \\
       --max_seq_length=128 --quantize
@@ -6,9 +8,14 @@
       --export_path=classifier.onnx
 
 `--model_dir` is an output directory of ours, a released archive, a directory of
-Hugging Face's layout or a TF-Hub module. Inputs are `input_ids`, `input_mask` and
-`segment_ids`, int32: [1, max_seq_length] in LiteRT, [B, L] of any size in ONNX.
-What was written is run and compared with the model before it is published.
+Hugging Face's layout or a TF-Hub module.
+
+A folder becomes a SavedModel that takes texts and gives answers, with the tokenizer
+inside: of a classifier, a regression or a token classifier. It needs tensorflow-text.
+
+Inputs of `.tflite` and `.onnx` files are `input_ids`, `input_mask` and `segment_ids`,
+int32: [1, max_seq_length] in LiteRT, [B, L] of any size in ONNX. What was written is
+run and compared with the model before it is published.
 """
 
 import logging
@@ -16,11 +23,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from albert.cli import flags
+from albert.cli import answering, flags
 from albert.data import files
 from albert.errors import CheckpointError, FlagError
 from albert.formats import checkpoint_files, model_card, pretrained
 from albert.formats.pretrained import Pretrained
+from albert.inference import heads
+from albert.inference.session import Session
 
 log = logging.getLogger("albert")
 
@@ -41,12 +50,15 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "model_dir", None,
                  "Directory of the model, or a checkpoint's prefix. Required.")
     flags.define("string", values, "export_path", None,
-                 "File to write; it ends in .tflite or .onnx, which says the format. Required.")
+                 "What to write: a file that ends in .tflite or .onnx, or a folder, which becomes "
+                 "a SavedModel of texts. Required.")
     flags.define("enum", values, "head", "encoder", "What the model computes.",
                  enum_values=list(HEADS))
     flags.define("integer", values, "max_seq_length", None,
-                 "Length of LiteRT's input; 128, or the position table's length if shorter.",
+                 "Length of LiteRT's input; 128, or the position table's length if shorter. Of a "
+                 "SavedModel the most pieces of a row; by default that of the training.",
                  least=1)
+    answering.define_vocabulary_flags(values)
     flags.define("bool", values, "quantize", False,
                  "Keep LiteRT's large matrices as int8 (dynamic range): a quarter of the size.")
 
@@ -54,14 +66,22 @@ def define_flags(values: flags.FlagValues) -> None:
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "model_dir", "export_path")
     suffix = os.path.splitext(values.export_path)[1]
-    if suffix not in (".tflite", ".onnx"):
-        raise FlagError(f"--export_path={values.export_path} must end in .tflite or .onnx")
+    if suffix not in (".tflite", ".onnx", ""):
+        raise FlagError(
+            f"--export_path={values.export_path} must end in .tflite or .onnx, or be a folder"
+        )
     if os.path.exists(values.export_path):
         raise FlagError(f"--export_path: {values.export_path} exists; remove it or name another")
     if suffix == ".onnx" and (values.quantize or values.max_seq_length is not None):
         raise FlagError("--quantize and --max_seq_length are for .tflite only")
     if not (os.path.exists(values.model_dir) or checkpoint_files.exists(values.model_dir)):
         raise FlagError(f"--model_dir: neither a directory nor a checkpoint: {values.model_dir}")
+    if not suffix:
+        _export_texts(values)
+        return
+    given = [n for n in ("spm_model_file", "vocab_file") if getattr(values, n)]
+    if given:
+        raise FlagError(f"--{given[0]} is for a SavedModel of texts only")
     flags.import_tensorflow()
     from albert import modeling
     from albert.export import model_conversion
@@ -95,6 +115,43 @@ def main(values: flags.FlagValues) -> None:
         _write_card(values, source, length, found)
     log.info("%s: %s bytes", values.export_path, f"{len(content):,}")
 
+
+def _export_texts(values: flags.FlagValues) -> None:
+    """Writes a SavedModel from texts to answers."""
+    if values.head != "encoder" or values.quantize:
+        raise FlagError("--head and --quantize are for .tflite and .onnx only")
+    source = pretrained.open_path(values.model_dir, "model_dir")
+    tokenizer = answering.tokenizer_of(values, source)
+    predictor = heads.predictor_of(
+        Session.of(source, tokenizer, values.max_seq_length, batch_size=1), None
+    )
+    flags.import_tensorflow()
+    from albert.export import text_answers
+
+    name = os.path.basename(os.path.abspath(values.export_path))
+
+    def complete(scratch: str) -> None:
+        model_card.of_weights(
+            scratch, source.weights(), source.config, tokenizer=tokenizer, name=name,
+            title=f"{name}: texts in, answers out", label_names=predictor.labels,
+            summary=f"A SavedModel for {predictor.task}, with the tokenizer inside. It needs "
+                    "tensorflow and tensorflow-text.",
+            usage=_USAGE_OF_TEXTS.format(
+                name=name, pair="" if predictor.least == 1 else ', text_pair=tf.constant(["Another."])'
+            ),
+        )
+
+    signatures = text_answers.export(predictor, values.export_path, complete)
+    log.info("%s: signatures %s", values.export_path, ", ".join(signatures))
+
+
+_USAGE_OF_TEXTS = """
+import tensorflow as tf
+import tensorflow_text  # the tokenizer's operations
+
+model = tf.saved_model.load("{name}").signatures["serving_default"]
+print(model(text=tf.constant(["A text."]){pair}))
+"""
 
 _USAGES = {
     ".tflite": """

@@ -38,7 +38,7 @@ SMALLER = {
     "run_race": ["--train_step=2", "--warmup_step=1", "--save_checkpoints_steps=2"],
 }
 # Words of examples that need tensorflow-text.
-NEEDS_TEXT = ("export_preprocessor_path", "tensorflow_text")
+NEEDS_TEXT = ("export_preprocessor_path", "work/served", "tensorflow_text")
 PASSAGE = {
     "article": "A cat sat on a mat.", "questions": ["Who sat? _ did."],
     "options": [["A cat", "A dog", "A mat", "Nobody"]], "answers": ["A"], "id": "1.txt",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from helpers import assert_one_clear_line, write_config
+from helpers import REPO, assert_one_clear_line, write_config
 
 from albert import export_to_tfhub
 from albert.cli import flags
@@ -168,6 +168,29 @@ def test_the_text_embedding_is_preprocessing_and_encoder_in_one(modules, tmp_pat
     assert seen["difference"] < 1e-5 and seen["served"] < 1e-5
     assert seen["spread"] > 1e-2 and seen["dropout"] > 1e-4
     assert seen["without gradient"] == 2  # the pooler, which a mean does not read
+
+
+# Neither this nor Keras's side imports tensorflow_text: HubLayer does, as the module asks for it.
+AS_A_LAYER = """
+import sys
+import keras, numpy as np, albert
+layer = albert.HubLayer(sys.argv[1])
+texts = ["One text.", "Another."]
+vectors = layer(texts)
+np.testing.assert_array_equal(layer(np.array(texts)), vectors)
+inputs = keras.Input((), dtype="string")
+model = keras.Model(inputs, keras.layers.Dense(2)(layer(inputs)))
+model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+before = model.predict(np.array(texts, object), verbose=0)
+model.fit(np.array(texts, object), np.array([0, 1]), verbose=0)
+moved = sum(float(abs(a - b).max()) > 0 for a, b in zip(layer(texts).numpy(), vectors.numpy()))
+import json; print(json.dumps({"shape": list(vectors.shape), "moved": moved}))
+"""
+
+
+def test_a_layer_around_the_text_embedding_takes_strings_and_trains(modules, tmp_path):
+    seen = stranger(AS_A_LAYER, modules / "embedding", folder=tmp_path, PYTHONPATH=str(REPO))
+    assert seen == {"shape": [2, 16], "moved": 2}
 
 
 @pytest.mark.parametrize("lower", [True, False])

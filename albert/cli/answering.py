@@ -24,12 +24,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "model", None,
                  "Directory of the model: an output directory, a released archive, Hugging "
                  "Face's layout or a TF-Hub module. Or the prefix of a checkpoint. Required.")
-    flags.define("string", values, "spm_model_file", None,
-                 "SentencePiece model, if it is not in the directory.")
-    flags.define("string", values, "vocab_file", None,
-                 "WordPiece vocabulary, if it is not in the directory.")
-    flags.define("bool", values, "do_lower_case", None,
-                 "Put texts in lower case; by default what the directory says, else yes.")
+    define_vocabulary_flags(values)
     flags.define("string", values, "input_file", STDIN,
                  "Text file with one input a line: UTF-8, or UTF-16 with a byte-order mark; it may "
                  "be compressed. - reads the standard input.")
@@ -39,6 +34,16 @@ def define_flags(values: flags.FlagValues) -> None:
                  least=4)
     flags.define("integer", values, "batch_size", 32,
                  "Inputs computed together; fewer need less memory.", least=1)
+
+
+def define_vocabulary_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of a vocabulary that the model's directory does not have."""
+    flags.define("string", values, "spm_model_file", None,
+                 "SentencePiece model, if it is not in the directory.")
+    flags.define("string", values, "vocab_file", None,
+                 "WordPiece vocabulary, if it is not in the directory.")
+    flags.define("bool", values, "do_lower_case", None,
+                 "Put texts in lower case; by default what the directory says, else yes.")
 
 
 def check_flags(values: flags.FlagValues) -> None:
@@ -59,14 +64,14 @@ def open_model(values: flags.FlagValues) -> Session:
       UserError: no model or vocabulary, or --max_seq_length is more than the model has positions.
     """
     source = pretrained.open_path(values.model, "model")
-    tokenizer = _tokenizer(values, source)
+    tokenizer = tokenizer_of(values, source)
     opened = Session.of(source, tokenizer, values.max_seq_length, values.batch_size)
     flags.start_engine()
     source.weights()
     return opened
 
 
-def _tokenizer(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
+def tokenizer_of(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
     """Returns the tokenizer of the flags, of the directory, or of the path used in training."""
     given = values.spm_model_file, values.vocab_file, values.do_lower_case
     if tokenizer := source.tokenizer(*given):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     pass
 
 FLAGS = ("dev_file", "dev_share")  # what only --train_file looks at
+PATIENCE = 4  # evaluations, each after a pass over the rows
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -138,6 +139,7 @@ class OwnTexts:
             "learning_rate", own_file.learning_rate(width), f"for a model of width {width}"
         )
         self._choose("train_batch_size", 32 if count >= 2000 else 16, for_rows)
+        self._choose("early_stopping_patience", PATIENCE, "evaluations without progress")
         if flags.given(values, "train_step") is None:
             self._choose("num_train_epochs", own_file.epochs(count), for_rows)
             steps = fine_tuning.steps_of(values, count)

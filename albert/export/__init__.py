@@ -1,6 +1,7 @@
 """A model for other runtimes: TF-Hub and serving modules, text in the graph, LiteRT, ONNX.
 
     hub_export        the SavedModels behind `export_to_tfhub`
+    text_answers      a fine-tuned model as a SavedModel from texts to answers
     text_graph        the tokenizer as a TensorFlow graph
     hf_conversion     Hugging Face's layout, there and back
     model_conversion  LiteRT and ONNX, written and computed with

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from albert.errors import CheckpointError, first_line
+from albert.export import text_graph
 
 
 class _ModuleVariable(keras.Variable):
@@ -34,6 +35,8 @@ class HubLayer(keras.layers.Layer):
                   for name in ("input_word_ids", "input_mask", "input_type_ids")}
         model = keras.Model(inputs, keras.layers.Dense(2)(encoder(inputs)))
 
+    A module that takes texts takes a list of strings, an array or a tensor of them [B].
+
     The weights are there from construction on, so `save_weights` and
     `load_weights` of a model around the layer hold them. A `.keras` file holds
     the handle, not the graph: the module must still be there when it is loaded.
@@ -47,6 +50,7 @@ class HubLayer(keras.layers.Layer):
 
     Raises:
       CheckpointError: no reusable SavedModel there, or none with such a part.
+      FlagError: it takes texts, and tensorflow-text is not installed.
     """
 
     def __init__(
@@ -77,6 +81,12 @@ class HubLayer(keras.layers.Layer):
         self.checkpointed.variables_of_module = [v.value for v in self.module_weights]
         self.trainable = trainable  # after the variables are there, which it tells
         self.built = True
+
+    def __call__(self, inputs, *others, **options):
+        # Keras takes a list for several arguments.
+        if isinstance(inputs, list | tuple) and all(isinstance(one, str) for one in inputs):
+            inputs = tf.constant(inputs, tf.string)
+        return super().__call__(inputs, *others, **options)
 
     def call(self, inputs, training=False):
         if isinstance(inputs, Mapping):
@@ -130,7 +140,13 @@ def _load(handle: str):
     if "://" not in handle and not os.path.isfile(os.path.join(handle, "saved_model.pb")):
         raise CheckpointError(f"{handle} is not a module: no saved_model.pb in it")
     try:
-        return hub.load(handle)
+        try:
+            return hub.load(handle)
+        except (FileNotFoundError, RuntimeError, tf.errors.OpError) as error:
+            if "not registered" not in str(error):
+                raise
+            text_graph.import_tensorflow_text()  # the module takes texts
+            return hub.load(handle)
     except (OSError, RuntimeError, ValueError, KeyError, tf.errors.OpError) as error:
         raise CheckpointError(f"cannot load the module {handle}: {first_line(error)}") from error
 

@@ -48,7 +48,7 @@ def _all_characters() -> list[str]:
     return [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
 
 
-def _character_class(is_member: Callable[[str], bool]) -> str:
+def character_class(is_member: Callable[[str], bool]) -> str:
     """Returns RE2's bracketed class of the characters that a predicate accepts."""
     ranges: list[list[int]] = []
     for code in (ord(char) for char in _all_characters() if is_member(char)):
@@ -99,13 +99,13 @@ def _lower_sigma(texts):
     return tf.strings.substr(joined, tf.zeros_like(lengths), lengths)
 
 
-def _without_bad_bytes(texts):
+def without_bad_bytes(texts):
     return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
 
 
 def _joined_words() -> Callable:
     """Returns `" ".join(text.split())`: white space is Python's, so Unicode's."""
-    runs = _character_class(str.isspace) + "+"
+    runs = character_class(str.isspace) + "+"
     return lambda texts: tf.strings.strip(tf.strings.regex_replace(texts, runs, " "))
 
 
@@ -137,14 +137,14 @@ class SentencePieceIds(_AutoTrackable):
         # end in a digit and a comma as well; both of its parts are unknown again.
         self._unknown_comma = ""
         if "," not in tokenizer.vocab:
-            self._unknown_comma = f"(?s).*{_character_class(str.isdigit)},"
+            self._unknown_comma = f"(?s).*{character_class(str.isdigit)},"
             self._unknown_id = tokenizer.sp_model.unk_id()
             # Of one kind with these, so that both cut a text at the same places.
             self._ids = text.SentencepieceTokenizer(proto, out_type=tf.int32)
             self._pieces = text.SentencepieceTokenizer(proto, out_type=tf.string)
 
     def __call__(self, texts):
-        texts = self._characters(self._joined(_without_bad_bytes(texts)))
+        texts = self._characters(self._joined(without_bad_bytes(texts)))
         if self._lower:
             texts = _lower_sigma(texts)
         ids = self._ids.tokenize(texts).with_row_splits_dtype(tf.int64)
@@ -209,7 +209,7 @@ class WordPieceIds(_AutoTrackable):
         )
 
     def __call__(self, texts):
-        texts = _without_bad_bytes(texts)
+        texts = without_bad_bytes(texts)
         if self._lower:
             texts = _lower_sigma(self._clean(texts))
         words = tf.strings.split(self._joined(self._split(texts)))

@@ -24,7 +24,7 @@ from albert.tasks.squad import features as squad_features
 
 Texts = Sequence[str]  # the columns of a line
 # Punctuation before and after a word is cut off; inside a word (U.S, don't, 3.5) it stays.
-_WORD = re.compile(r"\w(?:\S*\w)?|\S")
+WORD = re.compile(r"\w(?:\S*\w)?|\S")
 
 
 @dataclasses.dataclass
@@ -46,10 +46,13 @@ class Predictor:
         return {}
 
     @functools.cached_property
+    def model(self) -> Any:
+        """The model, with its weights."""
+        return self.session.load(self.model_name, needed_outputs_only=True, **self.model_options)
+
+    @functools.cached_property
     def _computer(self) -> Compute:
-        model = self.session.load(
-            self.model_name, needed_outputs_only=True, **self.model_options
-        )
+        model = self.model  # loaded here: within a graph its variables would be the graph's
         return self.session.computer(lambda batch: self.compute(model, batch))
 
     def predict(self, inputs: Sequence[Texts], progress: Any = None) -> Iterator[dict[str, Any]]:
@@ -164,7 +167,7 @@ class TokenLabeller(Predictor):
         return [line]  # tabs separate words, as blanks do
 
     def rows(self, inputs):
-        pattern = re.compile(r"[^ \t]+") if self.is_tokenized else _WORD
+        pattern = re.compile(r"[^ \t]+") if self.is_tokenized else WORD
         self._spans = [[m.span() for m in pattern.finditer(text)] for (text,) in inputs]
         self._labelled, found, counts = [], [], conll.Overflow()
         length = self.session.max_seq_length

@@ -217,8 +217,13 @@ def encode_words(tokenizer: "FullTokenizer", words: Sequence[str]) -> list[list[
     Each word is encoded by itself, so that no piece belongs to two words. If cleaning
     leaves nothing of a word (a lone accent, an invisible character), it is the unknown piece.
     """
-    unknown = tokenizer.vocab.get("<unk>" if tokenizer.is_spm else "[UNK]", tokenizer.mask_id)
+    unknown = unknown_id(tokenizer)
     return [ids or [unknown] for ids in tokenizer.encode_batch(words)]
+
+
+def unknown_id(tokenizer: "FullTokenizer") -> int:
+    """Returns the id of the unknown piece, [MASK]'s if there is none."""
+    return tokenizer.vocab.get("<unk>" if tokenizer.is_spm else "[UNK]", tokenizer.mask_id)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,131 @@
+"""A fine-tuned model as a SavedModel: strings in, answers out, without this package."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+from apart import needs
+from helpers import SIZES, assert_one_clear_line, run
+
+import albert
+from albert import modeling
+
+needs("tensorflow_text", extra="text")
+
+WORDS = [f"w{i}" for i in range(30)]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CONFIG = modeling.AlbertConfig(**SIZES | {"initializer_range": 0.4, "vocab_size": 40})
+TEXTS = ["w1 w2", "", "W3, w4! (w5) w6", "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11", "é \u00a0w7.w8 ..", "\x00"]
+PAIRS = ["w9", "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11", "", "w5", " ", "w2 w3"]
+# Loads a SavedModel where this package is not.
+LOADED = """
+import json, sys
+sys.path = [p for p in sys.path if p not in ("", sys.argv[3])]
+import tensorflow as tf, tensorflow_text
+assert "albert" not in sys.modules
+model, inputs = tf.saved_model.load(sys.argv[1]), json.loads(sys.argv[2])
+found = {}
+for name, texts in inputs.items():
+    outputs = model.signatures[name](**{k: tf.constant(v, tf.string) for k, v in texts.items()})
+    found[name] = {k: v.numpy().tolist() for k, v in outputs.items()}
+print(json.dumps(found, default=bytes.decode))
+"""
+
+
+def saved(folder, kind, *arguments, **facts):
+    model = getattr(albert, kind)(CONFIG, *arguments)
+    for name, value in facts.items():
+        setattr(model, name, value)
+    model.save_pretrained(str(folder))
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *WORDS, ",", ".", "!", "(", ")"]))
+    return albert.open_session(str(folder), max_seq_length=12)
+
+
+def exported(folder, tmp_path, *flags):
+    path = tmp_path / "served/1"
+    done = run("albert.export_model", f"--model_dir={folder}", f"--export_path={path}",
+               "--max_seq_length=12", *flags)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def ask(path, **inputs):
+    import pathlib
+
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, str(path), json.dumps(inputs),
+         str(pathlib.Path(albert.__file__).parents[1])],
+        capture_output=True, text=True, cwd=path,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_classifier_answers_texts_and_pairs_as_the_session_does(tmp_path):
+    session = saved(
+        tmp_path / "model", "AlbertForSequenceClassification", 3, label_names=("no", "yes", "eh")
+    )
+    path = exported(tmp_path / "model", tmp_path)
+    found = ask(
+        path, serving_default={"text": TEXTS}, pairs={"text": TEXTS, "text_pair": PAIRS},
+        label_names={},
+    )
+    assert found["label_names"] == {"labels": ["no", "yes", "eh"]}
+    for name, inputs in (("serving_default", TEXTS), ("pairs", list(zip(TEXTS, PAIRS, strict=True)))):
+        expected = list(session.classify(inputs))
+        assert found[name]["label"] == [one["label"] for one in expected]
+        np.testing.assert_allclose(
+            found[name]["probabilities"],
+            [list(one["probabilities"].values()) for one in expected], atol=1e-5,
+        )
+        np.testing.assert_allclose(
+            found[name]["probability"], [one["probability"] for one in expected], atol=1e-5
+        )
+    card = (path / "README.md").read_text()
+    code = card.split("```python\n")[1].split("```")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=path.parent
+    )
+    assert done.returncode == 0 and "probability" in done.stdout, done.stderr
+
+
+def test_a_regression_gives_its_value(tmp_path):
+    session = saved(tmp_path / "model", "AlbertForSequenceClassification", 1)
+    found = ask(exported(tmp_path / "model", tmp_path), serving_default={"text": TEXTS})
+    expected = [one["value"] for one in session.classify(TEXTS)]
+    np.testing.assert_allclose(found["serving_default"]["value"], expected, atol=1e-5)
+
+
+def test_a_token_classifier_labels_the_words_that_the_session_finds(tmp_path):
+    session = saved(
+        tmp_path / "model", "AlbertForTokenClassification", 3, label_names=("O", "B-X", "I-X")
+    )
+    texts = [text for text in TEXTS if text not in (TEXTS[3], "\x00")]
+    found = ask(exported(tmp_path / "model", tmp_path), serving_default={"text": [*texts, TEXTS[3]]})
+    answers = found["serving_default"]
+    for number, expected in enumerate(session.tag(texts)):
+        count = len(expected["words"])
+        assert answers["words"][number] == expected["words"] + [""] * (
+            len(answers["words"][number]) - count
+        )
+        assert answers["labels"][number][:count] == expected["labels"]
+        np.testing.assert_allclose(
+            answers["probabilities"][number][:count], expected["probabilities"], atol=1e-5
+        )
+    # Eleven words, and places for ten.
+    assert answers["words"][-1] == TEXTS[3].split()
+    assert "" not in answers["labels"][-1][:10] and answers["labels"][-1][10] == ""
+
+
+def test_what_has_no_such_form_is_refused(tmp_path):
+    saved(tmp_path / "model", "AlbertForQuestionAnswering")
+    for more, message in (
+        ([], "question_answering cannot be a SavedModel of texts"),
+        (["--quantize"], "--head and --quantize are for"),
+    ):
+        done = run("albert.export_model", f"--model_dir={tmp_path / 'model'}",
+                   f"--export_path={tmp_path / 'served'}", *more)
+        assert done.returncode == 2
+        assert message in assert_one_clear_line(done.stderr)
+        assert not (tmp_path / "served").exists()
