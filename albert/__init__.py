@@ -22,14 +22,17 @@ _WHERE = {
     "from_pretrained": "modeling",
     "open_session": "inference.answers",
 }
+_MODULES = ("config", "errors", "modeling", "optimization", "tokenization")
 __all__ = sorted(_WHERE)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, *_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"albert.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'albert' has no attribute {name!r}")
     return getattr(importlib.import_module(f"albert.{_WHERE[name]}"), name)

@@ -20,7 +20,7 @@ ROOMS = {
     "tasks": {"data", "model", "formats", "pretraining_data"},
     "tasks.squad": {"data", "model", "formats", "tasks"},
     "training": {"data", "model", "formats", "tasks"},
-    "export": {"data", "model", "formats", "tasks"},
+    "export": {"data", "model", "formats", "tasks", "inference"},
     "inference": {"data", "model", "formats", "tasks", "tasks.squad", "training"},
     "cli": {
         "data", "model", "formats", "tasks", "tasks.squad", "training", "pretraining_data",

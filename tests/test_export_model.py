@@ -147,7 +147,7 @@ def test_an_onnx_model_takes_any_batch_and_length(head, source, tmp_path):
 
     model = getattr(modeling, kind).from_pretrained(str(source))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    for length, count in ((16, 1), (5, 3)):
+    for length, count in ((16, 1), (5, 3), (11, 2)):
         inputs = rows(length, count)
         expected = model(inputs)
         for name, value in zip(outputs, session.run(list(outputs), inputs), strict=True):

@@ -243,7 +243,7 @@ def write(prefix: str, tensors: Mapping[str, Any]) -> None:
     rows, offset = [(b"", _HEADER)], 0
     with open(data, "wb") as stream:
         for name in sorted(tensors, key=str.encode):
-            value = np.array(tensors[name], order="C")
+            value = np.asarray(tensors[name], order="C")
             content = value.tobytes()
             stream.write(content)
             rows.append((name.encode(), _entry(value, offset, content)))
