@@ -46,3 +46,22 @@ def encode(folder: str, texts: list[str]) -> list[list[int]]:
     """Returns the ids of each text, without special pieces around it."""
     made = tokenize(folder, *((text,) for text in texts), add_special_tokens=False)
     return [row["input_ids"] for row in made]
+
+
+def pseudo_log_likelihoods(folder: str, rows: list[list[int]], mask_id: int) -> list[float]:
+    """Returns those of sentences, given as ids with [CLS] and [SEP], by their masked-LM."""
+    import torch
+    import transformers
+
+    model = transformers.AlbertForMaskedLM.from_pretrained(folder).eval()
+    found = []
+    for ids in rows:
+        total = 0.0
+        for place in range(1, len(ids) - 1):
+            row = torch.tensor([ids])
+            row[0, place] = mask_id
+            with torch.no_grad():
+                logits = model(row).logits[0, place]
+            total += torch.log_softmax(logits.double(), -1)[ids[place]].item()
+        found.append(total)
+    return found

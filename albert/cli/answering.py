@@ -19,7 +19,7 @@ log = logging.getLogger("albert")
 STDIN = "-"
 
 
-def define_flags(values: flags.FlagValues) -> None:
+def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
     """Defines the flags of the model and of its input."""
     flags.define("string", values, "model", None,
                  "Directory of the model: an output directory, a released archive, Hugging "
@@ -32,7 +32,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Longest input, in pieces; longer ones are cut, or refused by fill_mask. By "
                  "default that of the training, else the most that the model takes.",
                  least=4)
-    flags.define("integer", values, "batch_size", 32,
+    flags.define("integer", values, "batch_size", batch_size,
                  "Inputs computed together; fewer need less memory.", least=1)
 
 

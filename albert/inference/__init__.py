@@ -7,4 +7,5 @@
     predictors   from texts to answers, for each kind of fine-tuned model
     masks        what a model puts in the place of each [MASK]
     vectors      texts as vectors
+    scoring      how likely a model finds a sentence
 """

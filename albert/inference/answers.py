@@ -16,7 +16,7 @@ import numpy as np
 
 from albert.errors import DataError, FlagError
 from albert.formats import pretrained
-from albert.inference import heads, masks, vectors
+from albert.inference import heads, masks, scoring, vectors
 from albert.inference.predictors import Predictor
 from albert.inference.session import CHUNK, Session
 
@@ -114,6 +114,27 @@ class AnsweringSession(Session):
             return found
         size = self.source.config.hidden_size * (1 if pooling == "pooled" else len(layers))
         return np.stack(list(found)) if texts else np.zeros((0, size), np.float32)
+
+    def score(self, texts: Any, *, within_words: bool = False, progress: bool = False) -> Any:
+        """Returns how likely the model finds a text: {"log_probability", "pieces"}.
+
+        That is its pseudo-log-likelihood, see `albert.inference.scoring`, and the number of pieces
+        over which it is summed.
+
+        Args:
+          texts: a string, or an iterable of strings.
+          within_words: mask the later pieces of a word together with one of its pieces.
+        """
+        scorer = self._once(
+            "scores", within_words, lambda: scoring.SentenceScorer(self, within_words)
+        )
+
+        def score(some: Sequence[str], first: int) -> Iterator[dict[str, Any]]:
+            places = [f"text {first + i}" for i in range(len(some))]
+            for value, count in scorer.scores(some, places, _progress(some, progress)):
+                yield {"log_probability": value, "pieces": count}
+
+        return _one_or_all(texts, isinstance(texts, str), _text, score)
 
     def _answers(self, inputs: Any, tasks: Sequence[str], progress: bool) -> Any:
         predictor = self.predictor

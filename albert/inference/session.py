@@ -82,6 +82,10 @@ class Session:
         how = modeling.EncoderOptions(engine=engine, needed_outputs_only=needed_outputs_only)
         kind = getattr(modeling, class_name)
         model = pretrained.load(kind, self.source, how, complete=complete, **options)
+        return self.add(model)
+
+    def add(self, model: Any) -> Any:
+        """Returns a model, whose weights `computer` now knows."""
         self._variables.extend(model.variables)
         return model
 
@@ -99,10 +103,18 @@ class Session:
             log.warning("%s %s are longer than --max_seq_length=%d and were cut", f"{count:,}",
                         what, self.max_seq_length)
 
-    def computer(self, function: Function) -> "Compute":
-        """Returns what computes any rows with a function of a batch, which is compiled."""
-        function = compiled(function, self._variables)
-        return _batched(function, self.batch_size, self.max_seq_length)
+    def computer(self, function: Function, by_length: bool = False) -> "Compute":
+        """Returns what computes any rows with a function of a batch, which is compiled.
+
+        With `by_length` a batch is no longer than its longest row, where that costs no compilation:
+        short rows would be filled up to several times their length.
+        """
+        from albert.model.encoder_options import loop_engine
+
+        lengths = packing.row_lengths(self.max_seq_length)
+        if by_length and loop_engine() != "scan":  # JAX compiles each length
+            lengths = range(1, self.max_seq_length + 1)
+        return _batched(compiled(function, self._variables), self.batch_size, lengths)
 
     def outputs(
         self,
@@ -141,13 +153,12 @@ def model_inputs(values: Mapping[str, Any]) -> Row:
 # === Batches ===
 
 
-def _batched(function: Function, batch_size: int, max_seq_length: int) -> Compute:
+def _batched(function: Function, batch_size: int, lengths: Sequence[int]) -> Compute:
     """Returns a function from rows to (index of a row, its outputs), the longest row first.
 
-    A batch holds rows of nearly the same length. Arrays are padded if they are as long as the
-    row's `input_ids`.
+    A batch holds rows of nearly the same length, filled up to one of `lengths`. Arrays are padded
+    if they are as long as the row's `input_ids`.
     """
-    lengths = packing.row_lengths(max_seq_length)
 
     def compute(rows: Sequence[Row]) -> Iterator[tuple[int, Outputs]]:
         sizes = [one["input_ids"].shape[-1] for one in rows]

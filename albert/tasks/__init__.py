@@ -10,6 +10,7 @@
     race                  RACE
     conll                 words with labels, a sentence a block of lines
     own_file              texts of your own in one file, read and parted
+    minimal_pairs         pairs of sentences of which one is acceptable
     tsv                   texts of your own in columns that you name
     glue_metrics          GLUE's official metrics
     entity_metrics        precision, recall and F1 of entities

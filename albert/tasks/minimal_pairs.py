@@ -1,0 +1,137 @@
+"""Minimal pairs: two sentences that differ in one thing, of which one is acceptable.
+
+The format is BLiMP's (Warstadt et al. 2020): JSON lines with `sentence_good`, `sentence_bad`, `UID`
+(the paradigm) and `linguistics_term` (its phenomenon). A model prefers the sentence with the higher
+score. No TensorFlow.
+"""
+
+import collections
+import dataclasses
+import io
+import json
+import math
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from albert.data import text_files
+from albert.errors import DataError
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two sentences of a paradigm."""
+
+    good: str
+    bad: str
+    paradigm: str
+    phenomenon: str
+
+
+def read_pairs(path: str, limit: int | None = None, flag: str = "pairs_file") -> list[Pair]:
+    """Returns the pairs of a *.jsonl file, packed or not, of a folder of such, or of a *.zip.
+
+    Args:
+      limit: as many of each paradigm at most, the first ones.
+      flag: named in errors.
+
+    Raises:
+      DataError: nothing there, or a line is no such pair (file:line).
+    """
+    pairs = [
+        _pair(line, f"{name}:{number}")
+        for name, lines in _files(path, flag)
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not pairs:
+        raise DataError(f"--{flag}: no pairs in {path}")
+    return pairs if limit is None else first_of_each(pairs, limit)
+
+
+def first_of_each(pairs: Sequence[Pair], count: int) -> list[Pair]:
+    """Returns the first pairs of each paradigm, so many at most."""
+    seen: collections.Counter[str] = collections.Counter()
+    found = []
+    for pair in pairs:
+        seen[pair.paradigm] += 1
+        if seen[pair.paradigm] <= count:
+            found.append(pair)
+    return found
+
+
+def accuracies(pairs: Sequence[Pair], good: Sequence[float], bad: Sequence[float]) -> dict[str, Any]:
+    """Returns how often the good sentence has the higher score; equal scores count half.
+
+    Returns:
+      `accuracy`, the mean over the paradigms, with its `standard_error` by the number of pairs;
+      `pairs`; `ties`, the pairs of equal scores; `phenomena` {name: mean over its paradigms};
+      `paradigms` {name: {"accuracy", "pairs", "ties", "phenomenon"}}.
+    """
+    points = collections.defaultdict(list)
+    of_paradigm: dict[str, str] = {}
+    for pair, a, b in zip(pairs, good, bad, strict=True):
+        points[pair.paradigm].append(0.5 if a == b else float(a > b))
+        of_paradigm[pair.paradigm] = pair.phenomenon
+    paradigms = {
+        name: {
+            "accuracy": float(np.mean(found)), "pairs": len(found), "ties": found.count(0.5),
+            "phenomenon": of_paradigm[name],
+        }
+        for name, found in sorted(points.items())
+    }
+    phenomena = collections.defaultdict(list)
+    for one in paradigms.values():
+        phenomena[one["phenomenon"]].append(one["accuracy"])
+    variance = sum(np.var(found) / len(found) for found in points.values())
+    return {
+        "accuracy": float(np.mean([one["accuracy"] for one in paradigms.values()])),
+        "standard_error": math.sqrt(variance) / len(paradigms),
+        "pairs": len(pairs),
+        "ties": sum(one["ties"] for one in paradigms.values()),
+        "phenomena": {name: float(np.mean(some)) for name, some in sorted(phenomena.items())},
+        "paradigms": paradigms,
+    }
+
+
+def _files(path: str, flag: str) -> Iterator[tuple[str, Iterable[str]]]:
+    if path.endswith(".zip") and os.path.isfile(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                for name in sorted(archive.namelist()):
+                    parts = name.split("/")
+                    if name.endswith(".jsonl") and not any(p.startswith(("_", ".")) for p in parts):
+                        with archive.open(name) as raw:
+                            yield f"{path}/{name}", _lines(raw, f"{path}/{name}")
+        except zipfile.BadZipFile as error:
+            raise DataError(f"--{flag}: {path} is damaged: {error}") from error
+    elif os.path.isdir(path):
+        for name in sorted(os.listdir(path)):
+            if ".jsonl" in name:
+                yield from _files(os.path.join(path, name), flag)
+    else:
+        with text_files.open_text(path, flag) as raw:
+            yield path, _lines(raw, path)
+
+
+def _lines(raw: Any, name: str) -> Iterator[str]:
+    try:
+        yield from io.TextIOWrapper(raw, encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name}: not UTF-8 text: {error.reason}") from error
+
+
+def _pair(line: str, place: str) -> Pair:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not a JSON object in one line: {error}") from error
+    if not isinstance(values, dict):
+        raise DataError(f"{place}: expected a JSON object, got {line.strip()[:40]}")
+    texts = [values.get(name) for name in ("sentence_good", "sentence_bad")]
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        raise DataError(f"{place}: sentence_good and sentence_bad must be texts")
+    return Pair(*texts, str(values.get("UID", "all")), str(values.get("linguistics_term", "all")))
