@@ -179,6 +179,7 @@ def _check_combinations(values: flags.FlagValues) -> None:
             "--strict_sentence_order": values.strict_sentence_order,
             "--mask_across_segments=false": not values.mask_across_segments,
             "--replace_by_span": values.replace_by_span,
+            "--mask_token_share": values.mask_token_share != 0.8,
             "--nostatic_masks": not values.static_masks,
             f"--sentence_objective={values.sentence_objective}":
                 values.sentence_objective in ("both", "none"),

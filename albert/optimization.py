@@ -29,6 +29,7 @@ class OptimizerConfig:
     num_warmup_steps: int = 0  # linear warm-up from zero
     poly_power: float = 1.0  # power of the polynomial decay
     start_warmup_step: int = 0  # step at which the warm-up begins
+    num_decay_steps: int = 0  # the last steps, in which alone the rate falls; 0: in all
 
 
 @keras.saving.register_keras_serializable("albert")
@@ -40,6 +41,9 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
     The decay is not shifted by the warm-up, so the rate steps down slightly
     where the warm-up ends, as in the original. Before `start` it is 0, where
     the original's went negative.
+
+    With `num_decay_steps` D the rate stays as it is until D steps are left, and then is
+    rate * ((T - t) / D)^power: warm-up, plateau, decay.
     """
 
     learning_rate: float
@@ -47,11 +51,15 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
     num_warmup_steps: int = 0
     poly_power: float = 1.0
     start_warmup_step: int = 0
+    num_decay_steps: int = 0
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
         total = float(self.num_train_steps)
-        left = 1.0 - ops.minimum(step, total) / total
+        if self.num_decay_steps:
+            left = ops.minimum(ops.maximum(total - step, 0.0) / self.num_decay_steps, 1.0)
+        else:
+            left = 1.0 - ops.minimum(step, total) / total
         rate = self.learning_rate * ops.power(left, self.poly_power)
         if not self.num_warmup_steps:
             return rate

@@ -138,3 +138,11 @@ def test_every_weight_of_a_model_is_decayed_or_excluded_as_in_the_original():
 def test_an_unknown_optimizer_is_refused_by_name():
     with pytest.raises(FlagError, match="sgd"):
         create_optimizer(OptimizerConfig("sgd"))
+
+
+def test_with_decay_steps_the_rate_stays_until_they_begin():
+    schedule = WarmupPolynomialDecay(0.1, 100, 10, num_decay_steps=20)
+    found = [float(schedule(step)) for step in (0, 5, 10, 79, 80, 90, 95, 100, 120)]
+    assert found == pytest.approx([0, 0.05, 0.1, 0.1, 0.1, 0.05, 0.025, 0, 0])
+    prolonged = WarmupPolynomialDecay(0.1, 300, 10, num_decay_steps=20)
+    assert all(float(prolonged(step)) == float(schedule(step)) for step in range(0, 80, 7))

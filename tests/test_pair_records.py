@@ -187,6 +187,30 @@ def test_a_whole_ngram_shares_its_fate_where_asked():
     assert abs(shares - [0.8, 0.1, 0.1]).max() < 4 * np.sqrt(0.16 / len(kinds))
 
 
+def masked_rows(settings, count=3000, **options):
+    ids = np.tile([2, *[10] * 30, 3, *[10] * 30, 3], (count, 1))
+    masks = pair_records.MasksOnTheFly(63, settings, Specials(2, 3, 4, 1000), 0, **options)
+    segments, labels = np.full((count, 2), 30), np.zeros((count, 1), int)
+    return masks.mask(ids, segments, np.ones_like(ids), labels, np.arange(count))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.8, 1.0])
+def test_so_many_of_the_chosen_tokens_become_mask(share):
+    rows = masked_rows(MaskingSettings(9, 0.15, mask_token_share=share))
+    chosen = np.take_along_axis(rows["input_ids"], rows["masked_lm_positions"], axis=1)
+    found = np.bincount(np.where(chosen == 4, 0, np.where(chosen == 10, 1, 2)).ravel(), minlength=3)
+    expected = [share, (1 - share) / 2, (1 - share) / 2]
+    assert abs(found / chosen.size - expected).max() <= 4 * 0.5 / np.sqrt(chosen.size) * (share < 1)
+
+
+def test_the_share_of_masked_tokens_changes_along_a_line():
+    settings = MaskingSettings(40, 0.4)
+    counts = masked_rows(settings, last_share=0.1, num_rows=2000)["masked_lm_weights"].sum(axis=1)
+    for row, share in ((0, 0.4), (1000, 0.25), (2000, 0.1), (2999, 0.1)):
+        assert counts[row] == np.rint(63 * share)
+    assert (masked_rows(settings)["masked_lm_weights"].sum(axis=1) == np.rint(63 * 0.4)).all()
+
+
 @pytest.mark.parametrize("objective,want", [
     ("sop", (0.5, 0.5)), ("nsp", (0.5, 0.5)), ("both", (0.5, 0.5)), ("none", (0.0, 0.0)),
 ])

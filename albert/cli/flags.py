@@ -188,7 +188,7 @@ def define_packing_flag(values: FlagValues) -> None:
 # The flags of `define_masking_flags`.
 MASKING_FLAGS = (
     "do_whole_word_mask", "do_permutation", "favor_shorter_ngram", "ngram",
-    "mask_across_segments", "replace_by_span",
+    "mask_across_segments", "replace_by_span", "mask_token_share",
 )
 
 
@@ -207,6 +207,10 @@ def define_masking_flags(values: FlagValues) -> None:
     define("bool", values, "replace_by_span", False,
            "Draw for each n-gram, not for each of its tokens, whether [MASK] (80 %), a random "
            "piece (10 %) or the piece itself stands there.")
+    define("float", values, "mask_token_share", 0.8,
+           "Share of the chosen tokens that become [MASK]; of the others half stay, and half become "
+           "a random piece. 1: all become [MASK], which did no worse for BERT-large (Wettig et al. "
+           "2023).", least=0, most=1)
 
 
 def check_device_flags(values: FlagValues) -> None:

@@ -68,6 +68,10 @@ def call_of(model: Any, inputs: Any, options: Mapping[str, Any]) -> Callable[[An
         arguments = dict(options)
 
         def call(inputs):
+            # As sizes are, which only a graph does not know: it does not mix them with others.
+            inputs = tf.nest.map_structure(
+                lambda x: tf.cast(x, tf.int32) if x.dtype == tf.int64 else x, inputs
+            )
             return of_model()(inputs, **arguments)
 
         calls[key] = tf.function(call, reduce_retracing=True, autograph=False)

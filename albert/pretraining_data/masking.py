@@ -2,8 +2,8 @@
 
 The recipe is the original's. Words are taken in random order. Each one starts an n-gram, whose
 length is drawn with p(n) ~ 1/n. An n-gram that does not fit the rest of the budget is shortened.
-One that touches a chosen word is passed over. Of the chosen tokens 80 % become [MASK], 10 % stay,
-and 10 % become a random piece. There is no loop over sequences: all of them take their k-th word
+One that touches a chosen word is passed over. Of the chosen tokens 80 % (`mask_token_share`) become
+[MASK], 10 % stay, and 10 % become a random piece. There is no loop over sequences: all of them take their k-th word
 together.
 
 All that is random about a sequence follows from a key of its own, so that its masks
@@ -34,6 +34,7 @@ class MaskingSettings:
     mask_across_segments: bool = True
     # 80/10/10 is drawn for each n-gram, not for each of its tokens.
     replace_by_span: bool = False
+    mask_token_share: float = 0.8  # of the chosen tokens; half of the others stay
 
     def __post_init__(self):
         if not 1 <= self.ngram <= MOST_NGRAM:
@@ -97,10 +98,16 @@ def ngram_probabilities(settings: MaskingSettings) -> np.ndarray:
     return weights if settings.favor_shorter_ngram else weights[::-1]
 
 
-def num_to_predict(lengths: np.ndarray, settings: MaskingSettings) -> np.ndarray:
-    """Returns how many tokens are masked at most in sequences of these lengths."""
+def num_to_predict(
+    lengths: np.ndarray, settings: MaskingSettings, shares: np.ndarray | None = None
+) -> np.ndarray:
+    """Returns how many tokens are masked at most in sequences of these lengths.
+
+    `shares` of the tokens that are masked, one of each sequence, go before `masked_lm_prob`.
+    """
+    share = settings.masked_lm_prob if shares is None else shares
     # rint rounds halves to even, as Python's round does.
-    wanted = np.rint(np.asarray(lengths) * settings.masked_lm_prob).astype(np.int64)
+    wanted = np.rint(np.asarray(lengths) * share).astype(np.int64)
     return np.minimum(settings.max_predictions_per_seq, np.maximum(1, wanted))
 
 
@@ -121,6 +128,7 @@ def mask_batch(
     specials: Specials,
     settings: MaskingSettings,
     keys: np.ndarray,
+    shares: np.ndarray | None = None,
 ) -> Masked:
     """Returns the batch with its predictions.
 
@@ -129,6 +137,7 @@ def mask_batch(
       lengths: [B], tokens before the padding.
       boundary: [B, L], not 0 where a word begins; see `token_boundaries`.
       keys: uint64 [B], from which each sequence's masks follow.
+      shares: [B], see `num_to_predict`.
     """
     shape = (len(ids), settings.num_predictions)
     output = ids.copy()
@@ -136,13 +145,13 @@ def mask_batch(
         zeros = np.zeros(shape, ids.dtype)
         return Masked(output, zeros, zeros.copy(), np.zeros(len(ids), np.int64))
     words = _find_words(ids, lengths, boundary, specials, settings)
-    budget = num_to_predict(lengths, settings)
+    budget = num_to_predict(lengths, settings, shares)
     draws = Draws(keys)
     none = np.zeros(words.first.shape, bool)
     chosen = _choose(words, budget, none, settings, draws)
     places = _tokens_of(words, chosen)
     spans = _first_words(words, chosen, places) if settings.replace_by_span else None
-    _replace(output, places, spans, specials, draws)
+    _replace(output, places, spans, specials, settings.mask_token_share, draws)
     if settings.do_permutation:
         others = _choose(words, budget, chosen.is_chosen, settings, draws.again())
         permuted = _tokens_of(words, others)
@@ -391,9 +400,10 @@ def _replace(
     places: np.ndarray,
     spans: np.ndarray | None,
     specials: Specials,
+    share: float,
     draws: Draws,
 ) -> None:
-    """Masks tokens in place: 80 % [MASK], 10 % kept, 10 % random.
+    """Masks tokens in place: a share of [MASK], 80 % by default, then 10 % kept, 10 % random.
 
     Args:
       places: of the chosen tokens in the flat [B, L].
@@ -405,7 +415,8 @@ def _replace(
     other = draws.uniform(Draws.PIECE, row, column) * specials.vocab_size
     flat = output.ravel()
     flat[places] = np.where(
-        draw < 0.8, specials.mask_id, np.where(draw < 0.9, flat.take(places), other.astype(np.int64))
+        draw < share, specials.mask_id,
+        np.where(draw < share + (1 - share) / 2, flat.take(places), other.astype(np.int64)),
     )
 
 

@@ -66,6 +66,7 @@ def mask_rows(
     specials: Specials,
     settings: MaskingSettings,
     keys: np.ndarray,
+    shares: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Returns the `masked_features` of rows.
 
@@ -75,10 +76,11 @@ def mask_rows(
       boundary: [B, L], not 0 where a word begins.
       labels: [B, 1].
       keys: uint64 [B], see `masking.row_keys`.
+      shares: [B], see `masking.num_to_predict`.
     """
     column, lengths = np.arange(ids.shape[1]), segments.sum(axis=1) + 3
     inside = column < lengths[:, None]
-    masked = masking.mask_batch(ids, lengths, boundary, specials, settings, keys)
+    masked = masking.mask_batch(ids, lengths, boundary, specials, settings, keys, shares)
     rank = np.arange(settings.num_predictions)
     return {
         "input_ids": masked.input_ids,
@@ -100,6 +102,9 @@ class MasksOnTheFly:
     specials: Specials
     seed: int
     swap_prob: float = 0.0  # of A and B, where B is not of a random document
+    # The share of masked tokens changes along a line to this one, within so many records.
+    last_share: float | None = None
+    num_rows: int = 0
 
     def feature_spec(self) -> FeatureSpec:
         """Returns the features of a record; those of a batch are `masked_features`."""
@@ -145,8 +150,15 @@ class MasksOnTheFly:
             segments = np.where(swapped[:, None], segments[:, ::-1], segments)
             labels = labels | swapped[:, None]
         return mask_rows(
-            ids, segments, boundary, labels.astype(ids.dtype), self.specials, self.settings, keys
+            ids, segments, boundary, labels.astype(ids.dtype), self.specials, self.settings, keys,
+            self._shares(positions),
         )
+
+    def _shares(self, positions: np.ndarray) -> np.ndarray | None:
+        if self.last_share is None:
+            return None
+        first, done = self.settings.masked_lm_prob, np.minimum(positions / self.num_rows, 1.0)
+        return first + (self.last_share - first) * done
 
 
 def _swapped_places(segments: np.ndarray, width: int) -> np.ndarray:
