@@ -180,7 +180,7 @@ def test_words_are_labelled_as_in_the_file(tmp_path):
 
 
 def test_words_keep_punctuation_inside_them():
-    found = predict.predictors._WORD.findall('He said: "don\'t pay $3.50 in U.S.A.!" (état-major)')
+    found = predict.predictors.WORD.findall('He said: "don\'t pay $3.50 in U.S.A.!" (état-major)')
     assert found == ["He", "said", ":", '"', "don't", "pay", "$", "3.50", "in", "U.S.A", ".", "!",
                      '"', "(", "état-major", ")"]
 
