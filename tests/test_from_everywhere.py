@@ -260,3 +260,46 @@ def test_a_directory_gives_the_class_that_it_was_saved_as(kind, tmp_path):
 
 def test_the_interface_shows_itself():
     assert {"AlbertModel", "AlbertTokenizer", "from_pretrained"} <= set(dir(albert))
+
+
+# --- Modules of tf-models-official ---
+
+
+def test_a_module_of_tf_models_gives_its_numbers_and_reads_its_settings(golden_path, tmp_path):
+    folder = golden_path("tf_models")
+    model = albert.AlbertForMaskedLM.from_pretrained(str(folder))
+    assert (model.config.num_hidden_layers, model.config.num_attention_heads) == (3, 2)
+    golden = np.load(folder / "io.npz")
+    inputs = {key[3:]: golden[key] for key in golden.files if key.startswith("in/")}
+    logits = model(inputs)["prediction_logits"]
+    np.testing.assert_allclose(logits, golden["out/mlm_logits"], atol=1e-5)
+    encoder = albert.from_pretrained(str(folder))
+    assert type(encoder).__name__ == "AlbertModel"
+    inputs.pop("masked_lm_positions")
+    for name in ("pooled_output", "sequence_output"):
+        np.testing.assert_allclose(encoder(inputs)[name], golden[f"out/{name}"], atol=1e-5)
+    tokenizer = albert.AlbertTokenizer.from_pretrained(str(folder))
+    assert tokenizer.encode("W1 w2") == [2, 6, 7, 3]
+    # Before TensorFlow 2.5 the metadata lay in the graph's own file.
+    older = copied(folder, tmp_path / "older")
+    (older / "keras_metadata.pb").rename(older / "saved_model.pb")
+    assert albert.AlbertModel.from_pretrained(str(older)).config.to_dict() == encoder.config.to_dict()
+
+
+@pytest.mark.parametrize("spoil, message", [
+    ("metadata", "does not tell its architecture"), ("cut", "settings are damaged"),
+    ("weights", "variables"),
+])
+def test_a_damaged_module_of_tf_models_is_refused(spoil, message, golden_path, tmp_path):
+    folder = copied(golden_path("tf_models"), tmp_path / "module")
+    path = folder / "keras_metadata.pb"
+    content = path.read_bytes()
+    if spoil == "metadata":
+        path.unlink()
+    elif spoil == "cut":
+        path.write_bytes(content[: content.index(b'AlbertEncoder", "config"') + 60])
+    else:
+        data = folder / "variables/variables.data-00000-of-00001"
+        data.write_bytes(data.read_bytes()[:-100])
+    with pytest.raises((CheckpointError, ConfigError), match=message):
+        albert.AlbertModel.from_pretrained(str(folder))

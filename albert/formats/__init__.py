@@ -18,6 +18,7 @@
     keras_hub            presets of keras-hub
     archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
+    tf_models            those that tf-models-official exported
     saved_model          the one place where a SavedModel is written
     model_card           the README.md of a directory that holds a model
     vocabulary_transfer  another vocabulary for the same model

@@ -25,6 +25,11 @@ def is_directory(path: str) -> bool:
     return os.path.isdir(os.path.join(path, "variables")) and not is_ours
 
 
+def is_foreign(directory: str) -> bool:
+    """Whether a module has no configuration among its assets, as ours and the original's have."""
+    return not os.path.isfile(os.path.join(directory, "assets", CONFIG_ASSET))
+
+
 def fetch(handle: str, flag: str) -> str:
     """Returns a module's directory, that of an https:// address by way of TF-Hub's cache.
 

@@ -29,6 +29,7 @@ from albert.formats import (
     model_card,
     model_facts,
     sidecars,
+    tf_models,
     tokenizer_files,
 )
 from albert.formats.model_facts import Facts
@@ -195,6 +196,13 @@ def open_preset(directory: str) -> Pretrained:
 def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrained:
     """Returns a TF-Hub module in a directory or at an https:// address."""
     directory = hub.fetch(handle, flag)
+    if hub.is_foreign(directory) and tf_models.is_directory(directory):
+        config, vocabulary = tf_models.read_config(directory), tf_models.vocabulary(directory)
+        facts = Facts("AlbertModel", text=vocabulary.text if vocabulary else None)
+        return Pretrained(
+            handle, directory, config, vocabulary, facts,
+            lambda: tf_models.open_weights(directory),
+        )
     config, vocabulary = hub.read_assets(directory, flag)
     facts = Facts("AlbertForPreTraining", text=vocabulary.text)
     return Pretrained(
