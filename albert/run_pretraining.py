@@ -11,14 +11,17 @@ import dataclasses
 import logging
 import math
 
+from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.data.record_files import RecordFiles
 from albert.errors import DataError, FlagError
+from albert.inference.scoring import PairsPreferred
 from albert.pretraining_data import pair_records
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pair_records import MasksOnTheFly
+from albert.tasks import minimal_pairs
 
 log = logging.getLogger("albert")
 
@@ -90,6 +93,17 @@ def define_flags(values: flags.FlagValues) -> None:
                  "For records made with --nostatic_masks: share of the tokens that is masked, "
                  "drawn anew each time a record is read. The paper masks 0.15. 0: the records hold "
                  "masks.", least=0, most=1)
+    flags.define("string", values, "eval_pairs", None,
+                 "Minimal pairs in BLiMP's format (see albert.score): each evaluation also tells "
+                 "how often the model prefers the acceptable sentence.")
+    flags.define("integer", values, "eval_pairs_per_paradigm", 100,
+                 "So many pairs of each paradigm.", least=1)
+    flags.define("string", values, "spm_model_file", None,
+                 "SentencePiece model of the records, for --eval_pairs.")
+    flags.define("string", values, "vocab_file", None,
+                 "WordPiece vocabulary of the records, for --eval_pairs.")
+    flags.define("bool", values, "do_lower_case", True,
+                 "Put --eval_pairs in lower case, as the records were.")
     flags.define("float", values, "last_masked_lm_budget", None,
                  "Share that is masked at the last step; on the way there it changes along a line. "
                  "For BERT-base, 30 to 15 % was up to 1.9 times as fast as 15 % throughout (Ankner "
@@ -105,6 +119,7 @@ def _check(values: flags.FlagValues) -> AlbertConfig:
     if not (values.do_train or values.do_eval):
         raise FlagError("at least one of --do_train and --do_eval is needed")
     _check_masking(values)
+    _check_eval_pairs(values)
     if values.num_warmup_steps + values.num_decay_steps > values.num_train_steps:
         decay = f" and --num_decay_steps={values.num_decay_steps}" if values.num_decay_steps else ""
         raise FlagError(
@@ -146,6 +161,32 @@ def _depth_schedule(text: str | None, config: AlbertConfig) -> tuple[tuple[int, 
     if config.num_hidden_groups > 1 or config.parameter_sharing != "all":
         raise FlagError("--depth_schedule: only layers that share all their weights can be added")
     return tuple(stages)
+
+
+def _check_eval_pairs(values: flags.FlagValues) -> None:
+    if values.eval_pairs:
+        if not (values.do_train and values.do_eval):
+            raise FlagError("--eval_pairs goes with --do_train and --do_eval; else use albert.score")
+        if bool(values.spm_model_file) == bool(values.vocab_file):
+            raise FlagError("--eval_pairs needs --spm_model_file or --vocab_file, one of them")
+        return
+    for name in ("eval_pairs_per_paradigm", "spm_model_file", "vocab_file", "do_lower_case"):
+        if values[name].present:
+            raise FlagError(f"--{name} goes with --eval_pairs")
+
+
+def _pairs_scorer(values: flags.FlagValues, config: AlbertConfig):
+    """Returns what adds the accuracy on --eval_pairs to an evaluation, None without them."""
+    if not values.eval_pairs:
+        return None
+    tokenizer = tokenization.FullTokenizer(
+        values.vocab_file, values.do_lower_case, values.spm_model_file
+    )
+    tokenization.check_vocabulary(tokenizer, config)
+    pairs = minimal_pairs.read_pairs(
+        values.eval_pairs, values.eval_pairs_per_paradigm, "eval_pairs"
+    )
+    return PairsPreferred(pairs, tokenizer, config.max_position_embeddings)
 
 
 def _check_masking(values: flags.FlagValues) -> None:
@@ -211,15 +252,18 @@ def main(values: flags.FlagValues) -> None:
     recipe = {name: _masks(values, name, source) for name, source in used.items()}
     first = next(iter(used.values()))
     recipe["sentence_objective"] = pair_records.sentence_objective(first)
+    measure_more = _pairs_scorer(values, config)
 
     flags.start_engine(values)  # after the flags are known to be good: it takes seconds
     from albert.training.current_engine import current
 
     with current().scope(values):
-        _run(values, config, train_files, eval_files, recipe)
+        _run(values, config, train_files, eval_files, recipe, measure_more)
 
 
-def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> None:
+def _run(
+    values: flags.FlagValues, config, train_files, eval_files, recipe, measure_more
+) -> None:
     from albert.formats import checkpoints, model_card, pretrained
     from albert.tasks.pretraining import PretrainingTask
     from albert.training import run_settings, summaries, trainer
@@ -242,7 +286,7 @@ def _run(values: flags.FlagValues, config, train_files, eval_files, recipe) -> N
             eval_files=eval_files if values.do_eval else None,
             init=init,
             warm_start_options=flags.select(values, ("init_from_group0", "allow_partial_init")),
-            flags=flags.to_dict(values),
+            flags=flags.to_dict(values), measure_more=measure_more,
         ).last
     if values.do_eval and current().is_chief:
         if not last:

@@ -7,7 +7,16 @@ import apart
 import numpy as np
 import pytest
 import their_transformers
-from helpers import SIZES, assert_one_clear_line, run
+from helpers import (
+    LENGTH,
+    PREDICTIONS,
+    SIZES,
+    assert_one_clear_line,
+    metrics,
+    run,
+    write_config,
+    write_pretraining_records,
+)
 
 import albert
 from albert import modeling, score
@@ -191,3 +200,40 @@ def test_a_score_is_that_of_transformers(folder, tmp_path):
         )
     found = [one["log_probability"] for one in albert.open_session(str(folder)).score(TEXTS)]
     np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+# --- Along a training ---
+
+
+def test_a_run_tells_how_its_model_prefers_pairs(tmp_path):
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join([*VOCAB, *(f"x{i}" for i in range(40 - len(VOCAB)))]))
+    config = write_config(folder, vocab_size=40, max_position_embeddings=32)
+    records = write_pretraining_records(folder / "records.tfrecord", 16)
+    write_pairs(folder / "pairs.jsonl", "a", 12)
+    job = [
+        f"--albert_config_file={config}", f"--input_file={records}", "--do_train", "--do_eval",
+        f"--output_dir={tmp_path / 'out'}", f"--max_seq_length={LENGTH}",
+        f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=4", "--eval_batch_size=4",
+        "--max_eval_steps=1", "--num_train_steps=4", "--num_warmup_steps=1",
+        "--save_checkpoints_steps=2", "--learning_rate=0.01", "--depth_schedule=1:2",
+    ]
+    pairs = [f"--eval_pairs={folder / 'pairs.jsonl'}", f"--vocab_file={folder / 'vocab.txt'}"]
+    done = run("albert.run_pretraining", *job, *pairs)
+    assert done.returncode == 0, done.stderr
+    told = [line["pairs_accuracy"] for line in metrics(tmp_path / "out") if line["kind"] == "eval"]
+    assert len(told) == 2
+    session = albert.open_session(
+        str(tmp_path / "out/model.ckpt-4"), vocab_file=str(folder / "vocab.txt")
+    )
+    good, bad = (
+        [one["log_probability"] for one in session.score([f"w{i} w1{end}." for i in range(12)])]
+        for end in ("s", "ed")
+    )
+    assert told[1] == pytest.approx(np.mean(np.array(good) > np.array(bad)))
+    results = json.loads((tmp_path / "out/eval_results.json").read_text())
+    assert results["pairs_accuracy"] == told[1]
+    refused = run("albert.run_pretraining", *job, "--do_lower_case")
+    assert refused.returncode == 2
+    assert "--do_lower_case goes with --eval_pairs" in assert_one_clear_line(refused.stderr)

@@ -216,6 +216,21 @@ def read_json_object(path: str) -> dict[str, Any]:
     return value
 
 
+def parse_json_object(text: str, place: str) -> dict[str, Any]:
+    """Returns the JSON object of one line.
+
+    Raises:
+      DataError: it is none; names its place.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not a JSON object in one line: {error}") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{place}: expected a JSON object, got {text.strip()[:40]}")
+    return value
+
+
 def is_same_json(one: Any, other: Any) -> bool:
     """Whether two values are one as JSON: what is no number is itself, and a tuple is a list."""
     texts = [json.dumps(value, sort_keys=True, default=str) for value in (one, other)]

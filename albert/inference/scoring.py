@@ -9,7 +9,7 @@ Legend: B batch, n pieces of a sentence, V vocabulary.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ import numpy as np
 from albert import tokenization
 from albert.errors import DataError
 from albert.inference.session import Row, Session
+from albert.tasks import minimal_pairs
+from albert.tasks.minimal_pairs import Pair
+from albert.tokenization import FullTokenizer
 
 
 class SentenceScorer:
@@ -25,10 +28,15 @@ class SentenceScorer:
     Args:
       within_words: mask the later pieces of a word together with one of its pieces.
       model: what computes, an `AlbertForMaskedLM`; by default the session's.
+      depth: how many of its layers, if not all.
     """
 
-    def __init__(self, session: Session, within_words: bool = False, model: Any = None):
-        self.session, self.within_words, self._given = session, within_words, model
+    def __init__(
+        self, session: Session, within_words: bool = False, model: Any = None,
+        depth: int | None = None,
+    ):
+        self.session, self.within_words = session, within_words
+        self._given, self._depth = model, depth
 
     def scores(
         self, texts: Sequence[str], places: Sequence[str], progress: Any = None
@@ -86,12 +94,40 @@ class SentenceScorer:
         def compute(batch):
             inputs = {name: value for name, value in batch.items() if name != "piece"}
             inputs["masked_lm_positions"] = inputs["masked_lm_positions"][..., 0]  # [B, 1]
-            logits = model(inputs, training=False)["prediction_logits"][:, 0]  # [B, V]
+            outputs = model(inputs, training=False, depth=self._depth)
+            logits = outputs["prediction_logits"][:, 0]  # [B, V]
             likely = ops.log_softmax(ops.cast(logits, "float32"))
             found = ops.take_along_axis(likely, batch["piece"][:, 0], axis=-1)
             return {"log_probability": found[:, 0]}
 
         return self.session.computer(compute, by_length=True)
+
+
+class PairsPreferred:
+    """How often a model that is being trained prefers the good sentence of minimal pairs.
+
+    Called as `training.evaluation.MeasureMore`, it returns {"pairs_accuracy"}, the mean over the
+    paradigms.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], tokenizer: FullTokenizer, longest: int):
+        self._pairs, self._tokenizer, self._longest = pairs, tokenizer, longest
+        self._scorers: dict[int | None, SentenceScorer] = {}
+
+    def __call__(
+        self, model: Any, depth: int | None, end_if_asked: Callable[[], None]
+    ) -> dict[str, float]:
+        if depth not in self._scorers:
+            session = Session(None, self._tokenizer, self._longest, batch_size=256)
+            self._scorers = {depth: SentenceScorer(session, model=model, depth=depth)}
+        texts = [text for pair in self._pairs for text in (pair.good, pair.bad)]
+        places = [f"--eval_pairs, pair {1 + i // 2}" for i in range(len(texts))]
+        found = []
+        for value, _ in self._scorers[depth].scores(texts, places):
+            end_if_asked()
+            found.append(value)
+        result = minimal_pairs.accuracies(self._pairs, found[::2], found[1::2])
+        return {"pairs_accuracy": result["accuracy"]}
 
 
 def unigram_scores(tokenizer: Any, texts: Sequence[str]) -> list[float] | None:

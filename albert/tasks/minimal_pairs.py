@@ -8,7 +8,6 @@ score. No TensorFlow.
 import collections
 import dataclasses
 import io
-import json
 import math
 import os
 import zipfile
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from albert.data import text_files
+from albert.data import files, text_files
 from albert.errors import DataError
 
 
@@ -125,12 +124,7 @@ def _lines(raw: Any, name: str) -> Iterator[str]:
 
 
 def _pair(line: str, place: str) -> Pair:
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not a JSON object in one line: {error}") from error
-    if not isinstance(values, dict):
-        raise DataError(f"{place}: expected a JSON object, got {line.strip()[:40]}")
+    values = files.parse_json_object(line, place)
     texts = [values.get(name) for name in ("sentence_good", "sentence_bad")]
     if not all(isinstance(text, str) and text.strip() for text in texts):
         raise DataError(f"{place}: sentence_good and sentence_bad must be texts")

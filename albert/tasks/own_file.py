@@ -115,12 +115,7 @@ def _json_rows(stream: io.TextIOBase, path: str, ending: str) -> Iterator[tuple[
     for number, line in enumerate(stream, start=1):
         if not line.strip():
             continue
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}:{number}: not a JSON object in one line: {error}") from error
-        if not isinstance(values, dict):
-            raise DataError(f"{path}:{number}: expected a JSON object, got {line.strip()[:40]}")
+        values = files.parse_json_object(line, f"{path}:{number}")
         yield number, {
             name: value if isinstance(value, str) else json.dumps(value)
             for name, value in values.items() if value is not None

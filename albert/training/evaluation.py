@@ -29,6 +29,10 @@ from albert.training.run_settings import RunConfig, build_model, row_options
 
 log = logging.getLogger("albert")
 
+# From a model, the number of its layers that are trained (None: all), and what is called now and
+# then and may end the run, to further results.
+MeasureMore = Callable[[keras.Model, int | None, Callable[[], None]], dict[str, Any]]
+
 BEST_FILE = "best.json"
 _FINGERPRINT_BYTES = 64 << 10  # how much of a file's start is read
 

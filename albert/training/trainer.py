@@ -98,11 +98,12 @@ def train(
     init: Weights | None = None,
     warm_start_options: Mapping[str, bool] | None = None,
     flags: Mapping[str, Any] | None = None,
+    measure_more: evaluation.MeasureMore | None = None,
 ) -> evaluation.Evaluated:
     """Trains up to `run.last_step`. Returns the evaluations that this process made.
 
     With `eval_files`, every checkpoint is evaluated. The one with the highest
-    `task.best_metric` is kept as `model.ckpt-best`.
+    `task.best_metric` is kept as `model.ckpt-best`. `measure_more` adds to the results.
 
     Raises:
       DataError, CheckpointError, RunDirBusyError: the input or the directory is unusable. Nothing
@@ -126,7 +127,7 @@ def train(
     with own, PreemptionLatch() as latch:
         loop = _Loop(
             engine, task, config, run, optimizer, eval_files, flags or {}, train_files.count,
-            latch,
+            latch, measure_more,
         )
         loop.start(init, warm_start_options or {})
         sizes = {os.path.basename(path): os.path.getsize(path) for path in train_files.paths}
@@ -159,11 +160,12 @@ class _Loop:
     """One training run: its weights, its position in the data, its metrics and checkpoints."""
 
     def __init__(
-        self, engine: Engine, task, config, run, optimizer, eval_files, flags, num_records, latch
+        self, engine: Engine, task, config, run, optimizer, eval_files, flags, num_records, latch,
+        measure_more,
     ):
         self.engine, self.task, self.config, self.run, self.latch = engine, task, config, run, latch
         self.num_records = num_records  # of an epoch
-        self.eval_files, self.flags = eval_files, flags
+        self.eval_files, self.flags, self.measure_more = eval_files, flags, measure_more
         self.state = TrainState(task, config, run, optimizer)
         self.is_chief = engine.is_chief
         self.writer: summaries.MetricsWriter | None = None  # only the chief has one
@@ -436,6 +438,8 @@ class _Loop:
         last = evaluation.measure(
             self._evaluator, self._eval_batches, self.eval_files, step, end_if_asked
         )
+        if self.measure_more:
+            last.results.update(self.measure_more(self.state.model, self._depth, end_if_asked))
         # The line comes last: if it is missing, the next process evaluates again.
         is_best = evaluation.keep_if_best(
             self.task, self.last_checkpoint, last.results, self._measured(step)
