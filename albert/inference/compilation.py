@@ -48,7 +48,9 @@ def call_of(model: Any, inputs: Any, options: Mapping[str, Any]) -> Callable[[An
     """
     import keras
 
-    if options.get("training") or options.get("dropout_seed") is not None:
+    if options.get("training") or not all(
+        value is None or isinstance(value, bool | int) for value in options.values()
+    ):
         return None
     if keras.backend.backend() != "tensorflow":
         return None
