@@ -71,7 +71,7 @@ class _Answers(_AutoTrackable):
         longest = tf.cast(tf.reduce_max(tf.concat([[0], needed], 0)), tf.int32)
         return tf.minimum(longest + len(segments) + 1, self._most)
 
-    def _answers(self, packed):
+    def _computed(self, packed):
         return self._outputs({
             "input_ids": packed["input_word_ids"], "input_mask": packed["input_mask"],
             "segment_ids": packed["input_type_ids"],
@@ -83,21 +83,21 @@ class _TextLabels(_Answers):
 
     def __init__(self, predictor: predictors.Predictor):
         super().__init__(predictor)
-        self._task, self._least, self._texts = predictor.task, predictor.least, predictor.most
+        self._task, self._least, self._most_texts = predictor.task, predictor.least, predictor.most
 
     def signatures(self) -> dict[str, Any]:
         """Returns what takes `text`, `text` and `text_pair`, or either, as the model was trained."""
         @tf.function(input_signature=[_texts("text")])
         def single(text):
             rows = [self.ids(text)]
-            return self._named(self._answers(self._pack(rows, self._length(rows))))
+            return self._named(self._computed(self._pack(rows, self._length(rows))))
 
         @tf.function(input_signature=[_texts("text"), _texts("text_pair")])
         def pair(text, text_pair):
-            return self._named(self._answers(self._pairs(self.ids(text), self.ids(text_pair))))
+            return self._named(self._computed(self._pairs(self.ids(text), self.ids(text_pair))))
 
         found = {"serving_default": single if self._least == 1 else pair}
-        if self._least < self._texts:
+        if self._least < self._most_texts:
             found["pairs"] = pair
         if self._task != heads.REGRESSION:
             found["label_names"] = self.labels()
@@ -144,7 +144,7 @@ class _WordLabels(_Answers):
             ids = self._ids_of_words(words)  # [B, (W), (n)]
             rows = ids.merge_dims(1, 2)
             length = self._length([rows])
-            answers = self._answers(self._pack([rows], length))
+            answers = self._computed(self._pack([rows], length))
             sizes = ids.values.row_lengths()
             ends = tf.cumsum(sizes) - tf.gather(rows.row_splits, words.value_rowids())
             # [CLS] stands before the first piece, [SEP] behind the last.
@@ -176,7 +176,7 @@ class _WordLabels(_Answers):
 
 
 def _splitter(word: str) -> Callable:
-    """Returns a function from texts [B] to their words [B, (W)]: all that match a pattern.
+    r"""Returns a function from texts [B] to their words [B, (W)]: all that match a pattern.
 
     The pattern is Python's: `\w` and `\S` are of all of Unicode.
     """
