@@ -60,6 +60,10 @@ def define_flags(values: flags.FlagValues) -> None:
            "What label 1 of a pair means: A and B swapped (sop, the default), B of a random "
            "document (nsp, as --random_next_sentence), either of them, a quarter each (both), or "
            "nothing (none).", enum_values=list(SENTENCE_OBJECTIVES))
+    define("bool", "single_sentences", False,
+           "Each line of the text is a row by itself: [CLS] A [SEP]. It goes with "
+           "--sentence_objective=none. Rows of single sentences are among the commonest gains of "
+           "small models (BabyLM 2023).")
     define("integer", "max_seq_length", 512, "Tokens of a record.", least=5)
     define("integer", "max_predictions_per_seq", 20,
            "Masked tokens of a record at most; 0.15 of 512 tokens would be 77.", least=1)
@@ -179,6 +183,7 @@ def _check_combinations(values: flags.FlagValues) -> None:
             "--strict_sentence_order": values.strict_sentence_order,
             "--mask_across_segments=false": not values.mask_across_segments,
             "--replace_by_span": values.replace_by_span,
+            "--single_sentences": values.single_sentences,
             "--mask_token_share": values.mask_token_share != 0.8,
             "--nostatic_masks": not values.static_masks,
             f"--sentence_objective={values.sentence_objective}":
@@ -197,6 +202,8 @@ def _check_combinations(values: flags.FlagValues) -> None:
             )
     elif values.numpy_seed is not None:
         problems.append("--numpy_seed has no effect without --original_draw_order")
+    if values.single_sentences and values.sentence_objective != "none":
+        problems.append("--single_sentences needs --sentence_objective=none: there is no B")
     if values.random_next_sentence and values.sentence_objective != "nsp":
         problems.append(
             "--random_next_sentence contradicts --sentence_objective="

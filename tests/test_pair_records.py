@@ -13,6 +13,7 @@ from albert.data.data_order import Share
 from albert.data.record_files import RecordFiles
 from albert.pretraining_data import masking, pair_records
 from albert.pretraining_data.masking import MaskingSettings, Specials
+from albert.tasks.pretraining import PretrainingTask
 
 LENGTH = 24
 SETTINGS = MaskingSettings(5, 0.2)
@@ -228,6 +229,30 @@ def test_each_objective_has_its_share_of_labels_either_way(corpus, objective, wa
         # Passes over a text repeat its pairs: fewer are independent than there are.
         assert abs(np.mean(found) - share) <= (0.06 if share else 0)
         assert pair_records.sentence_objective(RecordFiles([path])) == objective
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_each_line_can_be_a_row_by_itself(corpus, static):
+    path = make(corpus, f"single-{static}", "--single_sentences", "--sentence_objective=none",
+                f"--static_masks={static}", "--dupe_factor=1", dynamic=True)
+    lines = [line for line in (corpus / "corpus.txt").read_text().splitlines() if line]
+    assert tfrecord.count_records(path) == len(lines)
+    if static:
+        spec = PretrainingTask(LENGTH, 20).feature_spec()
+        rows = examples.decode_examples(list(tfrecord.read_records(path)), spec)
+    else:
+        rows = joined(batches(path, 1, len(lines)))
+    places = originals(rows)
+    found = sorted(
+        tuple(row[1 : int(mask.sum()) - 1])
+        for row, mask in zip(places, rows["input_mask"], strict=True)
+    )
+    vocabulary = {f"w{i}": len(SPECIALS) + i for i in range(50)}
+    assert found == sorted(tuple(vocabulary[w] for w in line.split()) for line in lines)
+    assert (places[:, 0] == SPECIALS.index("[CLS]")).all()
+    last = rows["input_mask"].sum(axis=1) - 1
+    assert (places[np.arange(len(lines)), last] == SPECIALS.index("[SEP]")).all()
+    assert not rows["segment_ids"].any() and not rows["next_sentence_labels"].any()
 
 
 # --- The command ---

@@ -58,6 +58,14 @@ def manifest_info(specials: Specials, pairs: PairSettings) -> dict[str, Any]:
     return told | {"sentence_objective": pairs.sentence_objective}
 
 
+def lengths_of(segments: np.ndarray) -> np.ndarray:
+    """Returns the tokens of rows [B], [CLS] and each [SEP] counted, from those of A and B [B, 2].
+
+    Where B is empty, it has no [SEP].
+    """
+    return segments.sum(axis=1) + 2 + (segments[:, 1] > 0)
+
+
 def mask_rows(
     ids: np.ndarray,
     segments: np.ndarray,
@@ -71,14 +79,14 @@ def mask_rows(
     """Returns the `masked_features` of rows.
 
     Args:
-      ids: [B, L], [CLS] A [SEP] B [SEP] and zeros.
+      ids: [B, L], [CLS] A [SEP] B [SEP] and zeros; see `lengths_of`.
       segments: [B, 2], tokens of A and of B.
       boundary: [B, L], not 0 where a word begins.
       labels: [B, 1].
       keys: uint64 [B], see `masking.row_keys`.
       shares: [B], see `masking.num_to_predict`.
     """
-    column, lengths = np.arange(ids.shape[1]), segments.sum(axis=1) + 3
+    column, lengths = np.arange(ids.shape[1]), lengths_of(segments)
     inside = column < lengths[:, None]
     masked = masking.mask_batch(ids, lengths, boundary, specials, settings, keys, shares)
     rank = np.arange(settings.num_predictions)

@@ -67,13 +67,14 @@ class PairSettings:
     short_seq_prob: float = 0.1  # share of documents cut into shorter pairs
     sentence_objective: str = "sop"  # key of `SENTENCE_OBJECTIVES`
     strict_sentence_order: bool = False  # a lone segment has no B of another document
+    single_sentences: bool = False  # each segment is a row by itself: B is empty
     # A and B are always in order here: whoever reads the pairs swaps them.
     is_swapped_later: bool = False
 
     @property
     def max_tokens(self) -> int:
         """Tokens of A and B together."""
-        return self.max_seq_length - 3
+        return self.max_seq_length - (2 if self.single_sentences else 3)
 
     @property
     def swaps_of_ordered(self) -> float:
@@ -101,9 +102,13 @@ def create_instances_from_document(
 
     Segments gather until they reach the target length, and are divided at a
     random border. Label 1: A and B are swapped, or B is of a random document
-    (always so for a single segment, unless `strict_sentence_order`).
+    (always so for a single segment, unless `strict_sentence_order`). With
+    `single_sentences` each segment is an A whose B is empty.
     """
     segments, at, end = block.segments, block.documents[index], block.documents[index + 1]
+    if settings.single_sentences:
+        borders = segments[at : end + 1]
+        return [(a, b, b, b, 0) for a, b in zip(borders, borders[1:], strict=False)]
     target = settings.max_tokens
     if rng.random() < settings.short_seq_prob:
         target = rng.randint(2, target)

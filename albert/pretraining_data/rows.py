@@ -44,7 +44,7 @@ def make_features(
       table: [B, 4], see `DealtPairs.table`.
     """
     pieces, column = load_pieces(recipe), np.arange(recipe.pairs.max_seq_length)
-    length_a, lengths = table[:, :1], (table[:, 0] + table[:, 1] + 3)[:, None]
+    length_a, lengths = table[:, :1], pair_records.lengths_of(table[:, :2])[:, None]
     in_b = column > length_a + 1
     inside = column < lengths
     source = np.clip(starts[:, None] + column - 1 - in_b, 0, len(ids) - 1)
@@ -65,8 +65,8 @@ def make_features(
 def describe_row(recipe: Recipe, batch: dict[str, np.ndarray], row: int) -> str:
     """Returns a row of `make_features` as text."""
     names = load_tokenizer(recipe).convert_ids_to_tokens
-    in_a, in_b = batch["segment_lengths"][row].tolist()
-    length = in_a + in_b + 3
+    in_a = int(batch["segment_lengths"][row, 0])
+    length = int(pair_records.lengths_of(batch["segment_lengths"][row : row + 1])[0])
     count = int(batch["masked_lm_weights"][row].sum()) if recipe.static_masks else 0
 
     def masked(feature: str) -> list[int]:
@@ -74,7 +74,7 @@ def describe_row(recipe: Recipe, batch: dict[str, np.ndarray], row: int) -> str:
 
     return str(TrainingInstance(
         tokens=names(batch["input_ids"][row, :length]),
-        segment_ids=[0] * (in_a + 2) + [1] * (in_b + 1),
+        segment_ids=[0] * (in_a + 2) + [1] * (length - in_a - 2),
         masked_lm_positions=masked("masked_lm_positions"),
         masked_lm_labels=names(masked("masked_lm_ids")),
         is_random_next=bool(batch["next_sentence_labels"][row, 0]),
