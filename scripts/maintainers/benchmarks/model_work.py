@@ -63,6 +63,8 @@ def model_sides(
     spec = spec | {"device": values.device, "engine": values.engine}
     sides = [Side(name, "ours.py", spec | {"model": paths["ours"]} | more)
              for name, more in ours.items()]
+    if spec.get("precision") != "float32":  # onnxruntime's products are float32 on processors
+        theirs = {k: v for k, v in theirs.items() if v.get("runtime") != "onnxruntime"}
     if python and values.engine == "jax":  # keras-hub's side is on TensorFlow
         keras_hub = {}
     if python and _has(python, "flash_attn"):
@@ -100,6 +102,11 @@ _THEIRS = {
     "transformers, SDPA": {"attn_implementation": "sdpa"},
     "transformers, SDPA, compiled": {"attn_implementation": "sdpa", "compile": True},
 }
+# What PyTorch exported, computed by others.
+_RUNTIMES = {
+    "onnxruntime": {"attn_implementation": "sdpa", "runtime": "onnxruntime"},
+    "OpenVINO": {"attn_implementation": "sdpa", "runtime": "openvino"},
+}
 _FLASH = {"transformers, FlashAttention": {"attn_implementation": "flash_attention_2"}}
 _KERAS_HUB = {"keras-hub": {}, "keras-hub, XLA": {"use_xla": True}}
 _GATHERED = {
@@ -121,6 +128,8 @@ def _on_rows(values, config, folder, kind, work, theirs):
             ours = {"ours, packed": {"pack_rows": True}, "ours, padded": {}}
         else:
             path, tokens = inputs.write_rows(folder, config, batch, length), batch * length
+            if work == "inference" and values.engine == "tensorflow":
+                ours = ours | {"ours, model(x)": {"is_called": True}}
         spec = {"work": work, "precision": precision, "inputs": path}
         sides = model_sides(values, paths, spec, ours, theirs, _KERAS_HUB)
         found = compare(sides, os.path.join(folder, f"{precision}-{batch}-{length}"),
@@ -192,20 +201,29 @@ def idle(values, config, folder):
 
 
 def inference(values, config, folder):
-    return _on_rows(values, config, folder, "AlbertModel", "inference", _THEIRS)
+    return _on_rows(
+        values, config, folder, "AlbertModel", "inference", _THEIRS | _runtimes(values)
+    )
+
+
+def _runtimes(values) -> dict[str, dict]:
+    """Returns the sides of exported graphs, which are measured on processors."""
+    return _RUNTIMES if values.device == "cpu" else {}
 
 
 def finetune(values, config, folder):
     """An epoch of training on texts; the mean loss of the first one is compared."""
-    return _on_texts(values, config, folder, "finetune")
+    return _on_texts(values, config, folder, "finetune", {})
 
 
 def predict(values, config, folder):
     """The logits of texts."""
-    return _on_texts(values, config, folder, "predict", {"keras-hub, padded": {}})
+    runtimes = {f"{name}, grouped": how | {"batching": "grouped"}
+                for name, how in _runtimes(values).items()}
+    return _on_texts(values, config, folder, "predict", runtimes, {"keras-hub, padded": {}})
 
 
-def _on_texts(values, config, folder, work, keras_hub=None):
+def _on_texts(values, config, folder, work, runtimes, keras_hub=None):
     """All texts once, of whatever lengths they are, each side with its ways of batching."""
     flags.require(values, "glue_file", "spm_model_file")
     path, lengths = _write_examples(values, config, folder)
@@ -224,7 +242,7 @@ def _on_texts(values, config, folder, work, keras_hub=None):
             {"ours, packed": {"pack_rows": True}, "ours, cut": {},
              "ours, padded": {"pad_to_max_seq_length": True}},
             {f"transformers, {name}": {"batching": name}
-             for name in ("padded", "dynamic", "grouped")},
+             for name in ("padded", "dynamic", "grouped")} | runtimes,
             keras_hub,
         )
         found = compare(sides, os.path.join(folder, precision), rounds=values.rounds,

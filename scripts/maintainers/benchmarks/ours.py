@@ -59,7 +59,7 @@ def _inference(spec, rows):
         outputs = model(batch)
         return {name: outputs[name] for name in names}
 
-    compute = compiled(outputs_of, model.variables)
+    compute = outputs_of if spec.get("is_called") else compiled(outputs_of, model.variables)
     if spec.get("use_xla") and not _is_jax(spec):
         import tensorflow as tf
 

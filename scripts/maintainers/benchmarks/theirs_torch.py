@@ -1,4 +1,7 @@
-"""transformers' side of the model benchmarks, on PyTorch. Knows nothing of this project."""
+"""transformers' side of the model benchmarks. Knows nothing of this project.
+
+PyTorch computes, or onnxruntime or OpenVINO what PyTorch exported (a specification's "runtime").
+"""
 
 import numpy as np
 import serve
@@ -54,6 +57,65 @@ def _compiled(spec, model):
     return torch.compile(model) if spec.get("compile") else model
 
 
+def _answers(spec, model, tensors, names):
+    """Returns a function of a batch: the named outputs as arrays, computed by the runtime."""
+    runtime = spec.get("runtime")
+    if not runtime:
+        return _plain(spec, _compiled(spec, model), names)
+    path = spec["outputs"].removesuffix(".npz") + ".onnx"
+    _export(model, tensors, names, path)
+    return {"onnxruntime": _onnxruntime, "openvino": _openvino}[runtime](spec, path, names)
+
+
+def _plain(spec, call, names):
+    import torch
+
+    def answer(batch):
+        with torch.inference_mode(), _autocast(spec):
+            outputs = call(**batch)
+            return [getattr(outputs, name).float().cpu().numpy() for name in names]
+
+    return answer
+
+
+def _export(model, tensors, names, path):
+    """Writes the model as an ONNX graph of any batch and length."""
+    import torch
+
+    inputs = {name: value[:2, :16] for name, value in tensors.items()}
+    axes = {0: "batch", 1: "length"}
+    with torch.inference_mode():
+        torch.onnx.export(
+            model, (inputs,), path, input_names=list(inputs), output_names=names, dynamo=False,
+            dynamic_axes={name: axes for name in inputs} | {name: {0: "batch"} for name in names},
+        )
+
+
+def _onnxruntime(spec, path, names):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = spec["threads"]
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda batch: session.run(names, {name: x.numpy() for name, x in batch.items()})
+
+
+def _openvino(spec, path, names):
+    import openvino
+
+    precision = {"float32": "f32", "bfloat16": "bf16"}[spec.get("precision", "float32")]
+    compiled = openvino.Core().compile_model(path, "CPU", {
+        "INFERENCE_NUM_THREADS": spec["threads"], "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": precision,
+    })
+
+    def answer(batch):
+        found = compiled({name: x.numpy() for name, x in batch.items()})
+        return [found[name] for name in names]
+
+    return answer
+
+
 def _recompute_layers(model):
     """Lets each layer's activations be computed again: their ALBERT has no switch for it."""
     from torch.utils.checkpoint import checkpoint
@@ -66,17 +128,11 @@ def _recompute_layers(model):
 
 
 def _inference(spec, rows):
-    import torch
-
     model, tensors = _load(spec, "AlbertModel").eval(), _tensors(rows)
-    call = _compiled(spec, model)
+    answer = _answers(spec, model, tensors, ["last_hidden_state", "pooler_output"])
 
     def turn():
-        with torch.inference_mode(), _autocast(spec):
-            outputs = call(**tensors)
-            return [
-                x.float().cpu().numpy() for x in (outputs.last_hidden_state, outputs.pooler_output)
-            ]
+        return answer(tensors)
 
     sequence, pooled = turn()
     return turn, {
@@ -161,9 +217,8 @@ def _finetune(spec, rows):
 
 
 def _predict(spec, rows):
-    import torch
-
     model, tensors = _load(spec, "AlbertForSequenceClassification").eval(), _tensors(rows)
+    answer = _answers(spec, model, tensors, ["logits"])
     lengths, size = rows["input_mask"].sum(1), spec["batch_size"]
     order = np.arange(len(lengths))
     if spec["batching"] == "grouped":
@@ -177,8 +232,7 @@ def _predict(spec, rows):
             if spec["batching"] != "padded":
                 width = int(lengths[chosen].max())
             batch = {name: value[chosen, :width] for name, value in tensors.items()}
-            with torch.inference_mode(), _autocast(spec):
-                logits[chosen] = model(**batch).logits.float().cpu().numpy()
+            [logits[chosen]] = answer(batch)
         return logits
 
     return turn, {"logits": turn()}
