@@ -30,6 +30,7 @@ _NPZ_ERRORS = (
 )
 _MOST_NPZ_BYTES = 16 << 30  # unpacked; the largest model has one
 
+
 def open_tensors(path: str) -> tuple[Shapes, Read]:
     """Returns ({name: shape}, read) of a .safetensors, .npz or .h5 file, or of a set of shards.
 
