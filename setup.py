@@ -10,7 +10,8 @@ VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read
 README = HERE / "README.md"
 TEST = [
     "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100",
-    "zstandard>=0.22; python_version < '3.14'", "jax>=0.7; python_version >= '3.11'",
+    "zstandard>=0.22; python_version < '3.14'", "pyarrow>=17", "rensa>=0.5", "py3langid>=0.3",
+    "jax>=0.7; python_version >= '3.11'",
 ]
 
 setup(
@@ -31,6 +32,7 @@ setup(
         "tensorflow-hub>=0.16.1",
         "setuptools<81",  # tensorflow-hub imports pkg_resources, which later ones lack
         "sentencepiece>=0.2.1",
+        "sentencex>=1.0.30",
         "absl-py>=2.1",
         "google-crc32c>=1.6",
         "ml_dtypes>=0.5",
@@ -49,6 +51,9 @@ setup(
         "beam": ["apache-beam>=2.60"],
         # Text packed with zstd; from 3.14 on Python can unpack it by itself.
         "zstd": ["zstandard>=0.22; python_version < '3.14'"],
+        "parquet": ["pyarrow>=17"],  # text in Parquet tables
+        # prepare_text: near duplicates, and languages.
+        "filters": ["rensa>=0.5", "py3langid>=0.3"],
         # What our numbers are compared with, by tests that other installations skip.
         "interop": ["transformers>=5", "torch>=2.5", "keras-hub>=0.30", "seqeval>=1.2"],
         "test": TEST,

@@ -12,8 +12,8 @@ import os
 
 from albert.ablation import curves, report, runs
 from albert.ablation.grid import Grid
-from albert.cli import flags
-from albert.data import files, temporaries
+from albert.cli import corpus_flags, flags
+from albert.data import corpus_files, files, temporaries
 from albert.errors import FlagError
 
 
@@ -21,8 +21,10 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "grid", None,
                  "File with the settings to compare, such as those in configs/ablations. Required.")
     flags.define("string", values, "input_file", None,
-                 "Text, plain or compressed: one sentence a line, a blank line between documents. "
-                 "Required.")
+                 f"The text: {corpus_flags.WHERE}. Required.")
+    corpus_flags.define_flags(values)
+    flags.define("bool", values, "split_sentences", False,
+                 "Split each line of the text into its sentences.")
     flags.define("string", values, "spm_model_file", None, "SentencePiece model. Required.")
     flags.define("string", values, "glue_dir", None,
                  "Folder with GLUE's tasks, for grids that also fine-tune. Without it, they only "
@@ -47,11 +49,13 @@ def main(values: flags.FlagValues) -> None:
     grid = Grid.read(files.require_file(values.grid, "grid"))
     grid = grid.narrowed(_names(values.settings), _seeds(values.seeds), values.tokens)
     files.require_file(values.spm_model_file, "spm_model_file")
-    inputs = files.expand_globs(values.input_file, "input_file")
+    inputs = corpus_files.find(values.input_file, "input_file")
     if values.glue_dir and not os.path.isdir(values.glue_dir):
         raise FlagError(f"--glue_dir: no such directory: {values.glue_dir}")
     work = runs.Work(
-        grid, inputs, values.spm_model_file, values.glue_dir, files.make_dirs(values.output_dir)
+        grid, inputs, values.spm_model_file, values.glue_dir, files.make_dirs(values.output_dir),
+        {name: value for name in (*corpus_flags.FLAGS, "split_sentences")
+         if (value := flags.given(values, name)) is not None},
     )
     with temporaries.lock_run_dir(values.output_dir):
         for _ in work.execute(values.parallel, values.max_minutes * 60):

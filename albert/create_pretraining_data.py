@@ -1,7 +1,7 @@
 """Turns plain text into TFRecord files for run_pretraining.
 
-Input: text, one sentence (or paragraph) a line, a blank line between documents;
-it may be packed. Output: shuffled records of masked sentence pairs, each file with a
+Input: text, one sentence a line, a blank line between documents; or in other forms, see
+--document_layout and --split_sentences. Output: shuffled records of masked sentence pairs, each file with a
 manifest of its counts and settings beside it.
 
   python -m albert.create_pretraining_data --input_file=corpus.txt
@@ -24,8 +24,8 @@ import resource
 from collections.abc import Sequence
 
 from albert import tokenization
-from albert.cli import flags
-from albert.data import files, text_files, workers
+from albert.cli import corpus_flags, flags
+from albert.data import corpus_files, files, workers
 from albert.errors import DataError, FlagError
 from albert.pretraining_data import beam_pipeline, making
 from albert.pretraining_data.masking import MaskingSettings
@@ -42,8 +42,11 @@ def define_flags(values: flags.FlagValues) -> None:
         flags.define(kind, values, name, default, text, **kwargs)
 
     define("string", "input_file", None,
-           "Text files (comma-separated globs): UTF-8, or UTF-16 with its mark; as they are, or "
-           "packed with gzip, bzip2, xz or zstd. Required.")
+           f"The text: {corpus_flags.WHERE}. Required.")
+    corpus_flags.define_flags(values)
+    define("bool", "split_sentences", False,
+           "Split each line of the text into its sentences: for paragraphs, and for documents of "
+           "a single line.")
     define("string", "output_file", None, "Record files to write (comma-separated). Required.")
     define("string", "vocab_file", None, "WordPiece vocabulary; not needed with spm_model_file.")
     define("string", "spm_model_file", None, "SentencePiece model.")
@@ -122,21 +125,25 @@ def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
 
 def _job(values: flags.FlagValues) -> Job:
     find = beam_pipeline.find_inputs if values.runner else files.find_files
-    inputs = files.expand_globs(values.input_file, "input_file", find)
+    inputs = corpus_files.find(values.input_file, "input_file", find)
     streams, recipe = _streams(values), _recipe(values)
     _check_paths(inputs, streams)
     tokenization.check_special_pieces(load_tokenizer(recipe))
+    form, reason = corpus_flags.recognise(
+        values, inputs, values.document_break_between_files, values.original_draw_order
+    )
     # Beam's machines find out for themselves how much packed files hold.
-    size_of = beam_pipeline.size_of_input if values.runner else text_files.size_of_text
-    text_bytes = sum(map(size_of, inputs))
+    text_bytes = sum(beam_pipeline.size_of_input(path) if values.runner else
+                     corpus_files.size_of_text(path, form) for path in inputs)
     if not text_bytes:
         raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
+    flags.log.info("documents: %s", reason)
     # Manifests compare equal: they tell nothing that cannot change the records.
     told = {name: value for name, value in flags.to_dict(values).items()
             if name not in ("num_processes", "runner")}
     return Job(
         recipe, tuple(inputs), tuple(streams), values.held_out_fraction,
-        values.document_break_between_files, text_bytes, told,
+        values.document_break_between_files, text_bytes, told, form,
     )
 
 

@@ -8,29 +8,36 @@ language reference that help() shows and the docstrings of the standard library.
 Writes to --output_dir:
   corpus.txt                                one sentence a line, blank line between documents
   classification/SST-2/{train,dev,test}.tsv a task with two balanced classes in SST-2's layout
-  stats.json                                what was read and written, and the flags
+  stats.json                                what was read, dropped and written, and the flags
 
 The sentences of the dev and test sets come from the ends of the documents (with
 --label=part, if they are long enough) or from documents of their own, and, unless
 --noreserve_task_documents, they are left out of corpus.txt, so that an encoder
-pretrained on it has not seen them either.
+pretrained on it has not seen them either. The text is not held in memory. Of more than
+16 million characters, the labelled task is made of a sample.
 """
 
+import contextlib
 import os
 import random
 import sys
+from collections.abc import Iterator
 
-from albert.cli import flags
-from albert.data import files
-from albert.own_text import labelled_task, python_docs, text_corpus
+from albert.cli import corpus_flags, flags
+from albert.data import corpus_files, files, temporaries, workers
+from albert.own_text import filters, labelled_task, python_docs, text_corpus
+from albert.pretraining_data.documents import ReadingCounts
 
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "input_file", None,
-                 "Text (UTF-8, or UTF-16 with its mark; packed or not): one sentence or paragraph "
-                 "a line, blank line between documents. "
+                 f"The text: {corpus_flags.WHERE}; `-` is the standard input. "
                  "Without it: Python's own documentation.")
+    corpus_flags.define_flags(values)
+    flags.define("bool", values, "split_sentences", True,
+                 "Split each line into its sentences. If false, each line is a sentence.")
     flags.define("string", values, "output_dir", None, "Where the files go. Required.")
+    _define_filters(values)
     flags.define("enum", values, "label", "part",
                  "What the labelled task asks: are the words in order, do they belong, or which "
                  "part of the text a sentence is from.",
@@ -43,24 +50,43 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "seed", 12345, "Everything random derives from it.")
 
 
+def _define_filters(values: flags.FlagValues) -> None:
+    flags.define("enum", values, "drop_duplicates", "none",
+                 "Leave out documents that are the same as an earlier one (exact), or nearly the "
+                 "same (near, which needs `pip install rensa`).",
+                 enum_values=["none", "exact", "near"])
+    flags.define("float", values, "duplicate_threshold", 0.8,
+                 "How alike two documents are that are nearly the same: of their runs of five "
+                 "words, the share that both have.", above=0, most=1)
+    flags.define("integer", values, "min_document_words", 0,
+                 "Leave out documents of fewer words.", least=0)
+    flags.define("integer", values, "max_document_words", None,
+                 "Leave out documents of more words.", least=1)
+    flags.define("list", values, "keep_languages", None,
+                 "Leave out documents of other languages than these (ISO 639-1 codes, "
+                 "comma-separated). It needs `pip install py3langid`.")
+
+
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "output_dir")
     corpus_file = os.path.join(values.output_dir, "corpus.txt")
-    files.refuse_overwriting(corpus_file, values.input_file)
-    text = _read(values.input_file)
-    sizes = (values.num_train, values.num_dev, values.num_test)
-    rng = random.Random(f"{values.seed}/labelled task")
-    task = labelled_task.make_task(text.documents, values.label, sizes, rng)
-    corpus = task.rest if values.reserve_task_documents else text.documents
-    text_corpus.write_corpus(corpus_file, corpus)
+    with (
+        workers.preemptible("nothing half-written is left"), _read(values, corpus_file) as text
+    ):
+        sizes = (values.num_train, values.num_dev, values.num_test)
+        rng = random.Random(f"{values.seed}/labelled task")
+        task = labelled_task.make_task(text.documents, values.label, sizes, rng)
+        reserved = task.rest if values.reserve_task_documents else None
+        corpus = text.write(corpus_file, reserved).told()
     labelled_task.write_task(os.path.join(values.output_dir, "classification", "SST-2"), task)
     stats = {
         "source": values.input_file or f"documentation of Python {sys.version.split()[0]}",
-        "bytes": text.bytes,
-        "invalid_utf8_lines": text.invalid_utf8_lines,
+        "bytes": text.reading.bytes,
+        "invalid_utf8_lines": text.reading.bad_utf8_lines,
         "pseudo_documents": text.is_cut,
-        "text": _counts(text.documents),
-        "corpus": _counts(corpus),
+        "dropped": text.dropped,
+        "text": text.counts.told(),
+        "corpus": corpus,
         "task": {
             "label": values.label,
             "train": len(task.train), "dev": len(task.dev), "test": len(task.test),
@@ -70,27 +96,46 @@ def main(values: flags.FlagValues) -> None:
         "flags": flags.to_dict(values),
     }
     files.write_json(os.path.join(values.output_dir, "stats.json"), stats)
-    counts = stats["corpus"]
     flags.log.info("%s: %d documents, %d sentences, %d words for pretraining; task %r: %d train, "
-                   "%d dev, %d test rows", values.output_dir, counts["documents"],
-                   counts["sentences"], counts["words"], values.label, len(task.train),
+                   "%d dev, %d test rows", values.output_dir, corpus["documents"],
+                   corpus["sentences"], corpus["words"], values.label, len(task.train),
                    len(task.dev), len(task.test))
 
 
-def _read(path: str | None) -> text_corpus.Text:
-    if path is not None:
-        return text_corpus.read_text_file(path)
-    documents = python_docs.read_python_docs()
-    size = sum(len(s.encode()) + 1 for d in documents for s in d.sentences)
-    return text_corpus.Text(documents, size, invalid_utf8_lines=0, is_cut=False)
+@contextlib.contextmanager
+def _read(values: flags.FlagValues, corpus_file: str) -> Iterator[text_corpus.Text]:
+    if values.input_file is None:
+        documents = python_docs.read_python_docs()
+        counts = text_corpus.count(documents)
+        size = sum(len(s.encode()) + 1 for d in documents for s in d.sentences)
+        yield text_corpus.Text(documents, counts, ReadingCounts(bytes=size), False, {})
+        return
+    paths = corpus_files.find(values.input_file, "input_file", is_read_once=True)
+    for path in paths:
+        files.refuse_overwriting(corpus_file, path)
+    if any(map(corpus_files.is_pipe, paths)):  # which cannot be looked at first
+        form = corpus_flags.form_of(values)
+        reason = "as --document_layout says, or else a blank line ends one"
+    else:
+        form, reason = corpus_flags.recognise(values, paths)
+    with temporaries.temporary_dir(os.path.normpath(values.output_dir) + ".work") as folder:
+        spool, checks = os.path.join(folder, "corpus.txt"), _filters(values)
+        text = text_corpus.read_text(paths, form, spool, checks)
+        flags.log.info("documents: %s", reason)
+        yield text
 
 
-def _counts(documents: list[text_corpus.Document]) -> dict[str, int]:
-    return {
-        "documents": len(documents),
-        "sentences": sum(len(d.sentences) for d in documents),
-        "words": text_corpus.count_words(documents),
-    }
+def _filters(values: flags.FlagValues) -> list[text_corpus.Filter]:
+    found = []
+    if values.min_document_words or values.max_document_words:
+        found.append(filters.by_length(values.min_document_words, values.max_document_words))
+    if values.keep_languages:
+        found.append(filters.by_language(values.keep_languages))
+    if values.drop_duplicates != "none":
+        found.append(filters.by_content())
+    if values.drop_duplicates == "near":
+        found.append(filters.by_likeness(values.duplicate_threshold, values.seed))
+    return found
 
 
 cli = flags.command(__doc__, define_flags, main)

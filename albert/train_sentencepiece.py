@@ -8,15 +8,16 @@ preprocessing of the toolkit's tokenizer first, so that the pieces are those of
 the text as the model will see it. The same text, flags and seed give the same file.
 """
 
-from albert.cli import flags
-from albert.data import files
+from albert.cli import corpus_flags, flags
+from albert.data import corpus_files, files
 from albert.pretraining_data import vocabulary
 
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "input", None,
-                 "Comma-separated globs of text (UTF-8, or UTF-16 with its mark; packed or not), "
-                 "one sentence a line. Required.")
+                 f"The text, one sentence a line: {corpus_flags.WHERE}; `-` is the standard input. "
+                 "Required.")
+    corpus_flags.define_flags(values, with_layout=False)
     flags.define("string", values, "model_prefix", None,
                  "Where <prefix>.model and <prefix>.vocab go. Required.")
     flags.define("integer", values, "vocab_size", 30000,
@@ -37,11 +38,13 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "input", "model_prefix")
-    paths = files.expand_globs(values.input, "input")
+    paths = corpus_files.find(values.input, "input", is_read_once=True)
     for ending in (".model", ".vocab"):
         files.refuse_overwriting(values.model_prefix + ending, *paths)
     settings = vocabulary.Settings(**flags.select(values, vocabulary.Settings))
-    vocabulary.publish(values.model_prefix, vocabulary.train(paths, settings))
+    vocabulary.publish(
+        values.model_prefix, vocabulary.train(paths, settings, corpus_flags.form_of(values))
+    )
     flags.log.info("%s.model and .vocab: %d pieces", values.model_prefix, values.vocab_size)
 
 

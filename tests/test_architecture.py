@@ -26,7 +26,7 @@ ROOMS = {
         "data", "model", "formats", "tasks", "tasks.squad", "training", "pretraining_data",
         "inference",
     },
-    "own_text": {"data"},
+    "own_text": {"data", "pretraining_data"},
     "ablation": {"data", "model", "training"},
 }
 
@@ -152,6 +152,8 @@ def test_optional_packages_are_imported_in_one_place_each_and_not_at_its_top():
         "tensorflow_text": "export.text_graph", "tf2onnx": "export.model_conversion",
         "onnxruntime": "export.model_conversion",
         "apache_beam": "pretraining_data.beam_pipeline", "zstandard": "data.text_files",
+        "sentencex": "data.sentences", "pyarrow": "data.corpus_files",
+        "rensa": "own_text.filters", "py3langid": "own_text.filters",
     }
     for name, path in modules().items():
         assert not {n.split(".")[0] for n in imports(path, everywhere=False)} & set(places), name

@@ -21,7 +21,7 @@ from helpers import start as start_process
 
 from albert import create_pretraining_data as command
 from albert.cli import flags
-from albert.data import files, text_files
+from albert.data import corpus_files, files, text_files
 from albert.errors import DataError
 from albert.pretraining_data import beam_pipeline, documents, recipe
 
@@ -85,12 +85,15 @@ def outputs(folder):
 def test_documents_found_by_their_places_are_those_read_in_order(
     seed, break_between_files, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(documents, "LONGEST_DOCUMENT", [1 << 20, 60][seed % 2])  # cut, too
+    layout = ("blank_lines", "lines", "files")[seed // 2 % 3]
+    form = corpus_files.Form(layout, language=[None, "en"][seed // 6 % 2])
     monkeypatch.setattr(text_files, "LONGEST_LINE", 16)  # lines are cut, blank ones too
     monkeypatch.setattr(text_files, "MOST_BAD", 1)
     rng, paths = random.Random(seed), []
     for number in range(rng.randint(1, 5)):
         lines = [
-            rng.choice([b"", b"", b" " * 40, b"a b", b"word " * 9, b"x" * 50, b"\xfe\xfe",
+            rng.choice([b"", b"", b" " * 40, b"a b", b"A word. " * 6, b"x" * 50, b"\xfe\xfe",
                         "é".encode() * 12, b"a" + b" " * 60 + b"b",
                         b" " * 40 + b"c", b"d" + b" " * 50])
             for _ in range(rng.randint(0, 8))
@@ -100,9 +103,12 @@ def test_documents_found_by_their_places_are_those_read_in_order(
         paths.append(path)
     expected, counts = documents.ReadingCounts(), documents.ReadingCounts()
     texts = list(documents.read_documents(
-        [str(path) for path in paths], str.strip, expected, break_between_files
+        [str(path) for path in paths], str.strip, expected, break_between_files, form
     ))
-    scans = [documents.scan_file(io.BytesIO(p.read_bytes()), "", str.strip) for p in paths]
+    scans = [
+        documents.scan_file(io.BytesIO(p.read_bytes()), "", str.strip, layout, form.language)
+        for p in paths
+    ]
     found = list(documents.join_scans(scans, break_between_files))
     for scan in scans:
         counts.add(scan.counts)
@@ -112,7 +118,7 @@ def test_documents_found_by_their_places_are_those_read_in_order(
     assert texts == [
         [line for number, place in document
          for line in documents.read_run(
-             io.BytesIO(paths[number].read_bytes()), place, str.strip
+             io.BytesIO(paths[number].read_bytes()), place, str.strip, form.language
          )]
         for document, _ in found
     ]

@@ -9,9 +9,11 @@ import subprocess
 import helpers
 import pytest
 
+from albert import prepare_text
+from albert.data import corpus_files
+from albert.data.sentences import split_sentences
 from albert.errors import DataError
 from albert.own_text import labelled_task, prose, python_docs, text_corpus
-from albert.own_text.sentences import split_sentences
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -31,6 +33,10 @@ def write_text(path: pathlib.Path, documents: int, sentences: int = 12) -> pathl
     return path
 
 
+def read_text(path) -> text_corpus.Text:
+    return text_corpus.read_text([str(path)], corpus_files.Form(language="en"), f"{path}.spool")
+
+
 def read_tsv(path: pathlib.Path) -> list[list[str]]:
     return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -48,13 +54,15 @@ def read_tsv(path: pathlib.Path) -> list[list[str]]:
          ["Use a list, e.g. Python's (i.e. a sequence).", "Done."]),
         ('He said "Stop!" and left. "Why?" she asked.',
          ['He said "Stop!" and left.', '"Why?" she asked.']),
-        ("“I see.” He went on… Then nothing.", ["“I see.”", "He went on…", "Then nothing."]),
+        ("“I see. Do you?” he asked. “I do.”", ["“I see.", "Do you?” he asked.", "“I do.”"]),
         ("See sys.path and 3.5 here. Next.", ["See sys.path and 3.5 here.", "Next."]),
         ("At 3 p.m. They left at 4 p.m. sharp.", ["At 3 p.m.", "They left at 4 p.m. sharp."]),
         ("It was I. Then he went.", ["It was I.", "Then he went."]),
-        ("1. First item. 2. Second.", ["1. First item.", "2. Second."]),
-        ("Wait . . . What?", ["Wait . . . What?"]),
         ("你好。世界！", ["你好。", "世界！"]),
+        ("他说：「走吧。快走！」好。", ["他说：「走吧。快走！」", "好。"]),
+        ("यह एक वाक्य है। यह दूसरा है।", ["यह एक वाक्य है।", "यह दूसरा है।"]),
+        ("هل أنت بخير؟ نعم.", ["هل أنت بخير؟", "نعم."]),
+        ("It\u3000is. So\u00a0be.\u2003We go.", ["It is.", "So be.", "We go."]),
         ("no stop at all", ["no stop at all"]),
         ("  \t ", []),
     ],
@@ -66,7 +74,7 @@ def test_a_paragraph_is_split_at_the_ends_of_its_sentences(paragraph, expected):
 def test_splitting_loses_no_text(golden_path):
     text = golden_path("pretraining_data/corpus.txt").read_text(encoding="utf-8")
     for paragraph in (text, *text.split("\n\n"), *text.split("\n")):
-        assert " ".join(split_sentences(paragraph)) == " ".join(paragraph.split())
+        assert "".join("".join(split_sentences(paragraph)).split()) == "".join(paragraph.split())
 
 
 # === Prose out of documentation ===
@@ -158,7 +166,7 @@ def test_task_has_the_layout_of_sst_2_and_balanced_classes(tmp_path, label):
 
 def test_dev_and_test_are_from_documents_that_neither_train_nor_corpus_has(tmp_path):
     # Documents too short to spare their ends.
-    text = text_corpus.read_text_file(str(write_text(tmp_path / "in.txt", documents=20)))
+    text = read_text(str(write_text(tmp_path / "in.txt", documents=20)))
     owner = {s: d.name for d in text.documents for s in d.sentences}
     task = labelled_task.make_task(text.documents, "part", (60, 20, 20), random.Random(1))
     from_documents = {
@@ -182,7 +190,7 @@ def test_the_parts_are_told_by_ends_of_documents_that_the_corpus_lacks(tmp_path)
         "\n".join(f"Word{d} line{i} has some {d} and {i} here." for i in range(80)) for d in range(6)
     ]
     (tmp_path / "in.txt").write_text("\n\n".join(lines) + "\n")
-    text = text_corpus.read_text_file(str(tmp_path / "in.txt"))
+    text = read_text(str(tmp_path / "in.txt"))
     task = labelled_task.make_task(text.documents, "part", (60, 40, 20), random.Random(1))
     train, dev, test = ({s for s, _ in rows} for rows in (task.train, task.dev, task.test))
     assert not train & dev and not train & test and not dev & test
@@ -193,7 +201,7 @@ def test_the_parts_are_told_by_ends_of_documents_that_the_corpus_lacks(tmp_path)
 
 
 def test_word_order_rows_have_the_same_words_as_their_sentence(tmp_path):
-    text = text_corpus.read_text_file(str(write_text(tmp_path / "in.txt", documents=20)))
+    text = read_text(str(write_text(tmp_path / "in.txt", documents=20)))
     originals = {s for d in text.documents for s in d.sentences}
     bags = {tuple(sorted(s.split())) for s in originals}
     task = labelled_task.make_task(text.documents, "word_order", (60, 20, 20), random.Random(1))
@@ -210,9 +218,9 @@ def test_reserved_documents_can_stay_in_the_corpus(tmp_path):
 
 def test_a_paragraph_a_line_becomes_a_sentence_a_line(tmp_path):
     rng = random.Random(1)
-    blocks = ["\n".join(f"{words(rng, 10)} {words(rng, 10)}" for _ in range(9)) for _ in range(9)]
+    blocks = ["\n".join(f"{words(rng, 9)[:-1]} now. {words(rng, 9)[:-1]} too." for _ in range(9)) for _ in range(9)]
     (tmp_path / "in.txt").write_bytes("\r\n\r\n".join(blocks).encode("utf-8-sig"))
-    text = text_corpus.read_text_file(str(tmp_path / "in.txt"))
+    text = read_text(str(tmp_path / "in.txt"))
     assert [len(d.sentences) for d in text.documents] == [18] * 9
     assert not text.documents[0].sentences[0].startswith("\ufeff")
 
@@ -241,7 +249,7 @@ def test_invalid_utf8_is_replaced_counted_and_told_once(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "no such file"),
+        (None, "no file matches"),
         (b"", "0 sentences"),
         (b"\n \n\n", "0 sentences"),
         (b"Too little. Text.\n", "2 sentences; at least 30"),
@@ -262,7 +270,7 @@ def test_unusable_input_is_one_line_and_exit_2_and_nothing_is_written(tmp_path, 
 def test_text_too_uniform_for_a_task_says_so(tmp_path):
     short = "\n\n".join("\n".join(f"Word {i}{j}." for j in range(9)) for i in range(9))
     (tmp_path / "in.txt").write_text(short)
-    text = text_corpus.read_text_file(str(tmp_path / "in.txt"))
+    text = read_text(str(tmp_path / "in.txt"))
     with pytest.raises(DataError, match="too little text for the labelled task"):
         labelled_task.make_task(text.documents, "word_order", (20, 20, 20), random.Random(1))
 
@@ -273,3 +281,121 @@ def test_real_stories_keep_their_documents(shared, tmp_path):
     stats = json.loads((tmp_path / "stats.json").read_text())
     assert stats["text"]["documents"] == 12 and stats["corpus"]["documents"] == 12
     assert stats["task"]["train"] == 400 and stats["task"]["dev"] >= 200
+
+
+# === Documents that are left out ===
+
+
+def stories(count: int) -> list[str]:
+    rng = random.Random(3)
+    return ["\n".join(words(rng, 12) for _ in range(20)) for _ in range(count)]
+
+
+def prepared(folder: pathlib.Path, texts: list[str], *more: str) -> dict:
+    (folder / "in.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    result = run(f"--input_file={folder / 'in.txt'}", f"--output_dir={folder / 'out'}",
+                 "--label=word_order", "--num_dev=40", "--num_test=40", "--noreserve_task_documents",
+                 *more)
+    assert result.returncode == 0, result.stderr
+    return json.loads((folder / "out" / "stats.json").read_text())
+
+
+def test_nothing_is_left_out_by_default(tmp_path):
+    texts = stories(12)
+    stats = prepared(tmp_path, texts + texts)
+    assert stats["dropped"] == {} and stats["corpus"]["documents"] == 24
+
+
+def test_doubles_are_left_out_and_counted(tmp_path):
+    texts = stories(12)
+    like = [text.replace("dog", "cow", 2) for text in texts[:3]]
+    stats = prepared(tmp_path, texts + texts[:5] + like, "--drop_duplicates=exact")
+    assert stats["dropped"] == {"the same words as an earlier document": 5}
+    assert stats["corpus"]["documents"] == 15
+
+
+def test_near_doubles_are_left_out_and_counted(tmp_path):
+    pytest.importorskip("rensa", reason="rensa is not installed (extra: filters)")
+    texts = stories(12)
+    like = [text.replace("dog", "cow", 2) for text in texts[:3]]
+    runs = []
+    for _ in range(2):
+        stats = prepared(tmp_path, texts + texts[:5] + like, "--drop_duplicates=near",
+                         "--duplicate_threshold=0.7")
+        runs.append((tmp_path / "out" / "corpus.txt").read_bytes())
+        assert stats["dropped"] == {
+            "the same words as an earlier document": 5,
+            "nearly an earlier document (alike to 0.7)": 3,
+        }
+    assert runs[0] == runs[1]
+
+
+def test_documents_of_other_lengths_are_left_out(tmp_path):
+    stats = prepared(tmp_path, [*stories(12), "Too short.", "word " * 400],
+                     "--min_document_words=5", "--max_document_words=300")
+    assert stats["dropped"] == {"fewer than 5 words": 1, "more than 300 words": 1}
+
+
+def test_documents_of_other_languages_are_left_out(tmp_path):
+    pytest.importorskip("py3langid", reason="py3langid is not installed (extra: filters)")
+    german = "Das Haus steht am Ende der Straße, und niemand weiß, wem es gehört. " * 5
+    english = ["The house stands at the end of the street.\n" + text for text in stories(12)]
+    stats = prepared(tmp_path, [*english, german], "--keep_languages=en")
+    assert stats["dropped"] == {"not of the languages en": 1}
+    result = run(f"--input_file={tmp_path / 'in.txt'}", f"--output_dir={tmp_path}/x",
+                 "--keep_languages=en,xx")
+    assert result.returncode == 2 and "--keep_languages: xx: none of" in result.stderr
+
+
+# === Large texts ===
+
+
+@pytest.fixture
+def small_memory(monkeypatch):
+    monkeypatch.setattr(text_corpus, "MOST_HELD", 20_000)
+    monkeypatch.setattr(text_corpus, "_SAMPLE", 15_000)
+    monkeypatch.setattr(text_corpus, "_PIECE", 7)
+
+
+def large(folder, name, *more):
+    helpers.run_here(prepare_text, f"--input_file={folder / 'in.txt'}", "--num_dev=40",
+                     "--num_test=40", f"--output_dir={folder / name}", *more)
+    text = (folder / name / "corpus.txt").read_text(encoding="utf-8")
+    return [document.strip().split("\n") for document in text.split("\n\n")]
+
+
+@pytest.mark.parametrize("label", labelled_task.LABELS)
+def test_a_large_text_loses_nothing_but_what_is_held_out(label, tmp_path, small_memory):
+    rng = random.Random(9)
+    documents = [
+        [f"Of {d} and {s} it says {words(rng, 6)}" for s in range(rng.choice([3, 7, 20]))]
+        for d in range(90)
+    ]
+    (tmp_path / "in.txt").write_text("\n\n".join("\n".join(d) for d in documents) + "\n")
+    assert large(tmp_path, "all", "--noreserve_task_documents", f"--label={label}") == documents
+    kept = large(tmp_path, "kept", f"--label={label}")
+    sentences = [s for d in documents for s in d]
+    left = [s for d in kept for s in d]
+    assert left == [s for s in sentences if s in set(left)]  # in order, none double
+    stats = json.loads((tmp_path / "kept" / "stats.json").read_text())
+    assert stats["text"]["documents"] == 90 and stats["text"]["sentences"] == len(sentences)
+    assert stats["corpus"] == {"documents": len(kept), "sentences": len(left),
+                               "words": sum(len(s.split()) for s in left)}
+    folder = tmp_path / "kept" / "classification" / "SST-2"
+    tested = {row[1] for row in read_tsv(folder / "test.tsv")[1:]}
+    tested |= {row[0] for row in read_tsv(folder / "dev.tsv")[1:]}
+    gone = set(sentences) - set(left)
+    assert 0 < len(gone) < len(sentences) / 5
+    if label != "neighbours":  # whose rows are two sentences
+        assert not tested & set(left)
+    # Nothing is glued together that did not stand together.
+    borders = {(a, b) for d in documents for a, b in zip(d, d[1:], strict=False)}
+    assert {(a, b) for d in kept for a, b in zip(d, d[1:], strict=False)} <= borders
+
+
+def test_a_large_text_of_one_document_is_cut(tmp_path, small_memory, monkeypatch):
+    monkeypatch.setattr(text_corpus, "_SAMPLE", 60_000)
+    write_text(tmp_path / "in.txt", documents=1, sentences=2000)
+    kept = large(tmp_path, "out")
+    assert max(map(len, kept)) == 50 and 20 < len(kept) <= 40
+    assert json.loads((tmp_path / "out" / "stats.json").read_text())["pseudo_documents"] is True

@@ -62,12 +62,14 @@ class Work:
 
     def __init__(
         self, grid: Grid, inputs: Sequence[str], spm_model_file: str, glue_dir: str | None,
-        output_dir: str,
+        output_dir: str, input_flags: Mapping[str, Any],
     ):
+        """`input_flags`: of create_pretraining_data, which tell in what form the text is."""
         self._grid, self._dir = grid, output_dir
         self._probes = grid.probes if glue_dir else {}
         self._glue_dir = glue_dir
         self._inputs, self._spm = list(map(os.path.abspath, inputs)), spm_model_file
+        self._input_flags = dict(input_flags)
         tokenizer = tokenization.FullTokenizer(None, spm_model_file=spm_model_file)
         self._vocab_size = tokenizer.vocab_size
         self._processes: set[subprocess.Popen] = set()
@@ -162,7 +164,8 @@ class Work:
         self._once(folder, "records", "albert.create_pretraining_data", {
             "input_file": ",".join(self._inputs), "spm_model_file": self._spm,
             "output_file": os.path.join(folder, "train.tfrecord"),
-            "eval_output_file": os.path.join(folder, "heldout.tfrecord"), **data,
+            "eval_output_file": os.path.join(folder, "heldout.tfrecord"), **self._input_flags,
+            **data,
         })
 
     # --- Runs ---

@@ -1,6 +1,7 @@
 """What the commands share.
 
     flags               definitions, ranges, errors, exit codes
+    corpus_flags        where a corpus lies, and in what form
     engine_start        TensorFlow and JAX, imported late, quick and quiet
     fine_tuning         what every fine-tuning needs before it trains: flags, encoder, labels
     own_texts           --train_file: a file of one's own becomes a task with its settings

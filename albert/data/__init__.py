@@ -3,6 +3,8 @@
     files           files and folders that appear whole or not at all, JSON, digests, names in flags
     temporaries     what is under way beside them, locked while its process lives
     text_files      lines of texts and tables, packed or not, and what is wrong with them
+    sentences       running text to sentences
+    corpus_files    corpora in whatever form: plain text, JSON lines, Parquet; folders and lists
     workers         processes that end with their owner
     protobuf        messages of protobuf, field by field
     tfrecord        the container of records: lengths, checksums, bytes

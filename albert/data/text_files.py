@@ -25,6 +25,7 @@ from albert.errors import DataError
 LONGEST_LINE = 1 << 20  # bytes; a longer line is cut, so that memory stays bounded
 MOST_BAD = 0.05  # share of a file's lines that may be no UTF-8
 
+PARQUET = b"PAR1"  # how such a table begins, which is no text
 _FIRST_OF_MARK = codecs.BOM_UTF8[0]
 _CHUNK = 1 << 16
 # Of zstd at a time: a few bytes of it may hold 128 KiB of text.
@@ -33,7 +34,7 @@ _PACKED = (
     (re.compile(rb"\x1f\x8b\x08"), "gzip", lambda stream: gzip.GzipFile(fileobj=stream)),
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "bzip2", bz2.BZ2File),
     (re.compile(rb"\xfd7zXZ\x00"), "xz", lzma.LZMAFile),
-    (re.compile(rb"\x28\xb5\x2f\xfd"), "zstd", lambda stream: _as_stream(_unzstd(stream))),
+    (re.compile(rb"\x28\xb5\x2f\xfd"), "zstd", lambda stream: as_stream(_unzstd(stream))),
 )
 # That of UTF-32 begins with that of UTF-16.
 _MARKS = (
@@ -85,9 +86,10 @@ def read_lines(
     most_bad = MOST_BAD if most_bad is None else most_bad
     lines = bad = first_bad = cuts = total = 0
     rest = sample = b""
-    while (part := stream.readline(longest)) or rest:
+    # No part depends on where the one before began: they can be read again from there.
+    while (part := stream.readline(longest - len(rest))) or rest:
         piece, rest = rest + part, b""
-        ends = len(part) < longest or part.endswith(b"\n")
+        ends = len(piece) < longest or piece.endswith(b"\n")
         if not ends:
             cut = piece.rfind(b" ") + 1 or _last_character(piece)
             piece, rest = piece[:cut], piece[cut:]
@@ -148,11 +150,12 @@ def open_text(path: str, flag: str = "input_file") -> Iterator[BinaryIO]:
     Raises:
       DataError: it cannot be read (naming the flag).
     """
-    with _open(path, flag) as stream:
+    with open_raw(path, flag) as stream:
         yield as_utf8(stream, path)
 
 
-def _open(path: str, flag: str) -> BinaryIO:
+def open_raw(path: str, flag: str = "input_file") -> BinaryIO:
+    """Returns a file as it is; errors as of `open_text`."""
     try:
         return open(path, "rb")
     except FileNotFoundError as error:
@@ -170,9 +173,9 @@ def size_of_text(path: str, flag: str = "input_file") -> int:
     Raises:
       DataError: see `open_text`.
     """
-    with _open(path, flag) as stream:
+    with open_raw(path, flag) as stream:
         text = as_utf8(stream, path)
-        return os.path.getsize(path) if text is stream else sum(map(len, _chunks(text)))
+        return os.path.getsize(path) if text is stream else sum(map(len, chunks(text)))
 
 
 def as_utf8(stream: BinaryIO, name: str) -> BinaryIO:
@@ -187,19 +190,24 @@ def as_utf8(stream: BinaryIO, name: str) -> BinaryIO:
     Raises:
       DataError: it is damaged or cut off, or needs a package; also while it is read.
     """
+    return decoded(stream, name)[1]
+
+
+def decoded(stream: BinaryIO, name: str) -> tuple[bytes, BinaryIO]:
+    """Returns the first bytes of the text and the stream of `as_utf8`, at its beginning."""
     head, stream = _look(stream)
     for magic, kind, unpack in _PACKED:
         if magic.match(head):
-            head, stream = _look(_as_stream(_checked(unpack(stream), name, kind)))
+            head, stream = _look(as_stream(_checked(unpack(stream), name, kind)))
             break
     for mark, encoding in _MARKS:
         if head.startswith(mark):
-            head, stream = _look(_as_stream(_converted(stream, encoding, name)))
+            head, stream = _look(as_stream(_converted(stream, encoding, name)))
             break
     # A CR alone is a line's end where no line ends otherwise.
-    if b"\r" in head[:-1] and b"\n" not in head:
-        stream = _as_stream(_with_line_feeds(stream))
-    return stream
+    if b"\r" in head[:-1] and b"\n" not in head and not head.startswith(PARQUET):
+        stream = as_stream(_with_line_feeds(stream))
+    return head, stream
 
 
 def _look(stream: BinaryIO) -> tuple[bytes, BinaryIO]:
@@ -211,11 +219,12 @@ def _look(stream: BinaryIO) -> tuple[bytes, BinaryIO]:
         return head, stream
     head = stream.read(LONGEST_LINE)
     # A terminal's end is not asked for twice.
-    rest = _chunks(stream) if len(head) == LONGEST_LINE else ()
-    return head, _as_stream(itertools.chain([head], rest))
+    rest = chunks(stream) if len(head) == LONGEST_LINE else ()
+    return head, as_stream(itertools.chain([head], rest))
 
 
-def _chunks(stream: BinaryIO, size: int = _CHUNK) -> Iterator[bytes]:
+def chunks(stream: BinaryIO, size: int = _CHUNK) -> Iterator[bytes]:
+    """Yields what a stream holds."""
     return iter(lambda: stream.read(size), b"")
 
 
@@ -237,8 +246,9 @@ class _Chunks(io.RawIOBase):
         return size
 
 
-def _as_stream(chunks: Iterable[bytes]) -> BinaryIO:
-    return io.BufferedReader(_Chunks(chunks), _CHUNK)
+def as_stream(parts: Iterable[bytes]) -> BinaryIO:
+    """Returns a stream of what an iterator yields; it cannot seek."""
+    return io.BufferedReader(_Chunks(parts), _CHUNK)
 
 
 # === What a file may be ===
@@ -247,7 +257,7 @@ def _as_stream(chunks: Iterable[bytes]) -> BinaryIO:
 def _checked(stream: BinaryIO, name: str, kind: str) -> Iterator[bytes]:
     """Yields what a packed stream holds, and says so where it cannot be unpacked."""
     try:
-        yield from _chunks(stream)
+        yield from chunks(stream)
     except ImportError as error:
         raise DataError(f"{name}: packed with zstd, which needs: pip install zstandard") from error
     except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
@@ -258,7 +268,7 @@ def _checked(stream: BinaryIO, name: str, kind: str) -> Iterator[bytes]:
 def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
     new, problem = _zstd()
     one = new()
-    for chunk in _chunks(stream, _PACKED_CHUNK):
+    for chunk in chunks(stream, _PACKED_CHUNK):
         while chunk:
             if one.eof:
                 one = new()
@@ -285,7 +295,7 @@ def _zstd():
 def _converted(stream: BinaryIO, encoding: str, name: str) -> Iterator[bytes]:
     """Yields text of another encoding, which has a mark, as UTF-8 without one."""
     decoder, line = codecs.getincrementaldecoder(encoding)(), 1
-    for chunk in itertools.chain(_chunks(stream), [b""]):
+    for chunk in itertools.chain(chunks(stream), [b""]):
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
@@ -301,5 +311,5 @@ def _converted(stream: BinaryIO, encoding: str, name: str) -> Iterator[bytes]:
 def _with_line_feeds(stream: BinaryIO) -> Iterator[bytes]:
     """Yields text whose lines end with CR, or here and there with CRLF, with LF instead."""
     decoder = io.IncrementalNewlineDecoder(None, translate=True)
-    for chunk in itertools.chain(_chunks(stream), [b""]):
+    for chunk in itertools.chain(chunks(stream), [b""]):
         yield decoder.decode(chunk.decode("latin-1"), final=not chunk).encode("latin-1")

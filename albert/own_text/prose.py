@@ -8,7 +8,7 @@ at one block of lines at a time and prefer losing a sentence to keeping code.
 import re
 from collections.abc import Iterator
 
-from albert.own_text.sentences import split_sentences
+from albert.data.sentences import split_sentences
 
 _UNDERLINE = re.compile(r"\s*([=\-~^\"'`*+#.:_])\1{2,}\s*$")
 _BULLET = re.compile(r"(?P<indent>\s*)(?:[-*+•]|#\.|\(?\d{1,2}[.)]|\(?[a-z]\))\s+(?P<rest>\S.*)$")

@@ -1,15 +1,19 @@
-"""Plain text -> documents of sentences, and the one-sentence-a-line file made of them.
+"""Any text -> documents of sentences, and the one-sentence-a-line file made of them.
 
 The file format of pretraining text everywhere in the toolkit: one sentence a
-line, a blank line between documents; see `text_files`.
+line, a blank line between documents; see `corpus_files`. A text that is too large to be held
+is written to a file first. Then the labelled task is of a sample of it.
 """
 
+import collections
 import dataclasses
+import itertools
 import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from albert.data import files, text_files
+from albert.data import corpus_files, files
 from albert.errors import DataError
-from albert.own_text.sentences import split_sentences
+from albert.pretraining_data.documents import ReadingCounts, read_documents
 
 log = logging.getLogger("albert")
 
@@ -18,6 +22,11 @@ log = logging.getLogger("albert")
 MIN_DOCUMENTS = 3
 PSEUDO_DOCUMENT_SENTENCES = 50
 MIN_SENTENCES = 30  # less text than this can be neither held out nor learned from
+MOST_HELD = 16 << 20  # characters; a larger text is read from a file again
+_SAMPLE = 8 << 20  # characters of a larger text that the labelled task is made of
+_PIECE = 1000  # sentences of a long document that are held out together
+
+Sentences = list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,87 +35,218 @@ class Document:
 
     name: str  # where it is from, for messages and the split
     part: str  # which part of the text it belongs to, a class of the labelled task
-    sentences: list[str]
+    sentences: Sentences
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
+class Counts:
+    """How much text there is."""
+
+    documents: int = 0
+    sentences: int = 0
+    words: int = 0  # with white space between them
+    characters: int = 0
+
+    def add(self, sentences: Sentences) -> None:
+        """Counts a document."""
+        self.documents += 1
+        self.sentences += len(sentences)
+        self.words += sum(len(sentence.split()) for sentence in sentences)
+        self.characters += sum(map(len, sentences))
+
+    def told(self) -> dict[str, int]:
+        """Returns what people are told."""
+        return {"documents": self.documents, "sentences": self.sentences, "words": self.words}
+
+
+def count(documents: Iterable[Document]) -> Counts:
+    """Returns how much text is in documents."""
+    counts = Counts()
+    for document in documents:
+        counts.add(document.sentences)
+    return counts
+
+
+@dataclasses.dataclass
 class Text:
-    """What was read, with what a user should know about the reading."""
+    """What was read, with what a user should know about the reading.
+
+    Attributes:
+      documents: all of it, or of a large text the sample that the labelled task is made of.
+      spool: the file that holds all of a large text, else None.
+    """
 
     documents: list[Document]
-    bytes: int
-    invalid_utf8_lines: int  # decoded with U+FFFD
+    counts: Counts
+    reading: ReadingCounts
     is_cut: bool  # documents are pseudo-documents of ours
+    dropped: dict[str, int]  # documents that a filter left out, by its reason
+    spool: str | None = None
+    size: int = PSEUDO_DOCUMENT_SENTENCES  # sentences of a piece of the spool
+
+    def write(self, path: str, kept: Sequence[Document] | None) -> Counts:
+        """Publishes the text as `write_corpus`; returns how much it is.
+
+        Args:
+          kept: what is left of the `documents`, or None for all of them.
+        """
+        if self.spool is None:
+            kept = self.documents if kept is None else kept
+            write_corpus(path, (document.sentences for document in kept))
+            return count(kept)
+        rest = {}
+        if kept is not None:
+            # What is left of a document has its name; ends that were cut off have others.
+            rest = {document.name: [] for document in self.documents}
+            rest |= {document.name: document.sentences for document in kept}
+        counts = Counts()
+
+        def documents() -> Iterator[Sentences]:
+            for document in _joined(self._pieces(), rest, self.is_cut):
+                counts.add(document)
+                yield document
+
+        write_corpus(path, documents())
+        return counts
+
+    def _pieces(self) -> Iterator[Document]:
+        return _read_pieces(self.spool, self.size, self.counts)
 
 
-def read_text_file(path: str) -> Text:
-    """Reads one sentence or paragraph a line, blank line between documents.
+# What is wrong with a document, or None.
+Filter = Callable[[Sentences], str | None]
+
+
+def read_text(
+    paths: Sequence[str], form: corpus_files.Form, spool: str,
+    filters: Sequence[Filter] = (),
+) -> Text:
+    """Reads a text in any form. Documents of its first half are part "first", the others "second".
 
     Lines that are not UTF-8 are kept with U+FFFD for what cannot be decoded,
-    counted, and reported in one warning. The documents of the first half of
-    the file are part "first", the others "second".
+    counted, and reported in one warning.
+
+    Args:
+      form: with its layout decided.
+      spool: name of a file that is written if the text is large.
+      filters: a document is dropped for the first reason that one of them gives.
 
     Raises:
-      DataError: see `text_files`; less than `MIN_SENTENCES` sentences.
+      DataError: see `corpus_files`; less than `MIN_SENTENCES` sentences.
     """
-    blocks, counts = _read_blocks(path)
-    sentences = sum(map(len, blocks))
-    if sentences < MIN_SENTENCES:
+    reading, counts = ReadingCounts(), Counts()
+    dropped: collections.Counter[str] = collections.Counter()
+
+    def documents() -> Iterator[Sentences]:
+        for document in read_documents(paths, str, reading, form=form):
+            if reason := next(filter(None, (check(document) for check in filters)), None):
+                dropped[reason] += 1
+            else:
+                counts.add(document)
+                yield document
+
+    held: list[Sentences] = []
+    found = documents()
+    for document in found:
+        held.append(document)
+        if counts.characters > MOST_HELD:
+            write_corpus(spool, itertools.chain(held, found))
+            held = []
+            break
+    name = ", ".join(paths[:3]) + (f" and {len(paths) - 3:,} more" if len(paths) > 3 else "")
+    _check(name, counts, reading, dropped)
+    is_cut = counts.documents - reading.cut_documents < MIN_DOCUMENTS
+    text = Text([], counts, reading, is_cut, dict(dropped))
+    if held:
+        text.documents = _named(_cut(name, held) if is_cut else held)
+    else:
+        if is_cut:
+            _say_cut(name, counts.documents, -(-counts.sentences // text.size), text.size)
+        else:
+            text.size = _PIECE
+        text.spool, every = spool, -(-counts.characters // _SAMPLE)
+        text.documents = list(itertools.islice(text._pieces(), every // 2, None, every))
+    return text
+
+
+def _check(name: str, counts: Counts, reading: ReadingCounts, dropped: dict[str, int]) -> None:
+    if counts.sentences < MIN_SENTENCES:
         raise DataError(
-            f"{path}: {sentences} sentences; at least {MIN_SENTENCES} are needed "
+            f"{name}: {counts.sentences} sentences; at least {MIN_SENTENCES} are needed "
             "(one sentence or paragraph a line, blank line between documents)"
+            + "".join(f"; {number:,} documents left out: {why}" for why, number in dropped.items())
         )
-    if counts.bad_utf8_lines:
+    if reading.bad_utf8_lines:
         log.warning("%s: %d lines are not UTF-8; what cannot be decoded became U+FFFD",
-                    path, counts.bad_utf8_lines)
-    is_cut = len(blocks) < MIN_DOCUMENTS
-    if is_cut:
-        blocks = _cut(path, blocks)
+                    name, reading.bad_utf8_lines)
+    for reason, number in sorted(dropped.items()):
+        log.info("%s of %s documents left out: %s", f"{number:,}", f"{reading.documents:,}", reason)
+
+
+def _named(blocks: list[Sentences]) -> list[Document]:
     half = (len(blocks) + 1) // 2
-    documents = [
+    return [
         Document(f"document {i + 1}", "first" if i < half else "second", block)
         for i, block in enumerate(blocks)
     ]
-    return Text(documents, counts.bytes, counts.bad_utf8_lines, is_cut)
 
 
-def _read_blocks(path: str) -> tuple[list[list[str]], text_files.Counts]:
-    """Returns the sentences of each document, and what was met while reading."""
-    blocks: list[list[str]] = [[]]
-    counts, is_blank = text_files.Counts(), True
-    with text_files.open_text(path) as stream:
-        for text, _, ends in text_files.read_lines(stream, path, counts):
-            if text.strip():
-                blocks[-1] += split_sentences(text)
-                is_blank = False
-            elif ends and is_blank and blocks[-1]:
-                blocks.append([])
-            is_blank |= ends
-    return [block for block in blocks if block], counts
-
-
-def _cut(path: str, blocks: list[list[str]]) -> list[list[str]]:
+def _cut(name: str, blocks: list[Sentences]) -> list[Sentences]:
     """Cuts a text of very few documents into pseudo-documents, with a warning."""
-    count = sum(map(len, blocks))
-    size = min(PSEUDO_DOCUMENT_SENTENCES, count // 10)
+    size = min(PSEUDO_DOCUMENT_SENTENCES, sum(map(len, blocks)) // 10)
     pieces = [b[i : i + size] for b in blocks for i in range(0, len(b), size)]
-    log.warning(
-        "%s: %s; cut into %d pseudo-documents of about %d sentences, so that some can be held "
-        "out. Put a blank line between documents if the text has any",
-        path, "no blank line, so one document" if len(blocks) == 1 else "only two documents",
-        len(pieces), size,
-    )
+    _say_cut(name, len(blocks), len(pieces), size)
     return pieces
 
 
-def write_corpus(path: str, documents: list[Document]) -> None:
+def _say_cut(name: str, documents: int, pieces: int, size: int) -> None:
+    log.warning(
+        "%s: %s; cut into %d pseudo-documents of about %d sentences, so that some can be held "
+        "out. Put a blank line between documents if the text has any",
+        name, "no blank line, so one document" if documents == 1 else "only two documents",
+        pieces, size,
+    )
+
+
+# === Large texts ===
+
+
+def _read_pieces(path: str, size: int, counts: Counts) -> Iterator[Document]:
+    """Yields the pieces of a file of `write_corpus`, of `size` sentences at most."""
+    with open(path, encoding="utf-8", newline="\n") as stream:
+        lines, seen = (line[:-1] for line in stream), 0
+        for number in range(counts.documents):
+            sentences = itertools.takewhile(len, lines)
+            for piece in itertools.count(1):
+                if not (some := list(itertools.islice(sentences, size))):
+                    break
+                part = "first" if 2 * seen < counts.sentences else "second"
+                seen += len(some)
+                yield Document(f"document {number + 1}, piece {piece}", part, some)
+
+
+def _joined(
+    pieces: Iterable[Document], rest: dict[str, Sentences], is_cut: bool
+) -> Iterator[Sentences]:
+    """Yields the documents of pieces, some of them changed; a piece without text ends one."""
+    document: Sentences = []
+    for piece in pieces:
+        if piece.name.endswith(" piece 1") or is_cut:
+            if document:
+                yield document
+            document = []
+        kept = rest.get(piece.name, piece.sentences)
+        document = document + kept if kept else document
+        if len(kept) < len(piece.sentences) and document:
+            yield document
+            document = []
+    if document:
+        yield document
+
+
+def write_corpus(path: str, documents: Iterable[Sentences]) -> None:
     """Publishes the documents, one sentence a line, a blank line between documents."""
     with files.atomic_write(path) as stream:
         for i, document in enumerate(documents):
             stream.write("\n" if i else "")
-            stream.writelines(f"{sentence}\n" for sentence in document.sentences)
-
-
-def count_words(documents: list[Document]) -> int:
-    """Returns the number of white-space separated words."""
-    return sum(len(s.split()) for document in documents for s in document.sentences)
+            stream.writelines(f"{sentence}\n" for sentence in document)

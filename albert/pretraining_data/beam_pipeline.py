@@ -24,7 +24,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from albert.data import files, records, temporaries, text_files, workers
+from albert.data import corpus_files, files, records, temporaries, workers
 from albert.errors import DataError, FlagError, Preempted, UserError, first_line
 from albert.pretraining_data import buckets, documents, making, reports
 from albert.pretraining_data.recipe import Job, Stream, load_tokenizer
@@ -290,17 +290,17 @@ def _build(pipeline, site: Site) -> None:
 
 
 def _scan(number: int, site: Site) -> tuple[int, documents.FileScan]:
-    name, preprocess = site.job.inputs[number], site.tokenizer().preprocess
+    name, preprocess, form = site.job.inputs[number], site.tokenizer().preprocess, site.job.form
     with _open(name) as stream:
-        text = text_files.as_utf8(stream, name)
+        text, layout = corpus_files.as_lines(stream, name, form)
         if text is stream:
-            return number, documents.scan_file(stream, name, preprocess)
+            return number, documents.scan_file(stream, name, preprocess, layout, form.language)
         # Blocks are read at their places, which a packed file does not have: so its text is
         # written out once, for the time of the run.
         with _create(site.text_of(number)) as out:
             shutil.copyfileobj(text, out, 1 << 20)
     with _open(site.text_of(number)) as stream:
-        return number, documents.scan_file(stream, name, preprocess)
+        return number, documents.scan_file(stream, name, preprocess, layout, form.language)
 
 
 _Places = list[tuple[int, documents.Run]]  # of a document: [(number of the file, run)]
@@ -343,13 +343,13 @@ def _read_documents(site: Site, wanted: Sequence[_Places]) -> list[documents.Doc
     texts: list[documents.Document] = [[] for _ in wanted]
     places = [(number, run, text) for text, runs in zip(texts, wanted, strict=True)
               for number, run in runs]
-    preprocess = site.tokenizer().preprocess
+    preprocess, language = site.tokenizer().preprocess, site.job.form.language
     for number, group in itertools.groupby(places, key=lambda place: place[0]):
         apart = site.text_of(number)
         path = apart if _file_systems().exists(apart) else site.job.inputs[number]
         with _open(path) as stream:
             for _, run, text in group:
-                text += documents.read_run(stream, run, preprocess)
+                text += documents.read_run(stream, run, preprocess, language)
     return texts
 
 

@@ -1,7 +1,8 @@
 """Text files become documents, and documents become blocks; the corpus is never held whole.
 
 A corpus has one sentence (or paragraph) a line and a blank line between
-documents. Documents are gathered into blocks of a few megabytes.
+documents, or another form, see `corpus_files`. Documents are gathered into blocks of a few
+megabytes; one that is longer is cut.
 """
 
 import dataclasses
@@ -13,10 +14,14 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 
-from albert.data import text_files
+from albert.data import corpus_files, text_files
+from albert.data.corpus_files import BLANK_LINES, FILES, LINES, Form
+from albert.data.sentences import split_sentences
 
 Document = list[str]  # its lines, none of them blank
 Item = TypeVar("Item")  # a document, or what stands for it
+
+LONGEST_DOCUMENT = 16 << 20  # characters; a longer one is cut, so that memory stays bounded
 
 
 # === Reading ===
@@ -27,6 +32,7 @@ class ReadingCounts(text_files.Counts):
     """Counts of what was read."""
 
     documents: int = 0
+    cut_documents: int = 0  # places where a very long document was cut
 
 
 def read_documents(
@@ -34,6 +40,8 @@ def read_documents(
     preprocess: Callable[[str], str],
     counts: ReadingCounts,
     break_between_files: bool = True,
+    form: Form = Form(),
+    longest: int | None = None,
 ) -> Iterator[Document]:
     """Yields the documents of the files in order, updating `counts` on the way.
 
@@ -41,27 +49,36 @@ def read_documents(
       preprocess: `FullTokenizer.preprocess`; a line that it empties is blank.
       break_between_files: a file ends its last document. Without it the next
         file's first lines continue it, as in the original.
+      form: of a layout that is decided.
+      longest: characters of a document; by default `LONGEST_DOCUMENT`.
 
     Raises:
-      DataError: see `text_files`.
+      DataError: see `corpus_files`.
     """
-    def texts() -> Iterator[str]:
-        for path in paths:
-            with text_files.open_text(path) as stream:
-                for text, _ in _read_texts(stream, path, preprocess, counts):
-                    yield text
-            if break_between_files:
-                yield ""
-        yield ""
+    longest = LONGEST_DOCUMENT if longest is None else longest
+    document, before = [], 0  # characters in earlier files
 
-    document: Document = []
-    for text in texts():
-        if text:
-            document.append(text)
-        elif document:
-            counts.documents += 1
-            yield document
-            document = []
+    def finished(is_cut: bool) -> Document:
+        nonlocal document, before
+        counts.documents += 1
+        counts.cut_documents += is_cut
+        done, document, before = document, [], 0
+        return done
+
+    for path in paths:
+        size = 0  # of the document in this file
+        with corpus_files.open_lines(path, form) as (stream, layout):
+            for texts, _ in _read_texts(stream, path, preprocess, counts, layout, form.language):
+                document += texts
+                size += sum(map(len, texts))
+                if document and (not texts or size >= longest):
+                    yield finished(bool(texts))
+                    size = 0
+        before += size
+        if document and (break_between_files or layout == FILES or before >= longest):
+            yield finished(False)
+    if document:
+        yield finished(False)
 
 
 def _read_texts(
@@ -69,31 +86,38 @@ def _read_texts(
     name: str,
     preprocess: Callable[[str], str],
     counts: text_files.Counts,
+    layout: str,
+    language: str | None,
     most_bad: float | None = None,
-) -> Iterator[tuple[str, int]]:
-    """Yields (text of a line or of a part of one, bytes up to its end); "" for a blank line.
+) -> Iterator[tuple[Sequence[str], int]]:
+    """Yields (texts of a line or of a part of one, bytes up to its end); no text ends a document.
 
     Of a very long line the blank parts are left out: they end no document.
+
+    Args:
+      language: of the sentences that are a text each; without it, a line is one.
     """
     end, is_blank = 0, True
     for text, size, ends in text_files.read_lines(stream, name, counts, most_bad=most_bad):
         end += size
         text = text.strip()
+        is_end = ends and layout == LINES
         # Cleaning drops combining marks; only a line that begins with one can vanish.
         if text and (not unicodedata.combining(text[0]) or preprocess(text)):
             is_blank = ends
-            yield text, end
+            yield split_sentences(text, language) if language else (text,), end
         else:
-            if ends and is_blank:
-                yield "", end
+            is_end |= ends and is_blank and layout != FILES
             is_blank |= ends
+        if is_end:
+            yield (), end
 
 
 # === Reading, apart: where documents are, and their text ===
 
 
 class Run(NamedTuple):
-    """Lines of one file without a blank one between them: a document, or a part of it."""
+    """Lines of one file that are of one document, or of a part of it."""
 
     start: int  # byte at which its first line begins
     end: int
@@ -104,32 +128,38 @@ class FileScan(NamedTuple):
     """Where the documents of one file are."""
 
     runs: np.ndarray  # int64 [n, 3], the fields of each `Run`: corpora have many
-    starts_open: bool  # no blank line before the first run: it may continue a document
-    ends_open: bool  # no blank line after the last run: the next file may continue it
+    starts_open: bool  # nothing ends a document before the first run: it may continue one
+    ends_open: bool  # nor after the last run: the next file may continue it
     counts: ReadingCounts  # `documents` is not known yet
 
 
-def scan_file(stream: BinaryIO, name: str, preprocess: Callable[[str], str]) -> FileScan:
+def scan_file(
+    stream: BinaryIO, name: str, preprocess: Callable[[str], str], layout: str,
+    language: str | None = None,
+) -> FileScan:
     """Returns where the documents of a file are; `preprocess` as of `read_documents`.
 
     Args:
-      stream: of `text_files.as_utf8`.
+      stream: of `corpus_files.as_lines`, with its layout.
       name: what messages call it.
+      language: see `_read_texts`.
     """
     counts, runs, at = ReadingCounts(), [], 0
     starts_open = True
     current: Run | None = None
-    for text, end in _read_texts(stream, name, preprocess, counts):
-        if text:
+    for texts, end in _read_texts(stream, name, preprocess, counts, layout, language):
+        if texts:
             before = current or Run(at, end, 0)
-            current = before._replace(end=end, characters=before.characters + len(text))
+            size = before.characters + sum(map(len, texts))
+            current = before._replace(end=end, characters=size)
         else:
             starts_open &= bool(runs or current)
-            if current:
-                runs.append(current)
+        if current and (not texts or current.characters >= LONGEST_DOCUMENT):
+            counts.cut_documents += bool(texts)
+            runs.append(current)
             current = None
         at = end
-    ends_open = current is not None or not at
+    ends_open = (current is not None or not at) and layout != FILES
     if current:
         runs.append(current)
     return FileScan(np.array(runs, np.int64).reshape(-1, 3), starts_open, ends_open, counts)
@@ -141,9 +171,12 @@ def join_scans(
     """Yields the documents of `read_documents` as ([(number of the file, run)], characters)."""
     document: list[tuple[int, Run]] = []
 
+    def characters() -> int:
+        return sum(run.characters for _, run in document)
+
     def finished() -> Iterator[tuple[list[tuple[int, Run]], int]]:
         if document:
-            yield list(document), sum(run.characters for _, run in document)
+            yield list(document), characters()
             document.clear()
 
     for number, scan in enumerate(scans):
@@ -153,18 +186,23 @@ def join_scans(
             if place:
                 yield from finished()
             document.append((number, Run(*run)))
-        if break_between_files or not scan.ends_open:
+        if break_between_files or not scan.ends_open or characters() >= LONGEST_DOCUMENT:
             yield from finished()
     yield from finished()
 
 
-def read_run(stream: BinaryIO, run: Run, preprocess: Callable[[str], str]) -> Document:
+def read_run(
+    stream: BinaryIO, run: Run, preprocess: Callable[[str], str], language: str | None = None
+) -> Document:
     """Returns the lines of a run of the file that `scan_file` was given."""
     stream.seek(run.start)
     lines: Document = []
     # How much of the file is no UTF-8 was looked at when it was scanned.
-    for text, end in _read_texts(stream, "", preprocess, text_files.Counts(), most_bad=1):
-        lines.append(text)
+    texts = _read_texts(
+        stream, "", preprocess, text_files.Counts(), BLANK_LINES, language, most_bad=1
+    )
+    for found, end in texts:
+        lines += found
         if run.start + end >= run.end:
             break
     return lines

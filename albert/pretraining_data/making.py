@@ -5,11 +5,13 @@ same job goes on with what a killed run left there.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterable, Iterator
 
@@ -53,7 +55,8 @@ def make_records(job: Job, processes: int, numpy_seed: int | None = None) -> Non
                  job.text_bytes / 1e6, processes, "es" if processes > 1 else "")
         tokenizer = load_tokenizer(job.recipe)
         documents = read_documents(
-            job.inputs, tokenizer.preprocess, counts, job.break_between_files
+            job.inputs, tokenizer.preprocess, counts, job.break_between_files, job.form,
+            None if numpy_seed is None else sys.maxsize,
         )
         if numpy_seed is None:
             spills = _spill(job, documents, scratch, pool)
@@ -93,7 +96,8 @@ def _scratch(job: Job) -> Iterator[str]:
 def _identity(job: Job) -> str:
     """Returns a digest of all that decides the records."""
     texts = [(path, (stat := os.stat(path)).st_size, stat.st_mtime_ns) for path in job.inputs]
-    told = [job.flags, job.recipe.vocabulary_sha256, texts, __version__, LAYOUT]
+    told = [job.flags, dataclasses.asdict(job.form), job.recipe.vocabulary_sha256, texts,
+            __version__, LAYOUT]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from albert.data.corpus_files import Form
 from albert.data.examples import FeatureSpec
 from albert.data.seeds import child_seed
 from albert.pretraining_data import pair_records
@@ -120,6 +121,7 @@ class Job:
     break_between_files: bool  # a file ends its last document
     text_bytes: int  # of all inputs; Beam's machines find out what packed ones hold
     flags: dict[str, Any]  # as manifests tell them
+    form: Form = Form()  # of the inputs, its layout decided
     block_characters: int = dataclasses.field(default_factory=lambda: BLOCK_CHARACTERS)
 
     @property

@@ -30,6 +30,9 @@ def report_reading(job: Job, counts: ReadingCounts) -> None:
                     f"{counts.bad_utf8_lines:,}", f"{counts.lines:,}")
     if counts.cuts:
         log.warning("very long lines were cut at %s places", f"{counts.cuts:,}")
+    if counts.cut_documents:
+        log.warning("very long documents were cut at %s places, each as if a blank line was there",
+                    f"{counts.cut_documents:,}")
     if not counts.documents:
         raise DataError("--input_file: no documents, only blank lines")
     if counts.documents == 1:

@@ -8,7 +8,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 
-from albert.data import files, text_files
+from albert.data import corpus_files, files, text_files
 from albert.errors import DataError, FlagError
 
 log = logging.getLogger("albert")
@@ -37,22 +37,26 @@ class Settings:
     seed: int = 12345
 
 
-def train(paths: list[str], settings: Settings) -> bytes:
-    """Returns the serialized model trained on the lines of the files.
+def train(
+    paths: list[str], settings: Settings, form: corpus_files.Form = corpus_files.Form()
+) -> bytes:
+    """Returns the serialized model trained on the lines of the files, which are read once.
 
     Raises:
-      DataError: there is no text, or see `text_files`; FlagError: the vocabulary does not fit
+      DataError: there is no text, or see `corpus_files`; FlagError: the vocabulary does not fit
       the text.
     """
     import sentencepiece
 
-    lines = _Lines(paths, settings.do_lower_case)
-    if next(iter(lines), None) is None:
+    lines = _Lines(paths, settings.do_lower_case, form)
+    texts = iter(lines)
+    first = next(texts, None)
+    if first is None:
         raise DataError(f"{', '.join(paths)}: no text to train a vocabulary on")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_sample(lines, settings),
+            sentence_iterator=_sample(itertools.chain([first], texts), settings),
             model_writer=model,
             vocab_size=settings.vocab_size,
             character_coverage=settings.character_coverage,
@@ -98,8 +102,10 @@ def _sample(lines: Iterable[str], settings: Settings) -> Iterator[str]:
 class _Lines:
     """The preprocessed lines of the files; counts what the trainer will skip."""
 
-    def __init__(self, paths: list[str], do_lower_case: bool):
-        self._paths, self._lower = paths, do_lower_case
+    def __init__(
+        self, paths: list[str], do_lower_case: bool, form: corpus_files.Form = corpus_files.Form()
+    ):
+        self._paths, self._lower, self._form = paths, do_lower_case, form
         self._too_long, self._counts = 0, text_files.Counts()
 
     def __iter__(self) -> Iterator[str]:
@@ -107,7 +113,7 @@ class _Lines:
 
         self._too_long, self._counts = 0, text_files.Counts()
         for path in self._paths:
-            with text_files.open_text(path, "input") as stream:
+            with corpus_files.open_lines(path, self._form, "input") as (stream, _):
                 for text, *_ in text_files.read_lines(stream, path, self._counts):
                     line = preprocess_text(text, lower=self._lower)
                     self._too_long += len(line.encode()) > _MAX_SENTENCE_BYTES
