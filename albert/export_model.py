@@ -15,7 +15,8 @@ inside: of a classifier, a regression or a token classifier. It needs tensorflow
 
 Inputs of `.tflite` and `.onnx` files are `input_ids`, `input_mask` and `segment_ids`,
 int32: [1, max_seq_length] in LiteRT, [B, L] of any size in ONNX. What was written is
-run and compared with the model before it is published.
+run and compared with the model before it is published. `albert.open_session` and
+`albert.predict` compute with an `.onnx` file, if they are given one.
 """
 
 import logging
@@ -28,19 +29,12 @@ from albert.data import files
 from albert.errors import CheckpointError, FlagError
 from albert.formats import checkpoint_files, model_card, pretrained
 from albert.formats.pretrained import Pretrained
-from albert.inference import heads
+from albert.inference import heads, onnx_file
+from albert.inference.onnx_file import HEADS
 from albert.inference.session import Session
 
 log = logging.getLogger("albert")
 
-# What each head is called in `modeling`, and which of its outputs are written.
-HEADS = {
-    "encoder": ("AlbertModel", ("pooled_output", "sequence_output")),
-    "masked_lm": ("AlbertForMaskedLM", ("prediction_logits",)),
-    "sequence_classification": ("AlbertForSequenceClassification", ("logits",)),
-    "token_classification": ("AlbertForTokenClassification", ("logits",)),
-    "question_answering": ("AlbertForQuestionAnswering", ("start_logits", "end_logits")),
-}
 # Of the largest value: other runtimes add in another order.
 _TOLERANCE = 1e-4
 
@@ -60,7 +54,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  least=1)
     answering.define_vocabulary_flags(values)
     flags.define("bool", values, "quantize", False,
-                 "Keep LiteRT's large matrices as int8 (dynamic range): a quarter of the size.")
+                 "Keep the large matrices of .tflite or .onnx as int8 (dynamic range): a quarter "
+                 "of the size.")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -72,8 +67,8 @@ def main(values: flags.FlagValues) -> None:
         )
     if os.path.exists(values.export_path):
         raise FlagError(f"--export_path: {values.export_path} exists; remove it or name another")
-    if suffix == ".onnx" and (values.quantize or values.max_seq_length is not None):
-        raise FlagError("--quantize and --max_seq_length are for .tflite only")
+    if suffix == ".onnx" and values.max_seq_length is not None:
+        raise FlagError("--max_seq_length is not for .onnx, which takes any length")
     if not (os.path.exists(values.model_dir) or checkpoint_files.exists(values.model_dir)):
         raise FlagError(f"--model_dir: neither a directory nor a checkpoint: {values.model_dir}")
     if not suffix:
@@ -94,7 +89,10 @@ def main(values: flags.FlagValues) -> None:
     length = _length(values, model.config.max_position_embeddings)
     if suffix == ".onnx":
         content = model_conversion.to_onnx(model, outputs)
-        run = model_conversion.run_onnx(content)
+        if values.quantize:
+            content = onnx_file.quantized(content)
+        content = onnx_file.described(content, values.head, source.weights())
+        run = onnx_file.OnnxFile(content)
     else:
         content = model_conversion.to_tflite(model, outputs, length, values.quantize)
         run = model_conversion.run_tflite(content)

@@ -150,7 +150,7 @@ def test_the_product_uses_no_tensorflow_1_and_no_keras_2():
 def test_optional_packages_are_imported_in_one_place_each_and_not_at_its_top():
     places = {
         "tensorflow_text": "export.text_graph", "tf2onnx": "export.model_conversion",
-        "onnxruntime": "export.model_conversion",
+        "onnxruntime": "inference.onnx_file",
         "apache_beam": "pretraining_data.beam_pipeline", "zstandard": "data.text_files",
         "sentencex": "data.sentences", "pyarrow": "data.corpus_files",
         "rensa": "own_text.filters", "py3langid": "own_text.filters",

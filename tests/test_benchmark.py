@@ -123,8 +123,26 @@ def test_each_benchmark_of_a_model_runs(name, tmp_path):
     )
     assert {r["precision"] for r in results} == {"float32", "bfloat16"}
     assert table.count("\n| ") >= 4
+    if name == "inference":
+        assert "ours, constant weights" in results[0]["sides"]
     if name == "memory":
         assert set(results[0]["sides"]) >= {"ours", "ours, remat", "ours, accumulation"}
+
+
+@pytest.mark.slow
+def test_int8_tells_its_time_and_what_it_changes(tmp_path, golden_path):
+    for package in ("tf2onnx", "onnxruntime"):
+        pytest.importorskip(package, reason="the [onnx] extra is not installed")
+    texts = tmp_path / "dev.tsv"
+    texts.write_text("sentence\tlabel\n" + "a fine film\t1\nit rains\t0\n" * 4)
+    results, table = benchmark(
+        "int8", tmp_path, "--lengths=16", f"--glue_file={texts}",
+        f"--spm_model_file={golden_path('spm/spm_uncased.model')}",
+    )
+    assert len(results["sides"]) == 5 and "8 texts" in table
+    for name, one in results["sides"].items():
+        assert 0 <= one["accuracy"] <= 1
+        assert (one["largest_logit_difference"] > 1e-5) == name.endswith("int8")
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ def test_outputs_that_differ_are_never_published(source, tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("arguments, message", [
     (["--export_path=m.h5"], "must end in .tflite or .onnx"),
-    (["--export_path=m.onnx", "--quantize"], "for .tflite only"),
+    (["--export_path=m.onnx", "--max_seq_length=4"], "is not for .onnx"),
     (["--export_path=m.tflite", "--max_seq_length=17"], "not within 1 ... 16"),
     (["--export_path=m.tflite", "--head=sequence_classification"], "no classifier yet"),
     (["--export_path=m.tflite", "--head=question_answering"], "has no trained cls/squad"),

@@ -12,6 +12,7 @@ from albert.data import files, text_files
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoint_files, pretrained
 from albert.formats.pretrained import Pretrained
+from albert.inference.onnx_file import OnnxFile
 from albert.inference.session import Session
 
 log = logging.getLogger("albert")
@@ -66,7 +67,10 @@ def open_model(values: flags.FlagValues) -> Session:
     source = pretrained.open_path(values.model, "model")
     tokenizer = tokenizer_of(values, source)
     opened = Session.of(source, tokenizer, values.max_seq_length, values.batch_size)
-    flags.start_engine()
+    if "onnx_file" in values and values.onnx_file:
+        opened.onnx = OnnxFile(values.onnx_file)
+    else:
+        flags.start_engine()
     source.weights()
     return opened
 

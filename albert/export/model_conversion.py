@@ -10,10 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from albert.errors import FlagError
 from albert.formats import saved_model
+from albert.inference import onnx_file
+from albert.inference.onnx_file import INPUTS
 
-INPUTS = ("input_ids", "input_mask", "segment_ids")
 # The newest operators that the runtimes of several years know.
 _OPSET = 17
 
@@ -37,45 +37,35 @@ def to_tflite(model: keras.Model, outputs: Sequence[str], length: int, quantize:
         return converter.convert()
 
 
-def run_tflite(content: bytes) -> Runner:
-    """Returns a function that computes a LiteRT model's outputs."""
-    interpreter = tf.lite.Interpreter(model_content=content)
+def run_tflite(content: bytes, threads: int | None = None) -> Runner:
+    """Returns a function that computes a LiteRT model's outputs, with one thread by default."""
+    interpreter = tf.lite.Interpreter(model_content=content, num_threads=threads)
     signature = interpreter.get_signature_runner()
     return lambda inputs: signature(**inputs)
 
 
 def import_onnx():
-    """Returns the modules (tf2onnx, onnxruntime).
+    """Returns the module tf2onnx.
 
     Raises:
-      FlagError: one of them is not installed.
+      FlagError: it or onnxruntime is not installed.
     """
+    onnx_file.import_onnxruntime()
     try:
-        import onnxruntime
         import tf2onnx
     except ImportError as error:
-        raise FlagError(
-            f"ONNX needs more packages ({error}): pip install onnx tf2onnx onnxruntime"
-        ) from error
-    return tf2onnx, onnxruntime
+        raise onnx_file.missing(error) from error
+    return tf2onnx
 
 
 def to_onnx(model: keras.Model, outputs: Sequence[str]) -> bytes:
     """Returns the ONNX model, for any number of sequences of any length."""
-    tf2onnx, _ = import_onnx()
+    tf2onnx = import_onnx()
     shape = [None, None]
     proto, _ = tf2onnx.convert.from_function(
         _graph(model, outputs, shape), input_signature=_specs(shape), opset=_OPSET
     )
     return proto.SerializeToString()
-
-
-def run_onnx(content: bytes) -> Runner:
-    """Returns a function that computes an ONNX model's outputs."""
-    _, onnxruntime = import_onnx()
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return lambda inputs: dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 
 def largest_difference(model: keras.Model, outputs: Sequence[str], run: Runner, length: int):

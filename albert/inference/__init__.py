@@ -1,6 +1,8 @@
 """Answers from a model that is opened once.
 
     compilation  compiles what is computed of a batch, with TensorFlow or JAX
+    onnx_file    an exported model, which onnxruntime computes
+    arrays       what is computed of its outputs
     session      the model's directory, lines of text, batches of few lengths
     answers      the session that answers texts, for Python
     heads        which predictor a fine-tuned model needs

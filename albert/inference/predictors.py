@@ -94,8 +94,7 @@ class Predictor:
 
     def compute(self, model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what `answers` needs of a model's outputs, tensors [B, ...]."""
-        from keras import ops
-
+        ops = self.session.ops
         logits = model(batch, training=False)["logits"]
         logits = ops.cast(logits, "float32")
         return {"logits": logits, "probabilities": ops.softmax(logits)}
@@ -118,8 +117,7 @@ class MultiLabeller(Predictor):
     """All labels of a text or a pair of texts: those with a probability of 0.5 or more."""
 
     def compute(self, model, batch):
-        from keras import ops
-
+        ops = self.session.ops
         logits = model(batch, training=False)["logits"]
         return {"probabilities": ops.sigmoid(ops.cast(logits, "float32"))}
 
@@ -138,8 +136,7 @@ class Regressor(Predictor):
     """A number for a text or a pair of texts, or several numbers with their names."""
 
     def compute(self, model, batch):
-        from keras import ops
-
+        ops = self.session.ops
         return {"value": ops.cast(model(batch, training=False)["logits"], "float32")}
 
     def answers(self, inputs, outputs):

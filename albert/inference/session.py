@@ -17,7 +17,9 @@ from albert.data import features, packing
 from albert.errors import FlagError
 from albert.formats import pretrained
 from albert.formats.pretrained import Pretrained
+from albert.inference import arrays
 from albert.inference.compilation import compiled
+from albert.inference.onnx_file import OnnxFile
 
 log = logging.getLogger("albert")
 
@@ -45,6 +47,7 @@ class Session:
     tokenizer: tokenization.FullTokenizer
     max_seq_length: int
     batch_size: int
+    onnx: OnnxFile | None = None  # computes instead of the engine
 
     _variables: list = dataclasses.field(default_factory=list)  # of the models that were loaded
 
@@ -74,7 +77,13 @@ class Session:
         """Returns the model of a class of `albert`, see `EncoderOptions` and `pretrained.load`.
 
         Only with `all_states` does it return the hidden states after every layer.
+        With an ONNX file that file computes, from arrays to arrays.
         """
+        if self.onnx:
+            if all_states:
+                raise FlagError("an ONNX file returns the last layer's states alone")
+            self.onnx.check(class_name, self.source.weights())
+            return self.onnx
         from albert import modeling
         from albert.model.encoder_options import loop_engine
 
@@ -83,6 +92,15 @@ class Session:
         kind = getattr(modeling, class_name)
         model = pretrained.load(kind, self.source, how, complete=complete, **options)
         return self.add(model)
+
+    @property
+    def ops(self) -> Any:
+        """What computes with a model's outputs: `keras.ops`, or of an ONNX file its like."""
+        if self.onnx:
+            return arrays
+        from keras import ops
+
+        return ops
 
     def add(self, model: Any) -> Any:
         """Returns a model, whose weights `computer` now knows."""
@@ -109,12 +127,15 @@ class Session:
         With `by_length` a batch is no longer than its longest row, where that costs no compilation:
         short rows would be filled up to several times their length.
         """
+        every = range(1, self.max_seq_length + 1)
+        if self.onnx:
+            return batched(function, self.batch_size, every)
         from albert.model.encoder_options import loop_engine
 
         lengths = packing.row_lengths(self.max_seq_length)
         if by_length and loop_engine() != "scan":  # JAX compiles each length
-            lengths = range(1, self.max_seq_length + 1)
-        return _batched(compiled(function, self._variables), self.batch_size, lengths)
+            lengths = every
+        return batched(compiled(function, self._variables), self.batch_size, lengths)
 
     def outputs(
         self,
@@ -153,7 +174,7 @@ def model_inputs(values: Mapping[str, Any]) -> Row:
 # === Batches ===
 
 
-def _batched(function: Function, batch_size: int, lengths: Sequence[int]) -> Compute:
+def batched(function: Function, batch_size: int, lengths: Sequence[int]) -> Compute:
     """Returns a function from rows to (index of a row, its outputs), the longest row first.
 
     A batch holds rows of nearly the same length, filled up to one of `lengths`. Arrays are padded

@@ -69,8 +69,7 @@ def check_layers(session: Session, layers: Sequence[int]) -> None:
 
 def _vectors(session: Session, pooling: str, layers: Sequence[int], with_tokens: bool) -> Function:
     """Returns the function from a batch to `vector` [B, D] and, if wanted, `tokens` [B, L, D]."""
-    from keras import ops
-
+    ops = session.ops
     config = session.source.config
     count = config.num_hidden_layers * config.inner_group_num
     # Counted from the end, because a loop over the layers returns only the last one.
@@ -87,7 +86,8 @@ def _vectors(session: Session, pooling: str, layers: Sequence[int], with_tokens:
             vector = ops.cast(outputs["pooled_output"], "float32")
             if not with_tokens:
                 return {"vector": vector}
-        chosen = ops.concatenate([outputs["encoder_outputs"][i] for i in indices], axis=-1)
+        states = outputs.get("encoder_outputs") or [outputs["sequence_output"]]
+        chosen = ops.concatenate([states[i] for i in indices], axis=-1)
         chosen = ops.cast(chosen, "float32")
         if pooling == "cls":
             vector = chosen[:, 0]

@@ -15,6 +15,7 @@ in --peers_env if it is not there yet.
   inference      the encoder's outputs of full rows
   finetune       an epoch of a classifier on texts of whatever lengths they are
   predict        the classifier's logits of such texts
+  int8           a classifier's answers with int8: their time, and how they differ
   gemm           the machine's largest rate of a matrix product, to compare with
   memory         a training step's peak: plain, recomputed, accumulated
   scaling        cost of a token as length, batch, layers and corpus grow; also NAME.png
@@ -30,7 +31,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir))
 
-from benchmarks import cost_work, data_work, inputs, model_work, start_work  # noqa: E402
+from benchmarks import cost_work, data_work, inputs, int8_work, model_work, start_work  # noqa: E402
 
 from albert.cli import engine_start, flags
 from albert.config import AlbertConfig  # noqa: E402
@@ -52,7 +53,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "records_file", None,
                  "Pretraining records, whose first rows pretrain_step takes: padding and all.")
     flags.define("string", values, "glue_file", None,
-                 "TSV of SST-2's layout, whose texts finetune and predict take.")
+                 "TSV of SST-2's layout, whose texts finetune, predict and int8 take.")
+    flags.define("string", values, "model", None,
+                 "Directory of int8's classifier; by default random weights.")
     flags.define("string", values, "spm_model_file", None,
                  "SentencePiece model of what reads text.")
     flags.define("string", values, "input_file", None,
@@ -110,7 +113,7 @@ def _machine() -> str:
 WORK = {
     "attention": model_work.attention, "pretrain_step": model_work.pretrain_step,
     "idle": model_work.idle, "inference": model_work.inference, "finetune": model_work.finetune,
-    "predict": model_work.predict, "gemm": model_work.gemm,
+    "predict": model_work.predict, "int8": int8_work.int8, "gemm": model_work.gemm,
     "memory": cost_work.memory, "scaling": cost_work.scaling, "startup": start_work.startup,
     "tokenize": data_work.tokenize, "make_records": data_work.make_records,
     "input_pipeline": data_work.input_pipeline,

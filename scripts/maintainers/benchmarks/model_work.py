@@ -1,5 +1,6 @@
 """Benchmarks of the model: attention, steps, inference, fine-tuning, a product's rate."""
 
+import importlib.util
 import itertools
 import os
 import subprocess
@@ -129,7 +130,10 @@ def _on_rows(values, config, folder, kind, work, theirs):
         else:
             path, tokens = inputs.write_rows(folder, config, batch, length), batch * length
             if work == "inference" and values.engine == "tensorflow":
-                ours = ours | {"ours, model(x)": {"is_called": True}}
+                ours = ours | {
+                    "ours, model(x)": {"is_called": True},
+                    "ours, constant weights": {"is_constant": True},
+                } | _by_file(values, precision)
         spec = {"work": work, "precision": precision, "inputs": path}
         sides = model_sides(values, paths, spec, ours, theirs, _KERAS_HUB)
         found = compare(sides, os.path.join(folder, f"{precision}-{batch}-{length}"),
@@ -211,6 +215,14 @@ def _runtimes(values) -> dict[str, dict]:
     return _RUNTIMES if values.device == "cpu" else {}
 
 
+def _by_file(values, precision: str) -> dict[str, dict]:
+    """Returns our side that onnxruntime computes, in float32, if what it needs is installed here."""
+    if values.engine != "tensorflow" or precision != "float32" or values.device != "cpu":
+        return {}
+    has_all = all(map(importlib.util.find_spec, ("tf2onnx", "onnxruntime")))
+    return {"ours, ONNX": {"is_onnx": True}} if has_all else {}
+
+
 def finetune(values, config, folder):
     """An epoch of training on texts; the mean loss of the first one is compared."""
     return _on_texts(values, config, folder, "finetune", {})
@@ -226,7 +238,7 @@ def predict(values, config, folder):
 def _on_texts(values, config, folder, work, runtimes, keras_hub=None):
     """All texts once, of whatever lengths they are, each side with its ways of batching."""
     flags.require(values, "glue_file", "spm_model_file")
-    path, lengths = _write_examples(values, config, folder)
+    path, lengths = write_examples(values, config, folder)
     [(size, _)] = inputs.sizes(values, (32,), (128,))
     if work == "finetune" and len(lengths) % size:  # left over: other texts on each side
         raise FlagError(f"{len(lengths)} texts are not whole batches of {size}: see --examples")
@@ -240,7 +252,8 @@ def _on_texts(values, config, folder, work, runtimes, keras_hub=None):
         sides = model_sides(
             values, paths, spec,
             {"ours, packed": {"pack_rows": True}, "ours, cut": {},
-             "ours, padded": {"pad_to_max_seq_length": True}},
+             "ours, padded": {"pad_to_max_seq_length": True}}
+            | (_by_file(values, precision) if work == "predict" else {}),
             {f"transformers, {name}": {"batching": name}
              for name in ("padded", "dynamic", "grouped")} | runtimes,
             keras_hub,
@@ -260,7 +273,8 @@ def _on_texts(values, config, folder, work, runtimes, keras_hub=None):
     return results, told + table(header, rows)
 
 
-def _write_examples(values, config, folder) -> tuple[str, list[int]]:
+def write_examples(values, config, folder) -> tuple[str, list[int]]:
+    """Writes the rows of --glue_file's first texts as arrays; returns (path, their lengths)."""
     from albert import tokenization
     from albert.data import features
 

@@ -50,16 +50,28 @@ def _inference(spec, rows):
     import albert
     from albert.inference.compilation import compiled
 
+    names = ("sequence_output", "pooled_output")
+    if spec.get("is_onnx"):
+        compute, inputs = _onnx_file(spec, "encoder"), _model_inputs(rows)
+
+        def answer():
+            found = compute(inputs)
+            return {name: found[name] for name in names}
+
+        outputs = answer()
+        masked = outputs["sequence_output"] * rows["input_mask"][..., None]
+        return answer, outputs | {"sequence_output": masked}
     model = albert.AlbertModel.from_pretrained(
         spec["model"], attn_implementation=spec.get("attn_implementation", "eager")
     )
-    names = ("sequence_output", "pooled_output")
 
     def outputs_of(batch):
         outputs = model(batch)
         return {name: outputs[name] for name in names}
 
     compute = outputs_of if spec.get("is_called") else compiled(outputs_of, model.variables)
+    if spec.get("is_constant"):
+        compute = _with_constants(outputs_of, model.variables)
     if spec.get("use_xla") and not _is_jax(spec):
         import tensorflow as tf
 
@@ -73,6 +85,36 @@ def _inference(spec, rows):
     outputs = turn()
     outputs["sequence_output"] = outputs["sequence_output"] * rows["input_mask"][..., None]
     return turn, outputs
+
+
+def _with_constants(function, variables):
+    """Returns the graph of a function with weights as its constants: oneDNN may pack these once."""
+    import keras
+    import tensorflow as tf
+
+    arrays = [np.asarray(variable.value) for variable in variables]
+
+    def compute(batch):
+        pairs = list(zip(variables, map(tf.constant, arrays), strict=True))
+        with keras.StatelessScope(state_mapping=pairs):
+            return function(batch)
+
+    return tf.function(compute, reduce_retracing=True, autograph=False)
+
+
+def _onnx_file(spec, head):
+    """Returns the model as export_model writes it, opened; int8 if asked for."""
+    import albert
+    from albert.export import model_conversion
+    from albert.inference import onnx_file
+
+    kind, outputs = onnx_file.HEADS[head]
+    content = model_conversion.to_onnx(
+        getattr(albert, kind).from_pretrained(spec["model"]), outputs
+    )
+    if spec.get("is_int8"):
+        content = onnx_file.quantized(content)
+    return onnx_file.OnnxFile(content, spec["threads"])
 
 
 def _run_config(spec):
@@ -217,6 +259,10 @@ def _finetune(spec, rows):
 
 
 def _predict(spec, rows):
+    if spec.get("is_onnx"):
+        return _predict_by_file(spec, rows)
+    if spec.get("is_litert"):
+        return _predict_by_litert(spec, rows)
     from albert.formats import pretrained
     from albert.training import evaluation, run_settings, steps
     from albert.training.current_engine import current
@@ -233,6 +279,50 @@ def _predict(spec, rows):
     def turn():
         logits = np.concatenate([step(batch)[2]["logits"] for batch in batches])
         return logits[: len(rows["label_ids"])]
+
+    return turn, {"logits": turn()}
+
+
+def _predict_by_file(spec, rows):
+    """As a session does it: sorted by length, each batch as long as its longest text."""
+    from albert.inference import session
+
+    compute = session.batched(
+        _onnx_file(spec, "sequence_classification"), spec["batch_size"],
+        range(1, rows["input_ids"].shape[1] + 1),
+    )
+    lengths = rows["input_mask"].sum(axis=1)
+    texts = [
+        {name: value[i, :length] for name, value in _model_inputs(rows).items()}
+        for i, length in enumerate(lengths)
+    ]
+
+    def turn():
+        found = dict(compute(texts))
+        return np.stack([found[i]["logits"] for i in range(len(texts))])
+
+    return turn, {"logits": turn()}
+
+
+def _predict_by_litert(spec, rows):
+    """A text at a time, in rows of one length: a file takes no others."""
+    import albert
+    from albert.export import model_conversion
+
+    run = model_conversion.run_tflite(
+        model_conversion.to_tflite(
+            albert.AlbertForSequenceClassification.from_pretrained(spec["model"]), ["logits"],
+            rows["input_ids"].shape[1], spec.get("is_int8", False),
+        ),
+        spec["threads"],
+    )
+    texts = _model_inputs(rows)
+
+    def turn():
+        return np.concatenate([
+            run({name: value[i : i + 1] for name, value in texts.items()})["logits"]
+            for i in range(len(rows["input_ids"]))
+        ])
 
     return turn, {"logits": turn()}
 
