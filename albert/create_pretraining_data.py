@@ -27,7 +27,7 @@ from albert import tokenization
 from albert.cli import corpus_flags, flags
 from albert.data import corpus_files, files, workers
 from albert.errors import DataError, FlagError
-from albert.pretraining_data import beam_pipeline, making
+from albert.pretraining_data import beam_pipeline, making, shares
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.pretraining_data.recipe import Job, Recipe, Stream, load_tokenizer
@@ -94,6 +94,11 @@ def define_flags(values: flags.FlagValues) -> None:
            "With --original_draw_order, the seed of the n-grams' lengths, which the original "
            "draws from NumPy's generator and does not seed (default: --random_seed).",
            least=0, most=flags.MOST_SEED)
+    define("string", "task", None,
+           "i/n: make the i-th of n shares of the records, on one of n machines that share the disk "
+           "of --output_file. Each is given the same other flags; the last one publishes.")
+    define("string", "report_dir", None,
+           "Folder for a page about the records, with a picture: report.md, report.json.")
     define("string", "runner", None,
            "Make the records with Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, "
            "SparkRunner... The runner's own options follow after a `--`.")
@@ -109,6 +114,7 @@ def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     if not values.sentence_objective:
         values.sentence_objective = "nsp" if values.random_next_sentence else "sop"
     _check_combinations(values)
+    _share(values.task)
     if values.runner:
         beam_pipeline.require_beam(values.runner)
     else:
@@ -120,7 +126,16 @@ def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     is_original = values.original_draw_order
     is_small = job.text_bytes * values.dupe_factor < _SMALL_WORK or is_original
     processes = values.num_processes or (1 if is_small else workers.available_cores())
-    making.make_records(job, processes, _numpy_seed(values) if is_original else None)
+    making.make_records(
+        job, processes, _numpy_seed(values) if is_original else None, _share(values.task)
+    )
+
+
+def _share(text: str | None) -> shares.Share:
+    try:
+        return shares.parse(text) if text else shares.ALL
+    except ValueError as error:
+        raise FlagError(f"--task={text}: must be i/n, i from 1 to n, such as 2/8") from error
 
 
 def _job(values: flags.FlagValues) -> Job:
@@ -140,10 +155,10 @@ def _job(values: flags.FlagValues) -> Job:
     flags.log.info("documents: %s", reason)
     # Manifests compare equal: they tell nothing that cannot change the records.
     told = {name: value for name, value in flags.to_dict(values).items()
-            if name not in ("num_processes", "runner")}
+            if name not in ("num_processes", "runner", "task", "report_dir")}
     return Job(
         recipe, tuple(inputs), tuple(streams), values.held_out_fraction,
-        values.document_break_between_files, text_bytes, told, form,
+        values.document_break_between_files, text_bytes, told, form, values.report_dir,
     )
 
 
@@ -198,6 +213,7 @@ def _check_combinations(values: flags.FlagValues) -> None:
             "--held_out_fraction": values.held_out_fraction,
             "--num_processes": (values.num_processes or 1) > 1,
             "--runner": values.runner is not None,
+            "--task": values.task is not None,
         }
         problems += [
             f"{name} is not of the original: it cannot go with --original_draw_order"
@@ -222,6 +238,8 @@ def _check_combinations(values: flags.FlagValues) -> None:
             for name in (*flags.MASKING_FLAGS, "masked_lm_prob", "max_predictions_per_seq")
             if values[name].present
         ]
+    if values.runner and values.task:
+        problems.append("--task has no effect with --runner, which divides the work itself")
     if values.runner and values.num_processes:
         problems.append("--num_processes has no effect with --runner, which has options of its own")
     if problems:

@@ -19,7 +19,15 @@ from albert.data import records, text_files, tfrecord
 from albert.data.record_files import RecordFiles
 from albert.data.seeds import child_seed
 from albert.errors import DataError, FlagError, UserError
-from albert.pretraining_data import buckets, documents, making, masking, pair_records, recipe
+from albert.pretraining_data import (
+    buckets,
+    documents,
+    making,
+    masking,
+    pair_records,
+    recipe,
+    shares,
+)
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import (
     Block,
@@ -562,7 +570,7 @@ def test_the_work_of_another_layout_is_not_gone_on_with(tiny, monkeypatch):
     child = os.fork()
     if child == 0:
         try:
-            monkeypatch.setattr(making, "LAYOUT", 1)
+            monkeypatch.setattr(shares, "LAYOUT", 1)
             die_at(monkeypatch, buckets, "frame_bucket", 0)
             run(tiny)
         finally:

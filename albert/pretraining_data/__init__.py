@@ -10,11 +10,15 @@ gathered from them and shuffled. Its pairs get masks, become rows of features, a
     masking         which tokens of a pair are masked, and by what
     pair_records    the features of a record; masks that are drawn when it is read
     rows            pairs to rows of features
-    making          all of it by processes of one machine, and the files published
+    making          all of it by processes, and the files published
+    shares          where the temporary files are, and who of several machines makes what
+    journal         what of it is done
+    disk_space      whether the disk holds it
     beam_pipeline   all of it by Apache Beam
 
     recipe          what is asked for: settings, vocabulary, sets of output files
     reports         what is said on the way, and of the records
+    report_page     the same as a page with a picture
     original_draws  beside: the original's records, token for token
     vocabulary      before: SentencePiece vocabularies with the released layout
 """

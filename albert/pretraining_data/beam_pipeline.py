@@ -173,8 +173,9 @@ def make_records(job: Job, runner: str, arguments: Sequence[str]) -> None:
         parts = {stream.name: _outcome(site, stream) for stream in job.streams}
         reports.report_reading(job, counts)
         reports.check_outputs(job, parts, counts.documents)
-        _publish(job, parts, counts)
-        reports.report_outcome(job, parts, counts, started)
+        report = reports.Report.of(job, parts, counts, lambda part: _tail(part).lengths)
+        _publish(job, parts, report, counts)
+        reports.report_outcome(job, parts, report, started)
 
 
 def _set_up_logging() -> None:
@@ -241,21 +242,32 @@ def _outcome(site: Site, stream: Stream) -> list[buckets.Part]:
     parts = []
     for number in range(len(stream.outputs)):
         path, where = site.output(stream.name, number), site.report(stream.name, number)
-        told = {"examples": [], "blocks": [], "facts": buckets.PairFacts()}
+        told = [0, 0, [], buckets.PairFacts()]
         if _file_systems().exists(where):
             told = json.loads(_read(where))
-        parts.append(buckets.Part(path, **told))
+        parts.append(buckets.Part(path, *told))
     return parts
 
 
-def _publish(job: Job, parts: reports.Parts, counts: documents.ReadingCounts) -> None:
+def _tail(part: buckets.Part) -> buckets.Tail:
+    """Returns the tail of an output, which is a file of its own."""
+    return buckets.read_tail(io.BytesIO(_read(_tail_of(part.path))), part._replace(bytes=0))
+
+
+def _tail_of(path: str) -> str:
+    return f"{path}.tail"
+
+
+def _publish(
+    job: Job, parts: reports.Parts, report: reports.Report, counts: documents.ReadingCounts
+) -> None:
     """Gives all outputs their names, then writes their manifests."""
     spec, manifests = job.recipe.feature_spec(), {}
     outputs = [(stream, path, part) for stream in job.streams
                for path, part in zip(stream.outputs, parts[stream.name], strict=True)]
     for stream, path, part in outputs:
-        info = reports.manifest_info(job, stream, path, counts)
-        manifests[path] = records.manifest(part.blocks, spec, info)
+        info = reports.manifest_info(job, stream, path, counts, report)
+        manifests[path] = records.manifest(_tail(part).blocks, spec, info)
     for path in job.outputs:
         _delete(records.manifest_path(path))
     for _, path, part in outputs:
@@ -367,7 +379,9 @@ def _finish(
     framed = buckets.frame_bucket(site.job.recipe, stream, number, table, ids, examples)
     path = os.path.join(site.work, f"{stream}-{number}.part")
     with _create(path) as out:
-        part = buckets.write_part(path, out, framed, buckets.PairFacts.of(table))
+        part = buckets.write_part(
+            path, out, framed, *buckets.facts_of(site.job.recipe, table, ids)
+        )
     return (stream, number % len(site.stream(stream).outputs)), (number, part)
 
 
@@ -376,16 +390,21 @@ def _assemble(
 ) -> None:
     (stream, number), finished = output
     parts = [part for _, part in sorted(finished)]
+    blocks, lengths = [], 0
     with _create(site.output(stream, number)) as out:
         for part in parts:
             with _open(part.path) as content:
-                shutil.copyfileobj(content, out, 1 << 20)
-    told = {
-        "examples": [text for part in parts for text in part.examples],
-        "blocks": [block for part in parts for block in part.blocks],
-        "facts": sum((part.facts for part in parts), buckets.PairFacts()),
-    }
-    _write(site.report(stream, number), json.dumps(told).encode())
+                making.copy_records(content, part, out)
+                tail = buckets.read_tail(content, part)
+            blocks += tail.blocks
+            lengths += tail.lengths
+    _write(_tail_of(site.output(stream, number)), bytes(buckets.Tail(blocks, lengths)))
+    whole = buckets.Part(
+        "", sum(part.records for part in parts), sum(part.bytes for part in parts),
+        [text for part in parts for text in part.examples],
+        sum((part.facts for part in parts), buckets.PairFacts()),
+    )
+    _write(site.report(stream, number), json.dumps(whole[1:]).encode())
 
 
 # === Files, wherever they are ===

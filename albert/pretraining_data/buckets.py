@@ -5,12 +5,10 @@ deals the pairs out to buckets, in a temporary file. `finish_bucket` gathers
 one bucket from all those files, shuffles, masks and serialises it. Both draw
 random numbers that depend on the seed and on what they work at, never on the
 process: together they give the same bytes however the work is divided.
-
-When a file is whole and on the disk, a note beside it says so. A file with such a note is not
-made again. So a run goes on with what a killed one left.
 """
 
 import contextlib
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,22 +16,22 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from albert.data import files, temporaries
+from albert.data import temporaries
 from albert.data.examples import frame_examples
-from albert.errors import DataError, UserError
-from albert.pretraining_data import rows
+from albert.errors import UserError
+from albert.pretraining_data import pair_records, rows
 from albert.pretraining_data.documents import Item, cut_blocks
 from albert.pretraining_data.pairs import create_pairs, tokenize_block, truncate_pairs
 from albert.pretraining_data.recipe import Job, Recipe, Stream, load_tokenizer
 from albert.tokenization import FullTokenizer
 
-LAYOUT = 3  # of the temporary files: those of another are not gone on with
+LAYOUT = 4  # of the temporary files: those of another are not gone on with
 _BATCH = 1024  # instances masked and serialised together
 _SOME = 1 << 14  # pairs whose tokens are gathered together
 PAIR_NUMBERS = 4  # int32 of a spilled pair beside its tokens
 _PAIR_BYTES = 4 * PAIR_NUMBERS
+_ENDS_BYTES = 16  # for each bucket, at the beginning of a spill
 _STOP_FILE = "stop"
-_DONE = ".done"
 
 
 class StoppedError(Exception):
@@ -42,16 +40,22 @@ class StoppedError(Exception):
 
 def ask_to_stop(directory: str) -> None:
     """Makes the workers of this temporary directory end soon."""
-    with open(os.path.join(directory, _STOP_FILE), "w", encoding="utf-8"):
+    with (
+        contextlib.suppress(FileNotFoundError),  # it is gone, and so is the work
+        open(os.path.join(directory, _STOP_FILE), "w", encoding="utf-8"),
+    ):
         pass
+
+
+def resume(directory: str) -> None:
+    """Takes back what `ask_to_stop` asked of an earlier run."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(directory, _STOP_FILE))
 
 
 def _end_if_asked(path: str) -> None:
     if os.path.exists(os.path.join(os.path.dirname(path), _STOP_FILE)):
         raise StoppedError
-
-
-# === Work that is done ===
 
 
 @contextlib.contextmanager
@@ -73,27 +77,6 @@ def write_whole(path: str) -> Iterator[BinaryIO]:
         raise UserError(f"cannot write {path} ({error.strerror})") from error
 
 
-def _note_done(path: str, result: Sequence) -> None:
-    files.write_json(path + _DONE, {"bytes": os.path.getsize(path), "result": result})
-
-
-def _read_done(path: str) -> list | None:
-    """Returns the note beside a file, if the file is as it was written, else None."""
-    try:
-        note = files.read_json_object(path + _DONE)
-        return note.get("result") if note.get("bytes") == os.path.getsize(path) else None
-    except (DataError, OSError):
-        return None
-
-
-def resume(directory: str) -> int:
-    """Prepares the temporary directory that a killed run left; returns what is done in it."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(directory, _STOP_FILE))
-    return sum(_read_done(os.path.join(directory, name.removesuffix(_DONE))) is not None
-               for name in os.listdir(directory) if name.endswith(_DONE))
-
-
 # === First stage ===
 
 
@@ -105,6 +88,11 @@ class BlockTask(NamedTuple):
     documents: Sequence[Any]  # `Document`s, or what stands for them
     passes: range
     num_buckets: int
+
+    @property
+    def name(self) -> str:
+        """The name of its spill."""
+        return f"{self.stream}-{self.index}-{self.passes.start}-{self.passes.stop}.spill"
 
 
 def plan_blocks(
@@ -201,55 +189,74 @@ def _deal(count: int, num_buckets: int, rng: np.random.Generator) -> np.ndarray:
     return bucket % num_buckets
 
 
-class Section(NamedTuple):
-    """The pairs of one bucket in one spill."""
+def spill_block(recipe: Recipe, task: BlockTask, path: str) -> None:
+    """Writes the pairs of some passes over a block to `path`, in the order of their buckets.
 
-    path: str
-    table_at: int  # byte where lengths and labels begin
-    pairs: int
-    tokens_at: int  # byte where tokens begin
-    tokens: int
-    token_bytes: int
-
-
-class Spill(NamedTuple):
-    """A file of pairs in the order of their buckets.
-
-    It holds int32 [n, 4], see `DealtPairs.table`, then the tokens of all pairs, A before B.
-    """
-
-    path: str
-    pairs: np.ndarray  # int64 [num_buckets], pairs in each bucket
-    tokens: np.ndarray  # int64 [num_buckets], their tokens
-    token_bytes: int  # bytes of a token
-
-    def section(self, bucket: int) -> Section:
-        """Returns where the pairs of one bucket are."""
-        tokens_at = int(self.pairs.sum()) * _PAIR_BYTES
-        tokens_at += int(self.tokens[:bucket].sum()) * self.token_bytes
-        return Section(
-            self.path, int(self.pairs[:bucket].sum()) * _PAIR_BYTES, int(self.pairs[bucket]),
-            tokens_at, int(self.tokens[bucket]), self.token_bytes,
-        )
-
-
-def spill_block(recipe: Recipe, task: BlockTask, path: str) -> Spill:
-    """Writes the pairs of some passes over a block to `path`.
+    The file begins with int64 [num_buckets + 1, 2]: how many pairs, and how many tokens, are in
+    the buckets before each one. Then for each bucket come int32 [n, 4], see `DealtPairs.table`,
+    and the tokens of its pairs, A before B.
 
     Raises:
       UserError: the disk is full; StoppedError: see `ask_to_stop`.
     """
-    if done := _read_done(path):
-        counts, tokens, token_bytes = done
-        return Spill(path, np.array(counts), np.array(tokens), token_bytes)
     pairs = pair_block(recipe, task, lambda: _end_if_asked(path))
-    dtype, tokens = token_type(load_tokenizer(recipe)), pairs.tokens_of_buckets()
+    dtype = token_type(load_tokenizer(recipe))
+    sizes = np.column_stack([pairs.counts, pairs.tokens_of_buckets()])
+    ends = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(sizes, axis=0)])
     with write_whole(path) as out:
-        out.write(pairs.table().tobytes())
-        for start in range(0, len(pairs.ranges), _SOME):
-            out.write(pairs.tokens(dtype, slice(start, start + _SOME)).tobytes())
-    _note_done(path, [pairs.counts.tolist(), tokens.tolist(), dtype.itemsize])
-    return Spill(path, pairs.counts, tokens, dtype.itemsize)
+        out.write(ends.astype("<i8").tobytes())
+        first = 0
+        while first < len(sizes):
+            # Small buckets are gathered together, large ones in parts.
+            last = int(np.searchsorted(ends[:, 0], ends[first, 0] + _SOME, "right")) - 1
+            if last > first:
+                _write_small(out, pairs, dtype, ends[first : last + 1])
+            else:
+                last = first + 1
+                _write_large(out, pairs, dtype, *ends[first : last + 1, 0].tolist())
+            first = last
+
+
+def _write_small(out: BinaryIO, pairs: DealtPairs, dtype: np.dtype, ends: np.ndarray) -> None:
+    some = slice(int(ends[0, 0]), int(ends[-1, 0]))
+    table = memoryview(pairs.table(some).tobytes())
+    tokens = memoryview(pairs.tokens(dtype, some).tobytes())
+    places = ((ends - ends[0]) * (_PAIR_BYTES, dtype.itemsize)).tolist()
+    for (table_at, tokens_at), (table_end, tokens_end) in itertools.pairwise(places):
+        out.write(table[table_at:table_end])
+        out.write(tokens[tokens_at:tokens_end])
+
+
+def _write_large(
+    out: BinaryIO, pairs: DealtPairs, dtype: np.dtype, start: int, end: int
+) -> None:
+    out.write(pairs.table(slice(start, end)).tobytes())
+    for at in range(start, end, _SOME):
+        out.write(pairs.tokens(dtype, slice(at, min(at + _SOME, end))).tobytes())
+
+
+class Spills(NamedTuple):
+    """The spills of a stream. They have names, and are not listed: there may be very many."""
+
+    directories: tuple[str, ...]  # the pieces of work are dealt out to them
+    stream: str
+    blocks: int
+    passes: int
+    step: int  # passes over a block in one piece of work
+    buckets: int
+
+    def directory(self, task: BlockTask) -> str:
+        """Returns where the spill of a piece of work goes."""
+        number = task.index * -(-self.passes // self.step) + task.passes.start // self.step
+        return self.directories[number % len(self.directories)]
+
+    def paths(self) -> Iterator[str]:
+        """Yields the spills in the order of the text."""
+        for index in range(self.blocks):
+            for first in range(0, self.passes, self.step):
+                passes = range(first, min(first + self.step, self.passes))
+                task = BlockTask(self.stream, index, (), passes, 0)
+                yield os.path.join(self.directory(task), task.name)
 
 
 # === Second stage ===
@@ -261,52 +268,73 @@ class PairFacts(NamedTuple):
     labelled: int = 0  # pairs of label 1
     tokens: int = 0  # in pairs
     lost: int = 0  # cut off them, or in none
+    unknown: int = 0  # tokens in pairs that the vocabulary does not have
 
     @classmethod
-    def of(cls, table: np.ndarray) -> "PairFacts":
-        """Returns those of a `DealtPairs.table`."""
-        return cls(*map(int, (table[:, 2].sum(), table[:, :2].sum(), table[:, 3].sum())))
+    def of(cls, table: np.ndarray, ids: np.ndarray, unknown_id: int) -> "PairFacts":
+        """Returns those of a `DealtPairs.table` and its tokens."""
+        sums = table[:, 2].sum(), table[:, :2].sum(), table[:, 3].sum()
+        return cls(*map(int, sums), int(np.count_nonzero(ids == unknown_id)))
 
     def __add__(self, other: Sequence[int]) -> "PairFacts":
         return PairFacts(*map(sum, zip(self, other, strict=True)))
 
 
 class Part(NamedTuple):
-    """Framed records in a file of their own: a finished bucket, or more."""
+    """Framed records in a file of their own: a finished bucket, or more.
+
+    What is told of them once alone comes after them in the file: see `read_tail`.
+    """
 
     path: str
+    records: int
+    bytes: int  # of the records
     examples: list[str]  # the first instances, for people to read
-    blocks: list[tuple[int, int]]  # (records, bytes) of successive parts of it
     facts: Sequence[int]  # `PairFacts`
 
-    @property
-    def records(self) -> int:
-        return sum(count for count, _ in self.blocks)
 
-    @property
-    def bytes(self) -> int:
-        return sum(size for _, size in self.blocks)
+class Tail(NamedTuple):
+    """What follows the records of a part."""
+
+    blocks: list[list[int]]  # (records, bytes) of successive parts of it
+    lengths: np.ndarray  # int64 [n], how many records have so many tokens
+
+    def __bytes__(self) -> bytes:
+        numbers = [[len(self.blocks)], np.ravel(self.blocks), self.lengths]
+        return np.concatenate(numbers).astype("<i8").tobytes()
+
+
+def read_tail(stream: BinaryIO, part: Part) -> Tail:
+    """Returns what follows the records of a part, whose file is given."""
+    stream.seek(part.bytes)
+    numbers = np.frombuffer(stream.read(), "<i8")
+    end = 1 + 2 * int(numbers[0])
+    return Tail(numbers[1:end].reshape(-1, 2).tolist(), numbers[end:])
 
 
 def finish_bucket(
-    recipe: Recipe, stream: str, bucket: int, sections: Sequence[Section], path: str, examples: int
+    recipe: Recipe, bucket: int, spills: Spills, path: str, examples: int
 ) -> Part:
     """Shuffles, masks and serialises one bucket into `path`; prints the first `examples`.
-
-    Args:
-      sections: the bucket's pairs in every spill, in order; one at least.
 
     Raises:
       UserError: the disk is full; StoppedError: see `ask_to_stop`.
     """
-    if done := _read_done(path):
-        return Part(path, *done)
-    table, ids = _read_bucket(sections)
-    framed = frame_bucket(recipe, stream, bucket, table, ids, examples)
+    table, ids = _read_bucket(spills, bucket, token_type(load_tokenizer(recipe)))
+    framed = frame_bucket(recipe, spills.stream, bucket, table, ids, examples)
     with write_whole(path) as out:
-        part = write_part(path, out, framed, PairFacts.of(table), lambda: _end_if_asked(path))
-    _note_done(path, part[1:])
-    return part
+        return write_part(
+            path, out, framed, *facts_of(recipe, table, ids), lambda: _end_if_asked(path)
+        )
+
+
+def facts_of(recipe: Recipe, table: np.ndarray, ids: np.ndarray) -> tuple[PairFacts, np.ndarray]:
+    """Returns (what is told of a bucket's pairs, how many of them have so many tokens)."""
+    lengths = pair_records.lengths_of(table[:, :2])
+    unknown = load_tokenizer(recipe).unk_id
+    return PairFacts.of(table, ids, unknown), np.bincount(
+        lengths, minlength=recipe.pairs.max_seq_length + 1
+    )
 
 
 def write_part(
@@ -314,16 +342,23 @@ def write_part(
     out: BinaryIO,
     framed: Iterable[tuple[bytes, int, list[str]]],
     facts: PairFacts,
+    lengths: np.ndarray,
     before_each: Callable[[], None] = lambda: None,
 ) -> Part:
-    """Writes what `frame_bucket` yields to a file that becomes `path`."""
+    """Writes what `frame_bucket` yields to a file that becomes `path`.
+
+    Args:
+      lengths: see `Tail`.
+    """
     blocks, printed = [], []
     for content, count, texts in framed:
         before_each()
         out.write(content)
-        blocks.append((count, len(content)))
+        blocks.append([count, len(content)])
         printed += texts
-    return Part(path, printed, blocks, facts)
+    out.write(bytes(Tail(blocks, lengths)))
+    records, size = (sum(column) for column in zip(*blocks, strict=True)) if blocks else (0, 0)
+    return Part(path, records, size, printed, facts)
 
 
 def frame_bucket(
@@ -347,15 +382,23 @@ def frame_bucket(
         yield frame_examples(batch, spec), len(some), texts
 
 
-def _read_bucket(sections: Sequence[Section]) -> tuple[np.ndarray, np.ndarray]:
+def _read_bucket(spills: Spills, bucket: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Returns (`DealtPairs.table` [n, 4], tokens) of a bucket."""
-    tables, tokens = [], []
-    for section in sections:
-        with open(section.path, "rb") as stream:
-            stream.seek(section.table_at)
-            tables.append(np.frombuffer(stream.read(section.pairs * _PAIR_BYTES), "<i4"))
-            stream.seek(section.tokens_at)
-            size = section.token_bytes
-            tokens.append(np.frombuffer(stream.read(section.tokens * size), f"<u{size}"))
+    tables, tokens = [np.zeros(0, "<i4")], [np.zeros(0, dtype)]
+    for path in spills.paths():
+        with open(path, "rb") as stream:
+            stream.seek(bucket * _ENDS_BYTES)
+            (pair, token), (pair_end, token_end) = np.frombuffer(
+                stream.read(2 * _ENDS_BYTES), "<i8"
+            ).reshape(2, 2).tolist()
+            if pair == pair_end:
+                continue
+            stream.seek(
+                (spills.buckets + 1) * _ENDS_BYTES + pair * _PAIR_BYTES + token * dtype.itemsize
+            )
+            size = (pair_end - pair) * _PAIR_BYTES
+            content = stream.read(size + (token_end - token) * dtype.itemsize)
+            tables.append(np.frombuffer(content, "<i4", (pair_end - pair) * PAIR_NUMBERS))
+            tokens.append(np.frombuffer(content, dtype, offset=size))
     table = np.concatenate(tables).reshape(-1, PAIR_NUMBERS).astype(np.int64)
     return table, np.concatenate(tokens)

@@ -32,6 +32,7 @@ class ReadingCounts(text_files.Counts):
     """Counts of what was read."""
 
     documents: int = 0
+    sentences: int = 0  # or lines, if they are not split
     cut_documents: int = 0  # places where a very long document was cut
 
 
@@ -70,6 +71,7 @@ def read_documents(
         with corpus_files.open_lines(path, form) as (stream, layout):
             for texts, _ in _read_texts(stream, path, preprocess, counts, layout, form.language):
                 document += texts
+                counts.sentences += len(texts)
                 size += sum(map(len, texts))
                 if document and (not texts or size >= longest):
                     yield finished(bool(texts))
@@ -148,6 +150,7 @@ def scan_file(
     starts_open = True
     current: Run | None = None
     for texts, end in _read_texts(stream, name, preprocess, counts, layout, language):
+        counts.sentences += len(texts)
         if texts:
             before = current or Run(at, end, 0)
             size = before.characters + sum(map(len, texts))

@@ -1,77 +1,93 @@
-"""Makes records on one machine: worker processes, temporary files, publishing.
+"""Makes records by the processes of one machine, or of several that share a disk.
 
 The outputs appear when all of them are made. Temporary files lie beside the first output. The
 same job goes on with what a killed run left there.
 """
 
+import collections
 import contextlib
-import dataclasses
-import hashlib
-import json
 import logging
 import os
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
-from albert import __version__
+import numpy as np
+
 from albert.data import files, records, temporaries, workers
-from albert.errors import DataError
-from albert.pretraining_data import original_draws, reports
+from albert.pretraining_data import disk_space, original_draws, reports, shares
 from albert.pretraining_data.buckets import (
-    LAYOUT,
-    BlockTask,
     Part,
-    Spill,
+    Spills,
     ask_to_stop,
     finish_bucket,
     plan_blocks,
-    resume,
+    read_tail,
     spill_block,
 )
 from albert.pretraining_data.documents import Document, ReadingCounts, read_documents
 from albert.pretraining_data.recipe import Job, Stream, load_tokenizer
+from albert.pretraining_data.shares import Place
 
 log = logging.getLogger("albert")
 
-_JOB_FILE = "job.json"
 
-
-def make_records(job: Job, processes: int, numpy_seed: int | None = None) -> None:
+def make_records(
+    job: Job, processes: int, numpy_seed: int | None = None, share: shares.Share = shares.ALL
+) -> None:
     """Makes all records of a job, and only then publishes the first file.
 
     Args:
       processes: how many work at it.
       numpy_seed: of the original's draws, if it is those that are made; see `original_draws`.
+      share: which of several machines this is, each of which is given the same job.
     """
-    with (
-        workers.preemptible("nothing half-written is left"),
-        _scratch(job) as scratch,
-        workers.Workers(processes, lambda: ask_to_stop(scratch)) as pool,
+    goes_on = share != shares.ALL
+    with workers.preemptible(
+        "the same command goes on" if goes_on else "nothing half-written is left"
     ):
-        started, counts = time.monotonic(), ReadingCounts()
-        log.info("making records of %.1f MB of text with %d process%s",
-                 job.text_bytes / 1e6, processes, "es" if processes > 1 else "")
-        tokenizer = load_tokenizer(job.recipe)
-        documents = read_documents(
-            job.inputs, tokenizer.preprocess, counts, job.break_between_files, job.form,
-            None if numpy_seed is None else sys.maxsize,
-        )
-        if numpy_seed is None:
-            spills = _spill(job, documents, scratch, pool)
-            reports.report_reading(job, counts)
-            parts = {
-                stream.name: _finish(job, stream, spills[stream.name], scratch, pool)
-                for stream in job.streams
-            }
-        else:
-            texts = list(documents)
-            reports.report_reading(job, counts)
-            parts = original_draws.make_parts(job, texts, numpy_seed, scratch)
-        reports.check_outputs(job, parts, counts.documents)
-        _publish(job, parts, counts)
-        reports.report_outcome(job, parts, counts, started)
+        try:
+            with (
+                shares.working_place(job, share) as place,
+                workers.Workers(processes, lambda: ask_to_stop(place.own)) as pool,
+            ):
+                _make(job, place, pool, numpy_seed)
+        except shares.PublishedError:
+            log.info("all records are made already")
+
+
+def _make(job: Job, place: Place, pool: workers.Workers, numpy_seed: int | None) -> None:
+    started, counts = time.monotonic(), ReadingCounts()
+    log.info("making records of %.1f MB of text with %d process%s",
+             job.text_bytes / 1e6, pool.count, "es" if pool.count > 1 else "")
+    disk_space.check(job, place.own)
+    tokenizer = load_tokenizer(job.recipe)
+    documents = read_documents(
+        job.inputs, tokenizer.preprocess, counts, job.break_between_files, job.form,
+        None if numpy_seed is None else sys.maxsize,
+    )
+    if numpy_seed is None:
+        spills = _spill(job, documents, place, pool)
+        reports.report_reading(job, counts)
+        place.wait_for("paired", counts)
+        parts = {
+            stream.name: _finish(job, stream, spills[stream.name], place, pool)
+            for stream in job.streams
+        }
+        place.wait_for("finished", counts)
+    else:
+        texts = list(documents)
+        reports.report_reading(job, counts)
+        parts = original_draws.make_parts(job, texts, numpy_seed, place.own)
+    with place.last() as is_last:
+        if is_last:
+            parts = place.all_parts(parts)
+            reports.check_outputs(job, parts, counts.documents)
+            report = reports.Report.of(job, parts, counts, _lengths)
+            _publish(job, parts, report, counts, keeps_parts=len(place.all) > 1)
+            reports.report_outcome(job, parts, report, started)
 
 
 def sweep(outputs: Iterable[str]) -> None:
@@ -80,110 +96,134 @@ def sweep(outputs: Iterable[str]) -> None:
         temporaries.sweep_litter(files.make_dirs(os.path.dirname(os.path.abspath(path))))
 
 
-@contextlib.contextmanager
-def _scratch(job: Job) -> Iterator[str]:
-    """Yields a directory for temporary files: a new one, or what a killed run of this job left."""
-    path, identity = f"{job.outputs[0]}.work", _identity(job)
-    with temporaries.temporary_dir(path, lambda left: _identity_of(left) == identity) as scratch:
-        sweep(job.outputs)
-        if _identity_of(scratch) == identity:
-            log.info("a run was killed here: going on with the %d pieces of work that it had done",
-                     resume(scratch))
-        files.write_json(os.path.join(scratch, _JOB_FILE), {"job": identity})
-        yield scratch
-
-
-def _identity(job: Job) -> str:
-    """Returns a digest of all that decides the records."""
-    texts = [(path, (stat := os.stat(path)).st_size, stat.st_mtime_ns) for path in job.inputs]
-    told = [job.flags, dataclasses.asdict(job.form), job.recipe.vocabulary_sha256, texts,
-            __version__, LAYOUT]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
-def _identity_of(scratch: str) -> str | None:
-    try:
-        return files.read_json_object(os.path.join(scratch, _JOB_FILE)).get("job")
-    except DataError:
-        return None
-
-
 def _spill(
-    job: Job, documents: Iterable[Document], scratch: str, pool: workers.Workers
-) -> dict[str, list[Spill]]:
-    """Returns the spill files of each stream, in order."""
-    blocks = -(-job.text_bytes // job.block_characters)
-    # A small corpus has fewer blocks than there are processes: then the
-    # passes over a block are shared out.
-    shares = max(1, -(-2 * pool.count // blocks)) if pool.count > 1 else 1
+    job: Job, documents: Iterable[Document], place: Place, pool: workers.Workers
+) -> dict[str, Spills]:
+    """Returns the spills of each stream, of all machines."""
+    step_of = place.step_of(job, pool.count)
     planned = plan_blocks(
         job, ((document, sum(map(len, document))) for document in documents), job.text_bytes,
-        lambda stream: -(-stream.passes // min(shares, stream.passes)),
+        step_of,
     )
-    passes = {stream.name: stream.passes for stream in job.streams}
-    submitted: list[tuple[str, float]] = []  # (stream, megabytes) of each task
+    spills = {
+        stream.name: Spills(place.all, stream.name, 0, stream.passes, step_of(stream),
+                            stream.buckets(job.text_bytes))
+        for stream in job.streams
+    }
+    total = job.text_bytes / 1e6 / len(place.all)
+    progress, done = reports.Progress("pairing", "MB", total), 0.0
+    # (name of a spill, megabytes) of the work that is under way, in order
+    waiting: collections.deque[tuple[str, float]] = collections.deque()
 
     def tasks() -> Iterator[tuple]:
+        nonlocal done
         for task in planned:
+            mine = spills[task.stream] = spills[task.stream]._replace(blocks=task.index + 1)
+            if mine.directory(task) != place.own:
+                continue
             size = sum(len(line.encode()) + 1 for document in task.documents for line in document)
-            share = len(task.passes) / passes[task.stream]
-            submitted.append((task.stream, size / 1e6 * share))
-            yield job.recipe, task, os.path.join(scratch, _spill_name(task))
+            size *= len(task.passes) / mine.passes / 1e6
+            if place.journal.result(task.name) is not None:
+                done += size
+                continue
+            waiting.append((task.name, size))
+            yield job.recipe, task, os.path.join(place.own, task.name)
 
-    spills: dict[str, list[Spill]] = {name: [] for name in passes}
-    progress, done = reports.Progress("pairing", "MB", job.text_bytes / 1e6), 0.0
-    for number, spill in enumerate(pool.map(spill_block, tasks())):
-        name, size = submitted[number]
-        spills[name].append(spill)
+    for _ in pool.map(spill_block, tasks()):
+        name, size = waiting.popleft()
+        place.journal.note(name, ())
         done += size
         progress.show(done)
     progress.end()
     return spills
 
 
-def _spill_name(task: BlockTask) -> str:
-    return f"{task.stream}-{task.index}-{task.passes.start}-{task.passes.stop}.spill"
-
-
 def _finish(
-    job: Job, stream: Stream, spills: list[Spill], scratch: str, pool: workers.Workers
+    job: Job, stream: Stream, spills: Spills, place: Place, pool: workers.Workers
 ) -> list[Part]:
-    """Returns the finished buckets of a stream, in order; none if it has no documents."""
-    if not spills:
+    """Returns this machine's finished buckets of a stream, in order; none without documents."""
+    if not spills.blocks:
         return []
-    buckets = stream.buckets(job.text_bytes)
-    tasks = (
-        (job.recipe, stream.name, bucket, [spill.section(bucket) for spill in spills],
-         os.path.join(scratch, f"{stream.name}-{bucket}.part"), stream.examples(bucket))
-        for bucket in range(buckets)
-    )
-    progress, parts = reports.Progress(f"writing {stream.name}", "buckets", buckets), []
-    for part in pool.map(finish_bucket, tasks):
-        parts.append(part)
+    mine = range(place.share.number, spills.buckets, place.share.count)
+    parts: dict[int, Part] = {}
+    waiting: collections.deque[int] = collections.deque()
+
+    def tasks() -> Iterator[tuple]:
+        for bucket in mine:
+            path = os.path.join(place.own, shares.part_name(stream.name, bucket))
+            if done := place.journal.result(os.path.basename(path)):
+                parts[bucket] = Part(path, *done)
+                continue
+            waiting.append(bucket)
+            yield job.recipe, bucket, spills, path, stream.examples(bucket)
+
+    progress = reports.Progress(f"writing {stream.name}", "buckets", len(mine))
+    for part in pool.map(finish_bucket, tasks()):
+        parts[waiting.popleft()] = part
+        place.journal.note(os.path.basename(part.path), part[1:])
         progress.show(len(parts))
     progress.end()
-    return parts
+    return [parts[bucket] for bucket in mine]
 
 
-def _publish(job: Job, parts: reports.Parts, counts: ReadingCounts) -> None:
+def _publish(
+    job: Job, parts: reports.Parts, report: reports.Report, counts: ReadingCounts,
+    keeps_parts: bool,
+) -> None:
     """Writes all outputs and their manifests aside, then gives them their names."""
+    outputs = [
+        (stream, path, mine)
+        for stream in job.streams for path, mine in reports.parts_of_outputs(stream, parts)
+    ]
+    total = sum(part.bytes for _, _, mine in outputs for part in mine) / 1e6
+    progress, done = reports.Progress("publishing", "MB", total), 0.0
     with contextlib.ExitStack() as stack:
         # They get their names in the opposite order: the manifests last. There may be many, so
         # each is closed.
-        for stream in job.streams:
-            for path, mine in reports.parts_of_outputs(stream, parts):
-                info = reports.manifest_info(job, stream, path, counts)
-                blocks = [block for part in mine for block in part.blocks]
-                note = stack.enter_context(files.atomic_write(records.manifest_path(path)))
-                note.write(records.manifest_text(blocks, job.recipe.feature_spec(), info))
-                note.close()
-        for stream in job.streams:
-            for path, mine in reports.parts_of_outputs(stream, parts):
-                out = stack.enter_context(files.atomic_write(path, "wb"))
-                for part in mine:
-                    with open(part.path, "rb") as content:
-                        shutil.copyfileobj(content, out, 1 << 20)
+        for stream, path, mine in outputs:
+            info = reports.manifest_info(job, stream, path, counts, report)
+            blocks = [block for part in mine for block in _blocks(part)]
+            note = stack.enter_context(files.atomic_write(records.manifest_path(path)))
+            note.write(records.manifest_text(blocks, job.recipe.feature_spec(), info))
+            note.close()
+        for _, path, mine in outputs:
+            out = stack.enter_context(files.atomic_write(path, "wb"))
+            for part in mine:
+                with open(part.path, "rb") as content:
+                    copy_records(content, part, out)
+                if not keeps_parts:
                     os.unlink(part.path)
-                out.close()
+                done += part.bytes / 1e6
+                progress.show(done)
+            out.close()
         for path in job.outputs:
             records.remove_manifest(path)
+    progress.end()
+
+
+def copy_records(stream: BinaryIO, part: Part, out: BinaryIO) -> None:
+    """Copies the records of a part, whose file is given at its beginning."""
+    shutil.copyfileobj(_Head(stream, part.bytes), out, 1 << 20)
+
+
+def _blocks(part: Part) -> list[list[int]]:
+    with open(part.path, "rb") as stream:
+        return read_tail(stream, part).blocks
+
+
+def _lengths(part: Part) -> np.ndarray:
+    with open(part.path, "rb") as stream:
+        return read_tail(stream, part).lengths
+
+
+class _Head:
+    """The first bytes of a stream."""
+
+    def __init__(self, stream, size: int):
+        self._read, self._left = stream.read, size
+
+    def read(self, size: int) -> bytes:
+        """Returns some of them, nothing at their end."""
+        content = self._read(min(size, self._left))
+        self._left -= len(content)
+        return content

@@ -21,7 +21,7 @@ from albert.pretraining_data.masking import MaskingSettings, ngram_probabilities
 from albert.pretraining_data.pairs import PairSettings
 from albert.pretraining_data.recipe import Job, Recipe, load_tokenizer
 from albert.pretraining_data.rows import TrainingInstance
-from albert.tokenization import is_start_piece
+from albert.tokenization import FullTokenizer, is_start_piece
 
 Tokens = list[str]
 # The pieces of a word, by their places; and the words that one n-gram covers.
@@ -239,7 +239,7 @@ def make_parts(
         examples, path = stream.examples(number), os.path.join(scratch, f"{number}.part")
         framed = _frame(mine, recipe, tokenizer.convert_tokens_to_ids, examples)
         with write_whole(path) as out:
-            parts.append(write_part(path, out, framed, _facts(mine)))
+            parts.append(write_part(path, out, framed, *_facts(mine, tokenizer, recipe)))
     return {stream.name: parts}
 
 
@@ -257,12 +257,27 @@ def _frame(
         shown = []
 
 
-def _facts(instances: Sequence[TrainingInstance]) -> PairFacts:
-    return PairFacts(
+def _facts(
+    instances: Sequence[TrainingInstance], tokenizer: FullTokenizer, recipe: Recipe
+) -> tuple[PairFacts, np.ndarray]:
+    unknown, lengths = tokenizer.inv_vocab[tokenizer.unk_id], [len(i.tokens) for i in instances]
+    counts = PairFacts(
         sum(instance.is_random_next for instance in instances),
-        sum(len(instance.tokens) - 3 for instance in instances),
+        sum(lengths) - 3 * len(instances),
         sum(instance.lost for instance in instances),
+        sum(_text_of(instance).count(unknown) for instance in instances),
     )
+    return counts, np.bincount(lengths, minlength=recipe.pairs.max_seq_length + 1)
+
+
+def _text_of(instance: TrainingInstance) -> Tokens:
+    """Returns the tokens as they were before some were masked."""
+    tokens = list(instance.tokens)
+    for place, label in zip(
+        instance.masked_lm_positions, instance.masked_lm_labels, strict=True
+    ):
+        tokens[place] = label
+    return tokens
 
 
 def to_features(

@@ -122,6 +122,7 @@ class Job:
     text_bytes: int  # of all inputs; Beam's machines find out what packed ones hold
     flags: dict[str, Any]  # as manifests tell them
     form: Form = Form()  # of the inputs, its layout decided
+    report_dir: str | None = None  # where a page about the records goes
     block_characters: int = dataclasses.field(default_factory=lambda: BLOCK_CHARACTERS)
 
     @property

@@ -1,12 +1,17 @@
 """Messages of a run: how far it is, what is odd about the text, what the records are like."""
 
+import dataclasses
 import logging
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
 
 from albert.errors import DataError
-from albert.pretraining_data import pair_records
+from albert.pretraining_data import pair_records, report_page
 from albert.pretraining_data.buckets import PairFacts, Part
 from albert.pretraining_data.documents import ReadingCounts
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
@@ -14,7 +19,11 @@ from albert.pretraining_data.recipe import Job, Stream, load_pieces, load_tokeni
 
 log = logging.getLogger("albert")
 
-_MOST_LOST = 1 / 3  # share of the tokens; more is worth a warning
+# What is worth a warning.
+_MOST_LOST = 1 / 3  # share of the tokens
+_MOST_UNKNOWN = 0.01  # share of the tokens
+_LABEL_RANGE = 0.1  # of the share of label 1, around what is usual
+_PERCENTILES = (5, 25, 50, 75, 95)
 
 Parts = dict[str, list[Part]]  # of each stream, by its name; part k goes to output k modulo them
 
@@ -67,7 +76,87 @@ def parts_of_outputs(stream: Stream, parts: Parts) -> list[tuple[str, list[Part]
     return [(path, parts[stream.name][k::count]) for k, path in enumerate(stream.outputs)]
 
 
-def report_outcome(job: Job, parts: Parts, counts: ReadingCounts, started: float) -> None:
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What the records of a run are like, all sets of outputs together."""
+
+    settings: PairSettings
+    documents: int
+    sentences: int  # or lines, if they were not split
+    lines: int
+    records: int
+    tokens: int  # in records, without the special ones
+    label_1: float  # share of the records
+    cut: float  # share of the tokens that was cut off records, or left out
+    unknown: float  # share of the tokens in records
+    lengths: np.ndarray  # int64 [L + 1], how many records have so many tokens
+
+    @classmethod
+    def of(
+        cls, job: Job, parts: Parts, counts: ReadingCounts,
+        lengths_of: Callable[[Part], np.ndarray],
+    ) -> "Report":
+        """Returns the report of finished parts; `lengths_of` returns what `Tail` tells."""
+        settings, everything = job.recipe.pairs, [p for mine in parts.values() for p in mine]
+        records = sum(part.records for part in everything)
+        facts, lengths = PairFacts(), np.zeros(settings.max_seq_length + 1, np.int64)
+        for part in everything:
+            facts += part.facts
+            lengths += lengths_of(part)
+        label = facts.labelled / records
+        if settings.is_swapped_later:
+            label += (1 - label) * settings.swaps_of_ordered
+        return cls(
+            settings, counts.documents, counts.sentences, counts.lines, records, facts.tokens,
+            label, facts.lost / max(1, facts.lost + facts.tokens),
+            facts.unknown / max(1, facts.tokens), lengths,
+        )
+
+    def length_at(self, share: float) -> int:
+        """Returns the tokens of the record that is longer than this share of them."""
+        return int(np.searchsorted(np.cumsum(self.lengths), share * self.records))
+
+    def told(self) -> dict[str, Any]:
+        """Returns what manifests tell."""
+        return {
+            "documents": self.documents, "sentences": self.sentences, "records": self.records,
+            "tokens": self.tokens, "label_1": round(self.label_1, 6),
+            "cut_tokens": round(self.cut, 6), "unknown_tokens": round(self.unknown, 6),
+            "length_percentiles": {f"{p}": self.length_at(p / 100) for p in _PERCENTILES},
+        }
+
+    def warnings(self) -> Iterator[str]:
+        """Yields what is out of the ordinary, and what may help."""
+        usual = sum(SENTENCE_OBJECTIVES[self.settings.sentence_objective])
+        doubt = _LABEL_RANGE + 1 / self.records**0.5  # few records may differ by chance
+        if self.label_1 > usual + doubt:
+            yield (
+                f"{100 * self.label_1:.1f} % of the records have label 1, where {100 * usual:.0f} "
+                "% would be usual: most are of a single line, and so B is of another document. "
+                "One sentence a line helps (--split_sentences), or --strict_sentence_order"
+            )
+        elif self.label_1 < usual - doubt:
+            yield (
+                f"{100 * self.label_1:.1f} % of the records have label 1, where {100 * usual:.0f} "
+                "% would be usual"
+            )
+        if self.cut > _MOST_LOST:
+            lone = self.settings.strict_sentence_order
+            yield (
+                f"{100 * self.cut:.1f} % of the tokens were cut off or left out: lines are too "
+                f"long for --max_seq_length={self.settings.max_seq_length}"
+                f"{', or documents are single lines' if lone else ''}. One sentence a line helps "
+                "(--split_sentences), or a larger --max_seq_length"
+            )
+        if self.unknown > _MOST_UNKNOWN:
+            yield (
+                f"{100 * self.unknown:.1f} % of the tokens are unknown to the vocabulary: is it of "
+                "another language, or of another case? albert.train_sentencepiece makes one of "
+                "this text"
+            )
+
+
+def report_outcome(job: Job, parts: Parts, report: Report, started: float) -> None:
     """Says what was made, in how much time since `started` of the monotonic clock."""
     for text in (text for part in parts["train"] for text in part.examples):
         log.info("an instance:\n%s", text)
@@ -75,44 +164,26 @@ def report_outcome(job: Job, parts: Parts, counts: ReadingCounts, started: float
         for path, mine in parts_of_outputs(stream, parts):
             count, size = sum(p.records for p in mine), sum(p.bytes for p in mine)
             log.info("%s: %s instances, %.1f MB", path, f"{count:,}", size / 1e6)
-    everything = [part for stream in job.streams for part in parts[stream.name]]
-    total = sum(part.records for part in everything)
-    facts = sum((part.facts for part in everything), PairFacts())
-    _report_pairs(job.recipe.pairs, total, PairFacts(*facts), counts)
-    seconds = time.monotonic() - started
-    log.info("Wrote %d total instances in %.1f s (%s/s)", total, seconds,
-             f"{total / seconds:,.0f}")
-
-
-def _report_pairs(
-    settings: PairSettings, total: int, facts: PairFacts, counts: ReadingCounts
-) -> None:
-    """Says what the records are like, and what may help if they are not as they should be."""
-    share = facts.labelled / total
-    if settings.is_swapped_later:
-        share += (1 - share) * settings.swaps_of_ordered
-    lost = facts.lost / max(1, facts.lost + facts.tokens)
     log.info(
         "%s documents of %s lines; label 1: %.1f %% of the records; cut off or left out: %.1f %% "
-        "of the tokens", f"{counts.documents:,}", f"{counts.lines:,}", 100 * share, 100 * lost,
+        "of the tokens; unknown: %.2f %%", f"{report.documents:,}", f"{report.lines:,}",
+        100 * report.label_1, 100 * report.cut, 100 * report.unknown,
     )
-    usual = sum(SENTENCE_OBJECTIVES[settings.sentence_objective])
-    if share > (1 + usual) / 2:
-        log.warning(
-            "%.1f %% of the records have label 1, where %.0f %% would be usual: most are of a "
-            "single line, and so B is of another document. One sentence a line helps "
-            "(albert.prepare_text), or --strict_sentence_order", 100 * share, 100 * usual,
-        )
-    if lost > _MOST_LOST:
-        log.warning(
-            "%.1f %% of the tokens were cut off or left out: lines are too long for "
-            "--max_seq_length=%d%s. One sentence a line helps (albert.prepare_text), or a "
-            "larger --max_seq_length", 100 * lost, settings.max_seq_length,
-            ", or documents are single lines" if settings.strict_sentence_order else "",
-        )
+    log.info("tokens of a record: %s", ", ".join(
+        f"{report.length_at(p / 100):,} ({p} % have fewer)" for p in _PERCENTILES
+    ))
+    for warning in report.warnings():
+        log.warning("%s", warning)
+    if job.report_dir:
+        report_page.write(report.told(), list(report.warnings()), report.lengths, job.report_dir)
+    seconds = time.monotonic() - started
+    log.info("Wrote %d total instances in %.1f s (%s/s)", report.records, seconds,
+             f"{report.records / seconds:,.0f}")
 
 
-def manifest_info(job: Job, stream: Stream, path: str, counts: ReadingCounts) -> dict:
+def manifest_info(
+    job: Job, stream: Stream, path: str, counts: ReadingCounts, report: Report
+) -> dict:
     """Returns what the manifest of an output tells beside its counts."""
     recipe, beside = job.recipe, os.path.dirname(os.path.abspath(path))
     return {
@@ -125,6 +196,7 @@ def manifest_info(job: Job, stream: Stream, path: str, counts: ReadingCounts) ->
         "documents": counts.documents,
         "shards": [os.path.relpath(os.path.abspath(p), beside) for p in stream.outputs],
         "flags": job.flags,
+        "report": report.told(),
     }
 
 

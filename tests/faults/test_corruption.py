@@ -39,7 +39,7 @@ from albert.formats import (
 from albert.formats.model_facts import Facts
 from albert.formats.weights import Weights
 from albert.modeling import AlbertForPreTraining, named_weights
-from albert.pretraining_data import buckets, documents, making
+from albert.pretraining_data import documents, journal, shares
 from albert.tasks import conll, glue, race
 from albert.tasks.pretraining import PretrainingTask
 from albert.tasks.squad import features as squad_features
@@ -317,14 +317,14 @@ def read_corpus(folder):
 
 def make_work(folder):
     (folder / "part").write_bytes(b"content")
-    buckets._note_done(str(folder / "part"), [1, 2])
-    files.write_json(str(folder / making._JOB_FILE), {"job": "a job"})
+    journal.Journal(str(folder)).note("part", [1, 2])
+    files.write_json(str(folder / shares._JOB_FILE), {"job": "a job"})
 
 
 def read_work(folder):
     # What a killed run left, damaged, is as if it was not there.
-    job = making._identity_of(str(folder))
-    return job, buckets._read_done(str(folder / "part"))
+    job = shares._identity_of(str(folder))
+    return job, journal.Journal(str(folder)).result("part")
 
 
 READERS = {
@@ -333,7 +333,7 @@ READERS = {
     "conll": Reader(("train.txt",), make_conll, read_conll),
     "corpus": Reader(("corpus.txt",), make_corpus, read_corpus),
     "work": Reader(
-        (making._JOB_FILE, f"part{buckets._DONE}"), make_work,
+        (shares._JOB_FILE, journal.NAME), make_work,
         read_work,
     ),
     "checkpoint": Reader(
