@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,9 @@ from albert.data.seeds import child_seed
 from albert.errors import DataError, FlagError, UserError
 from albert.pretraining_data import (
     buckets,
+    disk_space,
     documents,
+    journal,
     making,
     masking,
     pair_records,
@@ -889,3 +892,140 @@ def test_every_segment_is_text_of_the_corpus(golden_path, tiny, golden):
                  for s in (a, b)]
         assert found[0] and found[1]
         assert label[0] == 1 or set(found[0]) & set(found[1])
+
+
+# --- The report ---
+
+
+def test_the_manifest_and_a_page_tell_what_the_records_are_like(tiny, caplog):
+    caplog.set_level("INFO", "albert")
+    for more in ({}, {"original_draw_order": True}, {"static_masks": False,
+                                                   "max_predictions_per_seq": None}):
+        run(tiny, report_dir=tiny / "report", **more)
+        told = records.read_manifest(str(tiny / "out.tfrecord"))["info"]["report"]
+        manifest = records.read_manifest(str(tiny / "out.tfrecord"))
+        assert told["records"] == manifest["records"] and told["documents"] == 40
+        assert told["sentences"] == 320 and told["unknown_tokens"] == 0
+        assert "tokens of a record: " in caplog.text
+        page = json.loads((tiny / "report" / "report.json").read_text())
+        assert {name: page[name] for name in told} == told
+        assert sum(page["lengths"]) == told["records"] and len(page["lengths"]) == 33
+        assert f"| records | {told['records']:,} |" in (tiny / "report" / "report.md").read_text()
+        assert (tiny / "report" / "report.png").read_bytes().startswith(b"\x89PNG")
+        if more.get("static_masks", True):
+            lengths = np.sort(read(tiny / "out.tfrecord")["input_mask"].sum(axis=1))
+            assert told["tokens"] == lengths.sum() - 3 * len(lengths)
+            for share, length in told["length_percentiles"].items():
+                assert length == lengths[max(0, -(-len(lengths) * int(share) // 100) - 1)]
+
+
+@pytest.mark.parametrize(("share", "warned"), [(200, False), (50, True)])
+def test_unknown_tokens_are_counted_and_warned_about(share, warned, tiny, warnings):
+    words = [f"w{n % 9}" if n % share else "unheard" for n in range(4000)]
+    lines = [" ".join(words[at : at + 8]) for at in range(0, len(words), 8)]
+    (tiny / "corpus.txt").write_text("\n".join(lines) + "\n\nw1 w2\nw3\n")
+    for more in ({}, {"original_draw_order": True}):
+        warnings.clear()
+        run(tiny, **more)
+        told = records.read_manifest(str(tiny / "out.tfrecord"))["info"]["report"]
+        assert abs(told["unknown_tokens"] - 1 / share) < 0.4 / share
+        assert ("are unknown to the vocabulary" in warnings.text) == warned
+
+
+# --- Size ---
+
+
+def test_memory_does_not_grow_with_the_text_nor_with_a_document(tiny, monkeypatch):
+    import tracemalloc
+
+    monkeypatch.setattr(recipe, "BLOCK_CHARACTERS", 6_000)
+    monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 12_000)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 6_000)
+    lines = [f"w{i % 90} w{i % 7} w{i % 31}" for i in range(1500)]
+    peaks = {}
+    for name, join in (("one document", "\n"), ("many documents", "\n\n"), ("one line", " ")):
+        for times in (1, 5):
+            (tiny / "corpus.txt").write_text(join.join(lines * times) + "\n")
+            tracemalloc.start()
+            run(tiny, dupe_factor=1)
+            peaks[name, times] = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        assert peaks[name, 5] < 1.5 * peaks[name, 1], peaks
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_work(tiny, monkeypatch, caplog):
+    caplog.set_level("INFO", "albert")
+    monkeypatch.setattr(disk_space, "_WORTH_A_LOOK", 0)
+    estimates = []
+    original = disk_space.estimate
+    monkeypatch.setattr(
+        disk_space, "estimate", lambda job: estimates.append(original(job)) or estimates[-1]
+    )
+    write_corpus(tiny / "corpus.txt", range(150), lines=40)
+    sizes = []
+    finish = making._finish
+
+    def measured(job, stream, spills, place, pool):
+        found = finish(job, stream, spills, place, pool)
+        sizes.append(disk_space._size_of(place.own))
+        return found
+
+    monkeypatch.setattr(making, "_finish", measured)
+    run(tiny)
+    assert abs(estimates[0] / sizes[0] - 1) < 0.1
+    assert "GB of disk are needed while records are made" in caplog.text
+    for name in leavings(tiny):
+        (tiny / name).unlink()
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 9))
+    with pytest.raises(UserError, match="of disk are needed .*, and 0.0 GB are free: free some"):
+        run(tiny)
+    assert leavings(tiny) == []
+
+
+class Simulated(str):
+    """A line of 800,000 characters that takes no memory."""
+
+    def __len__(self) -> int:
+        return 800_000
+
+    def encode(self, *_):
+        return self
+
+
+@pytest.mark.parametrize("gigabytes", [8, pytest.param(160, marks=pytest.mark.slow)])
+def test_160_gigabytes_are_planned_in_seconds_and_little_memory(gigabytes, tiny, monkeypatch):
+    import tracemalloc
+
+    parsed = flags.parse(command.define_flags, [
+        "command", f"--input_file={tiny}/corpus.txt", f"--vocab_file={tiny}/vocab.txt",
+        "--output_file=" + ",".join(f"{tiny}/out-{i}" for i in range(1000)), "--max_seq_length=128",
+        "--dupe_factor=10", "--document_layout=blank_lines", "--sentence_objective=sop",
+    ])
+    job = dataclasses.replace(command._job(parsed), text_bytes=gigabytes * 10**9)
+    line, made = Simulated("x"), {"spills": 0, "parts": 0}
+
+    def spill(recipe, task, path):
+        made["spills"] += 1
+
+    def finish(recipe, bucket, spills, path, examples):
+        made["parts"] += 1
+        return buckets.Part(path, 10, 10, [], buckets.PairFacts(1, 2, 3, 4))
+
+    monkeypatch.setattr(making, "spill_block", spill)
+    monkeypatch.setattr(making, "finish_bucket", finish)
+    monkeypatch.setattr(journal.os.path, "getsize", lambda _: 7)
+    (tiny / "scratch").mkdir()
+    place = shares.Place(job, shares.ALL, (str(tiny / "scratch"),),
+                         journal.Journal(str(tiny / "scratch")))
+    documents_of_it = ([line] for _ in range(gigabytes * 1250))
+    pool = making.workers.Workers(1, lambda: None)
+    before = time.process_time()
+    tracemalloc.start()
+    [stream] = job.streams
+    spills = making._spill(job, documents_of_it, place, pool)
+    parts = making._finish(job, stream, spills["train"], place, pool)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert made["spills"] > 200 * gigabytes and made["parts"] == len(parts) > 0
+    assert made["parts"] > 10_000 or gigabytes < 160
+    assert time.process_time() - before < 60 and peak < 100 << 20
