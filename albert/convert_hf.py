@@ -14,6 +14,9 @@ from albert.cli import flags
 from albert.errors import FlagError
 
 
+DTYPES = "float32", "float16"
+
+
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "hf_directory", None,
                  "Convert from: directory with config.json and model.safetensors.")
@@ -44,6 +47,9 @@ def define_flags(values: flags.FlagValues) -> None:
                  "their library computes it, or the tanh form of the released models. auto: tanh "
                  "for the released sizes without a fine-tuned head, else erf.",
                  enum_values=["auto", "tanh", "erf"])
+    flags.define("enum", values, "dtype", "float32",
+                 "Precision of the weights that are written in their layout. float16 halves the "
+                 "file.", enum_values=list(DTYPES))
     flags.define("string", values, "label_list", None,
                  "Comma-separated names of a classifier's labels; by default those that the "
                  "directory tells.")
@@ -54,6 +60,8 @@ def main(values: flags.FlagValues) -> None:
     theirs = values.hf_directory or values.hf_weights_file
     if bool(theirs) == bool(values.albert_directory or values.checkpoint):
         raise FlagError("give either --hf_directory or --albert_directory")
+    if values.dtype != "float32" and theirs:
+        raise FlagError("--dtype goes with --albert_directory: our checkpoints are of float32")
     if os.path.exists(values.output_dir):
         raise FlagError(f"--output_dir: {values.output_dir} exists; remove it or name another")
     flags.start_engine()

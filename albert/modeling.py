@@ -24,7 +24,7 @@ from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding, Pa
 from albert.model.encoder_options import EncoderOptions
 from albert.model.heads import LabelHead, MaskedLmHead, cross_entropy, label_logits, label_weights
 from albert.model.layers import dense_layer, gelu, get_activation, precision
-from albert.model.row_layout import INPUT_NAMES, layout_of, segments_of
+from albert.model.row_layout import INPUT_NAMES, layout_of, segments_of, weighted
 from albert.model.weight_names import named_weights, parameter_shapes
 
 __all__ = [
@@ -297,7 +297,8 @@ class AlbertForMaskedLM(_ModelWithHead):
     """Encoder with the masked-LM head alone.
 
     Inputs as `AlbertModel`, and optionally `masked_lm_positions` [B, P]. Returns
-    `prediction_logits`: [B, P, V] at the positions, [B, L, V] without them.
+    `prediction_logits`: [B, P, V] at the positions, [B, L, V] without them; see also
+    `EncoderOptions.weighted_positions_only`.
     """
 
     default_name = "albert_for_masked_lm"
@@ -317,6 +318,8 @@ class AlbertForMaskedLM(_ModelWithHead):
         hidden, table = encoded.chosen, self.bert.embeddings.word_embeddings
         if positions is None:
             hidden = encoded.sequence
+        elif self.encoder_options.weighted_positions_only and "masked_lm_weights" in inputs:
+            hidden = weighted(hidden, inputs["masked_lm_weights"])
         return {"prediction_logits": self.predictions(hidden, table)}, encoded
 
 

@@ -23,7 +23,7 @@ EXCLUDED = ("LayerNorm", "layer_norm", "bias")
 class OptimizerConfig:
     """How weights are updated; every value comes from a flag of the run."""
 
-    name: str = "adamw"  # adamw or lamb
+    name: str = "adamw"  # adamw, lamb or muon
     learning_rate: float = 5e-5  # peak rate
     num_train_steps: int = 1000  # where the decay reaches zero
     num_warmup_steps: int = 0  # linear warm-up from zero
@@ -117,7 +117,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             return
         super().build(variables)
         self.moments = [
-            tuple(self.add_variable_from_reference(v, name=slot) for slot in self.slot_names)
+            tuple(self.add_variable_from_reference(v, name=slot) for slot in self._slots_of(v))
             for v in variables
         ]
         self._decayed = [
@@ -130,9 +130,14 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             f"{name}/{slot}": moment
             for name, variable in names.items()
             for slot, moment in zip(
-                self.slot_names, self.moments[self._get_variable_index(variable)], strict=True
+                self._slots_of(variable), self.moments[self._get_variable_index(variable)],
+                strict=True,
             )
         }
+
+    def _slots_of(self, variable) -> tuple[str, ...]:
+        """Returns the names of what is kept for a variable."""
+        return self.slot_names
 
     def _clip_gradients(self, grads):
         # TensorFlow sums over replicas later, and clips what it has summed.
@@ -150,20 +155,25 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
-        first, second = self.moments[index]
         # clip_by_global_norm makes every gradient NaN when any of them is not finite.
         finite = ops.isfinite(ops.reshape(gradient, (-1,))[0])
-        old_first, old_second, old = map(ops.convert_to_tensor, (first, second, variable))
-        new_first = self.beta_1 * old_first + (1.0 - self.beta_1) * gradient
-        new_second = self.beta_2 * old_second + (1.0 - self.beta_2) * ops.square(gradient)
-        update = new_first / (ops.sqrt(new_second) + self.epsilon)
+        old = ops.convert_to_tensor(variable)
+        moments = self.moments[index]
+        before = [ops.convert_to_tensor(moment) for moment in moments]
+        update, after = self._direction(before, gradient)
         if self._decayed[index]:
             update += self.weight_decay_rate * old
         rate = ops.cast(learning_rate, variable.dtype)
         step = rate * self._trust_ratio(index, old, update) * update
-        self.assign(first, ops.where(finite, new_first, old_first))
-        self.assign(second, ops.where(finite, new_second, old_second))
+        for moment, was, now in zip(moments, before, after, strict=True):
+            self.assign(moment, ops.where(finite, now, was))
         self.assign(variable, ops.where(finite, old - step, old))
+
+    def _direction(self, moments, gradient):
+        """Returns the update before decay and rate, and the new values of the moments."""
+        first = self.beta_1 * moments[0] + (1.0 - self.beta_1) * gradient
+        second = self.beta_2 * moments[1] + (1.0 - self.beta_2) * ops.square(gradient)
+        return first / (ops.sqrt(second) + self.epsilon), (first, second)
 
     def _trust_ratio(self, index, weight, update):
         return 1.0
@@ -225,6 +235,56 @@ class Lamb(AdamWeightDecay):
         }
 
 
+@keras.saving.register_keras_serializable("albert")
+class Muon(Lamb):
+    """LAMB, whose updates of matrices are orthogonal: every direction is learned at one rate.
+
+    For a matrix (a variable that ends with "kernel") Adam's update is replaced by that of Muon
+    (Jordan et al. 2024, kellerjordan.github.io/posts/muon): the gradients' running sum, looked
+    ahead by one step, is brought near to U V^T of its singular value decomposition U S V^T. Decay
+    and trust ratio stay LAMB's, so the rate means the same for all variables. Where one layer is
+    used many times there are few matrices, and this costs little.
+
+    Args:
+      momentum: how much of the running sum is kept at each step.
+    """
+
+    matrix_slot_names = ("momentum",)
+
+    def __init__(self, learning_rate=0.001, momentum: float = 0.95, name: str = "muon", **kwargs):
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.momentum = momentum
+
+    def _slots_of(self, variable):
+        is_matrix = len(variable.shape) == 2 and variable.path.endswith("kernel")
+        return self.matrix_slot_names if is_matrix else self.slot_names
+
+    def _direction(self, moments, gradient):
+        if len(moments) == 2:
+            return super()._direction(moments, gradient)
+        total = self.momentum * moments[0] + gradient
+        return orthogonal(gradient + self.momentum * total), (total,)
+
+    def get_config(self):
+        return super().get_config() | {"momentum": self.momentum}
+
+
+def orthogonal(matrix):
+    """Returns a matrix near to the orthogonal one that is nearest to `matrix` [M, N].
+
+    Its singular values lie between about 0.7 and 1.2. Five steps of Newton and Schulz with the
+    coefficients of Jordan et al. 2024, in the precision of the matrix.
+    """
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x = ops.transpose(matrix) if is_tall else matrix
+    x = x / (_norm(x) + 1e-7)
+    for _ in range(5):
+        square = ops.matmul(x, ops.transpose(x))
+        mixed = -4.7750 * square + 2.0315 * ops.matmul(square, square)
+        x = 3.4445 * x + ops.matmul(mixed, x)
+    return ops.transpose(x) if is_tall else x
+
+
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(re.search(pattern, name) for pattern in patterns)
 
@@ -261,7 +321,8 @@ def create_optimizer(
       FlagError: unknown name.
     """
     schedule = dataclasses.asdict(config)
-    classes, name = {"adamw": AdamWeightDecay, "lamb": Lamb}, schedule.pop("name")
+    classes = {"adamw": AdamWeightDecay, "lamb": Lamb, "muon": Muon}
+    name = schedule.pop("name")
     if name not in classes:
         raise FlagError(f"--optimizer must be one of {', '.join(classes)}, got {name!r}")
     return classes[name](

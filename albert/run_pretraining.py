@@ -59,8 +59,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "max_eval_steps", 100,
                  "Batches of an evaluation; small data are repeated. 0: all data once.", least=0)
     flags.define("enum", values, "optimizer", "lamb",
-                 "Optimizer: LAMB, for large batches, or Adam with weight decay.",
-                 enum_values=["adamw", "lamb"])
+                 "Optimizer: LAMB, for large batches; Adam with weight decay; or Muon, which is LAMB "
+                 "with orthogonal updates of the layers' matrices.",
+                 enum_values=["adamw", "lamb", "muon"])
     flags.define("float", values, "learning_rate", 0.00176,
                  "Largest learning rate, reached at the end of the warm-up. The default is for "
                  "batches of 4096 sequences; for others, see --scale_learning_rate.", above=0)

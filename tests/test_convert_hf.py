@@ -125,6 +125,34 @@ def test_a_real_model_gives_the_numbers_of_another_runtime(shared, tmp_path):
     np.testing.assert_allclose(output, reference["last_hidden_float"], atol=2e-5)
 
 
+def test_half_precision_halves_the_file_and_rounds_each_weight_once(golden_path, tmp_path):
+    source = golden_path("tf1_ckpt_tiny")
+    sizes = {}
+    for dtype in ("float32", "float16"):
+        folder = tmp_path / dtype
+        assert convert(
+            f"--albert_directory={source}", f"--output_dir={folder}", f"--dtype={dtype}"
+        ) == 0
+        sizes[dtype] = (folder / "model.safetensors").stat().st_size
+        assert ("bit for bit" if dtype == "float32" else "float16") in (
+            folder / "README.md"
+        ).read_text()
+    assert sizes["float16"] < 0.6 * sizes["float32"]
+    whole, half = (pretrained.open_path(str(tmp_path / d)).weights() for d in sizes)
+    assert set(whole.shapes) == set(half.shapes)
+    for name in whole.shapes:
+        np.testing.assert_array_equal(
+            half.read(name), whole.read(name).astype(np.float16).astype(np.float32)
+        )
+
+
+def test_half_precision_is_refused_for_our_checkpoints(golden_path, tmp_path, capsys):
+    flags = f"--hf_directory={golden_path('hf/tiny')}", f"--output_dir={tmp_path / 'out'}"
+    assert convert(*flags, "--dtype=float16") == 2
+    assert "--dtype goes with --albert_directory" in assert_one_clear_line(capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("kind", HEADS)
 def test_every_head_comes_back_unchanged(kind, tmp_path):
     folder = save(random_model(kind), tmp_path / "ours")

@@ -11,9 +11,11 @@ from albert.optimization import (
     EXCLUDED,
     AdamWeightDecay,
     Lamb,
+    Muon,
     OptimizerConfig,
     WarmupPolynomialDecay,
     create_optimizer,
+    orthogonal,
 )
 
 SCOPES = ("LayerNorm", "layer_norm", "bias")
@@ -89,12 +91,13 @@ def test_the_schedule_equals_the_originals_and_is_never_negative(golden_path):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-9, err_msg=run)
 
 
+@pytest.mark.parametrize("name", ["lamb", "muon"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_gradient_that_is_not_finite_changes_no_weight_and_no_moment(bad):
-    optimizer = create_optimizer(OptimizerConfig("lamb", learning_rate=0.1))
+def test_a_gradient_that_is_not_finite_changes_no_weight_and_no_moment(bad, name):
+    optimizer = create_optimizer(OptimizerConfig(name, learning_rate=0.1))
     variables = [keras.Variable(np.ones((2, 3), "float32"), name=n) for n in ("kernel", "bias")]
     optimizer.build(variables)
-    good = [keras.ops.ones((2, 3)), keras.ops.ones((2, 3))]
+    good = [keras.ops.convert_to_tensor(np.eye(2, 3, dtype="float32")), keras.ops.ones((2, 3))]
     optimizer.apply(good, variables)
     state = [v.numpy() for v in (*variables, *optimizer.variables[2:])]
     # The bad value stands in the last place of one variable only.
@@ -146,3 +149,41 @@ def test_with_decay_steps_the_rate_stays_until_they_begin():
     assert found == pytest.approx([0, 0.05, 0.1, 0.1, 0.1, 0.05, 0.025, 0, 0])
     prolonged = WarmupPolynomialDecay(0.1, 300, 10, num_decay_steps=20)
     assert all(float(prolonged(step)) == float(schedule(step)) for step in range(0, 80, 7))
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
+def test_an_orthogonal_matrix_is_near_to_u_v_of_the_singular_values(shape):
+    matrix = np.random.default_rng(1).normal(size=shape).astype("float32")
+    u, _, v = np.linalg.svd(matrix, full_matrices=False)
+    found = np.asarray(orthogonal(keras.ops.convert_to_tensor(matrix)))
+    within = u.T @ found @ v.T  # diagonal, if the singular vectors are the same
+    assert np.abs(within - np.diag(np.diag(within))).max() < 1e-4
+    assert 0.6 < np.diag(within).min() <= np.diag(within).max() < 1.3
+
+
+def test_muon_moves_matrices_along_the_orthogonal_sum_and_all_else_as_lamb():
+    rng = np.random.default_rng(2)
+    paths = ("encoder/dense/kernel", "encoder/dense/bias", "embeddings/word_embeddings")
+    start = [rng.normal(size=s).astype("float32") for s in ((4, 6), (6,), (7, 4))]
+    gradients = [[rng.normal(size=w.shape).astype("float32") for w in start] for _ in range(3)]
+    ends, slots = {}, {}
+    for kind in (Lamb, Muon):
+        variables = [variable_at(path, w) for path, w in zip(paths, start, strict=True)]
+        optimizer = kind(0.1, weight_decay_rate=0.01, exclude_from_weight_decay=SCOPES)
+        optimizer.build(variables)
+        for some in gradients:
+            optimizer.apply([keras.ops.convert_to_tensor(g) for g in some], variables)
+        ends[kind] = [v.numpy() for v in variables]
+        slots[kind] = optimizer.named_slots(dict(zip(paths, variables, strict=True)))
+    for i in (1, 2):
+        np.testing.assert_array_equal(ends[Muon][i], ends[Lamb][i])
+    assert f"{paths[0]}/momentum" in slots[Muon] and f"{paths[0]}/adam_v" not in slots[Muon]
+    assert f"{paths[2]}/adam_v" in slots[Muon]
+    # The same in NumPy.
+    weight, total = start[0], np.zeros_like(start[0])
+    for gradient, _, _ in gradients:
+        total = 0.95 * total + gradient
+        ahead = keras.ops.convert_to_tensor(gradient + 0.95 * total)
+        update = np.asarray(orthogonal(ahead)) + 0.01 * weight
+        weight = weight - 0.1 * np.linalg.norm(weight) / np.linalg.norm(update) * update
+    np.testing.assert_allclose(ends[Muon][0], weight, rtol=1e-5, atol=1e-6)

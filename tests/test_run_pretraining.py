@@ -122,7 +122,7 @@ def test_learning_lowers_the_loss_and_finds_the_pattern(job, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [[], ["--use_xla"]])
+@pytest.mark.parametrize("extra", [[], ["--use_xla"], ["--optimizer=muon"]])
 def test_a_preempted_run_resumes_bit_exactly_with_dropout_across_an_epoch(extra, job, tmp_path):
     whole = [*job, *extra, f"--output_dir={tmp_path / 'whole'}", "--do_eval"]
     assert 0 == command(*whole)

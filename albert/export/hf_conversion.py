@@ -64,6 +64,7 @@ class Conversion:
     architecture: str | None = None
     gelu: str = "auto"
     label_list: str | None = None
+    dtype: str = "float32"  # of weights that are written in their layout
 
     @property
     def is_from_theirs(self) -> bool:
@@ -82,6 +83,7 @@ class Conversion:
         architecture = self._architecture(source, weights)
         model = _build(architecture, source.config, weights)
         tensors, account = _tensors(model, weights)
+        tensors = {name: value.astype(self.dtype) for name, value in tensors.items()}
         vocabulary = self._vocabulary(source)
         tokenizer = vocabulary.open() if vocabulary else None
         if tokenizer is None:
@@ -171,7 +173,8 @@ class Conversion:
         has_usage = tokenizer is not None or not self.is_from_theirs
         parts = model_card.of_class(architecture, name, has_usage)
         origin = os.path.basename(os.path.abspath(source.directory))
-        parts["summary"] += f" Converted from `{origin}`, bit for bit."
+        exactly = "bit for bit" if self.dtype == "float32" else f"in {self.dtype}"
+        parts["summary"] += f" Converted from `{origin}`, {exactly}."
         if not self.is_from_theirs:
             inputs = model_card.input_lines(architecture, ', return_tensors="pt", padding=True')
             parts["usage"] = _THEIR_USAGE.format(

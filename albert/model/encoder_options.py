@@ -27,6 +27,9 @@ class EncoderOptions:
     engine: str = "unrolled"  # what applies the layers: one of ENGINES
     remat: bool = False  # recompute each block in the backward pass, to save memory
     needed_outputs_only: bool = False  # of the last block, only what the model's head reads
+    # Masked-LM logits [K, V] of the K positions alone that `masked_lm_weights` counts, instead of
+    # [B, P, V]. K changes from batch to batch: not for compilers that need to know each shape.
+    weighted_positions_only: bool = False
     # What a call returns beside the outputs of the head, if it is not asked for anything else.
     output_hidden_states: bool = False
     output_attentions: bool = False

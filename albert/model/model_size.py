@@ -8,7 +8,8 @@ import dataclasses
 
 from albert.config import AlbertConfig
 
-SLOTS = {"adamw": 2, "lamb": 2}  # values that an optimizer keeps for each parameter
+# Values that an optimizer keeps for each parameter, and for those of a kernel.
+SLOTS = {"adamw": (2, 2), "lamb": (2, 2), "muon": (2, 1)}
 COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of --mixed_precision
 # Parts of a group's weights.
 _GROUP_PARTS = "attention", "attention_layer_norm", "feed_forward", "feed_forward_layer_norm"
@@ -135,6 +136,15 @@ def block_products(config: AlbertConfig) -> int:
     return 4 * h * h + 2 * h * config.intermediate_size
 
 
+def kernel_parameters(config: AlbertConfig) -> int:
+    """Returns the weights of all matrices of layers, of the projection and of pretraining's heads."""
+    e, h = config.embedding_size, config.hidden_size
+    attention, feed_forward = map(len, config.groups_in_use())
+    of_groups = 4 * h * h * attention + 2 * h * config.intermediate_size * feed_forward
+    projection = e * h if config.has_embedding_projection else 0
+    return config.inner_group_num * of_groups + projection + h * h + h * e
+
+
 def compute_parameters(config: AlbertConfig) -> int:
     """Returns V E + E H + L (4 H^2 + 2 H I) + H^2: parameters as if nothing were shared.
 
@@ -236,9 +246,10 @@ def memory_bytes(config: AlbertConfig, workload: Workload) -> dict[str, int]:
     """
     weights = 4 * parameter_count(config, heads=True)
     gradients = 2 if workload.gradient_accumulation_steps > 1 else 1
+    others, of_kernels = SLOTS[workload.optimizer]
     return {
         "weights": weights,
         "gradients": gradients * weights,
-        "optimizer_slots": SLOTS[workload.optimizer] * weights,
+        "optimizer_slots": others * weights + (of_kernels - others) * 4 * kernel_parameters(config),
         "activations": activation_bytes(config, workload),
     }

@@ -149,6 +149,13 @@ def gather_positions(sequence: Any, positions: Any):
     return _vectors_at(sequence, positions + offsets)
 
 
+def weighted(values: Any, weights: Any):
+    """Returns those of `values` [B, P, ...] whose weight [B, P] is not 0, in their order: [K, ...]."""
+    (places,) = ops.nonzero(ops.reshape(weights, (-1,)))
+    shape = ops.shape(values)
+    return ops.take(ops.reshape(values, (-1, *shape[2:])), places, axis=0)
+
+
 def _vectors_at(hidden, places):
     """Returns the vectors [..., H] of `hidden` at `places` among all of its vectors."""
     width = ops.shape(hidden)[-1]

@@ -11,6 +11,7 @@ from keras import ops
 from albert.config import AlbertConfig
 from albert.data.examples import FeatureSpec
 from albert.model.encoder_options import EncoderOptions
+from albert.model.row_layout import weighted
 from albert.modeling import AlbertForPreTraining, cross_entropy
 from albert.pretraining_data.pair_records import MasksOnTheFly, masked_features
 from albert.tasks.batch_sums import chosen, mean, real
@@ -65,9 +66,9 @@ class PretrainingTask(Task):
 
     def loss_sums(self, batch, outputs):
         masked_lm, sentence_order = _losses(batch, outputs)
+        _, weights = _predicted(batch, outputs)
         return self._of_terms(
-            ops.sum(masked_lm * batch["masked_lm_weights"]),
-            ops.sum(sentence_order * real(batch)),
+            ops.sum(masked_lm * weights), ops.sum(sentence_order * real(batch))
         )
 
     def _of_terms(self, masked_lm, sentence_order):
@@ -78,9 +79,9 @@ class PretrainingTask(Task):
 
     def statistics(self, batch, outputs):
         masked_lm, sentence_order = _losses(batch, outputs)
-        weights = batch["masked_lm_weights"]
+        ids, weights = _predicted(batch, outputs)
         sentences = real(batch)
-        word_hits = chosen(outputs["prediction_logits"]) == batch["masked_lm_ids"]
+        word_hits = chosen(outputs["prediction_logits"]) == ids
         order_hits = chosen(outputs["sop_logits"]) == batch["next_sentence_labels"][:, 0]
         found = {
             "masked_lm_accuracy": mean(word_hits, weights),
@@ -91,9 +92,21 @@ class PretrainingTask(Task):
         return {name: found[name] for name in self.statistic_names}
 
 
+def _predicted(batch, outputs):
+    """Returns ids and weights of the masked positions that the outputs are of.
+
+    Both are [B, P]; [K] where the model predicts those alone that have a weight.
+    """
+    ids, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
+    if len(outputs["prediction_logits"].shape) == 2:
+        return weighted(ids, weights), weighted(weights, weights)
+    return ids, weights
+
+
 def _losses(batch, outputs):
-    """Returns the losses per masked position [B, P] and per sequence [B]."""
+    """Returns the losses per masked position, [B, P] or [K], and per sequence [B]."""
+    ids, _ = _predicted(batch, outputs)
     return (
-        cross_entropy(outputs["prediction_logits"], batch["masked_lm_ids"]),
+        cross_entropy(outputs["prediction_logits"], ids),
         cross_entropy(outputs["sop_logits"], batch["next_sentence_labels"][:, 0]),
     )

@@ -69,12 +69,14 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
     keras.config.set_dtype_policy(policy if policy == "float32" else f"mixed_{policy}")
     engine = current()
     engine.set_seed(run.seed)
+    is_compiled = bool(run.use_xla) or engine.always_compiles
     return task.build_model(config, EncoderOptions(
         run.attn_implementation,
         engine=engine.layer_engine(run.use_xla),
         remat=run.remat,
         # With --pad_to_max_seq_length, all is computed that the original computes.
         needed_outputs_only=not run.pad_to_max_seq_length,
+        weighted_positions_only=not (run.pad_to_max_seq_length or is_compiled),
     ))
 
 
