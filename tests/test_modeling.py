@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import REPO, assert_same_gradients
+from helpers import REPO, SIZES, assert_same_gradients, pretraining_rows
 
 from albert import modeling
 from albert.config import AlbertConfig
@@ -354,6 +354,28 @@ def test_without_positions_every_place_is_predicted(kind, is_short):
     np.testing.assert_allclose(every["prediction_logits"], named["prediction_logits"], atol=1e-6)
     if kind is AlbertForPreTraining:
         np.testing.assert_allclose(every["sop_logits"], named["sop_logits"], atol=1e-6)
+
+
+def test_logits_of_weighted_positions_alone_give_the_losses_and_hits_of_all_positions():
+    task = PretrainingTask(12, 3)
+    rows = list(pretraining_rows(5))
+    batch = {
+        name: tf.cast(np.stack([row[name] for row in rows]), tf.int32) for name in rows[0]
+    }
+    batch |= {"is_real_example": tf.ones(5), "masked_lm_weights": tf.constant(
+        [[1.0, 1, 0], [0, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]]
+    )}
+    found = {}
+    for alone in (False, True):
+        keras.utils.set_random_seed(3)
+        options = EncoderOptions(needed_outputs_only=True, weighted_positions_only=alone)
+        model = task.build_model(AlbertConfig(**SIZES), options)
+        outputs = tf.function(model)(batch, training=False)
+        found[alone] = task.loss_sums(batch, outputs), task.statistics(batch, outputs)
+        assert outputs["prediction_logits"].shape[:-1] == ((6,) if alone else (5, 3))
+    tf.nest.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found[False], found[True]
+    )
 
 
 def test_without_p_mask_answers_are_where_the_windows_of_squad_have_them():
