@@ -10,6 +10,7 @@ VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read
 README = HERE / "README.md"
 TEST = [
     "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100",
+    "fsspec>=2024.12",
     "zstandard>=0.22; python_version < '3.14'", "pyarrow>=17", "rensa>=0.5", "py3langid>=0.3",
     "jax>=0.7; python_version >= '3.11'",
 ]
@@ -54,6 +55,13 @@ setup(
         "parquet": ["pyarrow>=17"],  # text in Parquet tables
         # prepare_text: near duplicates, and languages.
         "filters": ["rensa>=0.5", "py3langid>=0.3"],
+        # Paths of other places: s3://, gs://, abfs://, hdfs:// (which needs Hadoop's own library too).
+        "s3": ["fsspec>=2024.12", "s3fs>=2024.12"],
+        "gcs": ["fsspec>=2024.12", "gcsfs>=2024.12"],
+        "azure": ["fsspec>=2024.12", "adlfs>=2024.12"],
+        "hdfs": ["fsspec>=2024.12", "pyarrow>=17"],
+        # An S3 server for the tests, which other installations skip.
+        "remote-test": ["s3fs>=2024.12", "moto[server]>=5"],
         # What our numbers are compared with, by tests that other installations skip.
         "interop": ["transformers>=5", "torch>=2.5", "keras-hub>=0.30", "seqeval>=1.2"],
         "test": TEST,

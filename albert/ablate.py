@@ -18,18 +18,21 @@ from albert.errors import FlagError
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("string", values, "grid", None,
-                 "File with the settings to compare, such as those in configs/ablations. Required.")
-    flags.define("string", values, "input_file", None,
-                 f"The text: {corpus_flags.WHERE}. Required.")
+    flags.define("path", values, "grid", None,
+                 "File with the settings to compare, such as those in configs/ablations. Required.",
+                 use="file")
+    flags.define("path", values, "input_file", None,
+                 f"The text: {corpus_flags.WHERE}. Required.", use="texts")
     corpus_flags.define_flags(values)
     flags.define("bool", values, "split_sentences", False,
                  "Split each line of the text into its sentences.")
-    flags.define("string", values, "spm_model_file", None, "SentencePiece model. Required.")
-    flags.define("string", values, "glue_dir", None,
+    flags.define("path", values, "spm_model_file", None, "SentencePiece model. Required.",
+                 use="file")
+    flags.define("path", values, "glue_dir", None,
                  "Folder with GLUE's tasks, for grids that also fine-tune. Without it, they only "
-                 "pretrain.")
-    flags.define("string", values, "output_dir", None, "Directory for records, runs and report. Required.")
+                 "pretrain.", use="file")
+    flags.define("path", values, "output_dir", None, "Directory for records, runs and report. Required.",
+                 use="directory")
     flags.define("string", values, "settings", None,
                  "Compare only these settings: names, separated by semicolons. Default: all.")
     flags.define("string", values, "seeds", None,

@@ -28,8 +28,8 @@ GIB = 1 << 30
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "topology", None,
                  "The slice: generation and shape, as v5e:4x4 or v5p:4x4x4. Required.")
-    flags.define("string", values, "albert_config_file", None,
-                 "Architecture: a released one, as base_v2, or a JSON file. Required.")
+    flags.define("path", values, "albert_config_file", None,
+                 "Architecture: a released one, as base_v2, or a JSON file. Required.", use="file")
     flags.define("integer", values, "train_batch_size", 4096,
                  "Sequences of a step, on all devices together.", least=1)
     flags.define("integer", values, "max_seq_length", 512, "Tokens of a sequence.", least=4)

@@ -18,27 +18,29 @@ DTYPES = "float32", "float16"
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("string", values, "hf_directory", None,
-                 "Convert from: directory with config.json and model.safetensors.")
-    flags.define("string", values, "hf_config_file", None,
-                 "Their config.json, if it lies elsewhere.")
-    flags.define("string", values, "hf_weights_file", None,
-                 "Their weights, if they lie elsewhere; .safetensors, or .npz with their names.")
-    flags.define("string", values, "albert_directory", None,
-                 "Convert to theirs: directory with albert_config.json and the checkpoint.")
-    flags.define("string", values, "albert_config_file", None,
-                 "Our architecture, if not albert_directory/albert_config.json.")
-    flags.define("string", values, "checkpoint", None,
-                 "Our checkpoint, if not the best or newest of albert_directory.")
-    flags.define("string", values, "spm_model_file", None,
-                 "SentencePiece model, if not the one *.model of the directory.")
-    flags.define("string", values, "vocab_file", None,
-                 "WordPiece vocabulary, if not the one *vocab*.txt of the directory.")
+    flags.define("path", values, "hf_directory", None,
+                 "Convert from: directory with config.json and model.safetensors.", use="model")
+    flags.define("path", values, "hf_config_file", None,
+                 "Their config.json, if it lies elsewhere.", use="file")
+    flags.define("path", values, "hf_weights_file", None,
+                 "Their weights, if they lie elsewhere; .safetensors, or .npz with their names.",
+                 use="model")
+    flags.define("path", values, "albert_directory", None,
+                 "Convert to theirs: directory with albert_config.json and the checkpoint.",
+                 use="model")
+    flags.define("path", values, "albert_config_file", None,
+                 "Our architecture, if not albert_directory/albert_config.json.", use="file")
+    flags.define("path", values, "checkpoint", None,
+                 "Our checkpoint, if not the best or newest of albert_directory.", use="model")
+    flags.define("path", values, "spm_model_file", None,
+                 "SentencePiece model, if not the one *.model of the directory.", use="file")
+    flags.define("path", values, "vocab_file", None,
+                 "WordPiece vocabulary, if not the one *vocab*.txt of the directory.", use="file")
     flags.define("bool", values, "do_lower_case", True,
                  "Whether the model is of lower-cased text; by default what its directory says, "
                  "else yes.")
-    flags.define("string", values, "output_dir", None,
-                 "Directory to write; must not exist. Required.")
+    flags.define("path", values, "output_dir", None,
+                 "Directory to write; must not exist. Required.", use="output")
     flags.define("string", values, "architecture", None,
                  "Class at Hugging Face, as AlbertForMultipleChoice; by default what the weights "
                  "and config say.")

@@ -41,15 +41,17 @@ def define_flags(values: flags.FlagValues) -> None:
     def define(kind: str, name: str, default, text: str, **kwargs) -> None:
         flags.define(kind, values, name, default, text, **kwargs)
 
-    define("string", "input_file", None,
-           f"The text: {corpus_flags.WHERE}. Required.")
+    define("path", "input_file", None,
+           f"The text: {corpus_flags.WHERE}. Required.", use="texts", unless="runner")
     corpus_flags.define_flags(values)
     define("bool", "split_sentences", False,
            "Split each line of the text into its sentences: for paragraphs, and for documents of "
            "a single line.")
-    define("string", "output_file", None, "Record files to write (comma-separated). Required.")
-    define("string", "vocab_file", None, "WordPiece vocabulary; not needed with spm_model_file.")
-    define("string", "spm_model_file", None, "SentencePiece model.")
+    define("path", "output_file", None, "Record files to write (comma-separated). Required.",
+           use="outputs", unless="runner")
+    define("path", "vocab_file", None, "WordPiece vocabulary; not needed with spm_model_file.",
+           use="file")
+    define("path", "spm_model_file", None, "SentencePiece model.", use="file")
     define("enum", "input_file_mode", "r", "Of no effect: text is read as UTF-8 either way.",
            enum_values=["r", "rb"])
     define("bool", "do_lower_case", True, "Lower-case the text.")
@@ -78,7 +80,8 @@ def define_flags(values: flags.FlagValues) -> None:
     define("float", "short_seq_prob", 0.1, "Share of documents cut into shorter records.",
            least=0, most=1)
     define("integer", "num_processes", None, "Processes to use (default: one a core).", least=1)
-    define("string", "eval_output_file", None, "Record files of held-out documents.")
+    define("path", "eval_output_file", None, "Record files of held-out documents.",
+           use="outputs", unless="runner")
     define("float", "held_out_fraction", 0.0, "Share of documents for eval_output_file alone.",
            least=0, below=1)
     define("integer", "eval_dupe_factor", 1, "Passes over the held-out documents.", least=1)

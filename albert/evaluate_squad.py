@@ -23,15 +23,18 @@ log = logging.getLogger("albert")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("string", values, "dataset_file", None, "SQuAD JSON with answers. Required.")
-    flags.define("string", values, "predictions_file", None, "JSON of answers by id. Required.")
-    flags.define("string", values, "null_odds_file", None,
-                 "JSON of the odds, or probabilities, of having no answer, by id (2.0).")
+    flags.define("path", values, "dataset_file", None, "SQuAD JSON with answers. Required.",
+                 use="file")
+    flags.define("path", values, "predictions_file", None, "JSON of answers by id. Required.",
+                 use="file")
+    flags.define("path", values, "null_odds_file", None,
+                 "JSON of the odds, or probabilities, of having no answer, by id (2.0).",
+                 use="file")
     flags.define("bool", values, "version_2_with_negative", False,
                  "Score as SQuAD 2.0, where questions may have no answer.")
     flags.define("float", values, "na_prob_thresh", 1.0,
                  "With --null_odds_file: odds above it leave a question unanswered.")
-    flags.define("string", values, "output_file", None, "Write the object there too.")
+    flags.define("path", values, "output_file", None, "Write the object there too.", use="output")
 
 
 def main(values: flags.FlagValues) -> None:

@@ -31,14 +31,14 @@ _TITLE = "ALBERT checkpoint"  # of the card
 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags, and where the configuration is if it lies elsewhere."""
-    flags.define("string", values, "albert_directory", None,
-                 "Directory with albert_config.json and the checkpoint. Required.")
+    flags.define("path", values, "albert_directory", None,
+                 "Directory with albert_config.json and the checkpoint. Required.", use="model")
     flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
     flags.define("bool", values, "do_lower_case", True, "Accepted, and of no effect.")
-    flags.define("string", values, "export_path", None,
-                 "Prefix of the checkpoint to write. Required.")
-    flags.define("string", values, "albert_config_file", None,
-                 "Architecture, if not albert_directory/albert_config.json.")
+    flags.define("path", values, "export_path", None,
+                 "Prefix of the checkpoint to write. Required.", use="prefix")
+    flags.define("path", values, "albert_config_file", None,
+                 "Architecture, if not albert_directory/albert_config.json.", use="file")
 
 
 def main(values: flags.FlagValues) -> None:

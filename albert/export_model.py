@@ -41,11 +41,11 @@ _TOLERANCE = 1e-4
 
 def define_flags(values: flags.FlagValues) -> None:
     """All are ours: the original exports to TensorFlow only."""
-    flags.define("string", values, "model_dir", None,
-                 "Directory of the model, or a checkpoint's prefix. Required.")
-    flags.define("string", values, "export_path", None,
+    flags.define("path", values, "model_dir", None,
+                 "Directory of the model, or a checkpoint's prefix. Required.", use="model")
+    flags.define("path", values, "export_path", None,
                  "What to write: a file that ends in .tflite or .onnx, or a folder, which becomes "
-                 "a SavedModel of texts. Required.")
+                 "a SavedModel of texts. Required.", use="output")
     flags.define("enum", values, "head", "encoder", "What the model computes.",
                  enum_values=list(HEADS))
     flags.define("integer", values, "max_seq_length", None,

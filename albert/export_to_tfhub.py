@@ -36,32 +36,35 @@ PATHS = ("export_path", "export_preprocessor_path", "export_text_embedding_path"
 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags, and ours for files that lie elsewhere and for modules of texts."""
-    flags.define("string", values, "albert_directory", None,
+    flags.define("path", values, "albert_directory", None,
                  "Directory with albert_config.json, the checkpoint and the vocabulary, or one of "
-                 "Hugging Face's layout, or a module. Required.")
+                 "Hugging Face's layout, or a module. Required.", use="model")
     flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
     flags.define("bool", values, "do_lower_case", True,
                  "Whether the model is of lower-cased text; by default what its directory says, "
                  "else yes.")
     flags.define("bool", values, "use_einsum", True, "Accepted, and of no effect in TensorFlow 2.")
-    flags.define("string", values, "export_path", None,
-                 "Directory to write the encoder to. One of the three paths is required.")
-    flags.define("string", values, "export_preprocessor_path", None,
-                 "Directory to write the encoder's preprocessing to (needs tensorflow-text).")
-    flags.define("string", values, "export_text_embedding_path", None,
-                 "Directory to write preprocessing and encoder in one to (needs tensorflow-text).")
+    flags.define("path", values, "export_path", None,
+                 "Directory to write the encoder to. One of the three paths is required.",
+                 use="output")
+    flags.define("path", values, "export_preprocessor_path", None,
+                 "Directory to write the encoder's preprocessing to (needs tensorflow-text).",
+                 use="output")
+    flags.define("path", values, "export_text_embedding_path", None,
+                 "Directory to write preprocessing and encoder in one to (needs tensorflow-text).",
+                 use="output")
     flags.define("integer", values, "max_seq_length", None,
                  "Ids to which texts are packed: of the preprocessing its default, of the text "
                  "embedding the most; 128, or the position table's length if shorter.", least=3)
     flags.define("enum", values, "text_embedding", "pooled",
                  "Vector of the text embedding: the pooler's output, the last layer at [CLS], or "
                  "the last layer's mean.", enum_values=["pooled", "cls", "mean"])
-    flags.define("string", values, "albert_config_file", None,
-                 "Architecture, if not albert_directory/albert_config.json.")
-    flags.define("string", values, "spm_model_file", None,
-                 "SentencePiece model, if not the one *.model in albert_directory.")
-    flags.define("string", values, "vocab_file", None,
-                 "Vocabulary; needed for WordPiece models only.")
+    flags.define("path", values, "albert_config_file", None,
+                 "Architecture, if not albert_directory/albert_config.json.", use="file")
+    flags.define("path", values, "spm_model_file", None,
+                 "SentencePiece model, if not the one *.model in albert_directory.", use="file")
+    flags.define("path", values, "vocab_file", None,
+                 "Vocabulary; needed for WordPiece models only.", use="file")
 
 
 def main(values: flags.FlagValues) -> None:

@@ -22,18 +22,20 @@ _TABLES = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("string", values, "model", None,
+    flags.define("path", values, "model", None,
                  "Directory of a pretrained model: ours, Hugging Face's or a TF-Hub module. "
-                 "Required.")
-    flags.define("string", values, "old_spm_model_file", None,
-                 "Its SentencePiece model, if not in its directory.")
-    flags.define("string", values, "old_vocab_file", None,
-                 "Its WordPiece vocabulary, if not in its directory.")
-    flags.define("string", values, "spm_model_file", None, "The new SentencePiece model.")
-    flags.define("string", values, "vocab_file", None, "The new WordPiece vocabulary, instead.")
+                 "Required.", use="model")
+    flags.define("path", values, "old_spm_model_file", None,
+                 "Its SentencePiece model, if not in its directory.", use="file")
+    flags.define("path", values, "old_vocab_file", None,
+                 "Its WordPiece vocabulary, if not in its directory.", use="file")
+    flags.define("path", values, "spm_model_file", None, "The new SentencePiece model.", use="file")
+    flags.define("path", values, "vocab_file", None, "The new WordPiece vocabulary, instead.",
+                 use="file")
     flags.define("bool", values, "do_lower_case", True,
                  "Whether the new one is of lower case; by default as the old one, else yes.")
-    flags.define("string", values, "output_dir", None, "Directory to write. Required.")
+    flags.define("path", values, "output_dir", None, "Directory to write. Required.",
+                 use="output")
 
 
 def main(values: flags.FlagValues) -> None:

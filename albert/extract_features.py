@@ -28,8 +28,8 @@ log = logging.getLogger("albert")
 
 def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values)
-    flags.define("string", values, "output_file", None,
-                 "Where the vectors go, *.jsonl or *.npz. Required.")
+    flags.define("path", values, "output_file", None,
+                 "Where the vectors go, *.jsonl or *.npz. Required.", use="output")
     flags.define("enum", values, "pooling", "pooled",
                  "A line's vector: the pooled output (a trained layer on [CLS]), the output at "
                  "[CLS], or the mean over all places, [CLS] and [SEP] among them.",

@@ -31,7 +31,8 @@ METRICS = ("Matthews", "acc", "F1/acc", "Pearson/Spearman", "F1/acc", "acc", "ac
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("string", values, "directory", None, "What run_glue.sh wrote. Required.")
+    flags.define("path", values, "directory", None, "What run_glue.sh wrote. Required.",
+                 use="directory")
 
 
 def main(values: flags.FlagValues) -> None:

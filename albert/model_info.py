@@ -34,9 +34,9 @@ def define_flags(values: flags.FlagValues) -> None:
         default = next(f.default for f in dataclasses.fields(Workload) if f.name == name)
         flags.define(kind, values, name, default, text, **kwargs)
 
-    flags.define("string", values, "albert_config_file", None,
+    flags.define("path", values, "albert_config_file", None,
                  "Architectures: comma-separated names of released ones, as base_v2, and globs of JSON "
-                 "files. Required.")
+                 "files. Required.", use="file")
     flags.define("enum", values, "format", "text", "How to print it.",
                  enum_values=["text", "json"])
     define("integer", "num_train_steps", "Training steps.", least=1)

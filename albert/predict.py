@@ -34,10 +34,11 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "is_tokenized", False,
                  "Cut texts into words at blanks only. By default punctuation around words is cut "
                  "off too. For token_classification.")
-    flags.define("string", values, "onnx_file", None,
-                 "What export_model wrote of this model as .onnx: then onnxruntime computes.")
-    flags.define("string", values, "output_file", None,
-                 "Where the answers go; the standard output by default.")
+    flags.define("path", values, "onnx_file", None,
+                 "What export_model wrote of this model as .onnx: then onnxruntime computes.",
+                 use="file")
+    flags.define("path", values, "output_file", None,
+                 "Where the answers go; the standard output by default.", use="output")
 
 
 def main(values: flags.FlagValues) -> None:

@@ -30,13 +30,14 @@ from albert.pretraining_data.documents import ReadingCounts
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("string", values, "input_file", None,
+    flags.define("path", values, "input_file", None,
                  f"The text: {corpus_flags.WHERE}; `-` is the standard input. "
-                 "Without it: Python's own documentation.")
+                 "Without it: Python's own documentation.", use="texts")
     corpus_flags.define_flags(values)
     flags.define("bool", values, "split_sentences", True,
                  "Split each line into its sentences. If false, each line is a sentence.")
-    flags.define("string", values, "output_dir", None, "Where the files go. Required.")
+    flags.define("path", values, "output_dir", None, "Where the files go. Required.",
+                 use="directory")
     _define_filters(values)
     flags.define("enum", values, "label", "part",
                  "What the labelled task asks: are the words in order, do they belong, or which "

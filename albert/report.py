@@ -17,9 +17,10 @@ from albert.training import curves, run_report
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("string", values, "directory", None, "Directory that quickstart.sh wrote. Required.")
-    flags.define("string", values, "albert_config_file", None,
-                 "Architecture. Default: <directory>/pretrained/albert_config.json.")
+    flags.define("path", values, "directory", None, "Directory that quickstart.sh wrote. Required.",
+                 use="directory")
+    flags.define("path", values, "albert_config_file", None,
+                 "Architecture. Default: <directory>/pretrained/albert_config.json.", use="file")
 
 
 def main(values: flags.FlagValues) -> None:

@@ -36,8 +36,8 @@ TSV_FLAGS = ("label_list", "text_column", "text_pair_column", "label_column", "r
 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, and a few of ours."""
-    flags.define("string", values, "data_dir", None,
-                 "Folder with the tasks' folders. Required without --train_file.")
+    flags.define("path", values, "data_dir", None,
+                 "Folder with the tasks' folders. Required without --train_file.", use="file")
     flags.define("string", values, "task_name", None,
                  f"One of {', '.join(glue.TASKS)} and {TSV}. Required without --train_file.")
     own_texts.define_flags(values)
@@ -60,8 +60,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",
                  least=0, below=1)
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
-    flags.define("string", values, "export_dir", None,
-                 "Write a SavedModel that takes serialized tf.Example strings there.")
+    flags.define("path", values, "export_dir", None,
+                 "Write a SavedModel that takes serialized tf.Example strings there.", use="output")
     flags.define("float", values, "threshold_to_export", float("nan"),
                  "A constant that the exported model returns beside its predictions.",
                  may_be_nan=True)

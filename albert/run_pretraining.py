@@ -28,16 +28,17 @@ log = logging.getLogger("albert")
 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, and a few of ours."""
-    flags.define("string", values, "albert_config_file", None,
+    flags.define("path", values, "albert_config_file", None,
                  "Architecture: a JSON file, or the name of a released model, such as base_v2. "
-                 "Required.")
-    flags.define("string", values, "input_file", None,
-                 "Records to train on: comma-separated globs. Required.")
-    flags.define("string", values, "eval_input_file", None,
-                 "Records to evaluate on. Without it, --input_file, as in the original.")
-    flags.define("string", values, "init_checkpoint", None,
+                 "Required.", use="file")
+    flags.define("path", values, "input_file", None,
+                 "Records to train on: comma-separated globs. Required.", use="records")
+    flags.define("path", values, "eval_input_file", None,
+                 "Records to evaluate on. Without it, --input_file, as in the original.",
+                 use="records")
+    flags.define("path", values, "init_checkpoint", None,
                  "Checkpoint to start from. Only its weights are taken, not its step and not the "
-                 "state of its optimizer.")
+                 "state of its optimizer.", use="model")
     flags.define("bool", values, "init_from_group0", False,
                  "Start every parameter group with the weights of group 0 of --init_checkpoint.")
     flags.define("bool", values, "allow_partial_init", False,
@@ -94,15 +95,15 @@ def define_flags(values: flags.FlagValues) -> None:
                  "For records made with --nostatic_masks: share of the tokens that is masked, "
                  "drawn anew each time a record is read. The paper masks 0.15. 0: the records hold "
                  "masks.", least=0, most=1)
-    flags.define("string", values, "eval_pairs", None,
+    flags.define("path", values, "eval_pairs", None,
                  "Minimal pairs in BLiMP's format (see albert.score): each evaluation also tells "
-                 "how often the model prefers the acceptable sentence.")
+                 "how often the model prefers the acceptable sentence.", use="file")
     flags.define("integer", values, "eval_pairs_per_paradigm", 100,
                  "So many pairs of each paradigm.", least=1)
-    flags.define("string", values, "spm_model_file", None,
-                 "SentencePiece model of the records, for --eval_pairs.")
-    flags.define("string", values, "vocab_file", None,
-                 "WordPiece vocabulary of the records, for --eval_pairs.")
+    flags.define("path", values, "spm_model_file", None,
+                 "SentencePiece model of the records, for --eval_pairs.", use="file")
+    flags.define("path", values, "vocab_file", None,
+                 "WordPiece vocabulary of the records, for --eval_pairs.", use="file")
     flags.define("bool", values, "do_lower_case", True,
                  "Put --eval_pairs in lower case, as the records were.")
     flags.define("float", values, "last_masked_lm_budget", None,

@@ -31,13 +31,14 @@ FEATURE_FLAGS = {"train": "train_file", "dev": "eval_file", "test": "predict_fil
 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, and a few of ours."""
-    flags.define("string", values, "data_dir", None,
-                 "Folder that holds the folder RACE. Required, unless all feature files are there.")
+    flags.define("path", values, "data_dir", None,
+                 "Folder that holds the folder RACE. Required, unless all feature files are there.",
+                 use="file")
     flags.define("enum", values, "task_name", RACE, "The task.", enum_values=[RACE])
     for split, name in FEATURE_FLAGS.items():
-        flags.define("string", values, name, None,
+        flags.define("path", values, name, None,
                      f"TFRecord file for the {split} data; written if it is absent. By default a "
-                     "file in --cached_dir with a checksum in its name.")
+                     "file in --cached_dir with a checksum in its name.", use="output")
     flags.define("integer", values, "max_qa_length", 128,
                  "Longest question with an option, in tokens; longer ones lose their beginning.",
                  least=1)

@@ -28,8 +28,8 @@ log = logging.getLogger("albert")
 
 def define_flags(values: flags.FlagValues) -> None:
     """The flags of run_classifier where they apply."""
-    flags.define("string", values, "data_dir", None,
-                 "Folder with train.txt, dev.txt and test.txt. Required.")
+    flags.define("path", values, "data_dir", None,
+                 "Folder with train.txt, dev.txt and test.txt. Required.", use="file")
     flags.define("enum", values, "scheme", "bio",
                  "How labels mark entities: B- begins one and I- continues it (bio); B- only "
                  "begins one that touches another (iob1, as in the files of CoNLL-2003); E- ends "

@@ -31,17 +31,17 @@ UNTRAINED_PAIRS = 20  # of each paradigm, which is enough to see chance
 
 def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values, batch_size=256)
-    flags.define("string", values, "pairs_file", None,
+    flags.define("path", values, "pairs_file", None,
                  "Minimal pairs in BLiMP's format: *.jsonl, packed or not, a folder of such, or a "
-                 "*.zip.")
+                 "*.zip.", use="file")
     flags.define("integer", values, "pairs_per_paradigm", None,
                  "So many pairs of each paradigm, the first ones; all by default. 100 are enough "
                  "for a curve.", least=1)
     flags.define("bool", values, "within_words", False,
                  "Mask the later pieces of a word together with one of its pieces. Else words of "
                  "several pieces have an advantage: each piece gives the others away.")
-    flags.define("string", values, "output_file", None,
-                 "Where the results go, as JSON; the standard output by default.")
+    flags.define("path", values, "output_file", None,
+                 "Where the results go, as JSON; the standard output by default.", use="output")
 
 
 def main(values: flags.FlagValues) -> None:

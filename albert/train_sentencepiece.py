@@ -14,12 +14,12 @@ from albert.pretraining_data import vocabulary
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    flags.define("string", values, "input", None,
+    flags.define("path", values, "input", None,
                  f"The text, one sentence a line: {corpus_flags.WHERE}; `-` is the standard input. "
-                 "Required.")
+                 "Required.", use="texts")
     corpus_flags.define_flags(values, with_layout=False)
-    flags.define("string", values, "model_prefix", None,
-                 "Where <prefix>.model and <prefix>.vocab go. Required.")
+    flags.define("path", values, "model_prefix", None,
+                 "Where <prefix>.model and <prefix>.vocab go. Required.", use="output")
     flags.define("integer", values, "vocab_size", 30000,
                  f"Pieces, the {len(vocabulary.LAYOUT)} special ones included.",
                  above=len(vocabulary.LAYOUT))

@@ -2,6 +2,7 @@
 
     flags               definitions, ranges, errors, exit codes
     corpus_flags        where a corpus lies, and in what form
+    remote_paths        flags that name files of other places: fetched before, sent after
     engine_start        TensorFlow and JAX, imported late, quick and quiet
     fine_tuning         what every fine-tuning needs before it trains: flags, encoder, labels
     own_texts           --train_file: a file of one's own becomes a task with its settings

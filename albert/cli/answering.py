@@ -22,13 +22,14 @@ STDIN = "-"
 
 def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
     """Defines the flags of the model and of its input."""
-    flags.define("string", values, "model", None,
+    flags.define("path", values, "model", None,
                  "Directory of the model: an output directory, a released archive, Hugging "
-                 "Face's layout or a TF-Hub module. Or the prefix of a checkpoint. Required.")
+                 "Face's layout or a TF-Hub module. Or the prefix of a checkpoint. Required.",
+                 use="model")
     define_vocabulary_flags(values)
-    flags.define("string", values, "input_file", STDIN,
+    flags.define("path", values, "input_file", STDIN,
                  "Text file with one input a line: UTF-8, or UTF-16 with a byte-order mark; it may "
-                 "be compressed. - reads the standard input.")
+                 "be compressed. - reads the standard input.", use="file")
     flags.define("integer", values, "max_seq_length", None,
                  "Longest input, in pieces; longer ones are cut, or refused by fill_mask. By "
                  "default that of the training, else the most that the model takes.",
@@ -39,10 +40,10 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
 
 def define_vocabulary_flags(values: flags.FlagValues) -> None:
     """Defines the flags of a vocabulary that the model's directory does not have."""
-    flags.define("string", values, "spm_model_file", None,
-                 "SentencePiece model, if it is not in the directory.")
-    flags.define("string", values, "vocab_file", None,
-                 "WordPiece vocabulary, if it is not in the directory.")
+    flags.define("path", values, "spm_model_file", None,
+                 "SentencePiece model, if it is not in the directory.", use="file")
+    flags.define("path", values, "vocab_file", None,
+                 "WordPiece vocabulary, if it is not in the directory.", use="file")
     flags.define("bool", values, "do_lower_case", None,
                  "Put texts in lower case; by default what the directory says, else yes.")
 

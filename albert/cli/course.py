@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from albert.cli import fine_tuning, flags
 from albert.config import AlbertConfig
-from albert.data import files
+from albert.data import files, places
 from albert.data.record_files import RecordFiles
 from albert.errors import DataError, FlagError
 from albert.formats import tokenizer_files
@@ -170,7 +170,9 @@ class Course:
         optimizer = OptimizerConfig(
             name, values.learning_rate, values.train_step, values.warmup_step
         )
-        told = flags.to_dict(values) | {"seed": run.seed, "output_dir": run.output_dir}
+        told = flags.to_dict(values) | {
+            "seed": run.seed, "output_dir": places.as_given(run.output_dir),
+        }
         told["do_lower_case"] = tokenizer.do_lower_case  # also where a TF-Hub module decides it
         evaluated = trainer.train(
             self.task, self.config, run, optimizer, self.files_of("train"),

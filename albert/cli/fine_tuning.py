@@ -29,21 +29,23 @@ log = logging.getLogger("albert")
 
 def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) -> None:
     """Where architecture, vocabulary and weights come from."""
-    flags.define("string", values, "albert_config_file", None,
-                 "Architecture: a JSON file, or a released one's name, as base_v2.")
-    flags.define("string", values, "spm_model_file", None, "SentencePiece model of the encoder.")
-    flags.define("string", values, "vocab_file", None,
-                 "WordPiece vocabulary, for an encoder without SentencePiece model.")
+    flags.define("path", values, "albert_config_file", None,
+                 "Architecture: a JSON file, or a released one's name, as base_v2.", use="file")
+    flags.define("path", values, "spm_model_file", None, "SentencePiece model of the encoder.",
+                 use="file")
+    flags.define("path", values, "vocab_file", None,
+                 "WordPiece vocabulary, for an encoder without SentencePiece model.", use="file")
     flags.define("bool", values, "do_lower_case", True,
                  "Put texts in lower case; by default what the encoder's directory says, else "
                  "yes.")
-    flags.define("string", values, "init_checkpoint", None,
-                 "Checkpoint whose weights (not step or moments) start the training.")
-    flags.define("string", values, "albert_hub_module_handle", None,
-                 "TF-Hub module that gives architecture, vocabulary and first weights.")
-    flags.define("string", values, "checkpoint", None,
+    flags.define("path", values, "init_checkpoint", None,
+                 "Checkpoint whose weights (not step or moments) start the training.", use="model")
+    flags.define("path", values, "albert_hub_module_handle", None,
+                 "TF-Hub module that gives architecture, vocabulary and first weights.",
+                 use="model")
+    flags.define("path", values, "checkpoint", None,
                  "Fine-tuned checkpoint to evaluate, predict with or export; by default the best "
-                 "of --output_dir, else its newest, else --init_checkpoint.")
+                 "of --output_dir, else its newest, else --init_checkpoint.", use="model")
     flags.define("integer", values, "max_seq_length", max_seq_length,
                  "Longest input, in tokens with [CLS] and [SEP]; longer ones are cut.", least=4)
     flags.define("float", values, "albert_dropout", None,
@@ -76,8 +78,9 @@ def define_training_flags(
     flags.define("bool", values, "do_train", by_default, "Train on the train file.")
     flags.define("bool", values, "do_eval", by_default, "Evaluate on the dev file.")
     flags.define("bool", values, "do_predict", False, "Predict the test file.")
-    flags.define("string", values, "cached_dir", None,
-                 "Folder for the record files that are made of the data; by default --output_dir.")
+    flags.define("path", values, "cached_dir", None,
+                 "Folder for the record files that are made of the data; by default --output_dir.",
+                 use="directory")
     flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.", least=1)
     flags.define("integer", values, "eval_batch_size", 8, "Examples of an evaluation batch.",
                  least=1)

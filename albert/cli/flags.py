@@ -19,9 +19,17 @@ from select import POLLERR, POLLOUT, poll
 from absl import flags as absl_flags
 
 from albert import engines
+from albert.cli import remote_paths
 from albert.cli.engine_start import import_tensorflow as import_tensorflow
 from albert.cli.engine_start import set_environment, start
-from albert.errors import FlagError, Preempted, TrainingDivergedError, UserError, WorkerLostError
+from albert.data import places
+from albert.errors import (
+    FlagError,
+    Preempted,
+    TrainingDivergedError,
+    UserError,
+    WorkerLostError,
+)
 
 FlagValues = absl_flags.FlagValues
 log = logging.getLogger("albert")
@@ -30,10 +38,17 @@ MOST_SEED = 2**32 - 1  # of NumPy and Keras
 
 
 def define(kind: str, values: FlagValues, name: str, default, help: str, **kwargs) -> None:
-    """Defines one flag: kind is string, integer, float, bool, enum or list.
+    """Defines one flag: kind is string, path, integer, float, bool, enum or list.
 
     Numbers can have a range: `least` and `most` belong to it, `above` and `below` do not.
+    A path has a `use`, see `remote_paths`; it is the command's own matter with a flag `unless`.
     """
+    if kind == "path":
+        use, unless = kwargs.pop("use"), kwargs.pop("unless", None)
+        assert use in remote_paths.USES, use
+        define("string", values, name, default, help, **kwargs)
+        values[name].use, values[name].unless = use, unless
+        return
     if kind in _NUMBERS:
         parser, serializer = _Number(kind, name=name, **kwargs), absl_flags.ArgumentSerializer()
         absl_flags.DEFINE(parser, name, default, help, values, serializer)
@@ -164,7 +179,8 @@ def define_step_flags(values: FlagValues) -> None:
 
 def define_run_flags(values: FlagValues, *, save_checkpoints_steps: int) -> None:
     """What every training command shares about its run."""
-    define("string", values, "output_dir", None, "Where checkpoints and results go. Required.")
+    define("path", values, "output_dir", None, "Where checkpoints and results go. Required.",
+           use="directory")
     define("integer", values, "save_checkpoints_steps", save_checkpoints_steps,
            "Steps between checkpoints.", least=1)
     define("integer", values, "keep_checkpoint_max", 5,
@@ -289,7 +305,10 @@ def require(values: FlagValues, *names: str) -> None:
 
 def to_dict(values: FlagValues) -> dict:
     """Returns {flag name: value} of a command, as kept beside its results."""
-    return {name: values[name].value for name in sorted(values) if name not in _SPECIAL}
+    def value_of(flag):
+        return getattr(flag, "given", flag.value)
+
+    return {name: value_of(values[name]) for name in sorted(values) if name not in _SPECIAL}
 
 
 def select(values: FlagValues, names) -> dict:
@@ -337,7 +356,7 @@ def parse_with_arguments(
     values = FlagValues()
     define_flags(values)
     try:
-        rest = values(list(argv))[1:]
+        rest = values([_with_local_file(argument) for argument in argv])[1:]
     except absl_flags.UnrecognizedFlagError as error:
         near = difflib.get_close_matches(error.flagname, list(values), n=1)
         hint = f"; did you mean --{near[0]}?" if near else " (see --help)"
@@ -348,6 +367,14 @@ def parse_with_arguments(
     if problems:
         raise FlagError("; ".join(sorted(problems)))
     return values, rest
+
+
+def _with_local_file(argument: str) -> str:
+    """Returns an argument; if it is `--flagfile=` and a remote file, with the path of a copy."""
+    name, equals, value = argument.partition("=")
+    if name.lstrip("-") != "flagfile" or not places.is_remote(value):
+        return argument
+    return name + equals + remote_paths.local_file(value, "flagfile")
 
 
 def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
@@ -367,13 +394,20 @@ def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
     return "\n".join(lines)
 
 
+class _Formatter(logging.Formatter):
+    """Names remote files as the user did."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return places.as_given(super().format(record))
+
+
 def set_up_logging() -> None:
     """Sends the toolkit's log lines to stderr, and quietens TensorFlow's start-up."""
     set_environment()
     # Anew for each command, because the process's stderr may have been replaced since.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        logging.Formatter("%(asctime)s %(levelname).1s %(message)s", datefmt="%H:%M:%S")
+        _Formatter("%(asctime)s %(levelname).1s %(message)s", datefmt="%H:%M:%S")
     )
     log.handlers[:] = [handler]
     log.setLevel(logging.INFO)
@@ -407,14 +441,16 @@ def run_command(
     try:
         if wants_help:
             print(_help_text(doc, define_flags))
-        elif takes_arguments:
-            main(*parse_with_arguments(define_flags, argv))
         else:
-            main(parse(define_flags, argv))
+            values, arguments = parse_with_arguments(define_flags, argv)
+            if not takes_arguments:
+                refuse_arguments(arguments)
+            with remote_paths.mirrored(values):
+                main(*([values, arguments] if takes_arguments else [values]))
         sys.stdout.flush()
         return 0
     except (UserError, TrainingDivergedError, WorkerLostError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {places.as_given(str(error))}", file=sys.stderr)
         return error.exit_code
     except Preempted as error:
         log.info("%s", error)
@@ -429,7 +465,7 @@ def run_command(
         if error.filename is None:
             traceback.print_exc()
             return 1
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"error: {places.as_given(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return 2
 
 

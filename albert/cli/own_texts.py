@@ -5,7 +5,7 @@ No TensorFlow at import.
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from albert.cli import fine_tuning, flags
 from albert.data import files
@@ -13,20 +13,17 @@ from albert.errors import DataError, FlagError
 from albert.formats.known_tasks import TSV
 from albert.tasks import own_file
 
-if TYPE_CHECKING:
-    pass
-
 FLAGS = ("dev_file", "dev_share")  # what only --train_file looks at
 PATIENCE = 4  # evaluations, each after a pass over the rows
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Where one's own labelled texts lie, and what of them is held out."""
-    flags.define("string", values, "train_file", None,
+    flags.define("path", values, "train_file", None,
                  "Your own labelled texts: *.csv, *.tsv or *.jsonl, also packed. Instead of "
-                 "--task_name and --data_dir.")
-    flags.define("string", values, "dev_file", None,
-                 "Labelled texts to measure with; by default a part of --train_file.")
+                 "--task_name and --data_dir.", use="file")
+    flags.define("path", values, "dev_file", None,
+                 "Labelled texts to measure with; by default a part of --train_file.", use="file")
     flags.define("float", values, "dev_share", 0.1,
                  "The part of --train_file that is held out, of each label.", above=0, below=1)
 

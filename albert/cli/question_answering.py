@@ -24,15 +24,17 @@ log = logging.getLogger("albert")
 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags of both versions with its defaults, and a few of ours."""
-    flags.define("string", values, "train_file", None, "SQuAD JSON to train on.")
-    flags.define("string", values, "predict_file", None,
-                 "SQuAD JSON to predict; evaluated if it has answers.")
-    flags.define("string", values, "train_feature_file", None,
+    flags.define("path", values, "train_file", None, "SQuAD JSON to train on.", use="file")
+    flags.define("path", values, "predict_file", None,
+                 "SQuAD JSON to predict; evaluated if it has answers.", use="file")
+    flags.define("path", values, "train_feature_file", None,
                  "TFRecord file for the windows of --train_file; written if it is absent. By "
-                 "default a file in --cached_dir with a checksum in its name.")
-    flags.define("string", values, "predict_feature_file", None, "The same for --predict_file.")
-    flags.define("string", values, "predict_feature_left_file", None,
-                 "Has no effect. The original keeps data there that is computed again here.")
+                 "default a file in --cached_dir with a checksum in its name.", use="output")
+    flags.define("path", values, "predict_feature_file", None, "The same for --predict_file.",
+                 use="output")
+    flags.define("path", values, "predict_feature_left_file", None,
+                 "Has no effect. The original keeps data there that is computed again here.",
+                 use="output")
     fine_tuning.define_encoder_flags(values, max_seq_length=384)
     flags.define("integer", values, "doc_stride", 128,
                  "A long passage is cut into windows; so many tokens lie between their starts.",
@@ -55,8 +57,8 @@ def define_flags(values: flags.FlagValues) -> None:
 def define_v1_flags(values: flags.FlagValues) -> None:
     """Defines the flags of version 1.1 only."""
     flags.define("bool", values, "use_einsum", True, "Has no effect in TensorFlow 2.")
-    flags.define("string", values, "export_dir", None,
-                 "Write a SavedModel with start_logits and end_logits there.")
+    flags.define("path", values, "export_dir", None,
+                 "Write a SavedModel with start_logits and end_logits there.", use="output")
 
 
 def define_v2_flags(values: flags.FlagValues) -> None:

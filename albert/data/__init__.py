@@ -2,6 +2,11 @@
 
     files           files and folders that appear whole or not at all, JSON, digests, names in flags
     temporaries     what is under way beside them, locked while its process lives
+    places          paths of other file systems, and their mirrors on this machine
+    mirrors         what is read there is fetched, what is written there is sent
+    leases          the remote directory that one run holds for itself
+    remote_files    the calls of fsspec, and what is told when they fail
+    remote_blocks   blocks of remote record files, fetched ahead
     text_files      lines of texts and tables, packed or not, and what is wrong with them
     sentences       running text to sentences
     corpus_files    corpora in whatever form: plain text, JSON lines, Parquet; folders and lists

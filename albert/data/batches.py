@@ -18,7 +18,7 @@ from albert.data.data_order import Share
 from albert.data.examples import FeatureSpec, decode_examples
 from albert.data.record_files import RecordFiles
 from albert.data.seeds import child_seed
-from albert.data.tfrecord import RecordReader, read_records
+from albert.data.tfrecord import RecordReader, read_records, verify_records
 from albert.errors import DataError
 
 # Files whose records are shuffled at once are read so many at a time, a record of each in turn.
@@ -70,6 +70,7 @@ def eval_batches(
     """Yields batches in file order; arguments as of `input_pipeline.eval_batches`."""
 
     def make():
+        source.fetch(num_batches * batch_size)
         rounds = itertools.count() if num_batches else range(1)
         records = (r for _ in rounds for path in source.paths for r in read_records(path))
         for number in itertools.count():
@@ -194,7 +195,8 @@ def _small_batches(
     source: RecordFiles, batch_size: int, seed: int, position: int, share: Share
 ) -> Iterator[tuple[np.ndarray, list[bytes]]]:
     """Yields places and records of each replica's part. Each epoch is shuffled at once."""
-    readers = _Readers(source.paths)
+    source.fetch()
+    readers = _Readers()
     rows = batch_size // share.num_replicas
     epoch, order = -1, np.zeros((0, 2), np.int64)
     for first in itertools.count(position, batch_size):
@@ -206,7 +208,7 @@ def _small_batches(
                 if number != epoch:
                     epoch, order = number, _order_of(source, seed, number)
                 file, record = order[index].tolist()
-                found.append(readers[file].record(record))
+                found.append(readers[source.paths[file]].record(record))
             yield places, found
 
 
@@ -239,21 +241,37 @@ def _large_records(
 ) -> Iterator[bytes]:
     """Yields a worker's records. The first batch's first record is that of worker 0."""
     blocks = data_order.blocks_of(source.blocks)
-    readers = _Readers(source.paths)
+    readers = _Readers()
     worker = (worker + position) % num_workers
     for epoch in itertools.count(position // blocks.num_records):
         order = data_order.EpochOrder(blocks, seed, epoch)
         begin = max(position, order.start)
         for group in range(order.group_at(begin), order.num_groups):
             reading = order.reading(group, position, worker, num_workers)
+            located = source.located(
+                reading.blocks, lambda: order.after(group, position, worker, num_workers)
+            )
             found = [
-                _shuffled(readers[file].block(offset, count), seed, block_seed)
-                for file, offset, count, block_seed in reading.blocks.tolist()
+                _shuffled(_block(readers, source, place, row), seed, row[3])
+                for place, row in zip(located, reading.blocks.tolist(), strict=True)
             ]
             # In turn a record of each block.
             turns = itertools.zip_longest(*found)
             in_turn = (record for turn in turns for record in turn if record is not None)
             yield from itertools.islice(in_turn, reading.skip, None, reading.every)
+
+
+def _block(
+    readers: "_Readers", source: RecordFiles, place: tuple[str, int], row: Sequence[int]
+) -> list[bytes]:
+    """Returns the records of a block; see `RecordFiles.located` and `data_order.Reading`."""
+    path, offset = place
+    try:
+        return readers[path].block(offset, row[2])
+    except DataError:
+        if path != source.paths[row[0]]:  # a copy of the block alone: the file is to be blamed
+            verify_records(source.paths[row[0]])
+        raise
 
 
 def _shuffled(records: list[bytes], seed: int, block_seed: int) -> list[bytes]:
@@ -266,13 +284,12 @@ class _Readers:
 
     _MOST = 64
 
-    def __init__(self, paths: Sequence[str]):
-        self._paths = paths
-        self._open: dict[int, RecordReader] = {}
+    def __init__(self):
+        self._open: dict[str, RecordReader] = {}
 
-    def __getitem__(self, number: int) -> RecordReader:
-        reader = self._open.pop(number, None) or RecordReader(self._paths[number])
-        self._open[number] = reader  # the last that was used
+    def __getitem__(self, path: str) -> RecordReader:
+        reader = self._open.pop(path, None) or RecordReader(path)
+        self._open[path] = reader  # the last that was used
         if len(self._open) > self._MOST:
             oldest = next(iter(self._open))
             self._open.pop(oldest).close()

@@ -85,6 +85,7 @@ class EpochOrder:
         self.order = np.concatenate([full[:count], full[count:], order[~is_full]])
         self.seeds = rng.integers(1, 1 << 31, len(order))
         self.blocks, self.start = blocks, epoch * blocks.num_records
+        self._seed, self._epoch = seed, epoch
         sizes = np.add.reduceat(blocks.records[self.order], np.arange(0, len(order), LANES))
         # Where each group begins, as a position in the run; and where the last one ends.
         self.begins = self.start + np.concatenate([[0], np.cumsum(sizes)])
@@ -97,6 +98,13 @@ class EpochOrder:
     def group_at(self, position: int) -> int:
         """Returns the number of the group that holds a position of this epoch."""
         return int(np.searchsorted(self.begins, position, "right")) - 1
+
+    def after(self, group: int, position: int, worker: int, num_workers: int) -> np.ndarray:
+        """Returns the blocks that a worker reads after those of a group; see `Reading`."""
+        if group + 1 < self.num_groups:
+            return self.reading(group + 1, position, worker, num_workers).blocks
+        following = EpochOrder(self.blocks, self._seed, self._epoch + 1)
+        return following.reading(0, position, worker, num_workers).blocks
 
     def reading(self, group: int, position: int, worker: int, num_workers: int) -> Reading:
         """Returns what a worker reads of a group, from a position in the run on.

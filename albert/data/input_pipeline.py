@@ -23,7 +23,6 @@ from albert.data.data_order import Share
 from albert.data.examples import FeatureSpec
 from albert.data.record_files import RecordFiles
 from albert.data.seeds import child_seed
-from albert.data.tfrecord import verify_records
 from albert.errors import DataError
 
 _READ_BYTES = 256 << 10  # at once, of a file
@@ -70,6 +69,7 @@ def _small_batches(
     source: RecordFiles, batch_size: int, seed: int, position: int
 ) -> tf.data.Dataset:
     """Returns whole batches of serialised records, each epoch shuffled at once."""
+    source.fetch()
     num_files = len(source.paths)
 
     def seed_of(number):
@@ -110,20 +110,31 @@ def _large_batches(
 
     def plan(number):
         epoch, group = divmod(int(number), num_groups)
-        found = order_of(epoch).reading(group, position, worker, num_workers)
-        return found.blocks, np.int64(found.skip), np.int64(found.every)
+        order = order_of(epoch)
+        found = order.reading(group, position, worker, num_workers)
+        located = source.located(
+            found.blocks, lambda: order.after(group, position, worker, num_workers)
+        )
+        paths = np.array([path.encode() for path, _ in located], object)
+        starts = np.array([start for _, start in located], np.int64)
+        numbers = np.column_stack([starts, found.blocks[:, 2:]])  # and records, seed
+        return paths, numbers, np.int64(found.skip), np.int64(found.every)
 
     def records_of_group(number):
-        numbers, skip, every = tf.numpy_function(plan, [number], [tf.int64] * 3)
-        chosen = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(numbers, [None, 4]))
+        paths, numbers, skip, every = tf.numpy_function(
+            plan, [number], [tf.string] + [tf.int64] * 3
+        )
+        chosen = tf.data.Dataset.from_tensor_slices(
+            (tf.ensure_shape(paths, [None]), tf.ensure_shape(numbers, [None, 3]))
+        )
         in_turn = chosen.interleave(records_of_block, cycle_length=data_order.LANES)
         skip, every = tf.ensure_shape(skip, []), tf.ensure_shape(every, [])
         return in_turn.skip(skip).shard(every, 0)
 
-    def records_of_block(numbers):
+    def records_of_block(path, numbers):
         # Not tf.unstack, at which TensorFlow 2.21 crashes here.
-        file, offset, count, block_seed = (numbers[i] for i in range(4))
-        found = _records_from(tf.gather(list(source.paths), file), offset).take(count)
+        offset, count, block_seed = (numbers[i] for i in range(3))
+        found = _records_from(path, offset).take(count)
         return found.shuffle(count, seed=block_seed, reshuffle_each_iteration=False)
 
     groups = tf.data.Dataset.range(first_group, _FOREVER)
@@ -176,6 +187,7 @@ def eval_batches(
     the original evaluates); with 0, one pass whose last batch is filled up
     with zero rows of `is_real_example` 0.
     """
+    source.fetch(num_batches * batch_size)
     found = tf.data.TFRecordDataset(list(source.paths))
     if num_batches:
         batches = found.repeat().batch(batch_size, drop_remainder=True).take(num_batches)
@@ -317,8 +329,8 @@ def blame_data(*sources: RecordFiles) -> Iterator[None]:
     except (
         tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.UnknownError
     ) as error:
-        for path in paths:
-            verify_records(path)
+        for source in sources:
+            source.verify()
         failed = re.search(r"DataError: (.*)|(Key: .*)", error.message)
         if not failed:
             raise  # not the data's fault

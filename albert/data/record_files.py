@@ -9,15 +9,22 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from albert.data import examples, files, records
+from albert.data import examples, files, places, records
 from albert.data.examples import FeatureSpec
 from albert.data.records import Sizes
-from albert.data.tfrecord import HEADER_BYTES, count_records, read_records, scan, size_of
+from albert.data.tfrecord import (
+    HEADER_BYTES,
+    count_records,
+    read_records,
+    scan,
+    size_of,
+    verify_records,
+)
 from albert.errors import DataError
 
 log = logging.getLogger("albert")
@@ -96,6 +103,94 @@ class RecordFiles:
             for path, manifest in self.manifests.items()
         ]
 
+    # === Of remote files: see `remote_blocks` ===
+
+    def is_fetched(self) -> bool:
+        """Whether all files are there whole."""
+        return not any(map(places.is_stand_in, self.paths))
+
+    def fetch(self, num_records: int = 0) -> None:
+        """Fetches the first files, whole, that hold so many records together; 0: all files.
+
+        Raises:
+          UserError: one cannot be fetched.
+        """
+        if self.is_fetched():
+            return
+        from albert.data import remote_files
+
+        before = itertools.accumulate(self.counts, initial=0)
+        wanted = [
+            path for path, first in zip(self.paths, before, strict=False)
+            if not num_records or first < num_records
+        ]
+        remote_files.together(places.ready, ((path,) for path in wanted))
+
+    @functools.cached_property
+    def _cache(self):
+        from albert.data.remote_blocks import BlockCache
+
+        return BlockCache(sum(map(size_of, self.paths)))
+
+    @functools.cached_property
+    def _sizes(self) -> dict[tuple[int, int], int]:
+        """{(number of the file, first byte): bytes} of all blocks."""
+        sizes = {}
+        for number, blocks in enumerate(self.blocks):
+            ends = itertools.accumulate((size for _, size in blocks), initial=0)
+            sizes |= {
+                (number, start): size for start, (_, size) in zip(ends, blocks, strict=False)
+            }
+        return sizes
+
+    def located(
+        self, blocks: np.ndarray, coming: Callable[[], np.ndarray] | None = None
+    ) -> list[tuple[str, int]]:
+        """Returns (file, first byte) of blocks, once they are there to be read.
+
+        Args:
+          blocks: int64 [S, 2 or more]: the number of the file, its byte.
+          coming: returns those that will be asked for next.
+
+        Raises:
+          UserError: one cannot be fetched.
+        """
+        places_of = [(int(row[0]), int(row[1])) for row in blocks]
+        if self.is_fetched():
+            return [(self.paths[number], start) for number, start in places_of]
+
+        def remote(rows):
+            keys = [(int(row[0]), int(row[1])) for row in rows]
+            return [(self.paths[key[0]], key[1], self._sizes[key]) for key in keys]
+
+        found = self._cache.paths(remote(blocks), remote(coming()) if coming else [])
+        return [(path, 0) for path in found]
+
+    def verify(self) -> None:
+        """Raises a DataError at the first damaged record; of stand-ins, among those read so far."""
+        for path in self.paths:
+            if not places.is_stand_in(path):
+                verify_records(path)
+        if not self.is_fetched():
+            for path, copy in self._cache.fetched():
+                try:
+                    verify_records(copy)
+                except DataError:
+                    verify_records(path)
+                    raise
+
+    def _begins(self, most: int) -> list[str]:
+        """Returns files that begin as the first ones do: of a stand-in, its first block."""
+        chosen, found = range(len(self.paths[:most])), list(self.paths[:most])
+        apart = [number for number in chosen if places.is_stand_in(found[number])]
+        if apart:
+            rows = np.array([[number, 0] for number in apart])
+            for number, (path, _) in zip(apart, self.located(rows), strict=True):
+                found[number] = path
+        return found
+
+    # === What is in them ===
+
     def check(
         self,
         expected: FeatureSpec,
@@ -157,8 +252,8 @@ class RecordFiles:
           sample: records looked at in all; files hold theirs in random order.
         """
         used = count = 0
-        for path in self.paths[:sample]:
-            for record in itertools.islice(read_records(path), -(-sample // len(self.paths))):
+        for path, begin in zip(self.paths, self._begins(sample), strict=False):
+            for record in itertools.islice(read_records(begin), -(-sample // len(self.paths))):
                 with _of_file(path):
                     lengths = examples.feature_values(record, "segment_lengths")
                     mask = examples.feature_values(record, "input_mask")

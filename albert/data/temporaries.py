@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
+from albert.data import places
 from albert.errors import RunDirBusyError, UserError
 
 OLD = ".old.tmp-"  # between the name of a directory that is being replaced and its owner
@@ -210,9 +211,18 @@ def _is_alive(pid: int) -> bool:
 def lock_run_dir(directory: str) -> Iterator[None]:
     """Holds `directory` for this process alone; the lock dies with the process.
 
+    If it is the mirror of a remote directory, that is held by a lease, and brought up to date.
+
     Raises:
       RunDirBusyError: a live process holds it (message: pid, host, since when).
     """
+    tree = places.tree_of(directory)
+    with tree.holding(directory) if tree else contextlib.nullcontext(), _locked_dir(directory):
+        yield
+
+
+@contextlib.contextmanager
+def _locked_dir(directory: str) -> Iterator[None]:
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:

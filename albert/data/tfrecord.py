@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import google_crc32c
 import numpy as np
 
+from albert.data import places
 from albert.errors import DataError
 
 _BATCH = 1024  # records checked together
@@ -93,7 +94,7 @@ def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
       DataError: the file ends inside a record, or a length is damaged.
     """
     starts, sizes = [], []
-    end = size_of(path)
+    end = size_of(places.ready(path))
     if end == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -183,7 +184,7 @@ class RecordReader:
         self._path = path
         self._starts: np.ndarray | None = None
         try:
-            self._file = os.open(path, os.O_RDONLY)
+            self._file = os.open(places.ready(path), os.O_RDONLY)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from error
 

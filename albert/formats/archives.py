@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable
 
 from albert.data import files
+from albert.data.places import cache_directory
 from albert.errors import CheckpointError, first_line
 
 log = logging.getLogger("albert")
@@ -47,12 +48,6 @@ def located(path: str, is_model: Callable[[str], bool], flag: str) -> str:
 def is_archive(path: str) -> bool:
     """Whether a path is that of a packed model."""
     return path.endswith(_ENDINGS) and os.path.isfile(path)
-
-
-def cache_directory() -> str:
-    """Returns where unpacked models are kept: $ALBERT_CACHE, else the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.environ.get("ALBERT_CACHE") or os.path.join(base, "albert")
 
 
 def kept(name: str, identity: str, make: Callable[[str], None]) -> str:

@@ -15,6 +15,7 @@ import google_crc32c
 import ml_dtypes
 import numpy as np
 
+from albert.data import places
 from albert.data.protobuf import field, fields, varint, varint_at
 from albert.data.tfrecord import mask_crc, masked_crc32c
 from albert.errors import CheckpointError, first_line, some
@@ -97,7 +98,7 @@ class BundleReader:
             raise ValueError(f"it is of TensorFlow's type {entry.dtype}")
         if not self._is_there(entry):
             raise ValueError("its file is cut short")
-        with open(self._shard(entry.shard), "rb") as stream:
+        with open(places.ready(self._shard(entry.shard)), "rb") as stream:
             stream.seek(entry.offset)
             content = stream.read(entry.size)
         if entry.dtype == _STRING:

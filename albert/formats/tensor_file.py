@@ -14,6 +14,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from albert.data import places
 from albert.errors import CheckpointError
 
 SUFFIXES = (".safetensors",)
@@ -30,7 +31,7 @@ class TensorFileReader:
     def __init__(self, prefix: str):
         self._path = prefix + SUFFIXES[0]
         try:
-            self._stream = safetensors.safe_open(self._path, framework="np")
+            self._stream = safetensors.safe_open(places.ready(self._path), framework="np")
             names = self._stream.keys()
             slices = {name: self._stream.get_slice(name) for name in names}
             metadata = self._stream.metadata() or {}

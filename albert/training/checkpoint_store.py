@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from albert.config import AlbertConfig
-from albert.data import files, temporaries
+from albert.data import files, places, temporaries
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoint_files, checkpoints, sidecars
 
@@ -98,7 +98,7 @@ def publish_best(prefix: str) -> str:
 
 
 def _copy_synced(source: str, target: str) -> None:
-    shutil.copyfile(source, target)
+    shutil.copyfile(places.ready(source), target)
     with open(target, "rb") as stream:
         os.fsync(stream.fileno())
 
@@ -132,7 +132,7 @@ def read_newest(
             log.warning("%s unreadable (%s), using %s", bad, reason, prefix)
             if may_set_aside:
                 for path in checkpoint_files.files_of(bad):
-                    os.replace(path, path + ".corrupt")
+                    os.replace(places.ready(path), path + ".corrupt")
         return found
     if damaged:
         raise CheckpointError(

@@ -17,7 +17,7 @@ import numpy as np
 
 from albert import modeling
 from albert.config import AlbertConfig
-from albert.data import files
+from albert.data import files, places
 from albert.data.record_files import RecordFiles
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, sidecars
@@ -81,8 +81,7 @@ def _fingerprint(path: str, changed: int) -> list[Any]:
 
     `changed` is the file's time of modification: a changed file is read anew.
     """
-    with open(path, "rb") as stream:
-        start = hashlib.sha256(stream.read(_FINGERPRINT_BYTES)).hexdigest()
+    start = hashlib.sha256(places.begin_of(path, _FINGERPRINT_BYTES)).hexdigest()
     return [os.path.basename(path), os.path.getsize(path), start[:16]]
 
 

@@ -15,7 +15,7 @@ from keras import ops
 
 from albert import __version__, modeling
 from albert.config import AlbertConfig
-from albert.data import files, temporaries
+from albert.data import files, places, temporaries
 from albert.data.record_files import RecordFiles
 from albert.errors import Preempted, TrainingDivergedError, some
 from albert.formats import checkpoints
@@ -417,6 +417,7 @@ class _Loop:
         self.last_checkpoint = checkpoint_store.save(
             run.output_dir, state.step, tensors, sidecar, run.keep_checkpoint_max
         )
+        places.publish(run.output_dir)
         log.info("saved %s", self.last_checkpoint)
 
     def _evaluate(self, step: int) -> None:
@@ -449,6 +450,7 @@ class _Loop:
             name: value for name, value in last.results.items()
             if isinstance(value, int | float) and name != "global_step"
         })
+        places.publish(self.run.output_dir)
         summaries.log_results(last.results)
         log.info("evaluated in %s", summaries.duration(time.monotonic() - started))
 

@@ -1,0 +1,159 @@
+"""An S3 server of this machine, and a proxy before it that is late, breaks off, fails, or kills.
+
+The server is moto's, a process of its own. The proxy hands on one request of each connection.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+REASON = "moto or s3fs is not installed (extra: remote-test)"
+_ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>{}</Message></Error>"
+
+
+def require_moto() -> None:
+    for module in ("moto.server", "s3fs"):
+        pytest.importorskip(module, reason=REASON)
+
+
+@contextlib.contextmanager
+def server() -> Iterator[int]:
+    """Yields the port of an empty server."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from moto.server import main; main()",
+         "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            assert process.poll() is None, "moto ended"
+            time.sleep(0.1)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Proxy:
+    """Stands before a server. What it does to requests may be changed at any time.
+
+    Attributes:
+      latency: seconds before each answer.
+      faults: share of the requests that fail: half with an error 500, half are cut off.
+      forbidden: whether all are answered by 403.
+      before_change: called with the number of each request that changes something.
+    """
+
+    def __init__(self, port: int):
+        self.latency, self.faults, self.forbidden = 0.0, 0.0, False
+        self.before_change: Callable[[int], None] = lambda number: None
+        self.requests = self.changes = self.failed = 0
+        self._upstream, self._rng, self._lock = port, random.Random(0), threading.Lock()
+        outer = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                with contextlib.suppress(OSError):
+                    outer._handle(self.request)
+
+        class Server(socketserver.ThreadingTCPServer):
+            allow_reuse_address = daemon_threads = True
+            request_queue_size = 128
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def kill_at(self, number: int, pid: Callable[[], int]) -> None:
+        """Has a process killed before its request `number`, from now on, that changes something."""
+        first = self.changes
+
+        def before(count: int) -> None:
+            if count == first + number:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid(), signal.SIGKILL)
+
+        self.before_change = before
+
+    def _handle(self, client: socket.socket) -> None:
+        request = _read_request(client)
+        if not request:
+            return
+        changes = request.split(b" ", 1)[0] in (b"PUT", b"POST", b"DELETE")
+        with self._lock:
+            self.requests += 1
+            is_faulty = self._rng.random() < self.faults
+            is_error = self._rng.random() < 0.5
+            self.failed += is_faulty
+            if changes:
+                self.before_change(self.changes)
+                self.changes += 1
+        time.sleep(self.latency)
+        if self.forbidden:
+            client.sendall(_answer(403, "AccessDenied", "Access Denied"))
+            return
+        if is_faulty and is_error:
+            client.sendall(_answer(500, "InternalError", "We encountered an internal error."))
+            return
+        answer = self._asked(request)
+        if is_faulty:  # the request was heard, its answer is lost on the way
+            answer = answer[: len(answer) // 2]
+        client.sendall(answer)
+
+    def _asked(self, request: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", self._upstream)) as upstream:
+            upstream.sendall(request)
+            parts = []
+            while part := upstream.recv(1 << 16):
+                parts.append(part)
+        return b"".join(parts)
+
+
+def _read_request(client: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        part = client.recv(1 << 16)
+        if not part:
+            return b""
+        data += part
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
+    fields = {k.strip().lower(): v.strip() for k, _, v in (x.partition(b":") for x in lines[1:])}
+    if fields.get(b"expect"):
+        client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        lines = [line for line in lines if not line.lower().startswith(b"expect:")]
+    left = int(fields.get(b"content-length", 0)) - len(body)
+    while left > 0:
+        part = client.recv(min(left, 1 << 20))
+        if not part:
+            return b""
+        body += part
+        left -= len(part)
+    return b"\r\n".join([*lines, b"Connection: close", b"", b""]) + body
+
+
+def _answer(status: int, code: str, message: str) -> bytes:
+    body = _ERROR.format(code, message).encode()
+    return (
+        f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode() + body

@@ -1,0 +1,488 @@
+"""Paths of other places in flags, on fsspec's file system in memory."""
+
+import contextlib
+import importlib
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+from faults import jobs
+from helpers import REPO, assert_one_clear_line
+
+from albert import (
+    export_checkpoints,
+    run_classifier,
+)
+from albert.cli import flags, remote_paths
+from albert.data import leases, mirrors, places, remote_files
+from albert.errors import DataError, RunDirBusyError, UserError
+from albert.formats import checkpoints
+from albert.training import checkpoint_store
+
+fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert[test]'")
+
+# Flags of strings that are no paths.
+NO_PATHS = {
+    "architecture", "checkpoint_name", "depth_schedule", "gcp_project", "label_column",
+    "label_list", "layers", "master", "runner", "seeds", "settings", "task_name", "text_column",
+    "text_pair_column", "topology", "tpu_name", "tpu_zone",
+}
+SPECIAL = {"flagfile", "undefok", "help", "helpshort", "helpfull"}
+
+
+@pytest.fixture(autouse=True)
+def memory(tmp_path, monkeypatch):
+    """An empty file system in memory, and an empty cache."""
+    monkeypatch.setenv("ALBERT_CACHE", str(tmp_path / "cache"))
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    yield system
+    system.store.clear()
+
+
+def put(system, source, url: str) -> None:
+    system.pipe_file(url, pathlib.Path(source).read_bytes())
+
+
+def copy_of(system, url: str) -> dict[str, bytes]:
+    return {name: system.cat_file(name) for name in system.find(url)}
+
+
+def found_commands():
+    for path in sorted((REPO / "albert").glob("*.py")):
+        if "cli = " in path.read_text(encoding="utf-8") and path.stem != "__init__":
+            module = importlib.import_module(f"albert.{path.stem}")
+            if hasattr(module, "define_flags"):
+                yield path.stem, module
+
+
+COMMANDS = list(found_commands())
+
+
+def test_every_flag_of_every_command_is_a_path_with_a_use_or_is_known_to_be_none():
+    seen = set()
+    for name, module in COMMANDS:
+        values = flags.FlagValues()
+        module.define_flags(values)
+        for flag in values:
+            if values[flag].flag_type() != "string" or hasattr(values[flag], "use"):
+                continue
+            seen.add(flag)
+            is_choice = bool(getattr(values[flag].parser, "enum_values", None))
+            assert is_choice or flag in NO_PATHS | SPECIAL, f"{name} --{flag}"
+    assert seen >= NO_PATHS
+
+
+@pytest.mark.parametrize("name, module", COMMANDS, ids=lambda value: getattr(value, "__name__", value))
+def test_each_path_flag_that_is_read_is_looked_for_where_it_says(name, module, memory, capfd):
+    values = flags.FlagValues()
+    module.define_flags(values)
+    for flag in sorted(values):
+        if getattr(values[flag], "use", None) in ("file", "model", "texts", "records"):
+            with contextlib.suppress(SystemExit):
+                module.cli([name, f"--{flag}=memory://data/absent"])
+            line = assert_one_clear_line(capfd.readouterr().err)
+            assert "memory://data/absent" in line, (flag, line)
+            assert f"--{flag}" in line, (flag, line)
+
+
+@pytest.mark.parametrize("name, module", COMMANDS, ids=lambda value: getattr(value, "__name__", value))
+def test_each_path_flag_that_is_written_is_mirrored(name, module, memory):
+    values = flags.FlagValues()
+    module.define_flags(values)
+    values([name])
+    written = [f for f in values if getattr(values[f], "use", "") in remote_paths._WRITTEN]
+    for flag in written:
+        values[flag].value = f"memory://data/{flag}/out"
+    with remote_paths.mirrored(values):
+        for flag in written:
+            path = values[flag].value
+            assert "://" not in path and places.as_given(path) == f"memory://data/{flag}/out"
+            assert flags.to_dict(values)[flag] == f"memory://data/{flag}/out"
+            os.makedirs(path, exist_ok=True)
+            pathlib.Path(path, "made.txt").write_text("x")
+    for flag in written:
+        found = [name for name in memory.find(f"/data/{flag}")]
+        is_prefix = values[flag].use == "prefix"  # below which nothing is a directory
+        assert found == [f"/data/{flag}/out/made.txt"] or is_prefix, flag
+
+
+def test_records_made_of_a_remote_text_have_the_bytes_of_a_local_one(memory, tmp_path):
+    text, vocabulary = jobs.write_corpus(tmp_path), jobs.write_vocabulary(tmp_path)
+    put(memory, text, "/data/text/a.txt")
+    put(memory, vocabulary, "/data/vocab.txt")
+    assert jobs.create_data(*jobs.data_flags(tmp_path)) == 0
+    assert jobs.create_data(*jobs.data_flags(
+        tmp_path, input_file="memory://data/text/*.txt", vocab_file="memory://data/vocab.txt",
+        output_file="memory://data/records/out.tfrecord",
+    )) == 0
+    made = copy_of(memory, "/data/records")
+    assert set(made) == {
+        "/data/records/out.tfrecord", "/data/records/out.tfrecord.manifest.json"
+    }
+    assert made["/data/records/out.tfrecord"] == (tmp_path / "out.tfrecord").read_bytes()
+    manifest = json.loads(made["/data/records/out.tfrecord.manifest.json"])
+    assert manifest["info"]["flags"]["input_file"] == "memory://data/text/*.txt"
+    # What was sent does not stay on the disk.
+    assert not list((tmp_path / "cache/places/out").rglob("*.tfrecord"))
+
+
+def remote_job(system, folder, **changes) -> list[str]:
+    """Puts the data of a tiny pretraining into memory; returns the flags that train there."""
+    local = jobs.pretraining_flags(folder)
+    given = dict(flag.lstrip("-").split("=") for flag in local)
+    for path in pathlib.Path(folder).glob("train.tfrecord*"):
+        put(system, path, f"/data/records/{path.name}")
+    put(system, given["albert_config_file"], "/data/config.json")
+    given |= {
+        "albert_config_file": "memory://data/config.json",
+        "input_file": "memory://data/records/train*", "output_dir": "memory://data/run",
+    } | changes
+    return [f"--{name}={value}" for name, value in given.items()]
+
+
+def newest(system, url: str, folder: pathlib.Path):
+    """Returns the step and the tensors of a remote run's newest checkpoint."""
+    for name in system.find(url):
+        target = folder / name.strip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(system.cat_file(name))
+    steps = checkpoints.list_steps(str(folder / url.strip("/")))
+    return max(steps), jobs.tensors(steps[max(steps)])
+
+
+def test_a_remote_run_trains_stops_and_goes_on_as_a_local_one(memory, tmp_path):
+    arguments = remote_job(memory, tmp_path)
+    assert jobs.pretrain(*arguments, "--until_step=10") == 0
+    assert "/data/run/model.ckpt-10.index" in memory.store
+    assert jobs.pretrain(*arguments) == 0
+    assert jobs.pretrain(*jobs.pretraining_flags(tmp_path)) == 0
+    step, tensors = newest(memory, "/data/run", tmp_path / "fetched")
+    here = jobs.tensors(tmp_path / "out" / "model.ckpt-23")
+    assert step == 23 and set(tensors) == set(here)
+    for name, value in here.items():
+        np.testing.assert_array_equal(value, tensors[name], name)
+    sidecar = json.loads(memory.cat_file("/data/run/model.ckpt-23.json"))
+    assert sidecar["flags"]["output_dir"] == "memory://data/run"
+    assert not [name for name in memory.find("/data/run") if "tmp-" in name or "lease" in name]
+    for name in memory.find("/data/run"):
+        assert b"/places/" not in memory.cat_file(name), name
+
+
+def test_a_model_of_another_place_is_started_from_and_exported_to_one(memory, tmp_path):
+    arguments = remote_job(memory, tmp_path)
+    assert jobs.pretrain(*arguments, "--num_train_steps=4", "--num_warmup_steps=0") == 0
+    more = remote_job(
+        memory, tmp_path, init_checkpoint="memory://data/run/model.ckpt-4",
+        output_dir="memory://data/second",
+    )
+    assert jobs.pretrain(*more, "--num_train_steps=2", "--num_warmup_steps=0") == 0
+    assert "memory://data/run/model.ckpt-4" in json.dumps(
+        json.loads(memory.cat_file("/data/second/model.ckpt-2.json"))["flags"]
+    )
+    assert flags.run_command(
+        "", export_checkpoints.define_flags, export_checkpoints.main,
+        ["export", "--albert_directory=memory://data/run", "--checkpoint_name=model.ckpt-4",
+         "--export_path=memory://data/clean/model"],
+    ) == 0
+    assert {name.rpartition("/")[2] for name in memory.find("/data/clean")} >= {
+        "model.index", "model.data-00000-of-00001", "README.md"
+    }
+
+
+def test_a_classifier_is_trained_from_and_into_another_place(memory, tmp_path):
+    given = dict(
+        flag.lstrip("-").partition("=")[::2] for flag in jobs.classifier_flags(tmp_path)
+    )
+    for name in ("albert_config_file", "vocab_file"):
+        put(memory, given[name], f"/data/{os.path.basename(given[name])}")
+        given[name] = f"memory://data/{os.path.basename(given[name])}"
+    for path in pathlib.Path(given["data_dir"]).rglob("*.tsv"):
+        put(memory, path, f"/data/glue/{path.relative_to(given['data_dir'])}")
+    given |= {"data_dir": "memory://data/glue", "output_dir": "memory://data/classifier"}
+    arguments = [f"--{k}={v}" if v else f"--{k}" for k, v in given.items()]
+    assert jobs.command(run_classifier, *arguments, "--do_train", "--do_eval") == 0
+    names = {name.rpartition("/")[2] for name in memory.find("/data/classifier")}
+    assert {"eval_results.txt", "checkpoint", "vocab.txt"} <= names
+
+
+# === Refusals ===
+
+
+@pytest.mark.parametrize("changes, told", [
+    ({"output_file": "memory://data/text/a.txt"}, "is an input: it is not overwritten"),
+    ({"input_file": "memory://data/none*"}, "no file matches memory://data/none*"),
+    ({"input_file": "nosuch://data/a"}, "nosuch"),
+    ({"output_file": "memory://x"}, "is a bucket"),
+])
+def test_what_cannot_be_is_one_line_before_anything_is_done(
+    changes, told, memory, tmp_path, capfd
+):
+    put(memory, jobs.write_corpus(tmp_path), "/data/text/a.txt")
+    given = {"input_file": "memory://data/text/a.txt",
+             "output_file": "memory://data/out.tfrecord", **changes}
+    before = copy_of(memory, "/data")
+    assert jobs.create_data(*jobs.data_flags(tmp_path, **given)) == 2
+    assert told in assert_one_clear_line(capfd.readouterr().err)
+    assert copy_of(memory, "/data") == before
+
+
+def test_a_scheme_whose_package_is_not_installed_is_one_line_with_what_to_install(
+    monkeypatch, tmp_path, capfd
+):
+    def absent(*_, **__):
+        raise ImportError("Install adlfs to access")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", absent)
+    assert jobs.create_data(*jobs.data_flags(tmp_path, input_file="abfs://data/a")) == 2
+    assert "pip install 'albert[azure]'" in assert_one_clear_line(capfd.readouterr().err)
+
+
+def test_local_paths_import_no_fsspec():
+    said = jobs.python(
+        "import sys\nfrom albert import create_pretraining_data as command\n"
+        "try: command.cli(['x', '--input_file=/absent', '--output_file=o', '--vocab_file=v'])\n"
+        "except SystemExit: pass\n"
+        "print('fsspec' in sys.modules, 'albert.data.mirrors' in sys.modules)"
+    )
+    assert said.strip().endswith("False False")
+
+
+# === Leases ===
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setenv("ALBERT_LEASE_SECONDS", "0.6")
+
+
+def foreign(system, number=1, **changes):
+    """Leaves the lease of a process on another machine."""
+    holder = {"id": "x", "pid": 7, "host": "elsewhere", "since": "noon", "renewals": 0, **changes}
+    system.pipe_file(f"/data/run/.lease-{number}", json.dumps(holder).encode())
+
+
+def test_a_directory_that_another_process_renews_is_refused(memory, quick, monkeypatch):
+    with leases.held("memory://data/run"):
+        monkeypatch.setattr(leases, "_boot", lambda: "another machine")
+        with pytest.raises(RunDirBusyError, match=f"in use by pid {os.getpid()} on host"):
+            with leases.held("memory://data/run"):
+                pass
+    assert not memory.find("/data/run")
+
+
+def test_a_silent_holder_is_succeeded_and_stops_when_it_wakes(memory, quick):
+    with leases.held("memory://data/run") as first:
+        first._ended.set()  # asleep: it renews nothing
+        first._thread.join()
+        with leases.held("memory://data/run") as second:
+            second.check()
+            with pytest.raises(RunDirBusyError, match="taken over by another process"):
+                first.check()
+            assert memory.find("/data/run") == ["/data/run/.lease-2"]
+
+
+def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(memory, monkeypatch):
+    monkeypatch.setenv("ALBERT_LEASE_SECONDS", "3000")
+    said = jobs.python(
+        "import json\nfrom albert.data import leases\nimport os, socket\n"
+        "print(json.dumps({'pid': os.getpid(), 'host': socket.gethostname(), "
+        "'boot': leases._boot()}))"
+    )
+    foreign(memory, **json.loads(said.strip().splitlines()[-1]))
+    with leases.held("memory://data/run"):
+        assert memory.find("/data/run") == ["/data/run/.lease-2"]
+
+
+def test_of_two_that_want_a_stale_lease_one_gets_it(memory, quick, monkeypatch):
+    foreign(memory)
+    real = remote_files.create
+
+    def late(url, content):
+        foreign(memory, number=2, id="y")  # another was faster
+        return real(url, content)
+
+    monkeypatch.setattr(remote_files, "create", late)
+    with pytest.raises(RunDirBusyError), leases.held("memory://data/run"):
+        pass
+    assert b'"y"' in memory.cat_file("/data/run/.lease-2")
+
+
+def test_a_second_run_on_a_remote_directory_is_refused(memory, quick, tmp_path, capfd, monkeypatch):
+    arguments = remote_job(memory, tmp_path)
+    with leases.held("memory://data/run"):
+        monkeypatch.setattr(leases, "_boot", lambda: "another machine")
+        assert jobs.pretrain(*arguments) == 2
+        assert "output_dir memory://data/run is in use by pid" in capfd.readouterr().err
+        assert memory.find("/data/run") == ["/data/run/.lease-1"]
+
+
+# === Killed at any call ===
+
+
+class Dead(BaseException):
+    """The process is killed."""
+
+
+def dying(monkeypatch, after: int) -> list[int]:
+    """Lets all calls that change something fail after so many; returns how many there were."""
+    calls, real = [0], remote_files._call
+
+    def call(url, verb, do):
+        if verb in ("write", "remove"):
+            calls[0] += 1
+            if calls[0] > after:
+                raise Dead
+        return real(url, verb, do)
+
+    monkeypatch.setattr(remote_files, "_call", call)
+    return calls
+
+
+SHAPES = {"bert/a": (2, 3), "global_step": ()}
+
+
+def a_run(local: pathlib.Path):
+    """Yields once before each push of a run of three checkpoints with their bests."""
+    from faults.test_crashes import CONFIG
+
+    for step in (1, 2, 3):
+        with open(local / "metrics.jsonl", "a") as stream:
+            stream.write(json.dumps({"step": step, "kind": "train"}) + "\n")
+        tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
+        sidecar = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
+        prefix = checkpoint_store.save(str(local), step, tensors, sidecar, keep=1)
+        yield
+        checkpoint_store.publish_best(prefix)
+        (local / "best.json").write_text(json.dumps({"step": step}))
+        with open(local / "metrics.jsonl", "a") as stream:
+            stream.write(json.dumps({"step": step, "kind": "eval"}) + "\n")
+        yield
+
+
+def test_a_kill_at_any_call_leaves_a_checkpoint_and_the_lines_that_belong_to_it(
+    memory, tmp_path, monkeypatch
+):
+    from faults.test_crashes import CONFIG
+
+    number, seen = 0, set()
+    while True:
+        memory.store.clear()
+        local = tmp_path / f"run-{number}"
+        local.mkdir()
+        mirror = mirrors.Mirror("memory://data/run", str(local))
+        with monkeypatch.context() as patch:
+            calls = dying(patch, number)
+            with contextlib.suppress(Dead):
+                mirror.pull()
+                for _ in a_run(local):
+                    mirror.push()
+        left = tmp_path / f"left-{number}"
+        mirrors.Mirror("memory://data/run", str(left)).pull()
+        found = checkpoint_store.read_newest(str(left), SHAPES, CONFIG, "t")
+        written = left / "metrics.jsonl"
+        lines = map(json.loads, written.read_text().splitlines() if written.exists() else [])
+        lines = list(lines)
+        step = int(found[1]["global_step"]) if found else 0
+        seen.add(step)
+        if found:
+            assert (found[1]["bert/a"] == step).all()
+            assert {"step": step, "kind": "train"} in lines
+        if os.path.exists(left / "model.ckpt-best.index"):
+            best = checkpoints.open_weights(str(left / "model.ckpt-best"))
+            of_best = int(best.read("global_step"))
+            assert (best.read("bert/a") == of_best).all()
+        evaluated = [line["step"] for line in lines if line["kind"] == "eval"]
+        if evaluated:  # then the best is not sought again
+            assert json.loads((left / "best.json").read_text())["step"] >= max(evaluated)
+            assert of_best >= max(evaluated)
+        places.forget(str(left))
+        if calls[0] <= number:
+            break
+        number += 1
+    assert seen == {0, 1, 2, 3} and number > 20
+
+
+def test_a_kill_at_any_call_of_sending_records_leaves_them_with_their_manifest_or_none(
+    memory, tmp_path, monkeypatch
+):
+    from helpers import write_pretraining_records
+
+    from albert.data.record_files import RecordFiles
+
+    paths = []
+    for name, count in (("old", 3), ("new", 5)):
+        folder = tmp_path / name
+        folder.mkdir()
+        paths.append(write_pretraining_records(folder / "train.tfrecord", count))
+    number = 0
+    while True:
+        memory.store.clear()
+        local = tmp_path / f"out-{number}"
+        mirror = mirrors.Mirror("memory://data/r", str(local))
+        mirror.pull()
+        local.mkdir(exist_ok=True)
+        for which in ("old", "new"):
+            for path in (tmp_path / which).iterdir():
+                (local / path.name).write_bytes(path.read_bytes())
+            with monkeypatch.context() as patch:
+                calls = dying(patch, number if which == "new" else 99)
+                with contextlib.suppress(Dead):
+                    mirror.push()
+        left = tmp_path / f"left-{number}"
+        mirrors.Mirror("memory://data/r", str(left)).pull()
+        if (left / "train.tfrecord.manifest.json").exists():
+            source = RecordFiles([str(left / "train.tfrecord")])
+            source.verify()
+            source.fetch()
+            size = os.path.getsize(left / "train.tfrecord")
+            assert source.manifests[source.paths[0]]["bytes"] == size
+            assert source.count in (3, 5)
+        places.forget(str(left))
+        if calls[0] <= number:
+            break
+        number += 1
+    assert number >= 3
+
+
+def test_what_cannot_be_sent_at_the_end_stays_here_and_is_named(
+    memory, tmp_path, monkeypatch, capfd
+):
+    text, vocabulary = jobs.write_corpus(tmp_path), jobs.write_vocabulary(tmp_path)
+
+    def refuse(source, url):
+        raise UserError(f"cannot write {url}: permission denied")
+
+    monkeypatch.setattr(remote_files, "send", refuse)
+    assert jobs.create_data(*jobs.data_flags(
+        tmp_path, input_file=text, vocab_file=vocabulary,
+        output_file="memory://data/out.tfrecord",
+    )) == 2
+    line = capfd.readouterr().err.strip().splitlines()[-1]
+    assert "cannot write memory://data/out.tfrecord: permission denied" in line
+    kept = line.rpartition(" lies in ")[2]
+    assert list(pathlib.Path(kept).rglob("out.tfrecord"))
+
+
+# === Listings of strangers ===
+
+
+def test_names_that_lead_out_of_the_mirror_are_refused(memory, tmp_path):
+    memory.store["/data/run/../../escape"] = memory.store.get("x") or fsspec.implementations.memory.MemoryFile(
+        memory, "/data/run/../../escape", b"x"
+    )
+    with pytest.raises(DataError, match="is no name of a file"):
+        mirrors.Mirror("memory://data/run", str(tmp_path / "m")).pull()
+
+
+def test_a_file_that_has_changed_is_fetched_anew(memory, tmp_path):
+    inputs = remote_paths._Inputs()
+    memory.pipe_file("/data/v.txt", b"one")
+    [path] = inputs.file("memory://data/v.txt", "vocab_file")
+    assert pathlib.Path(path).read_bytes() == b"one"
+    memory.pipe_file("/data/v.txt", b"two")
+    [path] = inputs.file("memory://data/v.txt", "vocab_file")
+    assert pathlib.Path(path).read_bytes() == b"two"
