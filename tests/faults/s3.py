@@ -109,10 +109,10 @@ class Proxy:
                 self.changes += 1
         time.sleep(self.latency)
         if self.forbidden:
-            client.sendall(_answer(403, "AccessDenied", "Access Denied"))
+            client.sendall(_answer(request, 403, "AccessDenied", "Access Denied"))
             return
         if is_faulty and is_error:
-            client.sendall(_answer(500, "InternalError", "We encountered an internal error."))
+            client.sendall(_answer(request, 500, "InternalError", "We encountered an error."))
             return
         answer = self._asked(request)
         if is_faulty:  # the request was heard, its answer is lost on the way
@@ -151,8 +151,8 @@ def _read_request(client: socket.socket) -> bytes:
     return b"\r\n".join([*lines, b"Connection: close", b"", b""]) + body
 
 
-def _answer(status: int, code: str, message: str) -> bytes:
-    body = _ERROR.format(code, message).encode()
+def _answer(request: bytes, status: int, code: str, message: str) -> bytes:
+    body = b"" if request.startswith(b"HEAD") else _ERROR.format(code, message).encode()
     return (
         f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nConnection: close\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
