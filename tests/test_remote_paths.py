@@ -26,8 +26,8 @@ fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip inst
 # Flags of strings that are no paths.
 NO_PATHS = {
     "architecture", "checkpoint_name", "depth_schedule", "gcp_project", "label_column",
-    "label_list", "layers", "master", "runner", "seeds", "settings", "task_name", "text_column",
-    "text_pair_column", "topology", "tpu_name", "tpu_zone",
+    "label_list", "language", "layers", "master", "runner", "seeds", "settings", "task_name", "text_column",
+    "text_field", "text_pair_column", "topology", "tpu_name", "tpu_zone",
 }
 SPECIAL = {"flagfile", "undefok", "help", "helpshort", "helpfull"}
 
