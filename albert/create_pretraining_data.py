@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from albert import tokenization
 from albert.cli import corpus_flags, flags
-from albert.data import corpus_files, files, workers
+from albert.data import corpus_files, files, places, workers
 from albert.errors import DataError, FlagError
 from albert.pretraining_data import beam_pipeline, making, shares
 from albert.pretraining_data.masking import MaskingSettings
@@ -100,8 +100,9 @@ def define_flags(values: flags.FlagValues) -> None:
     define("string", "task", None,
            "i/n: make the i-th of n shares of the records, on one of n machines that share the disk "
            "of --output_file. Each is given the same other flags; the last one publishes.")
-    define("string", "report_dir", None,
-           "Folder for a page about the records, with a picture: report.md, report.json.")
+    define("path", "report_dir", None,
+           "Folder for a page about the records, with a picture: report.md, report.json.",
+           use="directory")
     define("string", "runner", None,
            "Make the records with Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, "
            "SparkRunner... The runner's own options follow after a `--`.")
@@ -118,6 +119,8 @@ def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
         values.sentence_objective = "nsp" if values.random_next_sentence else "sop"
     _check_combinations(values)
     _share(values.task)
+    if values.task and any(map(places.tree_of, values.output_file.split(","))):
+        raise FlagError("--task needs an --output_file on a disk that the machines share")
     if values.runner:
         beam_pipeline.require_beam(values.runner)
     else:

@@ -26,7 +26,7 @@ fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip inst
 # Flags of strings that are no paths.
 NO_PATHS = {
     "architecture", "checkpoint_name", "depth_schedule", "gcp_project", "label_column",
-    "label_list", "language", "layers", "master", "runner", "seeds", "settings", "task_name", "text_column",
+    "label_list", "language", "layers", "master", "runner", "seeds", "settings", "task", "task_name", "text_column",
     "text_field", "text_pair_column", "topology", "tpu_name", "tpu_zone",
 }
 SPECIAL = {"flagfile", "undefok", "help", "helpshort", "helpfull"}
@@ -228,6 +228,15 @@ def test_what_cannot_be_is_one_line_before_anything_is_done(
     assert jobs.create_data(*jobs.data_flags(tmp_path, **given)) == 2
     assert told in assert_one_clear_line(capfd.readouterr().err)
     assert copy_of(memory, "/data") == before
+
+
+def test_shares_of_records_are_not_made_for_another_place(memory, tmp_path, capfd):
+    jobs.write_corpus(tmp_path)
+    assert jobs.create_data(
+        *jobs.data_flags(tmp_path, output_file="memory://data/out.tfrecord"), "--task=1/2"
+    ) == 2
+    assert "--task needs an --output_file on a disk" in assert_one_clear_line(capfd.readouterr().err)
+    assert not memory.find("/data")
 
 
 def test_a_scheme_whose_package_is_not_installed_is_one_line_with_what_to_install(
