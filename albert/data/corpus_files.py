@@ -197,7 +197,7 @@ def _parquet_documents(stream: BinaryIO, name: str, form: Form) -> Iterator[byte
         raise DataError(f"{name}: Parquet needs pyarrow: pip install pyarrow") from error
     number = 0
     try:
-        table = pyarrow.parquet.ParquetFile(stream)
+        table = pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
         names, kinds = table.schema_arrow.names, table.schema_arrow.types
         kind = dict(zip(names, kinds, strict=True)).get(form.text_field)
         if kind is None:

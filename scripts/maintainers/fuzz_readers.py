@@ -80,6 +80,23 @@ def read_documents(path: str, tokenizer) -> None:
     list(documents.read_documents([path], tokenizer.preprocess, documents.ReadingCounts()))
 
 
+def read_corpus(path: str, tokenizer, layout: str) -> None:
+    from albert.data import corpus_files
+    from albert.pretraining_data import documents
+
+    form, _ = corpus_files.recognise([path], corpus_files.Form(layout, language="en"))
+    counts = documents.ReadingCounts()
+    list(documents.read_documents([path], tokenizer.preprocess, counts, form=form))
+
+
+def read_json_lines(path: str, tokenizer) -> None:
+    read_corpus(path, tokenizer, "json")
+
+
+def read_parquet(path: str, tokenizer) -> None:
+    read_corpus(path, tokenizer, "auto")
+
+
 def read_vocabulary(path: str, tokenizer) -> None:
     from albert.tokenization import FullTokenizer, check_special_pieces
 
@@ -95,7 +112,7 @@ def read_text(path: str, tokenizer) -> None:
 
 READERS = {
     "config": read_config, "documents": read_documents, "hf_config": read_theirs,
-    "race": read_race, "records": read_records, "sealed_json": read_sealed,
+    "json_lines": read_json_lines, "parquet": read_parquet, "race": read_race, "records": read_records, "sealed_json": read_sealed,
     "squad": read_squad, "text": read_text, "tsv": read_tsv,
     "vocabulary": read_vocabulary,
 }
@@ -126,14 +143,31 @@ def seeds(reader: str) -> list[bytes]:
         "config": _CONFIG, "hf_config": _CONFIG, "sealed_json": '{"content_sha256": "0", "a": 1}',
         "race": _PASSAGE, "squad": _SQUAD, "tsv": "text\tlabel\nw1\t0\n",
         "documents": "w1 w2\nw2\n\nw1\n", "vocabulary": "\n".join(VOCABULARY),
-        "text": "w1, (w2) é",
+        "text": "w1, (w2) é", "json_lines": '{"text": "w1. W2 é"}\n{"text": "w1\\nw2"}\n',
     }
+    if reader == "parquet":
+        return [_table("snappy"), _table("none")]
     if reader == "records":
         return [frame_records([bytes(range(4)), bytes(range(4, 9))])]
     if reader == "documents":
         text = texts[reader].encode()
         return [text, gzip.compress(text, mtime=0), texts[reader].encode("utf-16")]
     return [texts[reader].encode()]
+
+
+def _table(compression: str) -> bytes:
+    """Returns a Parquet table, of one column of texts."""
+    import io
+
+    try:
+        import pyarrow.parquet
+    except ImportError:  # an extra
+        return b"PAR1"
+    out, texts = io.BytesIO(), pyarrow.array(["w1 w2\nw1", None, "é"])
+    pyarrow.parquet.write_table(
+        pyarrow.table({"text": texts, "id": [1, 2, 3]}), out, compression=compression
+    )
+    return out.getvalue()
 
 
 def make_tester(reader: str, folder: str):
