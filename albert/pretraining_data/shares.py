@@ -29,6 +29,7 @@ log = logging.getLogger("albert")
 _JOB_FILE = "job.json"
 _POLL = 0.5  # seconds
 _LOOKED, _SAID = 10, 240  # polls between two looks at the outputs, and between two messages
+_TRIES = 40  # to remove a directory
 _PROCESSES = 16  # that a machine of several may have: the work is divided the same everywhere
 
 
@@ -129,7 +130,7 @@ class Place:
         try:
             with temporaries.lock_run_dir(shared):
                 yield not _is_published(self.job)
-                shutil.rmtree(shared, ignore_errors=True)
+                _remove(shared)
         except RunDirBusyError:
             log.info("another task publishes the records")
             yield False
@@ -207,8 +208,17 @@ def _together(job: Job, share: Share) -> Iterator[Place]:
             _say_what_is_left(journal)
             yield Place(job, share, directories, journal)
     except PublishedError:
-        shutil.rmtree(shared, ignore_errors=True)
+        _remove(shared)
         raise
+
+
+def _remove(shared: str) -> None:
+    """Removes the directory of all machines, to which some may write a last word meanwhile."""
+    for _ in range(_TRIES):
+        shutil.rmtree(shared, ignore_errors=True)
+        if not os.path.exists(shared):
+            return
+        time.sleep(_POLL / 10)
 
 
 def _say_what_is_left(journal: Journal) -> None:
