@@ -248,13 +248,13 @@ def _large_records(
         begin = max(position, order.start)
         for group in range(order.group_at(begin), order.num_groups):
             reading = order.reading(group, position, worker, num_workers)
-            located = source.located(
-                reading.blocks, lambda: order.after(group, position, worker, num_workers)
-            )
+            located = source.located(reading.blocks)
             found = [
                 _shuffled(_block(readers, source, place, row), seed, row[3])
                 for place, row in zip(located, reading.blocks.tolist(), strict=True)
             ]
+            if not source.is_fetched():
+                source.fetch_ahead(order.after(group, position, worker, num_workers))
             # In turn a record of each block.
             turns = itertools.zip_longest(*found)
             in_turn = (record for turn in turns for record in turn if record is not None)

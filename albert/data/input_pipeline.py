@@ -112,9 +112,9 @@ def _large_batches(
         epoch, group = divmod(int(number), num_groups)
         order = order_of(epoch)
         found = order.reading(group, position, worker, num_workers)
-        located = source.located(
-            found.blocks, lambda: order.after(group, position, worker, num_workers)
-        )
+        located = source.located(found.blocks)
+        if not source.is_fetched():
+            source.fetch_ahead(order.after(group, position, worker, num_workers))
         paths = np.array([path.encode() for path, _ in located], object)
         starts = np.array([start for _, start in located], np.int64)
         numbers = np.column_stack([starts, found.blocks[:, 2:]])  # and records, seed

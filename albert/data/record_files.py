@@ -9,7 +9,7 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,28 +143,35 @@ class RecordFiles:
             }
         return sizes
 
-    def located(
-        self, blocks: np.ndarray, coming: Callable[[], np.ndarray] | None = None
-    ) -> list[tuple[str, int]]:
+    def located(self, blocks: np.ndarray) -> list[tuple[str, int]]:
         """Returns (file, first byte) of blocks, once they are there to be read.
+
+        Copies of earlier blocks may go then.
 
         Args:
           blocks: int64 [S, 2 or more]: the number of the file, its byte.
-          coming: returns those that will be asked for next.
 
         Raises:
           UserError: one cannot be fetched.
         """
-        places_of = [(int(row[0]), int(row[1])) for row in blocks]
+        here = [(self.paths[number], start) for number, start, *_ in blocks.tolist()]
+        apart = self._of_stand_ins(blocks)
+        copies = dict(zip(apart, self._cache.paths(apart), strict=True)) if apart else {}
+        found = {block[:2]: (path, 0) for block, path in copies.items()}
+        return [found.get(place, place) for place in here]
+
+    def fetch_ahead(self, blocks: np.ndarray) -> None:
+        """Begins to fetch the blocks of stand-ins that `located` will be asked for next."""
+        self._cache.begin(self._of_stand_ins(blocks))
+
+    def _of_stand_ins(self, blocks: np.ndarray) -> list[tuple[str, int, int]]:
         if self.is_fetched():
-            return [(self.paths[number], start) for number, start in places_of]
-
-        def remote(rows):
-            keys = [(int(row[0]), int(row[1])) for row in rows]
-            return [(self.paths[key[0]], key[1], self._sizes[key]) for key in keys]
-
-        found = self._cache.paths(remote(blocks), remote(coming()) if coming else [])
-        return [(path, 0) for path in found]
+            return []
+        keys = [(number, start) for number, start, *_ in blocks.tolist()]
+        return [
+            (self.paths[key[0]], key[1], self._sizes[key]) for key in keys
+            if places.is_stand_in(self.paths[key[0]])
+        ]
 
     def verify(self) -> None:
         """Raises a DataError at the first damaged record; of stand-ins, among those read so far."""

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from albert.data import mirrors, places, remote_files
 from albert.errors import FlagError
 
-_THREADS = 16
+_THREADS = 4
 Block = tuple[str, int, int]  # path of the stand-in, first byte, bytes
 
 
@@ -52,10 +52,10 @@ class BlockCache:
                 if block not in self._fetched:
                     self._fetched[block] = self._pool.submit(self._fetch, block)
 
-    def paths(self, blocks: Sequence[Block], coming: Sequence[Block] = ()) -> list[str]:
+    def paths(self, blocks: Sequence[Block]) -> list[str]:
         """Returns the files that hold some blocks, and nothing else, once they are there.
 
-        Then those that are `coming` are begun, and all others may go.
+        All others may go then.
 
         Raises:
           UserError: one cannot be fetched.
@@ -64,8 +64,7 @@ class BlockCache:
         with self._lock:
             waiting = [self._fetched[block] for block in blocks]
         found = [one.result() for one in waiting]
-        self._drop({*blocks, *coming})
-        self.begin(coming)
+        self._drop(set(blocks))
         return found
 
     def fetched(self) -> list[tuple[str, str]]:

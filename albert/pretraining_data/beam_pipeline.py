@@ -10,6 +10,7 @@ when the whole pipeline is done.
 
 import contextlib
 import dataclasses
+import importlib
 import io
 import itertools
 import json
@@ -192,6 +193,8 @@ def _make_pipeline(runner: str, arguments: Sequence[str]):
 
     said = io.StringIO()
     try:
+        if "." in runner:  # its options are known once its module is there
+            importlib.import_module(runner.rpartition(".")[0])
         with contextlib.redirect_stderr(said):
             options = PipelineOptions([f"--runner={runner}", *arguments])
             options.get_all_options()  # which looks at the values
