@@ -1,6 +1,7 @@
 """A corpus in whatever form gives the same documents, and what its form is, is told."""
 
 import gzip
+import importlib.util
 import json
 import os
 import pathlib
@@ -15,8 +16,8 @@ from albert.data.corpus_files import Form
 from albert.errors import DataError
 from albert.pretraining_data.documents import ReadingCounts, read_documents
 
-pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra: parquet)")
-import pyarrow.parquet  # noqa: E402
+if importlib.util.find_spec("pyarrow") is None:
+    pytest.skip("pyarrow is not installed (extra: parquet)", allow_module_level=True)
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 DOCUMENTS = [[f"w{d} w{n} w{d + n} é." for n in range(3 + d % 4)] for d in range(30)]
@@ -33,6 +34,10 @@ def write_json(path: pathlib.Path, documents=DOCUMENTS, field="text", **more) ->
 
 
 def write_parquet(path, documents=DOCUMENTS, field="text", kind=None) -> pathlib.Path:
+    import pyarrow.parquet  # it starts a thread, and test modules are forked (tests/parallel.py)
+
+    if kind == "dictionary":
+        kind = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
     texts = pyarrow.array(["\n".join(d) for d in documents])
     table = pyarrow.table({"id": range(len(documents)), field: texts.cast(kind) if kind else texts})
     pyarrow.parquet.write_table(table, path, row_group_size=7)
@@ -74,9 +79,7 @@ FORMS = {
     "json without its name": lambda folder: packed(write_json(folder / "a", ensure_ascii=False)),
     "parquet": lambda folder: write_parquet(folder / "a.parquet"),
     "parquet without its name": lambda folder: write_parquet(folder / "a", kind="large_string"),
-    "a dictionary": lambda folder: write_parquet(
-        folder / "a", kind=pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-    ),
+    "a dictionary": lambda folder: write_parquet(folder / "a", kind="dictionary"),
 }
 
 
