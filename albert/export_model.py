@@ -11,7 +11,7 @@
 Hugging Face's layout or a TF-Hub module.
 
 A folder becomes a SavedModel that takes texts and gives answers, with the tokenizer
-inside: of a classifier, a regression or a token classifier. It needs tensorflow-text.
+inside, for every kind of fine-tuned model. It needs tensorflow-text.
 
 Inputs of `.tflite` and `.onnx` files are `input_ids`, `input_mask` and `segment_ids`,
 int32: [1, max_seq_length] in LiteRT, [B, L] of any size in ONNX. What was written is
@@ -19,6 +19,7 @@ run and compared with the model before it is published. `albert.open_session` an
 `albert.predict` compute with an `.onnx` file, if they are given one.
 """
 
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ from albert.formats import checkpoint_files, model_card, pretrained
 from albert.formats.pretrained import Pretrained
 from albert.inference import heads, onnx_file
 from albert.inference.onnx_file import HEADS
+from albert.inference.predictors import Predictor
 from albert.inference.session import Session
 
 log = logging.getLogger("albert")
@@ -134,13 +136,27 @@ def _export_texts(values: flags.FlagValues) -> None:
             title=f"{name}: texts in, answers out", label_names=predictor.labels,
             summary=f"A SavedModel for {predictor.task}, with the tokenizer inside. It needs "
                     "tensorflow and tensorflow-text.",
-            usage=_USAGE_OF_TEXTS.format(
-                name=name, pair="" if predictor.least == 1 else ', text_pair=tf.constant(["Another."])'
-            ),
+            usage=_USAGE_OF_TEXTS.format(name=name, inputs=_example_inputs(predictor)),
         )
 
     signatures = text_answers.export(predictor, values.export_path, complete)
     log.info("%s: signatures %s", values.export_path, ", ".join(signatures))
+
+
+def _example_inputs(predictor: Predictor) -> str:
+    match predictor.task:
+        case heads.QUESTIONS:
+            inputs = {"question": ["Who sat?"], "passage": ["A cat sat."]}
+        case heads.CHOICE:
+            inputs = {
+                "passage": ["A cat sat."], "question": ["Who sat?"],
+                "options": [["A cat.", "A dog.", "I did.", "None."]],
+            }
+        case _:
+            inputs = {"text": ["A text."]}
+            if predictor.least > 1:
+                inputs["text_pair"] = ["Another."]
+    return ", ".join(f"{name}=tf.constant({json.dumps(x)})" for name, x in inputs.items())
 
 
 _USAGE_OF_TEXTS = """
@@ -148,7 +164,7 @@ import tensorflow as tf
 import tensorflow_text  # the tokenizer's operations
 
 model = tf.saved_model.load("{name}").signatures["serving_default"]
-print(model(text=tf.constant(["A text."]){pair}))
+print(model({inputs}))
 """
 
 _USAGES = {

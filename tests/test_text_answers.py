@@ -5,6 +5,8 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
+import sentencepiece
 from apart import needs
 from helpers import SIZES, assert_one_clear_line, run
 
@@ -15,9 +17,14 @@ needs("tensorflow_text", extra="text")
 
 WORDS = [f"w{i}" for i in range(30)]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-CONFIG = modeling.AlbertConfig(**SIZES | {"initializer_range": 0.4, "vocab_size": 40})
+CONFIG = SIZES | {"initializer_range": 0.4, "max_position_embeddings": 90}
 TEXTS = ["w1 w2", "", "W3, w4! (w5) w6", "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11", "é \u00a0w7.w8 ..", "\x00"]
 PAIRS = ["w9", "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11", "", "w5", " ", "w2 w3"]
+PASSAGES = [
+    "W1 sat in Z\u00fcrich, 1,204 w2  w3. Caf\u00e9s (w4)", "", "  w5 \u00c9te\u0301\n\nw6 w7\u00a0w8 in 12, w9! ",
+    "\uff37\uff11 is \u00bd w2, \u6771\u4eac \u0391\u03a3. w3-w4", "w1",
+]
+QUESTIONS = ["w1 In Z\u00fcrich?", "", "caf\u00e9  w2 (w3) w4 w5 w6 w7 w8 w9 w10"]
 # Loads a SavedModel where this package is not.
 LOADED = """
 import json, sys
@@ -33,19 +40,37 @@ print(json.dumps(found, default=bytes.decode))
 """
 
 
-def saved(folder, kind, *arguments, **facts):
-    model = getattr(albert, kind)(CONFIG, *arguments)
+def saved(folder, kind, *arguments, length=12, pieces=None, **facts):
+    """Saves a model of random weights, with SentencePiece's `pieces` or a word list."""
+    size = 40
+    if pieces:
+        size = sentencepiece.SentencePieceProcessor(model_proto=pieces).get_piece_size()
+    model = getattr(albert, kind)(modeling.AlbertConfig(**CONFIG | {"vocab_size": size}), *arguments)
     for name, value in facts.items():
         setattr(model, name, value)
     model.save_pretrained(str(folder))
-    (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *WORDS, ",", ".", "!", "(", ")"]))
-    return albert.open_session(str(folder), max_seq_length=12)
+    if pieces:
+        (folder / "spm.model").write_bytes(pieces)
+    else:
+        (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *WORDS, ",", ".", "!", "(", ")"]))
+    return albert.open_session(str(folder), max_seq_length=length)
 
 
-def exported(folder, tmp_path, *flags):
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pieces") / "spm"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([text.lower() for text in PASSAGES] * 9), model_prefix=str(path),
+        vocab_size=60, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, hard_vocab_limit=False,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
+    )
+    return path.with_name("spm.model").read_bytes()
+
+
+def exported(folder, tmp_path, length=12):
     path = tmp_path / "served/1"
     done = run("albert.export_model", f"--model_dir={folder}", f"--export_path={path}",
-               "--max_seq_length=12", *flags)
+               f"--max_seq_length={length}")
     assert done.returncode == 0, done.stderr
     return path
 
@@ -118,10 +143,51 @@ def test_a_token_classifier_labels_the_words_that_the_session_finds(tmp_path):
     assert "" not in answers["labels"][-1][:10] and answers["labels"][-1][10] == ""
 
 
+@pytest.mark.parametrize("is_v2", [False, True], ids=["v1-wordpiece", "v2-sentencepiece"])
+def test_a_reader_answers_with_the_passages_own_characters(tmp_path, pieces, is_v2):
+    kind = "AlbertForBeamQuestionAnswering" if is_v2 else "AlbertForQuestionAnswering"
+    session = saved(tmp_path / "model", kind, length=90, pieces=pieces if is_v2 else None)
+    inputs = [(question, passage) for question in QUESTIONS for passage in PASSAGES]
+    questions, passages = zip(*inputs, strict=True)
+    found = ask(
+        exported(tmp_path / "model", tmp_path, 90),
+        serving_default={"question": questions, "passage": passages},
+    )["serving_default"]
+    expected = list(session.answer(inputs))
+    assert found["answer"] == [one["answer"] for one in expected]
+    assert not passages[1] and found["answer"][1] == ("" if is_v2 else "empty")
+    for name in expected[0].keys() - {"answer"}:
+        np.testing.assert_allclose(
+            found[name], [one[name] for one in expected], rtol=1e-4, atol=1e-5
+        )
+    assert found.keys() == expected[0].keys()
+
+
+def test_a_chooser_chooses_as_the_session_does(tmp_path, pieces):
+    session = saved(tmp_path / "model", "AlbertForMultipleChoice", length=40, pieces=pieces)
+    options = ["Z\u00fcrich ", "w1  \u00c9t\u00e9", "", "w2 _ w3"]
+    inputs = [
+        (passage, question, *options) for passage in PASSAGES
+        for question in (*QUESTIONS, "_ in _  w4", "Where _")
+    ]
+    found = ask(
+        exported(tmp_path / "model", tmp_path, 40),
+        serving_default={
+            "passage": [one[0] for one in inputs], "question": [one[1] for one in inputs],
+            "options": [one[2:] for one in inputs],
+        },
+    )["serving_default"]
+    expected = list(session.choose(inputs))
+    assert ["ABCD"[i] for i in found["choice"]] == [one["label"] for one in expected]
+    np.testing.assert_allclose(
+        found["probabilities"], [list(one["probabilities"].values()) for one in expected], atol=1e-5
+    )
+
+
 def test_what_has_no_such_form_is_refused(tmp_path):
-    saved(tmp_path / "model", "AlbertForQuestionAnswering")
+    saved(tmp_path / "model", "AlbertForPreTraining")
     for more, message in (
-        ([], "question_answering cannot be a SavedModel of texts"),
+        ([], "is pretrained, not fine-tuned"),
         (["--quantize"], "--head and --quantize are for"),
     ):
         done = run("albert.export_model", f"--model_dir={tmp_path / 'model'}",

@@ -4,21 +4,16 @@ Legend: B batch, C labels, L places of a row, W words of a text, (n) a ragged nu
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from albert.errors import FlagError
-from albert.export import text_graph
+from albert.export import text_graph, text_questions
+from albert.export.text_module import Answers, texts
 from albert.formats import saved_model
 from albert.inference import heads, predictors
-from albert.modeling import named_weights
 from albert.tasks import conll
-
-KINDS = (heads.CLASSIFICATION, heads.MULTI_LABEL, heads.REGRESSION, heads.TOKENS)
-
-_AutoTrackable = tf.__internal__.tracking.AutoTrackable
 
 
 def export(
@@ -31,54 +26,19 @@ def export(
       complete: adds what is published with it; see `saved_model.publish`.
 
     Raises:
-      FlagError: of another kind than `KINDS`, or tensorflow-text is not installed.
+      FlagError: tensorflow-text is not installed.
     """
-    if predictor.task not in KINDS:
-        raise FlagError(
-            f"a model for {predictor.task} cannot be a SavedModel of texts, only one for "
-            f"{', '.join(KINDS)}"
-        )
-    module = (_WordLabels if predictor.task == heads.TOKENS else _TextLabels)(predictor)
+    kinds = {
+        heads.TOKENS: _WordLabels, heads.QUESTIONS: text_questions.Spans,
+        heads.CHOICE: text_questions.Choices,
+    }
+    module = kinds.get(predictor.task, _TextLabels)(predictor)
     signatures = module.signatures()
     saved_model.publish(module, path, signatures, complete)
     return list(signatures)
 
 
-def _texts(name: str) -> tf.TensorSpec:
-    return tf.TensorSpec([None], tf.string, name=name)
-
-
-class _Answers(_AutoTrackable):
-    """What the modules share: the model's weights, its tokenizer and its labels."""
-
-    def __init__(self, predictor: predictors.Predictor):
-        session = predictor.session
-        self.weights = {n: v.value for n, v in named_weights(predictor.model).items()}
-        self.ids = text_graph.ids_of(session.tokenizer)
-        self._most = session.max_seq_length
-        self._names = tf.constant(list(predictor.labels), tf.string)
-        # Not as attributes, which a SavedModel would hold too.
-        self._outputs = lambda batch: predictor.compute(predictor.model, batch)
-        self._pack = lambda segments, length: text_graph.pack(segments, length, session.tokenizer)
-
-    def labels(self) -> Any:
-        """Returns the signature without inputs that tells the labels [C]."""
-        return tf.function(lambda: {"labels": self._names}, input_signature=[])
-
-    def _length(self, segments: Sequence[tf.RaggedTensor]):
-        """Returns the places that the longest row of these texts asks for, as far as they are."""
-        needed = sum(segment.row_lengths() for segment in segments)
-        longest = tf.cast(tf.reduce_max(tf.concat([[0], needed], 0)), tf.int32)
-        return tf.minimum(longest + len(segments) + 1, self._most)
-
-    def _computed(self, packed):
-        return self._outputs({
-            "input_ids": packed["input_word_ids"], "input_mask": packed["input_mask"],
-            "segment_ids": packed["input_type_ids"],
-        })
-
-
-class _TextLabels(_Answers):
+class _TextLabels(Answers):
     """Texts [B], or pairs of texts, to a label, several, or numbers."""
 
     def __init__(self, predictor: predictors.Predictor):
@@ -87,14 +47,14 @@ class _TextLabels(_Answers):
 
     def signatures(self) -> dict[str, Any]:
         """Returns what takes `text`, `text` and `text_pair`, or either, as the model was trained."""
-        @tf.function(input_signature=[_texts("text")])
+        @tf.function(input_signature=[texts("text")])
         def single(text):
             rows = [self.ids(text)]
-            return self._named(self._computed(self._pack(rows, self._length(rows))))
+            return self._named(self.computed(self.pack(rows, self.length(rows))))
 
-        @tf.function(input_signature=[_texts("text"), _texts("text_pair")])
+        @tf.function(input_signature=[texts("text"), texts("text_pair")])
         def pair(text, text_pair):
-            return self._named(self._computed(self._pairs(self.ids(text), self.ids(text_pair))))
+            return self._named(self.computed(self._pairs(self.ids(text), self.ids(text_pair))))
 
         found = {"serving_default": single if self._least == 1 else pair}
         if self._least < self._most_texts:
@@ -104,8 +64,8 @@ class _TextLabels(_Answers):
         return found
 
     def _pairs(self, first: tf.RaggedTensor, second: tf.RaggedTensor):
-        length = self._length([first, second])
-        singles, pairs = self._pack([first], length), self._pack([first, second], length)
+        length = self.length([first, second])
+        singles, pairs = self.pack([first], length), self.pack([first, second], length)
         # A second text of no pieces is no text.
         is_single = tf.equal(second.row_lengths(), 0)[:, None]
         return {name: tf.where(is_single, singles[name], pairs[name]) for name in pairs}
@@ -119,13 +79,13 @@ class _TextLabels(_Answers):
             return {"probabilities": probabilities, "is_label": probabilities >= 0.5}
         best = tf.argmax(outputs["logits"], -1)
         return {
-            "label": tf.gather(self._names, best),
+            "label": tf.gather(self.names, best),
             "probability": tf.gather(probabilities, best, batch_dims=1),
             "probabilities": probabilities,
         }
 
 
-class _WordLabels(_Answers):
+class _WordLabels(Answers):
     """Texts [B] to their words [B, W], each with a label; texts of fewer words end in "".
 
     A word that lies beyond the places of a row has the label "" and the probability 0.
@@ -138,13 +98,13 @@ class _WordLabels(_Answers):
 
     def signatures(self) -> dict[str, Any]:
         """Returns what takes `text`."""
-        @tf.function(input_signature=[_texts("text")])
+        @tf.function(input_signature=[texts("text")])
         def label(text):
             words = self._split(text)  # [B, (W)]
             ids = self._ids_of_words(words)  # [B, (W), (n)]
             rows = ids.merge_dims(1, 2)
-            length = self._length([rows])
-            answers = self._computed(self._pack([rows], length))
+            length = self.length([rows])
+            answers = self.computed(self.pack([rows], length))
             sizes = ids.values.row_lengths()
             ends = tf.cumsum(sizes) - tf.gather(rows.row_splits, words.value_rowids())
             # [CLS] stands before the first piece, [SEP] behind the last.
@@ -154,7 +114,7 @@ class _WordLabels(_Answers):
                 tf.gather(answers[name], places, batch_dims=1)  # [B, W, C]
                 for name in ("logits", "probabilities")
             )
-            labels = tf.gather(self._names, tf.argmax(logits, -1))
+            labels = tf.gather(self.names, tf.argmax(logits, -1))
             most = tf.reduce_max(probabilities, -1)
             return {
                 "words": words.to_tensor(""),
@@ -172,7 +132,7 @@ class _WordLabels(_Answers):
             tf.fill([tf.reduce_sum(tf.cast(is_empty, tf.int32))], self._unknown),
             tf.cast(is_empty, tf.int64),
         )
-        return words.with_values(tf.concat([ids, unknown], 1)[:, : self._most - 2])
+        return words.with_values(tf.concat([ids, unknown], 1)[:, : self.most - 2])
 
 
 def _splitter(word: str) -> Callable:

@@ -59,7 +59,7 @@ def character_class(is_member: Callable[[str], bool]) -> str:
     return "[" + "".join(f"\\x{{{a:x}}}-\\x{{{b:x}}}" for a, b in ranges) + "]"
 
 
-class _CharacterMap(_AutoTrackable):
+class CharacterMap(_AutoTrackable):
     """Replaces each character of texts [B] by what `change` makes of it alone."""
 
     def __init__(self, change: Callable[[str], str]):
@@ -75,16 +75,20 @@ class _CharacterMap(_AutoTrackable):
 
     def __call__(self, texts):
         characters = tf.strings.unicode_split(texts, "UTF-8")  # [B, (characters)]
-        found = self._table.lookup(characters.values)
-        changed = tf.where(tf.equal(found, _ABSENT), characters.values, found)
-        return tf.strings.reduce_join(characters.with_values(changed), axis=1)
+        changed = characters.with_values(self.of_each(characters.values))
+        return tf.strings.reduce_join(changed, axis=1)
+
+    def of_each(self, characters):
+        """Returns what each of some characters [N] turns into."""
+        found = self._table.lookup(characters)
+        return tf.where(tf.equal(found, _ABSENT), characters, found)
 
 
 def _lower_but_sigma(text: str) -> str:
     return _SIGMA.join(part.lower() for part in text.split(_SIGMA))
 
 
-def _lower_sigma(texts):
+def lower_sigma(texts):
     """Lower-cases capital sigmas, in texts that have no other upper-case letter any more.
 
     ICU knows, as Python does, whether one ends a word; its locale has no say in that.
@@ -109,6 +113,12 @@ def _joined_words() -> Callable:
     return lambda texts: tf.strings.strip(tf.strings.regex_replace(texts, runs, " "))
 
 
+def stripper() -> Callable:
+    """Returns `str.strip` of texts of any shape."""
+    blanks = character_class(str.isspace)
+    return lambda texts: tf.strings.regex_replace(texts, f"^{blanks}+|{blanks}+$", "")
+
+
 # === Ids ===
 
 
@@ -124,39 +134,53 @@ class SentencePieceIds(_AutoTrackable):
         # Without SentencePiece's own part, white space is a character like any other.
         self._joined = _joined_words() if tokenizer.settings.remove_space else tf.identity
         lower, keep = _lower_but_sigma if self._lower else str, tokenizer.settings.keep_accents
-        self._characters = tf.identity  # cased, with its accents: nothing changes
+        self._characters = None  # cased, with its accents: nothing changes
         if self._lower or not keep:
-            self._characters = _CharacterMap(
+            self._characters = CharacterMap(
                 lambda c: lower(tokenization.preprocess_text(c, False, keep_accents=keep))
             )
         # Row i: what piece i is cut into ("2010," into "2010" and ","), else i alone.
         cut = [tokenizer.comma_ids.get(i, [i]) for i in range(tokenizer.vocab_size)]
-        self._cut = np.array([i for row in cut for i in row], np.int32)
-        self._cut_lengths = np.array([len(row) for row in cut], np.int64)
         # Without a piece "," an unknown piece, a run of unknown characters, may
         # end in a digit and a comma as well; both of its parts are unknown again.
         self._unknown_comma = ""
         if "," not in tokenizer.vocab:
             self._unknown_comma = f"(?s).*{character_class(str.isdigit)},"
-            self._unknown_id = tokenizer.sp_model.unk_id()
+            self._unknown_id, self._cut_unknown = tokenizer.sp_model.unk_id(), len(cut)
+            cut.append([self._unknown_id] * 2)
             # Of one kind with these, so that both cut a text at the same places.
             self._ids = text.SentencepieceTokenizer(proto, out_type=tf.int32)
             self._pieces = text.SentencepieceTokenizer(proto, out_type=tf.string)
+        self._cut = np.array([i for row in cut for i in row], np.int32)
+        self._cut_lengths = np.array([len(row) for row in cut], np.int64)
 
     def __call__(self, texts):
-        texts = self._characters(self._joined(without_bad_bytes(texts)))
-        if self._lower:
-            texts = _lower_sigma(texts)
-        ids = self._ids.tokenize(texts).with_row_splits_dtype(tf.int64)
-        cut = tf.RaggedTensor.from_row_lengths(self._cut, self._cut_lengths)
-        result = tf.gather(cut, ids).merge_dims(1, 2)
+        return self.encode(self.clean(texts))
+
+    def clean(self, texts):
+        """Returns `FullTokenizer.preprocess` of texts [B]."""
+        texts = self._joined(without_bad_bytes(texts))
+        if self._characters:
+            texts = self._characters(texts)
+        return lower_sigma(texts) if self._lower else texts
+
+    def encode(self, texts):
+        """Returns the ids [B, (n)] of cleaned texts [B]."""
+        rows = self._rows_of_cut(self._ids.tokenize(texts).with_row_splits_dtype(tf.int64), texts)
+        return self._parts(rows, self._cut).merge_dims(1, 2)
+
+    def _rows_of_cut(self, ids: tf.RaggedTensor, texts):
+        """Returns which row of `_cut` the pieces of cleaned texts are cut by, [B, (pieces)]."""
         if not self._unknown_comma:
-            return result
+            return ids
         pieces = self._pieces.tokenize(texts).values
         is_cut = tf.strings.regex_full_match(pieces, self._unknown_comma)
-        counts = 1 + tf.cast(is_cut & tf.equal(ids.values, self._unknown_id), tf.int64)
-        parts = tf.RaggedTensor.from_row_lengths(tf.repeat(ids.values, counts), counts)
-        return tf.gather(cut, ids.with_values(parts).merge_dims(1, 2)).merge_dims(1, 2)
+        is_cut &= tf.equal(ids.values, self._unknown_id)
+        return ids.with_values(tf.where(is_cut, self._cut_unknown, ids.values))
+
+    def _parts(self, rows: tf.RaggedTensor, values: np.ndarray) -> tf.RaggedTensor:
+        """Returns [B, (pieces), (parts)] of values that lie as those of `_cut`."""
+        return tf.gather(tf.RaggedTensor.from_row_lengths(values, self._cut_lengths), rows)
 
 
 def _segmenter(text, proto: bytes, tokenizer: tokenization.FullTokenizer):
@@ -188,12 +212,13 @@ class WordPieceIds(_AutoTrackable):
             raise DataError(f"{tokenizer.path}: the vocabulary has no piece {wordpiece.unk_token}")
         self._lower = basic.do_lower_case
         if self._lower:
-            self._clean = _CharacterMap(lambda c: _lower_but_sigma(basic.clean(c)))
-            self._split = _CharacterMap(lambda c: basic.separate(basic.strip_accents(c)))
+            self._clean = CharacterMap(lambda c: _lower_but_sigma(basic.clean(c)))
+            self._split = CharacterMap(lambda c: basic.separate(basic.strip_accents(c)))
         else:
-            self._split = _CharacterMap(lambda c: basic.separate(basic.clean(c)))
-        self._joined = _joined_words()
+            self._split = CharacterMap(lambda c: basic.separate(basic.clean(c)))
+        self._joined, self._stripped = _joined_words(), stripper()
         self._longest = wordpiece.max_input_chars_per_word
+        self._unknown = tokenizer.vocab[wordpiece.unk_token]
         self._table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(
                 tf.constant(np.array([token.encode() for token in tokenizer.vocab], object)),
@@ -209,13 +234,25 @@ class WordPieceIds(_AutoTrackable):
         )
 
     def __call__(self, texts):
-        texts = without_bad_bytes(texts)
-        if self._lower:
-            texts = _lower_sigma(self._clean(texts))
-        words = tf.strings.split(self._joined(self._split(texts)))
-        is_long = tf.strings.length(words.values, "UTF8_CHAR") > self._longest
-        words = words.with_values(tf.where(is_long, _UNKNOWN_WORD, words.values))
+        return self.encode(self.clean(texts))
+
+    def clean(self, texts):
+        """Returns `FullTokenizer.preprocess` of texts [B]."""
+        return self._stripped(without_bad_bytes(texts))
+
+    def encode(self, texts):
+        """Returns the ids [B, (n)] of texts [B]."""
+        words = self._without_long(self._words(texts))
         return tf.cast(self._wordpiece.tokenize(words).merge_dims(1, 2), tf.int32)
+
+    def _words(self, texts) -> tf.RaggedTensor:
+        if self._lower:
+            texts = lower_sigma(self._clean(texts))
+        return tf.strings.split(self._joined(self._split(texts)))
+
+    def _without_long(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
+        is_long = tf.strings.length(words.values, "UTF8_CHAR") > self._longest
+        return words.with_values(tf.where(is_long, _UNKNOWN_WORD, words.values))
 
 
 def ids_of(tokenizer: tokenization.FullTokenizer) -> SentencePieceIds | WordPieceIds:

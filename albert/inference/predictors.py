@@ -214,9 +214,9 @@ class Reader(Predictor):
     _windows: list[list[squad_features.Window]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self):
-        self._longest_question()
+        self.longest_question()
 
-    def _longest_question(self) -> int:
+    def longest_question(self) -> int:
         """Returns the most pieces of a question: those of the training, else half a row or 64.
 
         Raises:
@@ -241,8 +241,8 @@ class Reader(Predictor):
         self._windows = [[] for _ in inputs]
         for window in squad_features.make_windows(
             self._examples, self.session.tokenizer, max_seq_length=self.session.max_seq_length,
-            doc_stride=self._setting("doc_stride", 128),
-            max_query_length=self._longest_question(), is_training=False,
+            doc_stride=self.setting("doc_stride", 128),
+            max_query_length=self.longest_question(), is_training=False,
         ):
             self._windows[window.example_index].append(window)
         return [[self._row(window) for window in windows] for windows in self._windows]
@@ -261,8 +261,7 @@ class Reader(Predictor):
         answers, nbest, *odds = self._decode(
             self._examples, windows,
             {w.unique_id: self._result(w, row) for w, row in zip(windows, rows, strict=True)},
-            n_best_size=self._setting("n_best_size", 20),
-            max_answer_length=self._setting("max_answer_length", 30),
+            **self.sizes,
         )
         for example in self._examples:
             qid = example.qas_id
@@ -276,7 +275,16 @@ class Reader(Predictor):
     def _decode(self, *inputs, **options):
         return squad_decode.decode_v1(*inputs, **options)
 
-    def _setting(self, name: str, default: int) -> int:
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many candidates an answer is chosen from, and its most pieces."""
+        return {
+            "n_best_size": self.setting("n_best_size", 20),
+            "max_answer_length": self.setting("max_answer_length", 30),
+        }
+
+    def setting(self, name: str, default: int) -> int:
+        """Returns what the training was told, or a default."""
         return self.session.source.facts.settings.get(name, default)
 
 
@@ -288,7 +296,7 @@ class DoubtingReader(Reader):
 
     @property
     def model_options(self):
-        return {name: self._setting(name, 5) for name in ("start_n_top", "end_n_top")}
+        return {name: self.setting(name, 5) for name in ("start_n_top", "end_n_top")}
 
     def _row(self, window):
         # 1 where an answer may be. Batches pad it with 0, where none may be.
@@ -321,9 +329,14 @@ class Chooser(Predictor):
     def model_options(self):
         return {"num_choices": race.NUM_CHOICES}
 
+    @property
+    def longest_ending(self) -> int:
+        """The most pieces of a question with its option."""
+        told = self.session.source.facts.settings.get("max_qa_length", 128)
+        return min(told, self.session.max_seq_length - 3)
+
     def rows(self, inputs):
         tokenizer, length = self.session.tokenizer, self.session.max_seq_length
-        longest = min(self.session.source.facts.settings.get("max_qa_length", 128), length - 3)
         questions = [
             race.Question(
                 "", "", tokenizer.preprocess(passage),
@@ -331,7 +344,7 @@ class Chooser(Predictor):
             )
             for passage, question, *options in inputs
         ]
-        rows = race.question_rows(questions, tokenizer, length, longest)
+        rows = race.question_rows(questions, tokenizer, length, self.longest_ending)
         return [
             [
                 _without_padding({

@@ -20,8 +20,9 @@ from albert.tasks.squad.features import SquadExample, Window
 Results = Mapping[int, Any]
 # A candidate's first and last token in its window's part of the passage, and their scores.
 Pair = tuple[int, int, float, float]
-# The odds of no answer for a question without any window.
-_NO_WINDOW = 1000000.0
+# The answer of SQuAD 1.1, and the odds of no answer, for a question without any candidate.
+NO_ANSWER = "empty"
+NO_WINDOW = 1000000.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,7 @@ def decode_v1(
         for start, end in grid[_plausible(window, grid, max_answer_length)].tolist():
             yield start, end, float(starts[start]), float(ends[end])
 
-    fallback = _Candidate("empty", 0.0, 0.0)
+    fallback = _Candidate(NO_ANSWER, 0.0, 0.0)
     nbest = _n_best(examples, windows, results, pairs, n_best_size, fallback)
     return {qid: entries[0]["text"] for qid, entries in nbest.items()}, nbest
 
@@ -290,7 +291,7 @@ def _null_odds(
     return {
         example.qas_id: min(
             (float(results[w.unique_id]["cls_logits"]) for w in by_example.get(i, ())),
-            default=_NO_WINDOW,
+            default=NO_WINDOW,
         )
         for i, example in enumerate(examples)
     }
