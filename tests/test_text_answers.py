@@ -21,7 +21,7 @@ CONFIG = SIZES | {"initializer_range": 0.4, "max_position_embeddings": 90}
 TEXTS = ["w1 w2", "", "W3, w4! (w5) w6", "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11", "é \u00a0w7.w8 ..", "\x00"]
 PAIRS = ["w9", "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11", "", "w5", " ", "w2 w3"]
 PASSAGES = [
-    "W1 sat in Z\u00fcrich, 1,204 w2  w3. Caf\u00e9s (w4)", "", "  w5 \u00c9te\u0301\n\nw6 w7\u00a0w8 in 12, w9! ",
+    "W1 sat in Z\u00fcrich, 1,204 w2  w3. Caf\u00e9s (w4)", "", "  w5 \u00c9te\u0301s\n\nw6 w7\u00a0w8 in 12, w9! ",
     "\uff37\uff11 is \u00bd w2, \u6771\u4eac \u0391\u03a3. w3-w4", "w1",
 ]
 QUESTIONS = ["w1 In Z\u00fcrich?", "", "caf\u00e9  w2 (w3) w4 w5 w6 w7 w8 w9 w10"]
@@ -45,7 +45,8 @@ def saved(folder, kind, *arguments, length=12, pieces=None, **facts):
     size = 40
     if pieces:
         size = sentencepiece.SentencePieceProcessor(model_proto=pieces).get_piece_size()
-    model = getattr(albert, kind)(modeling.AlbertConfig(**CONFIG | {"vocab_size": size}), *arguments)
+    config = modeling.AlbertConfig(**CONFIG | {"vocab_size": size})
+    model = getattr(albert, kind)(config, *arguments)
     for name, value in facts.items():
         setattr(model, name, value)
     model.save_pretrained(str(folder))
@@ -187,7 +188,7 @@ def test_a_chooser_chooses_as_the_session_does(tmp_path, pieces):
 def test_what_has_no_such_form_is_refused(tmp_path):
     saved(tmp_path / "model", "AlbertForPreTraining")
     for more, message in (
-        ([], "is pretrained, not fine-tuned"),
+        ([], "does not tell what it was fine-tuned for"),
         (["--quantize"], "--head and --quantize are for"),
     ):
         done = run("albert.export_model", f"--model_dir={tmp_path / 'model'}",

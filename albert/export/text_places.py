@@ -38,6 +38,7 @@ class _PlacedSentencePieces(text_graph.SentencePieceIds):
         self._following = np.array([n for row in following for n in row], np.int64)
 
     def placed(self, texts) -> Placed:
+        """Returns ids and places of texts [B] without bad bytes."""
         cleaned, origins = self._with_origins(texts)
         ids, begins, ends = (
             x.with_row_splits_dtype(tf.int64) for x in self._placing.tokenize_with_offsets(cleaned)
@@ -119,6 +120,7 @@ class _PlacedWordPieces(text_graph.WordPieceIds):
         self._of_words = text_graph.CharacterMap(lambda c: "".join(basic.tokenize(c)))
 
     def placed(self, texts) -> Placed:
+        """Returns ids and places of texts [B] without bad bytes."""
         words = self._words(texts).with_row_splits_dtype(tf.int64)
         ids, begins, ends = (
             x.with_row_splits_dtype(tf.int64)
@@ -127,7 +129,8 @@ class _PlacedWordPieces(text_graph.WordPieceIds):
         # Where each word begins, the words of a text put end to end.
         sizes = words.with_values(tf.cast(tf.strings.length(words.values), tf.int64))
         before = tf.cumsum(sizes.values, exclusive=True)
-        before -= tf.gather(tf.concat([before, [0]], 0), tf.gather(words.row_starts(), words.value_rowids()))
+        row_starts = tf.gather(words.row_starts(), words.value_rowids())
+        before -= tf.gather(tf.concat([before, [0]], 0), row_starts)
         of_word = begins.values.value_rowids()
         begins = tf.cast(begins.values.values, tf.int64) + tf.gather(before, of_word)
         # An unknown piece is its whole word, however long.

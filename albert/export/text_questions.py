@@ -11,7 +11,6 @@ from albert.export import text_graph, text_places
 from albert.export.text_module import Answers, model_inputs, texts
 from albert.inference import predictors
 from albert.tasks import race
-from albert.tasks.squad import decode
 
 _IMPOSSIBLE = float("-inf")
 
@@ -33,6 +32,8 @@ class Spans(Answers):
             predictor.sizes[name] for name in ("n_best_size", "max_answer_length")
         )
         self._ends_of_start = predictor.model_options["end_n_top"] if self._doubts else None
+        self._fallback = tf.constant(predictor.fallback["answer"])
+        self._no_window = predictor.fallback.get("no_answer_score")
         self._strip = text_graph.stripper()
 
     def signatures(self) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class Spans(Answers):
             ]
             found = self._best(self._parts(passage, *spans), scores)
             if self._doubts:
-                odds = tf.where(tf.equal(size, 0), decode.NO_WINDOW, outputs["cls_logits"])
+                odds = tf.where(tf.equal(size, 0), self._no_window, outputs["cls_logits"])
                 found["no_answer_score"] = odds
             return found
 
@@ -112,10 +113,9 @@ class Spans(Answers):
         counts = is_new & (number <= self._num_best)
         weights = tf.where(counts, tf.exp(scores - scores[:, :1]), 0.0)
         exists = tf.math.is_finite(scores[:, 0])
-        fallback = "" if self._doubts else decode.NO_ANSWER
         probability = tf.where(exists, 1.0 / tf.reduce_sum(weights, 1), 1.0)
         return {
-            "answer": tf.where(exists, parts[:, 0], fallback),
+            "answer": tf.where(exists, parts[:, 0], self._fallback),
             "probability": tf.cast(probability, tf.float32),
         }
 

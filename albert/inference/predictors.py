@@ -210,6 +210,8 @@ class Reader(Predictor):
 
     model_name: str = "AlbertForQuestionAnswering"
     least: int = 2
+    # Where a passage has no possible answer at all.
+    fallback = {"answer": squad_decode.NO_ANSWER}
     _examples: list[squad_features.SquadExample] = dataclasses.field(default_factory=list)
     _windows: list[list[squad_features.Window]] = dataclasses.field(default_factory=list)
 
@@ -293,6 +295,7 @@ class DoubtingReader(Reader):
     """Like Reader, with the odds that the passage has no answer (SQuAD 2.0)."""
 
     model_name: str = "AlbertForBeamQuestionAnswering"
+    fallback = {"answer": "", "no_answer_score": squad_decode.NO_WINDOW}
 
     @property
     def model_options(self):
