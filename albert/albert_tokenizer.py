@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from albert import tokenization
-from albert.data import features, files
+from albert.data import features, files, shipped
 from albert.errors import DataError
 from albert.formats import tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
@@ -44,7 +44,7 @@ class AlbertTokenizer:
         Raises:
           DataError: there is no vocabulary, or it has a setting that cannot be honoured.
         """
-        length = 512
+        length, path = 512, shipped.path_of(path)
         if not os.path.isdir(path):
             vocabulary = Vocabulary(path) if path.endswith(".model") else Vocabulary(None, path)
         elif _is_alone(path):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from albert.data import files
+from albert.data import files, shipped
 from albert.errors import ConfigError, DataError
 
 log = logging.getLogger("albert")
@@ -179,7 +179,7 @@ class AlbertConfig:
 
     @classmethod
     def from_flag(cls, value: str) -> "AlbertConfig":
-        """Reads what --albert_config_file says: a file, or a released architecture's name.
+        """Reads what --albert_config_file says: a file, or the name of an architecture.
 
         Raises:
           ConfigError: see `from_dict`; DataError: it is neither.
@@ -201,7 +201,9 @@ class AlbertConfig:
 
 
 def config_file(value: str) -> str:
-    """Returns the file of a released architecture that is named, and any other value as it is.
+    """Returns the file of an architecture that is named, and any other value as it is.
+
+    Names have the released models, and those that come with this package.
 
     A file of that name comes first.
 
@@ -210,10 +212,12 @@ def config_file(value: str) -> str:
     """
     if os.path.exists(value) or not re.fullmatch(r"[\w-]+", value):
         return value
+    if value in shipped.names():
+        return os.path.join(shipped.path_of(value), "albert_config.json")
     if value not in RELEASED:
         raise DataError(
-            f"--albert_config_file: no such file: {value}; nor is it a released architecture: "
-            + ", ".join(RELEASED)
+            f"--albert_config_file: no such file: {value}; nor is it an architecture with a name: "
+            + ", ".join((*RELEASED, *shipped.names()))
         )
     return _released_file(value)
 

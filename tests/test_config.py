@@ -133,7 +133,7 @@ def test_a_file_of_a_released_name_comes_first(tmp_path, monkeypatch):
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    said = "no such file: base_v3; nor is it a released architecture: base_v1, base_v2, large_v1"
+    said = "no such file: base_v3; nor is it an architecture with a name: base_v1, base_v2, large_v1"
     with pytest.raises(DataError, match=said):
         AlbertConfig.from_flag("base_v3")
     with pytest.raises(DataError, match="no released architecture 'base_v3': there are base_v1"):
@@ -146,4 +146,4 @@ def test_an_unknown_architecture_is_one_clear_line(tmp_path, capsys):
     others = ["--input_file=x", f"--output_dir={tmp_path}/out", "--do_train"]
     for command, more in ((run_pretraining, others), (model_info, [])):
         assert run_here(command, "--albert_config_file=base_v3", *more) == 2
-        assert "base_v3; nor is it a rel" in assert_one_clear_line(capsys.readouterr().err)
+        assert "base_v3; nor is it an arch" in assert_one_clear_line(capsys.readouterr().err)

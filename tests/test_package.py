@@ -104,6 +104,10 @@ def test_a_wheel_installed_elsewhere_has_all_of_the_package_and_its_commands(ins
     wanted |= {
         str(path.relative_to(REPO)) for path in (REPO / "configs").rglob("*") if path.is_file()
     }
+    wanted |= {
+        str(path.relative_to(REPO / "albert"))
+        for path in (REPO / "albert/models").rglob("*") if path.is_file()
+    }
     assert {path for path in found if "__pycache__" not in path} == wanted
     assert all((installed / name).is_file() for name in COMMANDS)
 

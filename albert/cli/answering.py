@@ -8,7 +8,7 @@ import sys
 
 from albert import tokenization
 from albert.cli import flags
-from albert.data import files, text_files
+from albert.data import files, shipped, text_files
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoint_files, pretrained
 from albert.formats.pretrained import Pretrained
@@ -51,8 +51,12 @@ def define_vocabulary_flags(values: flags.FlagValues) -> None:
 def check_flags(values: flags.FlagValues) -> None:
     """Raises a UserError for flags that are missing, and absent files."""
     flags.require(values, "model")
-    if not (os.path.exists(values.model) or checkpoint_files.exists(values.model)):
-        raise CheckpointError(f"--model: no such directory or checkpoint: {values.model}")
+    model = shipped.path_of(values.model)
+    if not (os.path.exists(model) or checkpoint_files.exists(model)):
+        raise CheckpointError(
+            f"--model: no such directory or checkpoint: {values.model}; nor does such a model come "
+            "with this package: " + ", ".join(shipped.names())
+        )
     if "output_file" in values:
         files.refuse_overwriting(
             values.output_file, values.input_file, values.spm_model_file, values.vocab_file

@@ -174,8 +174,7 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
     """Raises a FlagError for encoder flags that are missing or contradict each other."""
     if not values.albert_hub_module_handle:
         # A directory may say what the flags do not.
-        start = values.init_checkpoint or ""
-        says_more = os.path.isdir(start) or archives.is_archive(start)
+        says_more = archives.is_whole(values.init_checkpoint or "")
         if not (values.albert_config_file or says_more):
             raise FlagError(
                 "--albert_config_file or --albert_hub_module_handle is needed (or the directory of "

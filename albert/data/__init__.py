@@ -1,6 +1,7 @@
 """Files in, batches out: what every command reads and writes, and nothing of the model.
 
     files           files and folders that appear whole or not at all, JSON, digests, names in flags
+    shipped         models that come with this package, by name
     temporaries     what is under way beside them, locked while its process lives
     places          paths of other file systems, and their mirrors on this machine
     mirrors         what is read there is fetched, what is written there is sent

@@ -1,6 +1,7 @@
-"""Where a model lies that a path means: in a packed archive, or in the one folder below it.
+"""Where a model lies that a path means: in a packed archive, in the one folder below it, or here.
 
-Released models come as `albert_base_v2.tar.gz` with one folder inside.
+Released models come as `albert_base_v2.tar.gz` with one folder inside. Some models come with this
+package, and are meant by their names.
 """
 
 import logging
@@ -11,7 +12,7 @@ import tempfile
 import zlib
 from collections.abc import Callable
 
-from albert.data import files
+from albert.data import files, shipped
 from albert.data.places import cache_directory
 from albert.errors import CheckpointError, first_line
 
@@ -23,7 +24,7 @@ _ERRORS = (tarfile.TarError, EOFError, zlib.error, OSError, ValueError)
 
 
 def located(path: str, is_model: Callable[[str], bool], flag: str) -> str:
-    """Returns what `path` means: itself, or where its archive or its folder has the model.
+    """Returns what `path` means: itself, or where its archive, its folder or its name has the model.
 
     An archive is unpacked once, into `cache_directory`.
 
@@ -33,6 +34,7 @@ def located(path: str, is_model: Callable[[str], bool], flag: str) -> str:
     Raises:
       CheckpointError: an archive is damaged, or has a file that may not be unpacked.
     """
+    path = shipped.path_of(path)
     if is_archive(path):
         path = _unpacked(path, flag)
     if not os.path.isdir(path) or is_model(path):
@@ -43,6 +45,11 @@ def located(path: str, is_model: Callable[[str], bool], flag: str) -> str:
         return path
     log.info("%s: the model in %s", path, models[0])
     return models[0]
+
+
+def is_whole(path: str) -> bool:
+    """Whether a path may be that of a model with its configuration and vocabulary."""
+    return is_archive(path) or os.path.isdir(shipped.path_of(path))
 
 
 def is_archive(path: str) -> bool:

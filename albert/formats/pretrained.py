@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.config import AlbertConfig
-from albert.data import files
+from albert.data import files, shipped
 from albert.errors import CheckpointError, some
 from albert.formats import (
     archives,
@@ -110,7 +110,10 @@ def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
     if os.path.isfile(path):
         raise CheckpointError(f"--{flag}: {path} is neither a checkpoint nor a packed archive")
     if not os.path.isdir(path):
-        raise CheckpointError(f"--{flag}: no such directory: {path}")
+        raise CheckpointError(
+            f"--{flag}: no such directory: {path}; nor does such a model come with this package: "
+            + ", ".join(shipped.names())
+        )
     if run := checkpoints.best_run(path, flag):
         return open_path(run, flag, gelu)
     raise CheckpointError(

@@ -2,7 +2,7 @@
 
   python scripts/maintainers/pictures.py
 
-docs/evidence/speed.json becomes docs/pictures/speed.svg, cost.json becomes cost.svg.
+docs/evidence/speed.json becomes docs/pictures/speed.svg; so do cost.json and small_en.json.
 """
 
 import json
@@ -69,6 +69,22 @@ def cost(results: dict, path: pathlib.Path) -> None:
     _save(figure, path)
 
 
+def small_en(results: dict, path: pathlib.Path) -> None:
+    """How small_en learned, over the tokens that it read: held-out masked words, and BLiMP."""
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2))
+    points = results["evaluations"]
+    tokens = [one["million_tokens"] for one in points]
+    for axis, name in zip(axes, ("masked_lm_accuracy", "pairs_accuracy"), strict=True):
+        axis.plot(tokens, [one[name] for one in points], "o-", color=OURS)
+        axis.set_xlabel("tokens read, millions")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("masked words guessed")
+    axes[1].axhline(0.5, linestyle=":", color="#555555")
+    axes[1].annotate("chance", (0, 0.502), fontsize=9)
+    axes[1].set_ylabel("BLiMP, share preferred")
+    _save(figure, path)
+
+
 def _save(figure, path: pathlib.Path) -> None:
     figure.tight_layout()
     # The same bytes for the same figures.
@@ -78,7 +94,7 @@ def _save(figure, path: pathlib.Path) -> None:
 
 def main() -> None:
     with matplotlib.rc_context(STYLE):
-        for name, draw in (("speed", speed), ("cost", cost)):
+        for name, draw in (("speed", speed), ("cost", cost), ("small_en", small_en)):
             results = json.loads((DOCS / f"evidence/{name}.json").read_text("utf-8"))
             draw(results, DOCS / f"pictures/{name}.svg")
 

@@ -1,0 +1,19 @@
+"""Models that come with this package, by name. No TensorFlow."""
+
+import os
+
+FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "models")
+
+
+def names() -> list[str]:
+    """Returns the names of the models."""
+    return sorted(name for name in os.listdir(FOLDER) if os.path.isdir(os.path.join(FOLDER, name)))
+
+
+def path_of(value: str) -> str:
+    """Returns the directory of a model that is named, and any other value as it is.
+
+    A file or a folder of that name comes first.
+    """
+    is_name = os.path.basename(value) == value and not os.path.exists(value)
+    return os.path.join(FOLDER, value) if is_name and value in names() else value
