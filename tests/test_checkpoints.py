@@ -177,6 +177,20 @@ def test_an_encoder_variable_that_is_absent_or_of_another_shape_is_an_error(tmp_
     assert (list(tensors), account["new"]) == (["bert/a"], ["bert/b", "head"])
 
 
+def test_a_model_without_a_pooler_starts_a_training_and_is_no_whole_model(tmp_path, caplog):
+    pooler = {"bert/pooler/dense/kernel": (2, 2), "bert/pooler/dense/bias": (2,)}
+    checkpoint_files.write(str(tmp_path / "c"), {"bert/a": np.zeros((2, 3), "f4")})
+    weights = checkpoints.open_weights(str(tmp_path / "c"))
+    shapes = {"bert/a": (2, 3)} | pooler
+    with pytest.raises(CheckpointError, match="bert/pooler/dense/kernel.*not in the checkpoint"):
+        checkpoints.warm_start(shapes, weights)
+    tensors, account = checkpoints.warm_start(shapes, weights, may_lack_pooler=True)
+    assert (list(tensors), account["new"]) == (["bert/a"], list(pooler))
+    assert "has no pooler" in caplog.text
+    with pytest.raises(CheckpointError, match="bert/b"):
+        checkpoints.warm_start(shapes | {"bert/b": (4,)}, weights, may_lack_pooler=True)
+
+
 def test_an_encoder_that_got_no_weights_is_an_error_even_when_partial(tmp_path):
     checkpoint_files.write(str(tmp_path / "c"), {"other/x": np.zeros(3, "f4")})
     with pytest.raises(CheckpointError, match="does not fit the model"):

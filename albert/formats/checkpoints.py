@@ -240,12 +240,14 @@ def warm_start(
     *,
     init_from_group0: bool = False,
     allow_partial_init: bool = False,
+    may_lack_pooler: bool = False,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Returns (tensors to assign, account) for weights-only initialisation.
 
     Heads may be absent from the checkpoint (they stay new); a `bert/` variable
     may not, and no shape may differ. With `init_from_group0`, every group takes
-    the weights of group 0.
+    the weights of group 0. With `may_lack_pooler` the pooler may be absent: Hugging Face's
+    classes that do not read it have none.
 
     Raises:
       CheckpointError: lists each variable that is absent or of another shape.
@@ -257,6 +259,13 @@ def warm_start(
     problems = _misfits(found, shapes, weights)
     encoder = [n for n in shapes if n.startswith("bert/")]
     absent = [n for n in encoder if n not in found]
+    pooler = [n for n in encoder if n.startswith("bert/pooler/")]
+    if may_lack_pooler and pooler and set(pooler) <= set(absent) and absent != encoder:
+        log.warning(
+            "%s has no pooler: the pooled output is of random weights until it is trained",
+            weights.origin,
+        )
+        absent = [n for n in absent if n not in pooler]
     if absent and (not allow_partial_init or absent == encoder):
         problems += [f"{n} {list(shapes[n])}: not in the checkpoint" for n in absent]
     if not (found or problems):

@@ -307,7 +307,7 @@ def load(
 def assign(model: "keras.Model", weights: Weights) -> dict[str, Any]:
     """Gives a model the weights of the same names; returns the account of a warm start.
 
-    The pooler may be absent: Hugging Face's classes that do not read it have none.
+    The pooler may be absent.
 
     Raises:
       CheckpointError: another of the encoder's weights is absent, or of another shape.
@@ -315,15 +315,7 @@ def assign(model: "keras.Model", weights: Weights) -> dict[str, Any]:
     from albert.model.weight_names import named_weights, parameter_shapes
 
     named, shapes = named_weights(model), parameter_shapes(model)
-    pooler = [n for n in shapes if n.startswith("bert/pooler/") and n not in weights.shapes]
-    wanted = {n: shape for n, shape in shapes.items() if n not in pooler}
-    tensors, account = checkpoints.warm_start(wanted, weights)
-    if pooler:
-        log.warning(
-            "%s has no pooler: the pooled output is of random weights until it is trained",
-            weights.origin,
-        )
-        account["new"] = [*pooler, *account["new"]]
+    tensors, account = checkpoints.warm_start(shapes, weights, may_lack_pooler=True)
     for name, value in tensors.items():
         named[name].assign(value)
     return account

@@ -196,7 +196,7 @@ class _Loop:
             origin = f"where {prefix} left off"
         elif init is not None:
             shapes = {name: tuple(v.shape) for name, v in state.weights.items()}
-            tensors, account = checkpoints.warm_start(shapes, init, **options)
+            tensors, account = checkpoints.warm_start(shapes, init, may_lack_pooler=True, **options)
             state.assign(tensors)
             if self.is_chief:
                 files.write_json(os.path.join(run.output_dir, "warm_start.json"), account)
