@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import types
 
 import helpers
+import keras
 import numpy as np
 import pytest
 import test_run_race
@@ -115,14 +117,16 @@ def test_the_label_is_that_of_the_greatest_logit_where_probabilities_are_equal()
         def __call__(self, batch, training):
             return {"logits": batch}
 
-    labeller = predictors.TokenLabeller(None, ("O", "B-X", "B-Y"))
+    session = types.SimpleNamespace(ops=keras.ops)
+    labeller = predictors.TokenLabeller(session, ("O", "B-X", "B-Y"))
     labeller._spans, labeller._labelled = [[(0, 2)]], [[np.array([0])]]
     (found,) = labeller.answers(
         [["w1"]], [[{name: x.numpy() for name, x in labeller.compute(Model(), TIED).items()}]]
     )
     assert found["labels"] == ["B-X"]
     for predictor in (
-        predictors.Predictor(None, ("a", "b", "c")), predictors.Chooser(None, ("A", "B", "C"))
+        predictors.Predictor(session, ("a", "b", "c")),
+        predictors.Chooser(session, ("A", "B", "C")),
     ):
         outputs = {name: x.numpy()[0] for name, x in predictor.compute(Model(), TIED).items()}
         (answer,) = predictor.answers([["w1"]], [[outputs]])
