@@ -71,6 +71,9 @@ FORBIDDEN_ENDS = re.compile(
 ALLOWED = {
     ("__init__", "importlib.import_module"): "our own modules, by our own table",
     ("engines", "importlib.util"): "asks whether TensorFlow and JAX are there, by constant names",
+    ("data/remote_files", "importlib.util"): "asks whether fsspec is there, by its name",
+    ("pretraining_data/beam_pipeline", "importlib.import_module"):
+        "the runner that the user names in --runner",
     ("own_text/python_docs", "importlib.import_module"): "Python's own, for their docstrings",
     ("cli/engine_start", "subprocess"): "grep, which leaves out what TensorFlow always says",
     ("ablation/runs", "subprocess"): "our own commands, each in a process of its own",
