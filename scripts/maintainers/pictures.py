@@ -80,7 +80,7 @@ def small_en(results: dict, path: pathlib.Path) -> None:
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("masked words guessed")
     axes[1].axhline(0.5, linestyle=":", color="#555555")
-    axes[1].annotate("chance", (0, 0.502), fontsize=9)
+    axes[1].annotate("chance", (tokens[0], 0.502), fontsize=9)
     axes[1].set_ylabel("BLiMP, share preferred")
     _save(figure, path)
 
