@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from albert import tokenization
-from albert.data import features, files, shipped
+from albert.data import addresses, features, files, shipped
 from albert.errors import DataError
 from albert.formats import tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
@@ -35,6 +35,7 @@ class AlbertTokenizer:
         self.model_max_length = max_length
 
     @classmethod
+    @addresses.in_errors()
     def from_pretrained(cls, path: str, do_lower_case: bool | None = None) -> "AlbertTokenizer":
         """Returns the tokenizer of a model's directory, of a *.model file or of a vocab.txt.
 
@@ -44,7 +45,7 @@ class AlbertTokenizer:
         Raises:
           DataError: there is no vocabulary, or it has a setting that cannot be honoured.
         """
-        length, path = 512, shipped.path_of(path)
+        length, path = 512, addresses.local(shipped.path_of(path), "path", "model")
         if not os.path.isdir(path):
             vocabulary = Vocabulary(path) if path.endswith(".model") else Vocabulary(None, path)
         elif _is_alone(path):
@@ -62,14 +63,16 @@ class AlbertTokenizer:
     def save_vocabulary(self, directory: str, filename_prefix: str | None = None) -> tuple[str]:
         """Copies the vocabulary file into a directory and returns its path."""
         name = os.path.basename(self.tokenizer.path)
-        path = os.path.join(directory, f"{filename_prefix}-{name}" if filename_prefix else name)
-        files.publish_copy(self.tokenizer.path, path)
-        return (path,)
+        name = f"{filename_prefix}-{name}" if filename_prefix else name
+        with addresses.written(directory) as local:
+            files.publish_copy(self.tokenizer.path, os.path.join(local, name))
+        return (os.path.join(directory, name),)
 
     def save_pretrained(self, directory: str) -> None:
         """Writes the vocabulary and its settings, beside a saved model or alone."""
-        os.makedirs(directory, exist_ok=True)
-        tokenizer_files.write(self.tokenizer, directory, self.model_max_length)
+        with addresses.written(directory) as local:
+            os.makedirs(local, exist_ok=True)
+            tokenizer_files.write(self.tokenizer, local, self.model_max_length)
 
     # --- Pieces and ids ---
 

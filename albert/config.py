@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from albert.data import files, shipped
+from albert.data import addresses, files, shipped
 from albert.errors import ConfigError, DataError
 
 log = logging.getLogger("albert")
@@ -164,7 +164,8 @@ class AlbertConfig:
         Raises:
           ConfigError: see `from_dict`; DataError: no such file, or not JSON.
         """
-        return cls.from_dict(files.read_json(path), origin=path)
+        found = addresses.local(path, "albert_config_file")
+        return cls.from_dict(files.read_json(found), origin=path)
 
     @classmethod
     def released(cls, name: str) -> "AlbertConfig":

@@ -14,7 +14,7 @@ import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from albert.data import files
+from albert.data import addresses, files
 from albert.errors import ConfigError, DataError
 from albert.pieces import sentencepiece
 from albert.pieces.sentencepiece import (
@@ -86,6 +86,10 @@ class FullTokenizer:
     ):
         self.settings = TextSettings(do_lower_case, keep_accents, remove_space)
         self.sp_model: Any = None
+        if spm_model_file:
+            spm_model_file = addresses.local(spm_model_file, "spm_model_file")
+        elif vocab_file:
+            vocab_file = addresses.local(vocab_file, "vocab_file")
         self.path = spm_model_file or vocab_file or ""
         self._ids_of_word: dict[str, list[int]] = {}
         if spm_model_file:

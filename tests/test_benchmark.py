@@ -295,6 +295,20 @@ def test_each_kind_of_output_has_its_tolerance(side, tmp_path):
 
 
 @pytest.mark.slow
+def test_training_from_an_object_store_is_timed_beside_training_from_a_disk(tmp_path):
+    for module in ("moto", "s3fs"):
+        pytest.importorskip(module, reason="moto or s3fs is not installed (extra: remote-test)")
+    results, table = benchmark(
+        "remote", tmp_path, "--batch_sizes=4", "--lengths=48", "--examples=64", "--latency=20",
+    )
+    assert set(results) == {"disk", "S3, 20 ms"} and "S3, 20 ms" in table
+    for one in results.values():  # which gave the same losses
+        parts = one["parts"]
+        assert 0 < parts["waiting"] < parts["steps"] < parts["loop"] < one["most_seconds"]
+    assert results["S3, 20 ms"]["largest_difference"] == 0
+
+
+@pytest.mark.slow
 def test_the_idle_share_of_a_step_is_told_for_records_and_masks_on_the_fly(tmp_path):
     [result], table = benchmark(
         "idle", tmp_path, "--batch_sizes=4", "--lengths=48", "--examples=16",

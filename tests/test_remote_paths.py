@@ -5,18 +5,19 @@ import importlib
 import json
 import os
 import pathlib
+import re
 
 import numpy as np
 import pytest
 from faults import jobs
-from helpers import REPO, assert_one_clear_line
+from helpers import REPO, assert_one_clear_line, write_config
 
 from albert import (
     export_checkpoints,
     run_classifier,
 )
 from albert.cli import flags, remote_paths
-from albert.data import leases, mirrors, places, remote_files
+from albert.data import addresses, leases, mirrors, places, remote_files
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import checkpoints
 from albert.training import checkpoint_store
@@ -488,10 +489,55 @@ def test_names_that_lead_out_of_the_mirror_are_refused(memory, tmp_path):
 
 
 def test_a_file_that_has_changed_is_fetched_anew(memory, tmp_path):
-    inputs = remote_paths._Inputs()
+    inputs = addresses.Inputs()
     memory.pipe_file("/data/v.txt", b"one")
     [path] = inputs.file("memory://data/v.txt", "vocab_file")
     assert pathlib.Path(path).read_bytes() == b"one"
     memory.pipe_file("/data/v.txt", b"two")
     [path] = inputs.file("memory://data/v.txt", "vocab_file")
     assert pathlib.Path(path).read_bytes() == b"two"
+
+
+# === From Python ===
+
+
+def test_models_and_tokenizers_are_saved_to_and_opened_from_another_place(memory, tmp_path):
+    import albert
+
+    jobs.write_vocabulary(tmp_path)
+    put(memory, tmp_path / "vocab.txt", "/data/vocab.txt")
+    put(memory, write_config(tmp_path, num_hidden_layers=1), "/data/config.json")
+    config = albert.AlbertConfig.from_json_file("memory://data/config.json")
+    tokenizer = albert.AlbertTokenizer.from_pretrained("memory://data/vocab.txt")
+    model = albert.AlbertForSequenceClassification(config, num_labels=2)
+    model.save_pretrained("memory://data/model")
+    tokenizer.save_pretrained("memory://data/model")
+    assert tokenizer.save_vocabulary("memory://data/words") == ("memory://data/words/vocab.txt",)
+    assert {name.rpartition("/")[2] for name in memory.find("/data/model")} >= {
+        "albert_config.json", "model.ckpt-best.index", "vocab.txt", "README.md"
+    }
+    opened = albert.from_pretrained("memory://data/model")
+    rows = albert.AlbertTokenizer.from_pretrained("memory://data/model")(["w1 w2 w3"])
+    np.testing.assert_array_equal(rows["input_ids"], tokenizer(["w1 w2 w3"])["input_ids"])
+    expected = np.asarray(model(rows)["logits"])
+    np.testing.assert_array_equal(expected, np.asarray(opened(rows)["logits"]))
+    session = albert.open_session("memory://data/model", vocab_file="memory://data/words/vocab.txt")
+    assert 0 <= session.classify("w1 w2 w3")["probability"] <= 1
+    # Written over, as a run on a disk would be.
+    model.save_pretrained("memory://data/model")
+    assert "/data/model/vocab.txt" in memory.find("/data/model")
+    assert not list((tmp_path / "cache/places").glob("run.tmp-*"))
+
+
+@pytest.mark.parametrize("path, told", [
+    ("memory://data/absent", "no such file: memory://data/absent"),
+    ("memory://data/empty", "memory://data/empty holds neither albert_config.json"),
+])
+def test_a_model_that_is_not_there_is_told_by_its_address(path, told, memory, tmp_path):
+    import albert
+
+    memory.pipe_file("/data/empty/notes.txt", b"x")
+    for opener in (albert.from_pretrained, albert.open_session,
+                   albert.AlbertTokenizer.from_pretrained, albert.AlbertModel.from_pretrained):
+        with pytest.raises(UserError, match=re.escape(told)):
+            opener(path)

@@ -22,7 +22,7 @@ from albert import engines
 from albert.cli import remote_paths
 from albert.cli.engine_start import import_tensorflow as import_tensorflow
 from albert.cli.engine_start import set_environment, start
-from albert.data import places
+from albert.data import addresses, places
 from albert.errors import (
     FlagError,
     Preempted,
@@ -374,7 +374,7 @@ def _with_local_file(argument: str) -> str:
     name, equals, value = argument.partition("=")
     if name.lstrip("-") != "flagfile" or not places.is_remote(value):
         return argument
-    return name + equals + remote_paths.local_file(value, "flagfile")
+    return name + equals + addresses.local(value, "flagfile")
 
 
 def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:

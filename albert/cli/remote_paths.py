@@ -13,7 +13,6 @@ A flag of the kind `path` says by its `use` what the command does with it:
 """
 
 import contextlib
-import json
 import os
 import posixpath
 import tempfile
@@ -21,7 +20,7 @@ from collections.abc import Iterator
 
 from absl import flags as absl_flags
 
-from albert.data import places
+from albert.data import addresses, places
 from albert.errors import (
     DataError,
     FlagError,
@@ -35,7 +34,6 @@ from albert.errors import (
 USES = ("file", "model", "texts", "records", "output", "outputs", "prefix", "directory")
 _WRITTEN = ("output", "outputs", "prefix", "directory")
 _SEVERAL = ("texts", "records", "outputs")
-_BESIDE_A_CHECKPOINT = 64 << 20  # bytes of the largest other file that is fetched with it
 
 
 def parts_of(value: str, use: str) -> list[str]:
@@ -99,15 +97,6 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def local_file(url: str, flag: str) -> str:
-    """Returns the path of a small file: itself, or its copy.
-
-    Raises:
-      DataError: it is not there; UserError: it cannot be reached.
-    """
-    return _Inputs().file(url, flag)[0] if places.is_remote(url) else url
-
-
 class _Session:
     """The mirrors of one command."""
 
@@ -115,7 +104,7 @@ class _Session:
         from albert.data import mirrors
 
         self._mirrors, self._stack = mirrors, contextlib.ExitStack()
-        self._inputs, self._trees, self._own = _Inputs(), [], ""
+        self._inputs, self._trees, self._own = addresses.Inputs(), [], ""
 
     def __enter__(self) -> "_Session":
         self._own = self._stack.enter_context(self._mirrors.own_folder())
@@ -131,7 +120,7 @@ class _Session:
             if not _is_elsewhere(part, use):
                 found.append(part)
             elif part.startswith("@"):
-                path = local_file(part[1:], flag)
+                path = addresses.local(part[1:], flag)
                 found += [self.mirror(flag, line, use) for line in _lines(path)]
             elif use in _WRITTEN:
                 found.append(self._written(flag, part.rstrip("/"), use))
@@ -189,112 +178,3 @@ class _Session:
         for name in os.listdir(self._own):
             os.rename(os.path.join(self._own, name), os.path.join(kept, name))
         return kept
-
-
-class _Inputs:
-    """What a command reads. Each method returns the paths of the mirrors of one path."""
-
-    def __init__(self):
-        from albert.data import mirrors, remote_files
-
-        places.use_mirrors()
-        self._mirrors, self._remote = mirrors, remote_files
-        self.urls: set[str] = set()
-
-    def _fetch(self, folder_url: str, entries: dict, on_demand=lambda name: False) -> str:
-        folder = places.mirror_of(folder_url, places.root())
-        os.makedirs(folder, exist_ok=True)
-        self.urls.update(entry.url for entry in entries.values())
-        self._mirrors.fetch(entries, folder, on_demand)
-        return folder
-
-    def file(self, url: str, flag: str) -> list[str]:
-        """Of a file, or of a directory."""
-        url = url.rstrip("/")
-        if entry := self._remote.entry_of(url):
-            parent, base = posixpath.split(url)
-            return [os.path.join(self._fetch(parent, {base: entry}), base)]
-        if self._remote.is_directory(url):
-            entries = self._remote.list_tree(url)
-            folder = self._fetch(url, entries, self._mirrors.is_large)
-            self._mirrors.only(folder, entries)
-            return [folder]
-        raise DataError(f"--{flag}: no such file: {url}")
-
-    def model(self, url: str, flag: str) -> list[str]:
-        """Of a directory, an archive, a checkpoint's prefix or one of its files."""
-        url = url.rstrip("/")
-        parent, base = posixpath.split(url)
-        if self._remote.is_directory(url) or base.endswith((".tar", ".gz", ".tgz")):
-            return self.file(url, flag)
-        beside = {} if parent.endswith(":/") else self._remote.list_directory(parent)
-        if base not in beside and not any(name.startswith(f"{base}.") for name in beside):
-            raise DataError(f"--{flag}: no such file: {url}")
-        stem = base.rpartition(".")[0] or base  # of model.ckpt-1.index, say
-        wanted = {
-            name: entry for name, entry in beside.items()
-            if name == base or name.startswith((f"{base}.", f"{stem}."))
-            or (entry.size <= _BESIDE_A_CHECKPOINT and not self._mirrors.is_large(name))
-        }
-        folder = self._fetch(parent, wanted, self._mirrors.is_large)
-        self._mirrors.only(folder, wanted, is_deep=False)
-        return [os.path.join(folder, base)]
-
-    def texts(self, pattern: str, flag: str) -> list[str]:
-        """Of the files that match a glob, or of a directory."""
-        if self._remote.is_directory(pattern.rstrip("/")):
-            return self.file(pattern, flag)
-        return self._several(self._matched(pattern, flag))
-
-    def records(self, pattern: str, flag: str) -> list[str]:
-        """Of the record files that match a glob, with their manifests."""
-        from albert.data.files import MANIFEST_SUFFIX
-
-        matched = self._matched(pattern, flag)
-        notes = [one for one in matched if one.url.endswith(MANIFEST_SUFFIX)]
-        notes += self._remote.match(pattern + MANIFEST_SUFFIX)
-        told = {note.url: path for note, path in zip(notes, self._several(notes), strict=True)}
-        shards = [one for one in matched if not one.url.endswith(MANIFEST_SUFFIX)]
-        if not shards:
-            raise DataError(f"--{flag}: no file matches {pattern}")
-        of_manifest = [one for one in shards if one.url + MANIFEST_SUFFIX in told]
-        paths = self._several(shards, of_manifest)
-        for path in paths:
-            if path + MANIFEST_SUFFIX not in told.values():  # there was one
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path + MANIFEST_SUFFIX)
-        self._show_siblings(told)
-        return paths
-
-    def _matched(self, pattern: str, flag: str) -> list:
-        found = self._remote.match(pattern)
-        if not found:
-            raise DataError(f"--{flag}: no file matches {pattern}")
-        return found
-
-    def _several(self, entries: list, on_demand: list = ()) -> list[str]:
-        later = {entry.url for entry in on_demand}
-        folders: dict[str, dict] = {}
-        for entry in entries:
-            parent, base = posixpath.split(entry.url)
-            folders.setdefault(parent, {})[base] = entry
-        for parent, found in folders.items():
-            self._fetch(parent, found, lambda name, found=found: found[name].url in later)
-        return [places.mirror_of(entry.url, places.root()) for entry in entries]
-
-    def _show_siblings(self, notes: dict[str, str]) -> None:
-        """Lets the record files be seen, as stand-ins, that were made with some, but not named."""
-        seen: dict[str, dict] = {}
-        for url, path in notes.items():
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                with open(path, encoding="utf-8") as stream:
-                    names = json.load(stream)["info"].get("shards", [])
-                parent, folder = posixpath.dirname(url), os.path.dirname(path)
-                for name in names:
-                    beside = os.path.join(folder, os.path.basename(name))
-                    if os.path.exists(beside):
-                        continue
-                    if parent not in seen:
-                        seen[parent] = self._remote.list_directory(parent)
-                    if name in seen[parent]:
-                        self._mirrors.fetch({name: seen[parent][name]}, folder, lambda _: True)

@@ -107,6 +107,9 @@ def _large_batches(
     epoch = position // blocks.num_records
     num_groups = order_of(epoch).num_groups
     first_group = epoch * num_groups + order_of(epoch).group_at(position)
+    if not source.is_fetched():  # while the step is still being traced
+        beginning = order_of(epoch).reading(first_group % num_groups, position, worker, num_workers)
+        source.fetch_ahead(beginning.blocks)
 
     def plan(number):
         epoch, group = divmod(int(number), num_groups)

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from albert.data import mirrors, places, remote_files
 from albert.errors import FlagError
 
-_THREADS = 4
+_THREADS = 10  # as many connections as S3's library keeps open
 Block = tuple[str, int, int]  # path of the stand-in, first byte, bytes
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from albert.data import addresses
 from albert.errors import CheckpointError, first_line
 from albert.export import text_graph
 
@@ -136,6 +137,8 @@ def _as_int32(tensor):
 
 def _load(handle: str):
     import tensorflow_hub as hub
+
+    handle = addresses.local(handle, "handle")
 
     if "://" not in handle and not os.path.isfile(os.path.join(handle, "saved_model.pb")):
         raise CheckpointError(f"{handle} is not a module: no saved_model.pb in it")

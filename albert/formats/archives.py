@@ -12,7 +12,7 @@ import tempfile
 import zlib
 from collections.abc import Callable
 
-from albert.data import files, shipped
+from albert.data import addresses, files, shipped
 from albert.data.places import cache_directory
 from albert.errors import CheckpointError, first_line
 
@@ -34,7 +34,7 @@ def located(path: str, is_model: Callable[[str], bool], flag: str) -> str:
     Raises:
       CheckpointError: an archive is damaged, or has a file that may not be unpacked.
     """
-    path = shipped.path_of(path)
+    path = addresses.local(shipped.path_of(path), flag, "model")
     if is_archive(path):
         path = _unpacked(path, flag)
     if not os.path.isdir(path) or is_model(path):

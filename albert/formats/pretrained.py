@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.config import AlbertConfig
-from albert.data import files, shipped
+from albert.data import addresses, files, shipped
 from albert.errors import CheckpointError, some
 from albert.formats import (
     archives,
@@ -79,6 +79,7 @@ class Pretrained:
         return tokenizer
 
 
+@addresses.in_errors()
 def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
     """Returns what a directory of any of the layouts holds, or that of a checkpoint's prefix.
 
@@ -260,6 +261,7 @@ def class_of(source: Pretrained) -> str:
 
 
 
+@addresses.in_errors()
 def load(
     kind: type["keras.Model"],
     source: Pretrained,
@@ -332,7 +334,8 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
     from albert.model.weight_names import named_weights
 
     tensors = {name: weight.value for name, weight in named_weights(model).items()}
-    with model_card.publish_model(path, *checkpoint_files.main_names(checkpoints.BEST)) as scratch:
+    main = checkpoint_files.main_names(checkpoints.BEST)
+    with addresses.written(path) as local, model_card.publish_model(local, *main) as scratch:
         settings = dict(model.facts.settings) | model_facts.pick(model.get_config())
         facts = dataclasses.replace(model.facts, settings=settings)
         prefix = write(scratch, model.config, tensors, facts, tokenizer)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from albert.data import addresses
 from albert.errors import DataError, FlagError
 from albert.formats import pretrained
 from albert.inference import heads, masks, scoring, vectors
@@ -189,7 +190,7 @@ def open_session(
     Raises:
       UserError: no model or vocabulary there, or these and the file do not fit each other.
     """
-    opened = OnnxFile(onnx_file) if onnx_file else None
+    opened = OnnxFile(addresses.local(onnx_file, "onnx_file")) if onnx_file else None
     source = pretrained.open_path(path)
     tokenizer = source.tokenizer(spm_model_file, vocab_file, do_lower_case)
     if tokenizer is None:

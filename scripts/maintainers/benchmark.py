@@ -23,6 +23,7 @@ in --peers_env if it is not there yet.
   tokenize       text to ids, on one core
   make_records   text to pretraining records, on one core
   input_pipeline records to batches, on one core, and how many cores accelerators need
+  remote         run_pretraining from and to an S3 server, which is late: its waiting and its rate
 """
 
 import os
@@ -31,7 +32,15 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir))
 
-from benchmarks import cost_work, data_work, inputs, int8_work, model_work, start_work  # noqa: E402
+from benchmarks import (  # noqa: E402
+    cost_work,
+    data_work,
+    inputs,
+    int8_work,
+    model_work,
+    remote_work,
+    start_work,
+)
 
 from albert.cli import engine_start, flags
 from albert.config import AlbertConfig  # noqa: E402
@@ -65,7 +74,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "dupe_factor", 5, "Passes over the text of make_records.",
                  least=1)
     flags.define("integer", values, "examples", 512,
-                 "Rows of finetune's epoch and of input_pipeline's records.", least=1)
+                 "Rows of finetune's epoch, and of the records of input_pipeline and remote.", least=1)
+    flags.define("integer", values, "latency", 50, "Milliseconds before each of remote's answers.",
+                 least=0)
     flags.define("list", values, "layers", None, "Numbers of layers of scaling.")
     flags.define("integer", values, "accelerators", 8,
                  "H200s whose appetite input_pipeline compares with what a core reads.", least=1)
@@ -116,7 +127,7 @@ WORK = {
     "predict": model_work.predict, "int8": int8_work.int8, "gemm": model_work.gemm,
     "memory": cost_work.memory, "scaling": cost_work.scaling, "startup": start_work.startup,
     "tokenize": data_work.tokenize, "make_records": data_work.make_records,
-    "input_pipeline": data_work.input_pipeline,
+    "input_pipeline": data_work.input_pipeline, "remote": remote_work.remote,
 }
 
 

@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import pytest
-
 REASON = "moto or s3fs is not installed (extra: remote-test)"
 _ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>{}</Message></Error>"
 
 
 def require_moto() -> None:
+    import pytest  # not needed by the benchmark that uses this too
+
     for module in ("moto.server", "s3fs"):
         pytest.importorskip(module, reason=REASON)
 

@@ -1,5 +1,6 @@
 """An object store that is late, fails, breaks off, or is in use: a real S3 server of its own."""
 
+import importlib
 import json
 import os
 import pathlib
@@ -228,9 +229,11 @@ def test_a_bucket_that_is_not_there_is_told_before_anything_is_computed(proxy, t
     assert time.monotonic() - started_at < 10
 
 
-def test_blocks_of_large_sets_are_fetched_ahead_and_go_again(proxy, tmp_path, monkeypatch):
-    from albert.cli import remote_paths
-    from albert.data import batches, data_order, records
+@pytest.mark.parametrize("pipeline", ["batches", "input_pipeline"])
+def test_blocks_of_large_sets_are_fetched_ahead_and_go_again(
+    pipeline, proxy, tmp_path, monkeypatch
+):
+    from albert.data import addresses, data_order, records
     from albert.data.record_files import RecordFiles
     from albert.tasks.pretraining import PretrainingTask
 
@@ -242,17 +245,23 @@ def test_blocks_of_large_sets_are_fetched_ahead_and_go_again(proxy, tmp_path, mo
     for number in range(3):
         write_pretraining_records(tmp_path / f"train-{number}.tfrecord", 50)
     upload(store, tmp_path, "train-*", "records/")
-    paths = remote_paths._Inputs().records("s3://bucket/records/train*", "input_file")
+    paths = addresses.Inputs().records("s3://bucket/records/train*", "input_file")
     task = PretrainingTask(12, 3)
     options = {"batch_size": 6, "vocab_size": 40, "seed": 3}
     source = RecordFiles(paths)
     assert not source.is_fetched()
     source.check(task.feature_spec(), 40)
-    found = batches.train_batches(source, task.feature_spec(), **options)
-    here = batches.train_batches(
+    make = importlib.import_module(f"albert.data.{pipeline}").train_batches
+    found = make(source, task.feature_spec(), **options)
+    deadline = time.monotonic() + 60  # they are begun before the first batch is asked for
+    while not ("_cache" in source.__dict__ and source._cache._fetched):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    here = iter(make(
         RecordFiles(sorted(map(str, tmp_path.glob("train-?.tfrecord")))), task.feature_spec(),
         **options,
-    )
+    ))
+    found = iter(found)
     for _ in range(60):  # more than two epochs
         one, other = next(found), next(here)
         for name in one:
