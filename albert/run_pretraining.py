@@ -253,7 +253,8 @@ def main(values: flags.FlagValues) -> None:
         source.check_vocabulary(config.vocab_size)
     recipe = {name: _masks(values, name, source) for name, source in used.items()}
     first = next(iter(used.values()))
-    recipe["sentence_objective"] = pair_records.sentence_objective(first)
+    recipe["sentence_objective"], *none = pair_records.sentence_objectives(first)
+    recipe["some_have_no_pair"] = bool(none)
     measure_more = _pairs_scorer(values, config)
 
     flags.start_engine(values)  # after the flags are known to be good: it takes seconds

@@ -228,7 +228,7 @@ def test_each_objective_has_its_share_of_labels_either_way(corpus, objective, wa
             found = joined(batches(path, 1, count))["next_sentence_labels"][:, 0]
         # Passes over a text repeat its pairs: fewer are independent than there are.
         assert abs(np.mean(found) - share) <= (0.06 if share else 0)
-        assert pair_records.sentence_objective(RecordFiles([path])) == objective
+        assert pair_records.sentence_objectives(RecordFiles([path])) == (objective,)
 
 
 @pytest.mark.parametrize("static", [True, False])
@@ -301,6 +301,40 @@ def test_without_a_sentence_objective_there_is_no_such_loss(corpus, tmp_path):
     results = json.loads((tmp_path / "out/eval_results.json").read_text())
     assert set(results) == {"masked_lm_accuracy", "masked_lm_loss", "loss", "global_step"}
     assert results["loss"] == pytest.approx(results["masked_lm_loss"], rel=0.05)
+
+
+def test_rows_of_single_sentences_may_lie_among_pairs(corpus, tmp_path):
+    single = make(corpus, "single-among", "--nostatic_masks", "--single_sentences",
+                  "--sentence_objective=none", dynamic=True)
+    pairs = str(corpus / "pairs.tfrecord")
+    files = RecordFiles([single, pairs])
+    assert pair_records.sentence_objectives(files) == ("sop", "none")
+    masks = pair_records.masks_of(files, LENGTH, SETTINGS, 3)
+    assert masks.swap_prob == 0.5
+    task = PretrainingTask(LENGTH, 5, masks, some_have_no_pair=True)
+    for packed in (0, 1):
+        batch = next(iter(input_pipeline.train_batches(
+            files, masks.feature_spec(), batch_size=64, vocab_size=55, seed=3,
+            packed_rows=packed * LENGTH,
+        )))
+        is_pair = task._ordered(batch).numpy()
+        assert 5 < is_pair.sum() < 59  # there are both
+        assert is_pair.sum() + 1e-5 == pytest.approx(
+            float(task.loss_weights(batch)["sentence_order"]))
+        labels = batch["next_sentence_labels"][:, 0].numpy()
+        assert 0 < labels[is_pair == 1].mean() < 1 and not labels[is_pair == 0].any()
+    more = (f"--input_file={pairs},{single}", f"--eval_input_file={pairs}",
+            "--masked_lm_budget=0.2", "--do_eval")
+    assert 0 == command(*job(corpus, tmp_path, *more))
+    results = json.loads((tmp_path / "out/eval_results.json").read_text())
+    assert 0 < results["sentence_order_loss"] < 2
+
+
+def test_two_objectives_cannot_be_learned_at_once(corpus, tmp_path, capsys):
+    other = make(corpus, "nsp-among", "--nostatic_masks", "--sentence_objective=nsp", dynamic=True)
+    more = (f"--input_file={other},{corpus / 'pairs.tfrecord'}", "--masked_lm_budget=0.2")
+    assert 2 == command(*job(corpus, tmp_path, *more))
+    assert "was made with --sentence_objective=" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more,said", [

@@ -149,7 +149,8 @@ class MasksOnTheFly:
         keys = masking.row_keys(self.seed, positions)
         if self.swap_prob:
             draw = Draws(keys).uniform(Draws.SWAP, np.arange(len(keys)), 0)
-            swapped = (draw < self.swap_prob) & (labels[:, 0] == 0)
+            is_ordered = (labels[:, 0] == 0) & (segments[:, 1] > 0)  # not of a single sentence
+            swapped = (draw < self.swap_prob) & is_ordered
             rows = np.flatnonzero(swapped)
             places = _swapped_places(segments[rows], ids.shape[1]) + rows[:, None] * ids.shape[1]
             ids, boundary = ids.copy(), boundary.copy()
@@ -183,22 +184,22 @@ def pair_files(source: RecordFiles) -> list[str]:
     return source.with_feature(_MARK)
 
 
-def sentence_objective(source: RecordFiles) -> str:
-    """Returns the objective that all of these record files were made for.
+def sentence_objectives(source: RecordFiles) -> tuple[str, ...]:
+    """Returns what these record files were made for: an objective, "none", or both.
 
     Raises:
-      DataError: they were made for different ones.
+      DataError: they were made for two objectives.
     """
-    found = {path: info.get("sentence_objective", "sop") for path, info in source.infos()}
-    (first, objective), *others = found.items()
-    for path, other in others:
-        if other != objective:
-            raise DataError(
-                f"{path} was made with --sentence_objective={other}, {first} with {objective}"
-            )
-    if objective not in SENTENCE_OBJECTIVES:
-        raise DataError(f"{first}: sentence_objective {objective!r} in its manifest is unknown")
-    return objective
+    found = {info.get("sentence_objective", "sop"): path for path, info in source.infos()}
+    for objective, path in found.items():
+        if objective not in SENTENCE_OBJECTIVES:
+            raise DataError(f"{path}: sentence_objective {objective!r} in its manifest is unknown")
+    if len(set(found) - {"none"}) > 1:
+        (one, first), (other, path), *_ = ((o, p) for o, p in found.items() if o != "none")
+        raise DataError(
+            f"{path} was made with --sentence_objective={other}, {first} with {one}"
+        )
+    return tuple(sorted(found, key=lambda objective: objective == "none"))
 
 
 def masks_of(
@@ -222,5 +223,5 @@ def masks_of(
         one, two, *_ = found.values()
         raise DataError(f"{one} and {two} were made with different vocabularies")
     (specials,) = found
-    pairs = PairSettings(sentence_objective=sentence_objective(source))
+    pairs = PairSettings(sentence_objective=sentence_objectives(source)[0])
     return MasksOnTheFly(max_seq_length, settings, specials, seed, pairs.swaps_of_ordered)

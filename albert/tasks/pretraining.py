@@ -11,7 +11,7 @@ from keras import ops
 from albert.config import AlbertConfig
 from albert.data.examples import FeatureSpec
 from albert.model.encoder_options import EncoderOptions
-from albert.model.row_layout import weighted
+from albert.model.row_layout import layout_of, segments_of, weighted
 from albert.modeling import AlbertForPreTraining, cross_entropy
 from albert.pretraining_data.pair_records import MasksOnTheFly, masked_features
 from albert.tasks.batch_sums import chosen, mean, real
@@ -23,7 +23,7 @@ class PretrainingTask(Task):
     """The loss is the masked-LM loss plus the sentence-order loss.
 
     If `sentence_objective` is "none", it is the masked-LM loss alone (the first line of
-    table 5 in the paper).
+    table 5 in the paper). A row without a pair has no sentence order to tell.
     """
 
     max_seq_length: int  # L
@@ -31,6 +31,7 @@ class PretrainingTask(Task):
     masks: MasksOnTheFly | None = None  # None: they are in the records
     eval_masks: MasksOnTheFly | None = None  # of an evaluation's records
     sentence_objective: str = "sop"  # key of `documents.SENTENCE_OBJECTIVES`
+    some_have_no_pair: bool = False  # rows of single sentences lie among the pairs
     name: str = "pretraining"
     best_metric: str = "masked_lm_accuracy"
 
@@ -59,17 +60,26 @@ class PretrainingTask(Task):
 
     def loss_weights(self, batch):
         # The original adds 1e-5, so that the loss of a batch without any mask is 0.
+        pairs = ops.sum(self._ordered(batch))
         return self._of_terms(
             ops.sum(batch["masked_lm_weights"]) + 1e-5,
-            ops.sum(real(batch)),
+            pairs + 1e-5 if self.some_have_no_pair else pairs,
         )
 
     def loss_sums(self, batch, outputs):
         masked_lm, sentence_order = _losses(batch, outputs)
         _, weights = _predicted(batch, outputs)
         return self._of_terms(
-            ops.sum(masked_lm * weights), ops.sum(sentence_order * real(batch))
+            ops.sum(masked_lm * weights), ops.sum(sentence_order * self._ordered(batch))
         )
+
+    def _ordered(self, batch):
+        """Returns [B]: 1.0 for an example whose sentence order is learned."""
+        if not self.some_have_no_pair:
+            return real(batch)
+        layout = layout_of(batch)
+        segments = layout.every(segments_of(batch)[..., None])[..., 0] * layout.mask
+        return real(batch) * ops.cast(ops.max(segments, axis=1) > 0, "float32")
 
     def _of_terms(self, masked_lm, sentence_order):
         """Returns a value for each term of the loss that this task has."""
@@ -80,7 +90,7 @@ class PretrainingTask(Task):
     def statistics(self, batch, outputs):
         masked_lm, sentence_order = _losses(batch, outputs)
         ids, weights = _predicted(batch, outputs)
-        sentences = real(batch)
+        sentences = self._ordered(batch)
         word_hits = chosen(outputs["prediction_logits"]) == ids
         order_hits = chosen(outputs["sop_logits"]) == batch["next_sentence_labels"][:, 0]
         found = {
