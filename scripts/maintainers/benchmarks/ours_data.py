@@ -29,7 +29,7 @@ def _make_records(spec):
         "create_pretraining_data", f"--input_file={spec['text']}", f"--output_file={output}",
         f"--spm_model_file={spec['spm_model_file']}", f"--max_seq_length={spec['length']}",
         f"--max_predictions_per_seq={spec['predictions']}", "--num_processes=1",
-        f"--dupe_factor={spec['dupe_factor']}",
+        f"--dupe_factor={spec['dupe_factor']}", f"--short_seq_prob={spec['short_seq_prob']}",
     ]
     is_original = spec.get("original_draw_order", False)
     if is_original:

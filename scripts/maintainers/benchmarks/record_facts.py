@@ -20,24 +20,30 @@ def features(length: int, predictions: int) -> dict:
 
 
 def describe(path: str, length: int, predictions: int, with_records: bool) -> dict:
-    """Returns statistics of a file's records and, if asked, a checksum of each in its order."""
+    """Returns statistics of a file's records and, if asked, a checksum of each in its order.
+
+    `chance/NAME` is the standard error of `statistics/NAME`, a mean of independent draws.
+    """
     import tensorflow as tf
 
     records = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
     rows = tf.io.parse_example(records, features(length, predictions))
     rows = {name: value.numpy() for name, value in rows.items()}
-    used, weights = rows["input_mask"].sum(), rows["masked_lm_weights"]
+    used, weights = rows["input_mask"].sum(axis=1), rows["masked_lm_weights"]
     at_masks = np.take_along_axis(rows["input_ids"], rows["masked_lm_positions"], 1)
     # The commonest id at masked places: [MASK], of any vocabulary.
     mask = np.bincount(at_masks[weights > 0]).argmax()
-    facts = {
-        "statistics/records": len(records),
-        "statistics/tokens": used / len(records),
-        "statistics/masks": weights.sum() / len(records),
-        "statistics/masks_replaced": np.mean(at_masks[weights > 0] == mask),
-        "statistics/swapped": rows["next_sentence_labels"].mean(),
-        "statistics/word_starts": rows["token_boundary"].sum() / used,
+    draws = {
+        "tokens": used,
+        "masks": weights.sum(axis=1),
+        "masks_replaced": at_masks[weights > 0] == mask,
+        "swapped": rows["next_sentence_labels"],
+        "word_starts": rows["token_boundary"].sum(axis=1) / used,
     }
+    facts = {"count": len(records)}
+    for name, drawn in draws.items():
+        facts[f"statistics/{name}"] = np.mean(drawn)
+        facts[f"chance/{name}"] = np.std(drawn) / drawn.size**0.5
     if with_records:
         # Of the values and not the bytes, in which a map's entries have any order; 24 bits are
         # what a float32 holds.

@@ -13,7 +13,7 @@ import numpy as np
 import record_facts
 import serve
 
-SEED, NGRAM, SHORT, MASKED = 12345, 3, 0.1, 0.15
+SEED, NGRAM, MASKED = 12345, 3, 0.15
 LETTERS = set(string.ascii_lowercase)
 SPECIALS = set(string.punctuation) - set("'<=>")
 
@@ -49,6 +49,7 @@ def starts_word(piece):
 class Maker:
     def __init__(self, model, spec):
         self.model, self.length, self.most = model, spec["length"], spec["predictions"]
+        self.short = spec["short_seq_prob"]
         self.words = [model.IdToPiece(i) for i in range(model.GetPieceSize())]
         weights = np.array([1 / n for n in range(1, NGRAM + 1)])
         self.chances = weights / weights.sum()
@@ -89,7 +90,7 @@ class Maker:
 
     def pairs(self, documents, index, rng):
         document, room = documents[index], self.length - 3
-        target = rng.randint(2, room) if rng.random() < SHORT else room
+        target = rng.randint(2, room) if rng.random() < self.short else room
         made, chunk, i = [], [], 0
         while i < len(document):
             chunk.append(document[i])

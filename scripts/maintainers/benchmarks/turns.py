@@ -93,11 +93,13 @@ def compare(
     """Returns each side's median and spread in seconds, and its ratio to the first one's rate.
 
     The sides compute the same outputs, to `tolerance` of their largest value;
-    one that does not is refused. Then each does its work once a round.
+    one that does not is refused. Then each does its work once a round. Of an output
+    `statistics/NAME`, the mean of random draws, `chance/NAME` is the standard error: it may
+    differ by `_MOST_ERRORS` of those that the two sides' means have together.
 
     Args:
-      tolerance: for all outputs, or {what an output's name begins with, up to a
-        slash: tolerance}; None where the sides do different work.
+      tolerance: for all outputs, or {an output's name: tolerance}; None where the sides do
+        different work.
       work: how much a turn does, as tokens or examples, or of each side; rates are given of it.
       at_once: if false, a side ends before the next one starts, and does its turns in a row:
         for sides that together need more memory than there is.
@@ -156,16 +158,14 @@ def _check_outputs(
 ) -> dict[str, float]:
     """Returns each side's largest difference from the first, as a share of the largest value."""
     found = {}
-    with np.load(started[0].outputs) as stored:
-        expected = {name: stored[name] for name in stored.files}
+    expected = _stored(started[0])
     for one in started:
-        with np.load(one.outputs) as stored:
-            shares = {
-                name: _difference(stored[name], expected[name])
-                for name in sorted(set(stored.files) & set(expected))
-            }
-        most = tolerance if isinstance(tolerance, Mapping) else dict.fromkeys(shares, tolerance)
-        bad = [name for name, share in shares.items() if not share <= most[name.split("/")[0]]]
+        outputs = _stored(one)
+        names = sorted(name for name in set(outputs) & set(expected)
+                       if not name.startswith("chance/"))
+        shares = {name: _difference(outputs[name], expected[name]) for name in names}
+        bad = [name for name, share in shares.items()
+               if not share <= _most(name, outputs, expected, tolerance)]
         if bad or not shares:
             what = f" in {bad[0]}" if isinstance(tolerance, Mapping) and bad else ""
             raise DataError(
@@ -175,6 +175,26 @@ def _check_outputs(
             )
         found[one.side.name] = max(shares.values())
     return found
+
+
+_MOST_ERRORS = 5.0  # of the normal distribution, one draw in two million is further off
+
+
+def _stored(one: _Process) -> dict[str, np.ndarray]:
+    with np.load(one.outputs) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def _most(
+    name: str, outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray],
+    tolerance: float | Mapping[str, float],
+) -> float:
+    """Returns how much an output may differ, as `_difference` tells it."""
+    chance = name.replace("statistics/", "chance/")
+    if chance == name:
+        return tolerance[name] if isinstance(tolerance, Mapping) else tolerance
+    error = float(np.hypot(outputs[chance], expected[chance]))
+    return _MOST_ERRORS * error / max(abs(float(expected[name])), 1e-6)
 
 
 def _difference(value: np.ndarray, expected: np.ndarray) -> float:
