@@ -6,7 +6,6 @@ another, and spares every writing process the seconds that importing TensorFlow 
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -54,16 +53,17 @@ def encode_examples(
       before, after: bytes of 0 around each message, which `sizes` do not count.
     """
     count = len(next(iter(batch.values())))
-    entries, size = [], np.zeros((count, 1), np.int64)
+    columns, size = _Columns(count), 0
     for name, (dtype, length) in spec.features.items():
         values = np.asarray(batch[name], DTYPES[dtype]).reshape(count, length or 1)
-        entry, entry_size = _feature_entry(name, dtype, values)
-        entries += entry
-        size = size + entry_size
+        size = size + _add_entry(columns, name, dtype, values)
     # Example { features = 1 { feature = 1 { key = 1, value = 2 }... } }
-    head = [_constant(count, bytes(before) + b"\x0a"), _varints(size)]
-    flat, sizes = _flatten([*head, *entries, _constant(count, bytes(after))])
-    return flat, sizes - before - after
+    head = _Columns(count)
+    head.add(bytes(before) + b"\x0a")
+    size = size + head.add_size(size) + 1
+    columns.add(bytes(after))
+    flat = _flatten([*head.parts(), *columns.parts()])
+    return flat, np.broadcast_to(size, (count, 1))[:, 0].astype(np.int64)
 
 
 def frame_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> bytes:
@@ -183,52 +183,86 @@ def _decode_varints(flat: bytes) -> np.ndarray:
     return values.view(np.int64)
 
 
-class _Columns(NamedTuple):
-    """Columns of a message: bytes, of which some rows may leave some out."""
+class _Part(NamedTuple):
+    """Columns of messages: bytes, of which some rows may leave some out."""
 
     content: np.ndarray  # uint8 [N, C]
     is_used: np.ndarray | None = None  # bool [N, C]; None: all of them
 
-    def sizes(self) -> np.ndarray:
-        """Returns the bytes of each row, int64 [N, 1]."""
+    def sizes(self) -> np.ndarray | int:
+        """Returns the bytes of each row, int64 [N, 1], or of all rows."""
         if self.is_used is None:
-            return np.full((len(self.content), 1), self.content.shape[1], np.int64)
-        return self.is_used.sum(axis=1, keepdims=True)
+            return self.content.shape[1]
+        return np.count_nonzero(self.is_used, axis=1, keepdims=True)
 
 
-def _feature_entry(name: str, dtype: str, values: np.ndarray) -> tuple[list[_Columns], np.ndarray]:
-    """Returns the columns of one map entry and its size in bytes, [N, 1]."""
-    count = len(values)
+class _Columns:
+    """Columns of N messages as they are gathered; what is the same in all rows, as bytes."""
+
+    def __init__(self, count: int):
+        self._count, self._parts, self._same = count, [], b""
+
+    def add(self, part: _Part | bytes) -> None:
+        """Adds columns."""
+        if isinstance(part, bytes):
+            self._same += part
+        else:
+            self._parts += [*self._take_same(), part]
+
+    def add_size(self, size: np.ndarray | int) -> np.ndarray | int:
+        """Adds a size, which may be that of all rows; returns the bytes that it takes itself."""
+        if isinstance(size, int):
+            content = protobuf.varint(size)
+            self.add(content)
+            return len(content)
+        part = _varints(size)
+        self.add(part)
+        return part.sizes()
+
+    def parts(self) -> list[_Part]:
+        """Returns all that was added."""
+        self._parts += self._take_same()
+        return self._parts
+
+    def _take_same(self) -> list[_Part]:
+        row, self._same = np.frombuffer(self._same, np.uint8), b""
+        return [_Part(np.broadcast_to(row, (self._count, len(row))))] if len(row) else []
+
+
+def _add_entry(
+    columns: _Columns, name: str, dtype: str, values: np.ndarray
+) -> np.ndarray | int:
+    """Adds one map entry to columns; returns its size in bytes, [N, 1] or of all rows."""
     if dtype == "float32":
-        tag, payload = b"\x12", _Columns(np.ascontiguousarray(values, "<f4").view(np.uint8))
+        tag, payload = b"\x12", _Part(np.ascontiguousarray(values, "<f4").view(np.uint8))
     else:
         tag, payload = b"\x1a", _varints(values)  # int64_list = 3; float_list = 2
     key, size = name.encode(), payload.sizes()
-    packed = 1 + _varints(size).sizes() + size  # value = 1 [packed]
-    feature = 1 + _varints(packed).sizes() + packed
-    entry = 2 + len(key) + 1 + _varints(feature).sizes() + feature
     if len(key) > 127:
         raise ValueError(f"feature name of more than 127 bytes: {name}")
-    columns = [
-        _constant(count, b"\x0a"), _varints(entry),
-        _constant(count, b"\x0a" + bytes([len(key)]) + key + b"\x12"), _varints(feature),
-        _constant(count, tag), _varints(packed),
-        _constant(count, b"\x0a"), _varints(size), payload,
-    ]
-    return columns, 1 + _varints(entry).sizes() + entry
+    packed = 1 + _size_of_varint(size) + size  # value = 1 [packed]
+    feature = 1 + _size_of_varint(packed) + packed
+    entry = 2 + len(key) + 1 + _size_of_varint(feature) + feature
+    before = (b"\x0a", b"\x0a" + bytes([len(key)]) + key + b"\x12", tag, b"\x0a")
+    for constant, number in zip(before, (entry, feature, packed, size), strict=True):
+        columns.add(constant)
+        columns.add_size(number)
+    columns.add(payload)
+    return 1 + _size_of_varint(entry) + entry
 
 
-def _constant(count: int, content: bytes) -> _Columns:
-    row = np.frombuffer(content, np.uint8)
-    return _Columns(np.broadcast_to(row, (count, len(row))))
+def _size_of_varint(number: np.ndarray | int) -> np.ndarray | int:
+    if isinstance(number, int):
+        return len(protobuf.varint(number))
+    return 1 + sum((number >= 1 << 7 * n).astype(np.int64) for n in range(1, 5))
 
 
-def _varints(numbers: np.ndarray) -> _Columns:
+def _varints(numbers: np.ndarray) -> _Part:
     """Returns int64 [N, C] as varints: seven bits a byte, the lowest first."""
     numbers = numbers.view(np.uint64)  # as negative ones are written
     highest = int(numbers.max(initial=1))
     if highest < 1 << 7:  # most features: masks, positions, the number of a class
-        return _Columns(numbers.astype(np.uint8))
+        return _Part(numbers.astype(np.uint8))
     if highest < _FEW:  # pieces, sizes
         bytes_of, uses_of = _varint_table()
         content, is_used = bytes_of.take(numbers).view(np.uint8), uses_of.take(numbers).view(bool)
@@ -237,8 +271,8 @@ def _varints(numbers: np.ndarray) -> _Columns:
     content, is_used = (part.reshape(len(numbers), -1) for part in (content, is_used))
     used = is_used[:1]
     if (is_used == used).all():  # as the sizes of a batch mostly are
-        return _Columns(content[:, used[0]])
-    return _Columns(content, is_used)
+        return _Part(content[:, used[0]])
+    return _Part(content, is_used)
 
 
 _FEW = 1 << 16
@@ -268,23 +302,14 @@ def _compute_varints(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return content, is_used
 
 
-def _flatten(columns: Sequence[_Columns]) -> tuple[np.ndarray, np.ndarray]:
-    """Writes rows of columns as bytes; returns the flat bytes and each row's size."""
-    blocks, sizes = [], np.zeros(len(columns[0].content), np.int64)
-    for is_ragged, group in itertools.groupby(columns, lambda part: part.is_used is not None):
-        parts = list(group)
-        content = np.concatenate([part.content for part in parts], axis=1)
-        each = np.full(len(content), content.shape[1], np.int64)
-        if is_ragged:
-            is_used = np.concatenate([part.is_used for part in parts], axis=1)
-            content, each = content[is_used], is_used.sum(axis=1)
-        blocks.append(_cut(content.tobytes(), each))
-        sizes += each
-    rows = bytearray().join(itertools.chain.from_iterable(zip(*blocks, strict=True)))
-    return np.frombuffer(rows, np.uint8), sizes
-
-
-def _cut(content: bytes, sizes: np.ndarray) -> list[bytes]:
-    """Returns successive parts of these sizes."""
-    ends = np.cumsum(sizes).tolist()
-    return [content[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+def _flatten(parts: Sequence[_Part]) -> np.ndarray:
+    """Returns the bytes of all rows, one row after the other."""
+    content = np.concatenate([part.content for part in parts], axis=1).ravel()
+    if all(part.is_used is None for part in parts):
+        return content
+    is_used = np.concatenate([
+        np.broadcast_to(np.True_ if part.is_used is None else part.is_used, part.content.shape)
+        for part in parts
+    ], axis=1)
+    # Flat, which NumPy does in half the time of rows.
+    return content.compress(is_used.ravel())
