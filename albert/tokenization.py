@@ -10,9 +10,12 @@ are expected to use `preprocess_text` first); `encode_text` does everything.
 """
 
 import hashlib
+import itertools
 import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from albert.data import addresses, files
 from albert.errors import ConfigError, DataError
@@ -155,18 +158,41 @@ class FullTokenizer:
         Texts are raw, or with `is_preprocessed` what `preprocess` returned: in rare
         cases, cleaning once more would change them.
         """
+        rows, may_have_commas = self._encode(texts, num_threads, is_preprocessed)
+        cut = self.comma_ids if may_have_commas else {}
+        for index, ids in enumerate(rows if cut else ()):
+            if not cut.keys().isdisjoint(ids):
+                rows[index] = self._with_commas_cut(ids)
+        return rows
+
+    def encode_flat(self, texts: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of raw texts one after the other, int32, and the count of each, int64."""
+        rows, may_have_commas = self._encode(texts)
+        ids, sizes = _flat(rows)
+        if may_have_commas and self.comma_ids:
+            is_cut = np.zeros(self.vocab_size, bool)
+            is_cut[list(self.comma_ids)] = True
+            places = np.flatnonzero(is_cut.take(ids))
+            if places.size:
+                for index in np.unique(np.searchsorted(np.cumsum(sizes), places, "right")):
+                    rows[index] = self._with_commas_cut(rows[index])
+                ids, sizes = _flat(rows)
+        return ids, sizes
+
+    def _encode(
+        self, texts: Sequence[str | bytes], num_threads: int = 1, is_preprocessed: bool = False
+    ) -> tuple[list[list[int]], bool]:
+        """Returns (ids of texts, whether `comma_ids` that are among them are yet to be cut)."""
         if self.sp_model is None:
-            return [self._wordpiece_ids(text) for text in texts]
+            return [self._wordpiece_ids(text) for text in texts], False
         clean = convert_to_unicode if is_preprocessed else self.preprocess
         cleaned = [scrub_surrogates(clean(text)) for text in texts]
         if "," not in self.vocab:  # then unknown pieces may end in a comma too
-            return [encode_ids(self.sp_model, text) for text in cleaned]
-        rows = self.sp_model.EncodeAsIds(cleaned, num_threads=num_threads)
-        cut = self.comma_ids
-        for index, ids in enumerate(rows):
-            if not cut.keys().isdisjoint(ids):
-                rows[index] = [new for old in ids for new in cut.get(old, (old,))]
-        return rows
+            return [encode_ids(self.sp_model, text) for text in cleaned], False
+        return self.sp_model.EncodeAsIds(cleaned, num_threads=num_threads), True
+
+    def _with_commas_cut(self, ids: Iterable[int]) -> list[int]:
+        return [new for old in ids for new in self.comma_ids.get(old, (old,))]
 
     def _wordpiece_ids(self, text: str | bytes) -> list[int]:
         known, ids = self._ids_of_word, []
@@ -245,6 +271,11 @@ class FullTokenizer:
         text += " keep_accents" * self.settings.keep_accents
         text += " keep_space" * (not self.settings.remove_space)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _flat(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    return np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(sizes.sum())), sizes
 
 
 def check_special_pieces(tokenizer: FullTokenizer) -> None:

@@ -3,6 +3,7 @@
 import json
 import time
 
+import numpy as np
 import pytest
 
 from albert import tokenization
@@ -188,6 +189,11 @@ def test_batches_give_the_ids_of_single_texts_with_a_home_made_model(tmp_path, w
         pieces = tokenizer.tokenize(tokenizer.preprocess(text))
         assert not any(map(tokenization.ends_in_digit_comma, pieces))
         assert ids == tokenizer.convert_tokens_to_ids(pieces)
+    for texts in (numbers, ["", "b", "", *numbers[:5], ""], [""], []):
+        rows = tokenizer.encode_batch(texts)
+        flat, sizes = tokenizer.encode_flat(texts)
+        assert flat.dtype == np.int32 and flat.tolist() == [i for row in rows for i in row]
+        assert sizes.tolist() == [len(row) for row in rows]
 
 
 # --- Vocabulary files ---

@@ -5,6 +5,7 @@ import re
 import unicodedata
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ASCII = re.compile(r"[\x00-\x7f]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ def preprocess_text(
         text = " ".join(text.split())
     if not (keep_accents or text.isascii()):
         text = unicodedata.normalize("NFKD", text)
-        # Few distinct characters and fewer marks: cheaper than a test of each.
-        for mark in [c for c in set(text) if unicodedata.combining(c)]:
+        # Few other characters and fewer marks: cheaper than a test of each.
+        for mark in {c for c in _ASCII.sub("", text) if unicodedata.combining(c)}:
             text = text.replace(mark, "")
     return text.lower() if lower else text

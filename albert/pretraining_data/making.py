@@ -121,7 +121,8 @@ def _spill(
             mine = spills[task.stream] = spills[task.stream]._replace(blocks=task.index + 1)
             if mine.directory(task) != place.own:
                 continue
-            size = sum(len(line.encode()) + 1 for document in task.documents for line in document)
+            size = sum(sum(map(len, map(str.encode, document))) + len(document)
+                       for document in task.documents)
             size *= len(task.passes) / mine.passes / 1e6
             if place.journal.result(task.name) is not None:
                 done += size

@@ -5,7 +5,6 @@ divided at a random border. Whether B follows A, `SENTENCE_OBJECTIVES` says.
 """
 
 import dataclasses
-import itertools
 import random
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -34,9 +33,9 @@ def tokenize_block(documents: Sequence[Document], tokenizer: FullTokenizer) -> B
     flat: list[np.ndarray] = [np.zeros(0, np.int32)]
     sizes: list[int] = []
     for start in range(0, len(lines), _ENCODE_LINES):
-        rows = tokenizer.encode_batch(lines[start : start + _ENCODE_LINES])
-        sizes += map(len, rows)
-        flat.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
+        ids, counts = tokenizer.encode_flat(lines[start : start + _ENCODE_LINES])
+        sizes += counts.tolist()
+        flat.append(ids)
     segments, borders, line, at = [0], [0], 0, 0
     for document in documents:
         for size in sizes[line : line + len(document)]:
