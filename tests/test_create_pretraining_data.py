@@ -30,6 +30,7 @@ from albert.pretraining_data import (
     pair_records,
     recipe,
     shares,
+    spills,
 )
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import (
@@ -247,11 +248,11 @@ def die_at(monkeypatch, module, name, number):
     monkeypatch.setattr(module, name, call)
 
 
-def calls_of(monkeypatch, module, *names):
-    """Returns {name: calls}, which is kept up to date."""
-    counts = dict.fromkeys(names, 0)
+def calls_of(monkeypatch, *functions):
+    """Returns {name: calls} of (module, name), which is kept up to date."""
+    counts = dict.fromkeys((name for _, name in functions), 0)
 
-    def counted(name):
+    def counted(module, name):
         original = getattr(module, name)
 
         def call(*arguments):
@@ -260,16 +261,19 @@ def calls_of(monkeypatch, module, *names):
 
         return call
 
-    for name in names:
-        monkeypatch.setattr(module, name, counted(name))
+    for module, name in functions:
+        monkeypatch.setattr(module, name, counted(module, name))
     return counts
+
+
+PAIRING, FRAMING = (spills, "pair_block"), (buckets, "frame_bucket")
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "number", "kept_pairings", "framings"),
     [
-        (buckets, "pair_block", 2, 2, 4),
-        (buckets, "frame_bucket", 1, None, 3),
+        (*PAIRING, 2, 2, 4),
+        (*FRAMING, 1, None, 3),
         # While the second file was put together: the first one's two buckets are used up.
         (making.shutil, "copyfileobj", 2, None, 2),
     ],
@@ -281,7 +285,7 @@ def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
     caplog.set_level("INFO", "albert")
     monkeypatch.setattr(Stream, "buckets", lambda *_: 4)
     outputs = dict(output_file=f"{tiny}/out-0.tfrecord,{tiny}/out-1.tfrecord")
-    whole = calls_of(monkeypatch, buckets, "pair_block", "frame_bucket")
+    whole = calls_of(monkeypatch, PAIRING, FRAMING)
     run(tiny, **outputs)
     assert whole["pair_block"] > 3 and whole["frame_bucket"] == 4
     # None: all of them are kept.
@@ -298,7 +302,7 @@ def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert not {path for path in leavings(tiny) if ".tmp-" not in path}
-    again = calls_of(monkeypatch, buckets, "pair_block", "frame_bucket")
+    again = calls_of(monkeypatch, PAIRING, FRAMING)
     run(tiny, **outputs)
     assert again == {"pair_block": pairings, "frame_bucket": framings}
     assert "a run was killed here: going on with the" in caplog.text
@@ -313,7 +317,7 @@ def test_the_work_of_another_job_or_a_damaged_one_is_not_gone_on_with(
     child = os.fork()
     if child == 0:
         try:
-            die_at(monkeypatch, buckets, "frame_bucket", 0)
+            die_at(monkeypatch, *FRAMING, 0)
             run(tiny)
         finally:
             os._exit(1)
@@ -328,7 +332,7 @@ def test_the_work_of_another_job_or_a_damaged_one_is_not_gone_on_with(
     else:
         for spill in (tiny / scratch).glob("*.spill"):
             spill.write_bytes(spill.read_bytes()[:-1])
-    counts = calls_of(monkeypatch, buckets, "pair_block")
+    counts = calls_of(monkeypatch, PAIRING)
     run(tiny, **changes)
     assert counts["pair_block"] == blocks > 3
     found = (tiny / "out.tfrecord").read_bytes()
@@ -342,7 +346,7 @@ def test_a_run_killed_with_all_its_processes_is_gone_on_with(tiny):
     flags_of_run = ("--dupe_factor=3000", "--num_processes=2", "--max_predictions_per_seq=5")
     process = spawn(tiny, *flags_of_run)
     deadline = time.monotonic() + 60
-    while not list(tiny.glob("*.work.tmp-*/*.done")):
+    while not list(tiny.glob("*.work.tmp-*/journal")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     process.kill()
@@ -574,13 +578,13 @@ def test_the_work_of_another_layout_is_not_gone_on_with(tiny, monkeypatch):
     if child == 0:
         try:
             monkeypatch.setattr(shares, "LAYOUT", 1)
-            die_at(monkeypatch, buckets, "frame_bucket", 0)
+            die_at(monkeypatch, *FRAMING, 0)
             run(tiny)
         finally:
             os._exit(1)
     os.waitpid(child, 0)
     assert leavings(tiny)
-    counts = calls_of(monkeypatch, buckets, "pair_block")
+    counts = calls_of(monkeypatch, PAIRING)
     run(tiny)
     assert counts["pair_block"] == 1
     assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
@@ -1022,8 +1026,8 @@ def test_160_gigabytes_are_planned_in_seconds_and_little_memory(gigabytes, tiny,
     before = time.process_time()
     tracemalloc.start()
     [stream] = job.streams
-    spills = making._spill(job, documents_of_it, place, pool)
-    parts = making._finish(job, stream, spills["train"], place, pool)
+    found = making._spill(job, documents_of_it, place, pool)
+    parts = making._finish(job, stream, found["train"], place, pool)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert made["spills"] > 200 * gigabytes and made["parts"] == len(parts) > 0

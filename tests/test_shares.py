@@ -8,7 +8,7 @@ import pytest
 from helpers import assert_one_clear_line, run_here
 
 from albert import create_pretraining_data
-from albert.pretraining_data import buckets, recipe, shares
+from albert.pretraining_data import recipe, shares, spills
 from albert.pretraining_data.recipe import Stream
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -138,8 +138,7 @@ def test_what_is_no_share_is_refused(task, folder, capsys):
 
 
 def test_spills_are_found_by_their_numbers(folder):
-    spills = buckets.Spills(("a", "b", "c"), "train", 4, 5, 2, 7)
-    found = list(spills.paths())
+    found = list(spills.Spills(("a", "b", "c"), "train", 4, 5, 2, 7).paths())
     assert len(set(found)) == 12 and found[:4] == [
         "a/train-0-0-2.spill", "b/train-0-2-4.spill", "c/train-0-4-5.spill", "a/train-1-0-2.spill"
     ]

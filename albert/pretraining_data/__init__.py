@@ -6,7 +6,9 @@ gathered from them and shuffled. Its pairs get masks, become rows of features, a
 
     documents       text to documents, and documents to blocks
     pairs           a block to pairs of segments
-    buckets         pairs dealt out and gathered again: the seed alone decides their order
+    dealing         pairs dealt out to buckets
+    spills          the files in which they lie meanwhile
+    buckets         each bucket gathered, shuffled and made into records
     masking         which tokens of a pair are masked, and by what
     pair_records    the features of a record; masks that are drawn when it is read
     rows            pairs to rows of features

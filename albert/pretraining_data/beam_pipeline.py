@@ -27,7 +27,7 @@ import numpy as np
 
 from albert.data import corpus_files, files, records, temporaries, workers
 from albert.errors import DataError, FlagError, Preempted, UserError, first_line
-from albert.pretraining_data import buckets, documents, making, reports
+from albert.pretraining_data import buckets, dealing, documents, making, reports
 from albert.pretraining_data.recipe import Job, Stream, load_tokenizer
 from albert.tokenization import FullTokenizer
 
@@ -323,7 +323,7 @@ _Places = list[tuple[int, documents.Run]]  # of a document: [(number of the file
 
 def _plan(
     _, site: Site, scans: list[tuple[int, documents.FileScan]]
-) -> Iterator[buckets.BlockTask]:
+) -> Iterator[dealing.BlockTask]:
     """Yields the tasks, whose documents are `_Places`."""
     counts = documents.ReadingCounts()
     ordered = [scan for _, scan in sorted(scans, key=lambda scan: scan[0])]
@@ -335,7 +335,7 @@ def _plan(
             counts.documents += 1
             yield document
 
-    yield from buckets.plan_blocks(site.job, counted(), counts.bytes, lambda stream: _PASSES)
+    yield from dealing.plan_blocks(site.job, counted(), counts.bytes, lambda stream: _PASSES)
     _write(os.path.join(site.work, _COUNTS), json.dumps(dataclasses.asdict(counts)).encode())
 
 
@@ -343,10 +343,10 @@ def _plan(
 _Pairs = tuple[int, int, bytes, bytes]
 
 
-def _pair(task: buckets.BlockTask, site: Site) -> Iterator[tuple[tuple[str, int], _Pairs]]:
-    dtype = buckets.token_type(site.tokenizer())
+def _pair(task: dealing.BlockTask, site: Site) -> Iterator[tuple[tuple[str, int], _Pairs]]:
+    dtype = dealing.token_type(site.tokenizer())
     read = task._replace(documents=_read_documents(site, task.documents))
-    pairs = buckets.pair_block(site.job.recipe, read)
+    pairs = dealing.pair_block(site.job.recipe, read)
     ends = np.cumsum(pairs.counts)
     for bucket in np.flatnonzero(pairs.counts).tolist():
         some = slice(int(ends[bucket] - pairs.counts[bucket]), int(ends[bucket]))
@@ -373,9 +373,9 @@ def _finish(
 ) -> tuple[tuple[str, int], tuple[int, buckets.Part]]:
     """Returns ((stream, number of the output), (number of the bucket, its part))."""
     (stream, number), pairs = bucket
-    dtype, ordered = buckets.token_type(site.tokenizer()), sorted(pairs, key=lambda pair: pair[:2])
+    dtype, ordered = dealing.token_type(site.tokenizer()), sorted(pairs, key=lambda pair: pair[:2])
     table = np.frombuffer(b"".join(pair[2] for pair in ordered), "<i4")
-    table = table.reshape(-1, buckets.PAIR_NUMBERS).astype(np.int64)
+    table = table.reshape(-1, dealing.PAIR_NUMBERS).astype(np.int64)
     ids = np.frombuffer(b"".join(pair[3] for pair in ordered), dtype)
     del ordered
     examples = site.stream(stream).examples(number)

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 
 from albert.errors import UserError
-from albert.pretraining_data import buckets
+from albert.pretraining_data import buckets, dealing
 from albert.pretraining_data.documents import Document, ReadingCounts, read_documents
 from albert.pretraining_data.recipe import Job, load_tokenizer
 
@@ -46,17 +46,17 @@ def estimate(job: Job) -> float:
     documents = _sample(job)
     sizes = [len(line.encode()) + 1 for document in documents for line in document]
     stream = job.streams[0]
-    task = buckets.BlockTask(stream.name, 0, documents, range(1), 1)
-    pairs = buckets.pair_block(job.recipe, task)
+    task = dealing.BlockTask(stream.name, 0, documents, range(1), 1)
+    pairs = dealing.pair_block(job.recipe, task)
     table = pairs.table().astype(np.int64)
     if not len(table):
         return 0.0
-    tokens = pairs.tokens(buckets.token_type(load_tokenizer(job.recipe)))
+    tokens = pairs.tokens(dealing.token_type(load_tokenizer(job.recipe)))
     some = table[:_RECORDS]
     framed = buckets.frame_bucket(job.recipe, stream.name, 0, some, tokens, 0)
     records = sum(len(content) for content, *_ in framed) / len(some)
     # Spills, and the finished buckets that are made of them.
-    one_pass = tokens.nbytes + len(table) * (4 * buckets.PAIR_NUMBERS + records)
+    one_pass = tokens.nbytes + len(table) * (4 * dealing.PAIR_NUMBERS + records)
     passes = sum(stream.passes * stream.share for stream in job.streams)
     return one_pass * passes * job.text_bytes / sum(sizes)
 

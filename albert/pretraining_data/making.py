@@ -18,18 +18,12 @@ import numpy as np
 
 from albert.data import files, records, temporaries, workers
 from albert.pretraining_data import disk_space, original_draws, reports, shares
-from albert.pretraining_data.buckets import (
-    Part,
-    Spills,
-    ask_to_stop,
-    finish_bucket,
-    plan_blocks,
-    read_tail,
-    spill_block,
-)
+from albert.pretraining_data.buckets import Part, finish_bucket, read_tail
+from albert.pretraining_data.dealing import plan_blocks
 from albert.pretraining_data.documents import Document, ReadingCounts, read_documents
 from albert.pretraining_data.recipe import Job, Stream, load_tokenizer
 from albert.pretraining_data.shares import Place
+from albert.pretraining_data.spills import Spills, ask_to_stop, spill_block
 
 log = logging.getLogger("albert")
 

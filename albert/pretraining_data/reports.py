@@ -20,7 +20,7 @@ from albert.pretraining_data.recipe import Job, Stream, load_pieces, load_tokeni
 log = logging.getLogger("albert")
 
 # What is worth a warning.
-_MOST_LOST = 1 / 3  # share of the tokens
+_MOST_LOST = 0.5  # share of the tokens
 _MOST_UNKNOWN = 0.01  # share of the tokens
 _LABEL_RANGE = 0.1  # of the share of label 1, around what is usual
 _PERCENTILES = (5, 25, 50, 75, 95)

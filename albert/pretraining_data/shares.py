@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator
 from albert import __version__
 from albert.data import files, records, temporaries
 from albert.errors import DataError, RunDirBusyError, UserError
-from albert.pretraining_data.buckets import LAYOUT, Part, resume
+from albert.pretraining_data.buckets import Part
 from albert.pretraining_data.documents import ReadingCounts
 from albert.pretraining_data.journal import Journal, read_journal, result_of
 from albert.pretraining_data.recipe import Job, Stream
+from albert.pretraining_data.spills import LAYOUT, resume
 
 log = logging.getLogger("albert")
 

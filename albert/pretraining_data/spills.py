@@ -1,0 +1,161 @@
+"""Pairs on their way from blocks to buckets: temporary files, in which each bucket has its place."""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from albert.data import temporaries
+from albert.errors import UserError
+from albert.pretraining_data.dealing import (
+    PAIR_NUMBERS,
+    BlockTask,
+    DealtPairs,
+    pair_block,
+    token_type,
+)
+from albert.pretraining_data.recipe import Recipe, load_tokenizer
+
+LAYOUT = 4  # of the temporary files: those of another are not gone on with
+_SOME = 1 << 14  # pairs whose tokens are gathered together
+_PAIR_BYTES = 4 * PAIR_NUMBERS
+_ENDS_BYTES = 16  # for each bucket, at the beginning of a spill
+_STOP_FILE = "stop"
+
+
+class StoppedError(Exception):
+    """The main process asked for an end."""
+
+
+def ask_to_stop(directory: str) -> None:
+    """Makes the workers of this temporary directory end soon."""
+    with (
+        contextlib.suppress(FileNotFoundError),  # it is gone, and so is the work
+        open(os.path.join(directory, _STOP_FILE), "w", encoding="utf-8"),
+    ):
+        pass
+
+
+def resume(directory: str) -> None:
+    """Takes back what `ask_to_stop` asked of an earlier run."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(directory, _STOP_FILE))
+
+
+def end_if_asked(path: str) -> None:
+    if os.path.exists(os.path.join(os.path.dirname(path), _STOP_FILE)):
+        raise StoppedError
+
+
+@contextlib.contextmanager
+def write_whole(path: str) -> Iterator[BinaryIO]:
+    """Yields a file that becomes `path`, synced to the disk, when the block ends well.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    # A process whose owner was killed may write a moment longer: not into the same file.
+    own = temporaries.temporary_name(path)
+    try:
+        with open(own, "wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(own, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror})") from error
+
+
+def spill_block(recipe: Recipe, task: BlockTask, path: str) -> None:
+    """Writes the pairs of some passes over a block to `path`, in the order of their buckets.
+
+    The file begins with int64 [num_buckets + 1, 2]: how many pairs, and how many tokens, are in
+    the buckets before each one. Then for each bucket come int32 [n, 4], see `DealtPairs.table`,
+    and the tokens of its pairs, A before B.
+
+    Raises:
+      UserError: the disk is full; StoppedError: see `ask_to_stop`.
+    """
+    pairs = pair_block(recipe, task, lambda: end_if_asked(path))
+    dtype = token_type(load_tokenizer(recipe))
+    sizes = np.column_stack([pairs.counts, pairs.tokens_of_buckets()])
+    ends = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(sizes, axis=0)])
+    with write_whole(path) as out:
+        out.write(ends.astype("<i8").tobytes())
+        first = 0
+        while first < len(sizes):
+            # Small buckets are gathered together, large ones in parts.
+            last = int(np.searchsorted(ends[:, 0], ends[first, 0] + _SOME, "right")) - 1
+            if last > first:
+                _write_small(out, pairs, dtype, ends[first : last + 1])
+            else:
+                last = first + 1
+                _write_large(out, pairs, dtype, *ends[first : last + 1, 0].tolist())
+            first = last
+
+
+def _write_small(out: BinaryIO, pairs: DealtPairs, dtype: np.dtype, ends: np.ndarray) -> None:
+    some = slice(int(ends[0, 0]), int(ends[-1, 0]))
+    table = memoryview(pairs.table(some).tobytes())
+    tokens = memoryview(pairs.tokens(dtype, some).tobytes())
+    places = ((ends - ends[0]) * (_PAIR_BYTES, dtype.itemsize)).tolist()
+    for (table_at, tokens_at), (table_end, tokens_end) in itertools.pairwise(places):
+        out.write(table[table_at:table_end])
+        out.write(tokens[tokens_at:tokens_end])
+
+
+def _write_large(
+    out: BinaryIO, pairs: DealtPairs, dtype: np.dtype, start: int, end: int
+) -> None:
+    out.write(pairs.table(slice(start, end)).tobytes())
+    for at in range(start, end, _SOME):
+        out.write(pairs.tokens(dtype, slice(at, min(at + _SOME, end))).tobytes())
+
+
+class Spills(NamedTuple):
+    """The spills of a stream. They have names, and are not listed: there may be very many."""
+
+    directories: tuple[str, ...]  # the pieces of work are dealt out to them
+    stream: str
+    blocks: int
+    passes: int
+    step: int  # passes over a block in one piece of work
+    buckets: int
+
+    def directory(self, task: BlockTask) -> str:
+        """Returns where the spill of a piece of work goes."""
+        number = task.index * -(-self.passes // self.step) + task.passes.start // self.step
+        return self.directories[number % len(self.directories)]
+
+    def paths(self) -> Iterator[str]:
+        """Yields the spills in the order of the text."""
+        for index in range(self.blocks):
+            for first in range(0, self.passes, self.step):
+                passes = range(first, min(first + self.step, self.passes))
+                task = BlockTask(self.stream, index, (), passes, 0)
+                yield os.path.join(self.directory(task), task.name)
+
+
+def read_bucket(spills: Spills, bucket: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (`DealtPairs.table` [n, 4], tokens) of a bucket."""
+    tables, tokens = [np.zeros(0, "<i4")], [np.zeros(0, dtype)]
+    for path in spills.paths():
+        with open(path, "rb") as stream:
+            stream.seek(bucket * _ENDS_BYTES)
+            (pair, token), (pair_end, token_end) = np.frombuffer(
+                stream.read(2 * _ENDS_BYTES), "<i8"
+            ).reshape(2, 2).tolist()
+            if pair == pair_end:
+                continue
+            stream.seek(
+                (spills.buckets + 1) * _ENDS_BYTES + pair * _PAIR_BYTES + token * dtype.itemsize
+            )
+            size = (pair_end - pair) * _PAIR_BYTES
+            content = stream.read(size + (token_end - token) * dtype.itemsize)
+            tables.append(np.frombuffer(content, "<i4", (pair_end - pair) * PAIR_NUMBERS))
+            tokens.append(np.frombuffer(content, dtype, offset=size))
+    table = np.concatenate(tables).reshape(-1, PAIR_NUMBERS).astype(np.int64)
+    return table, np.concatenate(tokens)
