@@ -266,6 +266,11 @@ def calls_of(monkeypatch, *functions):
     return counts
 
 
+def merge_from_the_first_on(monkeypatch, group):
+    monkeypatch.setattr(spills, "_MOST_READS", 0)
+    monkeypatch.setattr(spills, "_MERGED", group)
+
+
 PAIRING, FRAMING = (spills, "pair_block"), (buckets, "frame_bucket")
 
 
@@ -276,6 +281,7 @@ PAIRING, FRAMING = (spills, "pair_block"), (buckets, "frame_bucket")
         (*FRAMING, 1, None, 3),
         # While the second file was put together: the first one's two buckets are used up.
         (making.shutil, "copyfileobj", 2, None, 2),
+        (making, "merge_spills", 1, None, 4),
     ],
 )
 def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
@@ -284,6 +290,8 @@ def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
     monkeypatch.setattr(recipe, "BLOCK_CHARACTERS", 1500)
     caplog.set_level("INFO", "albert")
     monkeypatch.setattr(Stream, "buckets", lambda *_: 4)
+    if name == "merge_spills":
+        merge_from_the_first_on(monkeypatch, 2)
     outputs = dict(output_file=f"{tiny}/out-0.tfrecord,{tiny}/out-1.tfrecord")
     whole = calls_of(monkeypatch, PAIRING, FRAMING)
     run(tiny, **outputs)
@@ -986,6 +994,28 @@ def test_a_disk_that_is_too_small_is_told_before_the_work(tiny, monkeypatch, cap
     assert leavings(tiny) == []
 
 
+@pytest.mark.parametrize("held", [1, 1 << 20])
+def test_a_bucket_is_not_read_from_every_spill_of_a_large_text(held, tiny, monkeypatch):
+    monkeypatch.setattr(recipe, "BLOCK_CHARACTERS", 400)
+    monkeypatch.setattr(Stream, "buckets", lambda *_: 5)
+    run(tiny)
+    expected = {path: (tiny / path).read_bytes() for path in leavings(tiny)}
+    opened = []
+    monkeypatch.setattr(
+        spills, "open",
+        lambda path, mode, **more: opened.append((path, mode)) or open(path, mode, **more),
+        raising=False,
+    )
+    merge_from_the_first_on(monkeypatch, 4)
+    monkeypatch.setattr(spills, "_MERGED_BYTES", held)
+    run(tiny)
+    assert {path: (tiny / path).read_bytes() for path in leavings(tiny)} == expected
+    read = [path for path, mode in opened if mode == "rb"]
+    count = len({path for path in read if path.endswith(".spill")})
+    # Each spill once, and for each bucket a fourth as many files.
+    assert count > 10 and len(read) == count + 5 * -(-count // 4)
+
+
 class Simulated(str):
     """A line of 800,000 characters that takes no memory."""
 
@@ -1006,16 +1036,22 @@ def test_160_gigabytes_are_planned_in_seconds_and_little_memory(gigabytes, tiny,
         "--dupe_factor=10", "--document_layout=blank_lines", "--sentence_objective=sop",
     ])
     job = dataclasses.replace(command._job(parsed), text_bytes=gigabytes * 10**9)
-    line, made = Simulated("x"), {"spills": 0, "parts": 0}
+    line, made = Simulated("x"), {"spills": 0, "merged": 0, "reads": 0, "parts": 0}
 
     def spill(recipe, task, path):
         made["spills"] += 1
 
+    def merge(recipe, sources, num_buckets, path):
+        made["merged"] += 1
+        made["reads"] += len(sources)
+
     def finish(recipe, bucket, spills, path, examples):
         made["parts"] += 1
+        made["reads"] += spills.groups
         return buckets.Part(path, 10, 10, [], buckets.PairFacts(1, 2, 3, 4))
 
     monkeypatch.setattr(making, "spill_block", spill)
+    monkeypatch.setattr(making, "merge_spills", merge)
     monkeypatch.setattr(making, "finish_bucket", finish)
     monkeypatch.setattr(journal.os.path, "getsize", lambda _: 7)
     (tiny / "scratch").mkdir()
@@ -1027,9 +1063,12 @@ def test_160_gigabytes_are_planned_in_seconds_and_little_memory(gigabytes, tiny,
     tracemalloc.start()
     [stream] = job.streams
     found = making._spill(job, documents_of_it, place, pool)
+    making._merge(job, found["train"], place, pool)
     parts = making._finish(job, stream, found["train"], place, pool)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert made["spills"] > 200 * gigabytes and made["parts"] == len(parts) > 0
     assert made["parts"] > 10_000 or gigabytes < 160
+    assert made["reads"] == made["spills"] + made["merged"] * made["parts"]
+    assert made["merged"] <= made["spills"] / 64 + 1
     assert time.process_time() - before < 60 and peak < 100 << 20

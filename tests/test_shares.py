@@ -65,8 +65,13 @@ def expected(folder):
     return found
 
 
-@pytest.mark.parametrize("count", [2, 3, 9])
-def test_the_bytes_of_several_machines_are_those_of_one(count, folder, expected):
+@pytest.mark.parametrize(("count", "merges"), [(2, False), (3, False), (9, False), (3, True)])
+def test_the_bytes_of_several_machines_are_those_of_one(
+    count, merges, folder, expected, monkeypatch
+):
+    if merges:  # as for a text of many gigabytes
+        monkeypatch.setattr(spills, "_MOST_READS", 0)
+        monkeypatch.setattr(spills, "_MERGED", 3)
     children = [start(folder, f"--task={n + 1}/{count}") for n in range(count)]
     assert [status(child) for child in children] == [0] * count
     assert outputs(folder) == expected
@@ -141,4 +146,10 @@ def test_spills_are_found_by_their_numbers(folder):
     found = list(spills.Spills(("a", "b", "c"), "train", 4, 5, 2, 7).paths())
     assert len(set(found)) == 12 and found[:4] == [
         "a/train-0-0-2.spill", "b/train-0-2-4.spill", "c/train-0-4-5.spill", "a/train-1-0-2.spill"
+    ]
+    merged = spills.Spills(("a", "b"), "train", 4, 5, 2, 7, group=5)
+    assert list(merged.paths()) == ["a/train-0.merged", "b/train-1.merged", "a/train-2.merged"]
+    assert sum(map(merged.sources, range(3)), []) == [
+        os.path.join("aaaaabbbbbaa"[number], os.path.basename(path))
+        for number, path in enumerate(found)
     ]

@@ -23,7 +23,13 @@ from albert.pretraining_data.dealing import plan_blocks
 from albert.pretraining_data.documents import Document, ReadingCounts, read_documents
 from albert.pretraining_data.recipe import Job, Stream, load_tokenizer
 from albert.pretraining_data.shares import Place
-from albert.pretraining_data.spills import Spills, ask_to_stop, spill_block
+from albert.pretraining_data.spills import (
+    Spills,
+    ask_to_stop,
+    group_size,
+    merge_spills,
+    spill_block,
+)
 
 log = logging.getLogger("albert")
 
@@ -65,6 +71,8 @@ def _make(job: Job, place: Place, pool: workers.Workers, numpy_seed: int | None)
     if numpy_seed is None:
         spills = _spill(job, documents, place, pool)
         reports.report_reading(job, counts)
+        for found in spills.values():
+            _merge(job, found, place, pool)
         place.wait_for("paired", counts)
         parts = {
             stream.name: _finish(job, stream, spills[stream.name], place, pool)
@@ -99,11 +107,7 @@ def _spill(
         job, ((document, sum(map(len, document))) for document in documents), job.text_bytes,
         step_of,
     )
-    spills = {
-        stream.name: Spills(place.all, stream.name, 0, stream.passes, step_of(stream),
-                            stream.buckets(job.text_bytes))
-        for stream in job.streams
-    }
+    spills = {stream.name: _no_spills(job, stream, place, step_of(stream)) for stream in job.streams}
     total = job.text_bytes / 1e6 / len(place.all)
     progress, done = reports.Progress("pairing", "MB", total), 0.0
     # (name of a spill, megabytes) of the work that is under way, in order
@@ -113,12 +117,14 @@ def _spill(
         nonlocal done
         for task in planned:
             mine = spills[task.stream] = spills[task.stream]._replace(blocks=task.index + 1)
-            if mine.directory(task) != place.own:
+            group = mine.group_of(task)
+            if mine.directory(group) != place.own:
                 continue
             size = sum(sum(map(len, map(str.encode, document))) + len(document)
                        for document in task.documents)
             size *= len(task.passes) / mine.passes / 1e6
-            if place.journal.result(task.name) is not None:
+            names = task.name, os.path.basename(mine.merged(group))
+            if any(place.journal.result(name) is not None for name in names):
                 done += size
                 continue
             waiting.append((task.name, size))
@@ -131,6 +137,45 @@ def _spill(
         progress.show(done)
     progress.end()
     return spills
+
+
+def _no_spills(job: Job, stream: Stream, place: Place, step: int) -> Spills:
+    """Returns how the spills of a stream lie, before there is one."""
+    buckets = stream.buckets(job.text_bytes)
+    blocks = job.text_bytes * stream.share / job.block_characters
+    group = group_size(blocks * -(-stream.passes // step), buckets)
+    return Spills(place.all, stream.name, 0, stream.passes, step, buckets, group)
+
+
+def _merge(job: Job, spills: Spills, place: Place, pool: workers.Workers) -> None:
+    """Merges this machine's spills of a stream in groups, if there are very many."""
+    if spills.group == 1:
+        return
+    mine = [n for n in range(spills.groups) if spills.directory(n) == place.own]
+    waiting: collections.deque[int] = collections.deque()
+
+    def tasks() -> Iterator[tuple]:
+        for group in mine:
+            path = spills.merged(group)
+            if place.journal.result(os.path.basename(path)) is None:
+                waiting.append(group)
+                yield job.recipe, spills.sources(group), spills.buckets, path
+            else:
+                _remove(spills.sources(group))
+
+    progress = reports.Progress(f"merging {spills.stream}", "groups", len(mine))
+    for done, _ in enumerate(pool.map(merge_spills, tasks()), 1):
+        group = waiting.popleft()
+        place.journal.note(os.path.basename(spills.merged(group)), ())
+        _remove(spills.sources(group))
+        progress.show(done)
+    progress.end()
+
+
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _finish(
