@@ -80,6 +80,18 @@ def main(values: flags.FlagValues) -> None:
         reserved = task.rest if values.reserve_task_documents else None
         corpus = text.write(corpus_file, reserved).told()
     labelled_task.write_task(os.path.join(values.output_dir, "classification", "SST-2"), task)
+    _write_stats(values, text, corpus, task)
+    flags.log.info("%s: %d documents, %d sentences, %d words for pretraining; task %r: %d train, "
+                   "%d dev, %d test rows", values.output_dir, corpus["documents"],
+                   corpus["sentences"], corpus["words"], values.label, len(task.train),
+                   len(task.dev), len(task.test))
+
+
+def _write_stats(
+    values: flags.FlagValues, text: text_corpus.Text, corpus: dict[str, int],
+    task: labelled_task.LabelledTask,
+) -> None:
+    """Publishes what was read, dropped and written, and the flags."""
     stats = {
         "source": values.input_file or f"documentation of Python {sys.version.split()[0]}",
         "bytes": text.reading.bytes,
@@ -97,10 +109,6 @@ def main(values: flags.FlagValues) -> None:
         "flags": flags.to_dict(values),
     }
     files.write_json(os.path.join(values.output_dir, "stats.json"), stats)
-    flags.log.info("%s: %d documents, %d sentences, %d words for pretraining; task %r: %d train, "
-                   "%d dev, %d test rows", values.output_dir, corpus["documents"],
-                   corpus["sentences"], corpus["words"], values.label, len(task.train),
-                   len(task.dev), len(task.test))
 
 
 @contextlib.contextmanager
@@ -114,15 +122,15 @@ def _read(values: flags.FlagValues, corpus_file: str) -> Iterator[text_corpus.Te
     paths = corpus_files.find(values.input_file, "input_file", is_read_once=True)
     for path in paths:
         files.refuse_overwriting(corpus_file, path)
-    if any(map(corpus_files.is_pipe, paths)):  # which cannot be looked at first
-        form = corpus_flags.form_of(values)
-        reason = "as --document_layout says, or else a blank line ends one"
-    else:
+    form, reason = corpus_flags.form_of(values), None
+    # A pipe cannot be looked at first: it is recognised, and told, when it is read.
+    if form.layout != corpus_files.AUTO or not any(map(corpus_files.is_pipe, paths)):
         form, reason = corpus_flags.recognise(values, paths)
     with temporaries.temporary_dir(os.path.normpath(values.output_dir) + ".work") as folder:
         spool, checks = os.path.join(folder, "corpus.txt"), _filters(values)
         text = text_corpus.read_text(paths, form, spool, checks)
-        flags.log.info("documents: %s", reason)
+        if reason:
+            flags.log.info("documents: %s", reason)
         yield text
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import sys
+import threading
 
 import pytest
 from helpers import REPO, assert_one_clear_line, run, run_here
@@ -201,6 +202,35 @@ def test_the_layout_is_recognised_and_said(texts, layout, said, documents, tmp_p
     form, reason = corpus_files.recognise(paths, Form("auto"))
     assert form.layout == layout and said in reason
     assert len(read(*paths)) == documents
+
+
+@pytest.mark.parametrize(("text", "said", "documents"), [
+    ("\n".join(LONG), "each line is a document (no blank line", 20),
+    ("\n".join(LONG) + "\n\n" + LONG[0], "a blank line ends a document", 2),
+    ("a b\n" * 40, "all of it is one document", 1),
+    ("".join(json.dumps({"text": line}) + "\n" for line in LONG), "each JSON object", 20),
+    ("\n".join(LONG * 300), "each line is a document", 6000),  # more than a pipe holds
+])
+def test_the_layout_of_a_pipe_is_recognised_by_its_beginning_which_is_not_lost(
+    text, said, documents, caplog
+):
+    caplog.set_level("INFO", "albert")
+    read_end, write_end = os.pipe()
+
+    def write() -> None:
+        with open(write_end, "wb") as stream:
+            stream.write(text.encode())
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    found = read(f"/dev/fd/{read_end}", form=Form("auto"))
+    thread.join()
+    os.close(read_end)
+    assert len(found) == documents and f"documents: {said}" in caplog.text
+    if "{" not in text:
+        assert [line for document in found for line in document] == [
+            line.strip() for line in text.split("\n") if line
+        ]
 
 
 @pytest.mark.parametrize(("layout", "lengths"), [

@@ -1,16 +1,19 @@
 """prepare_text: any text, or Python's documentation, becomes sentences, documents and a task."""
 
 import collections
+import gzip
+import itertools
 import json
 import pathlib
 import random
+import re
 import subprocess
 
 import helpers
 import pytest
 
 from albert import prepare_text
-from albert.data import corpus_files
+from albert.data import corpus_files, progress
 from albert.data.sentences import split_sentences
 from albert.errors import DataError
 from albert.own_text import labelled_task, prose, python_docs, text_corpus
@@ -391,6 +394,33 @@ def test_a_large_text_loses_nothing_but_what_is_held_out(label, tmp_path, small_
     # Nothing is glued together that did not stand together.
     borders = {(a, b) for d in documents for a, b in zip(d, d[1:], strict=False)}
     assert {(a, b) for d in kept for a, b in zip(d, d[1:], strict=False)} <= borders
+
+
+def test_it_is_told_how_far_a_large_text_is(tmp_path, small_memory, monkeypatch, caplog):
+    caplog.set_level("INFO", "albert")
+    write_text(tmp_path / "in.txt", documents=60, sentences=40)
+    size = (tmp_path / "in.txt").stat().st_size / 1e6
+    (tmp_path / "in.txt.gz").write_bytes(gzip.compress((tmp_path / "in.txt").read_bytes()))
+    packed = (tmp_path / "in.txt.gz").stat().st_size / 1e6
+    clock = itertools.count(0, 10)  # each look at it takes ten seconds
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    for name, total in (("in.txt", size), ("in.txt.gz", packed)):
+        caplog.clear()
+        helpers.run_here(prepare_text, f"--input_file={tmp_path / name}", "--num_dev=40",
+                         "--num_test=40", f"--output_dir={tmp_path / 'out'}")
+        for what, whole in (("reading", total), ("writing", None)):
+            told = re.findall(rf"{what}: ([0-9.]+) of ([0-9.]+) MB, [0-9.]+/s, ([0-9]+) s left",
+                              caplog.text)
+            assert 5 < len(told) < 50, caplog.text  # one in 30 seconds
+            done = [float(so_far) for so_far, *_ in told]
+            assert done == sorted(done) and done[-1] <= float(told[-1][1])
+            assert whole is None or {end for _, end, _ in told} == {f"{whole:,.1f}"}
+    with open(tmp_path / "in.txt", "rb") as stream:
+        caplog.clear()
+        reader = subprocess.Popen(["cat"], stdin=stream, stdout=subprocess.PIPE)
+        helpers.run_here(prepare_text, f"--input_file=/dev/fd/{reader.stdout.fileno()}",
+                         "--num_dev=40", "--num_test=40", f"--output_dir={tmp_path / 'out'}")
+    assert re.search(r"reading: [0-9.]+ MB, [0-9.]+/s\n", caplog.text)
 
 
 def test_a_large_text_of_one_document_is_cut(tmp_path, small_memory, monkeypatch):

@@ -13,6 +13,7 @@
     sentences       running text to sentences
     corpus_files    corpora in whatever form: plain text, JSON lines, Parquet; folders and lists
     workers         processes that end with their owner
+    progress        how far work is, and how long it will take
     protobuf        messages of protobuf, field by field
     tfrecord        the container of records: lengths, checksums, bytes
     examples        one record: its features, and its bytes from arrays

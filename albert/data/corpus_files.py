@@ -8,14 +8,17 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import logging
 import os
 import re
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from albert.data import files, text_files
 from albert.errors import DataError, some
+
+log = logging.getLogger("albert")
 
 # How documents lie in plain text; the last one says that the files are JSON lines.
 AUTO, BLANK_LINES, LINES, FILES, JSON = LAYOUTS = ("auto", "blank_lines", "lines", "files", "json")
@@ -111,14 +114,19 @@ def _below(folder: str, flag: str) -> list[str]:
 
 @contextlib.contextmanager
 def open_lines(
-    path: str, form: Form, flag: str = "input_file"
+    path: str, form: Form, flag: str = "input_file",
+    position: text_files.Position | None = None,
 ) -> Iterator[tuple[BinaryIO, str]]:
     """Yields (a stream of lines, the layout of its documents); see `as_lines`.
+
+    Args:
+      position: tells how much of the file has been read meanwhile.
 
     Raises:
       DataError: it cannot be read (naming the flag).
     """
-    with text_files.open_raw(path, flag) as stream:
+    position = position or text_files.Position()
+    with text_files.open_raw(path, flag) as stream, position.follow(stream):
         yield as_lines(stream, path, form)
 
 
@@ -126,11 +134,26 @@ def as_lines(stream: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
     """Returns a stream as `text_files.as_utf8` does, and the layout of its documents.
 
     The stream is `stream` itself, at its beginning, where places in it are those in the file. Of
-    JSON lines and Parquet each object or row is a document, and its line breaks part lines.
+    JSON lines and Parquet each object or row is a document, and its line breaks part lines. A
+    layout that is not decided, as of a pipe, is recognised by the beginning, and told.
 
     Raises:
       DataError: see `as_utf8`; there is no such field; also while it is read.
     """
+    text, layout = _as_lines(stream, name, form)
+    samples = []
+    if layout == AUTO:
+        head = text.read(_SAMPLE)
+        samples.append(_lines_of(head, len(head) < _SAMPLE))
+        text = text_files.as_stream(itertools.chain([head], text_files.chunks(text)))
+    if form.layout == AUTO:
+        layout, reason = _layout_of(samples, is_each_a_document=False)
+        log.info("documents: %s", reason)
+    return text, layout
+
+
+def _as_lines(stream: BinaryIO, name: str, form: Form) -> tuple[BinaryIO, str]:
+    """Does what `as_lines` does, but leaves a layout that is not decided."""
     head, text = text_files.decoded(stream, name)
     if head.startswith(text_files.PARQUET):
         if text is not stream:
@@ -253,36 +276,52 @@ def recognise(
     if form.layout != AUTO:
         return form, f"as --document_layout={form.layout} says"
     sampled = paths[:: -(-len(paths) // _SAMPLED_FILES)]
+    size = _SAMPLE // len(sampled)
+
+    def samples() -> Iterator[list[bytes]]:
+        for path in sampled:
+            with text_files.open_raw(path, flag) as stream:
+                text, layout = _as_lines(stream, path, form)
+                if layout == AUTO:
+                    content = text.read(size)
+                    yield _lines_of(content, len(content) < size)
+
+    layout, reason = _layout_of(samples(), len(paths) > 1 and break_between_files)
+    return dataclasses.replace(form, layout=layout), reason
+
+
+def _layout_of(samples: Iterable[list[bytes]], is_each_a_document: bool) -> tuple[str, str]:
+    """Returns the layout of plain texts, and what decided it.
+
+    Args:
+      samples: lines of each, see `_lines_of`.
+      is_each_a_document: if nothing parts the lines of a text.
+    """
     plain, lengths = 0, []
-    for path in sampled:
-        with open_lines(path, form, flag) as (stream, layout):
-            if layout == AUTO:
-                lines = _sample(stream, _SAMPLE // len(sampled))
-                if b"" in lines:
-                    return _with(form, BLANK_LINES), "a blank line ends a document"
-                plain += 1
-                lengths += map(len, lines)
-    usual = statistics.median(lengths or [0])
+    for lines in samples:
+        if b"" in lines:
+            return BLANK_LINES, "a blank line ends a document"
+        plain += 1
+        lengths += map(len, lines)
+    usual, layout = statistics.median(lengths or [0]), BLANK_LINES
     if not plain:
-        found, layout = "each JSON object or row of a table is a document", BLANK_LINES
+        found = "each JSON object or row of a table is a document"
     elif len(lengths) > plain and usual >= _LONG_LINE:
         found = f"each line is a document (no blank line in the sample; {usual:,.0f} bytes a line)"
         layout = LINES
-    elif len(paths) > 1 and break_between_files:
-        found, layout = "each file is a document (no blank line in the sample)", BLANK_LINES
     else:
-        found, layout = "all of it is one document (no blank line in the sample)", BLANK_LINES
-    return _with(form, layout), f"{found}; --document_layout decides otherwise"
+        which = "each file is a document" if is_each_a_document else "all of it is one document"
+        found = f"{which} (no blank line in the sample)"
+    return layout, f"{found}; --document_layout decides otherwise"
 
 
-def _with(form: Form, layout: str) -> Form:
-    return dataclasses.replace(form, layout=layout)
+def _lines_of(content: bytes, is_whole: bool) -> list[bytes]:
+    """Returns the lines of a sample, without blank ones at their beginning and end.
 
-
-def _sample(stream: BinaryIO, size: int) -> list[bytes]:
-    """Returns the first lines, without blank ones at their beginning and end."""
-    content = stream.read(size)
+    Args:
+      is_whole: nothing comes after it; otherwise its last line is cut.
+    """
     *lines, last = content.strip().split(b"\n")
-    if last and (not lines or len(content) < size):
+    if last and (not lines or is_whole):
         lines.append(last)
     return [line.strip() for line in lines]

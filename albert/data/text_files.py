@@ -143,6 +143,24 @@ def _look_of_bad(piece: bytes) -> str:
 # === Files ===
 
 
+class Position:
+    """How much of some files has been read, packed as they are."""
+
+    def __init__(self):
+        self._before, self._stream = 0, None
+
+    @contextlib.contextmanager
+    def follow(self, stream: BinaryIO) -> Iterator[None]:
+        """Looks at a file while it is read; one that cannot seek counts nothing."""
+        self._stream = stream if stream.seekable() else None
+        yield
+        self._before, self._stream = self.bytes, None
+
+    @property
+    def bytes(self) -> int:
+        return self._before + (self._stream.tell() if self._stream else 0)
+
+
 @contextlib.contextmanager
 def open_text(path: str, flag: str = "input_file") -> Iterator[BinaryIO]:
     """Yields the text of a file, a pipe or a device; see `as_utf8`.

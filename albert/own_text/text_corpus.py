@@ -9,9 +9,11 @@ import collections
 import dataclasses
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from albert.data import corpus_files, files
+from albert.data import corpus_files, files, text_files
+from albert.data.progress import Progress
 from albert.errors import DataError
 from albert.pretraining_data.documents import ReadingCounts, read_documents
 
@@ -99,14 +101,16 @@ class Text:
             # What is left of a document has its name; ends that were cut off have others.
             rest = {document.name: [] for document in self.documents}
             rest |= {document.name: document.sentences for document in kept}
-        counts = Counts()
+        counts, progress = Counts(), Progress("writing", "MB", self.counts.characters / 1e6)
 
         def documents() -> Iterator[Sentences]:
             for document in _joined(self._pieces(), rest, self.is_cut):
                 counts.add(document)
+                progress.show(counts.characters / 1e6)
                 yield document
 
         write_corpus(path, documents())
+        progress.end()
         return counts
 
     def _pieces(self) -> Iterator[Document]:
@@ -136,17 +140,8 @@ def read_text(
     """
     reading, counts = ReadingCounts(), Counts()
     dropped: collections.Counter[str] = collections.Counter()
-
-    def documents() -> Iterator[Sentences]:
-        for document in read_documents(paths, str, reading, form=form):
-            if reason := next(filter(None, (check(document) for check in filters)), None):
-                dropped[reason] += 1
-            else:
-                counts.add(document)
-                yield document
-
+    found = _kept_documents(paths, form, filters, reading, counts, dropped)
     held: list[Sentences] = []
-    found = documents()
     for document in found:
         held.append(document)
         if counts.characters > MOST_HELD:
@@ -167,6 +162,25 @@ def read_text(
         text.spool, every = spool, -(-counts.characters // _SAMPLE)
         text.documents = list(itertools.islice(text._pieces(), every // 2, None, every))
     return text
+
+
+def _kept_documents(
+    paths: Sequence[str], form: corpus_files.Form, filters: Sequence[Filter],
+    reading: ReadingCounts, counts: Counts, dropped: collections.Counter[str],
+) -> Iterator[Sentences]:
+    """Yields the documents that no filter drops; counts all of them, and says how far it is."""
+    position = text_files.Position()
+    size = None if any(map(corpus_files.is_pipe, paths)) else sum(map(os.path.getsize, paths))
+    progress = Progress("reading", "MB", size and size / 1e6)
+    for document in read_documents(paths, str, reading, form=form, position=position):
+        if reason := next(filter(None, (check(document) for check in filters)), None):
+            dropped[reason] += 1
+        else:
+            counts.add(document)
+            yield document
+        # Of a pipe, what is kept is all that is known.
+        progress.show(lambda: (counts.characters if size is None else position.bytes) / 1e6)
+    progress.end()
 
 
 def _check(name: str, counts: Counts, reading: ReadingCounts, dropped: dict[str, int]) -> None:

@@ -43,6 +43,7 @@ def read_documents(
     break_between_files: bool = True,
     form: Form = Form(),
     longest: int | None = None,
+    position: text_files.Position | None = None,
 ) -> Iterator[Document]:
     """Yields the documents of the files in order, updating `counts` on the way.
 
@@ -50,8 +51,9 @@ def read_documents(
       preprocess: `FullTokenizer.preprocess`; a line that it empties is blank.
       break_between_files: a file ends its last document. Without it the next
         file's first lines continue it, as in the original.
-      form: of a layout that is decided.
+      form: of a layout that is decided; of a pipe, it may be left to its beginning.
       longest: characters of a document; by default `LONGEST_DOCUMENT`.
+      position: see `corpus_files.open_lines`.
 
     Raises:
       DataError: see `corpus_files`.
@@ -68,7 +70,7 @@ def read_documents(
 
     for path in paths:
         size = 0  # of the document in this file
-        with corpus_files.open_lines(path, form) as (stream, layout):
+        with corpus_files.open_lines(path, form, position=position) as (stream, layout):
             for texts, _ in _read_texts(stream, path, preprocess, counts, layout, form.language):
                 document += texts
                 counts.sentences += len(texts)

@@ -17,6 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from albert.data import files, records, temporaries, workers
+from albert.data.progress import Progress
 from albert.pretraining_data import disk_space, original_draws, reports, shares
 from albert.pretraining_data.buckets import Part, finish_bucket, read_tail
 from albert.pretraining_data.dealing import plan_blocks
@@ -109,7 +110,7 @@ def _spill(
     )
     spills = {stream.name: _no_spills(job, stream, place, step_of(stream)) for stream in job.streams}
     total = job.text_bytes / 1e6 / len(place.all)
-    progress, done = reports.Progress("pairing", "MB", total), 0.0
+    progress, done = Progress("pairing", "MB", total), 0.0
     # (name of a spill, megabytes) of the work that is under way, in order
     waiting: collections.deque[tuple[str, float]] = collections.deque()
 
@@ -163,7 +164,7 @@ def _merge(job: Job, spills: Spills, place: Place, pool: workers.Workers) -> Non
             else:
                 _remove(spills.sources(group))
 
-    progress = reports.Progress(f"merging {spills.stream}", "groups", len(mine))
+    progress = Progress(f"merging {spills.stream}", "groups", len(mine))
     for done, _ in enumerate(pool.map(merge_spills, tasks()), 1):
         group = waiting.popleft()
         place.journal.note(os.path.basename(spills.merged(group)), ())
@@ -197,7 +198,7 @@ def _finish(
             waiting.append(bucket)
             yield job.recipe, bucket, spills, path, stream.examples(bucket)
 
-    progress = reports.Progress(f"writing {stream.name}", "buckets", len(mine))
+    progress = Progress(f"writing {stream.name}", "buckets", len(mine))
     for part in pool.map(finish_bucket, tasks()):
         parts[waiting.popleft()] = part
         place.journal.note(os.path.basename(part.path), part[1:])
@@ -216,7 +217,7 @@ def _publish(
         for stream in job.streams for path, mine in reports.parts_of_outputs(stream, parts)
     ]
     total = sum(part.bytes for _, _, mine in outputs for part in mine) / 1e6
-    progress, done = reports.Progress("publishing", "MB", total), 0.0
+    progress, done = Progress("publishing", "MB", total), 0.0
     with contextlib.ExitStack() as stack:
         # They get their names in the opposite order: the manifests last. There may be many, so
         # each is closed.
