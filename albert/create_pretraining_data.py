@@ -89,7 +89,9 @@ def define_flags(values: flags.FlagValues) -> None:
            "End the document with the file; if false, only a blank line ends it. With "
            "--original_draw_order, false is the default, as in the original.")
     define("bool", "strict_sentence_order", False,
-           "Never pair a lone segment with one of another document.")
+           "Never pair a lone segment with one of another document: where a segment fills a row "
+           "alone, the next one is its B. So all pairs are of one document, and half of them have "
+           "label 1.")
     define("bool", "original_draw_order", False,
            "Draw at random where the original does: its records, token for token. One process, "
            "the whole text in memory, and slower.")

@@ -1,6 +1,7 @@
 """Records from text: the original's statistics, the same bytes always, nothing half-done."""
 
 import dataclasses
+import gzip
 import json
 import os
 import random
@@ -707,6 +708,19 @@ def test_a_lone_segment_meets_another_document_unless_strict():
         assert (b0, b1) == (a1, a1 + 50) if label == 0 else (a0, a1) == (b1, b1 + 50)
 
 
+@pytest.mark.parametrize("length", [8, 24, 64])
+def test_strict_pairs_of_short_rows_are_of_one_document_and_balanced(length):
+    rng = random.Random(1)
+    block = make_block([[rng.randint(5, 40) for _ in range(30)] for _ in range(300)])
+    pairs = all_pairs(block, max_seq_length=length, strict_sentence_order=True)
+    for a0, a1, b0, b1, label in pairs:  # neighbours, whichever comes first
+        assert (a1 == b0, b1 == a0) == (label == 0, label == 1)
+    share = sum(p[4] for p in pairs) / len(pairs)
+    assert len(pairs) > 2000 and abs(share - 0.5) < 5 * 0.5 / len(pairs) ** 0.5
+    usual = all_pairs(block, max_seq_length=length)
+    assert sum(p[4] for p in usual) / len(usual) > 0.55 or length == 64
+
+
 def test_one_document_pairs_with_itself_rather_than_fail():
     assert len(all_pairs(make_block([[50, 50]]), max_seq_length=32)) == 2
 
@@ -963,6 +977,48 @@ def test_memory_does_not_grow_with_the_text_nor_with_a_document(tiny, monkeypatc
             peaks[name, times] = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
         assert peaks[name, 5] < 1.5 * peaks[name, 1], peaks
+
+
+def gigabyte(path, golden_path, breaks_every: int | None):
+    """Writes some 10^9 bytes of sentences, packed, which makes them small."""
+    text = golden_path("pretraining_data/corpus.txt").read_text(encoding="utf-8")
+    sentences = [line for line in text.split("\n") if len(line.split()) > 5]
+    count = 1_000_000 // sum(len(line.encode()) + 1 for line in sentences)
+    lines, size = [], 0
+    for line in sentences * count:
+        lines.append(line)
+        size += len(line)
+        if breaks_every and size >= breaks_every:
+            lines.append("")
+            size = 0
+    part = ("\n".join(lines) + "\n").encode()
+    packed = gzip.compress(part, 1)
+    with open(path, "wb") as stream:
+        for _ in range(-(-10**9 // len(part))):
+            stream.write(packed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("breaks_every", [None, 400], ids=["one document", "2 million documents"])
+def test_a_gigabyte_takes_400_mb_of_memory_however_its_documents_are(
+    breaks_every, tmp_path, golden_path
+):
+    gigabyte(tmp_path / "corpus.txt.gz", golden_path, breaks_every)
+    try:
+        process = subprocess.Popen([
+            sys.executable, "-m", "albert.create_pretraining_data",
+            f"--input_file={tmp_path}/corpus.txt.gz", f"--output_file={tmp_path}/out.tfrecord",
+            f"--spm_model_file={golden_path('spm/30k-clean.model')}", "--max_seq_length=512",
+            "--nostatic_masks", "--num_processes=1",
+        ], stderr=subprocess.PIPE, text=True)
+        said = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        assert status == 0, said
+        documents_found = records.read_manifest(f"{tmp_path}/out.tfrecord")["info"]["documents"]
+        assert documents_found > 1.8e6 if breaks_every else documents_found < 100  # of 16 MB
+        assert usage.ru_maxrss << 10 < 400e6  # it is all that there is: one process
+    finally:
+        shutil.rmtree(tmp_path)
 
 
 def test_a_disk_that_is_too_small_is_told_before_the_work(tiny, monkeypatch, caplog):
