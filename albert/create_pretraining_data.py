@@ -27,7 +27,7 @@ from albert import tokenization
 from albert.cli import corpus_flags, flags
 from albert.data import corpus_files, files, places, workers
 from albert.errors import DataError, FlagError
-from albert.pretraining_data import beam_pipeline, making, shares
+from albert.pretraining_data import beam_files, beam_pipeline, making, shares
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.pretraining_data.recipe import Job, Recipe, Stream, load_tokenizer
@@ -147,7 +147,7 @@ def _share(text: str | None) -> shares.Share:
 
 
 def _job(values: flags.FlagValues) -> Job:
-    find = beam_pipeline.find_inputs if values.runner else files.find_files
+    find = beam_files.find_inputs if values.runner else files.find_files
     inputs = corpus_files.find(values.input_file, "input_file", find)
     streams, recipe = _streams(values), _recipe(values)
     _check_paths(inputs, streams)
@@ -156,7 +156,7 @@ def _job(values: flags.FlagValues) -> Job:
         values, inputs, values.document_break_between_files, values.original_draw_order
     )
     # Beam's machines find out for themselves how much packed files hold.
-    text_bytes = sum(beam_pipeline.size_of_input(path) if values.runner else
+    text_bytes = sum(beam_files.size_of_input(path) if values.runner else
                      corpus_files.size_of_text(path, form) for path in inputs)
     if not text_bytes:
         raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
@@ -269,7 +269,7 @@ def _check_paths(inputs: list[str], streams: list[Stream]) -> None:
             raise FlagError(f"{path} is given twice, as a file to write and to read or write")
         if os.path.isdir(path):
             raise FlagError(f"{path} is a directory, not a file to write")
-        beam_pipeline.refuse_foreign_output(path)
+        beam_files.refuse_foreign_output(path)
         seen[os.path.realpath(path)] = path
     _allow_open_files(2 * len(outputs) + 100)  # each and its manifest are locked
 

@@ -23,7 +23,7 @@ from albert import create_pretraining_data as command
 from albert.cli import flags
 from albert.data import corpus_files, files, text_files
 from albert.errors import DataError
-from albert.pretraining_data import beam_pipeline, documents, recipe
+from albert.pretraining_data import beam_files, beam_pipeline, beam_steps, documents, recipe
 
 COMMAND = "albert.create_pretraining_data"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -214,13 +214,13 @@ def test_a_damaged_text_ends_the_pipeline_in_one_line(corpus, capsys):
 def test_a_hundred_thousand_texts_are_found_in_seconds(monkeypatch, tmp_path):
     paths = [f"memory://texts/{number:06}.txt" for number in range(100_000)]
     found = [types.SimpleNamespace(path=path) for path in paths]
-    monkeypatch.setattr(beam_pipeline, "_match", lambda *_: found)
+    monkeypatch.setattr(beam_files, "match", lambda *_: found)
     begun = time.process_time()
-    assert files.expand_globs("memory://texts/*", "input_file", beam_pipeline.find_inputs) == paths
+    assert files.expand_globs("memory://texts/*", "input_file", beam_files.find_inputs) == paths
     assert time.process_time() - begun < 20
     del found[1:]
     with pytest.raises(DataError, match="000000.txt is given twice"):
-        files.expand_globs("memory://a,memory://b", "input_file", beam_pipeline.find_inputs)
+        files.expand_globs("memory://a,memory://b", "input_file", beam_files.find_inputs)
 
 
 def test_without_beam_one_line_says_what_to_install(corpus, monkeypatch, capsys):
@@ -300,7 +300,7 @@ def test_a_failure_keeps_the_records_of_before(corpus, monkeypatch):
     def fail(*_):
         raise DataError("no")
 
-    monkeypatch.setattr(beam_pipeline, "_assemble", fail)
+    monkeypatch.setattr(beam_steps, "_assemble", fail)
     assert run(*arguments(corpus, random_seed=2), "--runner=DirectRunner") == 2
     assert {p.name: p.read_bytes() for p in corpus.iterdir()} == before
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from albert.pretraining_data import masking
+from albert.pretraining_data.draws import Draws, draw_keys, row_keys
 from albert.pretraining_data.masking import MaskingSettings, Pieces
 
 CLS, SEP, MASK = 2, 3, 4
@@ -42,12 +43,12 @@ def run(settings, count=400, length=40, seed=0):
 
 
 def draws(count):
-    return masking.Draws(masking.row_keys(0, np.arange(count)))
+    return Draws(row_keys(0, np.arange(count)))
 
 
 def mask(ids, lengths, settings, rng):
     boundary = masking.token_boundaries(ids, lengths, PIECES)
-    keys = masking.draw_keys(len(ids), rng)
+    keys = draw_keys(len(ids), rng)
     return masking.mask_batch(ids, lengths, boundary, PIECES.specials, settings, keys)
 
 
@@ -184,7 +185,7 @@ def test_one_sequence_can_be_masked_on_its_own():
     ids, lengths = np.array([[CLS, 10, 11, 40, SEP, 12, 13, SEP]]), np.array([8])
     masked = masking.mask_batch(
         ids, lengths, masking.token_boundaries(ids, lengths, PIECES), PIECES.specials,
-        MaskingSettings(3, 0.4), masking.draw_keys(1, np.random.default_rng(5)),
+        MaskingSettings(3, 0.4), draw_keys(1, np.random.default_rng(5)),
     )
     count = masked.counts[0]
     assert masked.input_ids.shape == (1, 8) and 1 <= count <= 3
@@ -199,7 +200,7 @@ def test_the_same_generator_gives_the_same_masks():
 def test_the_masks_of_a_sequence_do_not_depend_on_how_many_are_beside_it():
     ids, lengths = make_batch(500, 10, np.random.default_rng(6))
     many = np.tile(np.arange(500), 80)  # more places and sequences than 16 bits count
-    keys = masking.row_keys(1, np.arange(len(many)))
+    keys = row_keys(1, np.arange(len(many)))
     boundary = masking.token_boundaries(ids, lengths, PIECES)
 
     def mask_some(places):
@@ -220,10 +221,10 @@ def test_the_masks_of_a_sequence_do_not_depend_on_how_many_are_beside_it():
 def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, length, across):
     settings = MaskingSettings(length // 3, 0.4, ngram, mask_across_segments=across)
     ids, lengths = make_batch(200, length, np.random.default_rng(7))
-    keys = masking.row_keys(2, np.arange(len(ids)))
+    keys = row_keys(2, np.arange(len(ids)))
     boundary = masking.token_boundaries(ids, lengths, PIECES)
     masked = masking.mask_batch(ids, lengths, boundary, PIECES.specials, settings, keys)
-    draws, limits = masking.Draws(keys), np.cumsum(masking.ngram_probabilities(settings))
+    draws, limits = Draws(keys), np.cumsum(masking.ngram_probabilities(settings))
     words = [
         words_of(row[:length].tolist(), across=across)
         for row, length in zip(ids, lengths, strict=True)
@@ -234,7 +235,7 @@ def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, length,
         border = ids[row].tolist().index(SEP)
         chosen = []
         for step, first in enumerate(order[row, : count[row]].tolist()):
-            draw = draws.uniform(masking.Draws.LENGTH, np.array([row]), step)[0]
+            draw = draws.uniform(Draws.LENGTH, np.array([row]), step)[0]
             following = words[row][first : first + 1 + int((draw >= limits).sum())]
             if not across and words[row][first][0] < border:
                 following = [word for word in following if word[0] < border]

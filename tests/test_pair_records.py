@@ -12,6 +12,7 @@ from albert.data import data_order, examples, input_pipeline, tfrecord
 from albert.data.data_order import Share
 from albert.data.record_files import RecordFiles
 from albert.pretraining_data import masking, pair_records
+from albert.pretraining_data.draws import row_keys
 from albert.pretraining_data.masking import MaskingSettings, Specials
 from albert.tasks.pretraining import PretrainingTask
 
@@ -177,7 +178,7 @@ def test_a_whole_ngram_shares_its_fate_where_asked():
     settings = MaskingSettings(3, 1.0, 3, favor_shorter_ngram=False, replace_by_span=True)
     masked = masking.mask_batch(
         ids, np.full(3000, 63), np.ones_like(ids), Specials(2, 3, 4, 1000),
-        settings, masking.row_keys(0, np.arange(3000)),
+        settings, row_keys(0, np.arange(3000)),
     )
     together = masked.positions[:, 2] - masked.positions[:, 0] == 2
     now = np.take_along_axis(masked.input_ids, masked.positions, axis=1)[together]

@@ -146,9 +146,8 @@ def read_text(
         held.append(document)
         if counts.characters > MOST_HELD:
             write_corpus(spool, itertools.chain(held, found))
-            held = []
-            break
-    name = ", ".join(paths[:3]) + (f" and {len(paths) - 3:,} more" if len(paths) > 3 else "")
+            held.clear()
+    name = ", ".join(paths[:3]) + f" and {len(paths) - 3:,} more" * (len(paths) > 3)
     _check(name, counts, reading, dropped)
     is_cut = counts.documents - reading.cut_documents < MIN_DOCUMENTS
     text = Text([], counts, reading, is_cut, dict(dropped))

@@ -9,6 +9,7 @@ gathered from them and shuffled. Its pairs get masks, become rows of features, a
     dealing         pairs dealt out to buckets
     spills          the files in which they lie meanwhile
     buckets         each bucket gathered, shuffled and made into records
+    draws           random numbers of a record, which follow from its key
     masking         which tokens of a pair are masked, and by what
     pair_records    the features of a record; masks that are drawn when it is read
     rows            pairs to rows of features
@@ -17,6 +18,8 @@ gathered from them and shuffled. Its pairs get masks, become rows of features, a
     journal         what of it is done
     disk_space      whether the disk holds it
     beam_pipeline   all of it by Apache Beam
+    beam_steps      what its machines do
+    beam_files      files wherever they reach
 
     recipe          what is asked for: settings, vocabulary, sets of output files
     reports         what is said on the way, and of the records

@@ -58,31 +58,42 @@ def read_documents(
     Raises:
       DataError: see `corpus_files`.
     """
-    longest = LONGEST_DOCUMENT if longest is None else longest
-    document, before = [], 0  # characters in earlier files
-
-    def finished(is_cut: bool) -> Document:
-        nonlocal document, before
+    document: Document = []
+    for texts, ends in _texts_and_ends(
+        paths, preprocess, counts, break_between_files, form,
+        LONGEST_DOCUMENT if longest is None else longest, position,
+    ):
+        document += texts
+        if document and ends:
+            counts.documents += 1
+            counts.cut_documents += bool(texts)  # nothing in the text ends it
+            yield document
+            document = []
+    if document:
         counts.documents += 1
-        counts.cut_documents += is_cut
-        done, document, before = document, [], 0
-        return done
+        yield document
 
+
+def _texts_and_ends(
+    paths: Sequence[str], preprocess: Callable[[str], str], counts: ReadingCounts,
+    break_between_files: bool, form: Form, longest: int, position: text_files.Position | None,
+) -> Iterator[tuple[Sequence[str], bool]]:
+    """Yields (texts of a line or of a part of one, whether a document ends after them)."""
+    before = 0  # characters of the document in earlier files
     for path in paths:
-        size = 0  # of the document in this file
+        size = 0  # and in this one
         with corpus_files.open_lines(path, form, position=position) as (stream, layout):
             for texts, _ in _read_texts(stream, path, preprocess, counts, layout, form.language):
-                document += texts
                 counts.sentences += len(texts)
                 size += sum(map(len, texts))
-                if document and (not texts or size >= longest):
-                    yield finished(bool(texts))
-                    size = 0
+                ends = not texts or size >= longest
+                yield texts, ends
+                if ends:
+                    size = before = 0
         before += size
-        if document and (break_between_files or layout == FILES or before >= longest):
-            yield finished(False)
-    if document:
-        yield finished(False)
+        if break_between_files or layout == FILES or before >= longest:
+            yield (), True
+            before = 0
 
 
 def _read_texts(

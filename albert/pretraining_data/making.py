@@ -108,7 +108,9 @@ def _spill(
         job, ((document, sum(map(len, document))) for document in documents), job.text_bytes,
         step_of,
     )
-    spills = {stream.name: _no_spills(job, stream, place, step_of(stream)) for stream in job.streams}
+    spills = {
+        stream.name: _no_spills(job, stream, place, step_of(stream)) for stream in job.streams
+    }
     total = job.text_bytes / 1e6 / len(place.all)
     progress, done = Progress("pairing", "MB", total), 0.0
     # (name of a spill, megabytes) of the work that is under way, in order
@@ -121,9 +123,7 @@ def _spill(
             group = mine.group_of(task)
             if mine.directory(group) != place.own:
                 continue
-            size = sum(sum(map(len, map(str.encode, document))) + len(document)
-                       for document in task.documents)
-            size *= len(task.passes) / mine.passes / 1e6
+            size = _bytes_of(task.documents) * len(task.passes) / mine.passes / 1e6
             names = task.name, os.path.basename(mine.merged(group))
             if any(place.journal.result(name) is not None for name in names):
                 done += size
@@ -138,6 +138,10 @@ def _spill(
         progress.show(done)
     progress.end()
     return spills
+
+
+def _bytes_of(documents: Iterable[Document]) -> int:
+    return sum(sum(map(len, map(str.encode, lines))) + len(lines) for lines in documents)
 
 
 def _no_spills(job: Job, stream: Stream, place: Place, step: int) -> Spills:

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from albert.pretraining_data.draws import Draws
+
 MOST_NGRAM = 32  # words masked together at most: see `_taken_words`
 
 
@@ -111,16 +113,6 @@ def num_to_predict(
     return np.minimum(settings.max_predictions_per_seq, np.maximum(1, wanted))
 
 
-def row_keys(seed: int, positions: np.ndarray) -> np.ndarray:
-    """Returns a key for each place in an endless series of sequences; uint64 [B].
-
-    Args:
-      positions: int64 [B].
-    """
-    begin = _hash(np.array([seed % (1 << 64)], np.uint64) + _STEP)
-    return _hash(begin + _STEP * positions.astype(np.uint64))
-
-
 def mask_batch(
     ids: np.ndarray,
     lengths: np.ndarray,
@@ -160,56 +152,11 @@ def mask_batch(
     return _gather_predictions(ids, output, places, shape)
 
 
-def draw_keys(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns keys of sequences, uint64 [count]."""
-    return rng.integers(0, 1 << 64, count, np.uint64)
-
-
 def token_boundaries(ids: np.ndarray, lengths: np.ndarray, pieces: Pieces) -> np.ndarray:
     """Returns 1 for [CLS], [SEP] and pieces that begin a word, else 0; [B, L]."""
     special = (ids == pieces.cls_id) | (ids == pieces.sep_id)
     inside = np.arange(ids.shape[1]) < lengths[:, None]
     return ((special | pieces.is_start[ids]) & inside).astype(np.int64)
-
-
-# === Random numbers ===
-
-_STEP = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64, whose numbers these are
-
-
-def _hash(state: np.ndarray) -> np.ndarray:
-    """Returns SplitMix64's number for each state, in place; uint64, any shape."""
-    part = np.empty_like(state)  # twice as fast as new arrays for each operation
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None)):
-        np.right_shift(state, np.uint64(shift), out=part)
-        np.bitwise_xor(state, part, out=state)
-        if factor:
-            np.multiply(state, np.uint64(factor), out=state)
-    return state
-
-
-class Draws:
-    """Random numbers of sequences: of each, one for every purpose and place."""
-
-    ORDER, LENGTH, ACTION, PIECE, SHUFFLE, SWAP, _PURPOSES = range(7)
-
-    def __init__(self, keys: np.ndarray, turn: int = 0):
-        self._keys, self._turn = keys, turn
-
-    def again(self) -> "Draws":
-        """Returns other numbers for the same purposes."""
-        return Draws(self._keys, self._turn + 1)
-
-    def bits(self, purpose: int, row: np.ndarray | slice, place: np.ndarray | int) -> np.ndarray:
-        """Returns uint64 numbers of the shape of `keys[row]` and `place` together."""
-        purpose += self._turn * self._PURPOSES
-        # At least one dimension: NumPy warns where single numbers wrap around.
-        number = np.atleast_1d(np.asarray(place, np.uint64)) + np.uint64(purpose << 40)
-        return _hash(self._keys[row] + _STEP * number)
-
-    def uniform(self, purpose: int, row: np.ndarray, place: np.ndarray | int) -> np.ndarray:
-        """Returns the numbers in [0, 1)."""
-        return (self.bits(purpose, row, place) >> np.uint64(11)) * 2.0**-53
 
 
 # === Choosing words ===
@@ -280,21 +227,48 @@ def _choose(
         places, shifts = active * stride + 1 + (word >> 5), (word & 31).astype(np.uint64)
         left_here, won = left[active], np.empty(word.shape, bool)
         for step, place in enumerate(places):
-            # Sizes grow with n, so the longest that fits is the count of those that fit.
-            length, fits = lengths[step], (sizes[0, step] <= left_here).view(np.uint8)
-            for size in sizes[1:, step]:
-                fits += size <= left_here
-            np.minimum(length, fits, out=length)
-            bits, there = _WORDS.take(length) << shifts[step], flat.take(place)
-            free = np.equal(there & bits, 0, out=won[step])
-            left_here -= (first.take(starts[step] + length) - before[step]) * free
-            bits *= free
-            flat[place] = there | bits
-            flat[place - 1] |= bits << _HALF
-            flat[place + 1] |= bits >> _HALF
+            length = _take_longest(
+                flat, place, shifts[step], lengths[step], sizes[:, step], left_here, won[step]
+            )
+            left_here -= (first.take(starts[step] + length) - before[step]) * won[step]
         left[active] = left_here
         is_first.ravel()[starts[won & (lengths > 0)]] = True
     return _Chosen(_words_taken(taken, width) & ~covered, is_first)
+
+
+def _take_longest(
+    taken: np.ndarray,
+    place: np.ndarray,
+    shift: np.ndarray,
+    length: np.ndarray,
+    sizes: np.ndarray,
+    left: np.ndarray,
+    won: np.ndarray,
+) -> np.ndarray:
+    """Takes an n-gram of each sequence, if none of its words is taken yet.
+
+    Args:
+      taken: flat, see `_taken_words`; changed.
+      place, shift: [M], where in it, and at which of its bits, the n-grams begin.
+      length: uint8 [M], words wanted; it becomes how many fit.
+      sizes: [ngram, M], tokens of n-grams of 1, 2, ... words.
+      left: [M], tokens that may be chosen.
+      won: bool [M], becomes whether they were free.
+
+    Returns:
+      `length`.
+    """
+    # Sizes grow with n, so the longest that fits is the count of those that fit.
+    fits = (sizes[0] <= left).view(np.uint8)
+    for size in sizes[1:]:
+        fits += size <= left
+    np.minimum(length, fits, out=length)
+    bits, there = _WORDS.take(length) << shift, taken.take(place)
+    bits *= np.equal(there & bits, 0, out=won)
+    taken[place] = there | bits
+    taken[place - 1] |= bits << _HALF
+    taken[place + 1] |= bits >> _HALF
+    return length
 
 
 _STEPS_AT_ONCE = 16  # most budgets of 20 are spent in so many

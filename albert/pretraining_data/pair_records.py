@@ -19,7 +19,8 @@ from albert.data.examples import FeatureSpec
 from albert.data.record_files import RecordFiles
 from albert.errors import DataError
 from albert.pretraining_data import masking
-from albert.pretraining_data.masking import Draws, MaskingSettings, Specials
+from albert.pretraining_data.draws import Draws, row_keys
+from albert.pretraining_data.masking import MaskingSettings, Specials
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 
 _MARK = "segment_lengths"  # the feature that only such records have
@@ -83,7 +84,7 @@ def mask_rows(
       segments: [B, 2], tokens of A and of B.
       boundary: [B, L], not 0 where a word begins.
       labels: [B, 1].
-      keys: uint64 [B], see `masking.row_keys`.
+      keys: uint64 [B], see `draws.row_keys`.
       shares: [B], see `masking.num_to_predict`.
     """
     column, lengths = np.arange(ids.shape[1]), lengths_of(segments)
@@ -146,7 +147,7 @@ class MasksOnTheFly:
         positions: np.ndarray,
     ) -> dict[str, np.ndarray]:
         """Returns the `masked_features` of records; arguments as of `mask_rows`."""
-        keys = masking.row_keys(self.seed, positions)
+        keys = row_keys(self.seed, positions)
         if self.swap_prob:
             draw = Draws(keys).uniform(Draws.SWAP, np.arange(len(keys)), 0)
             is_ordered = (labels[:, 0] == 0) & (segments[:, 1] > 0)  # not of a single sentence

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from albert.pretraining_data import masking, pair_records
+from albert.pretraining_data.draws import draw_keys
 from albert.pretraining_data.recipe import Recipe, load_pieces, load_tokenizer
 
 
@@ -56,7 +57,7 @@ def make_features(
     told = {"token_boundary": boundary, "segment_lengths": segments}
     if not recipe.static_masks:
         return told | {"input_ids": unmasked, "next_sentence_labels": labels}
-    keys = masking.draw_keys(len(table), rng)
+    keys = draw_keys(len(table), rng)
     return told | pair_records.mask_rows(
         unmasked, segments, boundary, labels, pieces.specials, recipe.masking, keys
     )

@@ -1,4 +1,4 @@
-"""Pairs on their way from blocks to buckets: temporary files, in which each bucket has its place."""
+"""Pairs on their way from blocks to buckets: files in which each bucket has its place."""
 
 import contextlib
 import itertools

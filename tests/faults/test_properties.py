@@ -14,6 +14,7 @@ from albert.data import features, records, text_files, tfrecord
 from albert.errors import DataError, UserError
 from albert.pretraining_data import masking
 from albert.pretraining_data.documents import ReadingCounts, read_documents
+from albert.pretraining_data.draws import row_keys
 from albert.tasks import glue, race
 from albert.tasks.squad import features as squad_features
 from albert.tasks.squad import metrics as squad
@@ -127,7 +128,7 @@ def test_masking_gives_back_the_row_and_stays_within_its_bounds(seed, length, pr
     ids[:, :length] = rng.integers(5, 60, (4, length))
     ids[:, 0], ids[:, length - 1], ids[:, length // 2] = 2, 3, 3
     boundary = masking.token_boundaries(ids, lengths, pieces)
-    keys = masking.row_keys(seed, np.arange(4))
+    keys = row_keys(seed, np.arange(4))
     out = masking.mask_batch(ids.copy(), lengths, boundary, pieces.specials, chosen, keys)
     for row in range(4):
         count = int(out.counts[row])
