@@ -154,9 +154,11 @@ def mask_batch(
 
 def token_boundaries(ids: np.ndarray, lengths: np.ndarray, pieces: Pieces) -> np.ndarray:
     """Returns 1 for [CLS], [SEP] and pieces that begin a word, else 0; [B, L]."""
-    special = (ids == pieces.cls_id) | (ids == pieces.sep_id)
-    inside = np.arange(ids.shape[1]) < lengths[:, None]
-    return ((special | pieces.is_start[ids]) & inside).astype(np.int64)
+    begins = pieces.is_start.astype(np.int64)
+    begins[[pieces.cls_id, pieces.sep_id]] = 1
+    begins = begins.take(ids)
+    begins *= np.arange(ids.shape[1]) < lengths[:, None]
+    return begins
 
 
 # === Choosing words ===

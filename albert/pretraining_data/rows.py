@@ -46,12 +46,14 @@ def make_features(
     """
     pieces, column = load_pieces(recipe), np.arange(recipe.pairs.max_seq_length)
     length_a, lengths = table[:, :1], pair_records.lengths_of(table[:, :2])[:, None]
-    in_b = column > length_a + 1
-    inside = column < lengths
-    source = np.clip(starts[:, None] + column - 1 - in_b, 0, len(ids) - 1)
-    unmasked = np.where(inside, ids[source], 0).astype(np.int64)
+    source = (starts[:, None] - 1) + column
+    source -= column > length_a + 1
+    # Before the first token and after the last one, any will do: others come there.
+    unmasked = ids.take(source, mode="clip").astype(np.int64)
+    unmasked *= column < lengths
     unmasked[:, 0] = pieces.cls_id
-    unmasked[(column == length_a + 1) | (column == lengths - 1)] = pieces.sep_id
+    for place in (length_a + 1, lengths - 1):
+        np.put_along_axis(unmasked, place, pieces.sep_id, axis=1)
     boundary = masking.token_boundaries(unmasked, lengths[:, 0], pieces)
     segments, labels = table[:, :2].astype(np.int64), table[:, 2:3].astype(np.int64)
     told = {"token_boundary": boundary, "segment_lengths": segments}
