@@ -999,6 +999,7 @@ def gigabyte(path, golden_path, breaks_every: int | None):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # four minutes of a core
 @pytest.mark.parametrize("breaks_every", [None, 400], ids=["one document", "2 million documents"])
 def test_a_gigabyte_takes_400_mb_of_memory_however_its_documents_are(
     breaks_every, tmp_path, golden_path

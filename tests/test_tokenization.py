@@ -1,6 +1,7 @@
 """Tokenization: the original's own tests, golden values, and clear refusals."""
 
 import json
+import sys
 import time
 
 import numpy as np
@@ -194,6 +195,16 @@ def test_batches_give_the_ids_of_single_texts_with_a_home_made_model(tmp_path, w
         flat, sizes = tokenizer.encode_flat(texts)
         assert flat.dtype == np.int32 and flat.tolist() == [i for row in rows for i in row]
         assert sizes.tolist() == [len(row) for row in rows]
+
+
+def test_white_space_collapses_whatever_it_is():
+    spaces = [c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace()]
+    assert len(spaces) > 20
+    for space in spaces:
+        for text in (f"a{space}b", f"a {space}b", f"{space}a b", f"a b{space}", f"a b{space} c"):
+            assert tokenization.preprocess_text(text, keep_accents=True) == " ".join(text.split())
+    for text in ("", " ", "  ", "a", " a", "a ", "a  b", "a b c"):
+        assert tokenization.preprocess_text(text) == " ".join(text.split())
 
 
 # --- Vocabulary files ---

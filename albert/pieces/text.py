@@ -31,6 +31,12 @@ def scrub_surrogates(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
+def _is_collapsed(text: str) -> bool:
+    """Whether white space is single spaces between words: in half the time of splitting."""
+    # The space is the only white space that is printable.
+    return text.isprintable() and "  " not in text and text[:1] != " " != text[-1:]
+
+
 def preprocess_text(
     inputs: str | bytes, remove_space: bool = True, lower: bool = False, keep_accents: bool = False
 ) -> str:
@@ -42,7 +48,7 @@ def preprocess_text(
     ALBERT never rewrote them.
     """
     text = convert_to_unicode(inputs)
-    if remove_space:
+    if remove_space and not _is_collapsed(text):
         text = " ".join(text.split())
     if not (keep_accents or text.isascii()):
         text = unicodedata.normalize("NFKD", text)
