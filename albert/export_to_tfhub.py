@@ -26,7 +26,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import FlagError
-from albert.formats import hub, model_card, pretrained, tokenizer_files
+from albert.formats import checkpoint_files, hub, model_card, pretrained, tokenizer_files
 from albert.formats.pretrained import Pretrained
 
 log = logging.getLogger("albert")
@@ -128,9 +128,10 @@ def _open(values: flags.FlagValues) -> Pretrained:
     folder = values.albert_directory
     in_folder = os.path.join(folder, "albert_config.json")
     foreign = any(os.path.exists(os.path.join(folder, n)) for n in ("config.json", "variables"))
-    if foreign and not values.albert_config_file and not os.path.isfile(in_folder):
-        return pretrained.open_path(folder, "albert_directory")
     path = os.path.join(folder, values.checkpoint_name)
+    is_archive = os.path.isfile(in_folder) and checkpoint_files.exists(path)
+    if foreign and not values.albert_config_file and not is_archive:
+        return pretrained.open_path(folder, "albert_directory")
     return pretrained.open_archive(
         folder, path, "checkpoint_name", values.albert_config_file or in_folder
     )

@@ -46,7 +46,9 @@ def main(values: flags.FlagValues) -> None:
     lines = answering.read_texts(values.input_file)
     opened = answering.open_model(values)
     labels = conll.parse_labels(values.label_list, "none") if values.label_list else ()
-    predictor = heads.predictor_of(opened, values.task, labels, values.is_tokenized)
+    predictor = heads.predictor_of(
+        opened, values.task, labels, values.is_tokenized, f"give --task={'|'.join(heads.TASKS)}"
+    )
     inputs = [predictor.columns(line) for line in lines]
     name = answering.source_name(values.input_file)
     for number, columns in enumerate(inputs, start=1):

@@ -413,6 +413,8 @@ def saved(tmp_path_factory):
     ):
         getattr(modeling, name)(config, **options).save_pretrained(str(folder / name))
         (folder / name / "vocab.txt").write_text("\n".join(VOCABULARY))
+    shutil.copytree(folder / "AlbertForSequenceClassification", folder / "untold")
+    os.remove(folder / "untold/model.ckpt-best.json")  # which tells its class
     return folder
 
 
@@ -462,7 +464,8 @@ def test_hugging_faces_layout_with_its_label_names(saved, tmp_path):
     ("name", "arguments", "message"),
     [
         ("AlbertForPreTraining", ["--task=classification"], "has no head for classification"),
-        ("AlbertForPreTraining", [], "does not tell what it was fine-tuned for: give --task="),
+        ("AlbertForPreTraining", [], "is pretrained, not fine-tuned: fine-tune it, or try"),
+        ("untold", [], "does not tell what it was fine-tuned for: give --task="),
         ("AlbertForPreTraining", ["--task=question_answering"],
          "has no head for question_answering"),
         ("AlbertForSequenceClassification", ["--task=token_classification"],

@@ -120,7 +120,7 @@ def test_fill_mask_and_embed_are_of_any_pretrained_model(tmp_path):
     assert session.embed(TEXTS, pooling="cls", layers=(1, 2)).shape == (20, 2 * CONFIG.hidden_size)
     np.testing.assert_allclose(session.embed(tuple(TEXTS[:2])), expected[:2], atol=1e-5)
     assert session.embed([], layers=(1, 2)).shape == (0, 2 * CONFIG.hidden_size)
-    with pytest.raises(UserError, match="does not tell what it was fine-tuned for"):
+    with pytest.raises(UserError, match="is pretrained, not fine-tuned"):
         session.classify("w1")
 
 

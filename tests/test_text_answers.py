@@ -1,6 +1,7 @@
 """A fine-tuned model as a SavedModel: strings in, answers out, without this package."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -187,12 +188,16 @@ def test_a_chooser_chooses_as_the_session_does(tmp_path, pieces):
 
 def test_what_has_no_such_form_is_refused(tmp_path):
     saved(tmp_path / "model", "AlbertForPreTraining")
-    for more, message in (
-        ([], "does not tell what it was fine-tuned for"),
-        (["--quantize"], "--head and --quantize are for"),
+    saved(tmp_path / "untold", "AlbertForMultipleChoice")
+    os.remove(tmp_path / "untold/model.ckpt-best.json")  # which tells its class
+    for model, more, message in (
+        ("model", [], "is pretrained, not fine-tuned: fine-tune it, or try albert.fill_mask"),
+        ("untold", [], "does not tell what it was fine-tuned for: write it anew"),
+        ("model", ["--quantize"], "--head and --quantize are for"),
     ):
-        done = run("albert.export_model", f"--model_dir={tmp_path / 'model'}",
+        done = run("albert.export_model", f"--model_dir={tmp_path / model}",
                    f"--export_path={tmp_path / 'served'}", *more)
         assert done.returncode == 2
-        assert message in assert_one_clear_line(done.stderr)
+        line = assert_one_clear_line(done.stderr)
+        assert message in line and "--task" not in line
         assert not (tmp_path / "served").exists()

@@ -51,8 +51,7 @@ def define_vocabulary_flags(values: flags.FlagValues) -> None:
 def check_flags(values: flags.FlagValues) -> None:
     """Raises a UserError for flags that are missing, and absent files."""
     flags.require(values, "model")
-    model = shipped.path_of(values.model)
-    if not (os.path.exists(model) or checkpoint_files.exists(model)):
+    if not (os.path.exists(values.model) or checkpoint_files.exists(values.model)):
         raise CheckpointError(
             f"--model: no such directory or checkpoint: {values.model}; nor does such a model come "
             "with this package: " + ", ".join(shipped.names())

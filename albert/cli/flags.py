@@ -22,7 +22,7 @@ from albert import engines
 from albert.cli import remote_paths
 from albert.cli.engine_start import import_tensorflow as import_tensorflow
 from albert.cli.engine_start import set_environment, start
-from albert.data import addresses, places
+from albert.data import addresses, places, shipped
 from albert.errors import (
     FlagError,
     Preempted,
@@ -350,6 +350,8 @@ def parse_with_arguments(
 ) -> tuple[FlagValues, list[str]]:
     """Returns the command's flags, and the arguments that are none.
 
+    The name of a model that comes with this package has become its directory, or its vocabulary.
+
     Raises:
       FlagError: unknown flag (with the nearest name), or bad values (all of the numbers).
     """
@@ -366,6 +368,11 @@ def parse_with_arguments(
     problems = {getattr(values[name].parser, "problem", "") for name in values} - {""}
     if problems:
         raise FlagError("; ".join(sorted(problems)))
+    for name, flag in ((name, values[name]) for name in values):
+        if flag.value and getattr(flag, "use", None) == "model":
+            flag.value = shipped.path_of(flag.value)
+        elif flag.value and name.endswith("spm_model_file"):
+            flag.value = shipped.vocabulary_of(flag.value)
     return values, rest
 
 

@@ -17,3 +17,9 @@ def path_of(value: str) -> str:
     """
     is_name = os.path.basename(value) == value and not os.path.exists(value)
     return os.path.join(FOLDER, value) if is_name and value in names() else value
+
+
+def vocabulary_of(value: str) -> str:
+    """Returns the SentencePiece model of a model that is named, and any other value as it is."""
+    path = path_of(value)
+    return value if path == value else os.path.join(path, "spiece.model")

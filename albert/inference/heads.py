@@ -27,19 +27,23 @@ _BY_PROBLEM = {
 # Weights that only the head of SQuAD 2.0, or only that of 1.1, has.
 _OF_BEAM = "answer_class/dense_0/kernel"
 _OF_SQUAD = "cls/squad/output_weights"
+_HEADS = (_OF_SQUAD, _OF_BEAM, "output_weights")
 
 
 def predictor_of(
-    session: Session, task: str | None, labels: Sequence[str] = (), is_tokenized: bool = False
+    session: Session, task: str | None, labels: Sequence[str] = (), is_tokenized: bool = False,
+    remedy: str = "write it anew by save_pretrained of its class",
 ) -> Predictor:
     """Returns the predictor for a task; by default for the one that the model's directory tells.
 
     Args:
       labels: names of the labels, if not those that the directory tells.
       is_tokenized: texts are cut into words at blanks only.
+      remedy: what a user can do where the directory does not tell the task.
 
     Raises:
-      UserError: the task is unknown or is not the model's, or the labels do not fit the model.
+      UserError: the model is only pretrained, the task is unknown or is not the model's, or the
+        labels do not fit the model.
     """
     path, facts, shapes = session.source.path, session.source.facts, session.source.weights().shapes
     told = _told_task(session)
@@ -48,10 +52,12 @@ def predictor_of(
     if task and told not in (None, task) and not (is_free and task == MULTI_LABEL):
         raise FlagError(f"--task={task}: {path} was fine-tuned for {told}")
     task = task or told
-    if task is None:
+    if task is None and not any(head in shapes for head in _HEADS):
         raise FlagError(
-            f"{path} does not tell what it was fine-tuned for: give --task={'|'.join(TASKS)}"
+            f"{path} is pretrained, not fine-tuned: fine-tune it, or try albert.fill_mask"
         )
+    if task is None:
+        raise FlagError(f"{path} does not tell what it was fine-tuned for: {remedy}")
     if is_tokenized and task != TOKENS:
         raise FlagError(f"--is_tokenized has no effect on {task}")
     heads = (_OF_SQUAD, _OF_BEAM) if task == QUESTIONS else ("output_weights",)
@@ -73,11 +79,6 @@ def predictor_of(
 
 def _told_task(session: Session) -> str | None:
     facts = session.source.facts
-    if facts.task == "pretraining":
-        raise FlagError(
-            f"{session.source.path} is pretrained, not fine-tuned: fine-tune it, or try "
-            "albert.fill_mask"
-        )
     task = _BY_CLASS.get(facts.architecture)
     if task != CLASSIFICATION:
         return task
