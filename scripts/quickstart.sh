@@ -40,7 +40,7 @@ if [[ "$PWD" == "$repository" ]]; then
   root="" python=".venv/bin/python"
 fi
 
-total_steps=9
+total_steps=10
 # shellcheck source=scripts/steps.sh
 source "$repository/scripts/steps.sh"
 
@@ -88,19 +88,22 @@ step export_to_tfhub "weights $weights $vocabulary" \
   "$python" -m albert.export_to_tfhub "--albert_directory=$pretrained" \
   "--albert_config_file=$config" "--spm_model_file=$spm" "--export_path=$out/hub_module"
 
-# classify NAME FLAG...: fine-tunes from what the flags say.
+# classify NAME WEIGHTS FLAG...: fine-tunes from what the flags say.
 classify() {
-  local from="$1"
-  shift
+  local from="$1" weights="$2"
+  shift 2
   step "run_classifier_$from" \
     "weights $weights task $(digest "$text/classification/SST-2/train.tsv" "$recipes/run_classifier.flags")" \
     "$python" -m albert.run_classifier "--flagfile=$recipes/run_classifier.flags" \
     "--data_dir=$text/classification" "--output_dir=$out/classifier_$from" "$@"
 }
-classify checkpoint "--albert_config_file=$config" "--spm_model_file=$spm" \
+classify checkpoint "$weights" "--albert_config_file=$config" "--spm_model_file=$spm" \
   "--init_checkpoint=$pretrained/model.ckpt-best"
-classify hub "--albert_hub_module_handle=$out/hub_module"
-classify random "--albert_config_file=$config" "--spm_model_file=$spm"
+classify hub "$weights" "--albert_hub_module_handle=$out/hub_module"
+classify random "$weights" "--albert_config_file=$config" "--spm_model_file=$spm"
+# The English model that comes with the package read much more text than the one made here.
+classify small_en "$(digest "$repository/albert/models/small_en/model.safetensors")" \
+  --init_checkpoint=small_en
 
 step_number=$((step_number + 1))
 echo

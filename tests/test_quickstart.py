@@ -20,7 +20,7 @@ FEWER = {
 }
 STEPS = ["prepare_text", "train_sentencepiece", "create_pretraining_data", "run_pretraining",
          "export_to_tfhub", "run_classifier_checkpoint", "run_classifier_hub",
-         "run_classifier_random", "report"]
+         "run_classifier_random", "run_classifier_small_en", "report"]
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_quickstart_goes_from_a_text_to_a_report_and_repeats_no_step(repository)
     done = quickstart(repository, "--input_file", text, "--output_dir", "out")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "installing" not in done.stderr
-    assert re.findall(r"^\[(\d)/9\] (\w+)$", done.stdout, re.M) == [
+    assert re.findall(r"^\[(\d+)/10\] (\w+)$", done.stdout, re.M) == [
         (str(i), name) for i, name in enumerate(STEPS, 1)
     ]
     out = repository / "out"
@@ -71,7 +71,7 @@ def test_quickstart_goes_from_a_text_to_a_report_and_repeats_no_step(repository)
     for figure in ("masked-LM accuracy", "sentence-order accuracy"):
         assert figure in report
     assert (out / "curves.png").stat().st_size > 5000
-    for kind in ("checkpoint", "hub", "random"):
+    for kind in ("checkpoint", "hub", "random", "small_en"):
         assert "eval_accuracy = " in (out / f"classifier_{kind}/eval_results.txt").read_text()
     # Pretrained weights come by checkpoint and by module, and are the same.
     assert (out / "classifier_checkpoint/eval_results.txt").read_text() == (
@@ -79,7 +79,7 @@ def test_quickstart_goes_from_a_text_to_a_report_and_repeats_no_step(repository)
     trained = (out / "pretrained/metrics.jsonl").read_bytes()
     again = quickstart(repository, "--input_file", text, "--output_dir", "out")
     assert again.returncode == 0, again.stderr
-    assert re.findall(r"^\[\d/9\] (\w+): done already$", again.stdout, re.M) == STEPS[:-1]
+    assert re.findall(r"^\[\d+/10\] (\w+): done already$", again.stdout, re.M) == STEPS[:-1]
     assert (out / "pretrained/metrics.jsonl").read_bytes() == trained
     # Another text into the same folder is refused before anything is computed.
     text.write_text(text.read_text() + "\nOne sentence more.\n")

@@ -20,8 +20,10 @@ from albert.model import model_size
 
 Lines = list[dict[str, Any]]
 
+# What each fine-tuning started from.
 _CLASSIFIERS = {
     "checkpoint": "pretrained checkpoint", "hub": "TF-Hub module", "random": "random weights",
+    "small_en": "small_en, pretrained on much English text",
 }
 _STEPS = (
     "prepare_text", "train_sentencepiece", "create_pretraining_data", "run_pretraining",
@@ -196,7 +198,8 @@ class Quickstart:
         ]
         text = (
             "## Classifier\n\n"
-            "Fine-tuned three times on the labelled task of the text, evaluated on its dev set "
+            f"Fine-tuned {len(_CLASSIFIERS)} times on the labelled task of the text, evaluated on "
+            "its dev set "
             f"(commonest label {majority:.3f}; standard error of an accuracy {error:.1f} points)."
             "\n\n" + table(("from", "accuracy", "gain over random weights"), rows)
         )
