@@ -59,13 +59,29 @@ def test_heads_of_the_released_architectures():
     assert heads == {"base": 12, "large": 16, "xlarge": 16, "xxlarge": 64}
 
 
-@pytest.mark.parametrize("name", ["tiny", "quickstart"])
+FAMILY = ("quickstart", "tiny", "mini", "small", "albert_base_v2")
+
+
+@pytest.mark.parametrize("name", FAMILY[:2])
 def test_parameter_count_agrees_with_the_model_that_is_built(name):
     from albert import modeling
 
     config = load(name)
     shapes = modeling.parameter_shapes(modeling.AlbertForPreTraining(config))
     assert sum(math.prod(shape) for shape in shapes.values()) == parameter_count(config, heads=True)
+
+
+def test_the_small_architectures_are_a_family_up_to_base():
+    configs = list(map(load, FAMILY))
+    for name in ("hidden_size", "vocab_size", "num_attention_heads", "max_position_embeddings"):
+        values = [getattr(config, name) for config in configs]
+        assert values == sorted(values), name
+    counts = [parameter_count(config, heads=True) for config in configs]
+    assert all(1.5 < two / one < 6 for one, two in zip(counts, counts[1:], strict=False))
+    for config in configs[1:]:
+        assert config.hidden_size == 64 * config.num_attention_heads
+        assert config.intermediate_size == 4 * config.hidden_size
+        assert config.embedding_size == 128
 
 
 @pytest.mark.parametrize("name", [p.stem for p in sorted(CONFIGS.glob("*.json"))])

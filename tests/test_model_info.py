@@ -437,26 +437,53 @@ def test_a_plan_names_its_assumptions_and_takes_others(tmp_path):
     assert any("12.5 % is reached" in line for line in facts["plan"]["assumptions"])
 
 
-def test_the_guides_sizes_are_those_that_are_printed():
-    page = (REPO / "docs/guides/pretrain.md").read_text(encoding="utf-8")
-    table = re.findall(r"^\| `(.+?)` \| (.+?) \|$", page.split("## Which size")[1], re.M)
-    assert len(table) == 4
+@pytest.fixture(scope="module")
+def sizes():
+    """The guide of sizes, and what model_info says of each configuration of its first table."""
+    page = (REPO / "docs/guides/pretrain.md").read_text(encoding="utf-8").split("## Which size")[1]
+    configs = re.findall(r"^\| `(.+?)` \|", page, re.M)
     models = [
         json.loads(run(
             "albert.model_info", f"--albert_config_file={config}", "--max_seq_length=128",
             "--max_predictions_per_seq=20", "--format=json", cwd=REPO,
         ).stdout)["models"][0]
-        for config, _ in table
+        for config in configs
     ]
-    flops = {config: model["cost"]["training_flops_per_token"]
-             for (config, _), model in zip(table, models, strict=True)}
-    for (config, cells), model in zip(table, models, strict=True):
-        shape, pieces, parameters, cost, *_ = cells.split(" | ")
-        sizes = model["architecture"]
-        assert shape == f"{sizes['num_hidden_layers']} x {sizes['hidden_size']}"
-        assert pieces == f"{sizes['vocab_size']:,}"
-        assert parameters == f"{model['parameters']['total']:,}"
+    return page, dict(zip(configs, models, strict=True))
+
+
+def test_the_guides_sizes_are_those_that_are_printed(sizes):
+    page, models = sizes
+    table = re.findall(r"^\| `(.+?)` \| (.+?) \|$", page, re.M)
+    assert len(table) == 6
+    flops = {name: model["cost"]["training_flops_per_token"] for name, model in models.items()}
+    for config, cells in table:
+        shape, pieces, parameters, cost = cells.split(" | ")
+        architecture = models[config]["architecture"]
+        assert shape == f"{architecture['num_hidden_layers']} x {architecture['hidden_size']}"
+        assert pieces == f"{architecture['vocab_size']:,}"
+        assert parameters == f"{models[config]['parameters']['total']:,}"
         assert float(cost) == pytest.approx(flops[config] / flops["base_v2"], rel=0.05)
+
+
+def test_the_guides_choice_of_a_size_follows_its_rule(sizes):
+    page, models = sizes
+    costs = {
+        re.sub(r"configs/|\.json|_v2", "", name): model["cost"] for name, model in models.items()
+    }
+    budgets = [1e11 * 3600 * hours for hours in (1, 10, 100)]
+    budgets += [3e14 * 36_000 * devices for devices in (1, 8)]
+    rows = re.findall(r"^\| (\d+) ([MG])B \| (.+) \|$", page, re.M)
+    assert len(rows) == 4
+    for number, unit, cells in rows:
+        tokens = int(number) * {"M": 1e6, "G": 1e9}[unit] / 4.5
+        for budget, chosen in zip(budgets, cells.split(" | "), strict=True):
+            fitting = [
+                name for name, cost in costs.items()
+                if 10 * cost["compute_parameters"]
+                <= min(30 * tokens, budget / cost["training_flops_per_token"])
+            ]
+            assert chosen == (fitting or list(costs))[-1 if fitting else 0], (number, unit)
 
 
 def test_the_pages_plan_is_the_one_that_is_printed():

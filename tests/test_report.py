@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import shutil
 import subprocess
 
 import helpers
@@ -39,7 +38,7 @@ def make_run(directory: pathlib.Path) -> pathlib.Path:
     write_records(str(directory / "records/heldout.tfrecord"), RECORDS, SPEC, {})
     pretrained = directory / "pretrained"
     write_json(str(pretrained / "eval_results.json"), RESULTS)
-    shutil.copy(ROOT / "configs/tiny.json", pretrained / "albert_config.json")
+    helpers.write_config(pretrained)
     lines = []
     for step in range(10, 41, 10):
         values = {"loss": 8 - step / 20, "masked_lm_accuracy": step / 200,
@@ -48,7 +47,8 @@ def make_run(directory: pathlib.Path) -> pathlib.Path:
                       "tokens_per_second": 1000 + step, **values})
         lines.append({"step": step, "kind": "eval", **values})
     (pretrained / "metrics.jsonl").write_text("".join(json.dumps(v) + "\n" for v in lines))
-    for name, accuracy in (("checkpoint", 0.8), ("hub", 0.8), ("random", 0.7)):
+    for name, accuracy in (("checkpoint", 0.8), ("hub", 0.8), ("random", 0.7),
+                           ("small_en", 0.85)):
         write_json(str(directory / f"classifier_{name}/eval_results.json"),
                    {"eval_accuracy": accuracy, "eval_loss": 0.5})
     (directory / ".steps").mkdir()
@@ -91,6 +91,7 @@ def test_report_has_every_figure_and_the_picture(directory):
         "| masked-LM accuracy | 0.3000 | 0.6000 | 0.50 × |",
         "| sentence-order accuracy | 0.6000 | 0.6667 | -6.7 points |",
         "| pretrained checkpoint | 0.8000 | +10.0 points |", "| random weights | 0.7000 |  |",
+        "| small_en, pretrained on much English text | 0.8500 | +15.0 points |",
         "(commonest label 0.500;", "| run_pretraining | 120 |",
     ):
         assert expected in text
