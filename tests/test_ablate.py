@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 from helpers import REPO, assert_one_clear_line, run_here, start
 
-from albert import create_pretraining_data, run_pretraining
+from albert import create_pretraining_data, modeling, run_pretraining
 from albert.ablation import report, runs
 from albert.ablation.grid import Grid
 from albert.ablation.runs import Result
 from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.formats import pretrained
 from albert.pretraining_data import vocabulary
+from albert.tokenization import FullTokenizer
 from albert.training import run_report
 from faults import jobs
 
@@ -40,7 +42,7 @@ def test_every_grid_can_be_run_and_differs_as_it_says(path):
     data = known(create_pretraining_data.define_flags)
     seen = []
     for setting in grid.settings:
-        AlbertConfig.from_dict({"vocab_size": 30000} | dict(setting.config))
+        setting.architecture(30000)
         assert ";" not in setting.name  # which --settings has between names
         for part in (setting, *setting.stages):
             assert set(part.train) <= train and set(part.data) <= data
@@ -51,16 +53,26 @@ def test_every_grid_can_be_run_and_differs_as_it_says(path):
     assert grid.primary in grid.metrics
 
 
+def test_the_architecture_may_be_like_one_with_a_name():
+    [setting, *_] = Grid.read(str(REPO / "configs/ablations/own_text.json")).settings
+    known = AlbertConfig.from_flag("small_en")
+    assert setting.architecture(500) == dataclasses.replace(known, vocab_size=500)
+    deeper = dataclasses.replace(setting, config={"like": "small_en", "num_hidden_layers": 5})
+    assert deeper.architecture(500) == dataclasses.replace(
+        known, vocab_size=500, num_hidden_layers=5)
+
+
 def test_there_is_a_grid_of_each_table_at_both_scales_and_of_each_part_of_the_recipe():
     names = {path.stem for path in GRIDS}
     tables = {f"table{n}{scale}" for n in (3, 4, 5, 11, 12) for scale in ("", "_paper")}
     recipe = {"masking_share", "ngram", "replacement", "sentence_order", "packed_rows"}
-    assert names == tables | recipe | {"learning_per_hour", "length_curriculum"}
+    assert names == tables | recipe | {"learning_per_hour", "length_curriculum", "own_text"}
 
 
 @pytest.mark.parametrize("change,said", [
     ({"settings": {"a": {"paper": 1, "colour": 2}}}, "setting a: unknown colour"),
     ({"settings": {"a": {"start": "b"}, "b": {}}}, "setting a starts from b"),
+    ({"settings": {"a": {}, "b": {"start": "a", "model": "m"}}}, "give one of start and model"),
     ({"titel": "x"}, "missing or unknown: titel"),
     ({"tokens": 0}, "tokens must be a whole number"),
     ({"settings": []}, "settings must be an object"),
@@ -192,10 +204,17 @@ def tiny(tmp_path):
     words = ["".join(rng.choice(list("abcdefgh"), 4)) for _ in range(60)]
     texts = ["\n".join(" ".join(rng.choice(words, 8)) for _ in range(8)) for _ in range(60)]
     (tmp_path / "corpus.txt").write_text("\n\n".join(texts) + "\n")
-    settings = vocabulary.Settings(vocab_size=80)
-    vocabulary.publish(
-        str(tmp_path / "spm"), vocabulary.train([str(tmp_path / "corpus.txt")], settings)
+    for name, size in (("spm", 80), ("other", 60)):
+        settings = vocabulary.Settings(vocab_size=size)
+        vocabulary.publish(
+            str(tmp_path / name), vocabulary.train([str(tmp_path / "corpus.txt")], settings)
+        )
+    tokenizer = FullTokenizer(None, spm_model_file=str(tmp_path / "other.model"))
+    known = AlbertConfig(
+        vocab_size=60, embedding_size=8, hidden_size=16, num_hidden_layers=1,
+        num_attention_heads=2, intermediate_size=16, max_position_embeddings=16,
     )
+    pretrained.save(modeling.AlbertForPreTraining(known), str(tmp_path / "known"), tokenizer)
     (tmp_path / "grid.json").write_text(json.dumps({
         "title": "Depth", "about": "Tiny.", "paper_measure": "none", "primary": "masked_lm_loss",
         "metrics": ["masked_lm_loss", "nsp/sentence_order_accuracy"], "seeds": [1],
@@ -209,6 +228,8 @@ def tiny(tmp_path):
         "settings": {"one": {"config": {"num_hidden_layers": 1}, "paper": 1},
                      "two": {"config": {"num_hidden_layers": 2}, "paper": 2, "start": "one",
                              "train": {"depth_shares": {"1": 0.5}}},
+                     "from a model": {"config": {"num_hidden_layers": 1}, "paper": 4,
+                                      "model": str(tmp_path / "known")},
                      "short first": {"config": {"num_hidden_layers": 1}, "paper": 3, "stages": [{
                          "until": 0.5, "data": {"max_seq_length": 8},
                          "train": {"train_batch_size": 16, "max_predictions_per_seq": 2}}]}},
@@ -225,12 +246,15 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(tiny):
     result = ablate(tiny, **options)
     assert result.returncode == 0, result.stderr
     found = json.loads((tiny / "out/results.json").read_text())
-    assert [one["setting"] for one in found] == ["one", "two", "short first"]
+    assert [one["setting"] for one in found] == ["one", "two", "from a model", "short first"]
     assert all(0 < one["metrics"]["masked_lm_loss"] < 7 for one in found)
     assert all(0 <= one["others"]["nsp"]["sentence_order_accuracy"] <= 1 for one in found)
     assert (tiny / "out/curves.png").stat().st_size > 5000
     started = (tiny / "out/runs/two/1/model/warm_start.json").read_text()
     assert "attention_1" in started
+    # With the pieces of the grid.
+    started = json.loads((tiny / "out/runs/from_a_model/1/model/warm_start.json").read_text())
+    assert not started["new"] and "starts" in started["checkpoint"]
     grown = json.loads((tiny / "out/runs/two/1/command.json").read_text())
     assert grown["flags"]["depth_schedule"] == "1:3"
     # Half of the steps on short rows, the other half, evaluated, on those of the grid.

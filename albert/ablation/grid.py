@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from albert.config import AlbertConfig
 from albert.data import files
 from albert.errors import DataError, FlagError
 
@@ -24,7 +25,7 @@ class Setting:
     """One row of the comparison."""
 
     name: str
-    config: Mapping[str, Any]  # keys of albert_config.json
+    config: Mapping[str, Any]  # keys of albert_config.json; `like` names an architecture to change
     data: Mapping[str, Any]  # flags of create_pretraining_data
     train: Mapping[str, Any]  # flags of run_pretraining
     start: str | None  # setting from whose weights (same seed) the training starts
@@ -32,6 +33,21 @@ class Setting:
     tokens: int  # to train on
     # What comes before `data` and `train` apply. Each stage has as many tokens a step as these.
     stages: tuple[Stage, ...] = ()
+    # Pretrained model that the training starts from, with the grid's vocabulary.
+    model: str | None = None
+
+    def architecture(self, vocab_size: int) -> AlbertConfig:
+        """Returns its configuration, for a vocabulary of so many pieces.
+
+        Raises:
+          UserError: it is none.
+        """
+        own = dict(self.config)
+        like = own.pop("like", None)
+        whole = AlbertConfig.from_flag(like).to_dict() if like else {}
+        return AlbertConfig.from_dict(
+            whole | {"vocab_size": vocab_size} | own, f"setting {self.name}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +88,7 @@ class Grid:
                 part: common[part] | _mapping(path, f"{name}.{part}", own.pop(part, {}))
                 for part in _PARTS
             }
-            start, paper = own.pop("start", None), own.pop("paper", None)
+            start, paper, model = (own.pop(key, None) for key in ("start", "paper", "model"))
             tokens = own.pop("tokens", values.get("tokens"))
             stages = _stages(f"{path}: {name}", own.pop("stages", []), parts)
             if not isinstance(tokens, int) or tokens < 1:
@@ -81,9 +97,10 @@ class Grid:
                 raise DataError(f"{path}: setting {name}: unknown {', '.join(own)}")
             if start is not None and start not in [s.name for s in settings]:
                 raise DataError(f"{path}: setting {name} starts from {start}: put that before it")
-            settings.append(
-                Setting(name, **parts, start=start, paper=paper, tokens=tokens, stages=stages)
-            )
+            if start and model:
+                raise DataError(f"{path}: setting {name}: give one of start and model")
+            settings.append(Setting(name, **parts, start=start, paper=paper, tokens=tokens,
+                                    stages=stages, model=model))
         if values.get("over", "tokens") not in ("tokens", "minutes"):
             raise DataError(f"{path}: over must be tokens or minutes")
         known = {field.name for field in dataclasses.fields(cls)} - {"settings"}

@@ -154,8 +154,10 @@ def _times(grid: Grid, by_setting) -> list[str]:
     ]
 
 
-def time_to(curve, metric: str, goal: float, rises: bool) -> float | None:
-    """Returns the minutes after which a curve reaches a value. None: never.
+def time_to(
+    curve, metric: str, goal: float, rises: bool, over: str = "minutes"
+) -> float | None:
+    """Returns the minutes, or the tokens, after which a curve reaches a value. None: never.
 
     Between two points, the curve is a straight line.
     """
@@ -164,9 +166,9 @@ def time_to(curve, metric: str, goal: float, rises: bool) -> float | None:
         value = point[metric]
         if value >= goal if rises else value <= goal:
             if before is None or before[metric] == value:
-                return point["minutes"]
+                return point[over]
             share = (goal - before[metric]) / (value - before[metric])
-            return before["minutes"] + share * (point["minutes"] - before["minutes"])
+            return before[over] + share * (point[over] - before[over])
         before = point
     return None
 

@@ -10,6 +10,7 @@ import os
 import queue
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -17,7 +18,6 @@ from typing import Any
 
 from albert import tokenization
 from albert.ablation.grid import Grid, Setting, tokens_per_step
-from albert.config import AlbertConfig
 from albert.data import files, workers
 from albert.errors import DataError, Preempted
 from albert.model import model_size
@@ -71,10 +71,11 @@ class Work:
         self._inputs, self._spm = list(map(os.path.abspath, inputs)), spm_model_file
         self._input_flags = dict(input_flags)
         tokenizer = tokenization.FullTokenizer(None, spm_model_file=spm_model_file)
-        self._vocab_size = tokenizer.vocab_size
         self._processes: set[subprocess.Popen] = set()
-        self._stopped = False
-        self._configs = {setting.name: self._config(setting) for setting in grid.settings}
+        self._stopped, self._renewing = False, threading.Lock()
+        self._configs = {
+            setting.name: setting.architecture(tokenizer.vocab_size) for setting in grid.settings
+        }
 
     def results(self) -> list[Result]:
         """Returns the results that are there so far, in the grid's order."""
@@ -170,10 +171,6 @@ class Work:
 
     # --- Runs ---
 
-    def _config(self, setting: Setting) -> AlbertConfig:
-        values = {"vocab_size": self._vocab_size} | dict(setting.config)
-        return AlbertConfig.from_dict(values, f"setting {setting.name}")
-
     def _folder(self, name: str, seed: int) -> str:
         return os.path.join(self._dir, "runs", name.replace("/", "-").replace(" ", "_"), str(seed))
 
@@ -191,6 +188,10 @@ class Work:
             start["init_checkpoint"] = self._last_checkpoint(
                 os.path.join(self._folder(setting.start, seed), "model")
             )
+        if setting.model:
+            if not (renewed := self._with_vocabulary(setting.model)):
+                return
+            start["init_checkpoint"] = renewed
         for number, part in enumerate((*setting.stages, setting), 1):
             is_last, where = part is setting, folder
             what = f"{setting.name}, seed {seed}"
@@ -226,6 +227,19 @@ class Work:
                 "output_dir": os.path.join(probe, "model"), "do_train": True, "do_eval": True,
                 **flags,
             })
+
+    def _with_vocabulary(self, model: str) -> str | None:
+        """Returns a pretrained model's directory with the grid's vocabulary; None: stopped."""
+        name = hashlib.sha256(model.encode()).hexdigest()[:8]
+        folder = os.path.join(self._dir, "starts", name)
+        target = os.path.join(folder, "model")
+        with self._renewing:  # runs at the same time may start from the same
+            if not os.path.isdir(target) and not self._once(
+                folder, f"{model} with this vocabulary", "albert.extend_vocabulary",
+                {"model": model, "spm_model_file": self._spm, "output_dir": target},
+            ):
+                return None
+        return target
 
     def _training(
         self, data: Mapping[str, Any], train: Mapping[str, Any], steps: int
