@@ -7,10 +7,11 @@
 #
 # Arguments are tasks (default: all nine), --output_dir=DIR (default: glue_output) and flags
 # for every run_classifier command, such as --num_runs=5 or --train_batch_size=16. The
-# hyper-parameters are in configs/glue. With INIT_CHECKPOINT, albert_config.json and the one
-# *.model (or vocab.txt) beside it are used, unless ALBERT_CONFIG_FILE and SPM_MODEL_FILE or
-# VOCAB_FILE name others. The same command again goes on where it stopped; finished tasks are
-# not repeated. PYTHON is used as it is if it has TensorFlow; otherwise .venv is made.
+# hyper-parameters are in configs/glue. INIT_CHECKPOINT is a checkpoint, or any pretrained model, as
+# small_en (with --max_seq_length=64). Its architecture and its vocabulary are used, unless
+# ALBERT_CONFIG_FILE and SPM_MODEL_FILE or VOCAB_FILE name others. The same command again goes on
+# where it stopped; finished tasks are not repeated. PYTHON is used as it is if it has TensorFlow;
+# otherwise .venv is made.
 #
 # Results: DIR/<task>, DIR/submission (for the benchmark's server), DIR/glue_results.md.
 set -euo pipefail
@@ -18,7 +19,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/environment.sh"
 
 usage() {
-  sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+  sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
 }
 
 known="cola sst-2 mrpc sts-b qqp mnli qnli rte wnli"
@@ -82,20 +83,26 @@ if [[ -n "${ALBERT_HUB_MODULE_HANDLE:-}" ]]; then
   encoder=("--albert_hub_module_handle=$ALBERT_HUB_MODULE_HANDLE")
   architecture=("${encoder[@]}")
 else
-  folder="$(dirname "$INIT_CHECKPOINT")"
-  if [[ -z "${SPM_MODEL_FILE:-}${VOCAB_FILE:-}" ]]; then
-    models=("$folder"/*.model)
-    if [[ -f "${models[0]}" ]]; then
-      ((${#models[@]} == 1)) || fail "several *.model in $folder: set SPM_MODEL_FILE"
-      SPM_MODEL_FILE="${models[0]}"
-    else
-      [[ -f "$folder/vocab.txt" ]] || fail "no *.model and no vocab.txt in $folder: set SPM_MODEL_FILE"
-      VOCAB_FILE="$folder/vocab.txt"
+  given=(${SPM_MODEL_FILE:+"--spm_model_file=$SPM_MODEL_FILE"} ${VOCAB_FILE:+"--vocab_file=$VOCAB_FILE"})
+  if [[ -f "$INIT_CHECKPOINT.index" ]]; then
+    folder="$(dirname "$INIT_CHECKPOINT")"
+    if ((${#given[@]} == 0)); then
+      models=("$folder"/*.model)
+      if [[ -f "${models[0]}" ]]; then
+        ((${#models[@]} == 1)) || fail "several *.model in $folder: set SPM_MODEL_FILE"
+        given=("--spm_model_file=${models[0]}")
+      else
+        [[ -f "$folder/vocab.txt" ]] || fail "no *.model and no vocab.txt in $folder: set SPM_MODEL_FILE"
+        given=("--vocab_file=$folder/vocab.txt")
+      fi
     fi
+    architecture=("--albert_config_file=${ALBERT_CONFIG_FILE:-$folder/albert_config.json}" "${given[@]}")
+    encoder=("${architecture[@]}" "--init_checkpoint=$INIT_CHECKPOINT")
+  else  # the directory, archive or name of a model, which has all that is needed
+    encoder=(${ALBERT_CONFIG_FILE:+"--albert_config_file=$ALBERT_CONFIG_FILE"}
+      ${given[@]+"${given[@]}"} "--init_checkpoint=$INIT_CHECKPOINT")
+    architecture=("${encoder[@]}")
   fi
-  architecture=("--albert_config_file=${ALBERT_CONFIG_FILE:-$folder/albert_config.json}"
-    ${SPM_MODEL_FILE:+"--spm_model_file=$SPM_MODEL_FILE"} ${VOCAB_FILE:+"--vocab_file=$VOCAB_FILE"})
-  encoder=("${architecture[@]}" "--init_checkpoint=$INIT_CHECKPOINT")
 fi
 
 # folder_of TASK: the task's folder under GLUE_DIR.

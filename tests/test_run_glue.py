@@ -70,6 +70,22 @@ def test_the_smoke_run_trains_all_tasks_and_repeats_none(tmp_path: pathlib.Path)
     assert other.returncode == 2 and "other settings" in other.stderr
 
 
+@pytest.mark.slow
+def test_a_model_that_comes_with_the_package_is_enough(tmp_path):
+    maker = REPO / "scripts/maintainers/make_glue_smoke.py"
+    subprocess.run([sys.executable, maker, f"--output_dir={tmp_path}/made"], check=True,
+                   env=os.environ | {"PYTHONPATH": str(REPO)})
+    done = run_glue(
+        "MRPC", "--max_seq_length=32", "--train_step=2", "--warmup_step=1",
+        "--save_checkpoints_steps=2", "--train_batch_size=8", cwd=tmp_path,
+        PYTHON=sys.executable, INIT_CHECKPOINT="small_en", GLUE_DIR=f"{tmp_path}/made/glue",
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads((tmp_path / "glue_output/glue_results.json").read_text())) == {
+        "MRPC", "average"}
+    assert "small_en" in (tmp_path / "glue_output/mrpc/warm_start.json").read_text()
+
+
 # --- The table ---
 
 
