@@ -2,7 +2,8 @@
 
   python scripts/maintainers/pictures.py
 
-docs/evidence/speed.json becomes docs/pictures/speed.svg; so do cost.json and small_en.json.
+docs/evidence/speed.json becomes docs/pictures/speed.svg; so do cost.json, small_en.json and
+own_text.json.
 """
 
 import json
@@ -85,6 +86,24 @@ def small_en(results: dict, path: pathlib.Path) -> None:
     _save(figure, path)
 
 
+def own_text(results: dict, path: pathlib.Path) -> None:
+    """Loss on held-out documents of a small text, from random weights and from small_en."""
+    vocabularies = results["vocabularies"]
+    figure, [axes] = pyplot.subplots(
+        1, len(vocabularies), figsize=(9, 3.4), sharey=True, squeeze=False)
+    for axis, (name, found) in zip(axes, vocabularies.items(), strict=True):
+        for start, curve in sorted(found["curves"].items(), key=lambda one: "small_en" in one[0]):
+            colour = PEERS[0] if "small_en" not in start else "#E69F00" if "," in start else OURS
+            axis.plot([one["step"] for one in curve], [one["loss_of_a_word"] for one in curve],
+                      "o-", markersize=3, color=colour, label=start)
+        axis.set_title(f"pieces {name}", fontsize=11)
+        axis.set_xlabel("steps")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("masked-LM loss of a word, nats")
+    axes[0].legend(frameon=False, fontsize=9)
+    _save(figure, path)
+
+
 def _save(figure, path: pathlib.Path) -> None:
     figure.tight_layout()
     # The same bytes for the same figures.
@@ -94,7 +113,8 @@ def _save(figure, path: pathlib.Path) -> None:
 
 def main() -> None:
     with matplotlib.rc_context(STYLE):
-        for name, draw in (("speed", speed), ("cost", cost), ("small_en", small_en)):
+        for draw in (speed, cost, small_en, own_text):
+            name = draw.__name__
             results = json.loads((DOCS / f"evidence/{name}.json").read_text("utf-8"))
             draw(results, DOCS / f"pictures/{name}.svg")
 

@@ -1,0 +1,127 @@
+"""What going on from small_en is worth for a small text of one's own, against random weights.
+
+  python scripts/maintainers/own_text_gains.py --output_dir=own_text_work
+
+The text is Python's documentation, or --input_file. With two vocabularies, one made of the text
+and that of small_en, it runs the grid configs/ablations/own_text.json: same architecture, records
+and held-out documents for both starts. Prints and writes own_text.json: curves, and the share of
+the tokens after which small_en is where random weights end. A loss is of a piece, so it compares
+starts of one vocabulary only; beside it stands the loss of a word, in nats, by the pieces that a
+word has. It goes on where it was stopped.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO))
+
+from albert.ablation import report  # noqa: E402
+from albert.data import files, shipped  # noqa: E402
+from albert.tokenization import FullTokenizer  # noqa: E402
+from albert.training import run_report  # noqa: E402
+
+EVIDENCE = "own_text.json"  # the results that the documentation has
+GRID = REPO / "configs/ablations/own_text.json"
+RANDOM = "random weights"
+POINT = ("step", "tokens", "minutes", "masked_lm_loss", "masked_lm_accuracy")
+
+
+def command(name: str, *flags: str) -> None:
+    environment = os.environ | {"PYTHONPATH": str(REPO)}
+    done = subprocess.run([sys.executable, "-m", f"albert.{name}", *flags], env=environment)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def pieces_per_word(corpus: pathlib.Path, spm_model_file: str) -> float:
+    lines = [line for line in corpus.read_text("utf-8").splitlines() if line]
+    encoded = FullTokenizer(None, spm_model_file=spm_model_file).encode_batch(lines)
+    return sum(map(len, encoded)) / sum(len(line.split()) for line in lines)
+
+
+def told(results: list[dict], per_word: float) -> dict:
+    """Returns the curves of one vocabulary's settings, and when each start gets to the goal."""
+    curves = {
+        one["setting"]: [
+            {key: point[key] for key in POINT}
+            | {"loss_of_a_word": point["masked_lm_loss"] * per_word} for point in one["curve"]
+        ]
+        for one in results
+    }
+    last = curves[RANDOM][-1]
+    reached = {
+        name: report.time_to(curve, "masked_lm_loss", last["masked_lm_loss"], False, "tokens")
+        for name, curve in curves.items() if name != RANDOM
+    }
+    return {
+        "pieces_per_word": per_word, "goal": last["masked_lm_loss"],
+        "share_of_the_tokens": {
+            name: tokens and tokens / last["tokens"] for name, tokens in reached.items()
+        },
+        "curves": curves,
+    }
+
+
+def table(found: dict) -> str:
+    """Returns the results as a Markdown table."""
+    rows = []
+    for name, part in found["vocabularies"].items():
+        for start, curve in sorted(part["curves"].items(), key=lambda one: one[0] != RANDOM):
+            share = part["share_of_the_tokens"].get(start)
+            rows.append((
+                name, start, f"{curve[-1]['step']:,}", f"{curve[-1]['masked_lm_loss']:.2f}",
+                f"{curve[-1]['loss_of_a_word']:.2f}", f"{curve[-1]['masked_lm_accuracy']:.3f}",
+                "" if start == RANDOM else "never" if share is None else f"{share:.2f}",
+            ))
+    return run_report.table((
+        "pieces", "from", "steps", "loss of a piece", "of a word, nats", "masked words guessed",
+        "share of the steps to the loss of random weights",
+    ), rows)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", required=True, type=pathlib.Path)
+    parser.add_argument("--input_file", help="a text; else Python's documentation")
+    parser.add_argument("--vocab_size", default=4000, type=int, help="pieces made of the text")
+    parser.add_argument("flags", nargs="*", help="after --: more flags of ablate")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    out = arguments.output_dir.absolute()
+    text, own = out / "text", out / "own"
+    if not (text / "stats.json").exists():
+        given = [f"--input_file={arguments.input_file}"] if arguments.input_file else []
+        command("prepare_text", f"--output_dir={text}", "--noreserve_task_documents", *given)
+    corpus = text / "corpus.txt"
+    if not own.with_suffix(".model").exists():
+        command("train_sentencepiece", f"--input={corpus}", f"--model_prefix={own}",
+                f"--vocab_size={arguments.vocab_size}")
+    vocabularies = {
+        "of the text": f"{own}.model",
+        "of small_en": shipped.vocabulary_of("small_en"),
+    }
+    found = {"corpus": json.loads((text / "stats.json").read_text("utf-8"))["corpus"],
+             "vocabularies": {}}
+    for name, spm_model_file in vocabularies.items():
+        folder = out / name.replace(" ", "_")
+        command("ablate", f"--grid={GRID}", f"--input_file={corpus}",
+                f"--spm_model_file={spm_model_file}", f"--output_dir={folder}", *arguments.flags)
+        results = json.loads((folder / "results.json").read_text("utf-8"))
+        per_word = pieces_per_word(corpus, spm_model_file)
+        found["vocabularies"][name] = told(results, per_word)
+        files.write_json(str(out / "own_text.json"), found)
+    print(json.dumps(found, indent=1))
+    print(table(found), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
