@@ -68,10 +68,12 @@ def commonest(data: pathlib.Path, task: str) -> float:
 
 
 def start_flags(model: str, start: str) -> list[str]:
+    """Returns the flags of a start, and of rows no longer than the model takes."""
     source = pretrained.open_path(model)
+    length = f"--max_seq_length={min(128, source.config.max_position_embeddings)}"
     if start == "pretrained":
-        return [f"--init_checkpoint={model}"]
-    return [f"--albert_config_file={os.path.join(source.directory, 'albert_config.json')}",
+        return [length, f"--init_checkpoint={model}"]
+    return [length, f"--albert_config_file={os.path.join(source.directory, 'albert_config.json')}",
             f"--spm_model_file={source.vocabulary.spm_model_file}"]
 
 
