@@ -23,7 +23,7 @@ from albert.data import data_order, examples, input_pipeline, packing, records
 from albert.data.record_files import RecordFiles
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import run_settings, steps, trainer
+from albert.training import run_settings, steps, train_state
 
 # All different, so that a shape tells what a tensor is.
 VOCAB, EMBEDDING, LAYERS, BATCH, LENGTH, PREDICTIONS = 61, 9, 3, 4, 12, 3
@@ -44,7 +44,7 @@ def optimised_graphs():
 
 def train_steps(config: AlbertConfig = CONFIG, **options):
     run = run_settings.RunConfig("", num_train_steps=10, **options)
-    state = trainer.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
+    state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
     return steps.train_steps(TASK, state, run)
 
 

@@ -8,7 +8,7 @@ from albert.config import AlbertConfig
 from albert.formats import checkpoints
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import run_settings, steps, trainer
+from albert.training import run_settings, steps, train_state
 
 STEPS, ROWS, LENGTH, PREDICTIONS = 5, 4, 20, 4
 
@@ -18,7 +18,7 @@ def five_steps(folder, golden, optimizer: str):
     config = AlbertConfig.from_json_file(str(folder / "albert_config.json")).without_dropout()
     task = PretrainingTask(LENGTH, PREDICTIONS)
     run = run_settings.RunConfig("unused")
-    state = trainer.TrainState(task, config, run, OptimizerConfig(optimizer, 0.02, 20, 3))
+    state = train_state.TrainState(task, config, run, OptimizerConfig(optimizer, 0.02, 20, 3))
     weights = checkpoints.open_weights(str(folder / "model.ckpt-best"))
     for name, weight in state.weights.items():
         weight.assign(weights.read(name))

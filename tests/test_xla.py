@@ -13,7 +13,7 @@ from albert.tasks.pretraining import PretrainingTask  # noqa: E402
 from albert.training import (
     run_settings,  # noqa: E402
     steps,
-    trainer,
+    train_state,
 )
 
 BATCH, STEPS = 4, 3
@@ -39,7 +39,7 @@ def batch():
 def train(batch, **options):
     """Returns (rows of statistics, the training function)."""
     run = run_settings.RunConfig("", num_train_steps=STEPS, seed=3, **options)
-    state = trainer.TrainState(TASK, CONFIG, run, OptimizerConfig("lamb", 1e-2, STEPS, 0))
+    state = train_state.TrainState(TASK, CONFIG, run, OptimizerConfig("lamb", 1e-2, STEPS, 0))
     train_steps = steps.train_steps(TASK, state, run)
     iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
     # One call for a step and one for several, which must not trace the step anew.

@@ -1,6 +1,7 @@
 """Training and evaluation, for any task.
 
     trainer            the loop: steps, saves, evaluations, stops
+    train_state        what a step changes: model, optimizer, and what goes on beside them
     steps              gradients, accumulation and updates of one step
     evaluation         losses and metrics on held-out rows; the best checkpoint
     checkpoint_store   writes a run's checkpoints, keeps the best, sets damaged ones aside

@@ -26,7 +26,7 @@ from albert.tasks.task import Task
 from albert.training import jax_engine, steps
 from albert.training.current_engine import current
 from albert.training.run_settings import RunConfig
-from albert.training.trainer import TrainState
+from albert.training.train_state import TrainState
 
 GIB = 1 << 30
 # What a program may use of a chip's memory, by the generation: XLA's own numbers.

@@ -135,12 +135,12 @@ def _train_steps(spec, task):
 
     from albert.formats import pretrained
     from albert.optimization import OptimizerConfig
-    from albert.training import steps, trainer
+    from albert.training import steps, train_state
 
     run = _run_config(spec)
     source = pretrained.open_path(spec["model"])
     # So low a rate that the losses of an epoch do not tell in which order it came.
-    state = trainer.TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-9, 10**6, 0))
+    state = train_state.TrainState(task, source.config, run, OptimizerConfig("adamw", 1e-9, 10**6, 0))
     pretrained.assign(state.model, source.weights())
     train = steps.train_steps(task, state, run)
 

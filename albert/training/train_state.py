@@ -1,0 +1,71 @@
+"""What a training step changes: the model, its optimizer, and what goes on beside them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from albert import modeling
+from albert.config import AlbertConfig
+from albert.optimization import OptimizerConfig, create_optimizer
+from albert.tasks.task import Task
+from albert.training import steps
+from albert.training.current_engine import current
+from albert.training.run_settings import RunConfig, build_model
+
+
+class TrainState:
+    """Model, optimizer and step, each under its name in a checkpoint."""
+
+    def __init__(
+        self, task: Task, config: AlbertConfig, run: RunConfig, optimizer: OptimizerConfig
+    ):
+        self.model = build_model(task, config, run)
+        self.weights = modeling.named_weights(self.model)
+        # The step sums over replicas itself: it needs the norm of the sum.
+        self.optimizer = create_optimizer(optimizer, sums_over_replicas=False)
+        # Everything exists before anything is restored into it.
+        self.optimizer.build(list(self.weights.values()))
+        self.slots = self.optimizer.named_slots(self.weights)
+        # Scale of the loss in half precision, whose gradients underflow without it.
+        half = run.mixed_precision == "float16"
+        self.loss_scale = _number([2.0**15 if half else 1.0, 0.0])
+        # The oldest comes first. NaN stands for a loss that does not exist yet.
+        self.recent_losses = _number([float("nan")] * steps.SPIKE_WINDOW)
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """All that a step may change."""
+        kept = (self.loss_scale, self.recent_losses)
+        return [*self.model.variables, *self.optimizer.variables, *kept]
+
+    @property
+    def step(self) -> int:
+        return int(ops.convert_to_numpy(self.optimizer.iterations))
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The variables of a checkpoint but `global_step`: weights, and the optimizer's moments."""
+        return self.weights | self.slots
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(v.shape) for name, v in self.named.items()} | {"global_step": ()}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Returns what a checkpoint holds. All workers must call it."""
+        return current().whole(self.named) | {"global_step": np.int64(self.step)}
+
+    def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
+        named = self.named | {"global_step": self.optimizer.iterations}
+        for name, value in tensors.items():
+            named[name].assign(value)
+
+
+def _number(values: list[float]) -> keras.Variable:
+    """Returns a variable that is no weight and has the same value on every replica."""
+    return keras.Variable(
+        np.array(values, np.float32), trainable=False, autocast=False,
+        aggregation="only_first_replica",
+    )
