@@ -21,7 +21,7 @@ from albert.model import answers
 from albert.model.attention import Kept
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding, Pass
-from albert.model.encoder_options import EncoderOptions
+from albert.model.encoder_options import Depth, EncoderOptions
 from albert.model.heads import LabelHead, MaskedLmHead, cross_entropy, label_logits, label_weights
 from albert.model.layers import dense_layer, gelu, get_activation, precision
 from albert.model.row_layout import INPUT_NAMES, layout_of, segments_of, weighted
@@ -94,7 +94,7 @@ class _BuiltModel(keras.Model):
         inputs: Any,
         training: bool = False,
         dropout_seed: Any = None,
-        depth: int | None = None,
+        depth: Depth = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
     ) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class _BuiltModel(keras.Model):
           inputs: a dict of int tensors, as the tokenizer makes it; or the ids alone.
           training: whether dropout falls; `dropout_seed`, two integers, makes it a function of
             them alone.
-          depth: how many layers to apply, if not all.
+          depth: how many layers to apply, if not all; or a `Growing` one.
           output_hidden_states: adds what `Encoded.hidden_states` returns. Of a model that was
             made with `EncoderOptions(output_hidden_states=True)`, the default.
           output_attentions: adds `attentions`: the probabilities of each block, in a list,

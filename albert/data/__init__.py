@@ -27,4 +27,5 @@
     batches         from record files to batches, by NumPy
     input_pipeline  the same batches, by tf.data
     seeds           one seed for each purpose
+    schedules       numbers that change at steps of a run
 """

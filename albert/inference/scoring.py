@@ -28,12 +28,12 @@ class SentenceScorer:
     Args:
       within_words: mask the later pieces of a word together with one of its pieces.
       model: what computes, an `AlbertForMaskedLM`; by default the session's.
-      depth: how many of its layers, if not all.
+      depth: of its call.
     """
 
     def __init__(
         self, session: Session, within_words: bool = False, model: Any = None,
-        depth: int | None = None,
+        depth: Any = None,
     ):
         self.session, self.within_words = session, within_words
         self._given, self._depth = model, depth
@@ -112,10 +112,10 @@ class PairsPreferred:
 
     def __init__(self, pairs: Sequence[Pair], tokenizer: FullTokenizer, longest: int):
         self._pairs, self._tokenizer, self._longest = pairs, tokenizer, longest
-        self._scorers: dict[int | None, SentenceScorer] = {}
+        self._scorers: dict[Any, SentenceScorer] = {}
 
     def __call__(
-        self, model: Any, depth: int | None, end_if_asked: Callable[[], None]
+        self, model: Any, depth: Any, end_if_asked: Callable[[], None]
     ) -> dict[str, float]:
         if depth not in self._scorers:
             session = Session(None, self._tokenizer, self._longest, batch_size=256)

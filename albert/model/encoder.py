@@ -21,7 +21,7 @@ from keras import ops
 from albert.config import AlbertConfig
 from albert.model.attention import ATTENTION, Kept
 from albert.model.dropout import NO_DROPOUT, Dropout
-from albert.model.encoder_options import EncoderOptions
+from albert.model.encoder_options import Depth, EncoderOptions, Growing
 from albert.model.layer_order import BlockInPass, Engine, Layer, ending_at, unrolled
 from albert.model.layers import dense_layer, get_activation, layer_norm, truncated_normal
 from albert.model.row_layout import Mask, RowLayout, mask_of
@@ -32,7 +32,7 @@ class Pass:
     """What one forward pass has of its own."""
 
     dropout: Dropout = NO_DROPOUT
-    depth: int | None = None  # layers to apply, if not all
+    depth: Depth = None  # layers to apply, if not all
     kept: Kept | None = None  # takes the attention's probabilities
 
 
@@ -268,7 +268,7 @@ class AlbertEncoder(keras.layers.Layer):
         layout: RowLayout,
         dropout: Dropout = NO_DROPOUT,
         places=None,
-        depth: int | None = None,
+        depth: Depth = None,
         kept: Kept | None = None,
     ):
         """Returns the hidden states [R, M, H] after each block, as far as the engine keeps them.
@@ -289,18 +289,25 @@ class AlbertEncoder(keras.layers.Layer):
         """Returns the layers to apply, in their order."""
         mask = mask_of(layout.row_mask(), self.compute_dtype, layout.row_groups())
         config = self.config
-        groups = [
-            (config.attention_group(i), config.feed_forward_group(i))
-            for i in range(how.depth or config.num_hidden_layers)
+        depth = how.depth
+        if not isinstance(depth, Growing):
+            depth = Growing(depth, whole=config.num_hidden_layers, share=None)
+        # What distinguishes a layer; those of the same are one object.
+        kinds = [
+            (config.attention_group(i), config.feed_forward_group(i), i < depth.whole)
+            for i in range(depth.layers or config.num_hidden_layers)
         ]
         layers = {
-            (g, h): [
-                BlockInPass(attending, transforming, layout, mask, how.dropout, kept=how.kept)
+            (g, h, is_whole): [
+                BlockInPass(
+                    attending, transforming, layout, mask, how.dropout, kept=how.kept,
+                    share=None if is_whole else ops.cast(depth.share, self.compute_dtype),
+                )
                 for attending, transforming in zip(self.groups[g], self.groups[h], strict=True)
             ]
-            for g, h in set(groups)
+            for g, h, is_whole in dict.fromkeys(kinds)
         }
-        return [layers[pair] for pair in groups]
+        return [layers[kind] for kind in kinds]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""How an encoder computes. What it computes is the same, but for the order of sums."""
+"""How an encoder computes, and how many of its layers."""
 
 import dataclasses
+from typing import Any
 
 import keras
 
@@ -16,8 +17,23 @@ def loop_engine() -> str:
 
 
 @dataclasses.dataclass(frozen=True)
+class Growing:
+    """A depth on its way from one number of layers to a larger one.
+
+    A layer f that was added makes hidden + share * (f(hidden) - hidden) of hidden.
+    """
+
+    layers: int | None  # to apply; None: all
+    whole: int  # how many of them, the first ones, count in full
+    share: Any  # of the others: 0 as if they were not there, 1 in full; a scalar tensor, or a number
+
+
+Depth = int | Growing | None  # layers to apply; None: all
+
+
+@dataclasses.dataclass(frozen=True)
 class EncoderOptions:
-    """Given to a model at its construction.
+    """Given to a model at its construction. What is computed is the same, but for the order of sums.
 
     Raises:
       ValueError: a name that is not known.

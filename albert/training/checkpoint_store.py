@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -71,30 +71,64 @@ def _write_state_file(directory: str) -> None:
             stream.write(f'all_model_checkpoint_paths: "{name}"\n')
 
 
-def publish_best(prefix: str) -> str:
-    """Copies a checkpoint to `model.ckpt-best`. The log lines are those of the original."""
+def publish_best(prefix: str, tensors: Mapping[str, Any] | None = None) -> str:
+    """Makes a checkpoint `model.ckpt-best`: copies it, or writes these tensors with what lies beside.
+
+    The log lines of a copy are those of the original.
+
+    Raises:
+      CheckpointError: it could not be written.
+    """
     best = os.path.join(os.path.dirname(prefix), checkpoints.BEST)
-    # What makes it a checkpoint comes last here, so that a part never looks like a whole one.
-    sources = checkpoint_files.files_of(prefix)[::-1]
-    targets = {source: best + source.removeprefix(prefix) for source in sources}
     try:
-        with contextlib.ExitStack() as stack:
-            copies = {
-                target: stack.enter_context(temporaries.temporary_file(target))
-                for target in targets.values()
-            }
-            for source, target in targets.items():
-                _copy_synced(source, copies[target])
-            # While the files are replaced there is no best checkpoint.
-            while old := checkpoint_files.main_file(best):
-                os.unlink(old)
-            for source, target in targets.items():
-                os.replace(copies[target], target)
-                log.info("saved %s to %s", source, target)
-            files.fsync(os.path.dirname(os.path.abspath(best)))
+        if tensors is None:
+            _copy_best(prefix, best)
+        else:
+            _write_best(prefix, best, tensors)
     except OSError as error:
         raise CheckpointError(f"cannot write {best} ({error.strerror or error})") from error
     return best
+
+
+def _copy_best(prefix: str, best: str) -> None:
+    # What makes it a checkpoint comes last here, so that a part never looks like a whole one.
+    sources = checkpoint_files.files_of(prefix)[::-1]
+    targets = {source: best + source.removeprefix(prefix) for source in sources}
+    with contextlib.ExitStack() as stack:
+        copies = {
+            target: stack.enter_context(temporaries.temporary_file(target))
+            for target in targets.values()
+        }
+        for source, target in targets.items():
+            _copy_synced(source, copies[target])
+        _take_away(best)
+        for source, target in targets.items():
+            os.replace(copies[target], target)
+            log.info("saved %s to %s", source, target)
+        files.fsync(os.path.dirname(os.path.abspath(best)))
+
+
+def _write_best(prefix: str, best: str, tensors: Mapping[str, Any]) -> None:
+    source, target = prefix + ".json", best + ".json"
+    with temporaries.temporary_file(target) as copy:
+        if has_sidecar := os.path.exists(source):
+            _copy_synced(source, copy)
+
+        def before() -> None:
+            _take_away(best)
+            if has_sidecar:
+                os.replace(copy, target)
+            elif os.path.exists(target):
+                os.unlink(target)
+
+        checkpoint_files.write(best, tensors, before)
+    log.info("saved the weights of %s that were evaluated to %s", prefix, best)
+
+
+def _take_away(best: str) -> None:
+    """Unmakes the best checkpoint: there is none while its files are replaced."""
+    while old := checkpoint_files.main_file(best):
+        os.unlink(old)
 
 
 def _copy_synced(source: str, target: str) -> None:
@@ -109,10 +143,12 @@ def read_newest(
     config: AlbertConfig,
     task: str,
     may_set_aside: bool = True,
+    may_lack: Container[str] = (),
 ) -> tuple[str, dict[str, np.ndarray], dict[str, Any]] | None:
     """Returns (prefix, tensors, sidecar) of the newest undamaged checkpoint; None: there is none.
 
     For each damaged one there is a warning. With `may_set_aside`, it is renamed to `*.corrupt`.
+    Tensors that it `may_lack` are there if it has them.
 
     Raises:
       CheckpointError: it is of another architecture, or all are damaged.
@@ -122,7 +158,7 @@ def read_newest(
         try:
             sidecar = sidecars.read_sidecar(prefix)
             checkpoints.check_architecture(sidecar, config, prefix, task)
-            found = prefix, checkpoints.read_all(prefix, shapes), sidecar
+            found = prefix, checkpoints.read_all(prefix, shapes, may_lack), sidecar
         except checkpoints.MismatchError:
             raise
         except (CheckpointError, DataError) as error:

@@ -134,11 +134,13 @@ class Engine(abc.ABC):
 
     # --- What follows from these ---
 
-    def check_batch_size(self, batch_size: int, accumulation: int) -> None:
-        """Raises a FlagError if a batch cannot be cut into equal parts."""
+    def check_batch_size(
+        self, batch_size: int, accumulation: int, flag: str = "--train_batch_size="
+    ) -> None:
+        """Raises a FlagError if a batch, of a size that a flag gives, cannot be cut equally."""
         if batch_size % (self.num_replicas * accumulation):
             raise FlagError(
-                f"--train_batch_size={batch_size} cannot be divided by {self.num_replicas} "
+                f"{flag}{batch_size} cannot be divided by {self.num_replicas} "
                 f"replicas x {accumulation} (--gradient_accumulation_steps)"
             )
 

@@ -22,6 +22,7 @@ from albert.data.record_files import RecordFiles
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, sidecars
 from albert.formats.weights import Weights
+from albert.model.encoder_options import Depth, Growing
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, steps
 from albert.training.current_engine import current
@@ -29,9 +30,9 @@ from albert.training.run_settings import RunConfig, build_model, row_options
 
 log = logging.getLogger("albert")
 
-# From a model, the number of its layers that are trained (None: all), and what is called now and
-# then and may end the run, to further results.
-MeasureMore = Callable[[keras.Model, int | None, Callable[[], None]], dict[str, Any]]
+# From a model, the depth to which it is trained, and what is called now and then and may end the
+# run, to further results.
+MeasureMore = Callable[[keras.Model, Depth, Callable[[], None]], dict[str, Any]]
 
 BEST_FILE = "best.json"
 _FINGERPRINT_BYTES = 64 << 10  # how much of a file's start is read
@@ -59,10 +60,17 @@ class Evaluated:
 
 
 def what_is_measured(
-    task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles, step: int
+    task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles, step: int,
+    of_average: bool = False,
 ) -> dict[str, Any]:
-    """Returns everything, beside the weights, on which an evaluation's result depends (as JSON)."""
+    """Returns everything, beside the weights, on which an evaluation's result depends (as JSON).
+
+    `of_average` tells that the weights are averages.
+    """
     spec = task.for_evaluation().feature_spec()
+    layers, share = run.depth_before(step), None
+    if isinstance(layers, Growing):
+        layers, share = layers.layers, layers.share
     return {
         "task": task.name,
         "metric": task.best_metric,
@@ -71,7 +79,9 @@ def what_is_measured(
         "batches": [run.max_eval_steps, _batch_size(run)] if run.max_eval_steps else "all",
         "row_length": spec.row_length,
         "masks": spec.complete and repr(spec.complete),
-        "layers": run.depth_before(step) or config.num_hidden_layers,
+        "layers": layers or config.num_hidden_layers,
+        "share_of_new_layers": share,
+        "weights": "average" if of_average else None,
     }
 
 
@@ -86,12 +96,13 @@ def _fingerprint(path: str, changed: int) -> list[Any]:
 
 
 def keep_if_best(
-    task: Task, prefix: str, results: Mapping[str, Any], measured: Mapping[str, Any]
+    task: Task, prefix: str, results: Mapping[str, Any], measured: Mapping[str, Any],
+    tensors: Mapping[str, Any] | None = None,
 ) -> bool:
     """Publishes a checkpoint as the best one if it beats the best so far. Returns whether it did.
 
     The best of earlier processes counts too, if it was evaluated in the same way: see
-    `what_is_measured`.
+    `what_is_measured`. `tensors` are those that were evaluated, if not all of the checkpoint's.
     """
     directory = os.path.dirname(prefix)
     value = float(results[task.best_metric])
@@ -108,7 +119,7 @@ def keep_if_best(
     elif best and value <= best["value"]:
         return False
     if os.path.basename(prefix) != checkpoints.BEST:
-        checkpoint_store.publish_best(prefix)
+        checkpoint_store.publish_best(prefix, tensors)
     files.write_sealed_json(
         os.path.join(directory, BEST_FILE),
         {

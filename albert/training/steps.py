@@ -12,9 +12,11 @@ import numpy as np
 from keras import ops
 
 from albert.data.seeds import child_seed
+from albert.model.encoder_options import Depth
 from albert.optimization import global_norm
 from albert.tasks.task import Task
 from albert.training.current_engine import current
+from albert.training.run_settings import Stage
 
 # Columns of a training step's row before the task's (sum, weight) pairs.
 LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
@@ -27,12 +29,12 @@ SPIKE_DEVIATIONS, SPIKE_WINDOW = 6.0, 128
 class TrainStep:
     """A training step of a task: `gradients` on each replica, then `update`.
 
-    `depth` is the number of layers that it trains; None: all. An engine may replace
-    `micro_gradients` by a compiled form.
+    `stage` says how many layers it trains. An engine may replace `micro_gradients` by a compiled
+    form.
     """
 
-    def __init__(self, task: Task, state, run, depth: int | None = None):
-        self.engine, self.task, self.state, self.run, self.depth = current(), task, state, run, depth
+    def __init__(self, task: Task, state, run, stage: Stage = Stage()):
+        self.engine, self.task, self.state, self.run, self.stage = current(), task, state, run, stage
         self.names = sorted(task.statistic_names)
         self.trained = {
             name: weight for name, weight in state.weights.items()
@@ -57,12 +59,14 @@ class TrainStep:
         scale = self._scale()
         count = run.gradient_accumulation_steps
         step = ops.cast(self.state.optimizer.iterations, "int32")
+        # A fading stage alone depends on it.
+        of_stage = [ops.cast(step, "float32")] if self.stage.fade_steps else []
         first = engine.replica() * count
 
         def part(i):
             # The first micro-batch of the first replica draws what a single device would draw.
             seed = dropout_seed(run.seed, step, first + i)
-            return self.micro_gradients(_rows(batch, i, count), seed, weights, scale)
+            return self.micro_gradients(_rows(batch, i, count), seed, weights, scale, *of_stage)
 
         sums, found = engine.add_up(part, count)
         sums, found = engine.sum_over_replicas(sums), engine.sum_over_replicas(found)
@@ -71,11 +75,12 @@ class TrainStep:
     def _scale(self):
         return ops.convert_to_tensor(self.state.loss_scale)[0]
 
-    def _micro_gradients(self, batch, seed, weights, scale):
+    def _micro_gradients(self, batch, seed, weights, scale, step=None):
         """Returns what `gradients` does, of a micro-batch, times the scale of the loss."""
+        depth = self.stage.depth(step)
 
         def losses():
-            outputs = self.state.model(batch, training=True, dropout_seed=seed, depth=self.depth)
+            outputs = self.state.model(batch, training=True, dropout_seed=seed, depth=depth)
             sums = self.task.loss_sums(batch, outputs)
             first, *others = (sums[name] / weights[name] for name in sums)
             loss = sum(others, first)
@@ -132,9 +137,9 @@ def dropout_seed(seed: int, step, part):
     return current().fold_in(key, (step, part))
 
 
-def train_steps(task: Task, state, run, depth: int | None = None):
+def train_steps(task: Task, state, run, stage: Stage = Stage()):
     """Returns what makes several steps in one call; see `Engine.train_steps`."""
-    step = TrainStep(task, state, run, depth)
+    step = TrainStep(task, state, run, stage)
     return step.engine.train_steps(step)
 
 
@@ -184,7 +189,7 @@ class EvalStep:
     several workers, only the chief evaluates.
     """
 
-    def __init__(self, task: Task, model: keras.Model, depth: int | None = None):
+    def __init__(self, task: Task, model: keras.Model, depth: Depth = None):
         self.engine, self.task, self.model, self.depth = current(), task, model, depth
         self.outputs_of = self.engine.eval_outputs(self)
 

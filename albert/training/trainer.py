@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from albert.training.current_engine import current
 from albert.training.engine import Engine
 from albert.training.guards import DivergenceGuard, PreemptionLatch
 from albert.training.pace import Averages, Pace
-from albert.training.run_settings import RunConfig, row_options
+from albert.training.run_settings import RunConfig, Stage, row_options
 from albert.training.train_state import TrainState
 
 log = logging.getLogger("albert")
@@ -62,6 +62,8 @@ def train(
         )
     spec = task.feature_spec()
     engine.check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)
+    for size, _ in run.batch_schedule:
+        engine.check_batch_size(size, run.gradient_accumulation_steps, "--batch_schedule: ")
     train_files.check(spec, config.vocab_size)
     if eval_files:
         eval_files.check(task.for_evaluation().feature_spec(), config.vocab_size)
@@ -70,8 +72,8 @@ def train(
     )
     with own, PreemptionLatch() as latch:
         loop = _Loop(
-            engine, task, config, run, optimizer, eval_files, flags or {}, train_files.count,
-            latch, measure_more,
+            engine, task, config, run, optimizer, train_files, eval_files, flags or {}, latch,
+            measure_more,
         )
         loop.start(init, warm_start_options or {})
         sizes = {os.path.basename(path): os.path.getsize(path) for path in train_files.paths}
@@ -79,24 +81,11 @@ def train(
         engine.check_agreement(
             facts | {"input files": sizes, f"step in {run.output_dir}": loop.state.step}
         )
-        parts = engine.num_replicas * run.gradient_accumulation_steps
-        options = row_options(
-            run, spec, train_files, run.train_batch_size // parts, engine.num_replicas > 1
-        )
-        log.info(
-            "rows: %s",
-            "packed" if "packed_rows" in options else "cut" if options["is_cut"] else "whole",
-        )
-        batches = engine.train_batches(
-            train_files, spec, batch_size=run.train_batch_size, vocab_size=config.vocab_size,
-            seed=run.seed, position=loop.records_seen,
-            micro_batches=run.gradient_accumulation_steps, **options,
-        )
         with (
             engine.blame_data(*filter(None, (train_files, eval_files))),
             engine.blame_workers(lambda: loop.last_checkpoint or "the start"),
         ):
-            loop.run_to_end(batches)
+            loop.run_to_end()
         return loop.evaluated
 
 
@@ -104,12 +93,12 @@ class _Loop:
     """One training run: its weights, its position in the data, its metrics and checkpoints."""
 
     def __init__(
-        self, engine: Engine, task, config, run, optimizer, eval_files, flags, num_records, latch,
+        self, engine: Engine, task, config, run, optimizer, train_files, eval_files, flags, latch,
         measure_more,
     ):
         self.engine, self.task, self.config, self.run, self.latch = engine, task, config, run, latch
-        self.num_records = num_records  # of an epoch
-        self.eval_files, self.flags, self.measure_more = eval_files, flags, measure_more
+        self.train_files, self.eval_files = train_files, eval_files
+        self.flags, self.measure_more = flags, measure_more
         self.state = TrainState(task, config, run, optimizer)
         self.is_chief = engine.is_chief
         self.writer: summaries.MetricsWriter | None = None  # only the chief has one
@@ -118,9 +107,10 @@ class _Loop:
         self.evaluated = evaluation.Evaluated()
         self.last_checkpoint: str | None = None
         self.averages = self._new_averages(None)
+        self._has_dropped_average = False
         self._evaluator: steps.EvalStep | None = None
-        self._depth: int | None = None  # layers that the next step has; None: all
         self._eval_batches = None
+        self._stage: Stage | None = None  # of the next step
 
     def start(self, init: Weights | None, options: Mapping[str, bool]) -> None:
         # Where training starts, first that applies:
@@ -130,7 +120,7 @@ class _Loop:
         run, state = self.run, self.state
         found = checkpoint_store.read_newest(
             run.output_dir, state.shapes(), self.config, self.task.name,
-            may_set_aside=self.is_chief,
+            may_set_aside=self.is_chief, may_lack=state.averages,
         )
         if found:
             prefix, tensors, sidecar = found
@@ -147,6 +137,8 @@ class _Loop:
             origin = checkpoints.describe_start(account)
         else:
             origin = "random weights"
+        if state.averages and not (found and set(state.averages) <= set(tensors)):
+            state.begin_average()
         if self.is_chief:
             path = os.path.join(run.output_dir, "albert_config.json")
             with files.atomic_write(path) as stream:
@@ -159,6 +151,11 @@ class _Loop:
             run.output_dir,
         )
         log.info("start: %s", origin)
+        if state.averages:
+            log.info(
+                "average of the weights from step %d on: evaluations are of it",
+                state.optimizer.average_from,
+            )
 
     def _restore_sidecar(self, sidecar: Mapping[str, Any]) -> None:
         step = self.state.step
@@ -166,7 +163,7 @@ class _Loop:
             log.warning(
                 "no model.ckpt-%d.json: data position and averages are taken from the step", step
             )
-        self.records_seen = sidecar.get("records_seen", step * self.run.train_batch_size)
+        self.records_seen = sidecar.get("records_seen", self.run.records_before(step))
         self.averages = self._new_averages(sidecar.get("window"))
         before = sidecar.get("flags", {})
         # In the other precisions the scale is 1, which float16 cannot start from.
@@ -177,6 +174,10 @@ class _Loop:
         missing = steps.SPIKE_WINDOW - len(losses)
         self.state.recent_losses.assign([float("nan")] * missing + losses)
         self.guard.restore(sidecar.get("skipped", {}))
+        self.state.optimizer.average_from = sidecar.get("average_from", 0)
+        if "average_from" in sidecar and not self.state.averages:
+            self._has_dropped_average = True
+            log.warning("the average of the weights, of step %d, is dropped", step)
         for name in sorted(set(before) & set(self.flags)):
             if not files.is_same_json(before[name], self.flags[name]):
                 log.warning(
@@ -184,9 +185,9 @@ class _Loop:
                     name, before[name], self.flags[name], step,
                 )
 
-    def run_to_end(self, iterator) -> None:
+    def run_to_end(self) -> None:
         run, state = self.run, self.state
-        train_steps = None
+        batches = train_steps = None
         if self.is_chief:
             self.writer = summaries.MetricsWriter(run.output_dir, state.step)
         progress = summaries.Progress(self.task.name, state.step, run.last_step)
@@ -200,18 +201,20 @@ class _Loop:
                 and state.step not in self.writer.evaluated
             ):
                 # The last process was stopped between the checkpoint and its evaluation.
-                self._set_depth(state.step - 1)  # the depth of the step that led here
                 self._evaluate(state.step)
             window_start = time.monotonic()
             has_stalled = self._has_stalled(state.step)
             while state.step < run.last_step and not has_stalled:
                 step = state.step
-                if self._set_depth(step) or train_steps is None:
-                    train_steps = steps.train_steps(self.task, state, run, self._depth)
+                before, stage = self._stage, self._enter_stage(step)
+                if stage != before:
+                    train_steps = steps.train_steps(self.task, state, run, stage)
+                if before is None or stage.batch_size != before.batch_size:
+                    batches = self._batches(stage.batch_size)
                 count = min(pace.count, _until(step, run))
                 started = time.monotonic()
                 control = pace.control(self.latch.raised, self.is_chief)
-                rows, agreed = train_steps(iterator, count, control)
+                rows, agreed = train_steps(batches, count, control)
                 must_stop = pace.update(count, time.monotonic() - started, agreed, self.latch)
                 self._take_note(step, rows)
                 step += count
@@ -258,18 +261,39 @@ class _Loop:
     def _measured(self, step: int) -> dict[str, Any]:
         """Returns what the evaluation of `step` depends on, beside the weights."""
         return evaluation.what_is_measured(
-            self.task, self.config, self.run, self.eval_files, step
+            self.task, self.config, self.run, self.eval_files, step, bool(self.state.averages)
         )
 
-    def _set_depth(self, step: int) -> bool:
-        """Sets how many layers the step after `step` has. Returns whether the number changed."""
-        depth = self.run.depth_at(step)
-        if self._depth == depth:
-            return False
-        self._depth = depth
-        self._evaluator = None  # its graph has the old number of layers
-        log.info("step %d: %d layers", step, depth or self.config.num_hidden_layers)
-        return True
+    def _enter_stage(self, step: int) -> Stage:
+        """Returns the stage of the step after `step`, and tells what is new in it."""
+        stage, before = self.run.stage_at(step), self._stage
+        self._stage = stage
+        if self.run.batch_schedule and (not before or before.batch_size != stage.batch_size):
+            log.info("step %d: %d sequences", step, stage.batch_size)
+        if self.run.depth_schedule and stage != before:
+            fades = f"; those above {stage.whole} fade in up to step {stage.begin + stage.fade_steps}"
+            log.info(
+                "step %d: %d layers%s", step, stage.layers or self.config.num_hidden_layers,
+                fades if stage.fade_steps else "",
+            )
+        return stage
+
+    def _batches(self, size: int) -> Iterator[Any]:
+        """Returns endless batches, from the next record on."""
+        engine, run, spec = self.engine, self.run, self.task.feature_spec()
+        parts = engine.num_replicas * run.gradient_accumulation_steps
+        options = row_options(
+            run, spec, self.train_files, size // parts, engine.num_replicas > 1
+        )
+        log.info(
+            "rows: %s",
+            "packed" if "packed_rows" in options else "cut" if options["is_cut"] else "whole",
+        )
+        return engine.train_batches(
+            self.train_files, spec, batch_size=size, vocab_size=self.config.vocab_size,
+            seed=run.seed, position=self.records_seen,
+            micro_batches=run.gradient_accumulation_steps, **options,
+        )
 
     def _preempted(self, step: int) -> Preempted:
         """Returns the exception that ends the run after `step` was saved."""
@@ -308,7 +332,7 @@ class _Loop:
         for i, row in enumerate(rows):
             self.averages.add(row)
             first = self.records_seen
-            self.records_seen += self.run.train_batch_size
+            self.records_seen += self._stage.batch_size
             if row[steps.BAD]:
                 log.warning("step %d skipped: loss %s, gradient norm %s, %s", step + i + 1,
                             row[steps.LOSS], row[steps.NORM], self._describe_batch(first))
@@ -326,8 +350,8 @@ class _Loop:
 
     def _describe_batch(self, first: int) -> str:
         """Returns the numbers of a batch's records, in the shuffled order of their epoch."""
-        epoch, start = divmod(first, self.num_records)
-        return f"records {start:,} to {start + self.run.train_batch_size - 1:,} of epoch {epoch:,}"
+        epoch, start = divmod(first, self.train_files.count)
+        return f"records {start:,} to {start + self._stage.batch_size - 1:,} of epoch {epoch:,}"
 
     def _save(self) -> None:
         """Saves everything of this step.
@@ -355,6 +379,8 @@ class _Loop:
             "version": __version__,
         }
         run, state = self.run, self.state
+        if state.averages:
+            sidecar["average_from"] = state.optimizer.average_from
         if not self.is_chief:
             self.last_checkpoint = os.path.join(run.output_dir, f"model.ckpt-{state.step}")
             return
@@ -365,12 +391,17 @@ class _Loop:
         log.info("saved %s", self.last_checkpoint)
 
     def _evaluate(self, step: int) -> None:
-        if not self.eval_files or not self.writer:
+        if not self.eval_files:
             return
-        if self._evaluator is None:
-            self._evaluator = steps.EvalStep(
-                self.task.for_evaluation(), self.state.model, self._depth
-            )
+        with self.state.averaged():
+            if self.writer:
+                self._evaluate_as_it_is(step)
+
+    def _evaluate_as_it_is(self, step: int) -> None:
+        """Evaluates the weights that the model has now."""
+        depth = self.run.depth_before(step)
+        if self._evaluator is None or self._evaluator.depth != depth:
+            self._evaluator = steps.EvalStep(self.task.for_evaluation(), self.state.model, depth)
             self._eval_batches = evaluation.batches_of(self._evaluator, self.run, self.eval_files)
         started = time.monotonic()
 
@@ -384,10 +415,11 @@ class _Loop:
             self._evaluator, self._eval_batches, self.eval_files, step, end_if_asked
         )
         if self.measure_more:
-            last.results.update(self.measure_more(self.state.model, self._depth, end_if_asked))
+            last.results.update(self.measure_more(self.state.model, depth, end_if_asked))
         # The line comes last: if it is missing, the next process evaluates again.
         is_best = evaluation.keep_if_best(
-            self.task, self.last_checkpoint, last.results, self._measured(step)
+            self.task, self.last_checkpoint, last.results, self._measured(step),
+            self._evaluated_weights(step),
         )
         self.evaluated = evaluation.Evaluated(last, last if is_best else self.evaluated.best)
         self.writer.write(step, "eval", {
@@ -398,10 +430,16 @@ class _Loop:
         summaries.log_results(last.results)
         log.info("evaluated in %s", summaries.duration(time.monotonic() - started))
 
+    def _evaluated_weights(self, step: int) -> dict[str, np.ndarray] | None:
+        """Returns the weights as they are; None if whoever opens the checkpoint gets the same."""
+        if not (self.state.averages or self._has_dropped_average):
+            return None
+        return self.engine.whole(self.state.weights) | {"global_step": np.int64(step)}
+
 
 def _until(step: int, run: RunConfig) -> int:
     """Returns the steps left until something is due."""
     due = [run.last_step - step]
-    due += [until - step for _, until in run.depth_schedule if until > step]
+    due += [change - step for change in run.changes if change > step]
     due += [every - step % every for every in (run.save_checkpoints_steps, run.log_steps)]
     return min(due)

@@ -1,0 +1,38 @@
+"""Numbers that change at steps of a run: VALUE:STEP,..., up to each STEP a value of its own.
+
+After the last STEP another value holds, the final one.
+"""
+
+from albert.errors import FlagError
+
+Schedule = tuple[tuple[int, int], ...]  # (value, step up to which it holds), the steps rising
+
+
+def read(text: str | None, flag: str, what: str) -> Schedule:
+    """Returns the schedule that a flag gives.
+
+    Args:
+      what: the name of a value, as LAYERS.
+
+    Raises:
+      FlagError: the text is not such a list.
+    """
+    if not text:
+        return ()
+    try:
+        stages = [tuple(map(int, stage.split(":"))) for stage in text.split(",")]
+        values, ends = zip(*stages, strict=True)
+    except ValueError as error:
+        raise FlagError(f"--{flag}={text}: give {what}:STEP, with commas between them") from error
+    if list(ends) != sorted(set(ends)) or ends[0] < 1 or min(values) < 1:
+        raise FlagError(f"--{flag}={text}: steps must rise, {what.lower()} be at least 1")
+    return tuple(stages)
+
+
+def total(schedule: Schedule, final: int, steps: int) -> int:
+    """Returns the sum of the values of the first steps."""
+    found = begin = 0
+    for value, end in schedule:
+        found += value * (min(end, steps) - min(begin, steps))
+        begin = end
+    return found + final * (steps - min(begin, steps))
