@@ -21,7 +21,7 @@ from albert.data.sentences import split_sentences
 Document = list[str]  # its lines, none of them blank
 Item = TypeVar("Item")  # a document, or what stands for it
 
-LONGEST_DOCUMENT = 16 << 20  # characters; a longer one is cut, so that memory stays bounded
+LONGEST_DOCUMENT = 8 << 20  # characters; a longer one is cut, so that memory stays bounded
 
 
 # === Reading ===
