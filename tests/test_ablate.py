@@ -272,7 +272,7 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(tiny):
     shutil.rmtree(tiny / "out/runs/two")
     assert ablate(tiny, **options).returncode == 0
     assert (tiny / "out/runs/one/1/model/metrics.jsonl").stat().st_mtime_ns == kept
-    assert len(json.loads((tiny / "out/results.json").read_text())) == 3
+    assert len(json.loads((tiny / "out/results.json").read_text())) == 4
     other = ablate(tiny, "--tokens=1000", **options)
     assert other.returncode == 2
     assert "use another --output_dir" in assert_one_clear_line(other.stderr)
