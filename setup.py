@@ -50,6 +50,8 @@ setup(
         "text": ["tensorflow-text>=2.20,<2.22"],  # raw-text SavedModels
         "onnx": ["tf2onnx>=1.17", "onnx>=1.17", "onnxruntime>=1.20"],
         "beam": ["apache-beam>=2.60"],
+        # A cluster of Dask's for the tests, which other installations skip.
+        "beam-dask": ["apache-beam[dask]>=2.60"],
         # Text packed with zstd; from 3.14 on Python can unpack it by itself.
         "zstd": ["zstandard>=0.22; python_version < '3.14'"],
         "parquet": ["pyarrow>=17"],  # text in Parquet tables
@@ -62,6 +64,8 @@ setup(
         "hdfs": ["fsspec>=2024.12", "pyarrow>=17"],
         # An S3 server for the tests, which other installations skip.
         "remote-test": ["s3fs>=2024.12", "moto[server]>=5"],
+        # Google's storage, likewise.
+        "gcs-test": ["gcsfs>=2024.12", "gcp-storage-emulator>=2024.8"],
         # What our numbers are compared with, by tests that other installations skip.
         "interop": ["transformers>=5", "torch>=2.5", "keras-hub>=0.30", "seqeval>=1.2"],
         "test": TEST,

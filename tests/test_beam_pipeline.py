@@ -9,13 +9,16 @@ import gzip
 import io
 import os
 import random
+import re
 import signal
+import subprocess
 import sys
 import time
 import types
 
 import pytest
-from helpers import assert_one_clear_line
+from faults import s3
+from helpers import REPO, assert_one_clear_line, write_config
 from helpers import run as run_process
 from helpers import start as start_process
 
@@ -163,14 +166,105 @@ def test_other_runners_give_the_same_bytes(corpus, options):
     assert outputs(corpus) == plain
 
 
+@pytest.fixture
+def dask_cluster(tmp_path_factory):
+    """Yields (file that leads to a scheduler, its two workers): processes of their own."""
+    needs_beam()
+    pytest.importorskip("distributed", reason="Dask is not installed (extra: beam-dask)")
+    folder = tmp_path_factory.mktemp("dask")
+    scheduler_file = folder / "scheduler.json"
+    environment = os.environ | {"PYTHONPATH": str(REPO)}
+    common = ["--scheduler-file", str(scheduler_file), "--no-dashboard"]
+
+    def begin(module, *more):
+        return subprocess.Popen(
+            [sys.executable, "-m", f"distributed.cli.{module}", *common, *more], env=environment,
+            cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+
+    scheduler = begin("dask_scheduler", "--host=127.0.0.1", "--port=0")
+    workers = [
+        begin("dask_worker", "--no-nanny", "--nthreads=1", f"--local-directory={folder}")
+        for _ in range(2)
+    ]
+    yield scheduler_file, workers
+    for process in [*workers, scheduler]:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_that_loses_a_worker_gives_the_same_bytes(corpus, dask_cluster):
+    scheduler_file, workers = dask_cluster
+    argv = arguments(corpus, dupe_factor=400)
+    assert run(*argv) == 0
+    plain = outputs(corpus)
+    process = start_process(
+        COMMAND, *argv, "--runner=apache_beam.runners.dask.dask_runner.DaskRunner", "--",
+        f"--dask_scheduler_file={scheduler_file}", "--dask_npartitions=4",
+    )
+    deadline = time.monotonic() + 120
+    while not list(corpus.glob("*.work.tmp-*/*.part")):  # some buckets are finished, not all
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.01)
+    assert workers[0].poll() is None and process.poll() is None
+    workers[0].kill()
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert outputs(corpus) == plain
+
+
+def test_what_a_pipeline_wrote_to_an_object_store_is_what_pretraining_reads_there(
+    corpus, tmp_path_factory, monkeypatch
+):
+    needs_beam()
+    s3.require_moto()
+    folder = tmp_path_factory.mktemp("run")
+    assert run(*arguments(corpus)) == 0
+    plain = outputs(corpus)
+    with s3.server() as port:
+        environment = s3.environment(f"http://127.0.0.1:{port}", folder / "cache")
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        import s3fs
+
+        store = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
+        store.mkdir("bucket")
+        store.put(f"{corpus}/", "bucket/corpus/", recursive=True)
+        there = "s3://bucket/records"
+        # Beam's own file system of S3 reads and writes.
+        done = run_process(COMMAND, *arguments(
+            corpus, input_file="s3://bucket/corpus/?.txt",
+            vocab_file="s3://bucket/corpus/vocab.txt",
+            output_file=f"{there}/out-0.tfrecord,{there}/out-1.tfrecord",
+            eval_output_file=f"{there}/eval.tfrecord",
+        ), "--runner=DirectRunner")
+        assert done.returncode == 0, done.stderr
+        found = {name.rpartition("/")[2]: store.cat_file(name) for name in store.find(there)}
+        assert set(found) == set(plain)  # and nothing of what was under way
+        for name, content in plain.items():
+            assert "manifest" in name or found[name] == content, name
+        losses = []
+        for source, output in ((there, "s3://bucket/run"), (corpus, folder / "run")):
+            for name, content in plain.items():
+                (corpus / name).write_bytes(content)
+            done = run_process("albert.run_pretraining", *map(str, (
+                f"--albert_config_file={write_config(folder, vocab_size=205)}",
+                f"--input_file={source}/out-*.tfrecord", f"--output_dir={output}",
+                "--max_seq_length=32", "--max_predictions_per_seq=5", "--train_batch_size=4",
+                "--num_train_steps=3", "--num_warmup_steps=0", "--log_steps=1",
+            )))
+            assert done.returncode == 0, done.stderr
+            losses.append(re.findall(r"step (\d+): loss ([\d.]+)", done.stderr))
+        assert losses[0] == losses[1] and len(losses[0]) == 3
+
+
 def test_a_pipeline_needs_no_tensorflow(corpus):
     needs_beam()
     code = (
         "import sys; sys.modules['tensorflow'] = None\n"
         "from albert import create_pretraining_data as c; c.cli(sys.argv)\n"
     )
-    import subprocess
-
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments(corpus), "--runner=DirectRunner"],
         cwd=os.path.dirname(os.path.dirname(os.path.abspath(command.__file__))),

@@ -59,8 +59,9 @@ def test_all_runs_the_slow_ones_with_every_optional_package_and_beam_apart(copie
     installed = [set(extras.split(",")) for extras in re.findall(r"\[([\w,-]+)\]", said)]
     # Of the engines' packages those that need no device.
     every = set(setup_arguments()["extras_require"]) - {"dev", "gpu", "jax", "jax-cuda"}
-    every -= {"s3", "gcs", "azure", "hdfs"}  # remote-test brings S3; of the others no test has a server
-    assert installed == [every - {"beam"}, {"test", "beam"}]
+    every -= {"s3", "gcs", "azure", "hdfs"}  # remote-test and gcs-test bring two; of the others no test has a server
+    of_beam = {"beam", "beam-dask"}
+    assert installed == [every - of_beam, {"test", "remote-test", *of_beam}]
     assert re.findall(r"\[([\w,-]+)\]", asked(copied)[0]) == ["test"]
 
 

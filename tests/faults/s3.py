@@ -29,24 +29,39 @@ def require_moto() -> None:
 @contextlib.contextmanager
 def server() -> Iterator[int]:
     """Yields the port of an empty server."""
+    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1"]
+    with process(lambda port: [*command, "-p", str(port)]) as port:
+        yield port
+
+
+@contextlib.contextmanager
+def process(command: Callable[[int], list[str]]) -> Iterator[int]:
+    """Yields the port that a server listens to, while its process lives."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from moto.server import main; main()",
-         "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         for _ in range(600):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
-            assert process.poll() is None, "moto ended"
+            assert process.poll() is None, "the server ended"
             time.sleep(0.1)
         yield port
     finally:
         process.kill()
         process.wait()
+
+
+def environment(url: str, cache: os.PathLike) -> dict[str, str]:
+    """Returns the variables by which a process reaches a server."""
+    return {
+        "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
+        "ALBERT_CACHE": str(cache),
+    }
 
 
 class Proxy:
@@ -109,10 +124,10 @@ class Proxy:
                 self.changes += 1
         time.sleep(self.latency)
         if self.forbidden:
-            client.sendall(_answer(request, 403, "AccessDenied", "Access Denied"))
+            client.sendall(answer(request, 403, "AccessDenied", "Access Denied"))
             return
         if is_faulty and is_error:
-            client.sendall(_answer(request, 500, "InternalError", "We encountered an error."))
+            client.sendall(answer(request, 500, "InternalError", "We encountered an error."))
             return
         answer = self._asked(request)
         if is_faulty:  # the request was heard, its answer is lost on the way
@@ -151,7 +166,7 @@ def _read_request(client: socket.socket) -> bytes:
     return b"\r\n".join([*lines, b"Connection: close", b"", b""]) + body
 
 
-def _answer(request: bytes, status: int, code: str, message: str) -> bytes:
+def answer(request: bytes, status: int, code: str, message: str) -> bytes:
     body = b"" if request.startswith(b"HEAD") else _ERROR.format(code, message).encode()
     return (
         f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nConnection: close\r\n"

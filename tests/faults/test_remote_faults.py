@@ -27,12 +27,7 @@ def moto():
 def proxy(moto, tmp_path, monkeypatch):
     """The proxy through which this test, and what it starts, reach an empty bucket `bucket`."""
     found = s3.Proxy(moto)
-    environment = {
-        "AWS_ENDPOINT_URL": found.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
-        "ALBERT_CACHE": str(tmp_path / "cache"),
-    }
-    for name, value in environment.items():
+    for name, value in s3.environment(found.url, tmp_path / "cache").items():
         monkeypatch.setenv(name, value)
     store = system(found)
     if store.exists("bucket"):
