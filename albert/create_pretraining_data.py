@@ -122,7 +122,10 @@ def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     _check_combinations(values)
     _share(values.task)
     if values.task and any(map(places.tree_of, values.output_file.split(","))):
-        raise FlagError("--task needs an --output_file on a disk that the machines share")
+        raise FlagError(
+            "--task needs an --output_file on a disk that the machines share; for other places "
+            "--runner divides the work"
+        )
     if values.runner:
         beam_pipeline.require_beam(values.runner)
     else:

@@ -251,6 +251,18 @@ def test_a_scheme_whose_package_is_not_installed_is_one_line_with_what_to_instal
     assert "pip install 'albert[azure]'" in assert_one_clear_line(capfd.readouterr().err)
 
 
+def test_without_fsspec_one_line_says_what_to_install(monkeypatch, tmp_path, capfd):
+    real = remote_files.importlib.util.find_spec
+    monkeypatch.setattr(
+        remote_files.importlib.util, "find_spec",
+        lambda name, *more: None if name == "fsspec" else real(name, *more),
+    )
+    assert jobs.create_data(*jobs.data_flags(tmp_path, input_file="s3://bucket/a")) == 2
+    assert "s3:// needs fsspec: pip install 'albert[s3]'" in assert_one_clear_line(
+        capfd.readouterr().err
+    )
+
+
 def test_local_paths_import_no_fsspec():
     said = jobs.python(
         "import sys\nfrom albert import create_pretraining_data as command\n"
