@@ -187,6 +187,10 @@ def dask_cluster(tmp_path_factory):
         begin("dask_worker", "--no-nanny", "--nthreads=1", f"--local-directory={folder}")
         for _ in range(2)
     ]
+    wait = "import distributed as d; d.Client(scheduler_file={!r}, timeout=100).wait_for_workers(2, 100)"
+    subprocess.run(
+        [sys.executable, "-c", wait.format(str(scheduler_file))], check=True, stderr=subprocess.DEVNULL
+    )
     yield scheduler_file, workers
     for process in [*workers, scheduler]:
         process.kill()
@@ -196,12 +200,14 @@ def dask_cluster(tmp_path_factory):
 @pytest.mark.slow
 def test_a_dask_cluster_that_loses_a_worker_gives_the_same_bytes(corpus, dask_cluster):
     scheduler_file, workers = dask_cluster
-    argv = arguments(corpus, dupe_factor=400)
+    argv = arguments(corpus, dupe_factor=100)
     assert run(*argv) == 0
     plain = outputs(corpus)
-    process = start_process(
-        COMMAND, *argv, "--runner=apache_beam.runners.dask.dask_runner.DaskRunner", "--",
-        f"--dask_scheduler_file={scheduler_file}", "--dask_npartitions=4",
+    process = subprocess.Popen(
+        [sys.executable, "-m", COMMAND, *argv,
+         "--runner=apache_beam.runners.dask.dask_runner.DaskRunner",
+         "--", f"--dask_scheduler_file={scheduler_file}", "--dask_npartitions=4"],
+        cwd=REPO, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )
     deadline = time.monotonic() + 120
     while not list(corpus.glob("*.work.tmp-*/*.part")):  # some buckets are finished, not all
