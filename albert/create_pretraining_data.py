@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from albert import tokenization
 from albert.cli import corpus_flags, flags
-from albert.data import corpus_files, files, places, workers
+from albert.data import corpus_files, files, places, text_files, workers
 from albert.errors import DataError, FlagError
 from albert.pretraining_data import beam_files, beam_pipeline, making, shares
 from albert.pretraining_data.masking import MaskingSettings
@@ -156,7 +156,8 @@ def _job(values: flags.FlagValues) -> Job:
     _check_paths(inputs, streams)
     tokenization.check_special_pieces(load_tokenizer(recipe))
     form, reason = corpus_flags.recognise(
-        values, inputs, values.document_break_between_files, values.original_draw_order
+        values, inputs, values.document_break_between_files, values.original_draw_order,
+        beam_files.open_input if values.runner else text_files.open_raw,
     )
     # Beam's machines find out for themselves how much packed files hold.
     text_bytes = sum(beam_files.size_of_input(path) if values.runner else

@@ -1,9 +1,10 @@
 """Flags of the commands that read a corpus: where it lies, and in what form."""
 
 import dataclasses
+from collections.abc import Callable
 
 from albert.cli import flags
-from albert.data import corpus_files
+from albert.data import corpus_files, text_files
 
 WHERE = (
     "files, globs, folders and @lists of names, comma-separated: plain text (UTF-8, or UTF-16 "
@@ -40,11 +41,11 @@ def form_of(values: flags.FlagValues) -> corpus_files.Form:
 
 def recognise(
     values: flags.FlagValues, paths: list[str], break_between_files: bool = True,
-    as_original: bool = False,
+    as_original: bool = False, open_raw: Callable = text_files.open_raw,
 ) -> tuple[corpus_files.Form, str]:
     """Returns the form of a corpus, and what decided it; see `corpus_files.recognise`."""
     form = form_of(values)
     if as_original and form.layout == corpus_files.AUTO:
         form = dataclasses.replace(form, layout=corpus_files.BLANK_LINES)
         return form, "a blank line ends a document, as in the original"
-    return corpus_files.recognise(paths, form, break_between_files)
+    return corpus_files.recognise(paths, form, break_between_files, open_raw=open_raw)

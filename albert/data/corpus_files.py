@@ -264,7 +264,8 @@ def _document(value: Any, place: str, form: Form) -> bytes:
 
 
 def recognise(
-    paths: Sequence[str], form: Form, break_between_files: bool = True, flag: str = "input_file"
+    paths: Sequence[str], form: Form, break_between_files: bool = True, flag: str = "input_file",
+    open_raw: Callable = text_files.open_raw,
 ) -> tuple[Form, str]:
     """Returns the form with its layout decided, and what decided it, for people to read.
 
@@ -272,6 +273,7 @@ def recognise(
 
     Args:
       paths: files that can be read twice.
+      open_raw: that of `text_files`, or what opens files of other places too.
     """
     if form.layout != AUTO:
         return form, f"as --document_layout={form.layout} says"
@@ -280,7 +282,7 @@ def recognise(
 
     def samples() -> Iterator[list[bytes]]:
         for path in sampled:
-            with text_files.open_raw(path, flag) as stream:
+            with open_raw(path, flag) as stream:
                 text, layout = _as_lines(stream, path, form)
                 if layout == AUTO:
                     content = text.read(size)

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from albert.data import files, records, temporaries
+from albert.data import files, records, temporaries, text_files
 from albert.errors import DataError, first_line
 
 
@@ -30,6 +30,11 @@ def size_of_input(path: str) -> int:
     if not is_remote(path):
         return os.path.getsize(path)
     return match(path, "input_file")[0].size_in_bytes
+
+
+def open_input(path: str, flag: str) -> contextlib.AbstractContextManager[BinaryIO]:
+    """Does what `text_files.open_raw` does, for remote files too."""
+    return open_file(path) if is_remote(path) else text_files.open_raw(path, flag)
 
 
 def refuse_foreign_output(path: str) -> None:
@@ -71,6 +76,10 @@ def working_directories(outputs: Iterable[str]) -> Iterator[dict[str, str]]:
 def file_systems():
     from apache_beam.io.filesystems import FileSystems
 
+    if FileSystems._pipeline_options is None:  # without any, S3 is not opened
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        FileSystems.set_options(PipelineOptions([]))
     return FileSystems
 
 
