@@ -5,11 +5,12 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, start, write_pretraining_records
+from helpers import REPO, assert_one_clear_line, write_pretraining_records
 
 from faults import jobs, s3
 
@@ -115,7 +116,10 @@ def test_records_and_runs_are_the_same_with_errors_and_cuts_and_latency(proxy, t
 
 
 def started(*flags: str) -> subprocess.Popen:
-    return start(jobs.PRETRAINING, *flags, "--do_eval", stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-m", "albert.run_pretraining", *flags, "--do_eval"], cwd=REPO,
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )
 
 
 def finished(*flags: str) -> None:
