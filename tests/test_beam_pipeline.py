@@ -9,6 +9,7 @@ import gzip
 import io
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,8 @@ import time
 import types
 
 import pytest
-from helpers import REPO, assert_one_clear_line
+from faults import s3
+from helpers import REPO, assert_one_clear_line, write_config
 from helpers import run as run_process
 from helpers import start as start_process
 
@@ -216,6 +218,52 @@ def test_a_dask_cluster_that_loses_a_worker_gives_the_same_bytes(corpus, dask_cl
     _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert outputs(corpus) == plain
+
+
+@pytest.mark.slow
+def test_what_a_pipeline_wrote_to_an_object_store_is_what_pretraining_reads_there(
+    corpus, tmp_path_factory, monkeypatch
+):
+    needs_beam()
+    s3.require_moto()
+    folder = tmp_path_factory.mktemp("run")
+    assert run(*arguments(corpus)) == 0
+    plain = outputs(corpus)
+    with s3.server() as port:
+        environment = s3.environment(f"http://127.0.0.1:{port}", folder / "cache")
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        import s3fs
+
+        store = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
+        store.mkdir("bucket")
+        store.put(f"{corpus}/", "bucket/corpus/", recursive=True)
+        there = "s3://bucket/records"
+        # Beam's own file system of S3 reads and writes.
+        done = run_process(COMMAND, *arguments(
+            corpus, input_file="s3://bucket/corpus/?.txt",
+            vocab_file="s3://bucket/corpus/vocab.txt",
+            output_file=f"{there}/out-0.tfrecord,{there}/out-1.tfrecord",
+            eval_output_file=f"{there}/eval.tfrecord",
+        ), "--runner=DirectRunner")
+        assert done.returncode == 0, done.stderr
+        found = {name.rpartition("/")[2]: store.cat_file(name) for name in store.find(there)}
+        assert set(found) == set(plain)  # and nothing of what was under way
+        for name, content in plain.items():
+            assert "manifest" in name or found[name] == content, name
+        losses = []
+        for source, output in ((there, "s3://bucket/run"), (corpus, folder / "run")):
+            for name, content in plain.items():
+                (corpus / name).write_bytes(content)
+            done = run_process("albert.run_pretraining", *map(str, (
+                f"--albert_config_file={write_config(folder, vocab_size=205, max_position_embeddings=32)}",
+                f"--input_file={source}/out-*.tfrecord", f"--output_dir={output}",
+                "--max_seq_length=32", "--max_predictions_per_seq=5", "--train_batch_size=4",
+                "--num_train_steps=3", "--num_warmup_steps=0", "--log_steps=1",
+            )))
+            assert done.returncode == 0, done.stderr
+            losses.append(re.findall(r"step (\d+): loss ([\d.]+)", done.stderr))
+        assert losses[0] == losses[1] and len(losses[0]) == 3
 
 
 def test_a_pipeline_needs_no_tensorflow(corpus):
