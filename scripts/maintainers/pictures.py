@@ -73,15 +73,19 @@ def cost(results: dict, path: pathlib.Path) -> None:
 def small_en(results: dict, path: pathlib.Path) -> None:
     """How small_en learned, over the tokens that it read: held-out masked words, and BLiMP."""
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2))
-    points = results["evaluations"]
-    tokens = [one["million_tokens"] for one in points]
-    for axis, name in zip(axes, ("masked_lm_accuracy", "pairs_accuracy"), strict=True):
-        axis.plot(tokens, [one[name] for one in points], "o-", color=OURS)
+    names = "masked_lm_accuracy", "pairs_accuracy"
+    for run, colour in zip(results["runs"], (PEERS[0], OURS), strict=True):
+        points = run["evaluations"]
+        tokens = [one["million_tokens"] for one in points]
+        for axis, name in zip(axes, names, strict=True):
+            axis.plot(tokens, [one[name] for one in points], "o-", color=colour, label=run["name"])
+    for axis in axes:
         axis.set_xlabel("tokens read, millions")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("masked words guessed")
     axes[1].axhline(0.5, linestyle=":", color="#555555")
-    axes[1].annotate("chance", (tokens[0], 0.502), fontsize=9)
+    axes[1].annotate("chance", (3, 0.502), fontsize=9)
+    axes[0].legend(title="held-out rows", frameon=False, fontsize=9)
     axes[1].set_ylabel("BLiMP, share preferred")
     _save(figure, path)
 
