@@ -91,7 +91,7 @@ def test_report_has_every_figure_and_the_picture(directory):
         "| masked-LM accuracy | 0.3000 | 0.6000 | 0.50 × |",
         "| sentence-order accuracy | 0.6000 | 0.6667 | -6.7 points |",
         "| pretrained checkpoint | 0.8000 | +10.0 points |", "| random weights | 0.7000 |  |",
-        "| small_en, pretrained on much English text | 0.8500 | +15.0 points |",
+        "| small_en, pretrained on much English text; by LAMB | 0.8500 | +15.0 points |",
         "(commonest label 0.500;", "| run_pretraining | 120 |",
     ):
         assert expected in text

@@ -23,7 +23,7 @@ Lines = list[dict[str, Any]]
 # What each fine-tuning started from.
 _CLASSIFIERS = {
     "checkpoint": "pretrained checkpoint", "hub": "TF-Hub module", "random": "random weights",
-    "small_en": "small_en, pretrained on much English text",
+    "small_en": "small_en, pretrained on much English text; by LAMB",
 }
 _STEPS = (
     "prepare_text", "train_sentencepiece", "create_pretraining_data", "run_pretraining",
