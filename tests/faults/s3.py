@@ -129,10 +129,10 @@ class Proxy:
         if is_faulty and is_error:
             client.sendall(answer(request, 500, "InternalError", "We encountered an error."))
             return
-        answer = self._asked(request)
+        answered = self._asked(request)
         if is_faulty:  # the request was heard, its answer is lost on the way
-            answer = answer[: len(answer) // 2]
-        client.sendall(answer)
+            answered = answered[: len(answered) // 2]
+        client.sendall(answered)
 
     def _asked(self, request: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", self._upstream)) as upstream:
