@@ -279,6 +279,28 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(tiny):
 
 
 @pytest.mark.slow
+def test_with_pairs_every_evaluation_of_a_run_tells_which_sentences_it_prefers(tiny):
+    words = (tiny / "corpus.txt").read_text().split()
+    with open(tiny / "pairs.jsonl", "w", encoding="utf-8") as stream:
+        for good, bad in zip(words[:6], words[6:12], strict=True):
+            stream.write(json.dumps({"sentence_good": good, "sentence_bad": bad, "UID": "a"}) + "\n")
+    grid = json.loads((tiny / "grid.json").read_text())
+    grid |= {"settings": {"short first": grid["settings"]["short first"]}, "evaluations": {},
+             "metrics": ["masked_lm_loss", "pairs_accuracy"]}
+    (tiny / "grid.json").write_text(json.dumps(grid))
+    options = dict(grid=tiny / "grid.json", spm=tiny / "spm.model")
+    alone = ablate(tiny, "--eval_pairs_per_paradigm=5", **options)
+    assert alone.returncode == 2
+    assert "goes with --eval_pairs" in assert_one_clear_line(alone.stderr)
+    result = ablate(tiny, f"--eval_pairs={tiny / 'pairs.jsonl'}", **options)
+    assert result.returncode == 0, result.stderr
+    [found] = json.loads((tiny / "out/results.json").read_text())
+    assert 0 <= found["metrics"]["pairs_accuracy"] <= 1
+    assert all("pairs_accuracy" in point for point in found["curve"])
+    assert "pairs accuracy" in (tiny / "out/report.md").read_text()
+
+
+@pytest.mark.slow
 def test_with_glue_dir_every_run_is_fine_tuned_on_the_grids_tasks_too(tiny):
     assert run_here(jobs.script("make_glue_smoke"), f"--output_dir={tiny / 'smoke'}") == 0
     grid = json.loads((tiny / "grid.json").read_text())

@@ -62,14 +62,19 @@ class Work:
 
     def __init__(
         self, grid: Grid, inputs: Sequence[str], spm_model_file: str, glue_dir: str | None,
-        output_dir: str, input_flags: Mapping[str, Any],
+        output_dir: str, input_flags: Mapping[str, Any], pair_flags: Mapping[str, Any],
     ):
-        """`input_flags`: of create_pretraining_data, which tell in what form the text is."""
+        """Flags that all runs have in common.
+
+        Args:
+          input_flags: of create_pretraining_data, which tell in what form the text is.
+          pair_flags: of run_pretraining, which have each evaluation prefer sentences.
+        """
         self._grid, self._dir = grid, output_dir
         self._probes = grid.probes if glue_dir else {}
         self._glue_dir = glue_dir
         self._inputs, self._spm = list(map(os.path.abspath, inputs)), spm_model_file
-        self._input_flags = dict(input_flags)
+        self._input_flags, self._pair_flags = dict(input_flags), dict(pair_flags)
         tokenizer = tokenization.FullTokenizer(None, spm_model_file=spm_model_file)
         self._processes: set[subprocess.Popen] = set()
         self._stopped, self._renewing = False, threading.Lock()
@@ -201,7 +206,8 @@ class Work:
             if not is_last:
                 # No evaluation: the held-out rows have the length of the last stage.
                 given |= {"do_eval": False, "until_step": round(steps * part.until)}
-                del given["eval_input_file"]
+                for name in ("eval_input_file", *self._pair_flags):
+                    del given[name]
                 where, what = _stage(folder, number), f"{what}, stage {number}"
             if not self._once(where, what, "albert.run_pretraining", given):
                 return
@@ -259,7 +265,7 @@ class Work:
             "eval_input_file": os.path.join(held_out, "heldout.tfrecord"),
             "num_train_steps": steps, "num_warmup_steps": int(steps * warmup),
             "save_checkpoints_steps": math.ceil(steps / evaluations), "keep_checkpoint_max": 1,
-            "max_seq_length": data["max_seq_length"], **train,
+            "max_seq_length": data["max_seq_length"], **self._pair_flags, **train,
         }
 
     @staticmethod
