@@ -66,7 +66,9 @@ def test_there_is_a_grid_of_each_table_at_both_scales_and_of_each_part_of_the_re
     names = {path.stem for path in GRIDS}
     tables = {f"table{n}{scale}" for n in (3, 4, 5, 11, 12) for scale in ("", "_paper")}
     recipe = {"masking_share", "ngram", "replacement", "sentence_order", "packed_rows"}
-    assert names == tables | recipe | {"learning_per_hour", "length_curriculum", "own_text"}
+    assert names == tables | recipe | {
+        "learning_per_hour", "length_curriculum", "own_text", "one_hour"
+    }
 
 
 @pytest.mark.parametrize("change,said", [
