@@ -193,6 +193,9 @@ def test_a_fade_is_resumed_to_the_bit_and_the_same_however_it_is_computed(how, j
         done = run("albert.run_pretraining", *job(out, until_step=step, **fading), *flags)
         assert done.returncode == 0, done.stderr
 
+    do("first", 1)
+    # Each engine draws weights of its own.
+    fading["init_checkpoint"] = tmp_path / "first/model.ckpt-1"
     do("whole", 6, *how)
     for step in (2, 5, 6):  # within the first fade, and within the second
         do("parts", step, *how)
