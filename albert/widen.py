@@ -4,7 +4,7 @@
   python -m albert.run_pretraining --init_checkpoint=wide_start \\
       --albert_config_file=wide_start/albert_config.json ...
 
-The wider model computes what the given one does: nothing that was learned is lost. Hidden
+The wider model computes what the given one does. Train it on at a small rate. Hidden
 size, feed-forward size and the number of attention heads become --factor times as large; the
 embedding size, the layers and the vocabulary stay. A layer takes the square of --factor as
 long, and has room to learn more.

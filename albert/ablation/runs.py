@@ -68,7 +68,7 @@ class Work:
 
         Args:
           input_flags: of create_pretraining_data, which tell in what form the text is.
-          pair_flags: of run_pretraining, which have each evaluation prefer sentences.
+          pair_flags: of run_pretraining, which have each evaluation measure minimal pairs.
         """
         self._grid, self._dir = grid, output_dir
         self._probes = grid.probes if glue_dir else {}
