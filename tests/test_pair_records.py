@@ -284,9 +284,11 @@ def test_pretraining_masks_on_the_fly_and_goes_on_bit_exactly(corpus, tmp_path):
     assert weights.read_bytes() == first and metrics(tmp_path / "out") == told
 
 
-def test_static_records_evaluate_a_run_that_masks_on_the_fly(corpus, tmp_path):
+@pytest.mark.parametrize("predictions", [5, 7])
+def test_static_records_evaluate_a_run_that_masks_on_the_fly(corpus, tmp_path, predictions):
     assert 0 == command(*job(
         corpus, tmp_path, "--masked_lm_budget=0.2", "--do_eval",
+        f"--max_predictions_per_seq={predictions}",
         f"--eval_input_file={corpus / 'static.tfrecord'}",
     ))
     results = json.loads((tmp_path / "out/eval_results.json").read_text())

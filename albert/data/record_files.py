@@ -74,6 +74,14 @@ class RecordFiles:
             if manifest and any(name == feature for feature, _, _ in manifest["features"])
         ]
 
+    def length_of(self, name: str) -> int | None:
+        """Returns the length of a feature, None where the manifests do not tell one."""
+        lengths = {
+            length for manifest in self.manifests.values() if manifest
+            for feature, _, length in manifest["features"] if feature == name
+        }
+        return lengths.pop() if len(lengths) == 1 else None
+
     @functools.cached_property
     def counts(self) -> list[int]:
         """The number of records of each file; without a manifest they are counted."""

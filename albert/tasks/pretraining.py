@@ -30,6 +30,7 @@ class PretrainingTask(Task):
     max_predictions_per_seq: int  # P
     masks: MasksOnTheFly | None = None  # None: they are in the records
     eval_masks: MasksOnTheFly | None = None  # of an evaluation's records
+    eval_predictions_per_seq: int | None = None  # P of an evaluation's records; None: the same
     sentence_objective: str = "sop"  # key of `documents.SENTENCE_OBJECTIVES`
     some_have_no_pair: bool = False  # rows of single sentences lie among the pairs
     name: str = "pretraining"
@@ -51,7 +52,10 @@ class PretrainingTask(Task):
         )
 
     def for_evaluation(self) -> "PretrainingTask":
-        return dataclasses.replace(self, masks=self.eval_masks)
+        predictions = self.eval_predictions_per_seq or self.max_predictions_per_seq
+        return dataclasses.replace(
+            self, masks=self.eval_masks, max_predictions_per_seq=predictions
+        )
 
     def build_model(
         self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
