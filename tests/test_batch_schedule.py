@@ -83,6 +83,7 @@ def test_each_stage_takes_the_next_records_in_batches_of_its_size(job, tmp_path,
     assert rates == [line["learning_rate"] for line in metrics(tmp_path / "plain")]
 
 
+@pytest.mark.slow
 def test_a_stage_computes_what_a_run_of_that_batch_size_would(job, tmp_path):
     assert here(*job()) == 0
     assert here(*job("small", batch_schedule="", train_batch_size=4, until_step=2)) == 0
@@ -93,7 +94,7 @@ def test_a_stage_computes_what_a_run_of_that_batch_size_would(job, tmp_path):
     assert_same(tmp_path / "out", tmp_path / "small", 7)
 
 
-@pytest.mark.parametrize("until", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("until", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3))])
 def test_it_is_resumed_to_the_bit_within_a_stage_and_between_two(until, job, tmp_path):
     assert here(*job("whole")) == 0
     assert here(*job("parts", until_step=until)) == 0

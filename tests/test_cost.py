@@ -93,6 +93,7 @@ def test_no_garbage_is_looked_for_in_what_a_command_imports():
     subprocess.run([sys.executable, "-c", program], timeout=300, check=True)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_step_is_converted_by_autograph(monkeypatch):
     from tensorflow.python.autograph.pyct import transpiler
 
@@ -155,7 +156,8 @@ def graph(request):
     return StepGraph(mixed_precision=request.param), request.param
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
 def test_micro_batches_are_computed_one_after_another(count):
     # Not all at a time, with the activations of all of them.
     train, seen = train_steps(gradient_accumulation_steps=count), []

@@ -97,7 +97,8 @@ def test_a_resumed_order_is_the_uninterrupted_one(files, workers):
         assert shared_batches(files, 6 - step, workers, 1, step * BATCH) == whole[step:]
 
 
-@pytest.mark.parametrize("is_large", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_large", [False, True])
 def test_no_epoch_of_a_seed_has_the_order_of_an_epoch_of_another(is_large, files, monkeypatch):
     if not is_large:
         monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 1 << 20)

@@ -86,7 +86,6 @@ def assert_same_run(folder, alone):
     [
         ["--num_virtual_devices=2"],
         ["--gradient_accumulation_steps=4"],
-        pytest.param(["--engine=jax", "--num_virtual_devices=8"], marks=NEEDS_JAX),
         *(
             pytest.param(flags, marks=[pytest.mark.slow, *[NEEDS_JAX] * ("jax" in flags[0])])
             for flags in (
@@ -94,6 +93,7 @@ def assert_same_run(folder, alone):
                 ["--num_virtual_devices=2", "--gradient_accumulation_steps=2", "--remat"],
                 ["--use_xla", "--remat"],
                 ["--engine=jax"],
+                ["--engine=jax", "--num_virtual_devices=8"],
                 ["--engine=jax", "--num_virtual_devices=2", "--nopack_rows"],
                 ["--engine=jax", "--num_virtual_devices=4", "--shard_moments"],
                 ["--engine=jax", "--num_virtual_devices=2", "--gradient_accumulation_steps=2",
@@ -140,8 +140,9 @@ def mean_of_each_row_and_of_all(rows, weights) -> list[tuple[float, float]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "flag", ["per_replica_loss", pytest.param("noper_replica_loss", marks=pytest.mark.slow)]
+    "flag", ["per_replica_loss", "noper_replica_loss"]
 )
 def test_a_replica_counts_by_its_weights_or_with_per_replica_loss_as_every_other(
     flag, job, tmp_path
@@ -246,6 +247,7 @@ def wait_for(path, worker, seconds: float = 120):
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 @ENGINES
 def test_a_killed_worker_ends_the_job_and_the_same_command_goes_on(engine, job, tmp_path):
     long = [*job, "--num_train_steps=4000", f"--engine={engine}"]

@@ -107,6 +107,7 @@ def test_a_litert_model_gives_the_models_outputs(source, tmp_path):
         np.testing.assert_allclose(value, expected[name], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_quantization_makes_it_small_and_keeps_it_near(source, tmp_path):
     for name, more in (("whole", []), ("small", ["--quantize"])):
         path = f"--export_path={tmp_path / name}.tflite"

@@ -274,6 +274,7 @@ def test_the_use_in_a_model_card_runs(exported):
     assert "tf.Tensor" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_module_in_the_originals_format_becomes_one_of_ours(golden_path, tmp_path):
     """The asset of 30,000 pieces is left out of the data."""
     golden = golden_path("hub_tf1")

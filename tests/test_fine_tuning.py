@@ -182,6 +182,7 @@ def test_a_run_traces_its_evaluation_once_whatever_its_rows_and_its_best(
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_evaluation_alone_takes_the_best_the_newest_or_the_named_checkpoint(inputs, tmp_path):
     arguments = [*inputs, f"--output_dir={tmp_path}", "--learning_rate=0.01"]
     run(*arguments, "--do_train", "--do_eval")
@@ -199,6 +200,7 @@ def test_evaluation_alone_takes_the_best_the_newest_or_the_named_checkpoint(inpu
     assert results_of(tmp_path)["global_step"] == 6
 
 
+@pytest.mark.slow
 def test_dropout_flags_change_training_and_their_absence_changes_nothing(inputs, tmp_path):
     def loss(name, *arguments):
         run(*inputs, f"--output_dir={tmp_path}/{name}", "--do_train", "--log_steps=1",

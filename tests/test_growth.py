@@ -55,7 +55,8 @@ def losses(folder: pathlib.Path, kind: str) -> list[float]:
     return [line["loss"] for line in metrics(folder) if line["kind"] == kind]
 
 
-@pytest.mark.parametrize("use_xla", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("use_xla", [False, True])
 def test_each_stage_of_a_depth_schedule_is_the_model_of_that_depth(job, tmp_path, use_xla):
     assert command(*job(depth_schedule="1:2,2:4", save_checkpoints_steps=2, use_xla=use_xla)) == 0
     grown = losses(tmp_path / "out", "eval")
@@ -139,6 +140,7 @@ def test_layers_with_weights_of_their_own_cannot_be_added(job, tmp_path, capsys)
 # --- New layers fade in ---
 
 
+@pytest.mark.slow
 def test_layers_that_are_added_change_nothing_at_first_and_all_in_the_end(job, tmp_path):
     fading = dict(depth_schedule="1:2", depth_fade_steps=3, save_checkpoints_steps=1,
                   keep_checkpoint_max=0)
@@ -159,6 +161,7 @@ def test_layers_that_are_added_change_nothing_at_first_and_all_in_the_end(job, t
     assert found["loss"] == losses(tmp_path / "fading", "eval")[-1]
 
 
+@pytest.mark.slow
 def test_an_evaluation_within_a_fade_is_of_the_share_of_its_step(job, tmp_path, capsys):
     fading = dict(depth_schedule="1:2", depth_fade_steps=4, num_train_steps=8)
     assert command(*job(save_checkpoints_steps=1, keep_checkpoint_max=0, **fading)) == 0

@@ -75,9 +75,10 @@ def test_a_module_is_fine_tuned_as_its_checkpoint(module, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "module"),
-    [pytest.param(1, run_squad_v1, marks=pytest.mark.slow), (2, run_squad_v2)],
+    [(1, run_squad_v1), (2, run_squad_v2)],
 )
 def test_a_module_reads_passages_as_its_checkpoint(version, module, workshop, tmp_path):
     (tmp_path / "albert_config.json").write_text((workshop / "albert_config.json").read_text())

@@ -96,9 +96,10 @@ def test_training_switches_dropout_on(module):
     assert float(tf.reduce_max(tf.abs(layer(inputs, training=True) - layer(inputs)))) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [
     "checkpoint",
-    pytest.param("weights", marks=pytest.mark.slow), pytest.param("model", marks=pytest.mark.slow),
+    "weights", "model",
 ])
 def test_what_was_trained_is_saved_and_loaded(way, module, tmp_path):
     model, (inputs, labels) = classifier(module), examples()

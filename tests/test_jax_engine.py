@@ -114,6 +114,7 @@ def without_tensorflow(module: str, *arguments) -> subprocess.CompletedProcess:
     return done
 
 
+@pytest.mark.slow
 def test_nothing_of_a_run_needs_tensorflow(job, tmp_path):
     flags = [*job, "--do_eval", "--num_train_steps=10", f"--output_dir={tmp_path}"]
     # JAX is taken unasked, and the first weights lie in a file of TensorFlow's kind.

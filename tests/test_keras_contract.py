@@ -127,6 +127,7 @@ def test_fit_learns_evaluate_and_predict_agree_with_the_call(kind):
     assert np.all(np.isfinite(model.train_on_batch(x, y)))
 
 
+@pytest.mark.slow
 def test_a_classifier_takes_bare_arrays_metrics_and_what_the_tokenizer_makes(tmp_path):
     model = make("AlbertForSequenceClassification")
     model.compile(

@@ -306,6 +306,7 @@ def test_without_a_sentence_objective_there_is_no_such_loss(corpus, tmp_path):
     assert results["loss"] == pytest.approx(results["masked_lm_loss"], rel=0.05)
 
 
+@pytest.mark.slow
 def test_rows_of_single_sentences_may_lie_among_pairs(corpus, tmp_path):
     single = make(corpus, "single-among", "--nostatic_masks", "--single_sentences",
                   "--sentence_objective=none", dynamic=True)

@@ -173,6 +173,7 @@ def test_a_remote_run_trains_stops_and_goes_on_as_a_local_one(memory, tmp_path):
         assert b"/places/" not in memory.cat_file(name), name
 
 
+@pytest.mark.slow
 def test_a_model_of_another_place_is_started_from_and_exported_to_one(memory, tmp_path):
     arguments = remote_job(memory, tmp_path)
     assert jobs.pretrain(*arguments, "--num_train_steps=4", "--num_warmup_steps=0") == 0

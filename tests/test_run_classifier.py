@@ -331,8 +331,9 @@ def test_a_vocabulary_of_another_model_is_refused(inputs, tmp_path):
     assert "vocab file has 32 pieces, config vocab_size is 35" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "layout", ["ours", pytest.param("huggingface", marks=pytest.mark.slow)]
+    "layout", ["ours", "huggingface"]
 )
 def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
     from albert import modeling, tokenization

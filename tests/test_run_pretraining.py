@@ -163,6 +163,7 @@ def wait_for(path: pathlib.Path, process: subprocess.Popen) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_where_training_starts_first_that_applies(job, tmp_path, capsys):
     # 3. random weights
     assert 0 == command(*job, "--num_train_steps=10")
@@ -246,6 +247,7 @@ def write_foreign_records(path, change):
     return str(path)
 
 
+@pytest.mark.slow
 def test_masked_out_and_padding_places_that_are_read_give_the_same_packed(job, tmp_path, capsys):
     def make_odd(number, row):
         row["masked_lm_positions"] = np.array([2, [9, 3, 0][number % 3], 0])  # 9 is padding
@@ -284,8 +286,9 @@ def test_full_rows_are_not_packed(job, capsys):
     assert "rows: whole" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "precision", [pytest.param("bfloat16", marks=pytest.mark.slow), "float16"]
+    "precision", ["bfloat16", "float16"]
 )
 def test_mixed_precision_trains_like_float32_and_keeps_float32_weights(precision, job, tmp_path):
     assert 0 == command(*job, f"--output_dir={tmp_path / 'full'}")
@@ -298,6 +301,7 @@ def test_mixed_precision_trains_like_float32_and_keeps_float32_weights(precision
     }
 
 
+@pytest.mark.slow
 def test_tensorboard_finds_the_same_scalars_as_metrics_jsonl(job, tmp_path):
     assert 0 == command(*job)
     [events] = (tmp_path / "out/summaries/train").glob("events.*")

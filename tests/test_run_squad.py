@@ -306,6 +306,7 @@ def test_a_feature_file_of_the_original_is_never_overwritten(
     assert original.read_bytes() == content
 
 
+@pytest.mark.slow
 def test_a_best_checkpoint_that_training_evaluated_predicts_without_another_run_of_it(
     workshop, trained, tmp_path, monkeypatch
 ):
@@ -337,6 +338,7 @@ def test_rows_of_2_0_lose_the_padding_that_they_share_with_the_same_answers(
     assert SquadV1Task(48).feature_spec().row_length is None
 
 
+@pytest.mark.slow
 def test_early_stopping_needs_no_flag_but_answers(workshop, tmp_path, capsys):
     more = ["--early_stopping_patience=9"]
     assert train(workshop, 1, tmp_path / "a", "--train_step=2", *more) == 0

@@ -106,6 +106,7 @@ def test_the_first_minute(tmp_path, capsys):
     assert "is pretrained, not fine-tuned" in assert_one_clear_line(capsys.readouterr().err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_becomes_a_module_and_an_archive(name, tmp_path):
     assert 0 == run_here(export_to_tfhub, f"--albert_directory={name}",

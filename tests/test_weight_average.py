@@ -19,7 +19,7 @@ from albert.formats import checkpoints, sidecars
 from albert.training import evaluation
 
 STEPS, DECAY = 6, 0.3
-ENGINES = ["tensorflow", pytest.param("jax", marks=NEEDS_JAX)]
+ENGINES = ["tensorflow", pytest.param("jax", marks=[NEEDS_JAX, pytest.mark.slow])]
 
 
 @pytest.fixture
@@ -99,6 +99,7 @@ def test_the_average_follows_from_the_weights(engine, job, tmp_path):
     assert_equal(averages, follow(out, split(out / "model.ckpt-1")[1], 1, begun=0), 1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_with_an_average_is_resumed_to_the_bit(job, tmp_path):
     assert here(*job("whole")) == 0
     assert here(*job("parts", until_step=3)) == 0
@@ -133,6 +134,7 @@ def test_the_best_checkpoint_holds_the_average_as_its_weights(job, tmp_path):
     assert evaluation.read_best(str(out))["measured"]["weights"] == "average"
 
 
+@pytest.mark.slow
 def test_a_run_without_evaluation_gives_the_average_too(job, tmp_path):
     assert here(*job(do_eval=False)) == 0
     out = tmp_path / "out"
@@ -148,6 +150,7 @@ def test_a_run_without_evaluation_gives_the_average_too(job, tmp_path):
     assert_equal(exported, {name: averages[name] for name in exported})
 
 
+@pytest.mark.slow
 def test_an_average_begins_where_it_is_asked_for_and_ends_where_it_is_not(job, tmp_path, capsys):
     each = dict(save_checkpoints_steps=1, keep_checkpoint_max=0)
     assert here(*job(weight_average=0, until_step=2, **each)) == 0

@@ -113,6 +113,7 @@ def test_a_run_that_goes_on_with_another_evaluation_publishes_its_own_best(tmp_p
     assert sidecars.read_sidecar(str(out / "model.ckpt-best"))["step"] == 4
 
 
+@pytest.mark.slow
 def test_a_checkpoint_scored_with_few_layers_is_not_the_best_of_all_layers(tmp_path, capsys):
     flags = jobs.pretraining_flags(
         tmp_path, num_train_steps=4, save_checkpoints_steps=2, depth_schedule="1:2"

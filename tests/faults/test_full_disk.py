@@ -140,6 +140,7 @@ def test_metrics_that_cannot_be_written_are_a_clear_error(tmp_path, job, capsys)
     assert metrics(tmp_path / "other") == [{"step": 1, "kind": "train", "loss": 1.0}]
 
 
+@pytest.mark.slow
 def test_exports_and_conversions_that_do_not_fit_leave_nothing(
     classified, finished, tmp_path, capsys
 ):

@@ -157,15 +157,16 @@ def test_a_loss_or_gradient_that_is_no_number_is_skipped_and_counted_everywhere(
         assert (line["skipped_steps"], line["loss_scale_overflows"]) == (0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "precision", "how", "last"),
     [
         # 15 halvings lead from 2**15 to 1, and 11 bad steps to the end.
         (GRADIENT, "float16", ONE, 10 + 15 + 11),
-        pytest.param(GRADIENT, "float16", MIRRORED, 10 + 15 + 11, marks=pytest.mark.slow),
-        pytest.param(LOSS, "float16", MIRRORED, 10 + 11, marks=pytest.mark.slow),
-        pytest.param(LOSS, "bfloat16", MIRRORED, 10 + 11, marks=pytest.mark.slow),
-        pytest.param(GRADIENT, "float32", ACCUMULATED, 10 + 11, marks=pytest.mark.slow),
+        (GRADIENT, "float16", MIRRORED, 10 + 15 + 11),
+        (LOSS, "float16", MIRRORED, 10 + 11),
+        (LOSS, "bfloat16", MIRRORED, 10 + 11),
+        (GRADIENT, "float32", ACCUMULATED, 10 + 11),
     ],
 )
 def test_more_than_ten_bad_steps_in_a_row_are_exit_3_and_the_good_checkpoint_stays_everywhere(
@@ -229,6 +230,7 @@ def test_the_count_of_bad_steps_outlives_the_process():
     assert second.in_bad_streak
 
 
+@pytest.mark.slow
 def test_a_loss_spike_is_skipped_and_counted_if_asked(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(steps, "SPIKE_WINDOW", 4)
     job = jobs.pretraining_flags(tmp_path, log_steps=1, learning_rate=1e-4)
