@@ -150,14 +150,16 @@ def test_the_time_to_a_value_is_between_the_points_of_the_curve(goal, minutes):
 
 
 def test_over_minutes_the_report_tells_who_reaches_the_first_ones_end_and_when(tmp_path):
-    values = grid_of((80.0, 81.0)) | {"over": "minutes"}
+    values = grid_of((80.0, 81.0)) | {"over": "minutes", "primary": "pairs_accuracy",
+                                      "metrics": ["pairs_accuracy", "masked_lm_loss"]}
     (tmp_path / "grid.json").write_text(json.dumps(values))
     grid = Grid.read(str(tmp_path / "grid.json"))
 
     def result(name, seed, losses):
-        curve = [{"minutes": 1.0 + i, "tokens": i, "masked_lm_loss": x}
+        curve = [{"minutes": 1.0 + i, "tokens": i, "masked_lm_loss": x, "pairs_accuracy": 1 / x}
                  for i, x in enumerate(losses)]
-        return Result(name, seed, {"masked_lm_loss": losses[-1]}, {}, curve, 10, 3.0)
+        last = {name: curve[-1][name] for name in ("masked_lm_loss", "pairs_accuracy")}
+        return Result(name, seed, last, {}, curve, 10, 3.0)
 
     results = [result("a", 0, [5, 4, 3.2]), result("a", 1, [5, 4, 2.8]),
                result("b", 0, [4, 3, 2]), result("b", 1, [3, 2, 1])]
@@ -166,6 +168,8 @@ def test_over_minutes_the_report_tells_who_reaches_the_first_ones_end_and_when(t
     assert "Minutes to a masked lm loss of 3, with which a ends" in text
     assert "| a | 3.0, 3.0 | 3.0 | 1.00 |" in text
     assert "| b | 2.0, 1.0 | 1.5 | 0.50 |" in text
+    assert text.count("## Minutes to") == 2
+    assert "Minutes to a pairs accuracy of 0.3348, with which a ends" in text
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no way to bind cores here")

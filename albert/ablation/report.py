@@ -50,7 +50,8 @@ def _text(grid: Grid, results: Sequence[Result]) -> str:
         f"the seeds {', '.join(map(str, grid.seeds))}.\n",
         _table(grid, by_setting),
         *_order(grid, by_setting),
-        *_times(grid, by_setting),
+        *(line for metric in dict.fromkeys((grid.primary, "masked_lm_loss"))
+          for line in _times(grid, by_setting, metric)),
         "\n![learning curves](curves.png)\n",
     ]
     missing = {n: len(grid.seeds) - len(found) for n, found in by_setting.items()}
@@ -125,17 +126,21 @@ def _tokens(grid: Grid) -> str:
     return " to ".join(f"{count:,}" for count in (found[0], found[-1])[: len(found)])
 
 
-def _times(grid: Grid, by_setting) -> list[str]:
-    """Returns a table of the minutes after which each run reaches the first setting's result."""
+def _times(grid: Grid, by_setting, metric: str) -> list[str]:
+    """Returns a table of the minutes after which each run reaches the first setting's result.
+
+    There is none where the metric is not measured during training, or over tokens.
+    """
     first = grid.settings[0]
-    goal = _means(by_setting[first.name], grid.primary)
+    followed = [one for one in by_setting[first.name] if one.curve and metric in one.curve[-1]]
+    goal = _means(followed, metric)
     if grid.over != "minutes" or goal is None:
         return []
-    rises = not grid.primary.endswith("loss")
-    name = grid.primary.replace("_", " ")
+    rises = not metric.endswith("loss")
+    name = metric.replace("_", " ")
     lines, base = [], None
     for setting in grid.settings:
-        times = [time_to(one.curve, grid.primary, goal.value, rises)
+        times = [time_to(one.curve, metric, goal.value, rises)
                  for one in by_setting[setting.name]]
         reached = [time for time in times if time is not None]
         told = ", ".join("never" if time is None else f"{time:.1f}" for time in times)
