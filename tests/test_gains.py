@@ -5,6 +5,10 @@ import json
 import pytest
 from helpers import REPO
 
+from albert.ablation import report
+from albert.ablation.grid import Grid
+from albert.ablation.runs import Result
+
 
 @pytest.fixture(autouse=True)
 def tools(monkeypatch):
@@ -97,3 +101,12 @@ def test_the_page_of_results_has_the_tables_that_the_tools_write(tool):
     module = __import__(tool)
     found = json.loads((REPO / f"docs/evidence/{module.EVIDENCE}").read_text("utf-8"))
     assert module.table(found) in (REPO / "docs/evidence/results.md").read_text("utf-8")
+
+
+def test_the_page_of_results_has_the_table_of_the_grid_of_an_hour():
+    grid = Grid.read(str(REPO / "configs/ablations/one_hour.json"))
+    found = json.loads((REPO / "docs/evidence/one_hour.json").read_text("utf-8"))
+    results = [Result(**one) for one in found]
+    measured = {one.setting for one in results}
+    grid = grid.narrowed([s.name for s in grid.settings if s.name in measured], None, None)
+    assert report.table(grid, results) in (REPO / "docs/evidence/results.md").read_text("utf-8")

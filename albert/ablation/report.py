@@ -40,15 +40,12 @@ def write(grid: Grid, results: Sequence[Result], directory: str) -> None:
 
 
 def _text(grid: Grid, results: Sequence[Result]) -> str:
-    by_setting = {
-        setting.name: [one for one in results if one.setting == setting.name]
-        for setting in grid.settings
-    }
+    by_setting = _by_setting(grid, results)
     parts = [
         f"# {grid.title}\n", grid.about,
         f"\nEach run: {_tokens(grid)} tokens. Held-out documents; mean ± standard deviation of "
         f"the seeds {', '.join(map(str, grid.seeds))}.\n",
-        _table(grid, by_setting),
+        table(grid, results),
         *_order(grid, by_setting),
         *(line for metric in dict.fromkeys((grid.primary, "masked_lm_loss"))
           for line in _times(grid, by_setting, metric)),
@@ -72,11 +69,25 @@ def _means(found: Sequence[Result], metric: str) -> Mean | None:
     return Mean.of(values) if values else None
 
 
-def _table(grid: Grid, by_setting) -> str:
+def _minutes(one: Result) -> float:
+    """Returns the minutes of training, without evaluations where they are known."""
+    return one.curve[-1]["minutes"] if one.curve else one.minutes
+
+
+def _by_setting(grid: Grid, results: Sequence[Result]) -> dict[str, list[Result]]:
+    return {
+        setting.name: [one for one in results if one.setting == setting.name]
+        for setting in grid.settings
+    }
+
+
+def table(grid: Grid, results: Sequence[Result]) -> str:
+    """Returns the means of each setting's metrics over its seeds, as a Markdown table."""
+    by_setting = _by_setting(grid, results)
     known = [one for found in by_setting.values() for one in found]
     # Without --glue_dir there are no results of fine-tuning.
     metrics = [m for m in grid.metrics if any(_value(one, m) is not None for one in known)]
-    heads = ["setting", "parameters", *(m.replace("_", " ") for m in metrics), "minutes"]
+    heads = ["setting", "parameters", *(m.replace("_", " ") for m in metrics), "minutes of training"]
     with_paper = any(setting.paper is not None for setting in grid.settings)
     heads += [f"paper: {grid.paper_measure}"] * with_paper
     lines = []
@@ -84,7 +95,7 @@ def _table(grid: Grid, by_setting) -> str:
         found = by_setting[setting.name]
         cells = [setting.name, f"{found[0].parameters:,}" if found else ""]
         cells += [str(_means(found, metric) or "") for metric in metrics]
-        cells.append(f"{statistics.fmean(one.minutes for one in found):.1f}" if found else "")
+        cells.append(f"{statistics.fmean(map(_minutes, found)):.1f}" if found else "")
         cells += ["" if setting.paper is None else f"{setting.paper:g}"] * with_paper
         lines.append(cells)
     return run_report.table(heads, lines).rstrip()

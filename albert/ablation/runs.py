@@ -38,7 +38,7 @@ class Result:
     others: Mapping[str, Mapping[str, float]]  # of the grid's `evaluations` and `probes`, by name
     curve: Sequence[Mapping[str, float]]  # evaluations during training, with `tokens`, `minutes`
     parameters: int
-    minutes: float
+    minutes: float  # of its commands, evaluations among them
 
 
 def minutes_to(lines: Sequence[Mapping[str, float]], step: int) -> float:

@@ -2,8 +2,8 @@
 
   python scripts/maintainers/pictures.py
 
-docs/evidence/speed.json becomes docs/pictures/speed.svg; so do cost.json, small_en.json and
-own_text.json.
+docs/evidence/speed.json becomes docs/pictures/speed.svg; so do cost.json, small_en.json,
+own_text.json and one_hour.json, which is results.json of the grid configs/ablations/one_hour.json.
 """
 
 import json
@@ -108,6 +108,29 @@ def own_text(results: dict, path: pathlib.Path) -> None:
     _save(figure, path)
 
 
+def one_hour(results: list[dict], path: pathlib.Path) -> None:
+    """Masked-LM loss and BLiMP of three settings over minutes, a line for each seed."""
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4))
+    followed = dict(zip(("original recipe", "pairs", "single sentences"),
+                        (PEERS[2], OURS, PEERS[0]), strict=True))
+    for one in results:
+        if one["setting"] not in followed:
+            continue
+        minutes = [point["minutes"] for point in one["curve"]]
+        for axis, metric in zip(axes, ("masked_lm_loss", "pairs_accuracy"), strict=True):
+            label = one["setting"] if one["seed"] == results[0]["seed"] else None
+            axis.plot(minutes, [point[metric] for point in one["curve"]], "o-", markersize=4,
+                      color=followed[one["setting"]], label=label)
+    axes[0].set_ylabel("masked-LM loss on held-out pairs")
+    axes[0].legend(frameon=False, fontsize=9)
+    axes[1].set_ylabel("BLiMP, share preferred")
+    axes[1].axhline(0.5, linestyle=":", color="#555555")
+    for axis in axes:
+        axis.set_xlabel("minutes of one core")
+        axis.grid(alpha=0.3)
+    _save(figure, path)
+
+
 def _save(figure, path: pathlib.Path) -> None:
     figure.tight_layout()
     # The same bytes for the same figures.
@@ -117,7 +140,7 @@ def _save(figure, path: pathlib.Path) -> None:
 
 def main() -> None:
     with matplotlib.rc_context(STYLE):
-        for draw in (speed, cost, small_en, own_text):
+        for draw in (speed, cost, small_en, own_text, one_hour):
             name = draw.__name__
             results = json.loads((DOCS / f"evidence/{name}.json").read_text("utf-8"))
             draw(results, DOCS / f"pictures/{name}.svg")
