@@ -141,9 +141,7 @@ def mean_of_each_row_and_of_all(rows, weights) -> list[tuple[float, float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "flag", ["per_replica_loss", "noper_replica_loss"]
-)
+@pytest.mark.parametrize("flag", ["per_replica_loss", "noper_replica_loss"])
 def test_a_replica_counts_by_its_weights_or_with_per_replica_loss_as_every_other(
     flag, job, tmp_path
 ):

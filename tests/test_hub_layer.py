@@ -97,10 +97,7 @@ def test_training_switches_dropout_on(module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", [
-    "checkpoint",
-    "weights", "model",
-])
+@pytest.mark.parametrize("way", ["checkpoint", "weights", "model"])
 def test_what_was_trained_is_saved_and_loaded(way, module, tmp_path):
     model, (inputs, labels) = classifier(module), examples()
     model.fit(inputs, labels, epochs=1, verbose=0)
