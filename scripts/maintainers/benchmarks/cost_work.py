@@ -142,10 +142,7 @@ def _corpus_curve(values, folder):
     flags.require(values, "spm_model_file")
     paths = [inputs.write_text(folder, source, size) for size in sizes]
     sides = [
-        Side(f"{size} bytes", "ours_data.py", threads=1, spec={
-            "work": "make_records", "text": path, "spm_model_file": values.spm_model_file,
-            "dupe_factor": values.dupe_factor, "length": 128, "predictions": inputs.PREDICTIONS,
-        })
+        Side(f"{size} bytes", "ours_data.py", inputs.records_spec(values, path, 128), threads=1)
         for size, path in zip(sizes, paths, strict=True)
     ]
     found = compare(sides, os.path.join(folder, "corpus"), rounds=values.rounds, tolerance=None,

@@ -58,16 +58,11 @@ def tokenize(values, config, folder):
 def make_records(values, config, folder):
     """Text to records in the original's format, against a plain reading of its recipe.
 
-    No document is cut into shorter rows (--short_seq_prob=0): which ones are, a few long
-    documents decide, and with them how many records there are. So all sides make equally many.
+    All sides make equally many: no document is cut into shorter rows.
     """
     text = _text(values, folder)
     [length] = inputs.numbers(values, "lengths", (128,))[:1]
-    spec = {
-        "work": "make_records", "text": text, "spm_model_file": values.spm_model_file,
-        "dupe_factor": values.dupe_factor, "length": length, "predictions": inputs.PREDICTIONS,
-        "short_seq_prob": 0.0,
-    }
+    spec = inputs.records_spec(values, text, length)
     plain = Side("plain Python", "theirs_records.py", spec, threads=1)
     sides = [
         plain,

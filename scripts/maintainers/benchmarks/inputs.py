@@ -117,6 +117,19 @@ def write_records(folder: str, config: AlbertConfig, count: int, length: int) ->
     return path
 
 
+def records_spec(values, text: str, length: int) -> dict:
+    """Returns the work of making records of a text.
+
+    No document is cut into shorter rows (--short_seq_prob=0): which ones are, a few long
+    documents decide, and with them how many records there are.
+    """
+    return {
+        "work": "make_records", "text": text, "spm_model_file": values.spm_model_file,
+        "dupe_factor": values.dupe_factor, "length": length, "predictions": PREDICTIONS,
+        "short_seq_prob": 0.0,
+    }
+
+
 def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> str:
     """Writes `make_rows`, with its masks undone, as records without masks; returns their path."""
     from albert.data import records
