@@ -99,10 +99,10 @@ def start(module: str, *arguments: str, **options) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-m", module, *arguments], **options)
 
 
-def run(module: str, *arguments: str, **options) -> subprocess.CompletedProcess:
-    """Runs `python -m module` to its end."""
+def run(module: str, *arguments: str, timeout=300, **options) -> subprocess.CompletedProcess:
+    """Runs `python -m module` to its end, for so many seconds at most."""
     process = start(module, *arguments, **options)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=timeout)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

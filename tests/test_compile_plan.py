@@ -1,5 +1,6 @@
 """A training step compiled for TPUs that are not there."""
 
+import importlib.metadata
 import importlib.util
 import json
 import math
@@ -10,18 +11,23 @@ from helpers import NEEDS_JAX, assert_one_clear_line, run
 from faults import jobs
 
 COMMAND = "albert.compile_plan"
-# Of a step of base, 32 rows of 512 in bfloat16 on each of four chips, with jax 0.10.2 and libtpu
-# 0.0.52: GiB beside weights and moments, and exchanges between the chips.
-MEASURED_TEMPORARIES, MEASURED_EXCHANGES = 3.54, {"all-reduce": 2}
+# Of a step of base, rows of 512 in bfloat16 on each of four chips, with jax 0.10.2, by libtpu's
+# version: GiB beside weights and moments of 32 rows, and the turns in which 512 rows fit. The
+# first is the one that jax asks for. Others are taken for it.
+MEASURED = {"0.0.42.1": (4.49, 8), "0.0.52": (3.54, 4)}
 NEEDS_COMPILER = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None or importlib.util.find_spec("jax") is None,
     reason="XLA's compiler for TPUs is not installed (extra: jax-tpu)",
 )
 
 
+def measured() -> tuple[float, int]:
+    return MEASURED.get(importlib.metadata.version("libtpu"), MEASURED["0.0.42.1"])
+
+
 def plan(*flags: str):
     return run(COMMAND, "--topology=v5e:2x2", "--albert_config_file=base_v2",
-               "--mixed_precision=bfloat16", *flags, env={"JAX_PLATFORMS": "cpu"})
+               "--mixed_precision=bfloat16", *flags, env={"JAX_PLATFORMS": "cpu"}, timeout=800)
 
 
 @pytest.mark.slow
@@ -32,11 +38,11 @@ def test_a_step_of_base_needs_no_more_memory_and_exchanges_than_it_did():
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["rows_at_once"] == 32 and told["fits"]
-    assert told["memory_gib"]["temporaries"] <= 1.05 * MEASURED_TEMPORARIES
+    assert told["memory_gib"]["temporaries"] <= 1.05 * measured()[0]
     # Weights and two moments of 11.8 million parameters, in float32.
     assert told["memory_gib"]["weights, moments and batch"] == pytest.approx(0.132, abs=0.005)
     exchanges = {kind: one["count"] for kind, one in told["exchanges"].items()}
-    assert exchanges == MEASURED_EXCHANGES
+    assert exchanges == {"all-reduce": 2}
     gradients = 11_813_810 * 4 / 2**20
     assert sum(one["mib"] for one in told["exchanges"].values()) == pytest.approx(gradients, rel=.01)
 
@@ -49,7 +55,8 @@ def test_a_step_that_does_not_fit_says_by_how_much_and_what_would():
     assert done.returncode == 2
     line = assert_one_clear_line(done.stderr)
     assert "512 rows at once do not fit a device of v5e:2x2: they need " in line
-    assert " GiB of 15.75, " in line and "--gradient_accumulation_steps=4" in line
+    assert " GiB of 15.75, " in line
+    assert line.endswith(f" would fit: --gradient_accumulation_steps={measured()[1]}")
 
 
 COUNT_KERNELS = """

@@ -258,6 +258,21 @@ def python(code: str, *arguments) -> str:
     return done.stdout
 
 
+def peak_of_data_creation(*arguments) -> int:
+    """Makes records in a process of its own; returns its most resident bytes."""
+    # Not ru_maxrss, which begins with what the parent had when it forked.
+    code = (
+        "import sys; from albert import create_pretraining_data as c\n"
+        "from albert.cli import flags\n"
+        "code = flags.run_command(c.__doc__, c.define_flags, c.main, ['c', *sys.argv[1:]])\n"
+        "[line] = [l for l in open('/proc/self/status') if l.startswith('VmHWM')]\n"
+        "print(code, line.split()[1])"
+    )
+    code, kilobytes = python(code, *arguments).split()
+    assert code == "0"
+    return int(kilobytes) << 10
+
+
 def script(name: str):
     """Returns a maintainers' tool as a module."""
     sys.path.append(str(REPO / "scripts/maintainers"))  # where it has its parts

@@ -321,21 +321,6 @@ def test_a_text_without_documents_publishes_nothing(text, tmp_path, capsys):
     assert not (tmp_path / "out.tfrecord").exists()
 
 
-def peak_memory(arguments) -> int:
-    """Runs data creation as a process of its own; returns its most resident bytes."""
-    # Not ru_maxrss, which begins with what the parent had when it forked.
-    code = (
-        "import sys; from albert import create_pretraining_data as c\n"
-        "from albert.cli import flags\n"
-        "code = flags.run_command(c.__doc__, c.define_flags, c.main, ['c', *sys.argv[1:]])\n"
-        "[line] = [l for l in open('/proc/self/status') if l.startswith('VmHWM')]\n"
-        "print(code, line.split()[1])"
-    )
-    code, kilobytes = jobs.python(code, *arguments).split()
-    assert code == "0"
-    return int(kilobytes) << 10
-
-
 @pytest.mark.parametrize(
     ("kind", "size", "most"),
     [("sentences", 2 << 20, 48 << 20),
@@ -345,7 +330,7 @@ def peak_memory(arguments) -> int:
 )
 def test_huge_texts_take_little_more_memory_than_tiny_ones(kind, size, most, tmp_path):
     arguments = [*jobs.data_flags(tmp_path, dupe_factor=1)]
-    tiny = peak_memory(arguments)
+    tiny = jobs.peak_of_data_creation(*arguments)
     sentence = " ".join(jobs.WORDS[:10])
     # All of it one document; and one line; and documents of 20 sentences.
     parts = {"sentences": f"{sentence}\n", "one sentence": f"{sentence} ",
@@ -355,6 +340,6 @@ def test_huge_texts_take_little_more_memory_than_tiny_ones(kind, size, most, tmp
         for _ in range(size // len(parts[kind])):
             stream.write(parts[kind])
         stream.write("\n")
-    assert peak_memory(arguments) < tiny + most
+    assert jobs.peak_of_data_creation(*arguments) < tiny + most
     assert (tmp_path / "out.tfrecord").exists()
     assert_tidy(tmp_path)
