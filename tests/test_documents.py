@@ -37,8 +37,12 @@ SMALLER = {
     "run_token_classifier": ["--train_step=4", "--warmup_step=1", "--save_checkpoints_steps=4"],
     "run_race": ["--train_step=2", "--warmup_step=1", "--save_checkpoints_steps=2"],
 }
-# Words of examples that need tensorflow-text.
-NEEDS_TEXT = ("export_preprocessor_path", "work/served", "tensorflow_text")
+# Words of examples, and the package beyond ours that they need.
+NEEDS = {
+    "export_preprocessor_path": "tensorflow_text", "work/served": "tensorflow_text",
+    "tensorflow_text": "tensorflow_text", "export_path=work/classifier.onnx": "tf2onnx",
+    "onnx_file": "onnxruntime",
+}
 PASSAGE = {
     "article": "A cat sat on a mat.", "questions": ["Who sat? _ did."],
     "options": [["A cat", "A dog", "A mat", "Nobody"]], "answers": ["A"], "id": "1.txt",
@@ -95,18 +99,16 @@ def workshop(tmp_path):
     return tmp_path
 
 
-def run_examples(pages: list[str], workshop: pathlib.Path, with_text: bool) -> int:
-    """Runs the examples of pages one after another; returns how many."""
+def run_examples(pages: list[str], workshop: pathlib.Path, packages: set[str]) -> int:
+    """Runs the examples of pages that need no other packages than these; returns how many."""
     environment, count = os.environ | {"PYTHONPATH": str(REPO)}, 0
     with nursery() as commands:  # which load TensorFlow together
         for language, code in (example for page in pages for example in examples(page)):
-            if not with_text and any(word in code for word in NEEDS_TEXT):
+            if not {package for word, package in NEEDS.items() if word in code} <= packages:
                 continue
             arguments = ["-c", code]
             if language == "bash":
-                python, *arguments = shlex.split(code.replace("\\\n", " "))
-                dash_m, module, *given = arguments
-                assert (python, dash_m) == ("python", "-m")
+                _, dash_m, module, *given = shlex.split(code.replace("\\\n", " "))
                 given += next((v for k, v in SMALLER.items() if k in module), [])
                 arguments = [dash_m, module, *given]
             if language == "bash" and "--engine=jax" not in given:
@@ -145,7 +147,7 @@ def test_every_flag_of_every_command_on_every_page_is_one_of_its_own():
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_the_examples_of_every_page_run_in_their_order(workshop):
-    assert run_examples(GUIDES, workshop, with_text=False) > 24
+    assert run_examples(GUIDES, workshop, set()) > 24
     results = (workshop / "work/classifier/eval_results.txt").read_text()
     assert "eval_accuracy = " in results
     assert (workshop / "work/classifier/submit_results.tsv").stat().st_size
@@ -155,10 +157,11 @@ def test_the_examples_of_every_page_run_in_their_order(workshop):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_the_examples_that_take_text_into_the_graph_run(workshop):
+def test_the_examples_that_need_other_packages_run(workshop):
     apart.needs("tensorflow_text", extra="text")
+    apart.needs("tf2onnx", "onnxruntime", extra="onnx")
     run_examples(["docs/guides/pretrain.md", "docs/guides/classify.md", "docs/guides/serve.md"],
-                 workshop, with_text=True)
+                 workshop, set(NEEDS.values()))
 
 
 def test_every_example_is_on_a_page_that_the_tests_run():
@@ -166,6 +169,9 @@ def test_every_example_is_on_a_page_that_the_tests_run():
         found = examples(page.relative_to(REPO))
         assert {language for language, _ in found} <= {"bash", "python"}, page
         assert not found or str(page.relative_to(REPO)) in GUIDES, page
+        for command in (code for language, code in found if language == "bash"):
+            [line] = command.replace("\\\n", " ").splitlines()
+            assert line.startswith("python -m albert."), f"{page}: {command}"
     assert set(GUIDES) <= {str(page.relative_to(REPO)) for page in PAGES}
 
 
