@@ -269,6 +269,18 @@ def _masks(values: flags.FlagValues, use: str, source: RecordFiles) -> MasksOnTh
     return dataclasses.replace(found, last_share=last, num_rows=rows)
 
 
+def _compare_masks(values: flags.FlagValues, source: RecordFiles) -> None:
+    """Warns where an evaluation asks for another kind of masks than training shows."""
+    for path, info in source.infos():
+        share = info.get("flags", {}).get("mask_token_share", values.mask_token_share)
+        if share != values.mask_token_share:
+            log.warning(
+                "%s was made with --mask_token_share=%g, and this run trains with %g: its figures "
+                "compare with no run that trains otherwise", path, share, values.mask_token_share,
+            )
+            return
+
+
 def main(values: flags.FlagValues) -> None:
     config = _check(values)
     train_files = eval_files = RecordFiles.of_flag(values.input_file, "input_file")
@@ -288,6 +300,7 @@ def main(values: flags.FlagValues) -> None:
     if recipe.get("masks") and not recipe.get("eval_masks"):
         # --max_predictions_per_seq is of the masks that are drawn; records have their own.
         recipe["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
+        _compare_masks(values, eval_files)
     measure_more = _pairs_scorer(values, config)
 
     flags.start_engine(values)  # after the flags are known to be good: it takes seconds

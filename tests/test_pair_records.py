@@ -295,6 +295,18 @@ def test_static_records_evaluate_a_run_that_masks_on_the_fly(corpus, tmp_path, p
     assert 0 < results["masked_lm_loss"] < 6
 
 
+@pytest.mark.parametrize("share, is_said", [(1, True), (0.8, False)])
+def test_records_with_another_kind_of_masks_than_the_runs_are_told(
+    corpus, tmp_path, caplog, share, is_said
+):
+    assert 0 == command(*job(
+        corpus, tmp_path, "--masked_lm_budget=0.2", "--do_eval", f"--mask_token_share={share}",
+        f"--eval_input_file={corpus / 'static.tfrecord'}",
+    ))
+    line = "static.tfrecord was made with --mask_token_share=0.8, and this run trains with 1"
+    assert (line in caplog.text) == is_said
+
+
 def test_without_a_sentence_objective_there_is_no_such_loss(corpus, tmp_path):
     path = make(corpus, "no-objective", "--nostatic_masks", "--sentence_objective=none",
                 dynamic=True)
