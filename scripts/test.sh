@@ -6,7 +6,7 @@
 #   bash scripts/test.sh --all                 the slow ones too, with every optional package
 #
 # As many test modules at a time as there are cores, but no more than 4, as each may take two
-# gigabytes. --jobs=1 is one process.
+# gigabytes, and no fewer than 2. --jobs=1 is one process, which takes 22 GB for the slow tests.
 # --all first installs the extras text, onnx, zstd, parquet, filters, remote-test, gcs-test, interop and jax-tpu
 # of setup.py (XLA compiles for TPUs without one). That is several GB, most of it torch; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu offers a small one.
 # Apache Beam wants older packages than the others: its tests run last, in .venv-beam.
@@ -19,7 +19,7 @@ run_tests() {
   cores="$(getconf _NPROCESSORS_ONLN)"
   case " $* " in
     *" --jobs"* | *" --pdb "*) ;;
-    *) set -- --jobs="$((cores < 4 ? cores : 4))" "$@" ;;
+    *) set -- --jobs="$((cores < 2 ? 2 : cores < 4 ? cores : 4))" "$@" ;;
   esac
   # A BLAS with threads of its own could not be forked (tests/parallel.py).
   OPENBLAS_NUM_THREADS=1 "$python" -m pytest "$@"

@@ -9,7 +9,7 @@ import sys
 import pytest
 from helpers import REPO, setup_arguments
 
-PARALLEL = [f"--jobs={min(4, os.cpu_count())}"]
+PARALLEL = [f"--jobs={max(2, min(4, os.cpu_count()))}"]
 
 
 @pytest.fixture
