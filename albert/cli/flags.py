@@ -226,7 +226,8 @@ def define_masking_flags(values: FlagValues) -> None:
     define("float", values, "mask_token_share", 0.8,
            "Share of the chosen tokens that become [MASK]; of the others half stay, and half become "
            "a random piece. 1: all become [MASK], which did no worse for BERT-large (Wettig et al. "
-           "2023).", least=0, most=1)
+           "2023). Such a model is measured fairly where held-out records have 1 too.",
+           least=0, most=1)
 
 
 def check_device_flags(values: FlagValues) -> None:
