@@ -103,9 +103,10 @@ def test_the_page_of_results_has_the_tables_that_the_tools_write(tool):
     assert module.table(found) in (REPO / "docs/evidence/results.md").read_text("utf-8")
 
 
-def test_the_page_of_results_has_the_table_of_the_grid_of_an_hour():
+@pytest.mark.parametrize("evidence", ["quarter_hour", "one_hour"])
+def test_the_page_of_results_has_the_tables_of_the_grid_of_an_hour(evidence):
     grid = Grid.read(str(REPO / "configs/ablations/one_hour.json"))
-    found = json.loads((REPO / "docs/evidence/one_hour.json").read_text("utf-8"))
+    found = json.loads((REPO / f"docs/evidence/{evidence}.json").read_text("utf-8"))
     results = [Result(**one) for one in found]
     measured = {one.setting for one in results}
     grid = grid.narrowed([s.name for s in grid.settings if s.name in measured], None, None)

@@ -3,7 +3,8 @@
   python scripts/maintainers/pictures.py
 
 docs/evidence/speed.json becomes docs/pictures/speed.svg; so do cost.json, small_en.json,
-own_text.json and one_hour.json, which is results.json of the grid configs/ablations/one_hour.json.
+own_text.json, and one_hour.json and quarter_hour.json, which are results.json of the grid
+configs/ablations/one_hour.json at half and at a quarter of its tokens.
 """
 
 import json
@@ -131,6 +132,22 @@ def one_hour(results: list[dict], path: pathlib.Path) -> None:
     _save(figure, path)
 
 
+def quarter_hour(results: list[dict], path: pathlib.Path) -> None:
+    """Masked-LM loss with which each setting ends, the lowest on top, and its minutes."""
+    figure, axis = pyplot.subplots(figsize=(9, 4.2))
+    ordered = sorted(results, key=lambda one: -one["metrics"]["masked_lm_loss"])
+    for place, one in enumerate(ordered):
+        loss = one["metrics"]["masked_lm_loss"]
+        axis.plot(loss, place, "o", color=OURS if one["setting"] == "pairs" else PEERS[0])
+        axis.annotate(f"{one['curve'][-1]['minutes']:.0f} minutes", (loss, place), xytext=(8, -4),
+                      fontsize=9, textcoords="offset points")
+    axis.set_yticks(range(len(ordered)), [one["setting"] for one in ordered], fontsize=9)
+    axis.set_xlabel("masked-LM loss on held-out pairs, lower is better")
+    axis.margins(x=0.12)
+    axis.grid(alpha=0.3)
+    _save(figure, path)
+
+
 def _save(figure, path: pathlib.Path) -> None:
     figure.tight_layout()
     # The same bytes for the same figures.
@@ -140,7 +157,7 @@ def _save(figure, path: pathlib.Path) -> None:
 
 def main() -> None:
     with matplotlib.rc_context(STYLE):
-        for draw in (speed, cost, small_en, own_text, one_hour):
+        for draw in (speed, cost, small_en, own_text, one_hour, quarter_hour):
             name = draw.__name__
             results = json.loads((DOCS / f"evidence/{name}.json").read_text("utf-8"))
             draw(results, DOCS / f"pictures/{name}.svg")
