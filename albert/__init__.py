@@ -19,6 +19,7 @@ _WHERE = {
     "AlbertTokenizer": "albert_tokenizer",
     "AnsweringSession": "inference.answers",
     "HubLayer": "export.hub_layer",
+    "compiled": "inference.compilation",
     "from_pretrained": "modeling",
     "open_session": "inference.answers",
 }

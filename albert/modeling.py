@@ -82,13 +82,6 @@ class _BuiltModel(keras.Model):
         """Makes the layers, which `build` builds."""
         raise NotImplementedError
 
-    def __call__(self, inputs: Any, *others: Any, **options: Any):
-        """Returns what `call` does. Outside of a graph, TensorFlow makes one of it."""
-        from albert.inference import compilation
-
-        graph = None if others else compilation.call_of(self, inputs, options)
-        return graph(inputs) if graph else super().__call__(inputs, *others, **options)
-
     def call(
         self,
         inputs: Any,

@@ -197,12 +197,13 @@ class FullTokenizer:
     def _wordpiece_ids(self, text: str | bytes) -> list[int]:
         known, ids = self._ids_of_word, []
         for word in self.basic_tokenizer.tokenize(text):
-            if word not in known:
+            found = known.get(word)
+            if found is None:  # another thread may clear the cache at any time
                 if len(known) >= _WORD_CACHE:
                     known.clear()
                 pieces = self.wordpiece_tokenizer.tokenize_word(word)
-                known[word] = self.convert_tokens_to_ids(pieces)
-            ids += known[word]
+                found = known[word] = self.convert_tokens_to_ids(pieces)
+            ids += found
         return ids
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:

@@ -1,6 +1,10 @@
 """A session opens a model once and answers texts, from Python."""
 
+import concurrent.futures
+import dataclasses
+import functools
 import itertools
+import os
 import subprocess
 import sys
 
@@ -11,7 +15,6 @@ from helpers import SIZES
 import albert
 from albert import modeling
 from albert.errors import DataError, UserError
-from albert.inference import session as inference_session
 
 WORDS = [f"w{i}" for i in range(35)]
 TEXTS = [" ".join(WORDS[i % 35] for i in range(n, n + 1 + n % 7)) for n in range(20)]
@@ -20,14 +23,99 @@ CONFIG = modeling.AlbertConfig(
 )
 
 
-def saved(folder, kind, *arguments, **facts):
-    model = getattr(albert, kind)(CONFIG, *arguments)
+def saved(folder, kind, *arguments, layers=CONFIG.num_hidden_layers, **facts):
+    config = dataclasses.replace(CONFIG, num_hidden_layers=layers)
+    model = getattr(albert, kind)(config, *arguments)
     for name, value in facts.items():
         setattr(model, name, value)
     model.save_pretrained(str(folder))
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (folder / "vocab.txt").write_text("\n".join([*special, *WORDS]))
     return model, albert.open_session(str(folder), batch_size=4)
+
+
+def passage(n):
+    return " ".join(WORDS[(3 * i + n) % 35] for i in range(n))
+
+
+# Texts of ten lengths, not sorted, so that each next one may be longer or shorter.
+LENGTHS = (2, 10, 20, 30, 40, 1, 37, 5, 24, 50)
+# Of each method of a session: the model's class, its arguments and facts, and an input of n words.
+METHODS = {
+    "classify": ("AlbertForSequenceClassification", (2,), {}, passage),
+    "classify pairs": (
+        "AlbertForSequenceClassification", (2,), {}, lambda n: (passage(n), passage(3)),
+    ),
+    "classify, several labels": (
+        "AlbertForSequenceClassification", (3,), {"problem_type": "multi_label_classification"},
+        passage,
+    ),
+    "classify, a number": (
+        "AlbertForSequenceClassification", (1,), {"problem_type": "regression"}, passage,
+    ),
+    "tag": ("AlbertForTokenClassification", (3,), {"label_names": ("O", "B-X", "I-X")}, passage),
+    "answer": ("AlbertForQuestionAnswering", (), {}, lambda n: ("w1 w2", passage(n))),
+    "answer, SQuAD 2.0": (
+        "AlbertForBeamQuestionAnswering", (), {}, lambda n: ("w1 w2", passage(n)),
+    ),
+    "choose": (
+        "AlbertForMultipleChoice", (4,), {}, lambda n: (passage(n), "w3", *WORDS[n % 9:][:4]),
+    ),
+    "fill_mask": ("AlbertForPreTraining", (), {}, lambda n: passage(n) + " [MASK]" * (1 + n % 3)),
+    "embed": ("AlbertForPreTraining", (), {}, passage),
+    "embed, two layers": ("AlbertForPreTraining", (), {}, passage),
+    "score": ("AlbertForPreTraining", (), {}, passage),
+}
+EACH_METHOD = pytest.mark.parametrize("name", METHODS)
+
+
+def opened_method(folder, name, layers=2):
+    """Returns a session's method, and its inputs of ten lengths."""
+    kind, arguments, facts, text_of = METHODS[name]
+    if not os.listdir(folder):
+        saved(folder, kind, *arguments, layers=layers, **facts)
+    session = albert.open_session(str(folder), batch_size=4)
+    method = getattr(session, name.partition(",")[0].partition(" ")[0])
+    options = {"layers": (1, 2)} if "two layers" in name else {}
+    return functools.partial(method, **options), [text_of(n) for n in LENGTHS]
+
+
+def assert_same_answer(found, expected):
+    """Compares two answers: texts exactly, numbers to 1e-5."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_same_answer(found[key], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same_answer(one, other)
+    elif isinstance(expected, str):
+        assert found == expected
+    else:
+        np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [
+    pytest.param(2, marks=pytest.mark.slow), 4, pytest.param(12, marks=pytest.mark.slow)
+])
+@EACH_METHOD
+def test_single_texts_of_ten_lengths_get_the_answers_of_a_list(name, layers, tmp_path):
+    method, inputs = opened_method(tmp_path, name, layers)
+    singles = [method(one) for one in inputs]
+    assert_same_answer(singles, list(method(inputs)))
+    assert_same_answer(list(method(inputs[::-1])), singles[::-1])
+
+
+@EACH_METHOD
+def test_four_threads_get_each_their_own_answers(name, tmp_path):
+    method, inputs = opened_method(tmp_path, name)
+    expected = [method(one) for one in inputs]
+    fresh, _ = opened_method(tmp_path, name)  # so that the threads load and compile too
+    numbers = [(7 * i) % len(inputs) for i in range(288)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda i: fresh(inputs[i]), numbers))
+    assert_same_answer(found, [expected[i] for i in numbers])
 
 
 def softmax(x):
@@ -65,21 +153,22 @@ def test_texts_that_were_cut_are_told(tmp_path, caplog):
         assert "1 inputs are longer than --max_seq_length=6 and were cut" in caplog.text
 
 
-def test_a_model_is_loaded_and_compiled_once(tmp_path, monkeypatch):
+def test_a_model_is_loaded_and_compiled_once_for_all_threads_and_lengths(tmp_path, monkeypatch):
     _, session = saved(tmp_path, "AlbertForSequenceClassification", 2)
-    loads, compilations = [], []
-    compiled = inference_session.compiled
-    monkeypatch.setattr(
-        inference_session, "compiled",
-        lambda *arguments: compilations.append(1) or compiled(*arguments),
-    )
+    loads, passes = [], []
     load = type(session).load
     monkeypatch.setattr(
         type(session), "load", lambda *args, **options: loads.append(1) or load(*args, **options)
     )
-    first = session.classify(TEXTS[0])
-    assert [session.classify(TEXTS[0]) for _ in range(3)] == [first] * 3
-    assert len(loads) == 1 and len(compilations) == 1
+    outputs = albert.AlbertForSequenceClassification._outputs
+    monkeypatch.setattr(
+        albert.AlbertForSequenceClassification, "_outputs",
+        lambda *arguments: passes.append(1) or outputs(*arguments),
+    )
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(session.classify, TEXTS))
+    list(session.classify(TEXTS))
+    assert len(loads) == 1 and len(passes) == 1
 
 
 def test_answer_choose_and_tag_are_of_models_trained_for_them(tmp_path):

@@ -7,7 +7,6 @@
 Legend: D size of a vector, N texts.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -83,7 +82,7 @@ class AnsweringSession(Session):
           texts: a string, or an iterable of strings.
           top_k: how many pieces.
         """
-        filler = self._once("masks", top_k, lambda: masks.MaskFiller(self, top_k))
+        filler = masks.MaskFiller(self, top_k)
 
         def fill(some: Sequence[str], first: int) -> Iterator[Any]:
             return filler.fill(some, [f"text {first + i}" for i in range(len(some))])
@@ -103,9 +102,7 @@ class AnsweringSession(Session):
         if pooling not in vectors.POOLINGS:
             raise FlagError(f"pooling must be one of {', '.join(vectors.POOLINGS)}, got {pooling!r}")
         vectors.check_layers(self, layers)
-        embedder = self._once(
-            "vectors", (pooling, *layers), lambda: vectors.Embedder(self, pooling, layers)
-        )
+        embedder = vectors.Embedder(self, pooling, layers)
 
         def embed(some: Sequence[str], first: int) -> Iterator[np.ndarray]:
             found = embedder.vectors(some, _progress(some, progress))
@@ -127,9 +124,7 @@ class AnsweringSession(Session):
           texts: a string, or an iterable of strings.
           within_words: mask the later pieces of a word together with one of its pieces.
         """
-        scorer = self._once(
-            "scores", within_words, lambda: scoring.SentenceScorer(self, within_words)
-        )
+        scorer = scoring.SentenceScorer(self, within_words)
 
         def score(some: Sequence[str], first: int) -> Iterator[dict[str, Any]]:
             places = [f"text {first + i}" for i in range(len(some))]
@@ -156,17 +151,10 @@ class AnsweringSession(Session):
         )
         return _one_or_all(inputs, is_one, _columns, answers)
 
-    @functools.cached_property
+    @property
     def predictor(self) -> Predictor:
-        """What answers for the task that the model was fine-tuned for."""
-        return heads.predictor_of(self, None)
-
-    def _once(self, kind: str, key: Any, make: Callable[[], Any]) -> Any:
-        """Returns what was made for a key before, else makes it."""
-        made = self.__dict__.setdefault(f"_{kind}", {})
-        if key not in made:
-            made[key] = make()
-        return made[key]
+        """The predictor for the task that the model was fine-tuned for."""
+        return self.once("predictor", lambda: heads.predictor_of(self, None))
 
 
 def open_session(

@@ -1,29 +1,45 @@
-"""Compiles what is computed of a batch, with TensorFlow or JAX. Neither is imported before."""
+"""Compiles the calls of a model, with TensorFlow or JAX. Neither is imported before."""
 
-import weakref
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-# Of each model, its calls as graphs. Here and not in the model, which would save them.
-_calls: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+Function = Callable[[Any], Any]  # from tensors, by name or a single one, to tensors by name
 
 
-def compiled(
-    function: Callable[[Mapping[str, Any]], dict[str, Any]], variables: Sequence[Any]
-) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Returns the function as a graph of TensorFlow or a program of JAX.
+def compiled(model: Any, **options: Any) -> Function:
+    """Returns `model(inputs, training=False, **options)` as a compiled function of the inputs.
+
+    The weights are read at each call, so training and `set_weights` show in the next one.
+    Everything else is fixed when the function is first called: call `compiled` again after
+    `quantize` or a change of the model's attributes.
+
+    TensorFlow compiles once for all batch sizes and lengths. JAX compiles once for each shape: pad
+    your inputs to a few lengths.
 
     Args:
-      variables: those of Keras that it reads.
+      model: a model of `albert`.
+      options: further arguments of the call, such as `output_hidden_states=True`.
+
+    Example:
+      call = albert.compiled(model)
+      logits = call(tokenizer(["A text.", "Another one."]))["logits"]
+    """
+    return compiled_function(
+        lambda inputs: model(inputs, training=False, **options), model.variables
+    )
+
+
+def compiled_function(function: Function, variables: Sequence[Any]) -> Function:
+    """Returns a function of a batch as a graph of TensorFlow or a program of JAX.
+
+    Args:
+      variables: the Keras variables that it reads.
     """
     import keras
 
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(function, reduce_retracing=True, autograph=False)
+        return _graph(function)
     import jax
 
     # Weights are arguments: as constants they would be part of each compiled program.
@@ -35,52 +51,33 @@ def compiled(
     return lambda batch: compute([variable.value for variable in variables], batch)
 
 
-def call_of(model: Any, inputs: Any, options: Mapping[str, Any]) -> Callable[[Any], Any] | None:
-    """Returns `model.__call__` of such inputs as a graph; None where it is to run as it stands.
+def _graph(function: Function) -> Function:
+    """Returns a TensorFlow graph of the function that takes any batch size and length.
 
-    That is so within another graph, for Keras's own tensors, in a distribution, with dropout, for
-    longer rows than the model takes, and with JAX, which would compile each length anew. Step by
-    step, TensorFlow takes some four times as long for a single text.
-
-    Args:
-      model: one of `albert.modeling`. It may change: each set of variables has graphs of its own.
-      options: further arguments of the call.
+    Without a signature, tf.function traces a graph for the first shape and up to three others
+    before it has generalized all of them.
     """
-    import keras
-
-    if options.get("training") or not all(
-        value is None or isinstance(value, bool | int) for value in options.values()
-    ):
-        return None
-    if keras.backend.backend() != "tensorflow":
-        return None
     import tensorflow as tf
 
-    if not tf.executing_eagerly() or tf.distribute.has_strategy() or _is_stateless(model):
-        return None
-    named = inputs if isinstance(inputs, Mapping) else {"": inputs}
-    longest = model.config.max_position_embeddings
-    for value in named.values():
-        if not isinstance(value, np.ndarray | tf.Tensor) or longest < max(value.shape[-1:], default=0):
-            return None
-    calls, of_model = _calls.setdefault(model, {}), weakref.ref(model)
-    ranks = [(name, len(value.shape)) for name, value in named.items()]
-    key = (*map(id, model.variables), *sorted(options.items()), *sorted(ranks))
-    if key not in calls:
-        arguments = dict(options)
+    graphs: dict[Any, Function] = {}
+    lock = threading.Lock()  # threads that ask at once wait for one graph
 
-        def call(inputs):
-            # As sizes are, which only a graph does not know: it does not mix them with others.
-            inputs = tf.nest.map_structure(
-                lambda x: tf.cast(x, tf.int32) if x.dtype == tf.int64 else x, inputs
-            )
-            return of_model()(inputs, **arguments)
+    def call(inputs: Any):
+        named = inputs if isinstance(inputs, Mapping) else {"": inputs}
+        tensors = {name: tf.convert_to_tensor(value) for name, value in named.items()}
+        key = tuple((name, _any_size(x.shape), x.dtype) for name, x in sorted(tensors.items()))
+        with lock:
+            if key not in graphs:
+                signature = {name: tf.TensorSpec(shape, dtype) for name, shape, dtype in key}
+                graphs[key] = tf.function(
+                    lambda batch: function(batch[""] if "" in batch else batch),
+                    input_signature=[signature], autograph=False,
+                )
+        return graphs[key](tensors)
 
-        calls[key] = tf.function(call, reduce_retracing=True, autograph=False)
-    return calls[key]
+    return call
 
 
-def _is_stateless(model: Any) -> bool:
-    """Whether a `keras.StatelessScope` gives the variables other values."""
-    variable = model.variables[0]
-    return variable.value is not variable._value
+def _any_size(shape: Sequence[int]) -> tuple[int | None, ...]:
+    """Returns a shape without the batch size and the length: the first and the last dimension."""
+    return (None, *shape[1:-1], None) if len(shape) > 1 else (None,) * len(shape)

@@ -3,7 +3,6 @@
 Legend: B batch, P masks, K pieces.
 """
 
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -37,19 +36,24 @@ class MaskFiller:
         """
         rows = [_row(self._tokenizer, *pair) for pair in zip(texts, places, strict=True)]
         counts = [len(row["masked_lm_positions"]) for row in rows]
+        # A power of two, so that few shapes are compiled.
+        width = 1 << (max(counts, default=1) - 1).bit_length()
         for row, count in zip(rows, counts, strict=True):
-            missing = max(counts) - count
+            missing = width - count
             # [P, 1], so that it is not padded like the rows of L places
             row["masked_lm_positions"] = np.pad(row["masked_lm_positions"], (0, missing))[:, None]
         for_each = iter(counts)
-        for _, outputs in self.session.outputs(rows, lambda some: [[r] for r in some], self._compute):
+        def encode(some):
+            return [[row] for row in some], None
+
+        compute = self.session.once((MaskFiller, self.top_k), self._computer)
+        for _, outputs in self.session.outputs(rows, encode, compute):
             for (found,) in outputs:
                 pairs = zip(found["ids"], found["probabilities"], strict=True)
                 chosen = itertools.islice(pairs, next(for_each))
                 yield [_pieces(self.session, *pair) for pair in chosen]
 
-    @functools.cached_property
-    def _compute(self):
+    def _computer(self):
         from keras import ops
 
         model = self.session.load("AlbertForMaskedLM")

@@ -7,10 +7,9 @@ Legend: B batch, L sequence, C labels or choices.
 """
 
 import dataclasses
-import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,9 +26,20 @@ Texts = Sequence[str]  # the columns of a line
 WORD = re.compile(r"\w(?:\S*\w)?|\S")
 
 
+class Encoded(NamedTuple):
+    """Inputs as rows for the model."""
+
+    rows: list[list[Row]]  # of each input
+    num_cut: int  # inputs, or words, that did not fit in a row
+    context: Any = None  # what decoding needs to know of the inputs
+
+
 @dataclasses.dataclass
 class Predictor:
-    """One label for a text or a pair of texts."""
+    """One label for a text or a pair of texts.
+
+    Threads may share a predictor: `encode` returns all that `decode` needs.
+    """
 
     session: Session
     labels: Sequence[str] = ()  # C
@@ -37,20 +47,20 @@ class Predictor:
     model_name: str = "AlbertForSequenceClassification"
     least: int = 1  # columns of a line
     most: int = 2
-    num_cut: int = 0  # of `counted`, those that did not fit in a row
-    counted = "inputs"
+    counted = "inputs"  # what a warning counts that did not fit in a row
 
     @property
     def model_options(self) -> dict[str, Any]:
         """Returns further arguments of the model's class, after the configuration."""
         return {}
 
-    @functools.cached_property
+    @property
     def model(self) -> Any:
         """The model, with its weights."""
-        return self.session.load(self.model_name, needed_outputs_only=True, **self.model_options)
+        return self.session.once((Predictor, "model"), lambda: self.session.load(
+            self.model_name, needed_outputs_only=True, **self.model_options
+        ))
 
-    @functools.cached_property
     def _computer(self) -> Compute:
         model = self.model  # loaded here: within a graph its variables would be the graph's
         return self.session.computer(lambda batch: self.compute(model, batch))
@@ -60,10 +70,17 @@ class Predictor:
 
         In the end a warning says how many were cut.
         """
-        self.num_cut = 0
-        for some, outputs in self.session.outputs(inputs, self.rows, self._computer, progress):
-            yield from self.answers(some, outputs)
-        self.session.report_cut(self.num_cut, self.counted)
+        session, num_cut = self.session, 0
+        compute = session.once((Predictor, "compute"), self._computer)
+
+        def encode(some: Sequence[Texts]) -> tuple[list[list[Row]], Encoded]:
+            encoded = self.encode(some)
+            return encoded.rows, encoded
+
+        for encoded, outputs in session.outputs(inputs, encode, compute, progress):
+            num_cut += encoded.num_cut
+            yield from self.decode(encoded.context, outputs)
+        session.report_cut(num_cut, self.counted)
 
     def columns(self, line: str) -> Texts:
         """Returns the texts of a line."""
@@ -78,8 +95,8 @@ class Predictor:
                 f"{' or '.join(str(n) for n in sorted(wanted))}"
             )
 
-    def rows(self, inputs: Sequence[Texts]) -> list[list[Row]]:
-        """Returns the rows of each input."""
+    def encode(self, inputs: Sequence[Texts]) -> Encoded:
+        """Returns the rows of each input, and what `decode` needs to know of them."""
         tokenizer = self.session.tokenizer
         firsts = tokenizer.encode_batch([columns[0] for columns in inputs])
         # As in training: a second text that is empty after cleaning is no text.
@@ -89,18 +106,17 @@ class Predictor:
             self.session.row(first, None if second is None else next(encoded))
             for first, second in zip(firsts, seconds, strict=True)
         ]
-        self.num_cut += sum(is_cut for _, is_cut in rows)
-        return [[row] for row, _ in rows]
+        return Encoded([[row] for row, _ in rows], sum(is_cut for _, is_cut in rows))
 
     def compute(self, model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what `answers` needs of a model's outputs, tensors [B, ...]."""
+        """Returns what `decode` needs of a model's outputs, tensors [B, ...]."""
         ops = self.session.ops
         logits = model(batch, training=False)["logits"]
         logits = ops.cast(logits, "float32")
         return {"logits": logits, "probabilities": ops.softmax(logits)}
 
-    def answers(
-        self, inputs: Sequence[Texts], outputs: Sequence[Sequence[Outputs]]
+    def decode(
+        self, context: Any, outputs: Sequence[Sequence[Outputs]]
     ) -> Iterator[dict[str, Any]]:
         """Yields the answer to each input from the outputs of its rows."""
         for (one,) in outputs:
@@ -121,7 +137,7 @@ class MultiLabeller(Predictor):
         logits = model(batch, training=False)["logits"]
         return {"probabilities": ops.sigmoid(ops.cast(logits, "float32"))}
 
-    def answers(self, inputs, outputs):
+    def decode(self, context, outputs):
         for (one,) in outputs:
             values = numbers(one["probabilities"])
             pairs = list(zip(self.labels, values, strict=True))
@@ -139,7 +155,7 @@ class Regressor(Predictor):
         ops = self.session.ops
         return {"value": ops.cast(model(batch, training=False)["logits"], "float32")}
 
-    def answers(self, inputs, outputs):
+    def decode(self, context, outputs):
         for (one,) in outputs:
             values = numbers(one["value"])
             if len(values) == 1:
@@ -155,33 +171,28 @@ class TokenLabeller(Predictor):
     model_name: str = "AlbertForTokenClassification"
     most: int = 1
     is_tokenized: bool = False  # texts are cut into words at blanks only
-    _spans: list[list[tuple[int, int]]] = dataclasses.field(default_factory=list)
-    _labelled: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
 
     counted = "words"
 
     def columns(self, line):
         return [line]  # tabs separate words, as blanks do
 
-    def rows(self, inputs):
+    def encode(self, inputs):
         pattern = re.compile(r"[^ \t]+") if self.is_tokenized else WORD
-        self._spans = [[m.span() for m in pattern.finditer(text)] for (text,) in inputs]
-        self._labelled, found, counts = [], [], conll.Overflow()
+        found, context, counts = [], [], conll.Overflow()
         length = self.session.max_seq_length
-        for (text,), spans in zip(inputs, self._spans, strict=True):
+        for (text,) in inputs:
+            spans = [match.span() for match in pattern.finditer(text)]
             tokenizer = self.session.tokenizer
             pieces = conll.encode_words(tokenizer, [text[a:b] for a, b in spans])
             rows = conll.sentence_rows(pieces, [0] * len(pieces), tokenizer, length, counts)
             kept = list(map(_without_padding, rows)) if pieces else []
-            self._labelled.append([np.flatnonzero(row["label_ids"]) for row in kept])
+            context.append((text, spans, [np.flatnonzero(row["label_ids"]) for row in kept]))
             found.append([model_inputs(row) for row in kept])
-        self.num_cut += counts.words
-        return found
+        return Encoded(found, counts.words, context)
 
-    def answers(self, inputs, outputs):
-        for (text,), spans, labelled, rows in zip(
-            inputs, self._spans, self._labelled, outputs, strict=True
-        ):
+    def decode(self, context, outputs):
+        for (text, spans, labelled), rows in zip(context, outputs, strict=True):
             logits, probabilities = (  # [words, C]
                 np.concatenate(
                     [row[name][at] for row, at in zip(rows, labelled, strict=True)]
@@ -212,8 +223,6 @@ class Reader(Predictor):
     least: int = 2
     # Where a passage has no possible answer at all.
     fallback = {"answer": squad_decode.NO_ANSWER}
-    _examples: list[squad_features.SquadExample] = dataclasses.field(default_factory=list)
-    _windows: list[list[squad_features.Window]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self):
         self.longest_question()
@@ -235,19 +244,20 @@ class Reader(Predictor):
             )
         return told
 
-    def rows(self, inputs):
-        self._examples = [
+    def encode(self, inputs):
+        examples = [
             squad_features.SquadExample(str(i), question, passage, None, None, False, f"input {i}")
             for i, (question, passage) in enumerate(inputs)
         ]
-        self._windows = [[] for _ in inputs]
+        windows: list[list[squad_features.Window]] = [[] for _ in inputs]
         for window in squad_features.make_windows(
-            self._examples, self.session.tokenizer, max_seq_length=self.session.max_seq_length,
+            examples, self.session.tokenizer, max_seq_length=self.session.max_seq_length,
             doc_stride=self.setting("doc_stride", 128),
             max_query_length=self.longest_question(), is_training=False,
         ):
-            self._windows[window.example_index].append(window)
-        return [[self._row(window) for window in windows] for windows in self._windows]
+            windows[window.example_index].append(window)
+        rows = [[self._row(window) for window in of_one] for of_one in windows]
+        return Encoded(rows, 0, (examples, [window for of_one in windows for window in of_one]))
 
     def _row(self, window: squad_features.Window) -> Row:
         names = ("input_ids", "input_mask", "segment_ids")
@@ -257,15 +267,15 @@ class Reader(Predictor):
         outputs = model(batch, training=False)
         return {name: outputs[name] for name in ("start_logits", "end_logits")}
 
-    def answers(self, inputs, outputs):
-        windows = [window for of_one in self._windows for window in of_one]
+    def decode(self, context, outputs):
+        examples, windows = context
         rows = [row for of_one in outputs for row in of_one]
         answers, nbest, *odds = self._decode(
-            self._examples, windows,
+            examples, windows,
             {w.unique_id: self._result(w, row) for w, row in zip(windows, rows, strict=True)},
             **self.sizes,
         )
-        for example in self._examples:
+        for example in examples:
             qid = example.qas_id
             told = {"answer": answers[qid], "probability": _rounded(nbest[qid][0]["probability"])}
             yield told | {"no_answer_score": _rounded(by_id[qid]) for by_id in odds}
@@ -338,7 +348,7 @@ class Chooser(Predictor):
         told = self.session.source.facts.settings.get("max_qa_length", 128)
         return min(told, self.session.max_seq_length - 3)
 
-    def rows(self, inputs):
+    def encode(self, inputs):
         tokenizer, length = self.session.tokenizer, self.session.max_seq_length
         questions = [
             race.Question(
@@ -347,16 +357,16 @@ class Chooser(Predictor):
             )
             for passage, question, *options in inputs
         ]
-        rows = race.question_rows(questions, tokenizer, length, self.longest_ending)
-        return [
+        rows = [
             [
                 _without_padding({
                     name: value.reshape(race.NUM_CHOICES, length)
                     for name, value in model_inputs(row).items()
                 })
             ]
-            for row in rows
+            for row in race.question_rows(questions, tokenizer, length, self.longest_ending)
         ]
+        return Encoded(rows, 0)
 
 
 def _without_padding(row: Mapping[str, Any]) -> dict[str, Any]:

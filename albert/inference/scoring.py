@@ -8,7 +8,6 @@ there, and are neither masked nor scored. With `within_words` (Kauf and Ivanova 
 Legend: B batch, n pieces of a sentence, V vocabulary.
 """
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -52,16 +51,17 @@ class SentenceScorer:
         """
         most, named = self.session.max_seq_length - 2, list(zip(texts, places, strict=True))
 
-        def rows_of(some: Sequence[tuple[str, str]]) -> list[list[Row]]:
+        def encode(some: Sequence[tuple[str, str]]) -> tuple[list[list[Row]], None]:
             found = []
             ids_of = self.session.tokenizer.encode_batch([text for text, _ in some])
             for ids, (text, place) in zip(ids_of, some, strict=True):
                 if not 0 < len(ids) <= most:
                     raise DataError(f"{place}: {len(ids)} pieces, 1 to {most} fit: {text!r:.80}")
                 found.append(self._rows(ids))
-            return found
+            return found, None
 
-        for _, outputs in self.session.outputs(named, rows_of, self._compute, progress):
+        compute = self.session.once((SentenceScorer, self.within_words), self._computer)
+        for _, outputs in self.session.outputs(named, encode, compute, progress):
             for of_one in outputs:
                 yield float(np.sum([one["log_probability"] for one in of_one], dtype=float)), len(of_one)
 
@@ -82,8 +82,7 @@ class SentenceScorer:
             })
         return rows
 
-    @functools.cached_property
-    def _compute(self):
+    def _computer(self):
         from keras import ops
 
         if model := self._given:

@@ -7,6 +7,7 @@ Legend: B rows of a batch, L places of a row.
 
 import dataclasses
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from albert.errors import FlagError
 from albert.formats import pretrained
 from albert.formats.pretrained import Pretrained
 from albert.inference import arrays
-from albert.inference.compilation import compiled
+from albert.inference.compilation import Function, compiled_function
 from albert.inference.onnx_file import OnnxFile
 
 log = logging.getLogger("albert")
@@ -28,10 +29,10 @@ CHUNK = 4096
 
 Row = Mapping[str, np.ndarray]  # arrays [..., L]; some have another last dimension
 Outputs = Mapping[str, np.ndarray]
-# From a batch of tensors [B, ..., L] to tensors [B, ...].
-Function = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 # From rows to (index of a row, its outputs), in any order.
 Compute = Callable[[Sequence[Row]], Iterator[tuple[int, Outputs]]]
+# From inputs to the unpadded rows of each, and what else is needed to decode their outputs.
+Encode = Callable[[Sequence[Any]], tuple[Sequence[Sequence[Row]], Any]]
 
 
 # === The model ===
@@ -41,7 +42,10 @@ _Kind = TypeVar("_Kind", bound="Session")
 
 @dataclasses.dataclass(eq=False)
 class Session:
-    """An opened model and its tokenizer, with the sizes of rows and batches."""
+    """An opened model and its tokenizer, with the sizes of rows and batches.
+
+    Threads may share a session: nothing that belongs to a call is kept on it.
+    """
 
     source: Pretrained
     tokenizer: tokenization.FullTokenizer
@@ -50,6 +54,8 @@ class Session:
     onnx: OnnxFile | None = None  # computes instead of the engine
 
     _variables: list = dataclasses.field(default_factory=list)  # of the models that were loaded
+    _made: dict = dataclasses.field(default_factory=dict)
+    _lock: Any = dataclasses.field(default_factory=threading.RLock)
 
     @classmethod
     def of(
@@ -102,6 +108,13 @@ class Session:
 
         return ops
 
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Returns what `make` returned for this key, which the first of all threads calls."""
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]
+
     def add(self, model: Any) -> Any:
         """Returns a model, whose weights `computer` now knows."""
         self._variables.extend(model.variables)
@@ -135,25 +148,25 @@ class Session:
         lengths = packing.row_lengths(self.max_seq_length)
         if by_length and loop_engine() != "scan":  # JAX compiles each length
             lengths = every
-        return batched(compiled(function, self._variables), self.batch_size, lengths)
+        compute = compiled_function(function, self._variables)
+        return batched(compute, self.batch_size, lengths)
 
     def outputs(
         self,
         inputs: Sequence[Any],
-        rows_of: Callable[[Sequence[Any]], Sequence[Sequence[Row]]],
+        encode: Encode,
         compute: Compute,
         progress: Any = None,
-    ) -> Iterator[tuple[Sequence[Any], list[list[Outputs]]]]:
-        """Yields part of the inputs with the outputs of their rows, until all have been yielded.
+    ) -> Iterator[tuple[Any, list[list[Outputs]]]]:
+        """Yields, chunk by chunk, what `encode` returned beside the rows, and the rows' outputs.
 
         Args:
-          rows_of: turns a part of the inputs into the unpadded rows of each.
           compute: see `computer`.
           progress: a `summaries.Progress` over the inputs.
         """
         for start in range(0, len(inputs), CHUNK):
             chunk = inputs[start : start + CHUNK]
-            rows = rows_of(chunk)
+            rows, context = encode(chunk)
             places = [(i, j) for i, some in enumerate(rows) for j in range(len(some))]
             found: list[list[Any]] = [[None] * len(some) for some in rows]
             for done, (place, outputs) in enumerate(compute([rows[i][j] for i, j in places])):
@@ -163,7 +176,7 @@ class Session:
                     progress.update(start + done * len(chunk) // len(places))
             if progress:
                 progress.clear()
-            yield chunk, found
+            yield context, found
 
 
 def model_inputs(values: Mapping[str, Any]) -> Row:

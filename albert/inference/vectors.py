@@ -3,7 +3,6 @@
 Legend: B batch, L places of a row, D size of a vector.
 """
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,11 +25,7 @@ class Embedder:
         self, session: Session, pooling: str, layers: Sequence[int], with_tokens: bool = False
     ):
         self.session, self.with_tokens = session, with_tokens
-        self._function = functools.partial(_vectors, session, pooling, layers, with_tokens)
-
-    @functools.cached_property
-    def _compute(self):
-        return self.session.computer(self._function())
+        self._settings = pooling, tuple(layers), with_tokens
 
     def vectors(self, texts: Sequence[str], progress: Any = None) -> Iterator[Mapping[str, Any]]:
         """Yields each text's `vector` [D] and `input_ids` [L], in the order of the texts.
@@ -39,22 +34,23 @@ class Embedder:
         """
         session, num_cut = self.session, 0
 
-        def rows_of(some: Sequence[str]):
-            nonlocal num_cut
+        def encode(some: Sequence[str]):
             rows = [session.row(ids) for ids in session.tokenizer.encode_batch(some)]
-            num_cut += sum(is_cut for _, is_cut in rows)
-            kept.extend(row["input_ids"] for row, _ in rows)
-            return [[row] for row, _ in rows]
+            return [[row] for row, _ in rows], rows
 
-        kept: list[Any] = []
-        for _, outputs in session.outputs(texts, rows_of, self._compute, progress):
-            for ids, (found,) in zip(kept, outputs, strict=True):
+        compute = session.once(
+            (Embedder, *self._settings),
+            lambda: session.computer(_vectors(session, *self._settings)),
+        )
+        for rows, outputs in session.outputs(texts, encode, compute, progress):
+            num_cut += sum(is_cut for _, is_cut in rows)
+            for (row, _), (found,) in zip(rows, outputs, strict=True):
+                ids = row["input_ids"]
                 result = {**found, "input_ids": ids}
                 if self.with_tokens:
                     result["tokens"] = found["tokens"][: len(ids)]
                     result["pieces"] = session.tokenizer.convert_ids_to_tokens(ids)
                 yield result
-            kept.clear()
         session.report_cut(num_cut, "inputs")
 
 

@@ -42,7 +42,11 @@ class GraphLoop:
         def body(index, hidden):
             for i, block in enumerate(layer):
                 hidden = block(hidden, index * len(layer) + i, options.remat, weights, values)
+            # A block loses static sizes, such as a batch of 1, which a loop may not.
+            hidden.set_shape(shape)
             return index + 1, hidden
+
+        shape = hidden.shape
 
         return tf.while_loop(
             lambda index, hidden: index < first + count, body, (tf.constant(first), hidden),

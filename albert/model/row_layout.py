@@ -145,8 +145,8 @@ def layout_of(inputs: Mapping[str, Any]) -> RowLayout:
 def gather_positions(sequence: Any, positions: Any):
     """Returns the vectors [B, P, H] of `sequence` [B, L, H] at `positions` [B, P]."""
     batch, length, _ = ops.shape(sequence)
-    offsets = ops.arange(batch, dtype=positions.dtype)[:, None] * length
-    return _vectors_at(sequence, positions + offsets)
+    offsets = ops.arange(batch, dtype="int32")[:, None] * length
+    return _vectors_at(sequence, ops.cast(positions, "int32") + offsets)
 
 
 def weighted(values: Any, weights: Any):

@@ -301,12 +301,12 @@ def gemm_rate(precision: str, size: int = 2048, seconds: float = 2.0) -> float:
     """Returns the FLOP/s of the best of many large square products of the engine."""
     from keras import ops
 
-    from albert.inference.compilation import compiled
+    from albert.inference.compilation import compiled_function
 
     normal = np.random.default_rng(1).standard_normal((size, size), np.float32)
     batch = {"a": ops.cast(ops.convert_to_tensor(normal), precision)}
     # A corner of the product is read: to copy all of it takes longer than to compute it.
-    multiply = compiled(lambda batch: {"c": ops.matmul(batch["a"], batch["a"])}, [])
+    multiply = compiled_function(lambda batch: {"c": ops.matmul(batch["a"], batch["a"])}, [])
     best, end = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:
         started = time.perf_counter()

@@ -48,7 +48,7 @@ def _inference(spec, rows):
     from keras import ops
 
     import albert
-    from albert.inference.compilation import compiled
+    from albert.inference.compilation import compiled_function
 
     names = ("sequence_output", "pooled_output")
     if spec.get("is_onnx"):
@@ -69,7 +69,7 @@ def _inference(spec, rows):
         outputs = model(batch)
         return {name: outputs[name] for name in names}
 
-    compute = outputs_of if spec.get("is_called") else compiled(outputs_of, model.variables)
+    compute = outputs_of if spec.get("is_called") else compiled_function(outputs_of, model.variables)
     if spec.get("is_constant"):
         compute = _with_constants(outputs_of, model.variables)
     if spec.get("use_xla") and not _is_jax(spec):
