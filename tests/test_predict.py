@@ -109,6 +109,15 @@ def test_classification_of_pairs(classifier, pairs, tmp_path):
         assert answer["probability"] == max(answer["probabilities"].values())
 
 
+def test_one_text_at_a_time_gives_the_answers_of_a_batch(classifier, pairs, tmp_path):
+    lines = [f"{a}\t{b}" for a, b in pairs]
+    alone, together = (
+        [list(answer["probabilities"].values()) for answer in ask(tmp_path, classifier, lines, size)]
+        for size in ("--batch_size=1", "--batch_size=8")
+    )
+    np.testing.assert_allclose(alone, together, atol=1e-5)
+
+
 TIED = np.array([[0.1, np.nextafter(np.float32(0.1), np.float32(1)), 0.0]], np.float32)
 
 
@@ -119,17 +128,15 @@ def test_the_label_is_that_of_the_greatest_logit_where_probabilities_are_equal()
 
     session = types.SimpleNamespace(ops=keras.ops)
     labeller = predictors.TokenLabeller(session, ("O", "B-X", "B-Y"))
-    labeller._spans, labeller._labelled = [[(0, 2)]], [[np.array([0])]]
-    (found,) = labeller.answers(
-        [["w1"]], [[{name: x.numpy() for name, x in labeller.compute(Model(), TIED).items()}]]
-    )
+    outputs = {name: x.numpy() for name, x in labeller.compute(Model(), TIED).items()}
+    (found,) = labeller.decode([("w1", [(0, 2)], [np.array([0])])], [[outputs]])
     assert found["labels"] == ["B-X"]
     for predictor in (
         predictors.Predictor(session, ("a", "b", "c")),
         predictors.Chooser(session, ("A", "B", "C")),
     ):
         outputs = {name: x.numpy()[0] for name, x in predictor.compute(Model(), TIED).items()}
-        (answer,) = predictor.answers([["w1"]], [[outputs]])
+        (answer,) = predictor.decode(None, [[outputs]])
         probabilities = list(answer["probabilities"].values())
         assert probabilities[0] == probabilities[1] == answer["probability"]
         assert answer["label"] == predictor.labels[1]
@@ -233,12 +240,15 @@ def test_question_answering(tmp_path, capsys, version):
     nbest = json.loads((out / "nbest_predictions.json").read_text())
     answers = ask(tmp_path, out, [f"{p['qas'][0]['question']}\t{p['context']}" for p in paragraphs])
     for i, answer in enumerate(answers):
-        assert answer["answer"] == nbest[str(i)][0]["text"]
+        best = answer["best_answer"] if version == 2 else answer["answer"]
+        assert best == nbest[str(i)][0]["text"]
         assert answer["probability"] == pytest.approx(nbest[str(i)][0]["probability"], abs=1e-4)
     if version == 2:
         odds = json.loads((out / "null_odds.json").read_text())
         found = [answer["no_answer_score"] for answer in answers]
         np.testing.assert_allclose(found, [odds[str(i)] for i in range(8)], atol=1e-4)
+        written = json.loads((out / "predictions.json").read_text())
+        assert [answer["answer"] for answer in answers] == [written[str(i)] for i in range(8)]
     # A place of the passage is left beside the longest question, or none.
     lines = [f"w1 {'w2 ' * 20}?\tw3 w4"]
     assert ask(tmp_path, out, lines, "--max_seq_length=12")[0]["answer"] in ("w3", "w4", "w3 w4")

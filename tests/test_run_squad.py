@@ -9,10 +9,11 @@ import sentencepiece
 import tensorflow as tf
 from helpers import assert_one_clear_line, assert_same_gradients, write_config
 
+import albert
 from albert import modeling, run_squad, run_squad_v1, run_squad_v2
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.formats import checkpoints
+from albert.formats import checkpoints, pretrained
 from albert.tasks.squad.task import SquadV1Task, SquadV2Task
 from albert.training import trainer
 from faults import jobs
@@ -238,6 +239,28 @@ def test_without_answers_the_threshold_of_the_checkpoints_evaluation_holds(
     threshold = found["null_score_diff_threshold"]
     assert answered(tmp_path) == {k: odds <= threshold for k, odds in null_odds(tmp_path).items()}
     assert answered(tmp_path) == answered(trained[2])
+
+
+def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(
+    workshop, trained, tmp_path
+):
+    predicted = json.loads((trained[2] / "predictions.json").read_text())
+    [article] = json.loads((workshop / "dev-v2.json").read_text())["data"]
+    asked = {
+        qa["id"]: (qa["question"], paragraph["context"])
+        for paragraph in article["paragraphs"] for qa in paragraph["qas"]
+    }
+    assert {bool(text) for text in predicted.values()} == {True, False}
+    source = pretrained.open_path(str(trained[2]))
+    kind = albert.AlbertForBeamQuestionAnswering
+    kind.from_pretrained(str(trained[2])).save_pretrained(str(tmp_path))
+    shutil.copy(source.vocabulary.spm_model_file, tmp_path)
+    for model in (trained[2], tmp_path):
+        answers = dict(zip(
+            asked, albert.open_session(str(model)).answer(asked.values()), strict=True
+        ))
+        assert {qid: answer["answer"] for qid, answer in answers.items()} == predicted
+        assert all(answer["best_answer"] for answer in answers.values())
 
 
 @pytest.mark.parametrize("name", ["dev", "blind"])

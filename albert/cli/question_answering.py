@@ -205,14 +205,13 @@ def _known_threshold(origin: str) -> float:
 
     At 0 the model holds an answer and none for equally likely.
     """
-    from albert.formats import model_card, sidecars
+    from albert.formats import sidecars
 
-    results = model_card.results_beside(origin, sidecars.read_sidecar(origin).get("step"))
-    threshold = results.get("best_f1_thresh")
-    if isinstance(threshold, bool) or not isinstance(threshold, int | float):
+    threshold = sidecars.null_threshold(origin, sidecars.read_sidecar(origin))
+    if threshold is None:
         log.info("null threshold 0: there is no evaluation of %s", origin)
         return 0.0
-    log.info("null threshold %s, of the evaluation of %s", threshold, origin)
+    log.info("null threshold %s, of %s", threshold, origin)
     return threshold
 
 

@@ -34,6 +34,7 @@ class Spans(Answers):
         self._ends_of_start = predictor.model_options["end_n_top"] if self._doubts else None
         self._fallback = tf.constant(predictor.fallback["answer"])
         self._no_window = predictor.fallback.get("no_answer_score")
+        self._threshold = predictor.threshold if self._doubts else None
         self._strip = text_graph.stripper()
 
     def signatures(self) -> dict[str, Any]:
@@ -57,7 +58,8 @@ class Spans(Answers):
             found = self._best(self._parts(passage, *spans), scores)
             if self._doubts:
                 odds = tf.where(tf.equal(size, 0), self._no_window, outputs["cls_logits"])
-                found["no_answer_score"] = odds
+                found |= {"no_answer_score": odds, "best_answer": found["answer"]}
+                found["answer"] = tf.where(odds > self._threshold, "", found["answer"])
             return found
 
         return {"serving_default": answer}

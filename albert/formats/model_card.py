@@ -195,7 +195,7 @@ def of_weights(
         "tokenizer": tokenizer,
         "label_names": sidecars.facts_of(sidecar).label_names,
         "sidecar": sidecar,
-        "results": results_beside(weights.origin, sidecar.get("step")),
+        "results": sidecars.results_beside(weights.origin, sidecar.get("step")),
         **of_class(sidecar.get("architecture", "AlbertModel"), name, bool(tokenizer)),
     }
     return write(path, **known | parts)
@@ -222,13 +222,6 @@ def of_class(architecture: str, name: str, has_tokenizer: bool = True) -> dict[s
             architecture=architecture, name=name, output=output, inputs=input_lines(architecture)
         ),
     }
-
-
-def results_beside(checkpoint: str, step: int | None) -> dict[str, Any]:
-    """Returns the eval_results.json of a checkpoint's directory if it is of this very step."""
-    path = os.path.join(os.path.dirname(checkpoint), "eval_results.json")
-    results = files.read_json_object(path) if step is not None and os.path.isfile(path) else {}
-    return results if results.get("global_step") == step else {}
 
 
 def _table(rows: Sequence[tuple[str, Any]]) -> str:

@@ -5,6 +5,7 @@ labels a classifier answers with numbers, without its problem type with the wron
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,6 +34,10 @@ def _is_rate(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
 
 
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def is_text(value: Any) -> bool:
     """Whether a parsed value is a text."""
     return isinstance(value, str)
@@ -42,6 +47,7 @@ Kind = tuple[Callable[[Any], bool], str]  # whether a value is good, and what it
 COUNT: Kind = (is_count, "a whole number, 0 or more")
 POSITIVE: Kind = (is_positive, "a whole number above 0")
 RATE: Kind = (_is_rate, "a number from 0 to 1, 1 excluded")
+FINITE: Kind = (_is_finite, "a number")
 TEXT: Kind = (is_text, "a text")
 BOOL: Kind = (lambda value: isinstance(value, bool), "true or false")
 
@@ -53,6 +59,7 @@ SETTINGS: dict[str, Kind] = {
         ("num_choices", "start_n_top", "end_n_top", "doc_stride", "max_query_length",
          "max_qa_length", "n_best_size", "max_answer_length"), POSITIVE,
     ),
+    "null_score_diff_threshold": FINITE,
 }
 _KINDS: dict[str, Kind] = {
     "architecture": TEXT,

@@ -155,6 +155,9 @@ def open_archive(
     except CheckpointError:  # told when the weights are wanted
         prefix, sidecar = path, {}
     facts, told = sidecars.facts_of(sidecar), sidecar.get("flags", {})
+    if (threshold := sidecars.null_threshold(prefix, sidecar)) is not None:
+        settings = {**facts.settings, "null_score_diff_threshold": threshold}
+        facts = dataclasses.replace(facts, settings=settings)
     vocabulary = tokenizer_files.find(directory, facts.text)
     return Pretrained(
         path,

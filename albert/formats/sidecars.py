@@ -14,7 +14,7 @@ from albert.data import files
 from albert.errors import DataError
 from albert.formats import model_facts
 from albert.formats.known_tasks import facts_of_task
-from albert.formats.model_facts import BOOL, COUNT, POSITIVE, SETTINGS, TEXT, Facts
+from albert.formats.model_facts import BOOL, COUNT, FINITE, POSITIVE, SETTINGS, TEXT, Facts
 from albert.tokenization import TextSettings
 
 
@@ -87,6 +87,25 @@ def read_facts(prefix: str) -> Facts:
       DataError: see `read_sidecar`.
     """
     return facts_of(read_sidecar(prefix))
+
+
+def results_beside(prefix: str, step: int | None) -> dict[str, Any]:
+    """Returns the eval_results.json of a checkpoint's directory if it is of this very step."""
+    path = os.path.join(os.path.dirname(prefix), "eval_results.json")
+    results = files.read_json_object(path) if step is not None and os.path.isfile(path) else {}
+    return results if results.get("global_step") == step else {}
+
+
+def null_threshold(prefix: str, sidecar: Mapping[str, Any]) -> float | None:
+    """Returns the odds above which a SQuAD 2.0 checkpoint leaves a question unanswered.
+
+    That is --null_score_diff_threshold of its run, else the threshold with the best F1 in the
+    checkpoint's own evaluation, else None.
+    """
+    given = sidecar.get("flags", {}).get("null_score_diff_threshold")
+    best = results_beside(prefix, sidecar.get("step")).get("best_f1_thresh")
+    found = best if given is None else given
+    return found if found is not None and FINITE[0](found) else None
 
 
 def of_facts(facts: Facts, config: AlbertConfig) -> dict[str, Any]:

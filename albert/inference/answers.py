@@ -55,7 +55,9 @@ class AnsweringSession(Session):
           questions: a tuple (question, passage), or an iterable of these.
 
         Returns:
-          {"answer", "probability"}, of SQuAD 2.0 with "no_answer_score".
+          {"answer", "probability"}. A SQuAD 2.0 model adds "no_answer_score" and "best_answer":
+          "answer" is "" where the score exceeds the threshold that the model's evaluation found
+          best (0 if there was none), and `best_answer` is the likeliest part all the same.
         """
         return self._answers(questions, (heads.QUESTIONS,), progress)
 

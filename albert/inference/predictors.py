@@ -302,10 +302,25 @@ class Reader(Predictor):
 
 @dataclasses.dataclass
 class DoubtingReader(Reader):
-    """Like Reader, with the odds that the passage has no answer (SQuAD 2.0)."""
+    """Like Reader, for passages that may have no answer (SQuAD 2.0)."""
 
     model_name: str = "AlbertForBeamQuestionAnswering"
     fallback = {"answer": "", "no_answer_score": squad_decode.NO_WINDOW}
+
+    @property
+    def threshold(self) -> float:
+        """The `no_answer_score` above which a question is left unanswered.
+
+        0, where an answer and none are equally likely, if the model's directory holds none.
+        """
+        return self.setting("null_score_diff_threshold", 0.0)
+
+    def decode(self, context, outputs):
+        for found in super().decode(context, outputs):
+            # Scores were rounded to the shortest decimals of the same float32.
+            has_none = np.float32(found["no_answer_score"]) > np.float32(self.threshold)
+            best = found["answer"]
+            yield found | {"answer": "" if has_none else best, "best_answer": best}
 
     @property
     def model_options(self):

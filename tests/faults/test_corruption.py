@@ -280,7 +280,7 @@ def make_results(folder):
 
 
 def read_results(folder):
-    beside = model_card.results_beside(str(folder / "model.ckpt-3"), 3)
+    beside = sidecars.results_beside(str(folder / "model.ckpt-3"), 3)
     return model_card._table(sorted(beside.items())), run_report.read_results(str(folder))
 
 
