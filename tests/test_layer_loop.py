@@ -122,3 +122,15 @@ def test_in_half_precision_gradients_are_summed_in_float32(seen):
     # What the loop is given is what it sums the gradients of.
     assert seen == [(4, {tf.float32})]
     assert model.bert.encoder.compute_dtype == "bfloat16"
+
+
+def test_a_loop_takes_single_rows_of_any_length():
+    plain, looped = twins(lambda engine: modeling.AlbertModel(
+        CONFIG, encoder_options=EncoderOptions(engine=engine)
+    ))
+    call = tf.function(looped, reduce_retracing=True)  # its second length is any length
+    for length in (6, 5, 8, 3):
+        ids = np.full((1, length), 7, np.int32)
+        np.testing.assert_allclose(
+            call({"input_ids": ids})["pooled_output"], plain(ids)["pooled_output"], atol=1e-6
+        )

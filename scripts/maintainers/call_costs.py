@@ -1,0 +1,93 @@
+"""What each way to call a model costs: the first answer, and each answer to a single text.
+
+  python scripts/maintainers/call_costs.py --config=base_v2
+
+A classifier of random weights reads texts of ten lengths, one at a time, in four ways by turns:
+`model(x)`, `albert.compiled(model)(x)`, `model.predict(x)` and a session. Printed are the
+processor, the seconds of the first call and of the other nine lengths' first calls, and the median
+milliseconds of later calls, with their ratio to the compiled call.
+"""
+
+import argparse
+import pathlib
+import platform
+import re
+import statistics
+import tempfile
+import time
+
+import numpy as np
+
+LENGTHS = (20, 8, 32, 12, 40, 5, 27, 16, 36, 24)  # in tokens, with [CLS] and [SEP]
+
+
+def processor() -> str:
+    """Returns the processor's name."""
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    return re.search(r"model name\s*: (.*)", text)[1]
+
+
+def ways(config) -> dict:
+    """Returns a function from a number of tokens to an answer, for each way."""
+    import albert
+
+    model = albert.AlbertForSequenceClassification(config, 2)
+    folder = tempfile.mkdtemp()
+    model.save_pretrained(folder)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [f"w{i}" for i in range(config.vocab_size - len(special))]
+    pathlib.Path(folder, "vocab.txt").write_text("\n".join([*special, *words]))
+    session = albert.open_session(folder)
+    tokenizer = albert.AlbertTokenizer.from_pretrained(folder)
+
+    def text(length: int) -> str:
+        return " ".join(words[: length - 2])
+
+    call = albert.compiled(model)
+    return {
+        "model(x)": lambda n: np.asarray(model(tokenizer(text(n)))["logits"]),
+        "compiled(model)(x)": lambda n: np.asarray(call(tokenizer(text(n)))["logits"]),
+        "model.predict(x)": lambda n: model.predict(tokenizer(text(n)), verbose=0)["logits"],
+        "session.classify(text)": lambda n: session.classify(text(n)),
+    }
+
+
+def seconds(function, *arguments) -> float:
+    begin = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", default="base_v2", help="a released architecture or a file")
+    parser.add_argument("--rounds", type=int, default=5, help="times that each length is read")
+    given = parser.parse_args()
+    from albert.config import AlbertConfig
+
+    first, lengths, later = {}, {}, {}
+    every = ways(AlbertConfig.from_flag(given.config))
+    for name, answer in every.items():
+        first[name] = seconds(answer, LENGTHS[0])
+        lengths[name] = sum(seconds(answer, n) for n in LENGTHS[1:])
+        later[name] = []
+    for _ in range(given.rounds):
+        for n in LENGTHS:
+            for name, answer in every.items():
+                later[name].append(seconds(answer, n))
+    medians = {name: statistics.median(times) for name, times in later.items()}
+    print(f"{processor()}; {given.config}, one text at a time")
+    print("| way | first call, s | nine other lengths, s | later calls, ms | ratio |")
+    print("|---|---|---|---|---|")
+    for name, median in medians.items():
+        print(f"| `{name}` | {first[name]:.1f} | {lengths[name]:.1f} | {1000 * median:.0f} | "
+              f"{median / medians['compiled(model)(x)']:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
