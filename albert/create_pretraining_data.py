@@ -11,8 +11,9 @@ manifest of its counts and settings beside it.
 The same flags and the same text give the same bytes, whatever --num_processes
 is. The corpus is never held in memory: it is read in blocks of a few
 megabytes, and pairs go through temporary files beside the first output. So a
-"random document" is one of the same block, not of the whole corpus. The same
-command after a kill goes on with what was done. All this is otherwise with
+"random document" is one of the same block, not of the whole corpus. Whatever
+ends a run (Ctrl-C, a kill, a full disk), the same command resumes from its work
+folder, `.<output>.work`, which only success removes. All this is otherwise with
 --original_draw_order: see there.
 
 With --runner the same records are made by an Apache Beam pipeline.

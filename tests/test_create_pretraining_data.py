@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from albert.cli import flags
 from albert.data import records, text_files, tfrecord
 from albert.data.record_files import RecordFiles
 from albert.data.seeds import child_seed
-from albert.errors import DataError, FlagError, UserError
+from albert.errors import DataError, FlagError, RunDirBusyError, UserError
 from albert.pretraining_data import (
     buckets,
     disk_space,
@@ -100,6 +101,11 @@ def leavings(folder):
     return sorted(set(os.listdir(folder)) - {"vocab.txt", "corpus.txt"})
 
 
+def published(folder):
+    """What there is besides, without unfinished work."""
+    return [name for name in leavings(folder) if not name.endswith(".work")]
+
+
 def words_in(features):
     return set(np.unique(features["input_ids"])) - set(range(len(SPECIALS)))
 
@@ -154,7 +160,7 @@ def test_nothing_held_out_or_nothing_left_is_refused(tiny):
     seeds = [s for s in range(99) if all(map(held_out_by(s, 0.99), range(2)))]
     with pytest.raises(DataError, match="nothing is left to train on of 2 documents"):
         run(tiny, held_out_fraction=0.99, random_seed=seeds[0], **eval_file)
-    assert leavings(tiny) == []
+    assert published(tiny) == []
 
 
 def held_out_by(seed, fraction):
@@ -179,7 +185,7 @@ def test_files_that_would_be_empty_are_refused(tiny):
     outputs = ",".join(str(tiny / f"out-{i}.tfrecord") for i in range(30))
     with pytest.raises(DataError, match=r"would be empty: \d+ instances for 30 files"):
         run(tiny, output_file=outputs)
-    assert leavings(tiny) == []
+    assert published(tiny) == []
 
 
 def test_a_failure_keeps_the_previous_records(tiny, monkeypatch):
@@ -192,7 +198,7 @@ def test_a_failure_keeps_the_previous_records(tiny, monkeypatch):
     monkeypatch.setattr(making.shutil, "copyfileobj", full)
     with pytest.raises(UserError, match="cannot write .*No space left on device"):
         run(tiny, random_seed=2)
-    assert {name: (tiny / name).read_bytes() for name in leavings(tiny)} == before
+    assert {name: (tiny / name).read_bytes() for name in published(tiny)} == before
 
 
 # --- As a process ---
@@ -208,33 +214,57 @@ def spawn(folder, *more, **kwargs):
     return subprocess.Popen(argv, cwd=root, stderr=subprocess.PIPE, text=True, **kwargs)
 
 
-def wait_for_work(folder, process):
-    deadline = time.monotonic() + 30
-    while not any(".work.tmp-" in name for name in os.listdir(folder)):
+WORK = ".out.tfrecord.work"
+
+
+def wait_for_work(folder, process, tasks=1):
+    """Waits until so many tasks of a run are done."""
+    deadline, journal = time.monotonic() + 60, folder / WORK / "journal"
+    while not journal.exists() or journal.read_bytes().count(b"\n") < tasks:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
-    time.sleep(0.5)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_terminated_run_leaves_nothing(tiny, processes):
-    process = spawn(tiny, "--dupe_factor=100000", f"--num_processes={processes}")
-    wait_for_work(tiny, process)
-    process.send_signal(signal.SIGTERM)
+@pytest.mark.parametrize("number, processes, code", [
+    (signal.SIGTERM, 1, 143), (signal.SIGINT, 2, 130), (signal.SIGKILL, 2, -signal.SIGKILL),
+])
+def test_whatever_ends_a_run_the_same_command_resumes_it_to_the_same_bytes(
+    number, processes, code, tiny
+):
+    flags_of_run = ("--dupe_factor=600", f"--num_processes={processes}")
+    process = spawn(tiny, *flags_of_run)
+    wait_for_work(tiny, process, tasks=2)
+    process.send_signal(number)
     _, log = process.communicate(timeout=60)
-    assert process.returncode == 143, log
-    assert "stopped by SIGTERM" in log
-    assert leavings(tiny) == []
+    assert process.returncode == code, log
+    assert leavings(tiny) == [WORK]
+    if number != signal.SIGKILL:
+        assert f"stopped by {signal.Signals(number).name}: rerun the same command to resume" in log
+    _, log = (again := spawn(tiny, *flags_of_run)).communicate(timeout=300)
+    assert again.returncode == 0, log
+    assert int(re.search(r"resuming an unfinished run: (\d+) of its tasks", log)[1]) >= 2
+    assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
+    found = (tiny / "out.tfrecord").read_bytes()
+    _, log = (alone := spawn(tiny, *flags_of_run)).communicate(timeout=300)
+    assert alone.returncode == 0 and "resuming" not in log, log
+    assert (tiny / "out.tfrecord").read_bytes() == found
 
 
-def test_a_killed_run_publishes_nothing_and_the_next_one_tidies_up(tiny):
-    process = spawn(tiny, "--dupe_factor=100000", "--num_processes=2")
+def test_other_jobs_in_a_folder_leave_unfinished_work_alone_and_use_none_of_it(tiny, capsys):
+    process = spawn(tiny, "--dupe_factor=100000", "--num_processes=1")
     wait_for_work(tiny, process)
+    with pytest.raises(RunDirBusyError, match=f"{WORK} is in use by pid {process.pid} on host"):
+        run(tiny)
     process.kill()
     process.communicate(timeout=60)
-    assert leavings(tiny) and all(".work.tmp-" in name for name in leavings(tiny))
-    run(tiny)
-    assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
+    before = {path: path.read_bytes() for path in (tiny / WORK).iterdir()}
+    run(tiny, output_file=f"{tiny}/another.tfrecord")
+    assert {path: path.read_bytes() for path in (tiny / WORK).iterdir()} == before
+    run(tiny)  # the same output by other flags: the unfinished work is of no use
+    assert leavings(tiny) == [
+        f"{name}{suffix}" for name in ("another.tfrecord", "out.tfrecord")
+        for suffix in ("", ".manifest.json")
+    ]
 
 
 def die_at(monkeypatch, module, name, number):
@@ -311,11 +341,11 @@ def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    assert not {path for path in leavings(tiny) if ".tmp-" not in path}
+    assert not {path for path in published(tiny) if ".tmp-" not in path}
     again = calls_of(monkeypatch, PAIRING, FRAMING)
     run(tiny, **outputs)
     assert again == {"pair_block": pairings, "frame_bucket": framings}
-    assert "a run was killed here: going on with the" in caplog.text
+    assert "resuming an unfinished run: " in caplog.text
     assert {path: (tiny / path).read_bytes() for path in leavings(tiny)} == expected
 
 
@@ -351,26 +381,8 @@ def test_the_work_of_another_job_or_a_damaged_one_is_not_gone_on_with(
     assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
 
 
-@pytest.mark.slow
-def test_a_run_killed_with_all_its_processes_is_gone_on_with(tiny):
-    flags_of_run = ("--dupe_factor=3000", "--num_processes=2", "--max_predictions_per_seq=5")
-    process = spawn(tiny, *flags_of_run)
-    deadline = time.monotonic() + 60
-    while not list(tiny.glob("*.work.tmp-*/journal")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    process.kill()
-    process.communicate(timeout=60)
-    _, log = (again := spawn(tiny, *flags_of_run)).communicate(timeout=300)
-    assert again.returncode == 0 and "going on with the" in log, log
-    found = (tiny / "out.tfrecord").read_bytes()
-    _, log = (alone := spawn(tiny, *flags_of_run)).communicate(timeout=300)
-    assert alone.returncode == 0 and "going on with the" not in log, log
-    assert (tiny / "out.tfrecord").read_bytes() == found
-
-
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_full_disk_is_exit_2_and_leaves_nothing(tiny, processes):
+def test_a_full_disk_is_exit_2_and_the_same_command_resumes(tiny, processes):
     import resource
 
     def small_files():
@@ -381,7 +393,10 @@ def test_a_full_disk_is_exit_2_and_leaves_nothing(tiny, processes):
     process = spawn(tiny, *more, preexec_fn=small_files)
     _, log = process.communicate(timeout=60)
     assert process.returncode == 2 and "cannot write" in log, log
-    assert leavings(tiny) == []
+    assert published(tiny) == []
+    _, log = (again := spawn(tiny, *more)).communicate(timeout=300)
+    assert again.returncode == 0, log
+    assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
 
 
 def test_help_and_bad_flags_answer_at_once(tiny):
@@ -436,7 +451,7 @@ def test_empty_input_is_refused(tiny, text, message):
     (tiny / "corpus.txt").write_text(text)
     with pytest.raises(DataError, match=message):
         run(tiny)
-    assert leavings(tiny) == []
+    assert published(tiny) == []
 
 
 def test_missing_input_is_named(tiny):
@@ -1045,7 +1060,7 @@ def test_a_disk_that_is_too_small_is_told_before_the_work(tiny, monkeypatch, cap
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 9))
     with pytest.raises(UserError, match="of disk are needed .*, and 0.0 GB are free: free some"):
         run(tiny)
-    assert leavings(tiny) == []
+    assert published(tiny) == []
 
 
 @pytest.mark.parametrize("held", [1, 1 << 20])

@@ -72,21 +72,9 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 @contextlib.contextmanager
-def temporary_dir(path: str, is_mine: Callable[[str], bool] = lambda _: False) -> Iterator[str]:
-    """Yields the name of a new, empty directory beside `path`; if it is still there, it goes then.
-
-    Instead of a new one, a directory for `path` that a dead process left is taken over, if
-    `is_mine` holds for it.
-    """
-    def make(name: str) -> None:
-        for left in temporaries_of(path):
-            with _taken(left) as is_dead:
-                if is_dead and is_mine(left):
-                    os.rename(left, name)
-                    return
-        os.mkdir(name)
-
-    with _temporary(path, make) as name:
+def temporary_dir(path: str) -> Iterator[str]:
+    """Yields the name of a new, empty directory beside `path`; if it is still there, it goes then."""
+    with _temporary(path, os.mkdir) as name:
         try:
             yield name
         finally:
@@ -191,10 +179,8 @@ def _sweep(path: str) -> None:
     original = path.rpartition(OLD)[0]
     if original and not os.path.exists(original):
         os.rename(path, original)
-    elif os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
     else:
-        os.unlink(path)
+        _remove(path)
 
 
 def _is_alive(pid: int) -> bool:
@@ -208,6 +194,56 @@ def _is_alive(pid: int) -> bool:
 
 
 @contextlib.contextmanager
+def work_folder(path: str, identity: str, progress_file: str) -> Iterator[str]:
+    """Yields the directory in which a job makes `path`; only success removes it.
+
+    It is `.<name>.work` beside `path`, held by one process at a time, and holds what earlier runs
+    of the same job have done. What a job of another identity left there is removed.
+
+    Args:
+      progress_file: the file in the directory that is there once something is worth keeping.
+
+    Raises:
+      RunDirBusyError: a live process is making `path`.
+    """
+    parent, name = os.path.split(os.path.abspath(path))
+    folder = os.path.join(parent, f".{name}.work")
+    identity_file = os.path.join(folder, "job")
+    with lock_dir(folder):
+        if _content(identity_file) != identity:
+            for entry in os.scandir(folder):
+                if entry.name != LOCK_FILE:
+                    _remove(entry.path)
+            with open(identity_file, "w", encoding="utf-8") as stream:
+                stream.write(identity)
+        try:
+            yield folder
+        except BaseException:
+            if not os.path.exists(os.path.join(folder, progress_file)):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _content(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return None
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+LOCK_FILE = ".lock"
+
+
+@contextlib.contextmanager
 def lock_run_dir(directory: str) -> Iterator[None]:
     """Holds `directory` for this process alone; the lock dies with the process.
 
@@ -217,17 +253,23 @@ def lock_run_dir(directory: str) -> Iterator[None]:
       RunDirBusyError: a live process holds it (message: pid, host, since when).
     """
     tree = places.tree_of(directory)
-    with tree.holding(directory) if tree else contextlib.nullcontext(), _locked_dir(directory):
+    with tree.holding(directory) if tree else contextlib.nullcontext(), lock_dir(directory):
+        sweep_litter(directory)
         yield
 
 
 @contextlib.contextmanager
-def _locked_dir(directory: str) -> Iterator[None]:
+def lock_dir(directory: str) -> Iterator[None]:
+    """Makes a directory and holds it for this process alone; the lock dies with the process.
+
+    Raises:
+      RunDirBusyError: a live process holds it (message: pid, host, since when).
+    """
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot create directory {directory}: {error.strerror}") from error
-    path = os.path.join(directory, ".lock")
+    path = os.path.join(directory, LOCK_FILE)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
@@ -241,11 +283,10 @@ def _locked_dir(directory: str) -> Iterator[None]:
                 raise UserError(f"cannot lock {path}: {error.strerror}") from error
             stream.seek(0)
             holder = stream.read().strip() or "another process"
-            raise RunDirBusyError(f"output_dir {directory} is in use by {holder}") from error
+            raise RunDirBusyError(f"{directory} is in use by {holder}") from error
         stream.seek(0)
         stream.truncate()
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         stream.write(f"pid {os.getpid()} on host {socket.gethostname()} since {since}\n")
         stream.flush()
-        sweep_litter(directory)
         yield

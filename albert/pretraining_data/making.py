@@ -1,7 +1,7 @@
 """Makes records by the processes of one machine, or of several that share a disk.
 
-The outputs appear when all of them are made. Temporary files lie beside the first output. The
-same job goes on with what a killed run left there.
+The outputs appear when all of them are made. Temporary files lie beside the first output, in
+`.<output>.work`. Whatever ended a run, the same job resumes from what it left there.
 """
 
 import collections
@@ -45,10 +45,7 @@ def make_records(
       numpy_seed: of the original's draws, if it is those that are made; see `original_draws`.
       share: which of several machines this is, each of which is given the same job.
     """
-    goes_on = share != shares.ALL
-    with workers.preemptible(
-        "the same command goes on" if goes_on else "nothing half-written is left"
-    ):
+    with workers.preemptible("rerun the same command to resume"):
         try:
             with (
                 shares.working_place(job, share) as place,

@@ -21,6 +21,7 @@ from albert.data import files, records, temporaries
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.pretraining_data.buckets import Part
 from albert.pretraining_data.documents import ReadingCounts
+from albert.pretraining_data.journal import NAME as JOURNAL
 from albert.pretraining_data.journal import Journal, read_journal, result_of
 from albert.pretraining_data.recipe import Job, Stream
 from albert.pretraining_data.spills import LAYOUT, resume
@@ -174,12 +175,9 @@ def working_place(job: Job, share: Share) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def _alone(job: Job) -> Iterator[Place]:
-    path, identity = f"{job.outputs[0]}.work", _identity(job)
-    with temporaries.temporary_dir(path, lambda left: _identity_of(left) == identity) as scratch:
+    with temporaries.work_folder(job.outputs[0], _identity(job), JOURNAL) as scratch:
         _sweep(job)
-        if _identity_of(scratch) == identity:
-            resume(scratch)
-        files.write_json(os.path.join(scratch, _JOB_FILE), {"job": identity})
+        resume(scratch)
         journal = Journal(scratch)
         _say_what_is_left(journal)
         yield Place(job, ALL, (scratch,), journal)
@@ -224,8 +222,7 @@ def _remove(shared: str) -> None:
 
 def _say_what_is_left(journal: Journal) -> None:
     if count := len(journal):
-        log.info("a run was killed here: going on with the %d pieces of work that it had done",
-                 count)
+        log.info("resuming an unfinished run: %d of its tasks are done", count)
 
 
 def _sweep(job: Job) -> None:

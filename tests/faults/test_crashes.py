@@ -277,7 +277,7 @@ def test_a_crash_in_data_creation_publishes_nothing_and_the_next_run_gives_the_s
         if os.path.exists(tmp_path / "out.tfrecord.manifest.json"):
             # Old or new, which are the same bytes; a manifest never stands beside others.
             temporaries.sweep_litter(str(tmp_path))
-            assert {k: v for k, v in snapshot(tmp_path).items() if ".work." not in k} == whole
+            assert {k: v for k, v in snapshot(tmp_path).items() if ".work/" not in k} == whole
         if not crashed:
             break
         number += step

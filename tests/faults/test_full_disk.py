@@ -88,7 +88,12 @@ def test_a_real_full_disk_stops_data_creation_and_keeps_the_old_records(
     with nothing_lost(disk):
         assert jobs.create_data(*job, "--dupe_factor=60") == 2
     assert "No space left on device" in assert_one_clear_line(capsys.readouterr().err)
-    assert sorted(os.listdir(disk)) == ["ballast", "out.tfrecord", "out.tfrecord.manifest.json"]
+    assert set(os.listdir(disk)) - {".out.tfrecord.work"} == {
+        "ballast", "out.tfrecord", "out.tfrecord.manifest.json"
+    }
+    (disk / "ballast").unlink()
+    assert jobs.create_data(*job) == 0
+    assert sorted(os.listdir(disk)) == ["out.tfrecord", "out.tfrecord.manifest.json"]
 
 
 @pytest.mark.parametrize("size", [pytest.param(5_000, marks=pytest.mark.slow), 30_000])

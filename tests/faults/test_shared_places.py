@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from albert import (
 )
 from albert.config import AlbertConfig
 from albert.data import files, records, temporaries
-from albert.errors import DataError, UserError
+from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import model_card
 from albert.tokenization import FullTokenizer
 from faults import jobs
@@ -154,15 +155,21 @@ def test_a_fork_that_outlives_its_parent_does_not_keep_litter_alive(tmp_path):
         assert not os.listdir(tmp_path)
 
 
-def test_a_directory_that_a_dead_process_left_can_be_taken_over(tmp_path):
-    left = hidden(tmp_path / "x")
-    os.mkdir(left)
-    open(os.path.join(left, "work"), "w").close()
-    with temporaries.temporary_dir(str(tmp_path / "x"), lambda name: name == left) as mine:
-        assert os.listdir(mine) == ["work"] and not os.path.exists(left)
-        with temporaries.temporary_dir(str(tmp_path / "x"), lambda _: True) as other:
-            assert not os.listdir(other)  # what is in use is not taken over
-            assert os.path.exists(os.path.join(mine, "work"))
+def test_a_work_folder_stays_until_its_job_succeeds(tmp_path):
+    path = str(tmp_path / "x")
+    with pytest.raises(KeyboardInterrupt), temporaries.work_folder(path, "one", "done") as folder:
+        pathlib.Path(folder, "done").touch()
+        raise KeyboardInterrupt
+    with pytest.raises(RunDirBusyError), temporaries.work_folder(path, "one", "done") as folder:
+        assert os.path.exists(os.path.join(folder, "done"))
+        with temporaries.work_folder(path, "two", "done"):
+            pass
+    with pytest.raises(ValueError), temporaries.work_folder(path, "two", "done") as folder:
+        assert not os.path.exists(os.path.join(folder, "done"))  # another job's
+        raise ValueError
+    assert not os.listdir(tmp_path)  # where nothing was done, nothing stays
+    with temporaries.work_folder(path, "one", "done") as folder:
+        pathlib.Path(folder, "done").touch()
     assert not os.listdir(tmp_path)
 
 

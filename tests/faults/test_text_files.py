@@ -285,7 +285,7 @@ def test_a_killed_run_of_a_packed_text_is_gone_on_with(folder, monkeypatch, capl
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     caplog.set_level("INFO", "albert")
     assert make_records(folder, folder / "text.gz", 1) == expected
-    assert "a run was killed here: going on with the" in caplog.text
+    assert "resuming an unfinished run: " in caplog.text
 
 
 @pytest.mark.parametrize("content", [gzip.compress(TEXT.encode())[:-9], b"w1\0w2\n", b"w\xe9\n"])
