@@ -9,10 +9,11 @@ import sys
 import threading
 
 import pytest
+import sentencex
 from helpers import REPO, assert_one_clear_line, run, run_here
 
 from albert import create_pretraining_data, prepare_text, train_sentencepiece
-from albert.data import corpus_files, records
+from albert.data import corpus_files, records, sentences
 from albert.data.corpus_files import Form
 from albert.errors import DataError
 from albert.pretraining_data.documents import ReadingCounts, read_documents
@@ -150,6 +151,16 @@ def test_a_folder_is_all_files_below_it_in_order_without_hidden_ones(tmp_path):
         corpus_files.find(str(tmp_path / "empty"), "input_file")
 
 
+def test_folders_behind_symbolic_links_are_read_once_even_if_they_lead_back(tmp_path):
+    for name in ("corpus/a.txt", "elsewhere/b.txt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("x\n")
+    (tmp_path / "corpus/linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/back").symlink_to(tmp_path / "corpus")
+    found = corpus_files.find(str(tmp_path / "corpus"), "input_file")
+    assert [os.path.basename(path) for path in found] == ["a.txt", "b.txt"]
+
+
 def test_a_list_names_files_globs_and_folders(tmp_path):
     for name in ("one.txt", "d/two.txt", "g1.txt", "g2.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -159,6 +170,20 @@ def test_a_list_names_files_globs_and_folders(tmp_path):
     assert [os.path.basename(path) for path in found] == ["one.txt", "two.txt", "g1.txt", "g2.txt"]
     with pytest.raises(DataError, match="is given twice"):
         corpus_files.find(f"@{tmp_path}/list,{tmp_path}/one.txt", "input_file")
+
+
+def test_names_in_a_list_are_relative_to_it_and_it_may_not_name_itself(tmp_path, monkeypatch):
+    (tmp_path / "data/more").mkdir(parents=True)
+    (tmp_path / "data/one.txt").write_text("x\n")
+    (tmp_path / "data/more/two.txt").write_text("x\n")
+    (tmp_path / "data/list").write_text("one.txt\n@more/list\n")
+    (tmp_path / "data/more/list").write_text("two.txt\n")
+    monkeypatch.chdir(tmp_path)
+    found = corpus_files.find("@data/list", "input_file")
+    assert found == ["data/one.txt", "data/more/two.txt"]
+    (tmp_path / "data/more/list").write_text("@../list\n")
+    with pytest.raises(DataError, match="--input_file: the list .*data/more/../list names itself"):
+        corpus_files.find("@data/list", "input_file")
 
 
 @pytest.mark.parametrize("form", ["plain", "json"])
@@ -188,6 +213,9 @@ LONG = [" ".join(f"w{d} w{n}." for n in range(90)) for d in range(20)]
     ([as_text()], "blank_lines", "a blank line ends a document", 30),
     (["\n".join(LONG)], "lines", "each line is a document (no blank line", 20),
     (["\n".join(LONG), "\n\n".join(LONG)], "blank_lines", "a blank line ends a document", 21),
+    # A slip or two do not make two documents of many.
+    (["\n".join([*LONG * 4, "", *LONG * 2])], "lines", "each line is a document (1 blank lines", 120),
+    (["\n".join([*LONG, "", *LONG])], "blank_lines", "a blank line ends a document", 2),
     (["a\nb\n"] * 3, "blank_lines", "each file is a document", 3),
     (["a\nb\n"], "blank_lines", "all of it is one document", 1),
     (["\n\n" + "a\n" * 9 + "\n\n"], "blank_lines", "all of it is one document", 1),
@@ -201,7 +229,7 @@ def test_the_layout_is_recognised_and_said(texts, layout, said, documents, tmp_p
         pathlib.Path(paths[-1]).write_text(text)
     form, reason = corpus_files.recognise(paths, Form("auto"))
     assert form.layout == layout and said in reason
-    assert len(read(*paths)) == documents
+    assert len(read(*paths, form=form)) == documents
 
 
 @pytest.mark.parametrize(("text", "said", "documents"), [
@@ -282,6 +310,21 @@ def test_lines_are_split_into_sentences_on_request(layout, folder):
 
 
 # --- What is none ---
+
+
+def test_a_line_of_any_length_is_split_a_few_kilobytes_at_a_time(monkeypatch):
+    sizes, segment = [], sentencex.segment
+    monkeypatch.setattr(
+        sentencex, "segment", lambda language, text: sizes.append(len(text)) or segment(language, text)
+    )
+    chinese = [f"这是第{i}个句子。" for i in range(3000)]
+    assert sentences.split_sentences("".join(chinese), "zh") == chinese
+    english = [f"Sentence {i} says: it is not the last, Mr. Smith." for i in range(1000)]
+    assert sentences.split_sentences(" ".join(english)) == english
+    assert max(sizes) <= 4096
+    endless = "字" * 100_000  # nothing ends a sentence
+    assert "".join(sentences.split_sentences(endless, "zh")) == endless
+    assert max(sizes) <= 8 * 4096
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [

@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from albert.data import files, text_files
+from albert.data import files, places, text_files
 from albert.errors import DataError, some
 
 log = logging.getLogger("albert")
@@ -29,6 +29,7 @@ _SAMPLE = 16 << 20  # bytes of all files that are looked at
 _SAMPLED_FILES = 64
 _LONG_LINE = 500  # bytes; half of the lines are longer where each is a document
 _JSON_NAME = re.compile(r"\.(?:jsonl|ndjson|json)(?:\.(?:gz|bz2|xz|zst|zstd))?$", re.IGNORECASE)
+_LINES_A_SLIP = 50  # long lines for each blank one, from which on blank ones end no documents
 _OBJECT = re.compile(rb'\{\s*"[^"]*"\s*:')
 _PARQUET_ROWS = 256  # read together
 
@@ -57,7 +58,8 @@ def find(
     """Returns the files of a comma-separated list of names, globs, folders and `@lists`.
 
     Of a folder they are all files below it, sorted, without hidden ones. `@names.txt` has a name,
-    glob or folder a line. `-` is the standard input, where a text is read once.
+    glob or folder a line, relative to its own folder. `-` is the standard input, where a text is
+    read once.
 
     Raises:
       DataError: there is none, or one cannot be read.
@@ -67,12 +69,16 @@ def find(
     if is_read_once and is_pipe(patterns):
         return [patterns]
 
-    def found(pattern: str, flag: str) -> list[str]:
+    def found(pattern: str, flag: str, lists: tuple[str, ...] = ()) -> list[str]:
         if pattern == "-":
             raise DataError(f"--{flag}=-: the standard input can be read only once: write it to a "
                             "file first")
         if pattern.startswith("@") and not os.path.exists(pattern):
-            return [path for name in _listed(pattern[1:], flag) for path in found(name, flag)]
+            lists = (*lists, os.path.realpath(pattern[1:]))
+            if lists[-1] in lists[:-1]:
+                raise DataError(f"--{flag}: the list {pattern[1:]} names itself")
+            names = _listed(pattern[1:], flag)
+            return [path for name in names for path in found(name, flag, lists)]
         if os.path.isdir(pattern):
             return [files.require_file(path, flag) for path in _below(pattern, flag)]
         return find_files(pattern, flag)
@@ -91,7 +97,15 @@ def _listed(path: str, flag: str) -> list[str]:
         names = [name for text, *_ in lines if (name := text.strip())]
     if not names:
         raise DataError(f"--{flag}: the list {path} names no file")
-    return names
+    return [_beside(path, name) for name in names]
+
+
+def _beside(path: str, name: str) -> str:
+    """Returns a name that a list has, relative to the list's folder; an address as it is."""
+    mark = "@" if name.startswith("@") else ""
+    name = name.removeprefix("@")
+    is_address = places.is_remote(name) or name == "-"
+    return mark + (name if is_address else os.path.join(os.path.dirname(path), name))
 
 
 def _below(folder: str, flag: str) -> list[str]:
@@ -100,8 +114,13 @@ def _below(folder: str, flag: str) -> list[str]:
         raise DataError(f"--{flag}: cannot read {error.filename}: {error.strerror}") from error
 
     found: list[str] = []
-    for place, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = (name for name in folders if not name.startswith("."))
+    seen: set[str] = set()  # a symbolic link may lead back to a folder above it
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        if os.path.realpath(place) in seen:
+            folders.clear()
+            continue
+        seen.add(os.path.realpath(place))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += (os.path.join(place, name) for name in names if not name.startswith("."))
     found = sorted(path for path in found if not path.endswith(files.MANIFEST_SUFFIX))
     if not found:
@@ -269,7 +288,8 @@ def recognise(
 ) -> tuple[Form, str]:
     """Returns the form with its layout decided, and what decided it, for people to read.
 
-    Where a blank line is in the sample, blank lines end documents.
+    Where blank lines are in the sample, they end documents; a few among very many long lines are
+    taken for slips.
 
     Args:
       paths: files that can be read twice.
@@ -299,17 +319,20 @@ def _layout_of(samples: Iterable[list[bytes]], is_each_a_document: bool) -> tupl
       samples: lines of each, see `_lines_of`.
       is_each_a_document: if nothing parts the lines of a text.
     """
-    plain, lengths = 0, []
+    plain, blank, lengths = 0, 0, []
     for lines in samples:
-        if b"" in lines:
-            return BLANK_LINES, "a blank line ends a document"
         plain += 1
-        lengths += map(len, lines)
+        blank += lines.count(b"")
+        lengths += map(len, filter(None, lines))
     usual, layout = statistics.median(lengths or [0]), BLANK_LINES
+    has_long_lines = len(lengths) > plain and usual >= _LONG_LINE
     if not plain:
         found = "each JSON object or row of a table is a document"
-    elif len(lengths) > plain and usual >= _LONG_LINE:
-        found = f"each line is a document (no blank line in the sample; {usual:,.0f} bytes a line)"
+    elif blank and not (has_long_lines and blank * _LINES_A_SLIP < len(lengths)):
+        return BLANK_LINES, "a blank line ends a document"
+    elif has_long_lines:
+        count = f"{blank} blank lines" if blank else "no blank line"
+        found = f"each line is a document ({count} in the sample; {usual:,.0f} bytes a line)"
         layout = LINES
     else:
         which = "each file is a document" if is_each_a_document else "all of it is one document"

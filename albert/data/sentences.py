@@ -1,6 +1,7 @@
 """Running text to sentences, in some three hundred languages. No TensorFlow."""
 
 import re
+from collections.abc import Iterator
 
 # The library never ends a sentence inside of a quotation, which may be a page of speech. So
 # quotation marks are shown to it as what may begin a sentence, and what may end one.
@@ -32,7 +33,30 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     return sentences
 
 
-def _segments(text: str, language: str) -> list[str]:
+# The library takes time with the square of a text's length: it is given so many characters.
+_WINDOW = 4096
+_LONGEST_SENTENCE = 8 * _WINDOW  # characters; a longer one is cut
+
+
+def _segments(text: str, language: str) -> Iterator[str]:
+    """Yields the parts of a text, each up to the end of a sentence; joined they are the text."""
+    start, window = 0, _WINDOW
+    while start < len(text):
+        chunk = text[start : start + window]
+        parts = _segments_of(chunk, language)
+        if start + len(chunk) < len(text):
+            if len(parts) > 1:
+                parts.pop()  # it may go on behind the window
+            elif window < _LONGEST_SENTENCE:
+                window *= 2
+                continue
+            else:
+                parts = [chunk[: chunk.rfind(" ") + 1] or chunk]
+        yield from parts
+        start, window = start + sum(map(len, parts)), _WINDOW
+
+
+def _segments_of(text: str, language: str) -> list[str]:
     import sentencex
 
     try:
