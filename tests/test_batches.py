@@ -170,6 +170,51 @@ def test_records_of_other_writers_are_read_too():
     assert both["b"].tolist() == [[0.5, -2.0]]
 
 
+def test_a_record_reads_the_same_whatever_records_lie_before_it():
+    rng = np.random.default_rng(4)
+    spec = {"a": ("int64", 3), "b": ("float32", 2), "c": ("int64", None)}
+
+    def messages(features, count):
+        batch = {
+            "a": rng.integers(0, 1 << rng.integers(1, 40, (count, 1)), (count, 3)),
+            "b": rng.normal(size=(count, 2)), "c": rng.integers(0, 300, count),
+        }
+        flat, sizes = examples.encode_examples(batch, FeatureSpec(features))
+        ends = np.cumsum(sizes)
+        return [flat[end - size : end].tobytes() for end, size in zip(ends, sizes, strict=True)]
+
+    def read(some):
+        try:
+            return {k: v.tolist() for k, v in examples.decode_examples(some, wanted).items()}
+        except DataError as error:
+            return str(error)
+
+    wanted = FeatureSpec({name: spec[name] for name in ("c", "a")})
+    other_order = {name: spec[name] for name in ("c", "b", "a")}
+    mixed = [*messages(spec, 20), *messages(other_order, 20)]
+    rng.shuffle(mixed)
+    apart = [read([message]) for message in mixed]
+    assert read(mixed) == {name: [one[name][0] for one in apart] for name in ("c", "a")}
+    for first, second in zip(mixed, mixed[1:], strict=False):
+        damaged = bytearray(second)
+        damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
+        alone, after = read([bytes(damaged)]), read([first, bytes(damaged)])
+        if isinstance(after, dict):
+            after = {name: values[1:] for name, values in after.items()}
+        assert isinstance(alone, str) == isinstance(after, str)
+        assert after == alone or isinstance(alone, str)
+
+
+def test_more_files_than_may_be_open_are_read_with_one_look_at_each(tmp_path, monkeypatch):
+    scans, scan = [], tfrecord.scan
+    monkeypatch.setattr(tfrecord, "scan", lambda path: scans.append(path) or scan(path))
+    monkeypatch.setattr(batches._Readers, "_MOST", 2)
+    source = source_of(tmp_path, "masked", (5, 5, 5, 5))
+    made = batches.train_batches(source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)
+    list(itertools.islice(made, 10))
+    assert sorted(scans) == sorted(source.paths)
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

@@ -280,16 +280,17 @@ def _shuffled(records: list[bytes], seed: int, block_seed: int) -> list[bytes]:
 
 
 class _Readers:
-    """Readers of files, opened when they are first needed. So many are open at a time."""
+    """Readers of files, of which so many have their file open at a time."""
 
     _MOST = 64
 
     def __init__(self):
-        self._open: dict[str, RecordReader] = {}
+        self._readers: dict[str, RecordReader] = {}
+        self._open: dict[str, RecordReader] = {}  # the last that was used is the last
 
     def __getitem__(self, path: str) -> RecordReader:
-        reader = self._open.pop(path, None) or RecordReader(path)
-        self._open[path] = reader  # the last that was used
+        reader = self._open.pop(path, None) or self._readers.setdefault(path, RecordReader(path))
+        self._open[path] = reader
         if len(self._open) > self._MOST:
             oldest = next(iter(self._open))
             self._open.pop(oldest).close()

@@ -180,19 +180,18 @@ class RecordReader:
     """Reads records of a file at any place, and checks them.
 
     It keeps the file open, but maps nothing: a file that is cut meanwhile is an error, not a
-    signal.
+    signal. One that was closed is opened again when it is read; where its records begin is kept.
     """
 
     def __init__(self, path: str):
         self._path = path
         self._starts: np.ndarray | None = None
-        try:
-            self._file = os.open(places.ready(path), os.O_RDONLY)
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from error
+        self._file: int | None = None
 
     def close(self) -> None:
-        os.close(self._file)
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     def record(self, number: int) -> bytes:
         """Returns one record; a DataError if it is damaged."""
@@ -234,6 +233,8 @@ class RecordReader:
 
     def _read(self, offset: int, size: int) -> bytes:
         try:
+            if self._file is None:
+                self._file = os.open(places.ready(self._path), os.O_RDONLY)
             return os.pread(self._file, size, offset)
         except OSError as error:
             raise DataError(f"cannot read {self._path}: {error.strerror}") from error
