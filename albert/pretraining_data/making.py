@@ -48,7 +48,7 @@ def make_records(
     with workers.preemptible("rerun the same command to resume"):
         try:
             with (
-                shares.working_place(job, share) as place,
+                shares.working_place(job, share, processes) as place,
                 workers.Workers(processes, lambda: ask_to_stop(place.own)) as pool,
             ):
                 _make(job, place, pool, numpy_seed)
@@ -100,7 +100,7 @@ def _spill(
     job: Job, documents: Iterable[Document], place: Place, pool: workers.Workers
 ) -> dict[str, Spills]:
     """Returns the spills of each stream, of all machines."""
-    step_of = place.step_of(job, pool.count)
+    step_of = place.step_of(job)
     planned = plan_blocks(
         job, ((document, sum(map(len, document))) for document in documents), job.text_bytes,
         step_of,

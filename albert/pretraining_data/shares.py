@@ -75,17 +75,16 @@ class Place:
     share: Share
     all: tuple[str, ...]  # of each machine
     journal: Journal  # of this one's
+    processes: int  # for which the work is divided: those of the job's first run
 
     @property
     def own(self) -> str:
         """This machine's directory."""
         return self.all[self.share.number]
 
-    def step_of(self, job: Job, processes: int) -> Callable[[Stream], int]:
+    def step_of(self, job: Job) -> Callable[[Stream], int]:
         """Returns how many passes over a block are one piece of work."""
-        blocks = -(-job.text_bytes // job.block_characters)
-        if len(self.all) > 1:
-            processes = _PROCESSES * len(self.all)
+        blocks, processes = -(-job.text_bytes // job.block_characters), self.processes
         # A small corpus has fewer blocks than there are processes: then the
         # passes over a block are shared out.
         count = max(1, -(-2 * processes // blocks)) if processes > 1 else 1
@@ -159,14 +158,14 @@ class Place:
 
 
 @contextlib.contextmanager
-def working_place(job: Job, share: Share) -> Iterator[Place]:
+def working_place(job: Job, share: Share, processes: int) -> Iterator[Place]:
     """Yields a job's place: a new one, or what a killed run of the same job left.
 
     Raises:
       RunDirBusyError: this share is under way; DataError: others make other records there;
       PublishedError: of several machines, the last one has published.
     """
-    with _alone(job) if share == ALL else _together(job, share) as place:
+    with _alone(job, processes) if share == ALL else _together(job, share) as place:
         try:
             yield place
         finally:
@@ -174,13 +173,24 @@ def working_place(job: Job, share: Share) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def _alone(job: Job) -> Iterator[Place]:
+def _alone(job: Job, processes: int) -> Iterator[Place]:
     with temporaries.work_folder(job.outputs[0], _identity(job), JOURNAL) as scratch:
         _sweep(job)
         resume(scratch)
         journal = Journal(scratch)
         _say_what_is_left(journal)
-        yield Place(job, ALL, (scratch,), journal)
+        yield Place(job, ALL, (scratch,), journal, _first_processes(scratch, processes))
+
+
+def _first_processes(scratch: str, processes: int) -> int:
+    """Returns how many processes the job's first run had; it is this one's number if it is new.
+
+    What is done is named after its share of the work, which depends on their number.
+    """
+    path = os.path.join(scratch, "processes.json")
+    if not os.path.exists(path):
+        files.write_json(path, processes)
+    return files.read_json(path)
 
 
 @contextlib.contextmanager
@@ -205,7 +215,7 @@ def _together(job: Job, share: Share) -> Iterator[Place]:
             resume(own)
             journal = Journal(own)
             _say_what_is_left(journal)
-            yield Place(job, share, directories, journal)
+            yield Place(job, share, directories, journal, _PROCESSES * share.count)
     except PublishedError:
         _remove(shared)
         raise
