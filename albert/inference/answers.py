@@ -185,7 +185,7 @@ def open_session(
       do_lower_case: whether texts are put in lower case; by default what the directory says.
       onnx_file: what `albert.export_model` wrote of this model as `.onnx`, int8 or not. Then
         onnxruntime computes, and no engine is imported: faster for single texts, and from the
-        start. For `classify`, `tag`, `answer` of SQuAD 1.1, and `embed` of the last layer.
+        start. For `classify`, `tag`, `answer`, `choose`, and `embed` of the last layer.
 
     Raises:
       UserError: no model or vocabulary there, or these and the file do not fit each other.
