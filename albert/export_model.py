@@ -98,7 +98,7 @@ def _export_file(values: flags.FlagValues, suffix: str) -> None:
     given = [n for n in ("spm_model_file", "vocab_file") if getattr(values, n)]
     if given:
         raise FlagError(f"--{given[0]} is for a SavedModel of texts only")
-    flags.import_tensorflow()
+    flags.start_tensorflow()
     from albert import modeling
     from albert.export import model_conversion
 
@@ -150,7 +150,7 @@ def _export_texts(values: flags.FlagValues) -> None:
     predictor = heads.predictor_of(
         Session.of(source, tokenizer, values.max_seq_length, batch_size=1), None
     )
-    flags.import_tensorflow()
+    flags.start_tensorflow()
     from albert.export import text_answers
 
     name = os.path.basename(os.path.abspath(values.export_path))

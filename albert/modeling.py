@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import albert.model.backend  # noqa: F401, I001  (before Keras)
 import keras
 from keras import ops
 

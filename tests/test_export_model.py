@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_one_clear_line, write_config
+from helpers import NEEDS_JAX, assert_one_clear_line, run, write_config
 
 from albert import export_model, modeling
 from albert.cli import flags
@@ -217,6 +217,16 @@ def test_what_cannot_be_is_refused(arguments, message, source, tmp_path, monkeyp
     assert 2 == command(f"--model_dir={source}", *arguments)
     assert message in assert_one_clear_line(capsys.readouterr().err)
     assert [p.name for p in tmp_path.iterdir()] == ["albert"]
+
+
+@NEEDS_JAX
+def test_keras_backend_jax_is_no_obstacle_and_torch_is_refused(source, tmp_path):
+    arguments = f"--model_dir={source}", f"--export_path={tmp_path / 'e.tflite'}"
+    done = run("albert.export_model", *arguments, env={"KERAS_BACKEND": "torch"})
+    assert done.returncode == 2
+    assert "KERAS_BACKEND=torch: albert runs on" in assert_one_clear_line(done.stderr)
+    done = run("albert.export_model", *arguments, env={"KERAS_BACKEND": "jax"})
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_the_onnx_packages_the_remedy_is_named(source, tmp_path, monkeypatch, capsys):
