@@ -297,9 +297,15 @@ def test_int8_stays_near_and_is_saved_whole(kind, tmp_path):
 
 
 @pytest.mark.slow
-def test_int4_of_some_layers_is_saved_whole(tmp_path):
+@pytest.mark.parametrize("how", [
+    {"mode": "int4", "filters": "query|value"},
+    {"mode": "float8"},
+    {"config": keras.quantizers.Int8QuantizationConfig(
+        weight_quantizer=keras.quantizers.AbsMaxQuantizer(axis=0), activation_quantizer=None)},
+])
+def test_other_quantizations_are_saved_whole(how, tmp_path):
     model = make(FAST)
-    model.quantize("int4", filters="query|value")
+    model.quantize(**how)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert_same(predictions(again, FAST), predictions(model, FAST))

@@ -25,8 +25,15 @@ def quantize_layers(model: keras.Model, layers: Mapping[str, Mapping[str, Any]])
     for path, how in layers.items():
         layer = by_path[path]
         if layer.quantization_mode is None:
-            config = keras.saving.deserialize_keras_object(how["config"])
-            layer.quantize(how["mode"], **({"config": config} if config else {}))
+            layer.quantize(how["mode"], **_options(how["config"]))
+
+
+def _options(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns what `quantize` takes beside the mode. Keras's own layer reads it, as it loads."""
+    if config is None:
+        return {}
+    like = keras.layers.Dense.from_config({"units": 1, "quantization_config": config})
+    return {"config": like.quantization_config}
 
 
 def _layers(model: keras.Model) -> dict[str, keras.Layer]:
