@@ -45,6 +45,8 @@ log = logging.getLogger("albert")
 # Of the largest value: other runtimes add in another order.
 _TOLERANCE = 1e-4
 
+_PRETRAINED = {"encoder", "masked_lm"}  # heads that a fine-tuned model may have too
+
 # Suffixes of models in formats that are not written here: a directory of such a name would mislead.
 _FOREIGN = (
     ".bin", ".ckpt", ".engine", ".gguf", ".h5", ".hdf5", ".keras", ".lite", ".mlmodel",
@@ -61,7 +63,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "SavedModel that takes texts. Required.", use="output")
     flags.define("enum", values, "head", None,
                  "Head of the .tflite or .onnx file; by default the one that the model was "
-                 "fine-tuned with, and encoder for a pretrained model.",
+                 "fine-tuned with; of a pretrained model encoder, or masked_lm if it has no pooler.",
                  enum_values=list(HEADS))
     flags.define("integer", values, "max_seq_length", None,
                  "Length of LiteRT's input; 128, or the position table's length if shorter. Of a "
@@ -105,8 +107,11 @@ def _export_file(values: flags.FlagValues, suffix: str) -> None:
     if suffix == ".onnx":
         model_conversion.import_onnx()
     source = pretrained.open_path(values.model_dir, "model_dir")
-    trained = onnx_file.head_of(pretrained.class_of(source))
+    trained = _trained_head(source)
     head = values.head or trained
+    if source.facts.architecture and not {head, trained} & _PRETRAINED and head != trained:
+        # Their weights may have the same names.
+        raise FlagError(f"--head={head}: {values.model_dir} was fine-tuned for {trained}")
     kind, outputs = HEADS[head]
     model = pretrained.load(getattr(modeling, kind), source, complete=True)
     labels = source.facts.label_names if head == trained and kind in LABELLED else None
@@ -139,6 +144,13 @@ def _export_file(values: flags.FlagValues, suffix: str) -> None:
         sizes = ", ".join(map(str, model_conversion.input_shape(model, 1, length)))
         _write_card(values, source, head, labels, sizes, found)
     log.info("%s: %s, %s bytes", values.export_path, kind, f"{len(content):,}")
+
+
+def _trained_head(source: Pretrained) -> str:
+    """Returns the head that a model is exported with by default."""
+    head = onnx_file.head_of(pretrained.class_of(source))
+    has_pooler = "bert/pooler/dense/kernel" in source.weights().shapes  # transformers may drop it
+    return "masked_lm" if head == "encoder" and not has_pooler else head
 
 
 def _export_texts(values: flags.FlagValues) -> None:

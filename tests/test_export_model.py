@@ -14,7 +14,7 @@ from albert import export_model, modeling
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.export import model_conversion
-from albert.formats import checkpoint_files, huggingface
+from albert.formats import checkpoint_files, checkpoints, huggingface
 from albert.formats.model_facts import Facts
 from albert.modeling import AlbertForPreTraining, AlbertModel, named_weights
 
@@ -202,6 +202,30 @@ def test_outputs_that_differ_are_never_published(source, tmp_path, monkeypatch, 
     assert not (tmp_path / "e.tflite").exists()
 
 
+def test_a_head_of_another_task_is_refused_where_the_task_is_known(source, tmp_path, capsys):
+    config = AlbertConfig.from_json_file(str(source / "albert_config.json"))
+    folder = tmp_path / "classifier"
+    modeling.AlbertForSequenceClassification(config, 3).save_pretrained(str(folder))
+    path = tmp_path / "m.tflite"
+    arguments = f"--model_dir={folder}", f"--export_path={path}", "--head=token_classification"
+    assert 2 == command(*arguments)
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "was fine-tuned for sequence_classification" in line and not path.exists()
+    (folder / "model.ckpt-best.json").unlink()  # as the original wrote it
+    assert 0 == command(*arguments)
+
+
+def test_a_model_without_pooler_is_exported_as_masked_lm(source, tmp_path):
+    weights = checkpoints.open_weights(str(source))
+    tensors = {n: weights.read(n) for n in weights.shapes if "pooler" not in n}
+    checkpoint_files.write(str(source / "model.ckpt-best"), tensors)
+    path = tmp_path / "m.tflite"
+    arguments = f"--model_dir={source}", f"--export_path={path}", "--max_seq_length=4"
+    assert 0 == command(*arguments)
+    found = tf.lite.Interpreter(str(path)).get_signature_runner()(**rows(4))
+    assert found["prediction_logits"].shape == (1, 4, 200)
+
+
 @pytest.mark.parametrize("arguments, message", [
     (["--export_path=m.h5"], ".h5 is not a format that this command writes"),
     (["--export_path=m.PB"], "ends in .tflite or .onnx, or a directory"),
@@ -227,6 +251,7 @@ def test_keras_backend_jax_is_no_obstacle_and_torch_is_refused(source, tmp_path)
     assert "KERAS_BACKEND=torch: albert runs on" in assert_one_clear_line(done.stderr)
     done = run("albert.export_model", *arguments, env={"KERAS_BACKEND": "jax"})
     assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr and done.stderr.count("pooled_output: ") == 1
 
 
 def test_without_the_onnx_packages_the_remedy_is_named(source, tmp_path, monkeypatch, capsys):

@@ -430,6 +430,12 @@ def set_up_logging() -> None:
     )
     log.handlers[:] = [handler]
     log.setLevel(logging.INFO)
+    root = logging.getLogger()
+    if not root.handlers:
+        # Without a handler of the root, a message of TensorFlow's sets up one for all messages:
+        # ours would be there twice.
+        logging.lastResort.addFilter(lambda record: record.name != log.name)
+        root.addHandler(logging.lastResort)
 
 
 def _is_stdout_closed() -> bool:

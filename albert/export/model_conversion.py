@@ -6,6 +6,7 @@ All inputs are int32 [B, L], or [B, C, L] of multiple choice with C choices: `in
 
 import io
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 
@@ -57,7 +58,9 @@ def with_labels(content: bytes, names: Sequence[str]) -> bytes:
 
 def run_tflite(content: bytes, threads: int | None = None) -> Runner:
     """Returns a function that computes a LiteRT model's outputs, with one thread by default."""
-    interpreter = tf.lite.Interpreter(model_content=content, num_threads=threads)
+    with warnings.catch_warnings():  # it recommends another package of the same interpreter
+        warnings.simplefilter("ignore", UserWarning)
+        interpreter = tf.lite.Interpreter(model_content=content, num_threads=threads)
     signature = interpreter.get_signature_runner()
     return lambda inputs: signature(**inputs)
 
