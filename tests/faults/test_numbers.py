@@ -94,6 +94,19 @@ def test_averages_leave_skipped_steps_out_and_are_json(engine, tmp_path):
         assert whole[name] == pytest.approx(np.mean([line[name] for line in sound]), rel=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["tensorflow", pytest.param("jax", marks=NEEDS_JAX)])
+def test_gradient_norms_leave_overflows_of_float16_out(engine, tmp_path):
+    job = jobs.pretraining_flags(tmp_path, num_train_steps=20, log_steps=10)
+    # The other three records of the batch weigh 3: a sum near zero makes the gradient huge.
+    write_with_one_odd_record(tmp_path / "train.tfrecord", -2.9999)
+    done = run(jobs.PRETRAINING, *job, f"--engine={engine}", "--mixed_precision=float16")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in metrics(tmp_path / "out") if line["kind"] == "train"]
+    assert [line["loss_scale_overflows"] for line in lines] == [1, 1]
+    assert all(0 < line["gradient_norm"] < 10 for line in lines)
+
+
 def test_an_average_with_nan_of_an_earlier_version_is_begun_anew(caplog):
     state = {"sums": [math.nan] * steps.PAIRS, "steps": 3}
     averages = Averages([], state)
