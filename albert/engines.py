@@ -1,6 +1,11 @@
 """The engines that compute, and which of them are installed. It imports none."""
 
 import importlib.util
+import json
+import os
+import sys
+
+from albert.errors import FlagError
 
 ENGINES = ("tensorflow", "jax")
 
@@ -19,3 +24,52 @@ def default_engine() -> str:
     """Returns the engine where nobody names one."""
     is_jax = is_installed("jax") and not is_installed("tensorflow")
     return "jax" if is_jax else "tensorflow"
+
+
+def require(engine: str, origin: str) -> None:
+    """Checks an engine that was asked for.
+
+    Args:
+      origin: what asked for it, for the error.
+
+    Raises:
+      FlagError: albert does not run on it, or it is not installed.
+    """
+    if engine not in ENGINES:
+        raise FlagError(
+            f"{origin}: albert runs on the tensorflow and jax backends of Keras. Set "
+            "KERAS_BACKEND to one of them before Keras is imported"
+        )
+    if not is_installed(engine):
+        extra = "albert[jax], albert[jax-cuda] or albert[jax-tpu]"
+        remedy = extra if engine == "jax" else "tensorflow, or set KERAS_BACKEND=jax"
+        raise FlagError(f"{origin}: it is not installed: install {remedy}")
+
+
+def require_backend() -> None:
+    """Checks the backend of Keras, which may not be imported yet; the default is an installed one.
+
+    Raises:
+      FlagError: albert does not run on it, or it is not installed.
+    """
+    if "keras" in sys.modules:
+        loaded = sys.modules["keras"].backend.backend()
+        require(loaded, f"Keras was imported with the backend {loaded}")
+    elif told := os.environ.get("KERAS_BACKEND"):
+        require(told, f"KERAS_BACKEND={told}")
+    else:
+        path = os.path.join(os.environ.get("KERAS_HOME") or "~/.keras", "keras.json")
+        engine = _backend_in(os.path.expanduser(path))
+        # Keras itself writes tensorflow there, whatever is installed.
+        engine = default_engine() if engine in (None, "tensorflow") else engine
+        require(engine, f"{path}: the backend {engine}")
+        os.environ["KERAS_BACKEND"] = engine
+
+
+def _backend_in(path: str) -> str | None:
+    """Returns the backend that Keras's settings name."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream).get("backend")
+    except (OSError, ValueError, AttributeError):  # Keras ignores such a file too
+        return None

@@ -2,33 +2,38 @@
 
   python -m albert.export_model --model_dir=classifier --export_path=served/1
 
+  python -m albert.export_model --model_dir=classifier --export_path=classifier.onnx
   python -m albert.export_model --model_dir=out --export_path=encoder.tflite \\
       --max_seq_length=128 --quantize
-  python -m albert.export_model --model_dir=classifier --head=sequence_classification \\
-      --export_path=classifier.onnx
 
 `--model_dir` is an output directory of ours, a released archive, a directory of
 Hugging Face's layout or a TF-Hub module.
 
-A folder becomes a SavedModel that takes texts and gives answers, with the tokenizer
-inside, for every kind of fine-tuned model. It needs tensorflow-text.
+A path that does not end in `.tflite` or `.onnx` becomes a directory with a SavedModel that
+takes texts and gives answers, with the tokenizer inside, for every kind of fine-tuned model.
+It needs tensorflow-text.
 
-Inputs of `.tflite` and `.onnx` files are `input_ids`, `input_mask` and `segment_ids`,
-int32: [1, max_seq_length] in LiteRT, [B, L] of any size in ONNX. What was written is
-run and compared with the model before it is published. `albert.open_session` and
-`albert.predict` compute with an `.onnx` file, if they are given one.
+A `.tflite` or `.onnx` file holds the model with the head that it was fine-tuned with; of a
+model that is only pretrained, the encoder. Inputs are `input_ids`, `input_mask` and
+`segment_ids`, int32: [1, max_seq_length] in LiteRT, [B, L] of any size in ONNX; for multiple
+choice [1, C, max_seq_length] and [B, C, L] with C choices. The names of the labels are in
+ONNX's metadata as `albert_label_names`, in `.tflite` files as `labels.txt`
+(`unzip -p classifier.tflite labels.txt`). What was written is run and compared with the model
+before it is published. `albert.open_session` and `albert.predict` compute with an `.onnx` file,
+if they are given one.
 """
 
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from albert.cli import answering, flags
 from albert.data import files
 from albert.errors import CheckpointError, FlagError
 from albert.formats import checkpoint_files, model_card, pretrained
+from albert.formats.model_facts import LABELLED
 from albert.formats.pretrained import Pretrained
 from albert.inference import heads, onnx_file
 from albert.inference.onnx_file import HEADS
@@ -40,15 +45,25 @@ log = logging.getLogger("albert")
 # Of the largest value: other runtimes add in another order.
 _TOLERANCE = 1e-4
 
+_PRETRAINED = {"encoder", "masked_lm"}  # heads that a fine-tuned model may have too
+
+# Suffixes of models in formats that are not written here: a directory of such a name would mislead.
+_FOREIGN = (
+    ".bin", ".ckpt", ".engine", ".gguf", ".h5", ".hdf5", ".keras", ".lite", ".mlmodel",
+    ".mlpackage", ".npz", ".pb", ".plan", ".pt", ".pth", ".safetensors", ".torchscript", ".zip",
+)
+
 
 def define_flags(values: flags.FlagValues) -> None:
     """All are ours: the original exports to TensorFlow only."""
     flags.define("path", values, "model_dir", None,
                  "Directory of the model, or a checkpoint's prefix. Required.", use="model")
     flags.define("path", values, "export_path", None,
-                 "What to write: a file that ends in .tflite or .onnx, or a folder, which becomes "
-                 "a SavedModel of texts. Required.", use="output")
-    flags.define("enum", values, "head", "encoder", "What the model computes.",
+                 "What to write: a file that ends in .tflite or .onnx, or a directory for a "
+                 "SavedModel that takes texts. Required.", use="output")
+    flags.define("enum", values, "head", None,
+                 "Head of the .tflite or .onnx file; by default the one that the model was "
+                 "fine-tuned with; of a pretrained model encoder, or masked_lm if it has no pooler.",
                  enum_values=list(HEADS))
     flags.define("integer", values, "max_seq_length", None,
                  "Length of LiteRT's input; 128, or the position table's length if shorter. Of a "
@@ -62,10 +77,11 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "model_dir", "export_path")
-    suffix = os.path.splitext(values.export_path)[1]
-    if suffix not in (".tflite", ".onnx", ""):
+    suffix = os.path.splitext(values.export_path)[1].lower()
+    if suffix in _FOREIGN:
         raise FlagError(
-            f"--export_path={values.export_path} must end in .tflite or .onnx, or be a folder"
+            f"--export_path={values.export_path}: {suffix} is not a format that this command "
+            "writes. Give a path that ends in .tflite or .onnx, or a directory for a SavedModel"
         )
     if os.path.exists(values.export_path):
         raise FlagError(f"--export_path: {values.export_path} exists; remove it or name another")
@@ -73,30 +89,43 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError("--max_seq_length is not for .onnx, which takes any length")
     if not (os.path.exists(values.model_dir) or checkpoint_files.exists(values.model_dir)):
         raise FlagError(f"--model_dir: neither a directory nor a checkpoint: {values.model_dir}")
-    if not suffix:
+    if suffix in _USAGES:
+        _export_file(values, suffix)
+    else:
         _export_texts(values)
-        return
+
+
+def _export_file(values: flags.FlagValues, suffix: str) -> None:
+    """Writes a `.tflite` or `.onnx` file and its card."""
     given = [n for n in ("spm_model_file", "vocab_file") if getattr(values, n)]
     if given:
         raise FlagError(f"--{given[0]} is for a SavedModel of texts only")
-    flags.import_tensorflow()
+    flags.start_tensorflow()
     from albert import modeling
     from albert.export import model_conversion
 
     if suffix == ".onnx":
         model_conversion.import_onnx()
-    kind, outputs = HEADS[values.head]
-    source = pretrained.open_path(values.model_dir)
+    source = pretrained.open_path(values.model_dir, "model_dir")
+    trained = _trained_head(source)
+    head = values.head or trained
+    if source.facts.architecture and not {head, trained} & _PRETRAINED and head != trained:
+        # Their weights may have the same names.
+        raise FlagError(f"--head={head}: {values.model_dir} was fine-tuned for {trained}")
+    kind, outputs = HEADS[head]
     model = pretrained.load(getattr(modeling, kind), source, complete=True)
+    labels = source.facts.label_names if head == trained and kind in LABELLED else None
     length = _length(values, model.config.max_position_embeddings)
     if suffix == ".onnx":
         content = model_conversion.to_onnx(model, outputs)
         if values.quantize:
             content = onnx_file.quantized(content)
-        content = onnx_file.described(content, values.head, source.weights())
+        content = onnx_file.described(content, head, source.weights(), labels)
         run = onnx_file.OnnxFile(content)
     else:
         content = model_conversion.to_tflite(model, outputs, length, values.quantize)
+        if labels:
+            content = model_conversion.with_labels(content, labels)
         run = model_conversion.run_tflite(content)
     found = model_conversion.largest_difference(model, outputs, run, length)
     for name, (difference, largest) in found.items():
@@ -112,20 +141,28 @@ def main(values: flags.FlagValues) -> None:
     with files.atomic_write(values.export_path, "wb") as stream:
         stream.write(content)
         stream.flush()
-        _write_card(values, source, length, found)
-    log.info("%s: %s bytes", values.export_path, f"{len(content):,}")
+        sizes = ", ".join(map(str, model_conversion.input_shape(model, 1, length)))
+        _write_card(values, source, head, labels, sizes, found)
+    log.info("%s: %s, %s bytes", values.export_path, kind, f"{len(content):,}")
+
+
+def _trained_head(source: Pretrained) -> str:
+    """Returns the head that a model is exported with by default."""
+    head = onnx_file.head_of(pretrained.class_of(source))
+    has_pooler = "bert/pooler/dense/kernel" in source.weights().shapes  # transformers may drop it
+    return "masked_lm" if head == "encoder" and not has_pooler else head
 
 
 def _export_texts(values: flags.FlagValues) -> None:
     """Writes a SavedModel from texts to answers."""
-    if values.head != "encoder" or values.quantize:
+    if values.head or values.quantize:
         raise FlagError("--head and --quantize are for .tflite and .onnx only")
     source = pretrained.open_path(values.model_dir, "model_dir")
     tokenizer = answering.tokenizer_of(values, source)
     predictor = heads.predictor_of(
         Session.of(source, tokenizer, values.max_seq_length, batch_size=1), None
     )
-    flags.import_tensorflow()
+    flags.start_tensorflow()
     from albert.export import text_answers
 
     name = os.path.basename(os.path.abspath(values.export_path))
@@ -172,7 +209,7 @@ _USAGES = {
 import tensorflow as tf
 
 model = tf.lite.Interpreter("{name}").get_signature_runner()
-outputs = model(input_ids=ids, input_mask=mask, segment_ids=segments)  # int32 [1, {length}]
+outputs = model(input_ids=ids, input_mask=mask, segment_ids=segments)  # int32 [{sizes}]
 """,
     ".onnx": """
 import onnxruntime
@@ -184,20 +221,22 @@ outputs = model.run(None, {{"input_ids": ids, "input_mask": mask, "segment_ids":
 
 
 def _write_card(
-    values: flags.FlagValues, source: Pretrained, length: int, found: Mapping[str, Any]
+    values: flags.FlagValues, source: Pretrained, head: str, labels: Sequence[str] | None,
+    sizes: str, found: Mapping[str, Any],
 ) -> None:
     """Writes NAME.README.md beside the file."""
     stem, suffix = os.path.splitext(values.export_path)
+    suffix = suffix.lower()
     outputs = ", ".join(f"`{name}` (differs by up to {difference:.1g})"
                         for name, (difference, _) in found.items())
     exact = "large matrices as int8, the rest as float32" if values.quantize else "float32"
     name = os.path.basename(values.export_path)
     model_card.of_weights(
         stem + "." + model_card.NAME, source.weights(), source.config, name=name,
-        title=f"{name}: {HEADS[values.head][0]}",
+        title=f"{name}: {HEADS[head][0]}", label_names=labels,
         summary=f"{suffix[1:]} of an ALBERT, {exact}. Its outputs, compared with the model's on "
                 f"four rows: {outputs}.",
-        usage=_USAGES[suffix].format(name=name, length=length),
+        usage=_USAGES[suffix].format(name=name, sizes=sizes),
     )
 
 

@@ -74,7 +74,7 @@ def main(values: flags.FlagValues) -> None:
     seq_length = _seq_length(values, config)
     tokenizer = _tokenizer(values, source)
 
-    flags.import_tensorflow()
+    flags.start_tensorflow()
     from albert.export import hub_export, text_graph
     from albert.formats import saved_model
 

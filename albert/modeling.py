@@ -11,13 +11,14 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import albert.model.backend  # noqa: F401, I001  (before Keras)
 import keras
 from keras import ops
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
 from albert.formats.model_facts import PROBLEM_TYPES, Facts
-from albert.model import answers
+from albert.model import answers, quantization
 from albert.model.attention import Kept
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding, Pass
@@ -168,12 +169,14 @@ class _BuiltModel(keras.Model):
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "encoder_options": dataclasses.asdict(self.encoder_options),
             "facts": self.facts.to_dict(),
+            "quantized": quantization.quantized_layers(self),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         values = dict(config)
         facts, options = values.pop("facts", {}), values.pop("encoder_options", {})
+        quantized = values.pop("quantized", {})
         is_trainable, policy = values.pop("trainable", True), values.pop("dtype", None)
         values["config"] = AlbertConfig.from_dict(values["config"])
         if isinstance(policy, Mapping):
@@ -184,6 +187,7 @@ class _BuiltModel(keras.Model):
             encoder_options=EncoderOptions(**dict(options) | {"engine": "unrolled"}),
         )
         model.facts, model.trainable = Facts.from_dict(facts, "facts"), is_trainable
+        quantization.quantize_layers(model, quantized)
         return model
 
 

@@ -8,6 +8,7 @@ left out of both decay and trust ratio (spec of the released models).
 import dataclasses
 import re
 
+import albert.model.backend  # noqa: F401, I001  (before Keras)
 import keras
 from keras import ops
 

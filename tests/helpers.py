@@ -157,9 +157,18 @@ def assert_same_gradients(ours: dict, theirs: dict) -> None:
 
 def metrics(folder: pathlib.Path) -> list[dict]:
     """Returns metrics.jsonl without what depends on the clock."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines = map(strict_json, (folder / "metrics.jsonl").read_text().splitlines())
     clock = ("tokens_per_second", "seconds")
-    return [{k: v for k, v in json.loads(line).items() if k not in clock} for line in lines]
+    return [{k: v for k, v in line.items() if k not in clock} for line in lines]
+
+
+def strict_json(text: str) -> Any:
+    """Parses JSON, and refuses the NaN and Infinity that Python's parser takes."""
+
+    def refuse(name: str):
+        raise ValueError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
 
 
 def assert_one_clear_line(stderr: str) -> str:

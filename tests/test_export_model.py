@@ -3,23 +3,20 @@
 import json
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, write_config
+import tensorflow as tf
+from helpers import NEEDS_JAX, assert_one_clear_line, run, write_config
 
-from albert import export_model
+from albert import export_model, modeling
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.export import model_conversion
-from albert.formats import checkpoint_files, huggingface
+from albert.formats import checkpoint_files, checkpoints, huggingface
 from albert.formats.model_facts import Facts
-from albert.modeling import (
-    AlbertForPreTraining,
-    AlbertForSequenceClassification,
-    AlbertModel,
-    named_weights,
-)
+from albert.modeling import AlbertForPreTraining, AlbertModel, named_weights
 
 LENGTH = 12
 
@@ -122,19 +119,41 @@ def test_quantization_makes_it_small_and_keeps_it_near(source, tmp_path):
     assert np.corrcoef(small, expected)[0, 1] > 0.99
 
 
-@pytest.mark.slow
-def test_a_fine_tuned_classifier_keeps_its_labels(source, tmp_path):
+FINE_TUNED = {
+    "AlbertForSequenceClassification": {"num_labels": 3},
+    "AlbertForTokenClassification": {"num_labels": 3},
+    "AlbertForMultipleChoice": {"num_choices": 2},
+    "AlbertForQuestionAnswering": {},
+    "AlbertForBeamQuestionAnswering": {"start_n_top": 3, "end_n_top": 2},
+}
+
+
+@pytest.mark.parametrize("kind", FINE_TUNED)
+def test_a_fine_tuned_model_is_exported_with_its_head_and_its_labels(kind, source, tmp_path):
     config = AlbertConfig.from_json_file(str(source / "albert_config.json"))
-    write_model(source, AlbertForSequenceClassification(config, num_labels=3))
-    path = tmp_path / "classifier.tflite"
-    assert 0 == command(
-        f"--model_dir={source}", f"--export_path={path}", "--head=sequence_classification"
-    )
-    inputs = rows(16)
-    expected = AlbertForSequenceClassification.from_pretrained(str(source))(inputs)["logits"]
-    found = run_as_a_stranger(path, inputs, tmp_path)["logits"]
-    assert found.shape == (1, 3)
-    np.testing.assert_allclose(found, expected, atol=2e-5)
+    model = getattr(modeling, kind)(config, **FINE_TUNED[kind])
+    rng = np.random.default_rng(3)
+    for weight in model.weights:
+        weight.assign(weight + rng.normal(0, 0.2, weight.shape))
+    labels = ["bad", "so, so", "très bon"]
+    if "num_labels" in FINE_TUNED[kind]:
+        model.label_names = labels
+    model.save_pretrained(str(tmp_path / "trained"))
+    path = tmp_path / "trained.tflite"
+    arguments = f"--model_dir={tmp_path}/trained", f"--export_path={path}"
+    assert 0 == command(*arguments, f"--max_seq_length={LENGTH}")
+    shape = (1, 2, LENGTH) if "num_choices" in FINE_TUNED[kind] else (1, LENGTH)
+    inputs = {name: x.reshape(shape) for name, x in rows(LENGTH, np.prod(shape[:-1])).items()}
+    inputs["segment_ids"][..., 2:5] = 1
+    expected = model(inputs)
+    found = tf.lite.Interpreter(str(path)).get_signature_runner()(**inputs)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=2e-5, rtol=1e-6)
+    card = (tmp_path / "trained.README.md").read_text()
+    assert ("très bon" in card) == ("num_labels" in FINE_TUNED[kind])
+    if "num_labels" in FINE_TUNED[kind]:
+        assert zipfile.ZipFile(path).read("labels.txt").decode().splitlines() == labels
 
 
 @pytest.mark.parametrize("head", ["encoder", "masked_lm"])
@@ -144,8 +163,6 @@ def test_an_onnx_model_takes_any_batch_and_length(head, source, tmp_path):
     path = tmp_path / "encoder.onnx"
     assert 0 == command(f"--model_dir={source}", f"--export_path={path}", f"--head={head}")
     kind, outputs = export_model.HEADS[head]
-    from albert import modeling
-
     model = getattr(modeling, kind).from_pretrained(str(source))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     for length, count in ((16, 1), (5, 3), (11, 2)):
@@ -153,6 +170,20 @@ def test_an_onnx_model_takes_any_batch_and_length(head, source, tmp_path):
         expected = model(inputs)
         for name, value in zip(outputs, session.run(list(outputs), inputs), strict=True):
             np.testing.assert_allclose(value, expected[name], atol=5e-5)
+
+
+def test_nan_and_masked_values_are_differences(monkeypatch):
+    model = AlbertModel(AlbertConfig(vocab_size=40, hidden_size=8, num_hidden_layers=1,
+                                     num_attention_heads=2, intermediate_size=8))
+
+    def difference(expected, found):
+        monkeypatch.setattr(AlbertModel, "__call__", lambda *_, **__: {"x": np.float32(expected)})
+        run = lambda _: {"x": np.float32(found)}  # noqa: E731
+        return model_conversion.largest_difference(model, ["x"], run, 4)["x"]
+
+    assert difference([1.0, -1e30], [1.5, -2e30]) == (0.5, 1.0)
+    assert difference([1.0, 2.0], [1.0, -1e30])[0] > 1e28
+    assert np.isnan(difference([1.0, 2.0], [1.0, np.nan])[0])
 
 
 def test_outputs_that_differ_are_never_published(source, tmp_path, monkeypatch, capsys):
@@ -171,8 +202,34 @@ def test_outputs_that_differ_are_never_published(source, tmp_path, monkeypatch, 
     assert not (tmp_path / "e.tflite").exists()
 
 
+def test_a_head_of_another_task_is_refused_where_the_task_is_known(source, tmp_path, capsys):
+    config = AlbertConfig.from_json_file(str(source / "albert_config.json"))
+    folder = tmp_path / "classifier"
+    modeling.AlbertForSequenceClassification(config, 3).save_pretrained(str(folder))
+    path = tmp_path / "m.tflite"
+    arguments = f"--model_dir={folder}", f"--export_path={path}", "--head=token_classification"
+    assert 2 == command(*arguments)
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "was fine-tuned for sequence_classification" in line and not path.exists()
+    (folder / "model.ckpt-best.json").unlink()  # as the original wrote it
+    assert 0 == command(*arguments)
+
+
+def test_a_model_without_pooler_is_exported_as_masked_lm(source, tmp_path):
+    weights = checkpoints.open_weights(str(source))
+    tensors = {n: weights.read(n) for n in weights.shapes if "pooler" not in n}
+    checkpoint_files.write(str(source / "model.ckpt-best"), tensors)
+    path = tmp_path / "m.tflite"
+    arguments = f"--model_dir={source}", f"--export_path={path}", "--max_seq_length=4"
+    assert 0 == command(*arguments)
+    found = tf.lite.Interpreter(str(path)).get_signature_runner()(**rows(4))
+    assert found["prediction_logits"].shape == (1, 4, 200)
+
+
 @pytest.mark.parametrize("arguments, message", [
-    (["--export_path=m.h5"], "must end in .tflite or .onnx"),
+    (["--export_path=m.h5"], ".h5 is not a format that this command writes"),
+    (["--export_path=m.PB"], "ends in .tflite or .onnx, or a directory"),
+    (["--export_path=served_1.0"], "has no vocabulary"),  # what a directory lacks
     (["--export_path=m.onnx", "--max_seq_length=4"], "is not for .onnx"),
     (["--export_path=m.tflite", "--max_seq_length=17"], "not within 1 ... 16"),
     (["--export_path=m.tflite", "--head=sequence_classification"], "no classifier yet"),
@@ -184,6 +241,17 @@ def test_what_cannot_be_is_refused(arguments, message, source, tmp_path, monkeyp
     assert 2 == command(f"--model_dir={source}", *arguments)
     assert message in assert_one_clear_line(capsys.readouterr().err)
     assert [p.name for p in tmp_path.iterdir()] == ["albert"]
+
+
+@NEEDS_JAX
+def test_keras_backend_jax_is_no_obstacle_and_torch_is_refused(source, tmp_path):
+    arguments = f"--model_dir={source}", f"--export_path={tmp_path / 'e.tflite'}"
+    done = run("albert.export_model", *arguments, env={"KERAS_BACKEND": "torch"})
+    assert done.returncode == 2
+    assert "KERAS_BACKEND=torch: albert runs on" in assert_one_clear_line(done.stderr)
+    done = run("albert.export_model", *arguments, env={"KERAS_BACKEND": "jax"})
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr and done.stderr.count("pooled_output: ") == 1
 
 
 def test_without_the_onnx_packages_the_remedy_is_named(source, tmp_path, monkeypatch, capsys):

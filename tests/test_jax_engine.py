@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from helpers import (
     write_weights,
 )
 
-from albert import run_pretraining
+from albert import engines, run_pretraining
 from albert.cli import flags
 from albert.errors import FlagError
 from albert.formats import checkpoint_files, checkpoints
@@ -283,7 +284,8 @@ def test_predictions_are_those_of_tensorflow(tmp_path):
     [
         (["--use_tpu"], {}, "--use_tpu: JAX finds no TPU on this machine"),
         (["--use_tpu", "--engine=tensorflow"], {}, "--use_tpu needs --engine=jax"),
-        ([], {"KERAS_BACKEND": "torch"}, "KERAS_BACKEND=torch: it must be tensorflow or jax"),
+        ([], {"KERAS_BACKEND": "torch"}, "KERAS_BACKEND=torch: albert runs on"),
+        (["--engine=jax", "--nouse_xla"], {}, "--nouse_xla has no effect: JAX always compiles"),
         (["--engine=jax", "--train_batch_size=6", "--num_virtual_devices=4"], {},
          "--train_batch_size=6 cannot be divided by 4 replicas"),
     ],
@@ -296,12 +298,103 @@ def test_what_is_not_there_is_refused_in_one_line(flags, environment, message, j
     assert not list(tmp_path.glob("model.ckpt*"))
 
 
+def test_num_gpus_are_those_of_each_machine(monkeypatch):
+    import jax
+
+    from albert.training import jax_engine
+
+    def devices(platform, count):
+        return [
+            types.SimpleNamespace(platform=platform, process_index=i // count, id=i)
+            for i in range(2 * count)
+        ]
+
+    def chosen(count):
+        values = types.SimpleNamespace(
+            use_tpu=False, num_gpus=count, distribution_strategy="multi_worker"
+        )
+        return [(d.platform, d.id) for d in jax_engine._chosen_devices(values)]
+
+    gpus, cpus = devices("gpu", 4), devices("cpu", 2)
+    monkeypatch.setattr(jax, "devices", lambda kind=None: cpus if kind == "cpu" else gpus)
+    monkeypatch.setattr(jax, "local_devices", lambda: gpus[4:])
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert chosen(None) == [("gpu", i) for i in range(8)]
+    assert chosen(2) == [("gpu", i) for i in (0, 1, 4, 5)]
+    assert chosen(0) == [("cpu", 0), ("cpu", 2)]
+    with pytest.raises(FlagError, match="--num_gpus=5: this machine has 4"):
+        chosen(5)
+
+
 @pytest.mark.parametrize("engine, package", [("jax", "albert[jax]"), ("tensorflow", "tensorflow")])
 def test_an_engine_that_is_not_installed_is_refused_in_one_line(engine, package, job, monkeypatch):
     monkeypatch.setitem(sys.modules, engine, None)
     values = flags.parse(run_pretraining.define_flags, ["command", *job, f"--engine={engine}"])
     with pytest.raises(FlagError, match="not installed: install " + re.escape(package)):
         flags.check_device_flags(values)
+
+
+# Every way into the package that needs Keras.
+ENTRIES = """
+import albert
+from albert.errors import FlagError
+for entry in (
+    lambda: albert.open_session("small_en"), lambda: albert.from_pretrained("small_en"),
+    lambda: albert.AlbertModel, lambda: __import__("albert.modeling"),
+    lambda: __import__("albert.optimization"), lambda: albert.HubLayer,
+):
+    try:
+        entry()
+        print("taken")
+    except FlagError as error:
+        print(error)
+print(albert.AlbertTokenizer.from_pretrained("small_en")("a")["input_ids"].shape)
+"""
+
+
+@pytest.mark.parametrize(
+    "backend, before, message",
+    [
+        ("torch", "", "KERAS_BACKEND=torch: albert runs on the tensorflow and jax backends"),
+        ("tensorfow", "", "KERAS_BACKEND=tensorfow: albert runs on"),
+        ("numpy", "import keras", "Keras was imported with the backend numpy: albert runs on"),
+    ],
+)
+def test_another_backend_is_refused_in_one_line_in_python(backend, before, message):
+    done = subprocess.run(
+        [sys.executable, "-c", before + ENTRIES], capture_output=True, text=True,
+        env=os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(REPO)},
+    )
+    *errors, shape = done.stdout.splitlines()
+    assert len(errors) == 6 and all(message in line for line in errors), done.stdout + done.stderr
+    assert shape == "(1, 3)"  # a tokenizer needs no Keras
+
+
+@pytest.mark.parametrize(
+    "settings, installed, expected",
+    [
+        (None, "tensorflow jax", "tensorflow"),
+        ("tensorflow", "jax", "jax"),  # Keras writes tensorflow there by itself
+        ("jax", "tensorflow jax", "jax"),
+        ("torch", "tensorflow jax", "the backend torch: albert runs on"),
+        (None, "", "tensorflow: it is not installed"),
+    ],
+)
+def test_the_default_backend_is_that_of_keras_settings_or_one_that_is_installed(
+    settings, installed, expected, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.setenv("KERAS_BACKEND", "")
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.setattr(engines, "is_installed", lambda engine: engine in installed.split())
+    if settings:
+        (tmp_path / "keras.json").write_text(json.dumps({"backend": settings}))
+    if expected in engines.ENGINES:
+        engines.require_backend()
+        assert os.environ["KERAS_BACKEND"] == expected
+    else:
+        with pytest.raises(FlagError, match=expected):
+            engines.require_backend()
 
 
 def test_the_tpu_flags_of_the_original_are_answered_with_how_it_is_done_now(job, caplog):

@@ -14,7 +14,7 @@ from albert.errors import UserError
 from albert.inference import onnx_file
 
 pytest.importorskip("tf2onnx", reason="the [onnx] extra is not installed")
-pytest.importorskip("onnxruntime", reason="the [onnx] extra is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="the [onnx] extra is not installed")
 
 WORDS = [f"w{i}" for i in range(35)]
 TEXTS = [" ".join(WORDS[i % 35] for i in range(n, n + 1 + n % 7)) for n in range(12)]
@@ -43,10 +43,8 @@ def saved(folder, kind, *arguments, **facts):
     return albert.open_session(str(folder), batch_size=4)
 
 
-def exported(folder, path, head, *more):
-    assert 0 == run_here(
-        export_model, f"--model_dir={folder}", f"--export_path={path}", f"--head={head}", *more
-    )
+def exported(folder, path, *more):
+    assert 0 == run_here(export_model, f"--model_dir={folder}", f"--export_path={path}", *more)
     return albert.open_session(str(folder), batch_size=4, onnx_file=str(path))
 
 
@@ -71,7 +69,7 @@ def test_a_classifier_answers_the_same_without_an_engine_in_python_and_by_comman
         tmp_path / "model", "AlbertForSequenceClassification", 2, label_names=("no", "yes")
     )
     path = tmp_path / "model.onnx"
-    other = exported(tmp_path / "model", path, "sequence_classification")
+    other = exported(tmp_path / "model", path)
     expected = list(session.classify([*TEXTS, ("w1", "w2 w3")]))
     assert_same(list(other.classify([*TEXTS, ("w1", "w2 w3")])), expected)
     done = subprocess.run(
@@ -91,7 +89,7 @@ def test_several_labels_and_numbers_are_the_same(problem, count, tmp_path):
     session = saved(
         tmp_path / "model", "AlbertForSequenceClassification", count, problem_type=problem
     )
-    other = exported(tmp_path / "model", tmp_path / "m.onnx", "sequence_classification")
+    other = exported(tmp_path / "model", tmp_path / "m.onnx")
     assert_same(list(other.classify(TEXTS)), list(session.classify(TEXTS)))
 
 
@@ -99,21 +97,41 @@ def test_words_and_passages_are_answered_the_same(tmp_path):
     session = saved(
         tmp_path / "tags", "AlbertForTokenClassification", 3, label_names=("O", "B-X", "I-X")
     )
-    other = exported(tmp_path / "tags", tmp_path / "tags.onnx", "token_classification")
+    other = exported(tmp_path / "tags", tmp_path / "tags.onnx")
     assert_same(list(other.tag(TEXTS)), list(session.tag(TEXTS)))
-    session = saved(tmp_path / "answers", "AlbertForQuestionAnswering")
-    other = exported(tmp_path / "answers", tmp_path / "answers.onnx", "question_answering")
     asked = [("w1 w2", " ".join(WORDS * n)) for n in (1, 3)]  # of one window and of several
-    assert_same(list(other.answer(asked)), list(session.answer(asked)))
+    asked += [("w1", "w2"), ("w9 w9", "w3 w4")]  # of fewer tokens than a beam has places
+    for version, kind in enumerate(["", "Beam"], start=1):
+        folder = tmp_path / f"answers_{version}"
+        session = saved(folder, f"AlbertFor{kind}QuestionAnswering")
+        other = exported(folder, tmp_path / f"answers_{version}.onnx")
+        assert_same(list(other.answer(asked)), list(session.answer(asked)))
+
+
+def test_options_are_chosen_the_same(tmp_path):
+    session = saved(tmp_path / "choices", "AlbertForMultipleChoice")
+    other = exported(tmp_path / "choices", tmp_path / "choices.onnx")
+    asked = [(text, "w1 w2", "w3", "w4 w5", "w6", text) for text in TEXTS]
+    assert_same(list(other.choose(asked)), list(session.choose(asked)))
+
+
+@pytest.mark.parametrize("kind", ["AlbertForSequenceClassification", "AlbertForTokenClassification"])
+def test_the_metadata_names_the_labels(kind, tmp_path):
+    names = ["O", "B-Ä, b", "I"]
+    saved(tmp_path / "model", kind, 3, label_names=names)
+    exported(tmp_path / "model", tmp_path / "m.onnx")
+    opened = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    metadata = opened.get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["albert_label_names"]) == names
 
 
 def test_vectors_are_the_same_and_int8_is_near(tmp_path):
     session = saved(tmp_path / "model", "AlbertModel")
-    other = exported(tmp_path / "model", tmp_path / "m.onnx", "encoder")
+    other = exported(tmp_path / "model", tmp_path / "m.onnx")
     for pooling in ("mean", "cls", "pooled"):
         expected = session.embed(TEXTS, pooling=pooling)
         np.testing.assert_allclose(other.embed(TEXTS, pooling=pooling), expected, atol=1e-5)
-    small = exported(tmp_path / "model", tmp_path / "int8.onnx", "encoder", "--quantize")
+    small = exported(tmp_path / "model", tmp_path / "int8.onnx", "--quantize")
     found = small.embed(TEXTS, pooling="pooled")
     assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.99
     assert not np.allclose(found, expected, atol=1e-5)
@@ -123,7 +141,7 @@ def test_vectors_are_the_same_and_int8_is_near(tmp_path):
 
 def test_a_file_of_another_model_is_refused_with_what_helps(tmp_path):
     saved(tmp_path / "model", "AlbertForSequenceClassification", 2)
-    session = exported(tmp_path / "model", tmp_path / "m.onnx", "encoder")
+    session = exported(tmp_path / "model", tmp_path / "m.onnx", "--head=encoder")
     with pytest.raises(UserError, match="write it with .*--head=sequence_classification"):
         session.classify("w1")
     with pytest.raises(UserError, match="is not computed by onnxruntime"):

@@ -70,7 +70,7 @@ def pieces(tmp_path_factory):
 
 
 def exported(folder, tmp_path, length=12):
-    path = tmp_path / "served/1"
+    path = tmp_path / "served_1.0"  # a directory, whatever follows the dot
     done = run("albert.export_model", f"--model_dir={folder}", f"--export_path={path}",
                f"--max_seq_length={length}")
     assert done.returncode == 0, done.stderr

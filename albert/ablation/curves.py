@@ -23,7 +23,7 @@ def draw(grid: Grid, results: Sequence[Result], path: str) -> None:
             if not lines:
                 continue
             length = min(map(len, lines))
-            values = np.array([[point[metric] for point in line[:length]] for line in lines])
+            values = np.array([[point.get(metric, np.nan) for point in line[:length]] for line in lines])
             places = [
                 np.mean([line[i][grid.over] for line in lines]) / scale for i in range(length)
             ]

@@ -136,7 +136,8 @@ def define_device_flags(values: FlagValues) -> None:
         "lists (JAX finds those of a TPU slice by itself). By default what there is.",
         enum_values=["one_device", "mirrored", "multi_worker"],
     )
-    define("integer", values, "num_gpus", None, "GPUs to use; all if absent, 0 for none.", least=0)
+    define("integer", values, "num_gpus", None,
+           "GPUs of each machine to use; all if absent, 0 for none.", least=0)
     define("integer", values, "num_virtual_devices", 0,
            "Split the CPU into so many devices, to try out training on several.", least=0)
     define("bool", values, "use_tpu", False,
@@ -147,7 +148,7 @@ def define_device_flags(values: FlagValues) -> None:
            "The original's. It has no effect: all TPU cores are used.", least=1)
     define("bool", values, "use_xla", None,
            "Compile the training step with XLA; by default on GPUs, and not on CPUs, where only "
-           "small models of rows of one length gain.")
+           "small models of rows of one length gain. JAX always compiles.")
     define_step_flags(values)
 
 
@@ -248,8 +249,12 @@ def check_device_flags(values: FlagValues) -> None:
         raise FlagError("--num_virtual_devices splits the CPU: leave it out with --use_tpu")
     if values.num_virtual_devices > 1 and strategy == "one_device":
         raise FlagError(f"--num_virtual_devices has no effect with {strategy}")
-    if wanted_engine(values) != "jax" and values.shard_moments:
+    engine = wanted_engine(values)
+    if engine != "jax" and values.shard_moments:
         raise FlagError("--shard_moments needs --engine=jax")
+    if engine == "jax" and values.use_xla is False:
+        raise FlagError("--nouse_xla has no effect: JAX always compiles. Leave it out, or use "
+                        "--engine=tensorflow")
 
 
 def wanted_engine(values: FlagValues | None = None) -> str:
@@ -261,12 +266,7 @@ def wanted_engine(values: FlagValues | None = None) -> str:
     told = values and (values.engine or ("jax" if values.use_tpu else None))
     engine = told or os.environ.get("KERAS_BACKEND") or engines.default_engine()
     origin = f"--engine={engine}" if told else f"KERAS_BACKEND={engine}"
-    if engine not in engines.ENGINES:
-        raise FlagError(f"{origin}: it must be tensorflow or jax")
-    if not engines.is_installed(engine):
-        extra = "albert[jax], albert[jax-cuda] or albert[jax-tpu]"
-        remedy = extra if engine == "jax" else "tensorflow, or use --engine=jax"
-        raise FlagError(f"{origin}: it is not installed: install {remedy}")
+    engines.require(engine, origin)
     return engine
 
 
@@ -277,6 +277,17 @@ def start_engine(values: FlagValues | None = None) -> None:
       FlagError: it is not installed, or this process has Keras with another one.
     """
     start(wanted_engine(values))
+
+
+def start_tensorflow() -> None:
+    """Imports TensorFlow, and Keras with it, for what JAX cannot do.
+
+    Raises:
+      FlagError: it is not installed, this process has Keras with JAX, or KERAS_BACKEND is wrong.
+    """
+    wanted_engine()
+    engines.require("tensorflow", "this command needs TensorFlow")
+    start("tensorflow")
 
 
 def start_compiler() -> None:
@@ -419,6 +430,12 @@ def set_up_logging() -> None:
     )
     log.handlers[:] = [handler]
     log.setLevel(logging.INFO)
+    root = logging.getLogger()
+    if not root.handlers:
+        # Without a handler of the root, a message of TensorFlow's sets up one for all messages:
+        # ours would be there twice.
+        logging.lastResort.addFilter(lambda record: record.name != log.name)
+        root.addHandler(logging.lastResort)
 
 
 def _is_stdout_closed() -> bool:

@@ -12,6 +12,7 @@ import errno
 import glob
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -173,10 +174,19 @@ def _exchange(one: str, other: str) -> bool:
     ) == 0
 
 
+def finite(value: Any) -> Any:
+    """Returns a JSON value in which NaN and infinities, which JSON lacks, are None."""
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_json(path: str, value: Any) -> None:
-    """Publishes `value` as JSON with sorted keys, indent 2 and a final newline."""
+    """Publishes `finite(value)` as JSON with sorted keys, indent 2 and a final newline."""
     with atomic_write(path) as stream:
-        stream.write(_json_text(value))
+        stream.write(_json_text(finite(value)))
 
 
 def _json_text(value: Any) -> str:
@@ -243,13 +253,14 @@ def _seal_of(value: dict[str, Any]) -> str:
 
 
 def write_sealed_json(path: str, value: dict[str, Any]) -> None:
-    """Publishes an object as JSON with a digest of itself, so that damage is noticed."""
+    """Publishes `finite(value)` as JSON with a digest of itself, so that damage is noticed."""
     with atomic_write(path) as stream:
         stream.write(sealed_json_text(value))
 
 
 def sealed_json_text(value: dict[str, Any]) -> str:
     """Returns what `write_sealed_json` writes."""
+    value = finite(value)
     return _json_text({**value, _SEAL: _seal_of(value)})
 
 

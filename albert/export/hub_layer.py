@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import albert.model.backend  # noqa: F401, I001  (before Keras)
 import keras
 import tensorflow as tf
 

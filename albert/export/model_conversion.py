@@ -1,9 +1,13 @@
 """A model as LiteRT (`.tflite`) or ONNX bytes, and what those bytes compute.
 
-All inputs are int32 [B, L]: `input_ids`, `input_mask`, `segment_ids`.
+All inputs are int32 [B, L], or [B, C, L] of multiple choice with C choices: `input_ids`,
+`input_mask`, `segment_ids`.
 """
 
+import io
 import tempfile
+import warnings
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
@@ -17,16 +21,19 @@ from albert.inference.onnx_file import INPUTS
 # The newest operators that the runtimes of several years know.
 _OPSET = 17
 
+# The heads of question answering add -1e30 to the logits of impossible positions, or -2e30.
+_MASKED = -1e29
+
 Runner = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 def to_tflite(model: keras.Model, outputs: Sequence[str], length: int, quantize: bool) -> bytes:
-    """Returns the LiteRT model of one sequence of `length` ids.
+    """Returns the LiteRT model of one example, whose sequences have `length` ids.
 
     With `quantize`, large matrices are kept as int8 and the rest as float32
     (dynamic-range quantization).
     """
-    graph = _graph(model, outputs, [1, length])
+    graph = _graph(model, outputs, input_shape(model, 1, length))
     root = tf.Module()
     root.weights, root.graph = [weight.value for weight in model.weights], graph
     with tempfile.TemporaryDirectory() as folder:
@@ -37,9 +44,23 @@ def to_tflite(model: keras.Model, outputs: Sequence[str], length: int, quantize:
         return converter.convert()
 
 
+def with_labels(content: bytes, names: Sequence[str]) -> bytes:
+    """Returns a LiteRT model with the labels' names in `labels.txt`, one a line.
+
+    LiteRT's tools read such files from a ZIP archive at the model's end; `unzip` does too.
+    """
+    stream = io.BytesIO(content)
+    with zipfile.ZipFile(stream, "a") as archive:
+        # Always of the same time: the same model gives the same bytes.
+        archive.writestr(zipfile.ZipInfo("labels.txt"), "".join(f"{name}\n" for name in names))
+    return stream.getvalue()
+
+
 def run_tflite(content: bytes, threads: int | None = None) -> Runner:
     """Returns a function that computes a LiteRT model's outputs, with one thread by default."""
-    interpreter = tf.lite.Interpreter(model_content=content, num_threads=threads)
+    with warnings.catch_warnings():  # it recommends another package of the same interpreter
+        warnings.simplefilter("ignore", UserWarning)
+        interpreter = tf.lite.Interpreter(model_content=content, num_threads=threads)
     signature = interpreter.get_signature_runner()
     return lambda inputs: signature(**inputs)
 
@@ -59,9 +80,9 @@ def import_onnx():
 
 
 def to_onnx(model: keras.Model, outputs: Sequence[str]) -> bytes:
-    """Returns the ONNX model, for any number of sequences of any length."""
+    """Returns the ONNX model, for any number of examples of any length."""
     tf2onnx = import_onnx()
-    shape = [None, None]
+    shape = input_shape(model, None, None)
     proto, _ = tf2onnx.convert.from_function(
         _graph(model, outputs, shape), input_signature=_specs(shape), opset=_OPSET
     )
@@ -69,24 +90,34 @@ def to_onnx(model: keras.Model, outputs: Sequence[str]) -> bytes:
 
 
 def largest_difference(model: keras.Model, outputs: Sequence[str], run: Runner, length: int):
-    """Returns {output: (largest difference, largest value)} of `run` and the model on four rows."""
-    rng = np.random.default_rng(0)
+    """Returns {output: (largest difference, largest value)} of `run` and the model on four rows.
+
+    Masked values agree with masked values only.
+    """
+    rng, shape = np.random.default_rng(0), input_shape(model, 1, length)
     found = {name: (0.0, 0.0) for name in outputs}
     for used in (length, max(length // 2, 1), max(length // 3, 1), 1):
-        mask = (np.arange(length) < used)[None].astype(np.int32)
+        mask = np.broadcast_to(np.arange(length) < used, shape).astype(np.int32)
+        second = np.broadcast_to(np.arange(length) >= used // 2, shape).astype(np.int32)
         inputs = {
-            "input_ids": rng.integers(0, model.config.vocab_size, (1, length), np.int32) * mask,
+            "input_ids": rng.integers(0, model.config.vocab_size, shape, np.int32) * mask,
             "input_mask": mask,
-            "segment_ids": (np.arange(length) >= used // 2)[None].astype(np.int32) * mask,
+            "segment_ids": second * mask,
         }
         expected, converted = model(inputs, training=False), run(inputs)
         for name, (difference, largest) in found.items():
-            value = np.asarray(expected[name])
+            value, other = (np.maximum(x[name], _MASKED) for x in (expected, converted))
             found[name] = (
-                max(difference, float(np.abs(converted[name] - value).max())),
-                max(largest, float(np.abs(value).max())),
+                float(np.maximum(difference, np.abs(other - value).max())),  # NaN stays NaN
+                max(largest, float(np.abs(value[value > _MASKED]).max(initial=0.0))),
             )
     return found
+
+
+def input_shape(model: keras.Model, batch: int | None, length: int | None) -> list[int | None]:
+    """Returns the shape of each input of a model; None is any size."""
+    choices = getattr(model, "num_choices", None)
+    return [batch, length] if choices is None else [batch, choices, length]
 
 
 def _specs(shape) -> list[tf.TensorSpec]:

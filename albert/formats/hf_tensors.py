@@ -138,15 +138,23 @@ def open_h5(path: str, arrays_of: Callable[[Any], Mapping[str, Any]]) -> tuple[S
       arrays_of: returns the data sets of an open `h5py.File` by name.
 
     Raises:
-      CheckpointError: it is damaged, or its arrays lie in other files.
+      CheckpointError: it is damaged, or has other weights than plain arrays of numbers that lie in
+        the file itself.
     """
     import h5py  # which Keras needs too
 
     try:
-        found = arrays_of(h5py.File(path, "r"))
+        found, size = arrays_of(h5py.File(path, "r")), os.path.getsize(path)
         for name, value in found.items():
             if not isinstance(value, h5py.Dataset) or value.is_virtual or value.external:
                 raise ValueError(f"{name} is no array of this file")
+            if value.shape is None or value.dtype.kind not in "fiu":
+                raise ValueError(f"{name} is no array of numbers")
+            # A filter is code, and unpacks to any size.
+            if value.id.get_create_plist().get_nfilters():
+                raise ValueError(f"{name} is compressed")
+            if value.nbytes > min(size, value.id.get_storage_size()):
+                raise ValueError(f"{name} claims {value.nbytes:,} bytes, which are not there")
         if not found:
             raise ValueError("it has no weights")
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
@@ -165,8 +173,24 @@ def open_h5(path: str, arrays_of: Callable[[Any], Mapping[str, Any]]) -> tuple[S
 
 def _of_tf_classes(stream: Any) -> dict[str, Any]:
     found = {}
-    for group in stream.values():
+    for layer in stream:
+        group = _inside(stream, layer)
         for name in group.attrs["weight_names"]:
             name = name.decode() if isinstance(name, bytes) else name
-            found[name] = group[name]
+            found[name] = _inside(group, name)
     return found
+
+
+def _inside(group: Any, path: str) -> Any:
+    """Returns what lies at a path below an HDF5 group.
+
+    Raises:
+      ValueError: a link on the way may lead elsewhere, to another file too.
+    """
+    import h5py
+
+    for name in path.split("/"):
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            raise ValueError(f"{path} is not in this file")
+        group = group[name]
+    return group

@@ -330,12 +330,19 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
     """Writes a directory that every command and `load` take: configuration, weights, vocabulary.
 
     Raises:
-      UserError: it cannot be written; what was there before is then untouched.
+      UserError: the model is quantized, or it cannot be written; what was there before is then
+        untouched.
 
     See `model_card.publish_model` for a directory that holds other files.
     """
+    from albert.model.quantization import quantized_layers
     from albert.model.weight_names import named_weights
 
+    if quantized_layers(model):
+        raise CheckpointError(
+            f"{path}: this directory would hold float weights, and the model is quantized: save it "
+            "by model.save('NAME.keras'), or save_pretrained before quantize"
+        )
     tensors = {name: weight.value for name, weight in named_weights(model).items()}
     main = checkpoint_files.main_names(checkpoints.BEST)
     with addresses.written(path) as local, model_card.publish_model(local, *main) as scratch:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from albert import engines
 from albert.data import addresses
 from albert.errors import DataError, FlagError
 from albert.formats import pretrained
@@ -175,12 +176,15 @@ def open_session(
       do_lower_case: whether texts are put in lower case; by default what the directory says.
       onnx_file: what `albert.export_model` wrote of this model as `.onnx`, int8 or not. Then
         onnxruntime computes, and no engine is imported: faster for single texts, and from the
-        start. For `classify`, `tag`, `answer` of SQuAD 1.1, and `embed` of the last layer.
+        start. For `classify`, `tag`, `answer`, `choose`, and `embed` of the last layer.
 
     Raises:
-      UserError: no model or vocabulary there, or these and the file do not fit each other.
+      UserError: no model or vocabulary there, these and the file do not fit each other, or Keras
+        runs on another backend than TensorFlow and JAX.
     """
     opened = OnnxFile(addresses.local(onnx_file, "onnx_file")) if onnx_file else None
+    if not opened:
+        engines.require_backend()
     source = pretrained.open_path(path)
     tokenizer = source.tokenizer(spm_model_file, vocab_file, do_lower_case)
     if tokenizer is None:

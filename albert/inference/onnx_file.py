@@ -1,13 +1,14 @@
 """An exported model (`.onnx`) and onnxruntime, which computes it. No engine.
 
-Legend: B batch, L sequence.
+Legend: B batch, C choices, L sequence.
 """
 
 import hashlib
+import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,23 @@ HEADS = {
     "masked_lm": ("AlbertForMaskedLM", ("prediction_logits",)),
     "sequence_classification": ("AlbertForSequenceClassification", ("logits",)),
     "token_classification": ("AlbertForTokenClassification", ("logits",)),
+    "multiple_choice": ("AlbertForMultipleChoice", ("logits",)),
     "question_answering": ("AlbertForQuestionAnswering", ("start_logits", "end_logits")),
+    "beam_question_answering": (
+        "AlbertForBeamQuestionAnswering",
+        ("cls_logits", "start_top_log_probs", "start_top_index", "end_top_log_probs",
+         "end_top_index"),
+    ),
 }
-# What a session asks of a model and a file has; masked_lm computes all places, a session few.
-_ANSWERING = {HEADS[name][0]: name for name in HEADS if name != "masked_lm"}
-_WEIGHTS, _HEAD = "albert_weights", "albert_head"  # what a file tells of itself
+# The heads that a session computes with; masked_lm gives all positions, a session needs a few.
+_BY_CLASS = {HEADS[name][0]: name for name in HEADS if name != "masked_lm"}
+# Keys of the file's metadata.
+_WEIGHTS, _HEAD, _LABELS = "albert_weights", "albert_head", "albert_label_names"
+
+
+def head_of(class_name: str) -> str:
+    """Returns the head that a model of a class was trained for; pretrained ones have "encoder"."""
+    return _BY_CLASS.get(class_name, "encoder")
 
 
 def import_onnxruntime() -> Any:
@@ -76,13 +89,16 @@ class OnnxFile:
         self._told = dict(self._session.get_modelmeta().custom_metadata_map)
 
     def __call__(self, inputs: Mapping[str, np.ndarray], **options: Any) -> dict[str, np.ndarray]:
-        """Returns the outputs of int32 inputs [B, L]; the options are a model's and change nothing."""
+        """Returns the outputs of int32 inputs [B, L], or [B, C, L] of multiple choice.
+
+        The options are those of a model's call and have no effect.
+        """
         named = {name: inputs[name] for name in INPUTS}
         return dict(zip(self._outputs, self._session.run(self._outputs, named), strict=True))
 
     def check(self, class_name: str, weights: Weights) -> None:
         """Raises a CheckpointError if it is not such a model with these weights."""
-        head = _ANSWERING.get(class_name)
+        head = _BY_CLASS.get(class_name)
         if head is None:
             raise FlagError(f"{self._name}: what {class_name} does is not computed by onnxruntime")
         again = f"write it with albert.export_model --head={head}"
@@ -102,12 +118,17 @@ def digest(weights: Weights) -> str:
     return found.hexdigest()
 
 
-def described(content: bytes, head: str, weights: Weights) -> bytes:
-    """Returns the model with what `OnnxFile.check` reads."""
+def described(
+    content: bytes, head: str, weights: Weights, label_names: Sequence[str] | None = None
+) -> bytes:
+    """Returns the model with the metadata that `OnnxFile.check` reads, and the labels' names."""
     import onnx
 
+    metadata = {_HEAD: head, _WEIGHTS: digest(weights)}
+    if label_names:
+        metadata[_LABELS] = json.dumps(list(label_names), ensure_ascii=False)
     model = onnx.load_from_string(content)
-    onnx.helper.set_model_props(model, {_HEAD: head, _WEIGHTS: digest(weights)})
+    onnx.helper.set_model_props(model, metadata)
     return model.SerializeToString()
 
 

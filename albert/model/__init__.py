@@ -12,6 +12,8 @@
     dropout          drawn from a seed and the place in a forward pass
     heads            masked words, sentence order, labels
     answers          SQuAD 2.0's: heads and beam
+    backend          refuses what Keras runs on and this package does not
+    quantization     what Keras's `quantize` did, so that it is saved
     weight_names     every weight under its name in a released checkpoint
     model_size       parameters, operations and bytes of an architecture
     training_plan    how a pretraining run fits on devices

@@ -48,13 +48,20 @@ class SpanEndHead(keras.layers.Layer):
 
     def call(self, sequence, starts):
         """Maps tokens [B, L, H] and K first tokens [B, K, H] to [B, K, L]."""
-        width = self.config.hidden_size
-        # dense_0 of each pair [token; start]: its halves apart, so that the
-        # product over tokens is made once and not once per start.
-        of_token = ops.matmul(sequence, self.dense_0.kernel[:width])[:, None]
-        of_start = ops.matmul(starts, self.dense_0.kernel[width:])[:, :, None]
-        x = ops.tanh(of_token + of_start + self.dense_0.bias)  # [B, K, L, H]
+        # dense_0 of each pair [token; start], in two halves: the product with the tokens is the
+        # same for each start.
+        of_token, of_start = self._halves(sequence, starts)
+        x = ops.tanh(of_token[:, None] + of_start[:, :, None] + self.dense_0.bias)  # [B, K, L, H]
         return self.dense_1(self.layer_norm(x))[..., 0]
+
+    def _halves(self, sequence, starts):
+        """Returns the products of dense_0's kernel with tokens [B, L, H] and starts [B, K, H]."""
+        if self.dense_0.quantization_mode:  # the kernel's integers need the layer's scales
+            of_token = self.dense_0(ops.concatenate([sequence, ops.zeros_like(sequence)], axis=-1))
+            of_start = self.dense_0(ops.concatenate([ops.zeros_like(starts), starts], axis=-1))
+            return of_token - self.dense_0.bias, of_start - self.dense_0.bias
+        width, kernel = self.config.hidden_size, self.dense_0.kernel
+        return ops.matmul(sequence, kernel[:width]), ops.matmul(starts, kernel[width:])
 
 
 class AnswerClassHead(keras.layers.Layer):

@@ -37,8 +37,6 @@ _OUR_ERROR = re.compile(r"albert\.errors\.\w+: (.+?)(?: \[while running .*)?$", 
 
 def require_beam(runner: str) -> None:
     """Raises a FlagError that says what to install, if Beam is not there."""
-    # Otherwise a message of Beam's sets up a second way for all messages, ours included.
-    logging.getLogger().addHandler(logging.NullHandler())
     try:
         import apache_beam  # noqa: F401
     except ImportError as error:
@@ -87,7 +85,7 @@ def make_records(job: Job, runner: str, arguments: Sequence[str]) -> None:
 def _set_up_logging() -> None:
     theirs = logging.getLogger("apache_beam")
     theirs.setLevel(logging.WARNING)
-    theirs.handlers[:] = log.handlers
+    theirs.handlers[:], theirs.propagate = log.handlers, False
     # It tells an error of a step in many lines, which then is told once more.
     logging.getLogger("apache_beam.runners").setLevel(logging.CRITICAL)
 

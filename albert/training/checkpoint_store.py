@@ -47,6 +47,15 @@ def save(
     return prefix
 
 
+def delete_after(directory: str, step: int) -> str | None:
+    """Deletes the checkpoints of later steps; returns the prefix of the newest that is left."""
+    for late, prefix in checkpoints.list_steps(directory).items():
+        if late > step:
+            delete(prefix)
+    _write_state_file(directory)
+    return next(reversed(checkpoints.list_steps(directory).values()), None)
+
+
 def delete(prefix: str) -> None:
     """Removes a checkpoint."""
     for path in checkpoint_files.files_of(prefix):
@@ -65,6 +74,10 @@ def _sweep_orphans(directory: str, newest: int) -> None:
 def _write_state_file(directory: str) -> None:
     """Writes TensorFlow's `checkpoint` file, for other tools."""
     names = [os.path.basename(p) for p in checkpoints.list_steps(directory).values()]
+    if not names:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory, "checkpoint"))
+        return
     with files.atomic_write(os.path.join(directory, "checkpoint")) as stream:
         stream.write(f'model_checkpoint_path: "{names[-1]}"\n')
         for name in names:

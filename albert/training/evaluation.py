@@ -106,8 +106,8 @@ def keep_if_best(
     """
     directory = os.path.dirname(prefix)
     value = float(results[task.best_metric])
-    if math.isnan(value):
-        log.warning("%s is not a number at step %s", task.best_metric, results["global_step"])
+    if not math.isfinite(value):
+        log.warning("%s is not a finite number at step %s", task.best_metric, results["global_step"])
         return False
     best = read_best(directory)
     changed = best and differences(best, measured)

@@ -45,24 +45,19 @@ class DivergenceGuard:
 
     def __init__(self):
         self.skipped = 0
-        self._consecutive = 0
+        self.consecutive = 0  # bad steps up to the last one
         self._recent: collections.deque[bool] = collections.deque(maxlen=self.WINDOW)
-
-    @property
-    def in_bad_streak(self) -> bool:
-        """Whether the last step was a bad one."""
-        return self._consecutive > 0
 
     def state(self) -> dict[str, int | list[int]]:
         """Returns what `restore` needs, as JSON values."""
         bad = [i for i, is_bad in enumerate(self._recent) if is_bad]
-        return {"recent": len(self._recent), "bad": bad, "consecutive": self._consecutive}
+        return {"recent": len(self._recent), "bad": bad, "consecutive": self.consecutive}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on counting from another process's `state`; an empty one starts from zero."""
         bad = set(state.get("bad", ()))
         self._recent.extend(i in bad for i in range(state.get("recent", 0)))
-        self._consecutive = state.get("consecutive", 0)
+        self.consecutive = state.get("consecutive", 0)
 
     def check(self, step: int, bad: bool, loss: float, gradient_norm: float) -> None:
         """Takes note of one step, `bad` if its loss or gradient was not finite.
@@ -71,14 +66,14 @@ class DivergenceGuard:
           TrainingDivergedError: too many bad steps.
         """
         self._recent.append(bad)
-        self._consecutive = self._consecutive + 1 if bad else 0
+        self.consecutive = self.consecutive + 1 if bad else 0
         if not bad:
             return
         self.skipped += 1
         share = sum(self._recent) / self.WINDOW
-        if self._consecutive > self.MAX_CONSECUTIVE or share > self.MAX_SHARE:
+        if self.consecutive > self.MAX_CONSECUTIVE or share > self.MAX_SHARE:
             raise TrainingDivergedError(
                 f"training diverged at step {step}: loss {loss}, gradient norm {gradient_norm}; "
-                f"{self._consecutive} bad steps in a row, {sum(self._recent)} of the last "
+                f"{self.consecutive} bad steps in a row, {sum(self._recent)} of the last "
                 f"{len(self._recent)}. A lower --learning_rate or a longer warm-up may help"
             )

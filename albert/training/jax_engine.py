@@ -215,16 +215,25 @@ def _chosen_devices(values) -> list:
             "itself, with albert[jax-tpu] installed"
         )
     if values.num_gpus == 0 and jax.default_backend() == "gpu":
-        return jax.devices("cpu")[:1]
+        return _of_each_worker(jax.devices("cpu"), 1)
     devices = jax.devices()
-    gpus = [device for device in devices if device.platform == "gpu"]
     if values.num_gpus is not None:
-        if values.num_gpus > len(gpus):
-            raise FlagError(f"--num_gpus={values.num_gpus}: this machine has {len(gpus)}")
-        devices = gpus[: values.num_gpus] or devices
+        gpus = [device for device in devices if device.platform == "gpu"]
+        own = sum(device.platform == "gpu" for device in jax.local_devices())
+        if values.num_gpus > own:
+            raise FlagError(f"--num_gpus={values.num_gpus}: this machine has {own}")
+        devices = _of_each_worker(gpus, values.num_gpus) or devices
     if values.distribution_strategy == "one_device":
         devices = devices[:1]
     return devices
+
+
+def _of_each_worker(devices: Iterable, count: int) -> list:
+    """Returns the first `count` devices of each process."""
+    by_worker: dict[int, list] = {}
+    for device in sorted(devices, key=lambda device: device.id):
+        by_worker.setdefault(device.process_index, []).append(device)
+    return [device for own in by_worker.values() for device in own[:count]]
 
 
 def _join(cluster: Mapping[str, Any]) -> None:

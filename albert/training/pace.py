@@ -1,6 +1,7 @@
 """What the training loop keeps from step to step: running averages, and its pace."""
 
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ SECONDS_PER_CALL = 1.0
 
 
 class Averages:
-    """Averages since the last line of metrics.
+    """Averages since the last line of metrics, of the steps whose update was not skipped.
 
     Steps are added one by one, in the same order on every run, so that sums are equal to the bit.
     """
@@ -32,25 +33,31 @@ class Averages:
         self._names = names
         self._has_loss_scale = has_loss_scale
         columns = steps.PAIRS + 2 * len(names)
-        if state and len(state["sums"]) != columns:
+        # Earlier versions added up skipped steps too, whose loss may be NaN.
+        if state and (len(state["sums"]) != columns or not all(map(_is_finite, state["sums"]))):
             log.warning("the running averages are of an older version: starting them anew")
             state = None
         self._sums = list(state["sums"]) if state else [0.0] * columns
         self.steps = state["steps"] if state else 0
 
     def add(self, row: np.ndarray) -> None:
+        self._last_rate = float(row[steps.RATE])
+        if row[steps.BAD] or row[steps.OVERFLOW]:
+            for column in (steps.BAD, steps.OVERFLOW, steps.TOKENS):
+                self._sums[column] += float(row[column])
+            return
         self._sums = [total + float(x) for total, x in zip(self._sums, row, strict=True)]
         self.steps += 1
-        self._last_rate = float(row[steps.RATE])
 
     def state(self) -> dict[str, Any]:
         return {"sums": self._sums, "steps": self.steps}
 
     def flush(self) -> dict[str, float]:
-        """Returns the averages and starts anew."""
+        """Returns the averages, NaN where every step was skipped, and starts anew."""
+        count = self.steps or math.nan
         values = {
-            "loss": self._sums[steps.LOSS] / self.steps,
-            "gradient_norm": self._sums[steps.NORM] / self.steps,
+            "loss": self._sums[steps.LOSS] / count,
+            "gradient_norm": self._sums[steps.NORM] / count,
             "learning_rate": self._last_rate,
             "skipped_steps": self._sums[steps.BAD],
         }
@@ -60,10 +67,14 @@ class Averages:
             total, weight = self._sums[steps.PAIRS + 2 * i : steps.PAIRS + 2 * i + 2]
             # A task names its metrics for evaluations, but these are of training batches.
             name = re.sub(r"^eval_", "train_", name)
-            values[name] = total / weight if weight else 0.0
+            values[name] = total / weight if weight else 0.0 * count
         self.tokens = self._sums[steps.TOKENS]
         self._sums, self.steps = [0.0] * len(self._sums), 0
         return values
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 class Pace:

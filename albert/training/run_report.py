@@ -33,7 +33,7 @@ _TASK = os.path.join("text", "classification", "SST-2")
 
 
 def read_metrics(path: str) -> dict[str, Lines]:
-    """Returns the lines of metrics.jsonl by kind ("train", "eval"), by step.
+    """Returns the lines of metrics.jsonl by kind ("train", "eval"), by step, without nulls.
 
     Raises:
       DataError: no such file, no usable line, or a line that is not a metric.
@@ -46,10 +46,12 @@ def read_metrics(path: str) -> dict[str, Lines]:
         if number == len(lines) and not line.endswith("\n"):
             break  # the run is writing it, or was killed while it did
         try:
-            value = json.loads(line)
+            value = {name: x for name, x in json.loads(line).items() if x is not None}
             by_kind.setdefault(value["kind"], []).append(value)
             assert isinstance(value["step"], int)
-        except (ValueError, TypeError, KeyError, AssertionError, RecursionError) as error:
+        except (
+            ValueError, TypeError, AttributeError, KeyError, AssertionError, RecursionError
+        ) as error:
             raise DataError(f"{path}:{number}: not a line of metrics") from error
     if not any(by_kind.values()):
         raise DataError(f"{path}: no metrics yet; let run_pretraining finish first")

@@ -51,8 +51,9 @@ class MetricsWriter:
         return {value["step"] for _, value in kept if value["kind"] == "eval"}
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        """Writes one line; `kind` is train or eval."""
-        line = {"step": step, "kind": kind, **values}
+        """Writes one line; `kind` is train or eval. NaN and infinities become null."""
+        line = files.finite({"step": step, "kind": kind, **values})
+        values = {name: line[name] for name in values if line[name] is not None}
         try:
             self._stream.write(json.dumps(line) + "\n")
             self._stream.flush()

@@ -224,10 +224,7 @@ class _Loop:
                     ended = time.monotonic()
                     self._tell(step, ended - window_start)
                     window_start = ended
-                # No checkpoint among bad steps: it might replace a good one.
-                due = self._is_due(step) and (
-                    not self.guard.in_bad_streak or step == run.last_step
-                )
+                due = self._is_due(step)
                 if due or must_stop:
                     progress.clear()
                     self._save()
@@ -249,7 +246,10 @@ class _Loop:
         values = self.averages.flush()
         values["tokens_per_second"] = round(self.averages.tokens / seconds, 1)
         values["seconds"] = round(seconds, 3)
-        shown = {k: v for k, v in values.items() if k not in ("skipped_steps", "seconds")}
+        # Without what is NaN, where every step was skipped.
+        shown = {k: v for k, v in values.items() if k != "seconds" and v == v}
+        if not shown["skipped_steps"]:
+            del shown["skipped_steps"]
         log.info("step %d: %s", step, ", ".join(f"{k} {v:.4g}" for k, v in shown.items()))
         if self.writer:
             self.writer.write(step, "train", values)
@@ -342,7 +342,15 @@ class _Loop:
             try:
                 self.guard.check(step + i + 1, row[steps.BAD] > 0, row[steps.LOSS], row[steps.NORM])
             except TrainingDivergedError as error:
+                self._drop_bad_streak(step + i + 1)
                 raise self._diverged(f"{error}; {self._describe_batch(first)}") from error
+
+    def _drop_bad_streak(self, step: int) -> None:
+        """Deletes the checkpoints among the last bad steps: their weights may be what diverged."""
+        if self.is_chief:
+            self.last_checkpoint = checkpoint_store.delete_after(
+                self.run.output_dir, step - self.guard.consecutive
+            )
 
     def _diverged(self, what: str) -> TrainingDivergedError:
         kept = self.last_checkpoint or "none was written"
@@ -384,8 +392,10 @@ class _Loop:
         if not self.is_chief:
             self.last_checkpoint = os.path.join(run.output_dir, f"model.ckpt-{state.step}")
             return
+        # Those from before a bad streak stay as long as it lasts: see _drop_bad_streak.
+        keep = run.keep_checkpoint_max and run.keep_checkpoint_max + self.guard.consecutive
         self.last_checkpoint = checkpoint_store.save(
-            run.output_dir, state.step, tensors, sidecar, run.keep_checkpoint_max
+            run.output_dir, state.step, tensors, sidecar, keep
         )
         places.publish(run.output_dir)
         log.info("saved %s", self.last_checkpoint)

@@ -1,11 +1,13 @@
 """Numbers that are none, and losses out of line: the update is skipped, the good state stays."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 from helpers import (
     LENGTH,
+    NEEDS_JAX,
     PREDICTIONS,
     REPO,
     VOCAB,
@@ -13,6 +15,7 @@ from helpers import (
     metrics,
     pretraining_rows,
     run,
+    strict_json,
 )
 from invariants import nothing_lost
 
@@ -21,6 +24,7 @@ from albert.formats import checkpoints, sidecars
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
 from albert.training.guards import DivergenceGuard
+from albert.training.pace import Averages
 from faults import jobs, odd_pretraining
 
 
@@ -55,7 +59,6 @@ def assert_nothing_moved(folder, step):
 def test_a_step_whose_loss_is_no_number_moves_neither_weights_nor_moments(
     weight, extra, tmp_path, capsys
 ):
-    # Checkpoints are not written while steps are bad, so each step is its own run's last.
     job = jobs.pretraining_flags(tmp_path, log_steps=1, save_checkpoints_steps=1,
                                  keep_checkpoint_max=0, num_warmup_steps=0)
     write_with_one_odd_record(tmp_path / "train.tfrecord", weight)
@@ -64,16 +67,54 @@ def test_a_step_whose_loss_is_no_number_moves_neither_weights_nor_moments(
     said = capsys.readouterr().err
     assert f"step {bad} skipped: loss" in said and "of epoch 0" in said
     out = tmp_path / "out"
-    listed = list(checkpoints.list_steps(str(out)))
-    if bad < 10:
-        assert bad not in listed
-        before, after = tensors(out, bad - 1), tensors(out, bad + 1)
-        changed = [n for n in before if not np.array_equal(before[n], after[n])]
-        assert changed and all(np.isfinite(value).all() for value in after.values())
-    # The same with the bad step as the last one, which is always saved.
-    again = tmp_path / "again"
-    assert jobs.pretrain(*job, *extra, f"--output_dir={again}", f"--num_train_steps={bad}") == 0
-    assert_nothing_moved(again, bad)
+    assert list(checkpoints.list_steps(str(out))) == list(range(1, 11))
+    assert 1 < bad < 10  # by the seed
+    assert_nothing_moved(out, bad)
+    before, after = tensors(out, bad), tensors(out, bad + 1)
+    changed = [n for n in before if not np.array_equal(before[n], after[n])]
+    assert changed and all(np.isfinite(value).all() for value in after.values())
+    strict_json((out / f"model.ckpt-{bad}.json").read_text())
+
+
+@pytest.mark.parametrize("engine", ["tensorflow", pytest.param("jax", marks=NEEDS_JAX)])
+def test_averages_leave_skipped_steps_out_and_are_json(engine, tmp_path):
+    job = [*jobs.pretraining_flags(tmp_path), "--num_train_steps=10", f"--engine={engine}"]
+    write_with_one_odd_record(tmp_path / "train.tfrecord", np.nan)
+    found = {}
+    for log_steps in (1, 10):
+        flags = [*job, f"--log_steps={log_steps}", f"--output_dir={tmp_path / str(log_steps)}"]
+        assert run(jobs.PRETRAINING, *flags).returncode == 0
+        lines = metrics(tmp_path / str(log_steps))
+        found[log_steps] = [line for line in lines if line["kind"] == "train"]
+    [skipped] = [line for line in found[1] if line["skipped_steps"]]
+    assert skipped["loss"] is skipped["masked_lm_accuracy"] is None
+    sound, [whole] = [line for line in found[1] if line != skipped], found[10]
+    assert len(sound) == 9 and whole["skipped_steps"] == 1
+    for name in ("loss", "gradient_norm"):
+        assert whole[name] == pytest.approx(np.mean([line[name] for line in sound]), rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["tensorflow", pytest.param("jax", marks=NEEDS_JAX)])
+def test_gradient_norms_leave_overflows_of_float16_out(engine, tmp_path):
+    job = jobs.pretraining_flags(tmp_path, num_train_steps=20, log_steps=10)
+    # The other three records of the batch weigh 3: a sum near zero makes the gradient huge.
+    write_with_one_odd_record(tmp_path / "train.tfrecord", -2.9999)
+    done = run(jobs.PRETRAINING, *job, f"--engine={engine}", "--mixed_precision=float16")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in metrics(tmp_path / "out") if line["kind"] == "train"]
+    assert [line["loss_scale_overflows"] for line in lines] == [1, 1]
+    assert all(0 < line["gradient_norm"] < 10 for line in lines)
+
+
+def test_an_average_with_nan_of_an_earlier_version_is_begun_anew(caplog):
+    state = {"sums": [math.nan] * steps.PAIRS, "steps": 3}
+    averages = Averages([], state)
+    assert averages.steps == 0 and "starting them anew" in caplog.text
+    averages.add(np.array([2.0, 1.0, 0.1, 0, 0, 7]))
+    averages.add(np.array([math.inf, math.nan, 0.2, 0, 1, 7]))
+    found = averages.flush()
+    assert (found["loss"], found["learning_rate"], averages.tokens) == (2.0, 0.2, 14)
 
 
 @pytest.mark.slow
@@ -192,6 +233,23 @@ def test_more_than_ten_bad_steps_in_a_row_are_exit_3_and_the_good_checkpoint_sta
         assert name == "global_step" or np.array_equal(value, right[name]), name
 
 
+def test_checkpoints_of_bad_steps_never_push_out_the_last_good_one(begun, tmp_path, capsys):
+    write_odd_records(tmp_path / "odd.tfrecord", LOSS)
+    flags = [
+        *begun.flags, f"--input_file={tmp_path / 'odd.tfrecord'}", "--save_checkpoints_steps=1",
+        "--keep_checkpoint_max=1",
+    ]
+    # The command may stop while steps are bad; the next process may be the one that diverges.
+    assert jobs.pretrain(*flags, "--num_train_steps=14") == 0
+    assert list(checkpoints.list_steps(str(begun.out))) == [10, 11, 12, 13, 14]
+    capsys.readouterr()
+    assert jobs.pretrain(*flags, "--num_train_steps=100") == 3
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert f"last good checkpoint: {begun.out}/model.ckpt-10" in line
+    assert list(checkpoints.list_steps(str(begun.out))) == [10]
+    assert "model.ckpt-10" in (begun.out / "checkpoint").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "task", ["pretraining", pytest.param("classifier", marks=pytest.mark.slow)]
@@ -225,9 +283,9 @@ def test_the_count_of_bad_steps_outlives_the_process():
         first.check(step, step % 7 == 0, 1.0, 1.0)
     second.restore(json.loads(json.dumps(first.state())))
     assert second.state() == first.state()
-    assert not second.in_bad_streak
+    assert second.consecutive == 0
     second.check(51, True, 1.0, 1.0)
-    assert second.in_bad_streak
+    assert second.consecutive == 1
 
 
 @pytest.mark.slow

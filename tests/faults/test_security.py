@@ -9,6 +9,7 @@ import re
 import struct
 import zipfile
 
+import h5py
 import numpy as np
 import pytest
 from helpers import REPO, assert_one_clear_line, run_here, write_config
@@ -18,7 +19,7 @@ from albert import modeling, predict
 from albert.config import AlbertConfig
 from albert.data import files, temporaries
 from albert.errors import CheckpointError, UserError
-from albert.formats import checkpoints, hf_tensors, pretrained, sidecars
+from albert.formats import checkpoints, hf_tensors, keras_hub, pretrained, sidecars
 from albert.tasks import glue
 from albert.training import checkpoint_store
 from faults import jobs
@@ -200,6 +201,112 @@ def test_pickles_in_archives_stay_closed(bomb, tmp_path):
     for name in ("w.npz", "plain.npz", "inner.npz"):
         with pytest.raises(CheckpointError):
             pretrained.open_tensors(str(tmp_path / name), config)
+
+
+# --- HDF5: plain arrays of the file itself, and nothing else ---
+
+WEIGHT = "albert/pooler/weight:0"
+H5_TRICKS = {
+    "nothing": (lambda layer, other: None, None),
+    "external link": (
+        lambda layer, other: spoil(layer, WEIGHT, h5py.ExternalLink(other, "/secret")),
+        "is not in this file",
+    ),
+    "external group": (
+        lambda layer, other: spoil(layer, "albert", h5py.ExternalLink(other, "/")),
+        "is not in this file",
+    ),
+    "external layer": (
+        lambda layer, other: layer.file.__setitem__("z", h5py.ExternalLink(other, "/")),
+        "z is not in this file",
+    ),
+    "pipe": (  # opening it would wait for ever
+        lambda layer, other: spoil(layer, WEIGHT, h5py.ExternalLink(f"{other}.pipe", "/secret")),
+        "is not in this file",
+    ),
+    "soft link": (
+        lambda layer, other: spoil(layer, WEIGHT, h5py.SoftLink("/albert/elsewhere")),
+        "is not in this file",
+    ),
+    "external storage": (
+        lambda layer, other: spoil(layer, WEIGHT, dict(
+            shape=(2, 2), dtype="f4", external=[(other, 0, 16)])),
+        "is no array of this file",
+    ),
+    "virtual": (lambda layer, other: virtual(layer, other), "is no array of this file"),
+    "references": (
+        lambda layer, other: spoil(layer, WEIGHT, dict(data=[layer.ref], dtype=h5py.ref_dtype)),
+        "is no array of numbers",
+    ),
+    "strings": (
+        lambda layer, other: spoil(layer, WEIGHT, dict(data=["text"], dtype=h5py.string_dtype())),
+        "is no array of numbers",
+    ),
+    "null": (
+        lambda layer, other: spoil(layer, WEIGHT, h5py.Empty("f4")), "is no array of numbers",
+    ),
+    "no content": (
+        lambda layer, other: spoil(layer, WEIGHT, dict(shape=(10**7, 10**7), dtype="f4")),
+        "claims 400,000,000,000,000 bytes",
+    ),
+    "a bomb": (
+        lambda layer, other: spoil(layer, WEIGHT, dict(
+            data=np.zeros(10**6, "f4"), compression="gzip")),
+        "is compressed",
+    ),
+    "names that are references": (
+        lambda layer, other: layer.attrs.create("weight_names", [layer.ref], dtype=h5py.ref_dtype),
+        "not a readable HDF5 file",
+    ),
+}
+
+
+def spoil(layer, name, value):
+    del layer[name]
+    if isinstance(value, dict):
+        layer.create_dataset(name, **value)
+    else:
+        layer[name] = value
+
+
+def virtual(layer, other):
+    layout = h5py.VirtualLayout(shape=(2, 2), dtype="f4")
+    layout[:] = h5py.VirtualSource(other, "secret", shape=(2, 2))
+    del layer[WEIGHT]
+    layer.create_virtual_dataset(WEIGHT, layout)
+
+
+@pytest.mark.parametrize("trick", H5_TRICKS)
+def test_an_hdf5_file_gives_no_more_than_its_own_numbers(trick, tmp_path):
+    do, message = H5_TRICKS[trick]
+    other, path = str(tmp_path / "other.h5"), str(tmp_path / "tf_model.h5")
+    os.mkfifo(f"{other}.pipe")
+    with h5py.File(other, "w") as stream:
+        stream["secret"] = np.full((2, 2), 7, "f4")
+        stream.attrs["weight_names"] = [b"secret"]
+    with h5py.File(path, "w") as stream:
+        layer = stream.create_group("albert")
+        layer[WEIGHT] = stream["elsewhere"] = np.ones((2, 2), "f4")
+        layer.attrs["weight_names"] = [WEIGHT.encode()]
+        stream.move("elsewhere", "albert/elsewhere")  # every group of the top is a layer
+        do(layer, other)
+    if message is None:
+        shapes, read = hf_tensors.open_tensors(path)
+        [name] = shapes
+        np.testing.assert_array_equal(read(name), np.ones((2, 2)))
+        return
+    with pytest.raises(CheckpointError, match=message):
+        hf_tensors.open_tensors(path)
+
+
+def test_a_preset_of_keras_hub_links_to_no_other_file(tmp_path):
+    with h5py.File(tmp_path / "other.h5", "w") as stream:
+        stream["secret"] = np.ones(3)
+    with h5py.File(tmp_path / "model.weights.h5", "w") as stream:
+        stream["layers/dense/vars/1"] = np.ones(2)
+        stream["layers/dense/vars/0"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/secret")
+    shapes, _ = hf_tensors.open_h5(str(tmp_path / "model.weights.h5"), keras_hub._variables)
+    assert list(shapes) == ["layers/dense/vars/1"]
 
 
 # --- Sizes that lie ---
