@@ -158,6 +158,7 @@ def main(values: flags.FlagValues) -> None:
         glue_task.name, values.max_seq_length, glue_task.num_labels, glue_task.is_regression,
         glue_task.metric, glue_task.best_metric, values.classifier_dropout,
         _class_weights(values, glue_task, examples.get("train", ())),
+        glue_task.labels if glue_task.name == TSV else (),
     )
 
     def finish(trained: course.Trained) -> None:

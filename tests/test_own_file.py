@@ -166,12 +166,24 @@ def softmax(x):
 # --- The report ---
 
 
-def test_scores_are_those_of_their_definitions():
-    confusion = np.array([[5, 1, 0], [2, 2, 0], [0, 1, 0]])
-    found = classifier_report.scores(confusion)
-    np.testing.assert_allclose(found["precision"], [5 / 7, 2 / 4, 0])
-    np.testing.assert_allclose(found["recall"], [5 / 6, 2 / 4, 0])
-    np.testing.assert_allclose(found["f1"], [10 / 13, 4 / 8, 0])
+def write_report(folder, labels, expected, chosen):
+    logits = np.eye(len(labels))[chosen]
+    rows = classifier_report.HeldOut(
+        ["a text"] * len(expected), labels, np.array(expected), logits, logits
+    )
+    return open(classifier_report.write(str(folder), rows, []), encoding="utf-8").read()
+
+
+def test_macro_f1_leaves_out_labels_that_neither_occur_nor_are_predicted(tmp_path):
+    report = write_report(tmp_path, ("a", "b", "absent"), [0, 1, 1], [0, 1, 1])
+    assert "| macro F1 | 1.000 |" in report
+
+
+def test_labels_with_dollar_signs_are_drawn_as_they_are(tmp_path):
+    labels = ("$a_$", "$\\nothing{", "$5")
+    report = write_report(tmp_path, labels, [0, 1, 2], [0, 1, 1])
+    assert "| $a_$ |" in report
+    assert (tmp_path / "confusion.png").read_bytes()[:4] == b"\x89PNG"
 
 
 # --- The command ---

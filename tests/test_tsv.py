@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from albert import run_classifier
@@ -57,9 +58,20 @@ def test_numbers_are_a_regression(tmp_path):
     assert [e.label for e in read(tmp_path, HEADER + "1\ta\tb\t-2.5\n", labels=())] == [-2.5]
 
 
-def test_two_labels_are_scored_by_f1_too(tmp_path):
-    assert make(tmp_path, labels=("a", "b")).metric == "accuracy_and_f1"
-    assert make(tmp_path).metric == "accuracy"
+@pytest.mark.parametrize("labels", [("fraud", "legit"), ("no", "yes", "maybe")])
+def test_f1_is_reported_by_the_labels_name_never_of_an_arbitrary_one(tmp_path, labels):
+    from albert.tasks.classification import ClassificationTask
+
+    metric = make(tmp_path, labels=labels).metric
+    task = ClassificationTask(
+        "tsv", 8, len(labels), False, metric, "eval_accuracy", label_names=labels
+    )
+    label_ids = np.array([0, 1, 1, 1])
+    results = task.score({"label_ids": label_ids, "logits": np.eye(len(labels))[[0, 0, 1, 1]]})
+    assert results == {
+        "eval_accuracy": 0.75, "macro_f1": pytest.approx((2 / 3 + 4 / 5) / 2),
+        f"f1_{labels[0]}": pytest.approx(2 / 3), f"f1_{labels[1]}": pytest.approx(4 / 5),
+    }
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,8 @@ def make_task(
             num_columns=len(first),
         )
 
-    metric = {0: "regression", 2: "accuracy_and_f1"}.get(len(labels), "accuracy")
     return GlueTask(
-        TSV, "", tuple(labels), metric, layout("train"), layout("dev"), layout("test"),
+        TSV, "", tuple(labels), "accuracy" if labels else "regression", layout("train"), layout("dev"), layout("test"),
         is_strict=True,
     )
 
