@@ -27,6 +27,7 @@ says how good the classifier is.
 
 from albert.cli import course, fine_tuning, flags, own_texts
 from albert.errors import FlagError
+from albert.formats import known_tasks
 from albert.formats.known_tasks import TSV
 from albert.tasks import glue, tsv
 
@@ -100,15 +101,10 @@ def _check_tsv_flags(values: flags.FlagValues) -> None:
     flags.require(values, "text_column")
     if bool(values.label_list) == values.regression:
         raise FlagError("--task_name=tsv needs --label_list=a,b,c or --regression, one of them")
-    labels = _label_list(values)
-    if values.label_list and (len(labels) < 2 or "" in labels or len(set(labels)) < len(labels)):
-        raise FlagError(f"--label_list={values.label_list} is not two or more different labels")
+    if values.label_list:
+        known_tasks.parse_labels(values.label_list)
     if (values.do_train or values.do_eval) and values.label_column is None:
         raise FlagError("--label_column is needed for --do_train and --do_eval")
-
-
-def _label_list(values: flags.FlagValues) -> list[str]:
-    return [label.strip() for label in values.label_list.split(",")] if values.label_list else []
 
 
 def _glue_task(values: flags.FlagValues, splits: list[str]) -> glue.GlueTask:
@@ -116,8 +112,9 @@ def _glue_task(values: flags.FlagValues, splits: list[str]) -> glue.GlueTask:
     if name in glue.TASKS:
         return glue.TASKS[name]
     return tsv.make_task(
-        values.data_dir, splits, labels=_label_list(values), text=values.text_column,
-        text_pair=values.text_pair_column, label=values.label_column,
+        values.data_dir, splits,
+        labels=known_tasks.parse_labels(values.label_list) if values.label_list else (),
+        text=values.text_column, text_pair=values.text_pair_column, label=values.label_column,
         has_header=values.tsv_header,
     )
 

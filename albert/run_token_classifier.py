@@ -20,7 +20,7 @@ import os
 
 from albert.cli import course, fine_tuning, flags
 from albert.errors import DataError, FlagError
-from albert.formats import sidecars
+from albert.formats import known_tasks, sidecars
 from albert.tasks import conll
 
 log = logging.getLogger("albert")
@@ -58,7 +58,10 @@ def main(values: flags.FlagValues) -> None:
     _check(values)
     splits = fine_tuning.wanted_splits(values)
     paths = {split: conll.file_path(values.data_dir, split) for split in splits}
-    labels = conll.parse_labels(values.label_list, values.scheme) if values.label_list else None
+    labels = None
+    if values.label_list:
+        labels = known_tasks.parse_labels(values.label_list, of_words=True)
+        conll.check_labels(labels, values.scheme)
     encoder = fine_tuning.open_encoder(values)
     if labels is None and not values.do_train:
         labels = _trained_labels(values)

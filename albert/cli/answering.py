@@ -29,7 +29,8 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
     define_vocabulary_flags(values)
     flags.define("path", values, "input_file", STDIN,
                  "Text file with one input a line: UTF-8, or UTF-16 with a byte-order mark; it may "
-                 "be compressed. - reads the standard input.", use="file")
+                 "be compressed. Each line, even an empty one, has its own output. - reads the "
+                 "standard input.", use="file")
     flags.define("integer", values, "max_seq_length", None,
                  "Longest input, in pieces; longer ones are cut, or refused by fill_mask. By "
                  "default that of the training, else the most that the model takes.",

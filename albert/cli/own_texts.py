@@ -10,7 +10,7 @@ from typing import Any
 from albert.cli import fine_tuning, flags
 from albert.data import files
 from albert.errors import DataError, FlagError
-from albert.formats.known_tasks import TSV
+from albert.formats import known_tasks
 from albert.tasks import own_file
 
 FLAGS = ("dev_file", "dev_share")  # what only --train_file looks at
@@ -85,7 +85,7 @@ class OwnTexts:
                 )
             self._parts = {"train": train, "dev": dev}
             held_out = f"{len(dev):,} of {len(rows):,} rows"
-        values.task_name, values.data_dir, values.tsv_header = TSV, self._folder, True
+        values.task_name, values.data_dir, values.tsv_header = known_tasks.TSV, self._folder, True
         values.text_column, values.label_column = own_file.TEXT, own_file.LABEL
         values.text_pair_column = own_file.PAIR if columns.pair else None
         if flags.given(values, "max_seq_length") is None:
@@ -95,7 +95,7 @@ class OwnTexts:
         self._tell("columns", ", ".join(named))
         self._tell("held out", held_out)
         if values.label_list:
-            self._tell("labels", values.label_list.replace(",", ", "))
+            self._tell("labels", ", ".join(known_tasks.split_labels(values.label_list)))
 
     def publish(self, encoder: fine_tuning.Encoder) -> None:
         """Writes the parts as `albert.tasks.tsv` reads them, and sets what fits them and the encoder.
@@ -110,7 +110,7 @@ class OwnTexts:
         self._suit(encoder.config.hidden_size, self._row_length(encoder))
 
     def _check_labels(self, normalize: Callable[[str], str]) -> None:
-        known = {normalize(label.strip()) for label in (self._values.label_list or "").split(",")}
+        known = set(map(normalize, known_tasks.split_labels(self._values.label_list or "")))
         for table, rows in self._files:
             for line, row in zip(table.lines, rows, strict=True):
                 if self._values.regression and not own_file.is_number(row[-1]):
