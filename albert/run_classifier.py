@@ -55,7 +55,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
     flags.define("string", values, "label_column", None, "Column of the label.")
     flags.define("bool", values, "tsv_header", True,
-                 "Whether the files of --task_name=tsv start with the columns' names.")
+                 "Whether the files of --task_name=tsv start with the columns' names. Of a "
+                 "--train_file this is found out where columns are given by number.")
     fine_tuning.define_encoder_flags(values)
     flags.define("float", values, "classifier_dropout", 0.1,
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",

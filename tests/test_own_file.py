@@ -12,7 +12,7 @@ from helpers import assert_one_clear_line, run, write_config
 
 import albert
 from albert import run_classifier
-from albert.cli import classifier_report
+from albert.cli import classifier_report, flags, own_texts
 from albert.errors import DataError, FlagError
 from albert.tasks import classification, own_file
 
@@ -89,6 +89,52 @@ def test_columns_may_be_named_numbered_or_be_the_only_ones_left(tmp_path):
         own_file.find_columns(table, "what", None, "9")
     two = own_file.Table("x.csv", ["utter", "LABEL"], [["a", "b"]], [2])
     assert own_file.find_columns(two, None, None, None) == own_file.Columns("utter", None, "LABEL")
+
+
+BY_NUMBER = ("0", None, "1")
+
+
+@pytest.mark.parametrize("first, columns, is_header", [
+    (["fine", "1"], BY_NUMBER, False),
+    (["fine", "1"], ("0", None, None), False),  # the other column holds the labels
+    (["fine", "2"], BY_NUMBER, True),  # no other row has this label
+    (["review", "stars"], BY_NUMBER, True),
+    (["0", "1"], BY_NUMBER, True),  # what pandas calls unnamed columns
+    (["fine", "1"], ("fine", None, "1"), True),
+    (["text", "label"], (None, None, None), True),
+])
+def test_a_first_line_of_data_is_told_from_a_header(first, columns, is_header, caplog):
+    caplog.set_level("INFO", "albert")
+    found = [first, ["bad", "0"], ["good", "1"]]
+    assert own_file.has_header("x.csv", found, *columns) == is_header
+    is_certain = set(columns) - {"0", "1", None} or not any(columns)
+    assert ("x.csv: the first line is taken as" in caplog.text) == (not is_certain)
+
+
+def test_a_first_line_with_a_number_is_data_of_a_regression_and_known_labels_count():
+    assert not own_file.has_header("x.csv", [["a", "0.5"], ["b", "1.5"]], *BY_NUMBER, True)
+    assert own_file.has_header("x.csv", [["text", "score"], ["b", "1.5"]], *BY_NUMBER, True)
+    assert not own_file.has_header("x.csv", [["a", "x"]], *BY_NUMBER, labels={"x", "y"})
+
+
+@pytest.mark.parametrize("flag, count", [([], 41), (["--notsv_header"], 41), (["--tsv_header"], 40)])
+@pytest.mark.parametrize("header", ["", "review,stars\n"])
+def test_a_file_without_a_header_keeps_its_first_row(flag, count, header, encoder, tmp_path):
+    path = tmp_path / "my.csv"
+    lines = [f'"{text}",{label}' for text, label in rows(41)]
+    path.write_text(header + "\n".join(lines) + "\n")
+    values = flags.parse(run_classifier.define_flags, [
+        "x", encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}",
+        "--text_column=0", "--label_column=1", *flag,
+    ])
+    own = own_texts.OwnTexts(values)
+    found = sorted(row for part in own._parts.values() for row in part)
+    expected = list(rows(41))
+    if header and flag == ["--notsv_header"]:
+        expected.append(("review", "stars"))
+    elif not header:
+        expected = expected[41 - count:]
+    assert found == sorted(expected)
 
 
 @pytest.mark.parametrize("name, content, message", [

@@ -4,7 +4,7 @@ No TensorFlow at import.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from albert.cli import fine_tuning, flags
@@ -61,17 +61,16 @@ class OwnTexts:
         self.told: list[tuple[str, str]] = []
         self._values = values
         self._folder = os.path.join(values.output_dir, "own_data")
-        table = own_file.read_table(values.train_file, "train_file", values.tsv_header)
-        self._columns = columns = own_file.find_columns(
-            table, values.text_column, values.text_pair_column, values.label_column
-        )
+        asked = values.text_column, values.text_pair_column, values.label_column
+        table, self._columns = self._open("train_file", asked)
+        columns = self._columns
         rows, other = own_file.rows_of(table, columns), []
         self._files = [(table, rows)]
         if values.dev_file:
-            dev_table = own_file.read_table(values.dev_file, "dev_file", values.tsv_header)
-            other = own_file.rows_of(dev_table, own_file.find_columns(
-                dev_table, columns.text, columns.pair, columns.label
-            ))
+            found = columns.text, columns.pair, columns.label
+            asked = [one if one is not None else two for one, two in zip(asked, found, strict=True)]
+            dev_table, dev_columns = self._open("dev_file", asked, {row[-1] for row in rows})
+            other = own_file.rows_of(dev_table, dev_columns)
             self._files.append((dev_table, other))
         if not values.regression and not values.label_list:
             values.label_list = ",".join(own_file.labels_of([*rows, *other], table, columns))
@@ -96,6 +95,20 @@ class OwnTexts:
         self._tell("held out", held_out)
         if values.label_list:
             self._tell("labels", ", ".join(known_tasks.split_labels(values.label_list)))
+
+    def _open(
+        self, flag: str, columns: Sequence[str | None], labels: Collection[str] = ()
+    ) -> tuple[own_file.Table, own_file.Columns]:
+        """Returns a file's table and what its columns hold; `labels` are known already."""
+        values, path = self._values, getattr(self._values, flag)
+        has_header = flags.given(values, "tsv_header")
+        if has_header is None:
+            def has_header(rows):
+                return own_file.has_header(path, rows, *columns, values.regression, labels)
+        elif own_file.is_json(path):
+            raise FlagError(f"--tsv_header has no effect on --{flag}={path}: JSON has no header")
+        table = own_file.read_table(path, flag, has_header)
+        return table, own_file.find_columns(table, *columns)
 
     def publish(self, encoder: fine_tuning.Encoder) -> None:
         """Writes the parts as `albert.tasks.tsv` reads them, and sets what fits them and the encoder.

@@ -5,12 +5,15 @@ tab or a line feed. Every row has as many columns as the first.
 """
 
 import itertools
+import logging
 import os
 from collections.abc import Sequence
 
 from albert.errors import DataError, FlagError
 from albert.formats.known_tasks import TSV
 from albert.tasks.glue import GlueTask, Split, read_tsv
+
+log = logging.getLogger("albert")
 
 
 def make_task(
@@ -44,6 +47,8 @@ def make_task(
             return Split(file, 0)  # reading it later says that it is absent
         (_, first), *_ = itertools.islice(read_tsv(path, is_strict=True), 1)
         names = first if has_header else None
+        if has_header and split == "test" and text not in first:
+            log.info("%s: the first line is taken as the header; --notsv_header if it is data", path)
 
         def column(value: str | None, flag: str) -> int | None:
             return None if value is None else _column(value, flag, names, len(first), path)
