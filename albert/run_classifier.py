@@ -108,6 +108,15 @@ def _check_tsv_flags(values: flags.FlagValues) -> None:
         raise FlagError("--label_column is needed for --do_train and --do_eval")
 
 
+def _identity(values: flags.FlagValues, encoder: fine_tuning.Encoder):
+    name = values.task_name.lower()
+    if name in glue.TASKS:
+        labels = glue.TASKS[name].labels
+    else:
+        labels = known_tasks.parse_labels(values.label_list) if values.label_list else ()
+    return fine_tuning.identity_of(values, encoder, name, labels=labels)
+
+
 def _glue_task(values: flags.FlagValues, splits: list[str]) -> glue.GlueTask:
     name = values.task_name.lower()
     if name in glue.TASKS:
@@ -127,6 +136,7 @@ def main(values: flags.FlagValues) -> None:
         own = own_texts.OwnTexts(values)
         _check_tsv_flags(values)
     encoder = fine_tuning.open_encoder(values)
+    identity = _identity(values, encoder)
     if own:
         own.publish(encoder)
     splits = fine_tuning.wanted_splits(values)
@@ -172,12 +182,8 @@ def main(values: flags.FlagValues) -> None:
         if own and values.do_eval and not glue_task.is_regression:
             _report(values, glue_task, examples["dev"], trained, own.told)
 
-    def check(weights) -> None:
-        if values.label_list:
-            fine_tuning.refuse_other_labels(weights, glue_task.labels, ",")
-
     course.Course(
-        values, task, encoder, records, check,
+        values, task, encoder, identity, records,
         finish if values.do_predict or values.export_dir or values.train_file else None,
     ).go()
 

@@ -86,6 +86,7 @@ def main(values: flags.FlagValues) -> None:
         if not (values.high_only and level == "middle" or values.middle_only and level == "high")
     ]
     encoder = fine_tuning.open_encoder(values)
+    identity = fine_tuning.identity_of(values, encoder, RACE, num_choices=race.NUM_CHOICES)
     named = {split: getattr(values, flag) for split, flag in FEATURE_FLAGS.items()}
     records, questions = {}, {}
     for split in fine_tuning.wanted_splits(values):
@@ -130,7 +131,8 @@ def main(values: flags.FlagValues) -> None:
         trained.tell(written)
 
     course.Course(
-        values, task, encoder, records, finish=predict if values.do_predict else None
+        values, task, encoder, identity, records,
+        finish=predict if values.do_predict else None,
     ).go()
 
 

@@ -79,6 +79,7 @@ def main(values: flags.FlagValues) -> None:
         there = (label for sentence in sentences["train"] for label in sentence.labels)
         fine_tuning.warn_of_labels(paths["train"], there, labels)
     values.label_list = " ".join(labels)  # kept with each checkpoint
+    identity = fine_tuning.identity_of(values, encoder, known_tasks.WORDS, labels=labels)
     keeper = fine_tuning.record_keeper(values, encoder)
     records = {
         split: conll.sentence_records(path, split, sentences[split], labels, keeper)
@@ -109,8 +110,7 @@ def main(values: flags.FlagValues) -> None:
         trained.tell(written)
 
     course.Course(
-        values, task, encoder, records,
-        check=lambda weights: fine_tuning.refuse_other_labels(weights, labels, " "),
+        values, task, encoder, identity, records,
         finish=predict if values.do_predict else None,
     ).go()
 

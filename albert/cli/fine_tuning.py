@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from albert.cli import flags
+from albert.cli import earlier_run, flags
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.data.record_files import RecordFiles
 from albert.errors import FlagError
-from albert.formats import archives, sidecars
+from albert.formats import archives
 from albert.formats.tokenizer_files import Vocabulary
 from albert.tasks.record_keeper import RecordKeeper
 
@@ -282,14 +282,32 @@ def finished_weights(values: flags.FlagValues, init, directory: str) -> "Weights
     return init
 
 
-def refuse_other_labels(weights: "Weights", labels: Sequence[str], separator: str) -> None:
-    """Raises a FlagError for labels other than the checkpoint's, or in another order.
+def identity_of(
+    values: flags.FlagValues, encoder: Encoder, task: str, **meaning: Any
+) -> earlier_run.Identity:
+    """Returns what a run's ids mean, once --output_dir is known to hold no run of other ids.
 
-    `separator` is what stands between labels in --label_list.
+    Args:
+      meaning: `labels` or `num_choices`, see `earlier_run.Identity`.
+
+    Raises:
+      FlagError: training would resume a run of other ids, or overwrite somebody else's model.
     """
-    trained = sidecars.read_facts(weights.origin).label_names
-    if trained and list(trained) != list(labels):
-        raise FlagError(
-            f"{weights.origin} was trained with --label_list={separator.join(trained)!r}, not "
-            f"with {separator.join(labels)!r}"
-        )
+    tokenizer = encoder.tokenizer
+    identity = earlier_run.Identity(task, tokenizer.sha256, tokenizer.do_lower_case, **meaning)
+    if values.do_train:
+        for directory in run_directories(values).values():
+            earlier_run.check_directory(directory, identity)
+    return identity
+
+
+def run_directories(values: flags.FlagValues) -> dict[int, str]:
+    """Returns {seed: directory} of the runs to be made: --output_dir, or folders in it."""
+    if values.num_runs == 1:
+        return {values.seed: values.output_dir}
+    from albert.formats import checkpoints
+
+    return {
+        seed: os.path.join(values.output_dir, checkpoints.RUN_FOLDER.format(seed))
+        for seed in range(values.seed, values.seed + values.num_runs)
+    }

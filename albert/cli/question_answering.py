@@ -106,6 +106,7 @@ class Version1:
     its answers, None where it has none.
     """
 
+    task_name = "squad_v1"
     with_negative = False  # whether a question may have no answer
 
     def __init__(self, values: flags.FlagValues):
@@ -157,6 +158,7 @@ class Version1:
 class Version2(Version1):
     """SQuAD 2.0: a question may have no answer in its passage."""
 
+    task_name = "squad_v2"
     with_negative = True
 
     def make_task(self):
@@ -219,6 +221,7 @@ def _known_threshold(origin: str) -> float:
 def run(values: flags.FlagValues, version: type[Version1]) -> None:
     """Trains, evaluates and predicts, all flags checked."""
     encoder = fine_tuning.open_encoder(values)
+    identity = fine_tuning.identity_of(values, encoder, version.task_name)
     windows = squad_records.WindowKeeper(
         encoder.tokenizer, values.max_seq_length, values.cached_dir or values.output_dir,
         values.doc_stride, values.max_query_length,
@@ -257,7 +260,7 @@ def run(values: flags.FlagValues, version: type[Version1]) -> None:
             trained.export(squad_export.export, values.max_seq_length)
 
     course.Course(
-        values, predicted.make_task(), encoder, records,
+        values, predicted.make_task(), encoder, identity, records,
         finish=finish if values.do_predict or export_dir else None,
     ).go()
 
