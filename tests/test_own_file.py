@@ -255,6 +255,13 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
         assert part in report, part
     assert (out / "confusion.png").read_bytes()[:4] == b"\x89PNG"
     assert (out / "curves.png").stat().st_size > 5000
+    # What is handed on holds no texts but those that the report shows.
+    texts = [text.encode() for text, _ in rows()]
+    for file in out.rglob("*"):
+        assert file.name == "report.md" or not file.is_file() or not any(
+            text in file.read_bytes() for text in texts
+        ), file
+    assert not [*out.rglob("*.tf_record*")] and [*(tmp_path / ".out.work").glob("*.tf_record")]
     answer = albert.open_session(str(out)).classify("w1 w20 w21 w22")
     assert answer["label"] == "good"
     kept = {name: (out / name).read_bytes() for name in ("metrics.jsonl", "report.md")}
@@ -264,6 +271,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
         "--learning_rate=0.005", "--num_train_epochs=12", "--class_weights=balanced",
     )
     assert again.returncode == 0, again.stderr
+    assert "features from" in again.stderr and "wrote features" not in again.stderr
     assert {name: (out / name).read_bytes() for name in kept} == kept
     assert {path: path.stat().st_mtime_ns for path in out.glob("model.ckpt-*")} == weights
     alone = run(  # the same length of rows, so the same score
@@ -297,4 +305,4 @@ def test_flags_that_do_not_fit_are_refused(arguments, message, encoder, tmp_path
     )
     assert done.returncode == 2
     assert message in assert_one_clear_line(done.stderr)
-    assert not (tmp_path / "out/own_data").exists()
+    assert not (tmp_path / "out").exists() and not (tmp_path / ".out.work/own_data").exists()

@@ -144,7 +144,7 @@ def test_the_export_gives_the_predictions_from_serialized_examples(trained):
     tf = pytest.importorskip("tensorflow")
     _, output = trained
     serve = tf.saved_model.load(str(output / "export")).signatures["serving_default"]
-    (records,) = output.glob("sst-2_predict-*.tf_record")
+    (records,) = (output.parent / ".out.work").glob("sst-2_predict-*.tf_record")
     served = serve(examples=tf.constant([r.numpy() for r in tf.data.TFRecordDataset(str(records))]))
     lines = (output / "test_results.tsv").read_text().splitlines()
     want = np.array([[float(x) for x in line.split("\t")] for line in lines])
@@ -192,7 +192,9 @@ def test_every_file_of_an_output_directory_is_told(trained):
         for name in re.findall(r"`([\w.*<>-]+)`", told)
     ]
     files = [path for path in output.iterdir() if path.is_file()]
-    names = [path.name.removesuffix(".manifest.json") for path in files]
+    names = [path.name for path in files]
+    names += [path.name.removesuffix(".manifest.json")
+              for path in (output.parent / ".out.work").iterdir()]
     assert len(names) > 12
     for name in names:
         assert any(re.fullmatch(pattern, name) for pattern in patterns), name

@@ -157,7 +157,7 @@ def test_chinese_pairs_are_trained_evaluated_and_predicted(chinese, tmp_path):
     unk = FullTokenizer(chinese[6].removeprefix("--vocab_file=")).vocab["[UNK]"]
     from albert.data.tfrecord import read_records
     tf = pytest.importorskip("tensorflow")
-    (path,) = tmp_path.glob("tsv_train-*.tf_record")
+    (path,) = tmp_path.parent.glob(f".{tmp_path.name}.work/tsv_train-*.tf_record")
     first = tf.train.Example.FromString(next(read_records(str(path)))).features.feature
     assert sum(first["input_mask"].int64_list.value) == 8  # one token a sign, and three of form
     assert unk not in first["input_ids"].int64_list.value

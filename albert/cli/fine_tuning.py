@@ -79,7 +79,8 @@ def define_training_flags(
     flags.define("bool", values, "do_eval", by_default, "Evaluate on the dev file.")
     flags.define("bool", values, "do_predict", False, "Predict the test file.")
     flags.define("path", values, "cached_dir", None,
-                 "Folder for the record files that are made of the data; by default --output_dir.",
+                 "Folder for the record files that are made of the data, which hold the texts; by "
+                 "default .NAME.work beside an --output_dir of this NAME.",
                  use="directory")
     flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.", least=1)
     flags.define("integer", values, "eval_batch_size", 8, "Examples of an evaluation batch.",
@@ -217,8 +218,22 @@ class Encoder:
 
 def record_keeper(values: flags.FlagValues, encoder: Encoder) -> RecordKeeper:
     """Returns the keeper of a run's record files."""
-    directory = values.cached_dir or values.output_dir
-    return RecordKeeper(encoder.tokenizer, values.max_seq_length, directory)
+    return RecordKeeper(encoder.tokenizer, values.max_seq_length, work_directory(values))
+
+
+def work_directory(values: flags.FlagValues) -> str:
+    """Returns where a run keeps what it makes of the user's texts: not in the model's directory.
+
+    Raises:
+      FlagError: it can't be made, and --cached_dir is not given.
+    """
+    if values.cached_dir:
+        return values.cached_dir
+    parent, name = os.path.split(os.path.abspath(values.output_dir))
+    path = os.path.join(parent, f".{name}.work")
+    if os.path.isdir(parent) and not os.access(path if os.path.isdir(path) else parent, os.W_OK):
+        raise FlagError(f"cannot write to {path}: give --cached_dir, a folder for record files")
+    return path
 
 
 def open_encoder(values: flags.FlagValues) -> Encoder:

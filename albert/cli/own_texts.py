@@ -60,7 +60,7 @@ class OwnTexts:
     def __init__(self, values: flags.FlagValues):
         self.told: list[tuple[str, str]] = []
         self._values = values
-        self._folder = os.path.join(values.output_dir, "own_data")
+        self._folder = os.path.join(fine_tuning.work_directory(values), "own_data")
         asked = values.text_column, values.text_pair_column, values.label_column
         table, self._columns = self._open("train_file", asked)
         columns = self._columns

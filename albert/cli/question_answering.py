@@ -223,7 +223,7 @@ def run(values: flags.FlagValues, version: type[Version1]) -> None:
     encoder = fine_tuning.open_encoder(values)
     identity = fine_tuning.identity_of(values, encoder, version.task_name)
     windows = squad_records.WindowKeeper(
-        encoder.tokenizer, values.max_seq_length, values.cached_dir or values.output_dir,
+        encoder.tokenizer, values.max_seq_length, fine_tuning.work_directory(values),
         values.doc_stride, values.max_query_length,
     )
     # All input is read before anything is written.
