@@ -32,7 +32,8 @@ from albert.formats.known_tasks import TSV
 from albert.tasks import glue, tsv
 
 # What only --task_name=tsv looks at.
-TSV_FLAGS = ("label_list", "text_column", "text_pair_column", "label_column", "regression")
+TSV_FLAGS = ("label_list", "text_column", "text_pair_column", "label_column", "regression",
+             "tsv_header")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -80,6 +81,8 @@ def _check(values: flags.FlagValues) -> None:
     else:
         flags.require(values, "data_dir", "task_name", "output_dir")
         _check_task_flags(values)
+    if values["threshold_to_export"].present and not values.export_dir:
+        raise FlagError("--threshold_to_export goes with --export_dir")
     fine_tuning.check_training_flags(values, "export_dir")
     fine_tuning.check_encoder_flags(values)
 
@@ -93,7 +96,7 @@ def _check_task_flags(values: flags.FlagValues) -> None:
             f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}, {TSV}"
         )
     else:
-        given = [f"--{flag}" for flag in TSV_FLAGS if getattr(values, flag)]
+        given = flags.typed(values, *TSV_FLAGS)
         if given:
             raise FlagError(f"{', '.join(given)}: only --task_name=tsv takes this")
 

@@ -91,6 +91,10 @@ def main(values: flags.FlagValues) -> None:
     records, questions = {}, {}
     for split in fine_tuning.wanted_splits(values):
         if split != "test" and _is_taken_as_it_is(named[split], values.data_dir):
+            if len(levels) < len(race.LEVELS):
+                raise FlagError(
+                    f"--{levels[0]}_only has no effect on the features that are in {named[split]}"
+                )
             log.info("features from %s", named[split])
             records[split], questions[split] = named[split], []
             continue

@@ -87,6 +87,10 @@ def test_columns_may_be_named_numbered_or_be_the_only_ones_left(tmp_path):
         own_file.find_columns(table, None, None, None)
     with pytest.raises(FlagError, match="--label_column=9: x.csv has no such column"):
         own_file.find_columns(table, "what", None, "9")
+    pair = own_file.Table("x.csv", ["sentence1", "sentence2", "label"], [["a", "b", "c"]], [2])
+    assert own_file.find_columns(pair, "sentence2", None, None) == own_file.Columns(
+        "sentence2", None, "label"
+    )
     two = own_file.Table("x.csv", ["utter", "LABEL"], [["a", "b"]], [2])
     assert own_file.find_columns(two, None, None, None) == own_file.Columns("utter", None, "LABEL")
 
@@ -289,6 +293,10 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
     (["--train_file=my.csv", "--train_step=5", "--num_train_epochs=2"], "give one of --train_step"),
     (["--train_file=my.csv", "--dev_file=my.csv", "--dev_share=0.2"], "give one of --dev_file"),
     (["--task_name=tsv", "--data_dir=.", "--dev_share=0.2"], "--dev_share goes with --train_file"),
+    (["--train_file=my.csv", "--label_list=bad,good", "--regression"],
+     "give one of --regression and --label_list"),
+    (["--train_file=my.jsonl", "--notsv_header"], "--tsv_header has no effect on --train_file=my.jsonl"),
+    (["--train_file=my.csv", "--text_column=1", "--label_column=1"], "must be different columns"),
     (["--train_file=my.csv", "--regression"], "my.csv:2: not a number: 'bad'"),
     (["--train_file=my.csv", "--label_list=bad,best"],
      "my.csv:3: the label 'good' is none of bad,best"),
@@ -297,6 +305,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
 ])
 def test_flags_that_do_not_fit_are_refused(arguments, message, encoder, tmp_path):
     write(tmp_path / "my.csv")
+    write(tmp_path / "my.jsonl")
     write(tmp_path / "few.csv", [("w1", "a"), ("w2", "b")])
     (tmp_path / "my.xlsx").write_text("x")
     done = run(

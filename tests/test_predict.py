@@ -495,6 +495,8 @@ def test_hugging_faces_layout_with_its_label_names(saved, tmp_path):
         ("AlbertForQuestionAnswering", ["--label_list=a,b"],
          "--label_list has no effect on question_answering"),
         ("AlbertForSequenceClassification", ["--task=translation"], "--task"),
+        ("AlbertForSequenceClassification", ["--spm_model_file=a", "--vocab_file=b"],
+         "give one of --spm_model_file and --vocab_file"),
         ("AlbertForSequenceClassification", ["--max_seq_length=17"],
          "exceeds max_position_embeddings 16"),
         ("AlbertForSequenceClassification", ["--input_file={}/three.txt"],

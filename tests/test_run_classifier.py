@@ -12,7 +12,7 @@ import pytest
 from helpers import REPO, cpu_seconds_of_children, run_here
 
 from albert import run_classifier
-from albert.cli import flags
+from albert.cli import fine_tuning, flags
 from albert.errors import CheckpointError, FlagError
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -300,6 +300,12 @@ def test_help_and_usage_errors_answer_at_once_without_tensorflow(arguments):
         (["--task_name=sst-2", "--do_train", "--learning_rate=0"],
          "--learning_rate=0: must be a number, above 0"),
         (["--task_name=sst-2", "--do_train", "--checkpoint=x"], "did you mean --init_checkpoint"),
+        (["--task_name=mrpc", "--do_train", "--notsv_header"],
+         "--notsv_header: only --task_name=tsv takes this"),
+        (["--task_name=sst-2", "--do_train", "--threshold_to_export=0.5"],
+         "--threshold_to_export goes with --export_dir"),
+        (["--task_name=sst-2", "--do_train", "--pack_rows", "--pad_to_max_seq_length"],
+         "--pack_rows has no effect with --pad_to_max_seq_length"),
         (["--task_name=ax", "--do_eval"], "task ax has no dev file"),
         (["--task_name=sst-2", "--do_eval", "--albert_config_file="], "--albert_config_file or"),
         (["--task_name=sst-2", "--do_eval", "--vocab_file="], "--spm_model_file is required"),
@@ -309,6 +315,19 @@ def test_flags_that_cannot_work_are_refused_with_the_remedy(inputs, tmp_path, ar
     with pytest.raises(FlagError, match=message):
         in_process(*inputs, f"--output_dir={tmp_path}/out", *arguments)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["--albert_hub_module_handle=m", "--albert_config_file=c", "--spm_model_file=from_tf_hub"],
+     "--albert_config_file: no effect beside --albert_hub_module_handle"),
+    (["--albert_config_file=c", "--spm_model_file=s", "--vocab_file=v"],
+     "--vocab_file: no effect beside --spm_model_file"),
+    (["--albert_config_file=c", "--spm_model_file=s", "--vocab_file="], ""),
+])
+def test_flags_of_the_original_that_count_for_nothing_are_named(arguments, expected, caplog):
+    values = flags.parse(run_classifier.define_flags, ["x", *arguments])
+    fine_tuning.check_encoder_flags(values)
+    assert caplog.text.count("no effect") == bool(expected) and expected in caplog.text
 
 
 def test_bad_data_is_one_line_with_file_and_line_and_leaves_nothing(inputs, tmp_path):

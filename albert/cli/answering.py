@@ -57,6 +57,7 @@ def check_flags(values: flags.FlagValues) -> None:
             f"--model: no such directory or checkpoint: {values.model}; nor does such a model come "
             "with this package: " + ", ".join(shipped.names())
         )
+    flags.refuse_together(values, "spm_model_file", "vocab_file")
     if "output_file" in values:
         files.refuse_overwriting(
             values.output_file, values.input_file, values.spm_model_file, values.vocab_file

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("albert")
 
+FROM_HUB = "from_tf_hub"  # what the original's commands give as --spm_model_file with a module
+
 
 def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) -> None:
     """Where architecture, vocabulary and weights come from."""
@@ -122,10 +124,10 @@ def check_training_flags(values: flags.FlagValues, *others: str) -> None:
     if not any(getattr(values, name) for name in actions):
         listed = ", ".join(f"--{name}" for name in actions[:-1])
         raise FlagError(f"at least one of {listed} and --{actions[-1]} is needed")
+    flags.refuse_together(values, "train_step", "num_train_epochs")
     by_epochs = flags.given(values, "num_train_epochs") is not None
-    is_either = values["num_train_epochs"].default is None  # SQuAD's has one of the original's
-    if is_either and by_epochs and flags.given(values, "train_step") is not None:
-        raise FlagError("give one of --train_step and --num_train_epochs")
+    if values.pad_to_max_seq_length and flags.given(values, "pack_rows"):
+        raise FlagError("--pack_rows has no effect with --pad_to_max_seq_length")
     if values.train_step is not None and not by_epochs:  # else it is known when the data is
         check_warmup(values)
     if values.seed + values.num_runs - 1 > flags.MOST_SEED:
@@ -185,10 +187,23 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
             raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
     elif values.init_checkpoint:
         raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
+    _tell_what_does_not_count(values)
     if values.checkpoint and values.do_train:
         raise FlagError(
             "--checkpoint has no effect with --do_train; did you mean --init_checkpoint?"
         )
+
+
+def _tell_what_does_not_count(values: flags.FlagValues) -> None:
+    """Warns of flags that the original's commands have, but that others beside them outweigh."""
+    names = ("albert_config_file", "spm_model_file", "vocab_file")
+    if values.albert_hub_module_handle:
+        idle = [flag for flag in flags.typed(values, *names) if getattr(values, flag[2:]) != FROM_HUB]
+        if idle:
+            log.warning("%s: no effect beside --albert_hub_module_handle, which has its own",
+                        ", ".join(idle))
+    elif values.spm_model_file and values.vocab_file:
+        log.warning("--vocab_file: no effect beside --spm_model_file")
 
 
 def wanted_splits(values: flags.FlagValues) -> list[str]:
@@ -252,6 +267,9 @@ def open_encoder(values: flags.FlagValues) -> Encoder:
         origin = values.albert_hub_module_handle
         source = pretrained.open_module(origin)
         config, vocabulary = source.config, source.vocabulary
+        asked = flags.given(values, "do_lower_case")
+        if asked not in (None, vocabulary.text.do_lower_case):
+            log.warning("--do_lower_case=%s: no effect, the module's vocabulary decides it", asked)
     elif values.albert_config_file and any(given):
         origin = values.albert_config_file
         config = AlbertConfig.from_flag(origin)

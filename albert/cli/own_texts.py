@@ -38,8 +38,9 @@ def check_flags(values: flags.FlagValues) -> None:
     for name in ("data_dir", "task_name", "do_predict"):
         if getattr(values, name):
             raise FlagError(f"--{name} does not go with --train_file")
-    if values.dev_file and flags.given(values, "dev_share") is not None:
-        raise FlagError("give one of --dev_file and --dev_share")
+    flags.refuse_together(values, "dev_file", "dev_share")
+    if values.label_list and values.regression:
+        raise FlagError("give one of --regression and --label_list")
     # Without a word about it, everything is done.
     if flags.given(values, "do_train") is None and flags.given(values, "do_eval") is None:
         values.do_train = values.do_eval = True

@@ -54,6 +54,9 @@ def define_flags(values: flags.FlagValues) -> None:
     )
 
 
+V2_FLAGS = ("start_n_top", "end_n_top", "dropout_prob", "null_score_diff_threshold")
+
+
 def define_v1_flags(values: flags.FlagValues) -> None:
     """Defines the flags of version 1.1 only."""
     flags.define("bool", values, "use_einsum", True, "Has no effect in TensorFlow 2.")
@@ -79,6 +82,7 @@ def check_flags(values: flags.FlagValues) -> None:
     flags.require(values, "output_dir")
     if not values["do_eval"].present:
         values.do_eval = values.do_predict  # as far as there are answers
+    flags.refuse_together(values, "warmup_step", "warmup_proportion")
     others = ["export_dir"] if "export_dir" in values else []
     fine_tuning.check_training_flags(values, *others)
     fine_tuning.check_encoder_flags(values)
@@ -220,6 +224,8 @@ def _known_threshold(origin: str) -> float:
 
 def run(values: flags.FlagValues, version: type[Version1]) -> None:
     """Trains, evaluates and predicts, all flags checked."""
+    if version is Version1 and flags.given(values, "pack_rows"):
+        raise FlagError("--pack_rows has no effect on SQuAD 1.1, where padding counts")
     encoder = fine_tuning.open_encoder(values)
     identity = fine_tuning.identity_of(values, encoder, version.task_name)
     windows = squad_records.WindowKeeper(

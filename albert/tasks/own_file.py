@@ -150,19 +150,24 @@ def find_columns(
     names = list(table.names)
     listed = ", ".join(names)[:300]
 
-    def chosen(value: str | None, flag: str, known: Sequence[str]) -> str | None:
-        if value is not None:
-            if value in names:
-                return value
-            if value.isdecimal() and int(value) < len(names):
-                return names[int(value)]
-            raise FlagError(f"--{flag}={value}: {table.path} has no such column ({listed})")
-        lower = {name.strip().lower(): name for name in reversed(names)}
-        return next((lower[name] for name in known if name in lower), None)
+    def given(value: str | None, flag: str) -> str | None:
+        if value is None or value in names:
+            return value
+        if value.isdecimal() and int(value) < len(names):
+            return names[int(value)]
+        raise FlagError(f"--{flag}={value}: {table.path} has no such column ({listed})")
 
-    of_label = chosen(label, "label_column", LABELS)
-    of_text = chosen(text, "text_column", TEXTS)
-    of_pair = chosen(pair, "text_pair_column", PAIRS)
+    of_label, of_text = given(label, "label_column"), given(text, "text_column")
+    of_pair = given(pair, "text_pair_column")
+    lower = {
+        name.strip().lower(): name for name in reversed(names)
+        if name not in (of_label, of_text, of_pair)
+    }
+
+    def known(asked: str | None, usual: Sequence[str]) -> str | None:
+        return asked or next((lower[name] for name in usual if name in lower), None)
+
+    of_label, of_text, of_pair = known(of_label, LABELS), known(of_text, TEXTS), known(of_pair, PAIRS)
     left = [name for name in names if name not in (of_label, of_text, of_pair)]
     if of_text is None and len(left) == 1:
         of_text = left.pop()
@@ -171,6 +176,12 @@ def find_columns(
     for name, flag in ((of_text, "text_column"), (of_label, "label_column")):
         if name is None and (flag == "text_column" or needs_label):
             raise FlagError(f"{table.path}: give --{flag}, one of its columns: {listed}")
+    found = [name for name in (of_text, of_pair, of_label) if name is not None]
+    if len(set(found)) < len(found):
+        raise FlagError(
+            f"{table.path}: --text_column, --text_pair_column and --label_column must be different "
+            f"columns, got {', '.join(found)}"
+        )
     return Columns(of_text, of_pair, of_label)
 
 

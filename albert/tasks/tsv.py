@@ -53,11 +53,18 @@ def make_task(
         def column(value: str | None, flag: str) -> int | None:
             return None if value is None else _column(value, flag, names, len(first), path)
 
+        columns = column(text, "text_column"), column(text_pair, "text_pair_column"), (
+            column(label, "label_column") if split != "test" else None
+        )
+        used = [place for place in columns if place is not None]
+        if len(set(used)) < len(used):
+            raise FlagError(
+                f"{path}: --text_column, --text_pair_column and --label_column must be different "
+                "columns"
+            )
         return Split(
             file,
-            text_a=column(text, "text_column"),
-            text_b=column(text_pair, "text_pair_column"),
-            label=column(label, "label_column") if split != "test" else None,
+            *columns,
             guid=None,
             has_header=has_header,
             num_columns=len(first),
