@@ -49,7 +49,7 @@ def main(values: flags.FlagValues) -> None:
     opened = answering.open_model(values)
     labels = ()
     if values.label_list:
-        of_words = heads.TOKENS in (values.task, heads.told_task(opened))
+        of_words = heads.TOKENS in (values.task, heads.known_task(opened))
         labels = known_tasks.parse_labels(values.label_list, of_words)
     predictor = heads.predictor_of(
         opened, values.task, labels, values.is_tokenized, f"give --task={'|'.join(heads.TASKS)}"

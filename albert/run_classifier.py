@@ -96,7 +96,7 @@ def _check_task_flags(values: flags.FlagValues) -> None:
             f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}, {TSV}"
         )
     else:
-        given = flags.typed(values, *TSV_FLAGS)
+        given = flags.given_as_typed(values, *TSV_FLAGS)
         if given:
             raise FlagError(f"{', '.join(given)}: only --task_name=tsv takes this")
 

@@ -5,7 +5,7 @@
 
 The score of a sentence is its pseudo-log-likelihood: the sum of the log-probabilities of its
 pieces, each where it alone is masked. Sentences are lines of --input_file or of the standard
-input; each gives one JSON object, in order. An empty line has no pieces and the score 0.
+input; each gives one JSON object, in order. An empty line has no tokens and the score 0.
 
 With --pairs_file the model chooses between an acceptable sentence and one that is not. Told is how
 often it prefers the acceptable one, as the mean over the paradigms; equal scores count half. Beside
@@ -88,7 +88,7 @@ def _score_texts(values: flags.FlagValues) -> None:
     most = opened.max_seq_length - 2
     for number, (text, size) in enumerate(zip(texts, sizes, strict=True), start=1):
         if size > most:  # before anything is computed
-            raise DataError(f"{name}:{number}: {size} pieces, at most {most} fit: {text!r:.80}")
+            raise DataError(f"{name}:{number}: {size} tokens, at most {most} fit: {text!r:.80}")
     scored = [text for text, size in zip(texts, sizes, strict=True) if size]
     found = SentenceScorer(opened, values.within_words).scores(scored, scored)
     with contextlib.ExitStack() as stack:

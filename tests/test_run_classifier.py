@@ -225,13 +225,13 @@ def test_a_hub_module_fine_tunes_as_the_checkpoint_it_was_made_of(inputs, golden
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join([*VOCABULARY, *(f"x{i}" for i in range(965))]) + "\n")
     export = [f"--albert_directory={source}", f"--vocab_file={vocabulary}",
-              f"--export_path={tmp_path}/module"]
+              f"--export_path={tmp_path}/hub"]
     export_to_tfhub.main(flags.parse(export_to_tfhub.define_flags, ["export", *export]))
     origins = {
         "checkpoint": [f"--init_checkpoint={source}", f"--vocab_file={vocabulary}",
                        f"--albert_config_file={source}/albert_config.json"],
         # The original's tutorial gives this in the place of a real file.
-        "module": [f"--albert_hub_module_handle={tmp_path}/module", "--vocab_file=",
+        "module": [f"--albert_hub_module_handle={tmp_path}/hub", "--vocab_file=",
                    "--spm_model_file=from_tf_hub"],
         # Made of the same checkpoint by the original, so in TensorFlow 1's format.
         "module of the original": [f"--albert_hub_module_handle={tmp_path}/tf1"],

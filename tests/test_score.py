@@ -203,7 +203,7 @@ def test_a_line_that_is_too_long_is_refused_before_anything_is_computed(folder, 
     (tmp_path / "in.txt").write_text(f"{TEXTS[1]}\n" * 300 + "w1 " * 40)
     assert run_here(score, f"--model={folder}", f"--input_file={tmp_path / 'in.txt'}") == 2
     printed = capsys.readouterr()
-    assert "in.txt:301: 40 pieces, at most 30 fit" in assert_one_clear_line(printed.err)
+    assert "in.txt:301: 40 tokens, at most 30 fit" in assert_one_clear_line(printed.err)
     assert printed.out == ""
 
 

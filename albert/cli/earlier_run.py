@@ -28,43 +28,43 @@ class Identity:
         return {name: value for name, value in values.items() if value is not None}
 
     def check(self, origin: str, is_resumed: bool = False) -> None:
-        """Refuses a checkpoint that was trained with ids of another meaning.
+        """Refuses a checkpoint that was trained with ids that mean something else.
 
-        What the checkpoint does not tell is not compared. Another task of the same labels may
-        evaluate it, but not resume its training.
+        What isn't recorded with the checkpoint is not compared. Another task with the same labels
+        may evaluate it, but not resume its training.
 
         Raises:
           FlagError: names both values; DataError: what lies beside the checkpoint is damaged.
         """
         sidecar = sidecars.read_sidecar(origin)
-        facts, told = sidecars.facts_of(sidecar), sidecar.get("flags", {})
+        facts, flags = sidecars.facts_of(sidecar), sidecar.get("flags", {})
         remedy = ": use another --output_dir" if is_resumed else ""
         if is_resumed and facts.task not in (None, self.task):
             raise FlagError(f"{origin} is of task {facts.task}, not {self.task}{remedy}")
         labels = () if facts.problem_type == REGRESSION else facts.label_names
         if None not in (labels, self.labels) and tuple(labels) != tuple(self.labels):
             raise FlagError(
-                f"{origin} was trained with {self._told_labels(labels)}, not with "
-                f"{self._told_labels(self.labels).removeprefix('--label_list=')}{remedy}"
+                f"{origin} was trained with {self._as_flag(labels)}, not with "
+                f"{self._as_flag(self.labels).removeprefix('--label_list=')}{remedy}"
             )
         for name, wording in (
             ("do_lower_case", "with --do_lower_case={}, not {}"),
             ("num_choices", "on questions of {} options, not {}"),
             ("tokenizer_sha256", "with another vocabulary, or other settings of the tokenizer"),
         ):
-            before, now = told.get(name), getattr(self, name)
+            before, now = flags.get(name), getattr(self, name)
             if None not in (before, now) and before != now:
                 raise FlagError(f"{origin} was trained {wording.format(before, now)}{remedy}")
 
-    def _told_labels(self, labels: tuple[str, ...]) -> str:
+    def _as_flag(self, labels: tuple[str, ...]) -> str:
         separator = " " if self.task == WORDS else ","
         return f"--label_list={separator.join(labels)!r}" if labels else "--regression"
 
 
 def check_directory(directory: str, identity: Identity) -> None:
-    """Refuses to train in a directory with the model of somebody else, or a run of other ids.
+    """Refuses to train in a directory that holds another model, or a run whose ids mean other things.
 
-    Called before anything is written: what is there stays as it is.
+    Call it before anything is written: what is there then stays as it is.
 
     Raises:
       FlagError: names the directory or the checkpoint, and the remedy.
@@ -81,12 +81,12 @@ def check_directory(directory: str, identity: Identity) -> None:
             f"--output_dir={directory} holds a model that is not a run's checkpoint: train in "
             "another directory, or that model would be lost or opened instead of the new one"
         )
-    for prefix in _told(best, *reversed(steps.values())):
+    for prefix in _comparable(best, *reversed(steps.values())):
         identity.check(prefix, is_resumed=True)
 
 
-def _told(best: str, *newest_first: str) -> Iterator[str]:
-    """Yields the best checkpoint and the newest one that has readable facts beside it."""
+def _comparable(best: str, *newest_first: str) -> Iterator[str]:
+    """Yields the best checkpoint and the newest one, if what lies beside them can be read."""
     for group in ([best], newest_first):
         for prefix in group:
             try:

@@ -187,21 +187,22 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
             raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
     elif values.init_checkpoint:
         raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
-    _tell_what_does_not_count(values)
+    _warn_of_ineffective_flags(values)
     if values.checkpoint and values.do_train:
         raise FlagError(
             "--checkpoint has no effect with --do_train; did you mean --init_checkpoint?"
         )
 
 
-def _tell_what_does_not_count(values: flags.FlagValues) -> None:
-    """Warns of flags that the original's commands have, but that others beside them outweigh."""
+def _warn_of_ineffective_flags(values: flags.FlagValues) -> None:
+    """Warns of flags of the original's commands that another flag overrides."""
     names = ("albert_config_file", "spm_model_file", "vocab_file")
     if values.albert_hub_module_handle:
-        idle = [flag for flag in flags.typed(values, *names) if getattr(values, flag[2:]) != FROM_HUB]
-        if idle:
+        given = [name for name in names if getattr(values, name) != FROM_HUB]
+        ineffective = flags.given_as_typed(values, *given)
+        if ineffective:
             log.warning("%s: no effect beside --albert_hub_module_handle, which has its own",
-                        ", ".join(idle))
+                        ", ".join(ineffective))
     elif values.spm_model_file and values.vocab_file:
         log.warning("--vocab_file: no effect beside --spm_model_file")
 
@@ -318,13 +319,13 @@ def finished_weights(values: flags.FlagValues, init, directory: str) -> "Weights
 def identity_of(
     values: flags.FlagValues, encoder: Encoder, task: str, **meaning: Any
 ) -> earlier_run.Identity:
-    """Returns what a run's ids mean, once --output_dir is known to hold no run of other ids.
+    """Returns what a run's ids mean, after it has checked that training won't resume another run.
 
     Args:
       meaning: `labels` or `num_choices`, see `earlier_run.Identity`.
 
     Raises:
-      FlagError: training would resume a run of other ids, or overwrite somebody else's model.
+      FlagError: training would resume a run whose ids mean other things, or overwrite a model.
     """
     tokenizer = encoder.tokenizer
     identity = earlier_run.Identity(task, tokenizer.sha256, tokenizer.do_lower_case, **meaning)
