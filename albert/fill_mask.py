@@ -4,7 +4,7 @@
 
 Texts are arguments, lines of --input_file, or lines of the standard input. For each
 [MASK] the likeliest pieces come with their probabilities, as a table or, with
---format=json, as one JSON object a text.
+--format=json, as one JSON object a text. An empty line has no masks.
 """
 
 import json
@@ -27,15 +27,15 @@ def main(values: flags.FlagValues, texts: list[str]) -> None:
     answering.check_flags(values)
     if texts and values.input_file != answering.STDIN:
         raise FlagError("give texts as arguments or in --input_file, not both")
-    places = [f"argument {i}" for i in range(1, len(texts) + 1)]
-    if not texts:
+    origin, are_lines = "argument ", not texts
+    if are_lines:
         name = answering.source_name(values.input_file)
-        lines = enumerate(answering.read_texts(values.input_file), start=1)
-        found = [(f"{name}:{i}", line) for i, line in lines if line.strip()]
-        if not found:
+        origin, texts = f"{name}:", answering.read_texts(values.input_file)
+        if not any(map(str.strip, texts)):
             raise DataError(f"{name}: nothing in it")
-        places, texts = zip(*found, strict=True)
-    for place, text in zip(places, texts, strict=True):
+    filled = [i for i, text in enumerate(texts) if text.strip() or not are_lines]
+    chosen, places = [texts[i] for i in filled], [f"{origin}{i + 1}" for i in filled]
+    for text, place in zip(chosen, places, strict=True):
         require_mask(text, place)
         if tokenization.scrub_surrogates(text) != text:  # what Python makes of other bytes
             raise DataError(f"{place}: not UTF-8 text: {text!r:.80}")
@@ -46,9 +46,10 @@ def main(values: flags.FlagValues, texts: list[str]) -> None:
         )
     as_text = _masks_as_json if values.format == "json" else _as_table
     # All of them, before the first is told.
-    answers = list(MaskFiller(opened, values.top_k).fill(texts, places))
-    for text, found in zip(texts, answers, strict=True):
-        print(as_text(text, found), flush=True)
+    filler = MaskFiller(opened, values.top_k)
+    answers = dict(zip(filled, filler.fill(chosen, places), strict=True))
+    for i, text in enumerate(texts):
+        print(as_text(text, answers.get(i, [])), flush=True)
 
 
 def _masks_as_json(text: str, found: list[list[dict[str, Any]]]) -> str:

@@ -27,11 +27,13 @@ says how good the classifier is.
 
 from albert.cli import course, fine_tuning, flags, own_texts
 from albert.errors import FlagError
+from albert.formats import known_tasks
 from albert.formats.known_tasks import TSV
 from albert.tasks import glue, tsv
 
 # What only --task_name=tsv looks at.
-TSV_FLAGS = ("label_list", "text_column", "text_pair_column", "label_column", "regression")
+TSV_FLAGS = ("label_list", "text_column", "text_pair_column", "label_column", "regression",
+             "tsv_header")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -54,7 +56,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
     flags.define("string", values, "label_column", None, "Column of the label.")
     flags.define("bool", values, "tsv_header", True,
-                 "Whether the files of --task_name=tsv start with the columns' names.")
+                 "Whether the files of --task_name=tsv start with the columns' names. Of a "
+                 "--train_file this is found out where columns are given by number.")
     fine_tuning.define_encoder_flags(values)
     flags.define("float", values, "classifier_dropout", 0.1,
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",
@@ -78,6 +81,8 @@ def _check(values: flags.FlagValues) -> None:
     else:
         flags.require(values, "data_dir", "task_name", "output_dir")
         _check_task_flags(values)
+    if values["threshold_to_export"].present and not values.export_dir:
+        raise FlagError("--threshold_to_export goes with --export_dir")
     fine_tuning.check_training_flags(values, "export_dir")
     fine_tuning.check_encoder_flags(values)
 
@@ -91,7 +96,7 @@ def _check_task_flags(values: flags.FlagValues) -> None:
             f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}, {TSV}"
         )
     else:
-        given = [f"--{flag}" for flag in TSV_FLAGS if getattr(values, flag)]
+        given = flags.given_as_typed(values, *TSV_FLAGS)
         if given:
             raise FlagError(f"{', '.join(given)}: only --task_name=tsv takes this")
 
@@ -100,15 +105,19 @@ def _check_tsv_flags(values: flags.FlagValues) -> None:
     flags.require(values, "text_column")
     if bool(values.label_list) == values.regression:
         raise FlagError("--task_name=tsv needs --label_list=a,b,c or --regression, one of them")
-    labels = _label_list(values)
-    if values.label_list and (len(labels) < 2 or "" in labels or len(set(labels)) < len(labels)):
-        raise FlagError(f"--label_list={values.label_list} is not two or more different labels")
+    if values.label_list:
+        known_tasks.parse_labels(values.label_list)
     if (values.do_train or values.do_eval) and values.label_column is None:
         raise FlagError("--label_column is needed for --do_train and --do_eval")
 
 
-def _label_list(values: flags.FlagValues) -> list[str]:
-    return [label.strip() for label in values.label_list.split(",")] if values.label_list else []
+def _identity(values: flags.FlagValues, encoder: fine_tuning.Encoder):
+    name = values.task_name.lower()
+    if name in glue.TASKS:
+        labels = glue.TASKS[name].labels
+    else:
+        labels = known_tasks.parse_labels(values.label_list) if values.label_list else ()
+    return fine_tuning.identity_of(values, encoder, name, labels=labels)
 
 
 def _glue_task(values: flags.FlagValues, splits: list[str]) -> glue.GlueTask:
@@ -116,8 +125,9 @@ def _glue_task(values: flags.FlagValues, splits: list[str]) -> glue.GlueTask:
     if name in glue.TASKS:
         return glue.TASKS[name]
     return tsv.make_task(
-        values.data_dir, splits, labels=_label_list(values), text=values.text_column,
-        text_pair=values.text_pair_column, label=values.label_column,
+        values.data_dir, splits,
+        labels=known_tasks.parse_labels(values.label_list) if values.label_list else (),
+        text=values.text_column, text_pair=values.text_pair_column, label=values.label_column,
         has_header=values.tsv_header,
     )
 
@@ -129,6 +139,7 @@ def main(values: flags.FlagValues) -> None:
         own = own_texts.OwnTexts(values)
         _check_tsv_flags(values)
     encoder = fine_tuning.open_encoder(values)
+    identity = _identity(values, encoder)
     if own:
         own.publish(encoder)
     splits = fine_tuning.wanted_splits(values)
@@ -158,6 +169,7 @@ def main(values: flags.FlagValues) -> None:
         glue_task.name, values.max_seq_length, glue_task.num_labels, glue_task.is_regression,
         glue_task.metric, glue_task.best_metric, values.classifier_dropout,
         _class_weights(values, glue_task, examples.get("train", ())),
+        glue_task.labels if glue_task.name == TSV else (),
     )
 
     def finish(trained: course.Trained) -> None:
@@ -173,12 +185,8 @@ def main(values: flags.FlagValues) -> None:
         if own and values.do_eval and not glue_task.is_regression:
             _report(values, glue_task, examples["dev"], trained, own.told)
 
-    def check(weights) -> None:
-        if values.label_list:
-            fine_tuning.refuse_other_labels(weights, glue_task.labels, ",")
-
     course.Course(
-        values, task, encoder, records, check,
+        values, task, encoder, identity, records,
         finish if values.do_predict or values.export_dir or values.train_file else None,
     ).go()
 

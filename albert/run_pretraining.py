@@ -12,7 +12,7 @@ import logging
 import math
 
 from albert import tokenization
-from albert.cli import flags
+from albert.cli import earlier_run, flags
 from albert.config import AlbertConfig
 from albert.data import files, schedules
 from albert.data.record_files import RecordFiles
@@ -302,16 +302,19 @@ def main(values: flags.FlagValues) -> None:
         recipe["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
         _compare_masks(values, eval_files)
     measure_more = _pairs_scorer(values, config)
+    identity = earlier_run.Identity("pretraining", first.info_of_all("tokenizer_sha256"))
+    if values.do_train:
+        earlier_run.check_directory(values.output_dir, identity)
 
     flags.start_engine(values)  # after the flags are known to be good: it takes seconds
     from albert.training.current_engine import current
 
     with current().scope(values):
-        _run(values, config, train_files, eval_files, recipe, measure_more)
+        _run(values, config, train_files, eval_files, recipe, measure_more, identity)
 
 
 def _run(
-    values: flags.FlagValues, config, train_files, eval_files, recipe, measure_more
+    values: flags.FlagValues, config, train_files, eval_files, recipe, measure_more, identity
 ) -> None:
     from albert.formats import checkpoints, model_card, pretrained
     from albert.tasks.pretraining import PretrainingTask
@@ -336,7 +339,7 @@ def _run(
             eval_files=eval_files if values.do_eval else None,
             init=init,
             warm_start_options=flags.select(values, ("init_from_group0", "allow_partial_init")),
-            flags=flags.to_dict(values), measure_more=measure_more,
+            flags=flags.to_dict(values) | identity.recorded(), measure_more=measure_more,
         ).last
     if values.do_eval and current().is_chief:
         if not last:

@@ -86,10 +86,15 @@ def main(values: flags.FlagValues) -> None:
         if not (values.high_only and level == "middle" or values.middle_only and level == "high")
     ]
     encoder = fine_tuning.open_encoder(values)
+    identity = fine_tuning.identity_of(values, encoder, RACE, num_choices=race.NUM_CHOICES)
     named = {split: getattr(values, flag) for split, flag in FEATURE_FLAGS.items()}
     records, questions = {}, {}
     for split in fine_tuning.wanted_splits(values):
         if split != "test" and _is_taken_as_it_is(named[split], values.data_dir):
+            if len(levels) < len(race.LEVELS):
+                raise FlagError(
+                    f"--{levels[0]}_only has no effect on the features that are in {named[split]}"
+                )
             log.info("features from %s", named[split])
             records[split], questions[split] = named[split], []
             continue
@@ -130,7 +135,8 @@ def main(values: flags.FlagValues) -> None:
         trained.tell(written)
 
     course.Course(
-        values, task, encoder, records, finish=predict if values.do_predict else None
+        values, task, encoder, identity, records,
+        finish=predict if values.do_predict else None,
     ).go()
 
 

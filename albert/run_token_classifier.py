@@ -20,7 +20,7 @@ import os
 
 from albert.cli import course, fine_tuning, flags
 from albert.errors import DataError, FlagError
-from albert.formats import sidecars
+from albert.formats import known_tasks, sidecars
 from albert.tasks import conll
 
 log = logging.getLogger("albert")
@@ -58,7 +58,10 @@ def main(values: flags.FlagValues) -> None:
     _check(values)
     splits = fine_tuning.wanted_splits(values)
     paths = {split: conll.file_path(values.data_dir, split) for split in splits}
-    labels = conll.parse_labels(values.label_list, values.scheme) if values.label_list else None
+    labels = None
+    if values.label_list:
+        labels = known_tasks.parse_labels(values.label_list, of_words=True)
+        conll.check_labels(labels, values.scheme)
     encoder = fine_tuning.open_encoder(values)
     if labels is None and not values.do_train:
         labels = _trained_labels(values)
@@ -76,6 +79,7 @@ def main(values: flags.FlagValues) -> None:
         there = (label for sentence in sentences["train"] for label in sentence.labels)
         fine_tuning.warn_of_labels(paths["train"], there, labels)
     values.label_list = " ".join(labels)  # kept with each checkpoint
+    identity = fine_tuning.identity_of(values, encoder, known_tasks.WORDS, labels=labels)
     keeper = fine_tuning.record_keeper(values, encoder)
     records = {
         split: conll.sentence_records(path, split, sentences[split], labels, keeper)
@@ -106,8 +110,7 @@ def main(values: flags.FlagValues) -> None:
         trained.tell(written)
 
     course.Course(
-        values, task, encoder, records,
-        check=lambda weights: fine_tuning.refuse_other_labels(weights, labels, " "),
+        values, task, encoder, identity, records,
         finish=predict if values.do_predict else None,
     ).go()
 

@@ -5,7 +5,7 @@
 
 The score of a sentence is its pseudo-log-likelihood: the sum of the log-probabilities of its
 pieces, each where it alone is masked. Sentences are lines of --input_file or of the standard
-input; each gives one JSON object.
+input; each gives one JSON object, in order. An empty line has no tokens and the score 0.
 
 With --pairs_file the model chooses between an acceptable sentence and one that is not. Told is how
 often it prefers the acceptable one, as the mean over the paradigms; equal scores count half. Beside
@@ -13,6 +13,7 @@ it stand the same with random weights, on a part of the pairs, and with the freq
 vocabulary's pieces. 0.5 is chance.
 """
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from typing import Any
 
 from albert.cli import answering, flags
 from albert.data import files
-from albert.errors import FlagError
+from albert.errors import DataError, FlagError
 from albert.inference.scoring import SentenceScorer, unigram_scores
 from albert.inference.session import Session
 from albert.tasks import minimal_pairs
@@ -82,17 +83,22 @@ def main(values: flags.FlagValues) -> None:
 def _score_texts(values: flags.FlagValues) -> None:
     name = answering.source_name(values.input_file)
     texts = answering.read_texts(values.input_file)
-    places = [f"{name}:{i}" for i in range(1, len(texts) + 1)]
-    scorer = SentenceScorer(answering.open_model(values), values.within_words)
-    lines = [
-        json.dumps({"log_probability": value, "pieces": count})
-        for value, count in scorer.scores(texts, places)
-    ]
-    if not values.output_file:
-        print("\n".join(lines))
-        return
-    with files.atomic_write(values.output_file) as stream:
-        stream.write("\n".join(lines) + "\n")
+    opened = answering.open_model(values)
+    sizes = [len(ids) for ids in opened.tokenizer.encode_batch(texts)]
+    most = opened.max_seq_length - 2
+    for number, (text, size) in enumerate(zip(texts, sizes, strict=True), start=1):
+        if size > most:  # before anything is computed
+            raise DataError(f"{name}:{number}: {size} tokens, at most {most} fit: {text!r:.80}")
+    scored = [text for text, size in zip(texts, sizes, strict=True) if size]
+    found = SentenceScorer(opened, values.within_words).scores(scored, scored)
+    with contextlib.ExitStack() as stack:
+        stream = None
+        if values.output_file:
+            stream = stack.enter_context(files.atomic_write(values.output_file))
+        for size in sizes:
+            value, count = next(found) if size else (0.0, 0)
+            line = json.dumps({"log_probability": value, "pieces": count})
+            print(line, file=stream, flush=stream is None)
 
 
 def _scorer(values: flags.FlagValues, opened: Session, model: Any = None) -> Callable:

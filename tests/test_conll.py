@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from albert import tokenization
 from albert.errors import DataError, FlagError
+from albert.formats import known_tasks
 from albert.tasks import conll
 
 SAMPLE = """-DOCSTART- -X- O O
@@ -90,16 +91,29 @@ def test_words_alone_are_enough_where_nothing_is_learned(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["O", "O,O", "O,,B-X", ""])
-def test_a_label_list_has_two_different_labels(text):
+@pytest.mark.parametrize("of_words", [True, False])
+def test_a_label_list_has_two_different_labels(text, of_words):
     with pytest.raises(FlagError, match="not two or more different labels"):
-        conll.parse_labels(text, "bio")
+        known_tasks.parse_labels(text, of_words)
 
 
-def test_label_lists_are_separated_by_commas_or_blanks():
-    assert conll.parse_labels("O, B-X, I-X", "bio") == conll.parse_labels("O B-X I-X", "bio")
-    assert conll.parse_labels(", NN .", "none") == (",", "NN", ".")
+@pytest.mark.parametrize("text, of_words, expected", [
+    ("O, B-X,I-X", True, ("O", "B-X", "I-X")),
+    ("O B-X I-X", True, ("O", "B-X", "I-X")),
+    (", NN .", True, (",", "NN", ".")),
+    ("very good,bad", True, ("very good", "bad")),
+    ("very good,bad", False, ("very good", "bad")),
+    ("a , b", False, ("a", "b")),
+])
+def test_label_lists_are_separated_by_commas_those_of_words_also_by_blanks(
+    text, of_words, expected
+):
+    assert known_tasks.parse_labels(text, of_words) == expected
+
+
+def test_given_labels_are_of_the_scheme():
     with pytest.raises(DataError, match="--label_list: label 'NN' is not O"):
-        conll.parse_labels("O,NN", "bio")
+        conll.check_labels(("O", "NN"), "bio")
 
 
 # --- Rows ---

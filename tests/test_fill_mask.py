@@ -93,13 +93,22 @@ def test_the_table_names_each_mask(folder, capsys):
 
 
 def test_texts_come_from_a_file_or_from_the_standard_input(folder, capsys, tmp_path, monkeypatch):
-    (tmp_path / "in.txt").write_text("\n".join([*TEXTS, "", ""]))
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS))
     model = f"--model={folder}/AlbertForPreTraining"
     expected = fill(capsys, model, "--format=json", *TEXTS)
     assert fill(capsys, model, "--format=json", f"--input_file={tmp_path}/in.txt") == expected
     raw = io.TextIOWrapper(io.BytesIO("\n".join(TEXTS).encode()))
     monkeypatch.setattr(sys, "stdin", raw)
     assert fill(capsys, model, "--format=json") == expected
+
+
+def test_an_empty_line_has_its_own_output(folder, capsys, tmp_path):
+    (tmp_path / "in.txt").write_text("\n".join([TEXTS[0], "", TEXTS[2], " ", ""]))
+    lines = fill(capsys, f"--model={folder}/AlbertForPreTraining", "--format=json",
+                 f"--input_file={tmp_path}/in.txt")
+    found = [json.loads(line) for line in lines]
+    assert [one["text"] for one in found] == [TEXTS[0], "", TEXTS[2], " "]
+    assert [len(one["masks"]) for one in found] == [1, 0, 1, 0]
 
 
 def refused(capsys, module, *arguments, takes_arguments=False) -> str:

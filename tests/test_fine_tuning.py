@@ -1,6 +1,7 @@
 """What the fine-tuning commands share: several runs, early stopping, what is evaluated."""
 
 import json
+import os
 import shutil
 import statistics
 
@@ -9,7 +10,7 @@ import pytest
 import test_run_classifier as classifier
 
 from albert import predict
-from albert.cli import course, flags
+from albert.cli import course, fine_tuning, flags
 from albert.errors import CheckpointError, DataError, FlagError
 from albert.formats import checkpoints
 from albert.training import steps
@@ -214,3 +215,12 @@ def test_dropout_flags_change_training_and_their_absence_changes_nothing(inputs,
     assert loss("classifier", "--classifier_dropout=0.4") != plain
     config = json.loads((tmp_path / "encoder" / "albert_config.json").read_text())
     assert config["hidden_dropout_prob"] == config["attention_probs_dropout_prob"] == 0.3
+
+
+def test_features_need_a_named_folder_where_nothing_can_be_written_beside_the_run(
+    inputs, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(fine_tuning.os, "access", lambda path, mode: mode != os.W_OK)
+    with pytest.raises(FlagError, match=r"cannot write to .*/\.out\.work: give --cached_dir"):
+        run(*inputs, f"--output_dir={tmp_path / 'out'}", "--do_train")
+    assert not [*tmp_path.iterdir()]

@@ -53,6 +53,22 @@ def test_correlations_are_those_of_scipy_and_scikit_learn_ties_and_all():
     assert glue.f1(labels % 2, guesses % 2) == 0.5714285714285714
 
 
+def test_scores_by_label_are_those_of_scikit_learn():
+    labels, guesses = np.array([0] * 6 + [1] * 4 + [2]), np.array([0] * 5 + [1, 0, 0, 1, 1, 1])
+    confusion = glue.confusion_of(labels, guesses, 4)
+    np.testing.assert_array_equal(confusion[:3, :3], [[5, 1, 0], [2, 2, 0], [0, 1, 0]])
+    scores = glue.by_label(confusion)
+    np.testing.assert_allclose(scores["precision"], [5 / 7, 2 / 4, 0, 0])
+    np.testing.assert_allclose(scores["recall"], [5 / 6, 2 / 4, 0, 0])
+    np.testing.assert_allclose(scores["f1"], [10 / 13, 4 / 8, 0, 0])
+    # f1_score(labels, guesses, average="macro"): the fourth label neither occurs nor is predicted.
+    assert glue.macro_f1(confusion) == pytest.approx(0.4230769230769231)
+    assert glue.f1_by_label(labels, guesses, ("a", "b", "c", "d")) == {
+        "macro_f1": pytest.approx(0.4230769230769231), "f1_a": pytest.approx(10 / 13),
+        "f1_b": 0.5, "f1_c": 0.0,
+    }
+
+
 def test_spearman_sees_ranks_only():
     values = np.array([0.0, 1.0, 2.0, 5.0])
     assert glue.spearman(values, np.exp(values)) == pytest.approx(1.0)

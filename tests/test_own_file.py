@@ -12,7 +12,7 @@ from helpers import assert_one_clear_line, run, write_config
 
 import albert
 from albert import run_classifier
-from albert.cli import classifier_report
+from albert.cli import classifier_report, flags, own_texts
 from albert.errors import DataError, FlagError
 from albert.tasks import classification, own_file
 
@@ -87,8 +87,58 @@ def test_columns_may_be_named_numbered_or_be_the_only_ones_left(tmp_path):
         own_file.find_columns(table, None, None, None)
     with pytest.raises(FlagError, match="--label_column=9: x.csv has no such column"):
         own_file.find_columns(table, "what", None, "9")
+    pair = own_file.Table("x.csv", ["sentence1", "sentence2", "label"], [["a", "b", "c"]], [2])
+    assert own_file.find_columns(pair, "sentence2", None, None) == own_file.Columns(
+        "sentence2", None, "label"
+    )
     two = own_file.Table("x.csv", ["utter", "LABEL"], [["a", "b"]], [2])
     assert own_file.find_columns(two, None, None, None) == own_file.Columns("utter", None, "LABEL")
+
+
+BY_NUMBER = ("0", None, "1")
+
+
+@pytest.mark.parametrize("first, columns, is_header", [
+    (["fine", "1"], BY_NUMBER, False),
+    (["fine", "1"], ("0", None, None), False),  # the other column holds the labels
+    (["fine", "2"], BY_NUMBER, True),  # no other row has this label
+    (["review", "stars"], BY_NUMBER, True),
+    (["0", "1"], BY_NUMBER, True),  # what pandas calls unnamed columns
+    (["fine", "1"], ("fine", None, "1"), True),
+    (["text", "label"], (None, None, None), True),
+])
+def test_a_first_line_of_data_is_told_from_a_header(first, columns, is_header, caplog):
+    caplog.set_level("INFO", "albert")
+    found = [first, ["bad", "0"], ["good", "1"]]
+    assert own_file.has_header("x.csv", found, *columns) == is_header
+    is_certain = set(columns) - {"0", "1", None} or not any(columns)
+    assert ("x.csv: the first line is taken as" in caplog.text) == (not is_certain)
+
+
+def test_a_first_line_with_a_number_is_data_of_a_regression_and_known_labels_count():
+    assert not own_file.has_header("x.csv", [["a", "0.5"], ["b", "1.5"]], *BY_NUMBER, True)
+    assert own_file.has_header("x.csv", [["text", "score"], ["b", "1.5"]], *BY_NUMBER, True)
+    assert not own_file.has_header("x.csv", [["a", "x"]], *BY_NUMBER, labels={"x", "y"})
+
+
+@pytest.mark.parametrize("flag, count", [([], 41), (["--notsv_header"], 41), (["--tsv_header"], 40)])
+@pytest.mark.parametrize("header", ["", "review,stars\n"])
+def test_a_file_without_a_header_keeps_its_first_row(flag, count, header, encoder, tmp_path):
+    path = tmp_path / "my.csv"
+    lines = [f'"{text}",{label}' for text, label in rows(41)]
+    path.write_text(header + "\n".join(lines) + "\n")
+    values = flags.parse(run_classifier.define_flags, [
+        "x", encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}",
+        "--text_column=0", "--label_column=1", *flag,
+    ])
+    own = own_texts.OwnTexts(values)
+    found = sorted(row for part in own._parts.values() for row in part)
+    expected = list(rows(41))
+    if header and flag == ["--notsv_header"]:
+        expected.append(("review", "stars"))
+    elif not header:
+        expected = expected[41 - count:]
+    assert found == sorted(expected)
 
 
 @pytest.mark.parametrize("name, content, message", [
@@ -166,12 +216,24 @@ def softmax(x):
 # --- The report ---
 
 
-def test_scores_are_those_of_their_definitions():
-    confusion = np.array([[5, 1, 0], [2, 2, 0], [0, 1, 0]])
-    found = classifier_report.scores(confusion)
-    np.testing.assert_allclose(found["precision"], [5 / 7, 2 / 4, 0])
-    np.testing.assert_allclose(found["recall"], [5 / 6, 2 / 4, 0])
-    np.testing.assert_allclose(found["f1"], [10 / 13, 4 / 8, 0])
+def write_report(folder, labels, expected, chosen):
+    logits = np.eye(len(labels))[chosen]
+    rows = classifier_report.HeldOut(
+        ["a text"] * len(expected), labels, np.array(expected), logits, logits
+    )
+    return open(classifier_report.write(str(folder), rows, []), encoding="utf-8").read()
+
+
+def test_macro_f1_leaves_out_labels_that_neither_occur_nor_are_predicted(tmp_path):
+    report = write_report(tmp_path, ("a", "b", "absent"), [0, 1, 1], [0, 1, 1])
+    assert "| macro F1 | 1.000 |" in report
+
+
+def test_labels_with_dollar_signs_are_drawn_as_they_are(tmp_path):
+    labels = ("$a_$", "$\\nothing{", "$5")
+    report = write_report(tmp_path, labels, [0, 1, 2], [0, 1, 1])
+    assert "| $a_$ |" in report
+    assert (tmp_path / "confusion.png").read_bytes()[:4] == b"\x89PNG"
 
 
 # --- The command ---
@@ -197,6 +259,13 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
         assert part in report, part
     assert (out / "confusion.png").read_bytes()[:4] == b"\x89PNG"
     assert (out / "curves.png").stat().st_size > 5000
+    # What is handed on holds no texts but those that the report shows.
+    texts = [text.encode() for text, _ in rows()]
+    for file in out.rglob("*"):
+        assert file.name == "report.md" or not file.is_file() or not any(
+            text in file.read_bytes() for text in texts
+        ), file
+    assert not [*out.rglob("*.tf_record*")] and [*(tmp_path / ".out.work").glob("*.tf_record")]
     answer = albert.open_session(str(out)).classify("w1 w20 w21 w22")
     assert answer["label"] == "good"
     kept = {name: (out / name).read_bytes() for name in ("metrics.jsonl", "report.md")}
@@ -206,6 +275,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
         "--learning_rate=0.005", "--num_train_epochs=12", "--class_weights=balanced",
     )
     assert again.returncode == 0, again.stderr
+    assert "features from" in again.stderr and "wrote features" not in again.stderr
     assert {name: (out / name).read_bytes() for name in kept} == kept
     assert {path: path.stat().st_mtime_ns for path in out.glob("model.ckpt-*")} == weights
     alone = run(  # the same length of rows, so the same score
@@ -223,6 +293,10 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
     (["--train_file=my.csv", "--train_step=5", "--num_train_epochs=2"], "give one of --train_step"),
     (["--train_file=my.csv", "--dev_file=my.csv", "--dev_share=0.2"], "give one of --dev_file"),
     (["--task_name=tsv", "--data_dir=.", "--dev_share=0.2"], "--dev_share goes with --train_file"),
+    (["--train_file=my.csv", "--label_list=bad,good", "--regression"],
+     "give one of --regression and --label_list"),
+    (["--train_file=my.jsonl", "--notsv_header"], "--tsv_header has no effect on --train_file=my.jsonl"),
+    (["--train_file=my.csv", "--text_column=1", "--label_column=1"], "must be different columns"),
     (["--train_file=my.csv", "--regression"], "my.csv:2: not a number: 'bad'"),
     (["--train_file=my.csv", "--label_list=bad,best"],
      "my.csv:3: the label 'good' is none of bad,best"),
@@ -231,6 +305,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
 ])
 def test_flags_that_do_not_fit_are_refused(arguments, message, encoder, tmp_path):
     write(tmp_path / "my.csv")
+    write(tmp_path / "my.jsonl")
     write(tmp_path / "few.csv", [("w1", "a"), ("w2", "b")])
     (tmp_path / "my.xlsx").write_text("x")
     done = run(
@@ -239,4 +314,4 @@ def test_flags_that_do_not_fit_are_refused(arguments, message, encoder, tmp_path
     )
     assert done.returncode == 2
     assert message in assert_one_clear_line(done.stderr)
-    assert not (tmp_path / "out/own_data").exists()
+    assert not (tmp_path / "out").exists() and not (tmp_path / ".out.work/own_data").exists()

@@ -118,6 +118,26 @@ def test_one_text_at_a_time_gives_the_answers_of_a_batch(classifier, pairs, tmp_
     np.testing.assert_allclose(alone, together, atol=1e-5)
 
 
+def test_an_empty_line_is_answered_with_null_where_two_texts_are_needed(
+    classifier, pairs, tmp_path
+):
+    first, second = (f"{a}\t{b}" for a, b in pairs[:2])
+    answers = ask(tmp_path, classifier, [first, "", second, ""])
+    assert answers[1] is None and answers[3] is None
+    assert [answers[0], answers[2]] == [
+        {**one, "probability": pytest.approx(one["probability"], abs=1e-5),
+         "probabilities": pytest.approx(one["probabilities"], abs=1e-5)}
+        for one in ask(tmp_path, classifier, [first, second])
+    ]
+
+
+def test_labels_given_with_commas_may_have_blanks_in_them(classifier, pairs, tmp_path):
+    (answer,) = ask(
+        tmp_path, classifier, ["w1\tw2"], "--label_list=very good,bad"
+    )
+    assert list(answer["probabilities"]) == ["very good", "bad"]
+
+
 TIED = np.array([[0.1, np.nextafter(np.float32(0.1), np.float32(1)), 0.0]], np.float32)
 
 
@@ -482,7 +502,11 @@ def test_hugging_faces_layout_with_its_label_names(saved, tmp_path):
          "was fine-tuned for classification"),
         ("AlbertForSequenceClassification", ["--label_list=a,b"], "has 3 labels, not 2 (a b)"),
         ("AlbertForSequenceClassification", ["--is_tokenized"], "--is_tokenized has no effect"),
+        ("AlbertForQuestionAnswering", ["--label_list=a,b"],
+         "--label_list has no effect on question_answering"),
         ("AlbertForSequenceClassification", ["--task=translation"], "--task"),
+        ("AlbertForSequenceClassification", ["--spm_model_file=a", "--vocab_file=b"],
+         "give one of --spm_model_file and --vocab_file"),
         ("AlbertForSequenceClassification", ["--max_seq_length=17"],
          "exceeds max_position_embeddings 16"),
         ("AlbertForSequenceClassification", ["--input_file={}/three.txt"],

@@ -12,7 +12,7 @@ import pytest
 from helpers import REPO, cpu_seconds_of_children, run_here
 
 from albert import run_classifier
-from albert.cli import flags
+from albert.cli import fine_tuning, flags
 from albert.errors import CheckpointError, FlagError
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -144,7 +144,7 @@ def test_the_export_gives_the_predictions_from_serialized_examples(trained):
     tf = pytest.importorskip("tensorflow")
     _, output = trained
     serve = tf.saved_model.load(str(output / "export")).signatures["serving_default"]
-    (records,) = output.glob("sst-2_predict-*.tf_record")
+    (records,) = (output.parent / ".out.work").glob("sst-2_predict-*.tf_record")
     served = serve(examples=tf.constant([r.numpy() for r in tf.data.TFRecordDataset(str(records))]))
     lines = (output / "test_results.tsv").read_text().splitlines()
     want = np.array([[float(x) for x in line.split("\t")] for line in lines])
@@ -192,7 +192,9 @@ def test_every_file_of_an_output_directory_is_told(trained):
         for name in re.findall(r"`([\w.*<>-]+)`", told)
     ]
     files = [path for path in output.iterdir() if path.is_file()]
-    names = [path.name.removesuffix(".manifest.json") for path in files]
+    names = [path.name for path in files]
+    names += [path.name.removesuffix(".manifest.json")
+              for path in (output.parent / ".out.work").iterdir()]
     assert len(names) > 12
     for name in names:
         assert any(re.fullmatch(pattern, name) for pattern in patterns), name
@@ -223,13 +225,13 @@ def test_a_hub_module_fine_tunes_as_the_checkpoint_it_was_made_of(inputs, golden
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join([*VOCABULARY, *(f"x{i}" for i in range(965))]) + "\n")
     export = [f"--albert_directory={source}", f"--vocab_file={vocabulary}",
-              f"--export_path={tmp_path}/module"]
+              f"--export_path={tmp_path}/hub"]
     export_to_tfhub.main(flags.parse(export_to_tfhub.define_flags, ["export", *export]))
     origins = {
         "checkpoint": [f"--init_checkpoint={source}", f"--vocab_file={vocabulary}",
                        f"--albert_config_file={source}/albert_config.json"],
         # The original's tutorial gives this in the place of a real file.
-        "module": [f"--albert_hub_module_handle={tmp_path}/module", "--vocab_file=",
+        "module": [f"--albert_hub_module_handle={tmp_path}/hub", "--vocab_file=",
                    "--spm_model_file=from_tf_hub"],
         # Made of the same checkpoint by the original, so in TensorFlow 1's format.
         "module of the original": [f"--albert_hub_module_handle={tmp_path}/tf1"],
@@ -298,6 +300,12 @@ def test_help_and_usage_errors_answer_at_once_without_tensorflow(arguments):
         (["--task_name=sst-2", "--do_train", "--learning_rate=0"],
          "--learning_rate=0: must be a number, above 0"),
         (["--task_name=sst-2", "--do_train", "--checkpoint=x"], "did you mean --init_checkpoint"),
+        (["--task_name=mrpc", "--do_train", "--notsv_header"],
+         "--notsv_header: only --task_name=tsv takes this"),
+        (["--task_name=sst-2", "--do_train", "--threshold_to_export=0.5"],
+         "--threshold_to_export goes with --export_dir"),
+        (["--task_name=sst-2", "--do_train", "--pack_rows", "--pad_to_max_seq_length"],
+         "--pack_rows has no effect with --pad_to_max_seq_length"),
         (["--task_name=ax", "--do_eval"], "task ax has no dev file"),
         (["--task_name=sst-2", "--do_eval", "--albert_config_file="], "--albert_config_file or"),
         (["--task_name=sst-2", "--do_eval", "--vocab_file="], "--spm_model_file is required"),
@@ -307,6 +315,19 @@ def test_flags_that_cannot_work_are_refused_with_the_remedy(inputs, tmp_path, ar
     with pytest.raises(FlagError, match=message):
         in_process(*inputs, f"--output_dir={tmp_path}/out", *arguments)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["--albert_hub_module_handle=m", "--albert_config_file=c", "--spm_model_file=from_tf_hub"],
+     "--albert_config_file: no effect beside --albert_hub_module_handle"),
+    (["--albert_config_file=c", "--spm_model_file=s", "--vocab_file=v"],
+     "--vocab_file: no effect beside --spm_model_file"),
+    (["--albert_config_file=c", "--spm_model_file=s", "--vocab_file="], ""),
+])
+def test_flags_of_the_original_that_count_for_nothing_are_named(arguments, expected, caplog):
+    values = flags.parse(run_classifier.define_flags, ["x", *arguments])
+    fine_tuning.check_encoder_flags(values)
+    assert caplog.text.count("no effect") == bool(expected) and expected in caplog.text
 
 
 def test_bad_data_is_one_line_with_file_and_line_and_leaves_nothing(inputs, tmp_path):

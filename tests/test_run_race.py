@@ -160,6 +160,13 @@ def test_flags_that_cannot_work_are_refused(inputs, tmp_path, arguments, message
     assert not (tmp_path / "out").exists()
 
 
+def test_a_level_is_not_chosen_from_features_that_are_there_already(inputs, tmp_path):
+    (tmp_path / "train.tfrecord").write_bytes(b"x")
+    with pytest.raises(FlagError, match="--high_only has no effect on the features that are in"):
+        run(*inputs, f"--output_dir={tmp_path}/out", "--high_only", "--nodo_eval",
+            f"--train_file={tmp_path}/train.tfrecord")
+
+
 def test_bad_data_is_one_clear_line_and_leaves_nothing(inputs, tmp_path):
     write_race(tmp_path)
     with open(tmp_path / "RACE/dev/high/all.txt", "a", encoding="utf-8") as stream:

@@ -364,7 +364,7 @@ def test_rows_of_2_0_lose_the_padding_that_they_share_with_the_same_answers(
 @pytest.mark.slow
 def test_early_stopping_needs_no_flag_but_answers(workshop, tmp_path, capsys):
     more = ["--early_stopping_patience=9"]
-    assert train(workshop, 1, tmp_path / "a", "--train_step=2", *more) == 0
+    assert train(workshop, 1, tmp_path / "a", "--num_train_epochs=1", *more) == 0
     blind = f"--predict_file={workshop / 'blind-v1.json'}"
     assert train(workshop, 1, tmp_path / "b", blind, *more) == 2
     line = assert_one_clear_line(capsys.readouterr().err)
@@ -389,6 +389,27 @@ BAD = {
                       "8 questions make no step"),
     "no file": (1, ["--do_predict", "--predict_file=absent.json"], "absent.json"),
 }
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--start_n_top=4"], "--start_n_top: only with --version_2_with_negative"),
+    (["--null_score_diff_threshold=0", "--dropout_prob=0.2"],
+     "--dropout_prob, --null_score_diff_threshold: only with --version_2_with_negative"),
+    (["--warmup_step=1", "--warmup_proportion=0.1"],
+     "give one of --warmup_step and --warmup_proportion"),
+    (["--train_step=1", "--num_train_epochs=2"], "give one of --train_step and --num_train_epochs"),
+    (["--pack_rows"], "--pack_rows has no effect on SQuAD 1.1"),
+    (["--version_2_with_negative", "--pack_rows", "--pad_to_max_seq_length"],
+     "--pack_rows has no effect with --pad_to_max_seq_length"),
+    (["--version_2_with_negative", "--export_dir=x"], "--export_dir is of SQuAD 1.1"),
+])
+def test_flags_of_which_one_would_win_in_silence_are_refused(
+    arguments, message, workshop, tmp_path, capsys
+):
+    flags_given = job(workshop, 1, tmp_path / "out", "--do_predict", *arguments)
+    assert command("both", *flags_given) == 2
+    assert message in assert_one_clear_line(capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("case", BAD)

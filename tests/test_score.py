@@ -14,6 +14,7 @@ from helpers import (
     assert_one_clear_line,
     metrics,
     run,
+    run_here,
     write_config,
     write_pretraining_records,
 )
@@ -185,6 +186,25 @@ def test_the_command_scores_lines(folder, tmp_path):
     refused = run("albert.score", f"--model={folder}", "--pairs_per_paradigm=3")
     assert refused.returncode == 2
     assert "goes with --pairs_file" in assert_one_clear_line(refused.stderr)
+
+
+def test_an_empty_line_scores_0_and_the_other_lines_keep_their_places(folder, tmp_path):
+    (tmp_path / "in.txt").write_text(f"{TEXTS[0]}\n\n{TEXTS[1]}\n \n")
+    assert run_here(score, f"--model={folder}", f"--input_file={tmp_path / 'in.txt'}",
+                    f"--output_file={tmp_path / 'out.jsonl'}") == 0
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [one["pieces"] for one in found] == [6, 0, 1, 0]
+    assert found[1] == {"log_probability": 0.0, "pieces": 0}
+    [expected] = albert.open_session(str(folder)).score(TEXTS[1:2])
+    assert found[2]["log_probability"] == pytest.approx(expected["log_probability"], abs=1e-4)
+
+
+def test_a_line_that_is_too_long_is_refused_before_anything_is_computed(folder, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text(f"{TEXTS[1]}\n" * 300 + "w1 " * 40)
+    assert run_here(score, f"--model={folder}", f"--input_file={tmp_path / 'in.txt'}") == 2
+    printed = capsys.readouterr()
+    assert "in.txt:301: 40 tokens, at most 30 fit" in assert_one_clear_line(printed.err)
+    assert printed.out == ""
 
 
 def test_a_score_is_that_of_transformers(folder, tmp_path):

@@ -5,6 +5,7 @@
     remote_paths        flags that name files of other places: fetched before, sent after
     engine_start        TensorFlow and JAX, imported late, quick and quiet
     fine_tuning         what every fine-tuning needs before it trains: flags, encoder, labels
+    earlier_run         what a run must share with the checkpoints that it resumes or evaluates
     own_texts           --train_file: a file of one's own becomes a task with its settings
     answering           what the commands that answer texts share: flags, the model, lines
     course              training, evaluation and end of every fine-tuning

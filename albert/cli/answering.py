@@ -29,7 +29,8 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
     define_vocabulary_flags(values)
     flags.define("path", values, "input_file", STDIN,
                  "Text file with one input a line: UTF-8, or UTF-16 with a byte-order mark; it may "
-                 "be compressed. - reads the standard input.", use="file")
+                 "be compressed. Each line, even an empty one, has its own output. - reads the "
+                 "standard input.", use="file")
     flags.define("integer", values, "max_seq_length", None,
                  "Longest input, in pieces; longer ones are cut, or refused by fill_mask. By "
                  "default that of the training, else the most that the model takes.",
@@ -56,6 +57,7 @@ def check_flags(values: flags.FlagValues) -> None:
             f"--model: no such directory or checkpoint: {values.model}; nor does such a model come "
             "with this package: " + ", ".join(shipped.names())
         )
+    flags.refuse_together(values, "spm_model_file", "vocab_file")
     if "output_file" in values:
         files.refuse_overwriting(
             values.output_file, values.input_file, values.spm_model_file, values.vocab_file

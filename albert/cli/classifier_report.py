@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from albert.data import files
+from albert.tasks import glue_metrics
 from albert.tasks.choice_metrics import likeliest
 from albert.training import curves, run_report
 
@@ -36,22 +37,7 @@ class HeldOut:
     @property
     def confusion(self) -> np.ndarray:
         """How many rows of each label (first axis) are taken for each other one, [C, C]."""
-        count = len(self.labels)
-        flat = np.bincount(self.expected * count + self.found, minlength=count * count)
-        return flat.reshape(count, count)
-
-
-def scores(confusion: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns `precision`, `recall` and `f1` of each label; 0 where nothing was right."""
-    right, found, there = np.diag(confusion), confusion.sum(0), confusion.sum(1)
-
-    def share(part, whole):
-        return np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
-
-    return {
-        "precision": share(right, found), "recall": share(right, there),
-        "f1": share(2 * right, found + there),
-    }
+        return glue_metrics.confusion_of(self.expected, self.found, len(self.labels))
 
 
 def write(directory: str, rows: HeldOut, settings: Sequence[tuple[str, str]]) -> str:
@@ -94,14 +80,14 @@ def _results(rows: HeldOut, confusion: np.ndarray) -> str:
         f"# A classifier of {len(rows.labels)} labels\n\n"
         + run_report.table((f"on {count:,} held-out rows", ""), [
             ("accuracy", f"{accuracy:.3f} ± {error:.3f} (standard error)"),
-            ("macro F1", f"{scores(confusion)['f1'].mean():.3f}"),
+            ("macro F1", f"{glue_metrics.macro_f1(confusion):.3f}"),
             ("always the commonest label", f"{majority:.3f}"),
         ])
     )
 
 
 def _by_label(rows: HeldOut, confusion: np.ndarray) -> str:
-    found = scores(confusion)
+    found = glue_metrics.by_label(confusion)
     lines = [
         (_cell(label), *(f"{found[name][i]:.3f}" for name in found), f"{confusion[i].sum():,}")
         for i, label in enumerate(rows.labels)

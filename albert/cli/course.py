@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from albert.cli import fine_tuning, flags
+from albert.cli import earlier_run, fine_tuning, flags
 from albert.config import AlbertConfig
 from albert.data import files, places
 from albert.data.record_files import RecordFiles
@@ -92,15 +92,15 @@ print(serve.structured_input_signature, serve.structured_outputs)
 class Course:
     """What a fine-tuning command does after it has checked all its input.
 
-    `check(weights)` may refuse the weights to be evaluated. `finish(trained)` is called at the
-    end, to predict or export. After several runs it gets the best one.
+    `finish(trained)` is called at the end, to predict or export. After several runs it gets the
+    best one.
     """
 
     values: flags.FlagValues
     task: "Task"
     encoder: fine_tuning.Encoder  # its vocabulary is kept beside the checkpoints
+    identity: earlier_run.Identity  # what checkpoints to be evaluated must share
     records: Mapping[str, str]  # the record files of the wanted splits: train, dev, test
-    check: Callable[["Weights"], None] | None = None
     finish: Callable[[Trained], None] | None = None
 
     @property
@@ -138,8 +138,7 @@ class Course:
                          run.output_dir)
                 return None
             weights = fine_tuning.finished_weights(self.values, self.encoder.weights, run.output_dir)
-            if self.check:
-                self.check(weights)
+            self.identity.check(weights.origin)
             if not self.values.do_eval:
                 return Trained(self, run, weights)
             found = self._evaluate(run, weights, evaluated)
@@ -173,7 +172,7 @@ class Course:
         told = flags.to_dict(values) | {
             "seed": run.seed, "output_dir": places.as_given(run.output_dir),
         }
-        told["do_lower_case"] = tokenizer.do_lower_case  # also where a TF-Hub module decides it
+        told |= self.identity.recorded()
         evaluated = trainer.train(
             self.task, self.config, run, optimizer, self.files_of("train"),
             eval_files=self.files_of("dev") if values.do_eval else None,
@@ -208,15 +207,11 @@ class Course:
 
     def _several(self, run: "RunConfig") -> Trained | None:
         """Makes the runs that are not finished. Returns the best one's weights if needed."""
-        from albert.formats import checkpoints
         from albert.training import evaluation, summaries
         from albert.training.current_engine import current
 
-        seeds = range(run.seed, run.seed + self.values.num_runs)
-        folders = {
-            seed: os.path.join(run.output_dir, checkpoints.RUN_FOLDER.format(seed))
-            for seed in seeds
-        }
+        folders = fine_tuning.run_directories(self.values)
+        seeds = list(folders)
         for seed, folder in folders.items():
             log.info("run with seed %d, of %d to %d: %s", seed, seeds[0], seeds[-1], folder)
             self._unless_finished(dataclasses.replace(run, seed=seed, output_dir=folder))

@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from albert.cli import flags
+from albert.cli import earlier_run, flags
 from albert.config import AlbertConfig
 from albert.data import files
 from albert.data.record_files import RecordFiles
 from albert.errors import FlagError
-from albert.formats import archives, sidecars
+from albert.formats import archives
 from albert.formats.tokenizer_files import Vocabulary
 from albert.tasks.record_keeper import RecordKeeper
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
+
+FROM_HUB = "from_tf_hub"  # what the original's commands give as --spm_model_file with a module
 
 
 def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) -> None:
@@ -79,7 +81,8 @@ def define_training_flags(
     flags.define("bool", values, "do_eval", by_default, "Evaluate on the dev file.")
     flags.define("bool", values, "do_predict", False, "Predict the test file.")
     flags.define("path", values, "cached_dir", None,
-                 "Folder for the record files that are made of the data; by default --output_dir.",
+                 "Folder for the record files that are made of the data, which hold the texts; by "
+                 "default .NAME.work beside an --output_dir of this NAME.",
                  use="directory")
     flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.", least=1)
     flags.define("integer", values, "eval_batch_size", 8, "Examples of an evaluation batch.",
@@ -121,10 +124,10 @@ def check_training_flags(values: flags.FlagValues, *others: str) -> None:
     if not any(getattr(values, name) for name in actions):
         listed = ", ".join(f"--{name}" for name in actions[:-1])
         raise FlagError(f"at least one of {listed} and --{actions[-1]} is needed")
+    flags.refuse_together(values, "train_step", "num_train_epochs")
     by_epochs = flags.given(values, "num_train_epochs") is not None
-    is_either = values["num_train_epochs"].default is None  # SQuAD's has one of the original's
-    if is_either and by_epochs and flags.given(values, "train_step") is not None:
-        raise FlagError("give one of --train_step and --num_train_epochs")
+    if values.pad_to_max_seq_length and flags.given(values, "pack_rows"):
+        raise FlagError("--pack_rows has no effect with --pad_to_max_seq_length")
     if values.train_step is not None and not by_epochs:  # else it is known when the data is
         check_warmup(values)
     if values.seed + values.num_runs - 1 > flags.MOST_SEED:
@@ -184,10 +187,24 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
             raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
     elif values.init_checkpoint:
         raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
+    _warn_of_ineffective_flags(values)
     if values.checkpoint and values.do_train:
         raise FlagError(
             "--checkpoint has no effect with --do_train; did you mean --init_checkpoint?"
         )
+
+
+def _warn_of_ineffective_flags(values: flags.FlagValues) -> None:
+    """Warns of flags of the original's commands that another flag overrides."""
+    names = ("albert_config_file", "spm_model_file", "vocab_file")
+    if values.albert_hub_module_handle:
+        given = [name for name in names if getattr(values, name) != FROM_HUB]
+        ineffective = flags.given_as_typed(values, *given)
+        if ineffective:
+            log.warning("%s: no effect beside --albert_hub_module_handle, which has its own",
+                        ", ".join(ineffective))
+    elif values.spm_model_file and values.vocab_file:
+        log.warning("--vocab_file: no effect beside --spm_model_file")
 
 
 def wanted_splits(values: flags.FlagValues) -> list[str]:
@@ -217,8 +234,22 @@ class Encoder:
 
 def record_keeper(values: flags.FlagValues, encoder: Encoder) -> RecordKeeper:
     """Returns the keeper of a run's record files."""
-    directory = values.cached_dir or values.output_dir
-    return RecordKeeper(encoder.tokenizer, values.max_seq_length, directory)
+    return RecordKeeper(encoder.tokenizer, values.max_seq_length, work_directory(values))
+
+
+def work_directory(values: flags.FlagValues) -> str:
+    """Returns where a run keeps what it makes of the user's texts: not in the model's directory.
+
+    Raises:
+      FlagError: it can't be made, and --cached_dir is not given.
+    """
+    if values.cached_dir:
+        return values.cached_dir
+    parent, name = os.path.split(os.path.abspath(values.output_dir))
+    path = os.path.join(parent, f".{name}.work")
+    if os.path.isdir(parent) and not os.access(path if os.path.isdir(path) else parent, os.W_OK):
+        raise FlagError(f"cannot write to {path}: give --cached_dir, a folder for record files")
+    return path
 
 
 def open_encoder(values: flags.FlagValues) -> Encoder:
@@ -237,6 +268,9 @@ def open_encoder(values: flags.FlagValues) -> Encoder:
         origin = values.albert_hub_module_handle
         source = pretrained.open_module(origin)
         config, vocabulary = source.config, source.vocabulary
+        asked = flags.given(values, "do_lower_case")
+        if asked not in (None, vocabulary.text.do_lower_case):
+            log.warning("--do_lower_case=%s: no effect, the module's vocabulary decides it", asked)
     elif values.albert_config_file and any(given):
         origin = values.albert_config_file
         config = AlbertConfig.from_flag(origin)
@@ -282,14 +316,32 @@ def finished_weights(values: flags.FlagValues, init, directory: str) -> "Weights
     return init
 
 
-def refuse_other_labels(weights: "Weights", labels: Sequence[str], separator: str) -> None:
-    """Raises a FlagError for labels other than the checkpoint's, or in another order.
+def identity_of(
+    values: flags.FlagValues, encoder: Encoder, task: str, **meaning: Any
+) -> earlier_run.Identity:
+    """Returns what a run's ids mean, after it has checked that training won't resume another run.
 
-    `separator` is what stands between labels in --label_list.
+    Args:
+      meaning: `labels` or `num_choices`, see `earlier_run.Identity`.
+
+    Raises:
+      FlagError: training would resume a run whose ids mean other things, or overwrite a model.
     """
-    trained = sidecars.read_facts(weights.origin).label_names
-    if trained and list(trained) != list(labels):
-        raise FlagError(
-            f"{weights.origin} was trained with --label_list={separator.join(trained)!r}, not "
-            f"with {separator.join(labels)!r}"
-        )
+    tokenizer = encoder.tokenizer
+    identity = earlier_run.Identity(task, tokenizer.sha256, tokenizer.do_lower_case, **meaning)
+    if values.do_train:
+        for directory in run_directories(values).values():
+            earlier_run.check_directory(directory, identity)
+    return identity
+
+
+def run_directories(values: flags.FlagValues) -> dict[int, str]:
+    """Returns {seed: directory} of the runs to be made: --output_dir, or folders in it."""
+    if values.num_runs == 1:
+        return {values.seed: values.output_dir}
+    from albert.formats import checkpoints
+
+    return {
+        seed: os.path.join(values.output_dir, checkpoints.RUN_FOLDER.format(seed))
+        for seed in range(values.seed, values.seed + values.num_runs)
+    }

@@ -307,6 +307,18 @@ def given(values: FlagValues, name: str):
     return values[name].value if values[name].present else None
 
 
+def given_as_typed(values: FlagValues, *names: str) -> list[str]:
+    """Returns those of the flags that the user gave, as `--name` or `--noname`; not empty ones."""
+    found = [name for name in names if values[name].present and values[name].value not in ("", None)]
+    return [f"--{'no' * (values[name].value is False)}{name}" for name in found]
+
+
+def refuse_together(values: FlagValues, *names: str) -> None:
+    """Raises a FlagError if the user gave several of these flags, one of which would win."""
+    if len(several := given_as_typed(values, *names)) > 1:
+        raise FlagError(f"give one of {' and '.join(several)}")
+
+
 def require(values: FlagValues, *names: str) -> None:
     """Raises one FlagError that names every missing flag."""
     missing = [f"--{name}" for name in names if getattr(values, name) is None]

@@ -4,13 +4,13 @@ No TensorFlow at import.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from albert.cli import fine_tuning, flags
 from albert.data import files
 from albert.errors import DataError, FlagError
-from albert.formats.known_tasks import TSV
+from albert.formats import known_tasks
 from albert.tasks import own_file
 
 FLAGS = ("dev_file", "dev_share")  # what only --train_file looks at
@@ -38,8 +38,9 @@ def check_flags(values: flags.FlagValues) -> None:
     for name in ("data_dir", "task_name", "do_predict"):
         if getattr(values, name):
             raise FlagError(f"--{name} does not go with --train_file")
-    if values.dev_file and flags.given(values, "dev_share") is not None:
-        raise FlagError("give one of --dev_file and --dev_share")
+    flags.refuse_together(values, "dev_file", "dev_share")
+    if values.label_list and values.regression:
+        raise FlagError("give one of --regression and --label_list")
     # Without a word about it, everything is done.
     if flags.given(values, "do_train") is None and flags.given(values, "do_eval") is None:
         values.do_train = values.do_eval = True
@@ -60,18 +61,17 @@ class OwnTexts:
     def __init__(self, values: flags.FlagValues):
         self.told: list[tuple[str, str]] = []
         self._values = values
-        self._folder = os.path.join(values.output_dir, "own_data")
-        table = own_file.read_table(values.train_file, "train_file", values.tsv_header)
-        self._columns = columns = own_file.find_columns(
-            table, values.text_column, values.text_pair_column, values.label_column
-        )
+        self._folder = os.path.join(fine_tuning.work_directory(values), "own_data")
+        asked = values.text_column, values.text_pair_column, values.label_column
+        table, self._columns = self._open("train_file", asked)
+        columns = self._columns
         rows, other = own_file.rows_of(table, columns), []
         self._files = [(table, rows)]
         if values.dev_file:
-            dev_table = own_file.read_table(values.dev_file, "dev_file", values.tsv_header)
-            other = own_file.rows_of(dev_table, own_file.find_columns(
-                dev_table, columns.text, columns.pair, columns.label
-            ))
+            found = columns.text, columns.pair, columns.label
+            asked = [one if one is not None else two for one, two in zip(asked, found, strict=True)]
+            dev_table, dev_columns = self._open("dev_file", asked, {row[-1] for row in rows})
+            other = own_file.rows_of(dev_table, dev_columns)
             self._files.append((dev_table, other))
         if not values.regression and not values.label_list:
             values.label_list = ",".join(own_file.labels_of([*rows, *other], table, columns))
@@ -85,7 +85,7 @@ class OwnTexts:
                 )
             self._parts = {"train": train, "dev": dev}
             held_out = f"{len(dev):,} of {len(rows):,} rows"
-        values.task_name, values.data_dir, values.tsv_header = TSV, self._folder, True
+        values.task_name, values.data_dir, values.tsv_header = known_tasks.TSV, self._folder, True
         values.text_column, values.label_column = own_file.TEXT, own_file.LABEL
         values.text_pair_column = own_file.PAIR if columns.pair else None
         if flags.given(values, "max_seq_length") is None:
@@ -95,7 +95,21 @@ class OwnTexts:
         self._tell("columns", ", ".join(named))
         self._tell("held out", held_out)
         if values.label_list:
-            self._tell("labels", values.label_list.replace(",", ", "))
+            self._tell("labels", ", ".join(known_tasks.split_labels(values.label_list)))
+
+    def _open(
+        self, flag: str, columns: Sequence[str | None], labels: Collection[str] = ()
+    ) -> tuple[own_file.Table, own_file.Columns]:
+        """Returns a file's table and what its columns hold; `labels` are known already."""
+        values, path = self._values, getattr(self._values, flag)
+        has_header = flags.given(values, "tsv_header")
+        if has_header is None:
+            def has_header(rows):
+                return own_file.has_header(path, rows, *columns, values.regression, labels)
+        elif own_file.is_json(path):
+            raise FlagError(f"--tsv_header has no effect on --{flag}={path}: JSON has no header")
+        table = own_file.read_table(path, flag, has_header)
+        return table, own_file.find_columns(table, *columns)
 
     def publish(self, encoder: fine_tuning.Encoder) -> None:
         """Writes the parts as `albert.tasks.tsv` reads them, and sets what fits them and the encoder.
@@ -110,7 +124,7 @@ class OwnTexts:
         self._suit(encoder.config.hidden_size, self._row_length(encoder))
 
     def _check_labels(self, normalize: Callable[[str], str]) -> None:
-        known = {normalize(label.strip()) for label in (self._values.label_list or "").split(",")}
+        known = set(map(normalize, known_tasks.split_labels(self._values.label_list or "")))
         for table, rows in self._files:
             for line, row in zip(table.lines, rows, strict=True):
                 if self._values.regression and not own_file.is_number(row[-1]):

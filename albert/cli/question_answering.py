@@ -54,6 +54,9 @@ def define_flags(values: flags.FlagValues) -> None:
     )
 
 
+V2_FLAGS = ("start_n_top", "end_n_top", "dropout_prob", "null_score_diff_threshold")
+
+
 def define_v1_flags(values: flags.FlagValues) -> None:
     """Defines the flags of version 1.1 only."""
     flags.define("bool", values, "use_einsum", True, "Has no effect in TensorFlow 2.")
@@ -79,6 +82,7 @@ def check_flags(values: flags.FlagValues) -> None:
     flags.require(values, "output_dir")
     if not values["do_eval"].present:
         values.do_eval = values.do_predict  # as far as there are answers
+    flags.refuse_together(values, "warmup_step", "warmup_proportion")
     others = ["export_dir"] if "export_dir" in values else []
     fine_tuning.check_training_flags(values, *others)
     fine_tuning.check_encoder_flags(values)
@@ -106,6 +110,7 @@ class Version1:
     its answers, None where it has none.
     """
 
+    task_name = "squad_v1"
     with_negative = False  # whether a question may have no answer
 
     def __init__(self, values: flags.FlagValues):
@@ -157,6 +162,7 @@ class Version1:
 class Version2(Version1):
     """SQuAD 2.0: a question may have no answer in its passage."""
 
+    task_name = "squad_v2"
     with_negative = True
 
     def make_task(self):
@@ -217,9 +223,12 @@ def _known_threshold(origin: str) -> float:
 
 def run(values: flags.FlagValues, version: type[Version1]) -> None:
     """Trains, evaluates and predicts, all flags checked."""
+    if version is Version1 and flags.given(values, "pack_rows"):
+        raise FlagError("--pack_rows has no effect on SQuAD 1.1, where padding counts")
     encoder = fine_tuning.open_encoder(values)
+    identity = fine_tuning.identity_of(values, encoder, version.task_name)
     windows = squad_records.WindowKeeper(
-        encoder.tokenizer, values.max_seq_length, values.cached_dir or values.output_dir,
+        encoder.tokenizer, values.max_seq_length, fine_tuning.work_directory(values),
         values.doc_stride, values.max_query_length,
     )
     # All input is read before anything is written.
@@ -256,7 +265,7 @@ def run(values: flags.FlagValues, version: type[Version1]) -> None:
             trained.export(squad_export.export, values.max_seq_length)
 
     course.Course(
-        values, predicted.make_task(), encoder, records,
+        values, predicted.make_task(), encoder, identity, records,
         finish=finish if values.do_predict or export_dir else None,
     ).go()
 

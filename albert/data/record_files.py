@@ -67,6 +67,11 @@ class RecordFiles:
         for path, manifest in self.manifests.items():
             yield path, manifest["info"] if manifest else {}
 
+    def info_of_all(self, name: str) -> Any:
+        """Returns what the manifests of all files say of something, None where they differ."""
+        found = {info.get(name) for _, info in self.infos()}
+        return found.pop() if len(found) == 1 else None
+
     def with_feature(self, name: str) -> list[str]:
         """Returns the files whose manifest tells of a feature."""
         return [

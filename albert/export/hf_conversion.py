@@ -22,6 +22,7 @@ from albert.formats import (
     sidecars,
     tokenizer_files,
 )
+from albert.formats.known_tasks import split_labels
 from albert.formats.pretrained import Pretrained
 from albert.formats.weights import Weights
 
@@ -161,7 +162,7 @@ class Conversion:
         if count is None or hasattr(model, "num_choices"):
             return None
         given = self.label_list
-        labels = tuple(given.split(",")) if given else source.facts.label_names
+        labels = split_labels(given) if given else source.facts.label_names
         if labels and len(labels) != count:
             whose = "--label_list has" if given else "the directory tells"
             raise FlagError(f"{whose} {len(labels)} labels, the classifier {count}")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from albert.errors import FlagError
 from albert.formats.model_facts import REGRESSION, SINGLE_LABEL
 
 _BINARY = ("0", "1")
@@ -25,6 +26,29 @@ _ARCHITECTURES = {
 }
 
 
+def split_labels(text: str, of_words: bool = False) -> tuple[str, ...]:
+    """Returns the labels of a --label_list: separated by commas, those of words also by blanks.
+
+    Between blanks a comma that stands alone is a label of words, as in the Penn Treebank.
+    """
+    parts = text.split()
+    if of_words and len(parts) > 1 and not any("," in part for part in parts if part != ","):
+        return tuple(parts)
+    return tuple(part.strip() for part in text.split(","))
+
+
+def parse_labels(text: str, of_words: bool = False) -> tuple[str, ...]:
+    """Returns the labels of a --label_list, see `split_labels`.
+
+    Raises:
+      FlagError: fewer than two, or one twice.
+    """
+    labels = split_labels(text, of_words)
+    if len(labels) < 2 or "" in labels or len(set(labels)) < len(labels):
+        raise FlagError(f"--label_list={text} is not two or more different labels")
+    return labels
+
+
 def facts_of_task(task: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Returns architecture, label_names, problem_type and num_texts, as far as they follow.
 
@@ -32,8 +56,8 @@ def facts_of_task(task: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
     """
     facts = {"architecture": _ARCHITECTURES.get(task), "label_names": None}
     if listed := flags.get("label_list"):
-        parts = listed.split() if task == WORDS else listed.split(",")
-        facts["label_names"] = tuple(part.strip() for part in parts)
+        # A run records labels of words with blanks between them: a comma may be one.
+        facts["label_names"] = tuple(listed.split()) if task == WORDS else split_labels(listed)
     if task == TSV:
         is_number, is_pair = flags.get("regression"), bool(flags.get("text_pair_column"))
     elif task in GLUE_LABELS:

@@ -280,5 +280,8 @@ def _origin(sidecar: Mapping[str, Any]) -> str:
 
 
 def _evaluation(results: Mapping[str, Any]) -> str:
-    rows = [(k, f"{v:.4f}" if isinstance(v, float) else v) for k, v in sorted(results.items())]
+    rows = [
+        (k.replace("|", "\\|"), f"{v:.4f}" if isinstance(v, float) else v)
+        for k, v in sorted(results.items())
+    ]
     return _table(rows) if rows else "No evaluation of this checkpoint was recorded.\n"

@@ -46,7 +46,7 @@ def predictor_of(
         labels do not fit the model.
     """
     path, facts, shapes = session.source.path, session.source.facts, session.source.weights().shapes
-    told = _told_task(session)
+    told = known_task(session)
     # Not every directory tells which kind of classifier it holds.
     is_free = told == CLASSIFICATION and not facts.problem_type
     if task and told not in (None, task) and not (is_free and task == MULTI_LABEL):
@@ -77,7 +77,8 @@ def predictor_of(
     return kinds.get(task, Predictor)(session, labels, task, **columns)
 
 
-def _told_task(session: Session) -> str | None:
+def known_task(session: Session) -> str | None:
+    """Returns the task that the model's directory is for, None if nothing there says it."""
     facts = session.source.facts
     task = _BY_CLASS.get(facts.architecture)
     if task != CLASSIFICATION:

@@ -18,6 +18,7 @@ from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForMultipleChoice, AlbertForSequenceClassification, cross_entropy
 from albert.tasks import batch_sums
 from albert.tasks import glue_metrics as metrics
+from albert.tasks.choice_metrics import likeliest
 from albert.tasks.task import Task
 
 
@@ -33,6 +34,7 @@ class ClassificationTask(Task):
     best_metric: str
     classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
     class_weights: tuple[float, ...] = ()  # of each label in the loss of training; none: all 1
+    label_names: tuple[str, ...] = ()  # C; given, the results also have each label's F1
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
@@ -78,7 +80,11 @@ class ClassificationTask(Task):
         }
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return metrics.SCORERS[self.metric](predictions["label_ids"], predictions["logits"])
+        labels, logits = predictions["label_ids"], predictions["logits"]
+        results = metrics.SCORERS[self.metric](labels, logits)
+        if self.label_names:
+            results |= metrics.f1_by_label(labels, likeliest(logits), self.label_names)
+        return results
 
     def probabilities(self, logits: Any) -> Any:
         """Returns [B, C] in float32; for a regression the value itself, as in the original."""

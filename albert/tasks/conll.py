@@ -18,7 +18,7 @@ import numpy as np
 
 from albert.data import features, files, text_files
 from albert.data.examples import FeatureSpec
-from albert.errors import DataError, FlagError
+from albert.errors import DataError
 from albert.formats.known_tasks import WORDS
 from albert.tasks import entity_metrics as entities
 from albert.tasks.record_keeper import RecordKeeper, digest
@@ -178,21 +178,10 @@ def _check_form(label: str, place: str, scheme: str) -> None:
         )
 
 
-def parse_labels(text: str, scheme: str) -> tuple[str, ...]:
-    """Returns the labels of a list separated by blanks or, without any blank, by commas.
-
-    Raises:
-      FlagError: fewer than two, one twice, or one that is not of the scheme.
-    """
-    if " " in text.strip():
-        labels = [part if part == "," else part.removesuffix(",") for part in text.split()]
-    else:
-        labels = text.strip().split(",")
-    if len(labels) < 2 or "" in labels or len(set(labels)) < len(labels):
-        raise FlagError(f"--label_list={text} is not two or more different labels")
+def check_labels(labels: Iterable[str], scheme: str) -> None:
+    """Raises a DataError for a label of --label_list that is not of the scheme."""
     for label in labels:
         _check_form(label, "--label_list", scheme)
-    return tuple(labels)
 
 
 def collect_labels(sentences: Iterable[Sentence], scheme: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from albert.data import features, files, text_files
 from albert.errors import DataError, FlagError
-from albert.formats.known_tasks import GLUE_LABELS
+from albert.formats.known_tasks import GLUE_LABELS, TSV
 from albert.tasks import prediction_files
 from albert.tasks.choice_metrics import likeliest
 from albert.tasks.record_keeper import RecordKeeper
@@ -375,5 +375,7 @@ def _check_header(task: GlueTask, layout: Split, path: str, columns: list[str]) 
     else:
         is_data = layout.guid is not None and columns[layout.guid].isdecimal()
     if is_data:
-        start = columns[0][:40]
-        raise DataError(f"{path}:1: a header line is expected, this is data: {start!r} ...")
+        start, remedy = columns[0][:40], "; give --notsv_header" if task.name == TSV else ""
+        raise DataError(
+            f"{path}:1: a header line is expected, this is data: {start!r} ...{remedy}"
+        )

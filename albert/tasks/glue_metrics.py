@@ -6,7 +6,7 @@ such a model has learned nothing. No TensorFlow.
 Legend: N rows, C classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -22,6 +22,42 @@ def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the F1 of class 1 (paraphrase, duplicate); 0.0 when it is never right."""
     right = np.sum((labels == 1) & (predictions == 1))
     return float(2 * right / (np.sum(labels == 1) + np.sum(predictions == 1))) if right else 0.0
+
+
+def macro_f1(confusion: np.ndarray) -> float:
+    """Returns the mean F1 of the labels that occur or are predicted, as scikit-learn has it."""
+    occurs = confusion.sum(0) + confusion.sum(1) > 0
+    return float(by_label(confusion)["f1"][occurs].mean()) if occurs.any() else 0.0
+
+
+def confusion_of(labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
+    """Returns how many rows of each label (first axis) are predicted as each label, [C, C]."""
+    flat = np.bincount(labels * classes + predictions, minlength=classes * classes)
+    return flat.reshape(classes, classes)
+
+
+def by_label(confusion: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns `precision`, `recall` and `f1` of each label, [C]; 0 where nothing was right."""
+    right, predicted, actual = np.diag(confusion), confusion.sum(0), confusion.sum(1)
+
+    def ratio(part, total):
+        return np.divide(part, total, out=np.zeros(len(part)), where=total > 0)
+
+    return {
+        "precision": ratio(right, predicted), "recall": ratio(right, actual),
+        "f1": ratio(2 * right, predicted + actual),
+    }
+
+
+def f1_by_label(
+    labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]
+) -> dict[str, float]:
+    """Returns `macro_f1`, and `f1_<label>` of each label that occurs in `labels` [N]."""
+    confusion = confusion_of(labels, predictions, len(names))
+    scores = by_label(confusion)["f1"]
+    return {"macro_f1": macro_f1(confusion)} | {
+        f"f1_{names[i]}": float(scores[i]) for i in np.flatnonzero(confusion.sum(1))
+    }
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:

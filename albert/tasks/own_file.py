@@ -11,15 +11,18 @@ import dataclasses
 import io
 import itertools
 import json
+import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
 from albert.data import files, text_files
 from albert.data.seeds import child_seed
 from albert.errors import DataError, FlagError
+
+log = logging.getLogger("albert")
 
 # What columns are called, in lower case; the first that is there.
 TEXTS = ("text", "sentence", "sentence1", "text_a", "premise", "question1", "question", "review",
@@ -54,34 +57,38 @@ class Columns:
     label: str | None
 
 
-def read_table(path: str, flag: str, has_header: bool = True) -> Table:
+def read_table(
+    path: str, flag: str, has_header: bool | Callable[[Sequence[Sequence[str]]], bool] = True
+) -> Table:
     """Returns the table of a *.csv, *.tsv or *.jsonl file, packed or not.
 
     Args:
       flag: named in errors.
-      has_header: whether the first line of a *.csv or *.tsv file names the columns; else their
-        names are their numbers, from 0.
+      has_header: whether the first line of a *.csv or *.tsv file names the columns, or what tells
+        it from all lines; else the columns' names are their numbers, from 0.
 
     Raises:
       DataError: it is absent, empty or malformed; FlagError: another kind of file.
     """
-    ending = os.path.splitext(next((path.removesuffix(e) for e in _PACKED if path.endswith(e)), path))[1]
+    ending = _ending(path)
     if ending not in (".csv", ".tsv", ".txt", ".jsonl", ".json"):
         raise FlagError(f"--{flag}={path} ends neither in .csv nor in .tsv nor in .jsonl")
     with text_files.open_text(path, flag) as raw:
         stream = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
         try:
-            read = _json_rows if ending.startswith(".json") else _csv_rows
+            read = _json_rows if is_json(path) else _csv_rows
             found = list(read(stream, path, ending))
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: not UTF-8 text: {error.reason}") from error
     if not found:
         raise DataError(f"{path}: nothing in it")
-    if ending.startswith(".json"):
+    if is_json(path):
         names = list(dict.fromkeys(name for _, row in found for name in row))
         rows = [[row.get(name, "") for name in names] for _, row in found]
         return Table(path, names, rows, [line for line, _ in found])
     (first, header), *others = found
+    if callable(has_header):
+        has_header = has_header([row for _, row in found])
     names = header if has_header else [str(i) for i in range(len(header))]
     others = others if has_header else [(first, header), *others]
     if len(set(names)) < len(names):
@@ -92,6 +99,16 @@ def read_table(path: str, flag: str, has_header: bool = True) -> Table:
     if not others:
         raise DataError(f"{path}: no rows below the names of the columns")
     return Table(path, names, [row for _, row in others], [line for line, _ in others])
+
+
+def _ending(path: str) -> str:
+    bare = next((path.removesuffix(e) for e in _PACKED if path.endswith(e)), path)
+    return os.path.splitext(bare)[1]
+
+
+def is_json(path: str) -> bool:
+    """Whether a file's name is that of JSON lines."""
+    return _ending(path).startswith(".json")
 
 
 def _csv_rows(stream: io.TextIOBase, path: str, ending: str) -> Iterator[tuple[int, list[str]]]:
@@ -133,19 +150,24 @@ def find_columns(
     names = list(table.names)
     listed = ", ".join(names)[:300]
 
-    def chosen(value: str | None, flag: str, known: Sequence[str]) -> str | None:
-        if value is not None:
-            if value in names:
-                return value
-            if value.isdecimal() and int(value) < len(names):
-                return names[int(value)]
-            raise FlagError(f"--{flag}={value}: {table.path} has no such column ({listed})")
-        lower = {name.strip().lower(): name for name in reversed(names)}
-        return next((lower[name] for name in known if name in lower), None)
+    def given(value: str | None, flag: str) -> str | None:
+        if value is None or value in names:
+            return value
+        if value.isdecimal() and int(value) < len(names):
+            return names[int(value)]
+        raise FlagError(f"--{flag}={value}: {table.path} has no such column ({listed})")
 
-    of_label = chosen(label, "label_column", LABELS)
-    of_text = chosen(text, "text_column", TEXTS)
-    of_pair = chosen(pair, "text_pair_column", PAIRS)
+    of_label, of_text = given(label, "label_column"), given(text, "text_column")
+    of_pair = given(pair, "text_pair_column")
+    lower = {
+        name.strip().lower(): name for name in reversed(names)
+        if name not in (of_label, of_text, of_pair)
+    }
+
+    def known(asked: str | None, usual: Sequence[str]) -> str | None:
+        return asked or next((lower[name] for name in usual if name in lower), None)
+
+    of_label, of_text, of_pair = known(of_label, LABELS), known(of_text, TEXTS), known(of_pair, PAIRS)
     left = [name for name in names if name not in (of_label, of_text, of_pair)]
     if of_text is None and len(left) == 1:
         of_text = left.pop()
@@ -154,7 +176,43 @@ def find_columns(
     for name, flag in ((of_text, "text_column"), (of_label, "label_column")):
         if name is None and (flag == "text_column" or needs_label):
             raise FlagError(f"{table.path}: give --{flag}, one of its columns: {listed}")
+    found = [name for name in (of_text, of_pair, of_label) if name is not None]
+    if len(set(found)) < len(found):
+        raise FlagError(
+            f"{table.path}: --text_column, --text_pair_column and --label_column must be different "
+            f"columns, got {', '.join(found)}"
+        )
     return Columns(of_text, of_pair, of_label)
+
+
+def has_header(
+    path: str, rows: Sequence[Sequence[str]], text: str | None, pair: str | None,
+    label: str | None, is_regression: bool = False, labels: Collection[str] = (),
+) -> bool:
+    """Returns whether the first row names the columns, and logs it where it is not certain.
+
+    Columns that are given by number tell nothing of it. Then the first row is data if its label
+    is that of another row or one of `labels`, or for a regression if it is a number.
+    """
+    first, others = rows[0], rows[1:]
+    numbers = [str(i) for i in range(len(first))]
+    given = [value for value in (text, pair, label) if value is not None]
+    if not given or not set(given) <= set(numbers):
+        return True
+    try:
+        columns = find_columns(Table(path, numbers, [], []), text, pair, label)
+    except FlagError:
+        return True  # a name must tell which column holds the labels
+    place = int(columns.label)
+    value, seen = first[place], {row[place] for row in others if len(row) == len(first)}
+    is_data = is_number(value) if is_regression else value in seen or value in labels
+    is_data &= list(first) != numbers  # what pandas calls unnamed columns
+    log.info(
+        "%s: the first line is taken as %s: %s in column %s; --%stsv_header decides otherwise",
+        path, "data, there is no header" if is_data else "the header", repr(value)[:80], place,
+        "" if is_data else "no",
+    )
+    return not is_data
 
 
 def rows_of(table: Table, columns: Columns) -> list[Row]:

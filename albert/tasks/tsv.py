@@ -5,12 +5,15 @@ tab or a line feed. Every row has as many columns as the first.
 """
 
 import itertools
+import logging
 import os
 from collections.abc import Sequence
 
 from albert.errors import DataError, FlagError
 from albert.formats.known_tasks import TSV
 from albert.tasks.glue import GlueTask, Split, read_tsv
+
+log = logging.getLogger("albert")
 
 
 def make_task(
@@ -44,23 +47,31 @@ def make_task(
             return Split(file, 0)  # reading it later says that it is absent
         (_, first), *_ = itertools.islice(read_tsv(path, is_strict=True), 1)
         names = first if has_header else None
+        if has_header and split == "test" and text not in first:
+            log.info("%s: the first line is taken as the header; --notsv_header if it is data", path)
 
         def column(value: str | None, flag: str) -> int | None:
             return None if value is None else _column(value, flag, names, len(first), path)
 
+        columns = column(text, "text_column"), column(text_pair, "text_pair_column"), (
+            column(label, "label_column") if split != "test" else None
+        )
+        used = [place for place in columns if place is not None]
+        if len(set(used)) < len(used):
+            raise FlagError(
+                f"{path}: --text_column, --text_pair_column and --label_column must be different "
+                "columns"
+            )
         return Split(
             file,
-            text_a=column(text, "text_column"),
-            text_b=column(text_pair, "text_pair_column"),
-            label=column(label, "label_column") if split != "test" else None,
+            *columns,
             guid=None,
             has_header=has_header,
             num_columns=len(first),
         )
 
-    metric = {0: "regression", 2: "accuracy_and_f1"}.get(len(labels), "accuracy")
     return GlueTask(
-        TSV, "", tuple(labels), metric, layout("train"), layout("dev"), layout("test"),
+        TSV, "", tuple(labels), "accuracy" if labels else "regression", layout("train"), layout("dev"), layout("test"),
         is_strict=True,
     )
 

@@ -46,6 +46,9 @@ def publish(figure, path: str) -> None:
     """Writes a figure as a PNG, and closes it."""
     from matplotlib import pyplot
 
+    # A $ in a label or a setting's name is a character, not the start of a formula.
+    for text in figure.findobj(lambda artist: hasattr(artist, "set_parse_math")):
+        text.set_parse_math(False)
     figure.tight_layout()
     with files.atomic_write(path, "wb") as stream:
         figure.savefig(stream, format="png", metadata={"Software": None})

@@ -1,0 +1,97 @@
+"""What a run must share with the checkpoints that it resumes or evaluates. No TensorFlow."""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from albert.errors import DataError, FlagError
+from albert.formats import checkpoint_files, checkpoints, hub, huggingface, keras_hub, sidecars
+from albert.formats.known_tasks import WORDS
+from albert.formats.model_facts import REGRESSION
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """What the ids in a run's records mean. None is not compared."""
+
+    task: str
+    tokenizer_sha256: str | None = None
+    do_lower_case: bool | None = None
+    labels: tuple[str, ...] | None = None  # in the order of their ids; empty for a regression
+    num_choices: int | None = None
+
+    def recorded(self) -> dict[str, Any]:
+        """Returns what a run keeps with each checkpoint, beside its flags."""
+        names = ("tokenizer_sha256", "do_lower_case", "num_choices")
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def check(self, origin: str, is_resumed: bool = False) -> None:
+        """Refuses a checkpoint that was trained with ids that mean something else.
+
+        What isn't recorded with the checkpoint is not compared. Another task with the same labels
+        may evaluate it, but not resume its training.
+
+        Raises:
+          FlagError: names both values; DataError: what lies beside the checkpoint is damaged.
+        """
+        sidecar = sidecars.read_sidecar(origin)
+        facts, flags = sidecars.facts_of(sidecar), sidecar.get("flags", {})
+        remedy = ": use another --output_dir" if is_resumed else ""
+        if is_resumed and facts.task not in (None, self.task):
+            raise FlagError(f"{origin} is of task {facts.task}, not {self.task}{remedy}")
+        labels = () if facts.problem_type == REGRESSION else facts.label_names
+        if None not in (labels, self.labels) and tuple(labels) != tuple(self.labels):
+            raise FlagError(
+                f"{origin} was trained with {self._as_flag(labels)}, not with "
+                f"{self._as_flag(self.labels).removeprefix('--label_list=')}{remedy}"
+            )
+        for name, wording in (
+            ("do_lower_case", "with --do_lower_case={}, not {}"),
+            ("num_choices", "on questions of {} options, not {}"),
+            ("tokenizer_sha256", "with another vocabulary, or other settings of the tokenizer"),
+        ):
+            before, now = flags.get(name), getattr(self, name)
+            if None not in (before, now) and before != now:
+                raise FlagError(f"{origin} was trained {wording.format(before, now)}{remedy}")
+
+    def _as_flag(self, labels: tuple[str, ...]) -> str:
+        separator = " " if self.task == WORDS else ","
+        return f"--label_list={separator.join(labels)!r}" if labels else "--regression"
+
+
+def check_directory(directory: str, identity: Identity) -> None:
+    """Refuses to train in a directory that holds another model, or a run whose ids mean other things.
+
+    Call it before anything is written: what is there then stays as it is.
+
+    Raises:
+      FlagError: names the directory or the checkpoint, and the remedy.
+    """
+    if not os.path.isdir(directory):
+        return
+    steps = checkpoints.list_steps(directory)
+    best = os.path.join(directory, checkpoints.BEST)
+    is_of_a_run = steps or os.path.lexists(os.path.join(directory, "best.json"))
+    if any(kind.is_directory(directory) for kind in (huggingface, keras_hub, hub)) or (
+        checkpoint_files.exists(best) and not is_of_a_run
+    ):
+        raise FlagError(
+            f"--output_dir={directory} holds a model that is not a run's checkpoint: train in "
+            "another directory, or that model would be lost or opened instead of the new one"
+        )
+    for prefix in _comparable(best, *reversed(steps.values())):
+        identity.check(prefix, is_resumed=True)
+
+
+def _comparable(best: str, *newest_first: str) -> Iterator[str]:
+    """Yields the best checkpoint and the newest one, if what lies beside them can be read."""
+    for group in ([best], newest_first):
+        for prefix in group:
+            try:
+                if sidecars.read_sidecar(prefix):
+                    yield prefix
+                    break
+            except DataError:
+                continue  # resuming sets it aside
