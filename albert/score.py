@@ -89,14 +89,12 @@ def _score_texts(values: flags.FlagValues) -> None:
     for number, (text, size) in enumerate(zip(texts, sizes, strict=True), start=1):
         if size > most:  # before anything is computed
             raise DataError(f"{name}:{number}: {size} tokens, at most {most} fit: {text!r:.80}")
-    scored = [text for text, size in zip(texts, sizes, strict=True) if size]
-    found = SentenceScorer(opened, values.within_words).scores(scored, scored)
+    found = SentenceScorer(opened, values.within_words).scores(texts, texts)
     with contextlib.ExitStack() as stack:
         stream = None
         if values.output_file:
             stream = stack.enter_context(files.atomic_write(values.output_file))
-        for size in sizes:
-            value, count = next(found) if size else (0.0, 0)
+        for value, count in found:
             line = json.dumps({"log_probability": value, "pieces": count})
             print(line, file=stream, flush=stream is None)
 
@@ -129,7 +127,7 @@ def _untrained(values: flags.FlagValues, opened: Session, pairs: Sequence[Pair])
     keras.utils.set_random_seed(1)
     model = modeling.AlbertForMaskedLM(opened.source.config)
     some = minimal_pairs.first_of_each(pairs, UNTRAINED_PAIRS)
-    other = dataclasses.replace(opened, _variables=[])
+    other = dataclasses.replace(opened)
     return _short(_accuracies(some, _scorer(values, other, model)))
 
 

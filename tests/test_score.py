@@ -4,6 +4,7 @@ import json
 import zipfile
 
 import apart
+import keras
 import numpy as np
 import pytest
 import their_transformers
@@ -83,10 +84,17 @@ def test_both_scorings_differ_on_words_of_several_pieces_alone(folder):
 
 def test_a_text_that_does_not_fit_is_named(folder):
     session = albert.open_session(str(folder), max_seq_length=6)
-    with pytest.raises(DataError, match="text 2: 9 pieces, 1 to 4 fit"):
+    with pytest.raises(DataError, match="text 2: 9 tokens, at most 4 fit"):
         list(session.score(["w4", TEXTS[2]]))
-    with pytest.raises(DataError, match="text 1: 0 pieces"):
-        session.score(" ")
+    assert session.score(" ") == {"log_probability": 0.0, "pieces": 0}
+
+
+def test_scorers_of_several_models_on_one_session_keep_apart(folder):
+    session = albert.open_session(str(folder))
+    own = session.score("w4 w5")["log_probability"]
+    other = scoring.SentenceScorer(session, model=modeling.AlbertForMaskedLM(CONFIG))
+    assert next(other.scores(["w4 w5"], [""]))[0] != pytest.approx(own, abs=1e-3)
+    assert session.score("w4 w5")["log_probability"] == own
 
 
 def test_words_of_sentencepiece_begin_with_its_underline(golden_path):
@@ -170,6 +178,14 @@ def test_the_command_tells_the_model_beside_random_weights(folder, tmp_path):
     expected = np.mean(np.array(values[0]) > np.array(values[1]))
     assert told["accuracy"] == pytest.approx(expected) and told["pairs"] == 25
     assert told["random weights"]["pairs"] == score.UNTRAINED_PAIRS
+    keras.utils.set_random_seed(1)
+    untrained, tokenizer = modeling.AlbertForMaskedLM(CONFIG), session.tokenizer
+    bare = albert.AlbertTokenizer(tokenizer, 32)
+    preferred = [
+        plain(untrained, bare, f"w{i} w1s.", False) > plain(untrained, bare, f"w{i} w1ed.", False)
+        for i in range(score.UNTRAINED_PAIRS)
+    ]
+    assert told["random weights"]["accuracy"] == pytest.approx(np.mean(preferred))
     assert "frequencies of pieces" not in told  # a WordPiece vocabulary has none
     assert f"accuracy {expected:.4f}" in done.stderr
 

@@ -47,7 +47,7 @@ class SentenceScorer:
           progress: as of `Session.outputs`.
 
         Raises:
-          DataError: a text has no pieces, or more than a row has places for; names its place.
+          DataError: a text has more pieces than a row has places for; names its place.
         """
         most, named = self.session.max_seq_length - 2, list(zip(texts, places, strict=True))
 
@@ -55,12 +55,13 @@ class SentenceScorer:
             found = []
             ids_of = self.session.tokenizer.encode_batch([text for text, _ in some])
             for ids, (text, place) in zip(ids_of, some, strict=True):
-                if not 0 < len(ids) <= most:
-                    raise DataError(f"{place}: {len(ids)} pieces, 1 to {most} fit: {text!r:.80}")
+                if len(ids) > most:
+                    raise DataError(f"{place}: {len(ids)} tokens, at most {most} fit: {text!r:.80}")
                 found.append(self._rows(ids))
             return found, None
 
-        compute = self.session.once((SentenceScorer, self.within_words), self._computer)
+        key = SentenceScorer, self._given, self._depth
+        compute = self.session.once(key, self._computer)
         for _, outputs in self.session.outputs(named, encode, compute, progress):
             for of_one in outputs:
                 yield float(np.sum([one["log_probability"] for one in of_one], dtype=float)), len(of_one)

@@ -53,9 +53,10 @@ class Session:
     batch_size: int
     onnx: OnnxFile | None = None  # computes instead of the engine
 
-    _variables: list = dataclasses.field(default_factory=list)  # of the models that were loaded
-    _made: dict = dataclasses.field(default_factory=dict)
-    _lock: Any = dataclasses.field(default_factory=threading.RLock)
+    # Not of a copy that `dataclasses.replace` makes: of the models that were loaded, and `once`.
+    _variables: list = dataclasses.field(init=False, default_factory=list)
+    _made: dict = dataclasses.field(init=False, default_factory=dict)
+    _lock: Any = dataclasses.field(init=False, default_factory=threading.RLock)
 
     @classmethod
     def of(

@@ -25,7 +25,7 @@ PUBLIC = {
         "AlbertConfig", "AlbertTokenizer", "AlbertModel", "AlbertForPreTraining",
         "AlbertForMaskedLM", "AlbertForSequenceClassification", "AlbertForTokenClassification",
         "AlbertForMultipleChoice", "AlbertForQuestionAnswering", "AlbertForBeamQuestionAnswering",
-        "HubLayer", "from_pretrained", "open_session", "AnsweringSession",
+        "HubLayer", "from_pretrained", "compiled", "open_session", "AnsweringSession",
     ),
     "albert.optimization": (
         "Lamb", "AdamWeightDecay", "WarmupPolynomialDecay", "OptimizerConfig", "create_optimizer",
@@ -35,6 +35,23 @@ PUBLIC = {
     ),
     "albert.errors": None,  # all
 }
+# What `call_costs.py` measured; see `albert.compiled`.
+CALLS = """## Which way to call a model
+
+| way | compiles | use it |
+|---|---|---|
+| `model(x)` | never | to train with your own loop, inspect a model, or read a few texts |
+| `albert.compiled(model)(x)` | once; with JAX once for each shape | to call a model often with rows that you make yourself |
+| `model.predict(x)` | for each new length, where Keras chooses XLA | for large arrays of one length |
+| `albert.open_session(path)` | once for each method; with JAX once for each of a few lengths | to get answers from texts |
+
+What each costs for a classifier of base size that reads one text at a time, of ten lengths from 5 to 40 tokens
+(`scripts/maintainers/call_costs.py`, TensorFlow, @CPU@):
+
+@TABLE@
+
+Compiled calls and sessions may be shared by threads.
+"""
 FROM = "This page is made from the code by `scripts/maintainers/reference.py`."
 
 
@@ -119,7 +136,7 @@ def _methods(owner) -> list[tuple[str, object]]:
 
 
 def python() -> str:
-    parts = ["# Python interface", FROM]
+    parts = ["# Python interface", FROM, CALLS]
     for place, names in PUBLIC.items():
         module = importlib.import_module(place)
         if names is None:
