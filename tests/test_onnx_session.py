@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from apart import needs
 from helpers import SIZES, assert_one_clear_line, run, run_here
 
 import albert
@@ -13,8 +14,8 @@ from albert import export_model, modeling
 from albert.errors import UserError
 from albert.inference import onnx_file
 
-pytest.importorskip("tf2onnx", reason="the [onnx] extra is not installed")
-onnxruntime = pytest.importorskip("onnxruntime", reason="the [onnx] extra is not installed")
+# Not imported here: onnxruntime starts a thread, which the forks of tests/parallel.py would lose.
+needs("tf2onnx", "onnxruntime", extra="onnx")
 
 WORDS = [f"w{i}" for i in range(35)]
 TEXTS = [" ".join(WORDS[i % 35] for i in range(n, n + 1 + n % 7)) for n in range(12)]
@@ -120,6 +121,8 @@ def test_the_metadata_names_the_labels(kind, tmp_path):
     names = ["O", "B-Ä, b", "I"]
     saved(tmp_path / "model", kind, 3, label_names=names)
     exported(tmp_path / "model", tmp_path / "m.onnx")
+    import onnxruntime
+
     opened = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     metadata = opened.get_modelmeta().custom_metadata_map
     assert json.loads(metadata["albert_label_names"]) == names
