@@ -54,7 +54,7 @@ else
 fi
 step prepare_text "$source_text" \
   "$python" -m albert.prepare_text ${input_file:+"--input_file=$input_file"} \
-  "--output_dir=$text"
+  "--output_dir=$text" --label=part
 
 corpus="$(digest "$text/corpus.txt")"
 step train_sentencepiece "corpus $corpus" \

@@ -22,7 +22,7 @@ mkdir -p "$folder"
 
 text() {
   [[ -f "$folder/$2/stats.json" ]] || python -m albert.prepare_text "--input_file=$1" \
-    "--output_dir=$folder/$2" --noreserve_task_documents --label=neighbours
+    "--output_dir=$folder/$2"
 }
 records() { # of single sentences, or of pairs
   [[ -f "$folder/$1.tfrecord.manifest.json" ]] || python -m albert.create_pretraining_data \
