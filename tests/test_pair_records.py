@@ -314,7 +314,8 @@ def test_without_a_sentence_objective_there_is_no_such_loss(corpus, tmp_path):
         corpus, tmp_path, "--masked_lm_budget=0.2", "--do_eval", f"--input_file={path}"
     ))
     results = json.loads((tmp_path / "out/eval_results.json").read_text())
-    assert set(results) == {"masked_lm_accuracy", "masked_lm_loss", "loss", "global_step"}
+    assert set(results) == {"masked_lm_accuracy", "masked_lm_accuracy_baseline", "masked_lm_loss",
+                            "loss", "global_step"}
     assert results["loss"] == pytest.approx(results["masked_lm_loss"], rel=0.05)
 
 
