@@ -372,7 +372,7 @@ def test_two_processes_do_not_share_an_output_dir(job, tmp_path):
 
 
 BAD = {
-    "no flags": ([], "--albert_config_file, --input_file, --output_dir are required"),
+    "no flags": ([], "--input_file, --output_dir are required"),
     "unknown flag": (["--learningrate=1"], "did you mean --learning_rate?"),
     "bad value": (["--train_batch_size=many"], "train_batch_size"),
     "nothing to do": (["{job}", "--nodo_train"], "at least one of --do_train and --do_eval"),

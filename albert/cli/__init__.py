@@ -6,6 +6,7 @@
     engine_start        TensorFlow and JAX, imported late, quick and quiet
     fine_tuning         what every fine-tuning needs before it trains: flags, encoder, labels
     own_texts           --train_file: a file of one's own becomes a task with its settings
+    pretraining_start   architecture and vocabulary of a pretraining run
     answering           what the commands that answer texts share: flags, the model, lines
     course              training, evaluation and end of every fine-tuning
     classifier_report   what a classifier of one file can do, as a page with pictures

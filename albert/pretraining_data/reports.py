@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from albert.data import places
 from albert.errors import DataError
 from albert.pretraining_data import pair_records, report_page
 from albert.pretraining_data.buckets import PairFacts, Part
 from albert.pretraining_data.documents import ReadingCounts
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.pretraining_data.recipe import Job, Stream, load_pieces, load_tokenizer
+from albert.tokenization import identity
 
 log = logging.getLogger("albert")
 
@@ -215,10 +217,28 @@ def manifest_info(
         "split": stream.name,
         "max_seq_length": recipe.pairs.max_seq_length,
         "max_predictions_per_seq": recipe.masking.max_predictions_per_seq,
-        "tokenizer_sha256": load_tokenizer(recipe).sha256,
+        # Of the file as it was read: it may have changed meanwhile.
+        "tokenizer_sha256": identity(
+            recipe.vocabulary_sha256, bool(recipe.spm_model_file), load_tokenizer(recipe).settings
+        ),
+        "vocabulary": _vocabulary(job, path),
         **pair_records.manifest_info(load_pieces(recipe).specials, recipe.pairs),
         "documents": counts.documents,
         "shards": [os.path.relpath(os.path.abspath(p), beside) for p in stream.outputs],
         "flags": job.flags,
         "report": report.told(),
     }
+
+
+def _vocabulary(job: Job, path: str) -> dict[str, Any]:
+    """Returns where the vocabulary is, as given and seen from the record file, and its settings."""
+    def split(path: str) -> tuple[str, str]:
+        scheme, _, rest = (path if places.is_remote(path) else
+                           places.as_given(os.path.abspath(path))).rpartition("://")
+        return scheme, rest
+
+    (scheme, where), (of_records, here) = split(job.recipe.vocabulary), split(path)
+    told: dict[str, Any] = {key: job.flags.get(key) for key in ("spm_model_file", "vocab_file")}
+    if scheme == of_records:  # both may be moved together
+        told["beside"] = os.path.relpath(where, os.path.dirname(here))
+    return told | dataclasses.asdict(load_tokenizer(job.recipe).settings)
