@@ -20,7 +20,7 @@ from albert.errors import DataError, FlagError
 from albert.formats.pretrained import Pretrained
 from albert.inference.scoring import PairsPreferred
 from albert.pretraining_data import pair_records
-from albert.pretraining_data.masking import MaskingSettings
+from albert.pretraining_data.masking import MaskingSettings, num_to_predict
 from albert.pretraining_data.pair_records import MasksOnTheFly
 from albert.tasks import minimal_pairs
 
@@ -50,7 +50,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Length of the records' sequences, in tokens: as in create_pretraining_data.",
                  least=1)
     flags.define("integer", values, "max_predictions_per_seq", 20,
-                 "Most masked tokens of a sequence: as in create_pretraining_data.", least=1)
+                 "Most masked tokens of a sequence: as in create_pretraining_data. With "
+                 "--masked_lm_budget the default is what that share needs.", least=1)
     flags.define("bool", values, "do_train", True, "Train.")
     flags.define("bool", values, "do_eval", False,
                  "Evaluate. With --do_train: at each checkpoint; without: the newest checkpoint of "
@@ -223,6 +224,7 @@ def _pairs_scorer(values: flags.FlagValues, config: AlbertConfig, tokenizer):
 
 def _check_masking(values: flags.FlagValues) -> None:
     if values.masked_lm_budget:
+        _set_predictions(values)
         return
     names = ("last_masked_lm_budget", *flags.MASKING_FLAGS)
     given = [name for name in names if values[name].present]
@@ -230,6 +232,25 @@ def _check_masking(values: flags.FlagValues) -> None:
         raise FlagError(
             f"--{given[0]} has no effect without --masked_lm_budget: the records hold masks"
         )
+
+
+def _set_predictions(values: flags.FlagValues) -> None:
+    """Sets --max_predictions_per_seq to what --masked_lm_budget needs, if it is not given.
+
+    Raises:
+      FlagError: fewer are given.
+    """
+    share = max(values.masked_lm_budget, values.last_masked_lm_budget or 0.0)
+    settings = MaskingSettings(values.max_seq_length, share)
+    needed = int(num_to_predict(values.max_seq_length, settings))
+    given = flags.given(values, "max_predictions_per_seq")
+    if given is not None and given < needed:
+        raise FlagError(
+            f"--max_predictions_per_seq={given} is less than the {needed} predictions of "
+            f"{share:g} of {values.max_seq_length} tokens: leave it out, or lower "
+            "--masked_lm_budget"
+        )
+    values.max_predictions_per_seq = needed if given is None else given
 
 
 def _masks(values: flags.FlagValues, use: str, source: RecordFiles) -> MasksOnTheFly | None:
