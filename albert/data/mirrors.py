@@ -259,6 +259,8 @@ class Mirror:
         for name in list(_files(self.local)):
             if self._is_read(name) or name in self._own:
                 os.unlink(os.path.join(self.local, name))
+        self._sent.clear()
+        self._own.clear()
 
     @contextlib.contextmanager
     def holding(self, directory: str) -> Iterator[None]:
