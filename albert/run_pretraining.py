@@ -320,7 +320,7 @@ def main(values: flags.FlagValues) -> None:
     first = next(iter(used.values()))
     recipe["sentence_objective"], *none = pair_records.sentence_objectives(first)
     recipe["some_have_no_pair"] = bool(none)
-    if recipe.get("masks") and not recipe.get("eval_masks"):
+    if values.masked_lm_budget and values.do_eval and not recipe["eval_masks"]:
         # --max_predictions_per_seq is of the masks that are drawn; records have their own.
         recipe["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
         _compare_masks(values, eval_files)
