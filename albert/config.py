@@ -19,6 +19,7 @@ from albert.errors import ConfigError, DataError
 log = logging.getLogger("albert")
 
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear", "gelu_erf")
+_TANH_FORMS = ("gelu_new", "gelu_pytorch_tanh")  # Hugging Face's names of our "gelu"
 PARAMETER_SHARING = ("all", "attention", "ffn", "none")
 RELEASED = tuple(
     f"{size}_{version}" for size in ("base", "large", "xlarge", "xxlarge")
@@ -129,6 +130,8 @@ class AlbertConfig:
             raise ConfigError(f"{origin}: expected a JSON object, got {type(values).__name__}")
         names = [f.name for f in dataclasses.fields(cls) if f.name != "extra"]
         known = {k: v for k, v in values.items() if k in names}
+        if known.get("hidden_act") in _TANH_FORMS:
+            known["hidden_act"] = "gelu"
         extra = {k: v for k, v in values.items() if k not in names}
         absent = [name for name in names if name not in values]
         problems, misspelt = [], set()

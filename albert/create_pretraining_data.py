@@ -81,11 +81,13 @@ def define_flags(values: flags.FlagValues) -> None:
     define("float", "short_seq_prob", 0.1, "Share of documents cut into shorter records.",
            least=0, most=1)
     define("integer", "num_processes", None, "Processes to use (default: one a core).", least=1)
-    define("path", "eval_output_file", None, "Record files of held-out documents.",
+    define("path", "eval_output_file", None, "Record files of the held-out text.",
            use="outputs", unless="runner")
-    define("float", "held_out_fraction", 0.0, "Share of documents for eval_output_file alone.",
+    define("float", "held_out_fraction", 0.0,
+           "Fraction of the text, by size, for eval_output_file alone: documents, drawn by "
+           "--random_seed. One that is a noticeable part of the text is cut for it.",
            least=0, below=1)
-    define("integer", "eval_dupe_factor", 1, "Passes over the held-out documents.", least=1)
+    define("integer", "eval_dupe_factor", 1, "Passes over the held-out text.", least=1)
     define("bool", "document_break_between_files", True,
            "End the document with the file; if false, only a blank line ends it. With "
            "--original_draw_order, false is the default, as in the original.")
@@ -93,6 +95,9 @@ def define_flags(values: flags.FlagValues) -> None:
            "Never pair a lone segment with one of another document: where a segment fills a row "
            "alone, the next one is its B. So all pairs are of one document, and half of them have "
            "label 1.")
+    define("bool", "fit_sentences", False,
+           "End each pair where a line ends, nearest to --max_seq_length, and not at the first end "
+           "beyond it. Far less text is cut off then, and rows are a little shorter.")
     define("bool", "original_draw_order", False,
            "Draw at random where the original does: its records, token for token. One process, "
            "the whole text in memory, and slower.")
@@ -216,6 +221,7 @@ def _check_combinations(values: flags.FlagValues) -> None:
     if values.original_draw_order:
         unknown = {
             "--strict_sentence_order": values.strict_sentence_order,
+            "--fit_sentences": values.fit_sentences,
             "--mask_across_segments=false": not values.mask_across_segments,
             "--replace_by_span": values.replace_by_span,
             "--single_sentences": values.single_sentences,

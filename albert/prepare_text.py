@@ -1,4 +1,4 @@
-"""Prepares pretraining text and a small labelled task from any text, or from Python's own docs.
+"""Prepares pretraining text from any text, or from Python's own documentation.
 
   python -m albert.prepare_text --input_file=my_text.txt --output_dir=text
 
@@ -6,15 +6,17 @@ Without --input_file the text is the documentation of the running Python: the
 language reference that help() shows and the docstrings of the standard library.
 
 Writes to --output_dir:
-  corpus.txt                                one sentence a line, blank line between documents
-  classification/SST-2/{train,dev,test}.tsv a task with two balanced classes in SST-2's layout
-  stats.json                                what was read, dropped and written, and the flags
+  corpus.txt  one sentence a line, blank line between documents
+  stats.json  what was read, dropped and written, and the flags
 
-The sentences of the dev and test sets come from the ends of the documents (with
---label=part, if they are long enough) or from documents of their own, and, unless
---noreserve_task_documents, they are left out of corpus.txt, so that an encoder
-pretrained on it has not seen them either. The text is not held in memory. Of more than
-16 million characters, the labelled task is made of a sample.
+With --label it also makes a small labelled task of the text, to try fine-tuning on:
+  classification/SST-2/{train,dev,test}.tsv  two balanced classes in SST-2's layout
+
+The dev and test sentences of the task come from the ends of the documents (with
+--label=part, if they are long enough) or from documents of their own. They are left out of
+corpus.txt, so that an encoder pretrained on it hasn't seen them; --noreserve_task_documents
+keeps them. The text is not held in memory. If it has more than 16 million characters, the
+labelled task is made of a sample.
 """
 
 import contextlib
@@ -25,8 +27,11 @@ from collections.abc import Iterator
 
 from albert.cli import corpus_flags, flags
 from albert.data import corpus_files, files, temporaries, workers
+from albert.errors import FlagError
 from albert.own_text import filters, labelled_task, python_docs, text_corpus
 from albert.pretraining_data.documents import ReadingCounts
+
+_OF_TASK = ("num_train", "num_dev", "num_test", "reserve_task_documents")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -39,15 +44,17 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "output_dir", None, "Where the files go. Required.",
                  use="directory")
     _define_filters(values)
-    flags.define("enum", values, "label", "part",
-                 "What the labelled task asks: are the words in order, do they belong, or which "
-                 "part of the text a sentence is from.",
+    flags.define("enum", values, "label", None,
+                 "Make a labelled task, too, and what it asks: are the words in order, do they "
+                 "belong, or which part of the text a sentence is from. Default: no task.",
                  enum_values=list(labelled_task.LABELS))
-    flags.define("integer", values, "num_train", 400, "Rows of train.tsv, at most.", least=1)
-    flags.define("integer", values, "num_dev", 1000, "Rows of dev.tsv, at most.", least=1)
-    flags.define("integer", values, "num_test", 600, "Rows of test.tsv, at most.", least=1)
+    flags.define("integer", values, "num_train", 400, "With --label: most rows of train.tsv.",
+                 least=1)
+    flags.define("integer", values, "num_dev", 1000, "With --label: most rows of dev.tsv.", least=1)
+    flags.define("integer", values, "num_test", 600, "With --label: most rows of test.tsv.",
+                 least=1)
     flags.define("bool", values, "reserve_task_documents", True,
-                 "Leave the documents of dev and test out of corpus.txt.")
+                 "With --label: leave the dev and test sentences out of corpus.txt.")
     flags.define("integer", values, "seed", 12345, "Everything random derives from it.")
 
 
@@ -70,26 +77,54 @@ def _define_filters(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "output_dir")
+    if not values.label and (given := [name for name in _OF_TASK if values[name].present]):
+        raise FlagError(f"--{given[0]} has no effect without --label: no labelled task is made")
     corpus_file = os.path.join(values.output_dir, "corpus.txt")
     with (
         workers.preemptible("nothing half-written is left"), _read(values, corpus_file) as text
     ):
-        sizes = (values.num_train, values.num_dev, values.num_test)
-        rng = random.Random(f"{values.seed}/labelled task")
-        task = labelled_task.make_task(text.documents, values.label, sizes, rng)
-        reserved = task.rest if values.reserve_task_documents else None
-        corpus = text.write(corpus_file, reserved).told()
-    labelled_task.write_task(os.path.join(values.output_dir, "classification", "SST-2"), task)
+        task = None
+        if values.label:
+            sizes = (values.num_train, values.num_dev, values.num_test)
+            rng = random.Random(f"{values.seed}/labelled task")
+            task = labelled_task.make_task(text.documents, values.label, sizes, rng)
+        reserves = task and values.reserve_task_documents
+        corpus = text.write(corpus_file, task.rest if reserves else None)
+    if task:
+        labelled_task.write_task(os.path.join(values.output_dir, "classification", "SST-2"), task)
     _write_stats(values, text, corpus, task)
-    flags.log.info("%s: %d documents, %d sentences, %d words for pretraining; task %r: %d train, "
-                   "%d dev, %d test rows", values.output_dir, corpus["documents"],
-                   corpus["sentences"], corpus["words"], values.label, len(task.train),
-                   len(task.dev), len(task.test))
+    _report(corpus_file, text, corpus, task)
+
+
+def _report(
+    corpus_file: str, text: text_corpus.Text, corpus: text_corpus.Counts,
+    task: labelled_task.LabelledTask | None,
+) -> None:
+    """Logs the words that were read, and where each of them went."""
+    dropped = sum(counts.words for counts in text.dropped.values())
+    total = text.counts.words + dropped
+
+    def words(count: int) -> str:
+        return f"{count:,} words ({100 * count / max(total, 1):.1f} %)"
+
+    flags.log.info("read %s words in %s documents", f"{total:,}",
+                   f"{text.counts.documents + sum(c.documents for c in text.dropped.values()):,}")
+    for reason, counts in sorted(text.dropped.items()):
+        flags.log.info("left out %s in %s documents: %s", words(counts.words),
+                       f"{counts.documents:,}", reason)
+    if reserved := text.counts.words - corpus.words:
+        flags.log.info("reserved %s for dev and test of the labelled task "
+                       "(--noreserve_task_documents keeps them)", words(reserved))
+    flags.log.info("wrote %s: %s, %s sentences, %s documents", corpus_file, words(corpus.words),
+                   f"{corpus.sentences:,}", f"{corpus.documents:,}")
+    if task:
+        flags.log.info("wrote the labelled task: %d train, %d dev, %d test rows",
+                       len(task.train), len(task.dev), len(task.test))
 
 
 def _write_stats(
-    values: flags.FlagValues, text: text_corpus.Text, corpus: dict[str, int],
-    task: labelled_task.LabelledTask,
+    values: flags.FlagValues, text: text_corpus.Text, corpus: text_corpus.Counts,
+    task: labelled_task.LabelledTask | None,
 ) -> None:
     """Publishes what was read, dropped and written, and the flags."""
     stats = {
@@ -97,10 +132,11 @@ def _write_stats(
         "bytes": text.reading.bytes,
         "invalid_utf8_lines": text.reading.bad_utf8_lines,
         "pseudo_documents": text.is_cut,
-        "dropped": text.dropped,
+        "dropped": {reason: counts.documents for reason, counts in text.dropped.items()},
+        "dropped_words": {reason: counts.words for reason, counts in text.dropped.items()},
         "text": text.counts.told(),
-        "corpus": corpus,
-        "task": {
+        "corpus": corpus.told(),
+        "task": task and {
             "label": values.label,
             "train": len(task.train), "dev": len(task.dev), "test": len(task.test),
             "dev_documents": [d.name for d in task.dev_documents],
@@ -128,7 +164,7 @@ def _read(values: flags.FlagValues, corpus_file: str) -> Iterator[text_corpus.Te
         form, reason = corpus_flags.recognise(values, paths)
     with temporaries.temporary_dir(os.path.normpath(values.output_dir) + ".work") as folder:
         spool, checks = os.path.join(folder, "corpus.txt"), _filters(values)
-        text = text_corpus.read_text(paths, form, spool, checks)
+        text = text_corpus.read_text(paths, form, spool, checks, for_task=bool(values.label))
         if reason:
             flags.log.info("documents: %s", reason)
         yield text

@@ -11,16 +11,16 @@ import dataclasses
 import logging
 import math
 
-from albert import tokenization
-from albert.cli import earlier_run, flags
+from albert.cli import earlier_run, flags, pretraining_start
 from albert.config import AlbertConfig
 from albert.data import files, schedules
 from albert.data.record_files import RecordFiles
 from albert.data.schedules import Schedule
 from albert.errors import DataError, FlagError
+from albert.formats.pretrained import Pretrained
 from albert.inference.scoring import PairsPreferred
 from albert.pretraining_data import pair_records
-from albert.pretraining_data.masking import MaskingSettings
+from albert.pretraining_data.masking import MaskingSettings, num_to_predict
 from albert.pretraining_data.pair_records import MasksOnTheFly
 from albert.tasks import minimal_pairs
 
@@ -31,15 +31,16 @@ def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, and a few of ours."""
     flags.define("path", values, "albert_config_file", None,
                  "Architecture: a JSON file, or the name of a released model, such as base_v2. "
-                 "Required.", use="file")
+                 "Default: that of the model in --init_checkpoint, else of --output_dir.",
+                 use="file")
     flags.define("path", values, "input_file", None,
                  "Records to train on: comma-separated globs. Required.", use="records")
     flags.define("path", values, "eval_input_file", None,
                  "Records to evaluate on. Without it, --input_file, as in the original.",
                  use="records")
     flags.define("path", values, "init_checkpoint", None,
-                 "Checkpoint to start from. Only its weights are taken, not its step and not the "
-                 "state of its optimizer.", use="model")
+                 "Model to start from: a checkpoint, or the directory of a model in any format. Its "
+                 "step and the state of its optimizer are not taken.", use="model")
     flags.define("bool", values, "init_from_group0", False,
                  "Start every parameter group with the weights of group 0 of --init_checkpoint.")
     flags.define("bool", values, "allow_partial_init", False,
@@ -49,7 +50,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Length of the records' sequences, in tokens: as in create_pretraining_data.",
                  least=1)
     flags.define("integer", values, "max_predictions_per_seq", 20,
-                 "Most masked tokens of a sequence: as in create_pretraining_data.", least=1)
+                 "Most masked tokens of a sequence: as in create_pretraining_data. With "
+                 "--masked_lm_budget the default is what that share needs.", least=1)
     flags.define("bool", values, "do_train", True, "Train.")
     flags.define("bool", values, "do_eval", False,
                  "Evaluate. With --do_train: at each checkpoint; without: the newest checkpoint of "
@@ -116,11 +118,13 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "eval_pairs_per_paradigm", 100,
                  "So many pairs of each paradigm.", least=1)
     flags.define("path", values, "spm_model_file", None,
-                 "SentencePiece model of the records, for --eval_pairs.", use="file")
+                 "SentencePiece model of the records, to be kept in --output_dir. Default: the one "
+                 "that their manifest names, else that of --init_checkpoint.", use="file")
     flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary of the records, for --eval_pairs.", use="file")
+                 "WordPiece vocabulary of the records, likewise.", use="file")
     flags.define("bool", values, "do_lower_case", True,
-                 "Put --eval_pairs in lower case, as the records were.")
+                 "Whether the records are in lower case. Default: as their manifest says, else "
+                 "yes.")
     flags.define("float", values, "last_masked_lm_budget", None,
                  "Share that is masked at the last step; on the way there it changes along a line. "
                  "For BERT-base, 30 to 15 % was up to 1.9 times as fast as 15 % throughout (Ankner "
@@ -131,8 +135,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define_device_flags(values)
 
 
-def _check(values: flags.FlagValues) -> AlbertConfig:
-    flags.require(values, "albert_config_file", "input_file", "output_dir")
+def _check(values: flags.FlagValues, start: Pretrained | None) -> AlbertConfig:
     if not (values.do_train or values.do_eval):
         raise FlagError("at least one of --do_train and --do_eval is needed")
     _check_masking(values)
@@ -144,11 +147,11 @@ def _check(values: flags.FlagValues) -> AlbertConfig:
             f"--num_train_steps={values.num_train_steps}"
         )
     flags.check_device_flags(values)
-    config = AlbertConfig.from_flag(values.albert_config_file)
+    config = pretraining_start.architecture(values, start)
     if values.max_seq_length > config.max_position_embeddings:
         raise FlagError(
             f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings "
-            f"{config.max_position_embeddings} of {values.albert_config_file}"
+            f"{config.max_position_embeddings} of the model"
         )
     _check_fade(values, _depth_schedule(values.depth_schedule, config))
     _batch_schedule(values)
@@ -199,22 +202,20 @@ def _check_eval_pairs(values: flags.FlagValues) -> None:
     if values.eval_pairs:
         if not (values.do_train and values.do_eval):
             raise FlagError("--eval_pairs goes with --do_train and --do_eval; else use albert.score")
-        if bool(values.spm_model_file) == bool(values.vocab_file):
-            raise FlagError("--eval_pairs needs --spm_model_file or --vocab_file, one of them")
-        return
-    for name in ("eval_pairs_per_paradigm", "spm_model_file", "vocab_file", "do_lower_case"):
-        if values[name].present:
-            raise FlagError(f"--{name} goes with --eval_pairs")
+    elif values["eval_pairs_per_paradigm"].present:
+        raise FlagError("--eval_pairs_per_paradigm goes with --eval_pairs")
+    for name in ("spm_model_file", "vocab_file", "do_lower_case"):
+        if values[name].present and not values.do_train:
+            raise FlagError(f"--{name} goes with --do_train")
 
 
-def _pairs_scorer(values: flags.FlagValues, config: AlbertConfig):
+def _pairs_scorer(values: flags.FlagValues, config: AlbertConfig, tokenizer):
     """Returns what adds the accuracy on --eval_pairs to an evaluation, None without them."""
     if not values.eval_pairs:
         return None
-    tokenizer = tokenization.FullTokenizer(
-        values.vocab_file, values.do_lower_case, values.spm_model_file
-    )
-    tokenization.check_vocabulary(tokenizer, config)
+    if tokenizer is None:
+        raise FlagError("--eval_pairs needs the records' vocabulary: give --spm_model_file or "
+                        "--vocab_file")
     pairs = minimal_pairs.read_pairs(
         values.eval_pairs, values.eval_pairs_per_paradigm, "eval_pairs"
     )
@@ -223,6 +224,7 @@ def _pairs_scorer(values: flags.FlagValues, config: AlbertConfig):
 
 def _check_masking(values: flags.FlagValues) -> None:
     if values.masked_lm_budget:
+        _set_predictions(values)
         return
     names = ("last_masked_lm_budget", *flags.MASKING_FLAGS)
     given = [name for name in names if values[name].present]
@@ -230,6 +232,25 @@ def _check_masking(values: flags.FlagValues) -> None:
         raise FlagError(
             f"--{given[0]} has no effect without --masked_lm_budget: the records hold masks"
         )
+
+
+def _set_predictions(values: flags.FlagValues) -> None:
+    """Sets --max_predictions_per_seq to what --masked_lm_budget needs, if it is not given.
+
+    Raises:
+      FlagError: fewer are given.
+    """
+    share = max(values.masked_lm_budget, values.last_masked_lm_budget or 0.0)
+    settings = MaskingSettings(values.max_seq_length, share)
+    needed = int(num_to_predict(values.max_seq_length, settings))
+    given = flags.given(values, "max_predictions_per_seq")
+    if given is not None and given < needed:
+        raise FlagError(
+            f"--max_predictions_per_seq={given} is less than the {needed} predictions of "
+            f"{share:g} of {values.max_seq_length} tokens: leave it out, or lower "
+            "--masked_lm_budget"
+        )
+    values.max_predictions_per_seq = needed if given is None else given
 
 
 def _masks(values: flags.FlagValues, use: str, source: RecordFiles) -> MasksOnTheFly | None:
@@ -282,7 +303,9 @@ def _compare_masks(values: flags.FlagValues, source: RecordFiles) -> None:
 
 
 def main(values: flags.FlagValues) -> None:
-    config = _check(values)
+    flags.require(values, "input_file", "output_dir")
+    start = pretraining_start.open_start(values)
+    config = _check(values, start)
     train_files = eval_files = RecordFiles.of_flag(values.input_file, "input_file")
     if values.eval_input_file:
         eval_files = RecordFiles.of_flag(values.eval_input_file, "eval_input_file")
@@ -297,24 +320,29 @@ def main(values: flags.FlagValues) -> None:
     first = next(iter(used.values()))
     recipe["sentence_objective"], *none = pair_records.sentence_objectives(first)
     recipe["some_have_no_pair"] = bool(none)
-    if recipe.get("masks") and not recipe.get("eval_masks"):
+    if values.masked_lm_budget and values.do_eval and not recipe["eval_masks"]:
         # --max_predictions_per_seq is of the masks that are drawn; records have their own.
         recipe["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
         _compare_masks(values, eval_files)
-    measure_more = _pairs_scorer(values, config)
     identity = earlier_run.Identity("pretraining", first.info_of_all("tokenizer_sha256"))
+    tokenizer = None
     if values.do_train:
         earlier_run.check_directory(values.output_dir, identity)
+        sources = list(used.values())
+        tokenizer = pretraining_start.vocabulary(values, config, start, sources)
+    measure_more = _pairs_scorer(values, config, tokenizer)
 
     flags.start_engine(values)  # after the flags are known to be good: it takes seconds
     from albert.training.current_engine import current
 
     with current().scope(values):
-        _run(values, config, train_files, eval_files, recipe, measure_more, identity)
+        _run(values, config, train_files, eval_files, recipe, measure_more, start, tokenizer,
+             identity)
 
 
 def _run(
-    values: flags.FlagValues, config, train_files, eval_files, recipe, measure_more, identity
+    values: flags.FlagValues, config, train_files, eval_files, recipe, measure_more, start,
+    tokenizer, identity,
 ) -> None:
     from albert.formats import checkpoints, model_card, pretrained
     from albert.tasks.pretraining import PretrainingTask
@@ -331,15 +359,22 @@ def _run(
         rate = optimizer.learning_rate * math.sqrt(values.train_batch_size / 4096)
         optimizer = dataclasses.replace(optimizer, learning_rate=rate)
         log.info("learning rate of %d sequences: %.3g", values.train_batch_size, rate)
-    init = pretrained.open_any_weights(values.init_checkpoint) if values.init_checkpoint else None
-    last = None
+    init = None
+    if values.init_checkpoint:
+        init = (start.weights() if start else
+                pretrained.open_any_weights(values.init_checkpoint))
+    last, told = None, flags.to_dict(values)
+    if tokenizer:
+        told["do_lower_case"] = tokenizer.do_lower_case
+        if current().is_chief:  # first, so that a run that is killed is a whole model, too
+            pretraining_start.keep_vocabulary(tokenizer, files.make_dirs(run.output_dir))
     if values.do_train:
         last = trainer.train(
             task, config, run, optimizer, train_files,
             eval_files=eval_files if values.do_eval else None,
             init=init,
             warm_start_options=flags.select(values, ("init_from_group0", "allow_partial_init")),
-            flags=flags.to_dict(values) | identity.recorded(), measure_more=measure_more,
+            flags=told | identity.recorded(), measure_more=measure_more,
         ).last
     if values.do_eval and current().is_chief:
         if not last:
@@ -349,7 +384,8 @@ def _run(
         log.info("results: %s", path)
     if values.do_train and current().is_chief:
         best = checkpoints.newest_or_best(run.output_dir)
-        model_card.of_weights(run.output_dir, checkpoints.open_weights(best), config)
+        weights = checkpoints.open_weights(best)
+        model_card.of_weights(run.output_dir, weights, config, tokenizer=tokenizer)
     log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
 
 

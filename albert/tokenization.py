@@ -264,14 +264,19 @@ class FullTokenizer:
 
     @property
     def sha256(self) -> str:
-        """Identity of the tokenizer: of the vocabulary's bytes, its kind and its settings."""
-        kind = "spm" if self.is_spm else "wordpiece"
-        case = "lower" if self.do_lower_case else "cased"
-        text = f"{kind} {case} {files.sha256(self.path)}"
-        # Only what is not the rule: records of before these settings keep their names.
-        text += " keep_accents" * self.settings.keep_accents
-        text += " keep_space" * (not self.settings.remove_space)
-        return hashlib.sha256(text.encode()).hexdigest()
+        """Identity of the tokenizer, see `identity`."""
+        return identity(files.sha256(self.path), self.is_spm, self.settings)
+
+
+def identity(vocabulary_sha256: str, is_spm: bool, settings: TextSettings) -> str:
+    """Returns what `FullTokenizer.sha256` is of a file of this SHA-256, which need not be opened."""
+    kind = "spm" if is_spm else "wordpiece"
+    case = "lower" if settings.do_lower_case else "cased"
+    text = f"{kind} {case} {vocabulary_sha256}"
+    # Only what is not the rule: records of before these settings keep their names.
+    text += " keep_accents" * settings.keep_accents
+    text += " keep_space" * (not settings.remove_space)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

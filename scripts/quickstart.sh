@@ -54,7 +54,7 @@ else
 fi
 step prepare_text "$source_text" \
   "$python" -m albert.prepare_text ${input_file:+"--input_file=$input_file"} \
-  "--output_dir=$text"
+  "--output_dir=$text" --label=part
 
 corpus="$(digest "$text/corpus.txt")"
 step train_sentencepiece "corpus $corpus" \
@@ -62,18 +62,11 @@ step train_sentencepiece "corpus $corpus" \
   "--model_prefix=$out/spm" --vocab_size=2000
 
 vocabulary="$(digest "$spm")"
-# Whole documents are held out: of few, one must be more than the recipe's share.
-few=()
-documents="$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["corpus"]["documents"])' "$text/stats.json")"
-if ((documents < 13)); then
-  few=("--held_out_fraction=$("$python" -c "print(round(1 / $documents, 6))")")
-fi
 step create_pretraining_data "corpus $corpus $(digest "$spm" "$recipes/create_pretraining_data.flags")" \
   "$python" -m albert.create_pretraining_data \
   "--flagfile=$recipes/create_pretraining_data.flags" \
   "--input_file=$text/corpus.txt" "--spm_model_file=$spm" \
-  "--output_file=$records/train.tfrecord" "--eval_output_file=$records/heldout.tfrecord" \
-  ${few[@]+"${few[@]}"}
+  "--output_file=$records/train.tfrecord" "--eval_output_file=$records/heldout.tfrecord"
 
 step run_pretraining \
   "records $(digest "$records/train.tfrecord" "$config" "$recipes/run_pretraining.flags")" \
@@ -86,7 +79,7 @@ step run_pretraining \
 weights="$(digest "$pretrained/model.ckpt-best.index" "$pretrained/model.ckpt-best.data-00000-of-00001")"
 step export_to_tfhub "weights $weights $vocabulary" \
   "$python" -m albert.export_to_tfhub "--albert_directory=$pretrained" \
-  "--albert_config_file=$config" "--spm_model_file=$spm" "--export_path=$out/hub_module"
+  "--export_path=$out/hub_module"
 
 # classify NAME WEIGHTS FLAG...: fine-tunes from what the flags say.
 classify() {
@@ -97,8 +90,7 @@ classify() {
     "$python" -m albert.run_classifier "--flagfile=$recipes/run_classifier.flags" \
     "--data_dir=$text/classification" "--output_dir=$out/classifier_$from" "$@"
 }
-classify checkpoint "$weights" "--albert_config_file=$config" "--spm_model_file=$spm" \
-  "--init_checkpoint=$pretrained/model.ckpt-best"
+classify checkpoint "$weights" "--init_checkpoint=$pretrained"
 classify hub "$weights" "--albert_hub_module_handle=$out/hub_module"
 classify random "$weights" "--albert_config_file=$config" "--spm_model_file=$spm"
 # The English model that comes with the package read much more text than the one made here. Its settings

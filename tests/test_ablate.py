@@ -19,6 +19,7 @@ from albert.ablation.grid import Grid
 from albert.ablation.runs import Result
 from albert.cli import flags
 from albert.config import AlbertConfig
+from albert.data import shipped
 from albert.formats import pretrained
 from albert.pretraining_data import vocabulary
 from albert.tokenization import FullTokenizer
@@ -51,6 +52,31 @@ def test_every_grid_can_be_run_and_differs_as_it_says(path):
     assert all(one != two for i, one in enumerate(seen) for two in seen[:i])
     assert {"primary", "metrics"} <= {f.name for f in dataclasses.fields(grid)}
     assert grid.primary in grid.metrics
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_every_evaluation_of_a_run_masks_as_the_run_does(path, tmp_path, monkeypatch):
+    """The columns of a table compare accuracies on inputs that are masked alike."""
+    grid = Grid.read(str(path))
+    grid = dataclasses.replace(grid, evaluations={"nsp": {"sentence_objective": "nsp"}})
+    called = {}
+
+    def once(self, folder, what, module, given):
+        called[what] = given
+        return True
+
+    monkeypatch.setattr(runs.Work, "_once", once)
+    monkeypatch.setattr(runs.Work, "_last_checkpoint", staticmethod(lambda folder: folder))
+    work = runs.Work(grid, ["text"], shipped.vocabulary_of("small_en"), None, str(tmp_path), {}, {})
+    for setting in grid.settings:
+        work._run(setting, 1)
+        what = f"{setting.name}, seed 1"
+        run, other = called[what], called[f"{what}, on nsp"]
+        decisive = {*flags.MASKING_FLAGS, "masked_lm_budget", "last_masked_lm_budget",
+                    "max_predictions_per_seq", "max_seq_length"}
+        assert {k: v for k, v in run.items() if k in decisive} == {
+            k: v for k, v in other.items() if k in decisive
+        }
 
 
 def test_the_architecture_may_be_like_one_with_a_name():

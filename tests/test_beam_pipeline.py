@@ -43,7 +43,7 @@ def corpus(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, *words]) + "\n")
     for name in "abc":
         texts = [
-            "\n".join(" ".join(rng.choices(words, k=rng.randint(3, 12)))
+            "\n".join(" ".join(rng.choices(words, k=rng.randint(3, 12))).replace("w7 w", "W7. W")
                       for _ in range(rng.randint(1, 9)))
             for _ in range(40)
         ]
@@ -133,6 +133,9 @@ def test_documents_found_by_their_places_are_those_read_in_order(
 @pytest.mark.parametrize("changes", [
     {"document_break_between_files": False}, {"document_break_between_files": True},
     {"static_masks": False, "max_predictions_per_seq": None, "sentence_objective": "both"},
+    # Few long documents, which are held out in parts.
+    {"document_layout": "files", "split_sentences": True, "fit_sentences": True},
+    {"document_layout": "files", "held_out_fraction": 0.4},
 ])
 def test_a_pipeline_gives_the_bytes_of_the_plain_command(corpus, monkeypatch, changes):
     needs_beam()

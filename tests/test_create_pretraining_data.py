@@ -20,7 +20,6 @@ from albert import create_pretraining_data as command
 from albert.cli import flags
 from albert.data import records, text_files, tfrecord
 from albert.data.record_files import RecordFiles
-from albert.data.seeds import child_seed
 from albert.errors import DataError, FlagError, RunDirBusyError, UserError
 from albert.pretraining_data import (
     buckets,
@@ -133,38 +132,6 @@ def test_another_seed_gives_other_records(tiny):
     assert (tiny / "out.tfrecord").read_bytes() == before
     run(tiny, random_seed=1)
     assert (tiny / "out.tfrecord").read_bytes() != before
-
-
-@pytest.mark.parametrize("fraction,want", [(0.1, 4), (0.25, 10), (0.3, 12)])
-def test_whole_documents_are_held_out(tiny, fraction, want):
-    changes = dict(masked_lm_prob=0, max_predictions_per_seq=5)
-    run(tiny, held_out_fraction=fraction, eval_output_file=tiny / "eval.tfrecord", **changes)
-    train = words_in(read(tiny / "out.tfrecord"))
-    held_out = words_in(read(tiny / "eval.tfrecord"))
-    assert not train & held_out
-    assert len(held_out) == want and len(train | held_out) == 40
-
-
-def test_held_out_documents_are_at_least_one_where_there_are_enough():
-    for seed in range(50):
-        held_out = documents.HeldOut(0.1, seed)
-        assert sum(map(held_out, range(10))) == 1 and sum(map(held_out, range(1000))) == 100
-
-
-def test_nothing_held_out_or_nothing_left_is_refused(tiny):
-    write_corpus(tiny / "corpus.txt", [1, 2])
-    eval_file = dict(eval_output_file=tiny / "eval.tfrecord")
-    seeds = [s for s in range(99) if not any(map(held_out_by(s, 0.01), range(2)))]
-    with pytest.raises(DataError, match="nothing is held out of 2 documents"):
-        run(tiny, held_out_fraction=0.01, random_seed=seeds[0], **eval_file)
-    seeds = [s for s in range(99) if all(map(held_out_by(s, 0.99), range(2)))]
-    with pytest.raises(DataError, match="nothing is left to train on of 2 documents"):
-        run(tiny, held_out_fraction=0.99, random_seed=seeds[0], **eval_file)
-    assert published(tiny) == []
-
-
-def held_out_by(seed, fraction):
-    return documents.HeldOut(fraction, child_seed(seed, "held out"))
 
 
 def test_instances_are_spread_evenly_and_shuffled_over_the_files(tiny):
@@ -462,10 +429,14 @@ def test_invalid_utf8_is_read_on_and_counted(tiny, warnings):
     assert f"2 of {lines} lines had invalid UTF-8" in warnings.text
 
 
-def test_one_document_is_warned_about(tiny, warnings):
+@pytest.mark.parametrize(("more", "warned"), [
+    ({}, True), ({"strict_sentence_order": True}, False), ({"sentence_objective": "nsp"}, True),
+    ({"strict_sentence_order": True, "sentence_objective": "both"}, True),
+])
+def test_one_document_is_warned_about_where_b_may_be_of_another(more, warned, tiny, warnings):
     (tiny / "corpus.txt").write_text("w1 w2 w3\n" * 50)
-    run(tiny)
-    assert "the text is one document (no blank line in it)" in warnings.text
+    run(tiny, **more)
+    assert ("the text is one document (no blank line in it)" in warnings.text) == warned
 
 
 @pytest.mark.parametrize("text,message", [
@@ -600,11 +571,11 @@ def test_records_that_are_not_as_they_should_be_are_told_with_what_helps(
     lines, documents_found = text.count("\n"), len([t for t in text.split("\n\n") if t.strip()])
     said = f"{documents_found} documents of {lines} lines; label 1: "
     assert said in warnings.text
-    label = "% would be usual: most are of a single line" in warnings.text
+    label = "% would be usual: many are of a single line" in warnings.text
     lost = "of the tokens were cut off or left out: lines are too long" in warnings.text
     assert (label, lost) == ("label" in warned, "lost" in warned), warnings.text
-    assert ("or --strict_sentence_order" in warnings.text) == label
-    assert ("or a larger --max_seq_length" in warnings.text) == lost
+    assert ("--strict_sentence_order takes B from" in warnings.text) == label
+    assert ("A larger one helps, --fit_sentences, or" in warnings.text) == lost
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -759,6 +730,21 @@ def test_strict_pairs_of_short_rows_are_of_one_document_and_balanced(length):
     assert len(pairs) > 2000 and abs(share - 0.5) < 5 * 0.5 / len(pairs) ** 0.5
     usual = all_pairs(block, max_seq_length=length)
     assert sum(p[4] for p in usual) / len(usual) > 0.55 or length == 64
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_pairs_that_end_at_the_nearest_border_lose_far_less(strict):
+    rng = random.Random(1)
+    block = make_block([[rng.randint(5, 40) for _ in range(60)] for _ in range(100)])
+    lost = {}
+    for fits in (False, True):
+        settings = dict(max_seq_length=128, short_seq_prob=0, strict_sentence_order=strict)
+        pairs = all_pairs(block, fit_sentences=fits, **settings)
+        assert all((a1 == b0) == (label == 0) for _, a1, b0, _, label in pairs)
+        sizes = np.array([a1 - a0 + b1 - b0 for a0, a1, b0, b1, _ in pairs])
+        lost[fits] = np.maximum(sizes - 125, 0).sum() / sizes.sum()
+        assert sizes.sum() > 0.99 * len(block.ids)  # a lone last segment may go
+    assert 0.08 < lost[False] and lost[True] < 0.4 * lost[False]
 
 
 def test_one_document_pairs_with_itself_rather_than_fail():

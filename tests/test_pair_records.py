@@ -284,6 +284,71 @@ def test_pretraining_masks_on_the_fly_and_goes_on_bit_exactly(corpus, tmp_path):
     assert weights.read_bytes() == first and metrics(tmp_path / "out") == told
 
 
+@pytest.fixture
+def task_of(monkeypatch):
+    """Returns the task of a run that is not trained."""
+    from albert.training import trainer
+
+    class Stopped(Exception):
+        pass
+
+    def begun(*arguments):
+        def stop(task, *others, **options):
+            raise Stopped(task)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(trainer, "train", stop)
+            with pytest.raises(Stopped) as stopped:
+                command(*arguments)
+        return stopped.value.args[0]
+
+    return begun
+
+
+def long_job(corpus, tmp_path, length, *more):
+    """A run on rows that are longer than those of `job`."""
+    (tmp_path / "longer").mkdir()
+    path = make(corpus, f"long-{length}", "--nostatic_masks", f"--max_seq_length={length}",
+                dynamic=True)
+    config = write_config(tmp_path / "longer", vocab_size=55, max_position_embeddings=length)
+    return job(corpus, tmp_path, f"--albert_config_file={config}", f"--max_seq_length={length}",
+               f"--input_file={path}", f"--vocab_file={corpus}/vocab.txt", *more)
+
+
+def masked_of(task, position):
+    """Returns how many tokens of full rows of a task are masked at a position of the run."""
+    length = task.max_seq_length
+    ids = np.full((64, length), 9)
+    ids[:, 0], ids[:, length // 2], ids[:, -1] = 2, 3, 3
+    segments = np.tile([length // 2 - 1, length - length // 2 - 2], (64, 1))
+    found = task.masks.mask(ids, segments, np.ones_like(ids), np.zeros((64, 1), int),
+                            position + np.arange(64))
+    assert found["masked_lm_weights"].shape[1] == task.max_predictions_per_seq
+    return set(found["masked_lm_weights"].sum(axis=1).astype(int).tolist())
+
+
+def test_a_share_of_long_rows_is_masked_in_full_and_a_schedule_changes_it(
+    corpus, tmp_path, task_of
+):
+    more = ["--masked_lm_budget=0.3", "--last_masked_lm_budget=0.15", "--num_train_steps=1000"]
+    task = task_of(*(flag for flag in long_job(corpus, tmp_path, 128, *more)
+                     if "max_predictions" not in flag))
+    assert masked_of(task, 0) == {38}  # 0.3 of 128
+    assert masked_of(task, task.masks.num_rows // 2) <= {28, 29}  # 0.225
+    assert masked_of(task, task.masks.num_rows) == {19}  # 0.15
+    assert task.for_evaluation().max_predictions_per_seq == 38
+
+
+def test_too_few_predictions_for_the_share_are_refused_and_more_are_taken(
+    corpus, tmp_path, task_of, capsys
+):
+    arguments = long_job(corpus, tmp_path, 128, "--masked_lm_budget=0.15")
+    assert command(*arguments, "--max_predictions_per_seq=18") == 2
+    assert ("--max_predictions_per_seq=18 is less than the 19 predictions of 0.15 of 128 tokens"
+            in capsys.readouterr().err)
+    assert task_of(*arguments, "--max_predictions_per_seq=30").max_predictions_per_seq == 30
+
+
 @pytest.mark.parametrize("predictions", [5, 7])
 def test_static_records_evaluate_a_run_that_masks_on_the_fly(corpus, tmp_path, predictions):
     assert 0 == command(*job(
@@ -314,7 +379,8 @@ def test_without_a_sentence_objective_there_is_no_such_loss(corpus, tmp_path):
         corpus, tmp_path, "--masked_lm_budget=0.2", "--do_eval", f"--input_file={path}"
     ))
     results = json.loads((tmp_path / "out/eval_results.json").read_text())
-    assert set(results) == {"masked_lm_accuracy", "masked_lm_loss", "loss", "global_step"}
+    assert set(results) == {"masked_lm_accuracy", "masked_lm_accuracy_baseline", "masked_lm_loss",
+                            "loss", "global_step"}
     assert results["loss"] == pytest.approx(results["masked_lm_loss"], rel=0.05)
 
 

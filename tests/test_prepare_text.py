@@ -1,4 +1,4 @@
-"""prepare_text: any text, or Python's documentation, becomes sentences, documents and a task."""
+"""prepare_text: any text, or Python's documentation, becomes sentences and documents; a task."""
 
 import collections
 import gzip
@@ -139,11 +139,56 @@ def test_docstrings_are_read_without_importing_and_tests_are_skipped(tmp_path):
 # === The command ===
 
 
+def test_all_words_are_written_and_no_task_is_made_unless_asked_for(tmp_path):
+    source = write_text(tmp_path / "in.txt", documents=12)
+    result = run(f"--input_file={source}", f"--output_dir={tmp_path / 'out'}")
+    assert result.returncode == 0 and " W " not in result.stderr
+    written = (tmp_path / "out/corpus.txt").read_text(encoding="utf-8")
+    assert written.split() == source.read_text(encoding="utf-8").split()
+    assert not (tmp_path / "out/classification").exists()
+    assert json.loads((tmp_path / "out/stats.json").read_text())["task"] is None
+    count = f"{len(written.split()):,}"
+    assert f"read {count} words in 12 documents" in result.stderr
+    assert f"corpus.txt: {count} words (100.0 %), 144 sentences, 12 documents" in result.stderr
+
+
+def test_one_document_is_left_whole_where_no_task_needs_more(tmp_path):
+    source = write_text(tmp_path / "in.txt", documents=1, sentences=600)
+    result = run(f"--input_file={source}", f"--output_dir={tmp_path}")
+    assert result.returncode == 0 and " W " not in result.stderr
+    assert (tmp_path / "corpus.txt").read_bytes() == source.read_bytes()
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert stats["pseudo_documents"] is False and stats["corpus"]["documents"] == 1
+
+
+def test_it_is_reported_where_each_word_went(tmp_path):
+    source = write_text(tmp_path / "in.txt", documents=20)
+    source.write_text(source.read_text() + "\nToo short.\n")
+    result = run(f"--input_file={source}", f"--output_dir={tmp_path}", "--label=part",
+                 "--min_document_words=5")
+    assert result.returncode == 0, result.stderr
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert stats["dropped_words"] == {"fewer than 5 words": 2}
+    told = {
+        what: int(number.replace(",", "")) for what, number in
+        re.findall(r"(read|left out|reserved|corpus\.txt:) ([0-9,]+) words", result.stderr)
+    }
+    assert told["read"] == 20 * 12 * 12 + 2 == sum(told.values()) - told["read"]
+    assert told["left out"] == 2 and told["reserved"] > 100
+    assert told["corpus.txt:"] == stats["corpus"]["words"]
+
+
+def test_flags_of_a_task_that_is_not_made_are_refused(tmp_path):
+    source = write_text(tmp_path / "in.txt", documents=12)
+    result = run(f"--input_file={source}", f"--output_dir={tmp_path}", "--num_dev=40")
+    assert result.returncode == 2 and "--num_dev has no effect without --label" in result.stderr
+
+
 def test_same_seed_same_bytes_and_other_seed_another_task(tmp_path):
     source = write_text(tmp_path / "in.txt", documents=12)
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         assert run(f"--input_file={source}", f"--output_dir={tmp_path / name}",
-                   f"--seed={seed}").returncode == 0
+                   f"--seed={seed}", "--label=part").returncode == 0
     train = "classification/SST-2/train.tsv"
     for file in ("corpus.txt", train):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
@@ -179,7 +224,8 @@ def test_dev_and_test_are_from_documents_that_neither_train_nor_corpus_has(tmp_p
     assert not from_documents["train"] & from_documents["test"]
     assert not from_documents["dev"] & from_documents["test"]
 
-    assert run(f"--input_file={tmp_path / 'in.txt'}", f"--output_dir={tmp_path}").returncode == 0
+    assert run(f"--input_file={tmp_path / 'in.txt'}", f"--output_dir={tmp_path}",
+               "--label=part").returncode == 0
     stats = json.loads((tmp_path / "stats.json").read_text())
     held = stats["task"]["dev_documents"] + stats["task"]["test_documents"]
     assert stats["corpus"]["documents"] == 20 - len(held)
@@ -215,7 +261,8 @@ def test_word_order_rows_have_the_same_words_as_their_sentence(tmp_path):
 
 def test_reserved_documents_can_stay_in_the_corpus(tmp_path):
     source = write_text(tmp_path / "in.txt", documents=20)
-    run(f"--input_file={source}", f"--output_dir={tmp_path}", "--noreserve_task_documents")
+    run(f"--input_file={source}", f"--output_dir={tmp_path}", "--noreserve_task_documents",
+        "--label=part")
     assert json.loads((tmp_path / "stats.json").read_text())["corpus"]["documents"] == 20
 
 
@@ -228,9 +275,9 @@ def test_a_paragraph_a_line_becomes_a_sentence_a_line(tmp_path):
     assert not text.documents[0].sentences[0].startswith("\ufeff")
 
 
-def test_text_of_one_document_is_cut_with_a_warning(tmp_path):
+def test_text_of_one_document_is_cut_for_a_task_with_a_warning(tmp_path):
     source = write_text(tmp_path / "in.txt", documents=1, sentences=600)
-    result = run(f"--input_file={source}", f"--output_dir={tmp_path}")
+    result = run(f"--input_file={source}", f"--output_dir={tmp_path}", "--label=part")
     assert result.returncode == 0
     assert "no blank line, so one document; cut into 12 pseudo-documents" in result.stderr
     assert json.loads((tmp_path / "stats.json").read_text())["pseudo_documents"] is True
@@ -242,7 +289,7 @@ def test_invalid_utf8_is_replaced_counted_and_told_once(tmp_path):
     lines[1] += b" caf\xe9"
     lines[2] += b" \xff\xfe"
     source.write_bytes(b"\n".join(lines))
-    result = run(f"--input_file={source}", f"--output_dir={tmp_path}", "--noreserve_task_documents")
+    result = run(f"--input_file={source}", f"--output_dir={tmp_path}")
     assert result.returncode == 0
     assert result.stderr.count("not UTF-8") == 1
     assert json.loads((tmp_path / "stats.json").read_text())["invalid_utf8_lines"] == 2
@@ -280,7 +327,8 @@ def test_text_too_uniform_for_a_task_says_so(tmp_path):
 
 def test_real_stories_keep_their_documents(shared, tmp_path):
     source = shared / "data/corpus/sherlock_holmes_se_cc0.txt"
-    assert run(f"--input_file={source}", f"--output_dir={tmp_path}").returncode == 0
+    assert run(f"--input_file={source}", f"--output_dir={tmp_path}",
+               "--label=part").returncode == 0
     stats = json.loads((tmp_path / "stats.json").read_text())
     assert stats["text"]["documents"] == 12 and stats["corpus"]["documents"] == 12
     assert stats["task"]["train"] == 400 and stats["task"]["dev"] >= 200
@@ -296,9 +344,7 @@ def stories(count: int) -> list[str]:
 
 def prepared(folder: pathlib.Path, texts: list[str], *more: str) -> dict:
     (folder / "in.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
-    result = run(f"--input_file={folder / 'in.txt'}", f"--output_dir={folder / 'out'}",
-                 "--label=word_order", "--num_dev=40", "--num_test=40", "--noreserve_task_documents",
-                 *more)
+    result = run(f"--input_file={folder / 'in.txt'}", f"--output_dir={folder / 'out'}", *more)
     assert result.returncode == 0, result.stderr
     return json.loads((folder / "out" / "stats.json").read_text())
 
@@ -361,8 +407,8 @@ def small_memory(monkeypatch):
 
 
 def large(folder, name, *more):
-    helpers.run_here(prepare_text, f"--input_file={folder / 'in.txt'}", "--num_dev=40",
-                     "--num_test=40", f"--output_dir={folder / name}", *more)
+    helpers.run_here(prepare_text, f"--input_file={folder / 'in.txt'}",
+                     f"--output_dir={folder / name}", *more)
     text = (folder / name / "corpus.txt").read_text(encoding="utf-8")
     return [document.strip().split("\n") for document in text.split("\n\n")]
 
@@ -375,8 +421,10 @@ def test_a_large_text_loses_nothing_but_what_is_held_out(label, tmp_path, small_
         for d in range(90)
     ]
     (tmp_path / "in.txt").write_text("\n\n".join("\n".join(d) for d in documents) + "\n")
-    assert large(tmp_path, "all", "--noreserve_task_documents", f"--label={label}") == documents
-    kept = large(tmp_path, "kept", f"--label={label}")
+    small = [f"--label={label}", "--num_dev=40", "--num_test=40"]
+    assert large(tmp_path, "all", "--noreserve_task_documents", *small) == documents
+    assert large(tmp_path, "none") == documents
+    kept = large(tmp_path, "kept", *small)
     sentences = [s for d in documents for s in d]
     left = [s for d in kept for s in d]
     assert left == [s for s in sentences if s in set(left)]  # in order, none double
@@ -406,8 +454,8 @@ def test_it_is_told_how_far_a_large_text_is(tmp_path, small_memory, monkeypatch,
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     for name, total in (("in.txt", size), ("in.txt.gz", packed)):
         caplog.clear()
-        helpers.run_here(prepare_text, f"--input_file={tmp_path / name}", "--num_dev=40",
-                         "--num_test=40", f"--output_dir={tmp_path / 'out'}")
+        helpers.run_here(prepare_text, f"--input_file={tmp_path / name}",
+                         f"--output_dir={tmp_path / 'out'}")
         for what, whole in (("reading", total), ("writing", None)):
             told = re.findall(rf"{what}: ([0-9.]+) of ([0-9.]+) MB, [0-9.]+/s, ([0-9]+) s left",
                               caplog.text)
@@ -419,13 +467,13 @@ def test_it_is_told_how_far_a_large_text_is(tmp_path, small_memory, monkeypatch,
         caplog.clear()
         reader = subprocess.Popen(["cat"], stdin=stream, stdout=subprocess.PIPE)
         helpers.run_here(prepare_text, f"--input_file=/dev/fd/{reader.stdout.fileno()}",
-                         "--num_dev=40", "--num_test=40", f"--output_dir={tmp_path / 'out'}")
+                         f"--output_dir={tmp_path / 'out'}")
     assert re.search(r"reading: [0-9.]+ MB, [0-9.]+/s\n", caplog.text)
 
 
 def test_a_large_text_of_one_document_is_cut(tmp_path, small_memory, monkeypatch):
     monkeypatch.setattr(text_corpus, "_SAMPLE", 60_000)
     write_text(tmp_path / "in.txt", documents=1, sentences=2000)
-    kept = large(tmp_path, "out")
+    kept = large(tmp_path, "out", "--label=part", "--num_dev=40", "--num_test=40")
     assert max(map(len, kept)) == 50 and 20 < len(kept) <= 40
     assert json.loads((tmp_path / "out" / "stats.json").read_text())["pseudo_documents"] is True

@@ -490,6 +490,86 @@ def test_what_cannot_be_sent_at_the_end_stays_here_and_is_named(
     assert list(pathlib.Path(kept).rglob("out.tfrecord"))
 
 
+# === Whose files they are ===
+
+
+@pytest.fixture
+def neighbours(memory):
+    """A bucket with a user's files, whose names begin as those of the outputs do."""
+    users = {f"/b/d/train.{ending}": ending.encode() for ending in ("txt", "128", "README.md")}
+    users |= {"/b/d/train": b"x", "/b/d/train.512.txt": b"y"}
+    for name, content in users.items():
+        memory.pipe_file(name, content)
+    del memory.store["/b/d/train.128"], users["/b/d/train.128"]
+    return users
+
+
+def written(*outputs):
+    """Returns the open mirrors of a command that writes these outputs, and their paths."""
+    session = remote_paths._Session()
+    session.__enter__()
+    return session, [session.mirror("output_file", url, "outputs") for url in outputs]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_commands_at_once_delete_no_files_but_their_own(order, memory, neighbours):
+    """Their mirrors lie in one folder, and their names share a stem."""
+    begun = [written(f"memory://b/d/train.{length}") for length in (128, 512)]
+    for number, (_, [path]) in enumerate(begun):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        for ending in ("", ".manifest.json"):
+            pathlib.Path(path + ending).write_text(f"{number}{ending}")
+    sessions = [session for session, _ in begun]
+    sessions[0].send()
+    for number in order:
+        sessions[number].send()
+    for session in sessions:
+        session.send()
+        session.__exit__(None, None, None)
+    made = {f"/b/d/train.{length}{ending}": f"{number}{ending}".encode()
+            for number, length in enumerate((128, 512)) for ending in ("", ".manifest.json")}
+    assert copy_of(memory, "/b/d") == neighbours | made
+
+
+def test_a_cache_that_is_emptied_meanwhile_deletes_nothing(memory, neighbours):
+    session, [path] = written("memory://b/d/train.128")
+    memory.pipe_file("/b/d/train.128", b"an earlier one")
+    for name in os.listdir(os.path.dirname(path)) if os.path.isdir(os.path.dirname(path)) else ():
+        os.unlink(os.path.join(os.path.dirname(path), name))
+    session.send()
+    session.__exit__(None, None, None)
+    assert copy_of(memory, "/b/d") == neighbours | {"/b/d/train.128": b"an earlier one"}
+
+
+def test_records_are_made_beside_the_text_that_they_are_made_of(memory, tmp_path):
+    text, vocabulary = jobs.write_corpus(tmp_path), jobs.write_vocabulary(tmp_path)
+    put(memory, text, "memory://b/d/train.txt")
+    put(memory, vocabulary, "memory://b/vocab.txt")
+    for length in (16, 32):
+        assert jobs.create_data(*jobs.data_flags(
+            tmp_path, input_file="memory://b/d/train.txt", vocab_file="memory://b/vocab.txt",
+            output_file=f"memory://b/d/train.{length}", max_seq_length=length,
+        )) == 0
+    assert sorted(memory.find("/b/d")) == [
+        "/b/d/train.16", "/b/d/train.16.manifest.json", "/b/d/train.32",
+        "/b/d/train.32.manifest.json", "/b/d/train.txt",
+    ]
+
+
+def test_a_run_deletes_its_old_checkpoints_and_not_the_users_files(memory, tmp_path):
+    memory.pipe_file("/b/out/notes.txt", b"mine")
+    memory.pipe_file("/b/out/model.ckpt-1.index", b"of an earlier job")
+    mirror = mirrors.Mirror("memory://b/out", str(tmp_path / "out"))
+    mirror.pull()
+    for path in (tmp_path / "out").iterdir():  # the trainer removes the one, an accident the other
+        path.unlink()
+    (tmp_path / "out/model.ckpt-2.index").write_text("new")
+    mirror.push()
+    assert copy_of(memory, "/b/out") == {
+        "/b/out/notes.txt": b"mine", "/b/out/model.ckpt-2.index": b"new",
+    }
+
+
 # === Listings of strangers ===
 
 

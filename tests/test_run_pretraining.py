@@ -84,6 +84,9 @@ def test_evaluation_of_the_golden_checkpoint_reports_the_originals_numbers(golde
         "masked_lm_accuracy": (weights * (log_probs.argmax(1) == ids)).sum() / weights.sum(),
         "sentence_order_loss": golden["out/sentence_order_loss"],
         "sentence_order_accuracy": (sop == inputs["next_sentence_labels"][:, 0]).mean(),
+        "masked_lm_accuracy_baseline": np.bincount(ids[weights > 0]).max() / weights.sum(),
+        "sentence_order_accuracy_baseline":
+            np.bincount(inputs["next_sentence_labels"][:, 0]).max() / rows,
         "global_step": int(checkpoints.open_weights(str(folder)).read("global_step")),
     }
     assert set(results) == set(expected)
@@ -105,6 +108,29 @@ def test_the_files_that_the_originals_own_test_expects_are_there(job, tmp_path):
     assert "Traceback" not in result.stderr and "oneDNN" not in result.stderr
     named = set(checkpoints.open_weights(str(tmp_path / "out/model.ckpt-23")).shapes)
     assert "bert/embeddings/word_embeddings/adam_m" in named and "global_step" in named
+
+
+@pytest.mark.parametrize("engine", ["tensorflow", "jax"])
+def test_each_evaluation_tells_what_the_commonest_answer_is_worth(engine, job, tmp_path):
+    """Of the records it is made on, whichever rows fill up the last batch."""
+    rows = list(pretraining_rows(13, seed=3))
+    for number, row in enumerate(rows):
+        row["next_sentence_labels"] = [number % 3 == 0]  # 5 of 13
+        row["masked_lm_weights"] = [1.0, 1.0, number % 2]
+        row["masked_lm_ids"] = [7 if number < 11 else 9, 8, 7]
+    path = tmp_path / "held.tfrecord"
+    spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
+    records.write_records(str(path), rows, spec, {})
+    result = run(MODULE, *job, "--do_eval", f"--eval_input_file={path}", "--max_eval_steps=0",
+                 "--num_train_steps=10", f"--engine={engine}")
+    assert result.returncode == 0, result.stderr
+    expected = {"masked_lm_accuracy_baseline": 17 / 32, "sentence_order_accuracy_baseline": 8 / 13}
+    results = json.loads((tmp_path / "out/eval_results.json").read_text())
+    line = next(x for x in reversed(metrics(tmp_path / "out")) if x["kind"] == "eval")
+    for name, value in expected.items():
+        assert results[name] == line[name] == pytest.approx(value)
+        assert f"  {name} = {value:.4f}"[:-1] in result.stderr
+        assert f"{name} = " in (tmp_path / "out/eval_results.txt").read_text()
 
 
 def test_learning_lowers_the_loss_and_finds_the_pattern(job, tmp_path):
@@ -346,7 +372,7 @@ def test_two_processes_do_not_share_an_output_dir(job, tmp_path):
 
 
 BAD = {
-    "no flags": ([], "--albert_config_file, --input_file, --output_dir are required"),
+    "no flags": ([], "--input_file, --output_dir are required"),
     "unknown flag": (["--learningrate=1"], "did you mean --learning_rate?"),
     "bad value": (["--train_batch_size=many"], "train_batch_size"),
     "nothing to do": (["{job}", "--nodo_train"], "at least one of --do_train and --do_eval"),

@@ -25,6 +25,12 @@ from albert.training import run_report
 
 log = logging.getLogger("albert")
 
+# Flags of a run by which more held-out records are evaluated, too: all that decide what is masked.
+_OF_EVALUATIONS = (
+    "eval_batch_size", "max_eval_steps", "max_predictions_per_seq", "masked_lm_budget",
+    "last_masked_lm_budget", "do_whole_word_mask", "do_permutation", "favor_shorter_ngram", "ngram",
+    "mask_across_segments", "replace_by_span", "mask_token_share",
+)
 _ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
 
 
@@ -212,8 +218,6 @@ class Work:
             if not self._once(where, what, "albert.run_pretraining", given):
                 return
         train, lengths = setting.train, {"max_seq_length": setting.data["max_seq_length"]}
-        shared = ("max_predictions_per_seq", "eval_batch_size", "max_eval_steps",
-                  "masked_lm_budget", "ngram")
         for name, data in self._grid.evaluations.items():
             other = files.make_dirs(os.path.join(folder, f"on-{name}"))
             self._once(other, f"{setting.name}, seed {seed}, on {name}", "albert.run_pretraining", {
@@ -222,7 +226,7 @@ class Work:
                     self._records(self._evaluation_data(data)), "heldout.tfrecord"),
                 "init_checkpoint": self._last_checkpoint(model),
                 "output_dir": os.path.join(other, "model"), **lengths,
-                **{key: train[key] for key in shared if key in train},
+                **{key: train[key] for key in _OF_EVALUATIONS if key in train},
             })
 
         for name, flags in self._probes.items():

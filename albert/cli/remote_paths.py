@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from absl import flags as absl_flags
 
 from albert.data import addresses, places
+from albert.data.files import MANIFEST_SUFFIX
 from albert.errors import (
     DataError,
     FlagError,
@@ -138,13 +139,19 @@ class _Session:
             raise FlagError(f"--{flag}: {url} is a bucket: name something in it")
         stem = os.path.splitext(base)[0]
 
+        # Other files there, whatever their names begin with, are the user's or another command's.
+        own = {base, base + MANIFEST_SUFFIX}
+
         def is_ours(name: str) -> bool:
-            return use == "prefix" or name == base or name.startswith((f"{base}.", f"{stem}."))
+            return name in own or use != "outputs" and (
+                use == "prefix" or name.startswith((f"{base}.", f"{stem}.README"))
+            )
 
         # What a killed run left under way lies beside its output, and is found there again.
         folder = self._own if use == "prefix" else os.path.join(places.root(), "out")
         local = places.mirror_of(parent, folder)
-        self._open(self._mirrors.Mirror(parent, local, is_ours, [base]))
+        is_read = None if use == "prefix" else own.__contains__
+        self._open(self._mirrors.Mirror(parent, local, is_ours, [base], is_read))
         return os.path.join(local, base)
 
     def _open(self, tree) -> str:

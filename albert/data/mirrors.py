@@ -20,6 +20,8 @@ _MAIN = ("saved_model.pb", "model.safetensors", "model.safetensors.index.json")
 _STATE = ("checkpoint", "finished.json")
 # Large files that are read through `places.ready`.
 _ON_DEMAND = re.compile(r".*(\.data-\d{5}-of-\d{5}|ckpt-\d+\.safetensors)$")
+# What a run may remove that an earlier job of it has sent.
+_OF_RUNS = re.compile(r"(.*/)?(model\.ckpt-[^/]+|best\.json|checkpoint|finished\.json)")
 _UNDER_WAY = re.compile(r".*\.tmp-[0-9a-f]{8}-\d+-\d+|\.stand-in-.*")
 
 
@@ -131,27 +133,39 @@ def _files(folder: str) -> Iterator[str]:
 class Mirror:
     """A remote directory and its mirror, of all files or some.
 
+    A file that is gone here is removed there only if this mirror has sent it, or if it can only
+    be of a run: other files of the directory are the user's.
+
     Args:
-      is_ours: which of the files that lie in the directory itself belong to it.
-      folders: which directories in it do, with all that is below them; None: all of them.
+      is_ours: which of the files that lie in the directory itself are sent.
+      folders: which directories in it are, with all that is below them; None: all of them.
+      is_read: which of the files in the directory itself are fetched; None: all that are sent.
     """
 
     def __init__(
         self, url: str, local: str, is_ours: Callable[[str], bool] = lambda name: True,
-        folders: Sequence[str] | None = None,
+        folders: Sequence[str] | None = None, is_read: Callable[[str], bool] | None = None,
     ):
         self.url, self.local = url.rstrip("/"), local
         self._of_directory, self._folders = is_ours, folders
+        self._read_of_directory = is_read or is_ours
         self._sent: dict[str, tuple[int, int]] = {}  # {name: (size, time)} as they are there
+        self._own: set[str] = set()  # what this mirror has sent
         self._leases: list[leases.Lease] = []
 
     def _is_ours(self, name: str) -> bool:
+        return self._is_of(name, self._of_directory)
+
+    def _is_read(self, name: str) -> bool:
+        return self._is_of(name, self._read_of_directory)
+
+    def _is_of(self, name: str, of_directory: Callable[[str], bool]) -> bool:
         first, _, below = name.partition("/")
         if leases.is_lease(os.path.basename(name)):
             return False
         if below:
             return self._folders is None or first in self._folders
-        return self._of_directory(name)
+        return of_directory(name)
 
     def _listed(self) -> dict[str, Entry]:
         if self._folders is None:
@@ -161,7 +175,7 @@ class Mirror:
             for folder in self._folders:
                 below = remote_files.list_tree(f"{self.url}/{folder}")
                 found |= {f"{folder}/{name}": entry for name, entry in below.items()}
-        return {name: entry for name, entry in found.items() if self._is_ours(name)}
+        return {name: entry for name, entry in found.items() if self._is_read(name)}
 
     def pull(self) -> None:
         """Makes the mirror what the directory is. Large files get stand-ins.
@@ -171,7 +185,7 @@ class Mirror:
         """
         found = self._listed()
         for name in list(_files(self.local)):
-            if self._is_ours(name) and name not in found:
+            if self._is_read(name) and name not in found:
                 os.unlink(os.path.join(self.local, name))
         os.makedirs(os.path.dirname(self.local), exist_ok=True)
         fetch(
@@ -198,7 +212,7 @@ class Mirror:
         return state
 
     def push(self) -> None:
-        """Sends what has changed since the last time, and removes what is gone.
+        """Sends what has changed since the last time, and removes what is gone of its own.
 
         Whatever call is the last one, a reader finds each model, checkpoint and record file as
         it was, as it is now, or not at all.
@@ -208,7 +222,10 @@ class Mirror:
         """
         now = self._state()
         changed = {name for name, state in now.items() if self._sent.get(name) != state}
-        gone = set(self._sent) - set(now)
+        gone = {
+            name for name in set(self._sent) - set(now)
+            if name in self._own or self._folders is None and _OF_RUNS.fullmatch(name)
+        }
         if not changed and not gone:
             return
         for lease in self._leases:
@@ -229,17 +246,21 @@ class Mirror:
     def _send(self, name: str, state: tuple[int, int]) -> None:
         remote_files.send(os.path.join(self.local, name), f"{self.url}/{name}")
         self._sent[name] = state
+        self._own.add(name)
 
     def _remove(self, name: str) -> None:
         if name in self._sent:
             remote_files.remove(f"{self.url}/{name}")
             del self._sent[name]
+            self._own.discard(name)
 
     def clear(self) -> None:
-        """Removes the files of the mirror."""
+        """Removes the files of the mirror; others may have theirs in the same folder."""
         for name in list(_files(self.local)):
-            if self._is_ours(name):
+            if self._is_read(name) or name in self._own:
                 os.unlink(os.path.join(self.local, name))
+        self._sent.clear()
+        self._own.clear()
 
     @contextlib.contextmanager
     def holding(self, directory: str) -> Iterator[None]:

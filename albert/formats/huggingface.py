@@ -104,8 +104,8 @@ def _activation(values: Mapping[str, Any], origin: str, gelu: str) -> str:
         gelu = "tanh" if is_released and not is_fine_tuned else "erf"
         log.warning(
             "%s says hidden_act \"gelu\", which PyTorch computes exactly (erf), while the released "
-            "models were trained with the tanh form: taking %s; --gelu=tanh or --gelu=erf decides",
-            origin, gelu,
+            "models were trained with the tanh form: taking %s; albert.convert_hf with --gelu=tanh "
+            "or --gelu=erf makes a model with the other", origin, gelu,
         )
     return "gelu" if gelu == "tanh" else "gelu_erf"
 

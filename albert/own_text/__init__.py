@@ -1,4 +1,4 @@
-"""From any text to what the quickstart needs: documents of sentences, and a labelled task.
+"""From any text to documents of sentences and, on request, a labelled task.
 
     prose          the English of technical documentation, plain or reStructuredText
     python_docs    Python's own documentation, which every machine has

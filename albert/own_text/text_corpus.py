@@ -2,7 +2,7 @@
 
 The file format of pretraining text everywhere in the toolkit: one sentence a
 line, a blank line between documents; see `corpus_files`. A text that is too large to be held
-is written to a file first. Then the labelled task is of a sample of it.
+is written to a file first. Then a labelled task is of a sample of it.
 """
 
 import collections
@@ -19,8 +19,7 @@ from albert.pretraining_data.documents import ReadingCounts, read_documents
 
 log = logging.getLogger("albert")
 
-# Documents are what is held out, from pretraining and from the labelled task;
-# a text with fewer than this is cut into pseudo-documents.
+# The labelled task holds out documents: for it, a text of fewer is cut into pseudo-documents.
 MIN_DOCUMENTS = 3
 PSEUDO_DOCUMENT_SENTENCES = 50
 MIN_SENTENCES = 30  # less text than this can be neither held out nor learned from
@@ -74,7 +73,7 @@ class Text:
     """What was read, with what a user should know about the reading.
 
     Attributes:
-      documents: all of it, or of a large text the sample that the labelled task is made of.
+      documents: all of it; of a large text the sample for the labelled task, if there is one.
       spool: the file that holds all of a large text, else None.
     """
 
@@ -82,7 +81,7 @@ class Text:
     counts: Counts
     reading: ReadingCounts
     is_cut: bool  # documents are pseudo-documents of ours
-    dropped: dict[str, int]  # documents that a filter left out, by its reason
+    dropped: dict[str, Counts]  # what a filter left out, by its reason
     spool: str | None = None
     size: int = PSEUDO_DOCUMENT_SENTENCES  # sentences of a piece of the spool
 
@@ -123,7 +122,7 @@ Filter = Callable[[Sentences], str | None]
 
 def read_text(
     paths: Sequence[str], form: corpus_files.Form, spool: str,
-    filters: Sequence[Filter] = (),
+    filters: Sequence[Filter] = (), for_task: bool = True,
 ) -> Text:
     """Reads a text in any form. Documents of its first half are part "first", the others "second".
 
@@ -134,12 +133,13 @@ def read_text(
       form: with its layout decided.
       spool: name of a file that is written if the text is large.
       filters: a document is dropped for the first reason that one of them gives.
+      for_task: a labelled task will hold out documents: a text of very few is cut into more.
 
     Raises:
       DataError: see `corpus_files`; less than `MIN_SENTENCES` sentences.
     """
     reading, counts = ReadingCounts(), Counts()
-    dropped: collections.Counter[str] = collections.Counter()
+    dropped: dict[str, Counts] = collections.defaultdict(Counts)
     found = _kept_documents(paths, form, filters, reading, counts, dropped)
     held: list[Sentences] = []
     for document in found:
@@ -149,7 +149,7 @@ def read_text(
             held.clear()
     name = ", ".join(paths[:3]) + f" and {len(paths) - 3:,} more" * (len(paths) > 3)
     _check(name, counts, reading, dropped)
-    is_cut = counts.documents - reading.cut_documents < MIN_DOCUMENTS
+    is_cut = for_task and counts.documents - reading.cut_documents < MIN_DOCUMENTS
     text = Text([], counts, reading, is_cut, dict(dropped))
     if held:
         text.documents = _named(_cut(name, held) if is_cut else held)
@@ -158,14 +158,16 @@ def read_text(
             _say_cut(name, counts.documents, -(-counts.sentences // text.size), text.size)
         else:
             text.size = _PIECE
-        text.spool, every = spool, -(-counts.characters // _SAMPLE)
-        text.documents = list(itertools.islice(text._pieces(), every // 2, None, every))
+        text.spool = spool
+        if for_task:
+            every = -(-counts.characters // _SAMPLE)
+            text.documents = list(itertools.islice(text._pieces(), every // 2, None, every))
     return text
 
 
 def _kept_documents(
     paths: Sequence[str], form: corpus_files.Form, filters: Sequence[Filter],
-    reading: ReadingCounts, counts: Counts, dropped: collections.Counter[str],
+    reading: ReadingCounts, counts: Counts, dropped: dict[str, Counts],
 ) -> Iterator[Sentences]:
     """Yields the documents that no filter drops; counts all of them, and says how far it is."""
     position = text_files.Position()
@@ -173,7 +175,7 @@ def _kept_documents(
     progress = Progress("reading", "MB", size and size / 1e6)
     for document in read_documents(paths, str, reading, form=form, position=position):
         if reason := next(filter(None, (check(document) for check in filters)), None):
-            dropped[reason] += 1
+            dropped[reason].add(document)
         else:
             counts.add(document)
             yield document
@@ -182,18 +184,19 @@ def _kept_documents(
     progress.end()
 
 
-def _check(name: str, counts: Counts, reading: ReadingCounts, dropped: dict[str, int]) -> None:
+def _check(
+    name: str, counts: Counts, reading: ReadingCounts, dropped: dict[str, Counts]
+) -> None:
     if counts.sentences < MIN_SENTENCES:
         raise DataError(
             f"{name}: {counts.sentences} sentences; at least {MIN_SENTENCES} are needed "
             "(one sentence or paragraph a line, blank line between documents)"
-            + "".join(f"; {number:,} documents left out: {why}" for why, number in dropped.items())
+            + "".join(f"; {left_out.documents:,} documents left out: {why}"
+                      for why, left_out in dropped.items())
         )
     if reading.bad_utf8_lines:
         log.warning("%s: %d lines are not UTF-8; what cannot be decoded became U+FFFD",
                     name, reading.bad_utf8_lines)
-    for reason, number in sorted(dropped.items()):
-        log.info("%s of %s documents left out: %s", f"{number:,}", f"{reading.documents:,}", reason)
 
 
 def _named(blocks: list[Sentences]) -> list[Document]:

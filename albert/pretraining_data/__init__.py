@@ -5,6 +5,7 @@ its segments become pairs. Pairs are dealt out to buckets, in temporary files; e
 gathered from them and shuffled. Its pairs get masks, become rows of features, and are written.
 
     documents       text to documents, and documents to blocks
+    held_out        which part of the text is held out
     pairs           a block to pairs of segments
     dealing         pairs dealt out to buckets
     spills          the files in which they lie meanwhile

@@ -7,11 +7,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from albert.data import corpus_files
-from albert.pretraining_data import beam_files, buckets, dealing, documents, making
+from albert.pretraining_data import beam_files, buckets, dealing, documents, held_out, making
 from albert.pretraining_data.recipe import Job, Stream, load_tokenizer
 from albert.tokenization import FullTokenizer
 
@@ -102,10 +103,18 @@ def _scan(number: int, site: Site) -> tuple[int, documents.FileScan]:
 _Places = list[tuple[int, documents.Run]]  # of a document: [(number of the file, run)]
 
 
+class _Part(NamedTuple):
+    """Some lines of a document."""
+
+    places: _Places
+    first: int
+    end: int
+
+
 def _plan(
     _, site: Site, scans: list[tuple[int, documents.FileScan]]
 ) -> Iterator[dealing.BlockTask]:
-    """Yields the tasks, whose documents are `_Places`."""
+    """Yields the tasks, whose documents are `_Places` or a `_Part`."""
     counts = documents.ReadingCounts()
     ordered = [scan for _, scan in sorted(scans, key=lambda scan: scan[0])]
     for scan in ordered:
@@ -116,7 +125,11 @@ def _plan(
             counts.documents += 1
             yield document
 
-    yield from dealing.plan_blocks(site.job, counted(), counts.bytes, lambda stream: _PASSES)
+    # Of the documents, those alone are read here that are long for this text.
+    parts = held_out.Parts(lambda places: _read_documents(site, [places])[0], _Part)
+    yield from dealing.plan_blocks(
+        site.job, counted(), counts.bytes, lambda stream: _PASSES, parts
+    )
     told = json.dumps(dataclasses.asdict(counts)).encode()
     beam_files.write(os.path.join(site.work, COUNTS), told)
 
@@ -136,10 +149,12 @@ def _pair(task: dealing.BlockTask, site: Site) -> Iterator[tuple[tuple[str, int]
         yield (task.stream, bucket), (task.index, task.passes.start, table, tokens)
 
 
-def _read_documents(site: Site, wanted: Sequence[_Places]) -> list[documents.Document]:
+def _read_documents(site: Site, wanted: Sequence[_Places | _Part]) -> list[documents.Document]:
     texts: list[documents.Document] = [[] for _ in wanted]
-    places = [(number, run, text) for text, runs in zip(texts, wanted, strict=True)
-              for number, run in runs]
+    places = [
+        (number, run, text) for text, one in zip(texts, wanted, strict=True)
+        for number, run in (one.places if isinstance(one, _Part) else one)
+    ]
     preprocess, language = site.tokenizer().preprocess, site.job.form.language
     for number, group in itertools.groupby(places, key=lambda place: place[0]):
         apart = site.text_of(number)
@@ -147,7 +162,10 @@ def _read_documents(site: Site, wanted: Sequence[_Places]) -> list[documents.Doc
         with beam_files.open_file(path) as stream:
             for _, run, text in group:
                 text += documents.read_run(stream, run, preprocess, language)
-    return texts
+    return [
+        text[one.first : one.end] if isinstance(one, _Part) else text
+        for text, one in zip(texts, wanted, strict=True)
+    ]
 
 
 def _finish(

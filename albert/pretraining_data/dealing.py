@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from albert.pretraining_data import held_out
 from albert.pretraining_data.documents import Item, cut_blocks
 from albert.pretraining_data.pairs import create_pairs, tokenize_block, truncate_pairs
 from albert.pretraining_data.recipe import Job, Recipe, Stream, load_tokenizer
@@ -37,9 +38,12 @@ def plan_blocks(
     documents: Iterable[tuple[Item, int]],
     text_bytes: int,
     passes_at_once: Callable[[Stream], int],
+    parts: held_out.Parts[Item] = held_out.LINES,
 ) -> Iterator[BlockTask]:
     """Yields the first stage's tasks; documents are (one, its characters), in order."""
-    for which, index, block in cut_blocks(documents, job.block_characters, job.is_held_out()):
+    seed = job.recipe.seed("held out")
+    divided = held_out.HeldOut(job.held_out_fraction, seed, text_bytes, parts)
+    for which, index, block in cut_blocks(documents, job.block_characters, divided.split):
         stream = job.streams[which]
         step, buckets = passes_at_once(stream), stream.buckets(text_bytes)
         for first in range(0, stream.passes, step):

@@ -6,8 +6,6 @@ megabytes; one that is longer is cut.
 """
 
 import dataclasses
-import fractions
-import random
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple, TypeVar
@@ -224,27 +222,13 @@ def read_run(
     return lines
 
 
-# === Held-out documents and blocks ===
-
-
-class HeldOut:
-    """Chooses every k-th document, evenly and reproducibly, for an exact share."""
-
-    def __init__(self, fraction: float, seed: int):
-        share = fractions.Fraction(fraction).limit_denominator(1_000_000)
-        self._numerator, self._denominator = share.numerator, share.denominator
-        self._offset = random.Random(seed).randrange(self._denominator)
-
-    def __call__(self, index: int) -> bool:
-        """Whether document `index` (from 0) is held out."""
-        at = index * self._numerator + self._offset
-        return at // self._denominator != (at + self._numerator) // self._denominator
+# === Blocks ===
 
 
 def cut_blocks(
     documents: Iterable[tuple[Item, int]],
     size: int,
-    is_held_out: Callable[[int], bool] = lambda index: False,
+    split: Callable[[Item, int], Iterable[tuple[bool, Item, int]]] = lambda d, n: [(False, d, n)],
 ) -> Iterator[tuple[bool, int, list[Item]]]:
     """Yields (whether held out, number of the block among its like, documents) of every block.
 
@@ -253,13 +237,12 @@ def cut_blocks(
 
     Args:
       documents: (document, its characters), in order.
-      is_held_out: of the index of a document; see `HeldOut`.
+      split: see `HeldOut.split`.
     """
     blocks: list[list[Item]] = [[], []]  # of each kind: that which is being gathered
     waiting: list[list[Item]] = [[], []]  # and the one before
     characters, numbers = [0, 0], [0, 0]
-    for index, (document, more) in enumerate(documents):
-        which = bool(is_held_out(index))
+    for which, document, more in (part for one in documents for part in split(*one)):
         blocks[which].append(document)
         characters[which] += more
         if characters[which] >= size and len(blocks[which]) > 1:

@@ -66,6 +66,7 @@ class PairSettings:
     short_seq_prob: float = 0.1  # share of documents cut into shorter pairs
     sentence_objective: str = "sop"  # key of `SENTENCE_OBJECTIVES`
     strict_sentence_order: bool = False  # a lone segment has no B of another document
+    fit_sentences: bool = False  # a pair ends where a segment does, nearest to the length
     single_sentences: bool = False  # each segment is a row by itself: B is empty
     # A and B are always in order here: whoever reads the pairs swaps them.
     is_swapped_later: bool = False
@@ -99,8 +100,8 @@ def create_instances_from_document(
 ) -> list[PairRange]:
     """Returns the pairs of document `index`, not truncated yet.
 
-    Segments gather until they reach the target length, and are divided at a
-    random border. Label 1: A and B are swapped, or B is of a random document
+    Segments gather until they reach the target length (with `fit_sentences`, until the next one
+    would take the pair further from it), and are divided at a random border. Label 1: A and B are swapped, or B is of a random document
     (always so for a single segment, unless `strict_sentence_order`). With
     `single_sentences` each segment is an A whose B is empty.
     """
@@ -116,6 +117,8 @@ def create_instances_from_document(
     is_swapped = 0.0 if settings.is_swapped_later else settings.swaps_of_ordered
     while at < end:
         last = min(bisect_left(segments, segments[at] + target, at + 1, end), end)
+        if settings.fit_sentences and at + 2 < last < end:
+            last -= 2 * (segments[at] + target) < segments[last - 1] + segments[last]
         if settings.strict_sentence_order:
             last = min(max(last, at + 2), end)
             if last - at < 2:  # a document's lone last segment has nothing to follow it

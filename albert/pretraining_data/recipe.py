@@ -14,7 +14,6 @@ from albert.data.corpus_files import Form
 from albert.data.examples import FeatureSpec
 from albert.data.seeds import child_seed
 from albert.pretraining_data import pair_records
-from albert.pretraining_data.documents import HeldOut
 from albert.pretraining_data.masking import MaskingSettings, Pieces
 from albert.pretraining_data.pairs import PairSettings
 from albert.tokenization import FullTokenizer
@@ -129,7 +128,3 @@ class Job:
     def outputs(self) -> list[str]:
         """The files of all streams."""
         return [path for stream in self.streams for path in stream.outputs]
-
-    def is_held_out(self) -> HeldOut:
-        """Returns the choice of held-out documents."""
-        return HeldOut(self.held_out_fraction, self.recipe.seed("held out"))

@@ -11,7 +11,7 @@ from albert.data import files
 _LINES = {
     "documents": "documents", "sentences": "sentences or lines", "records": "records",
     "tokens": "tokens in records", "label_1": "records of label 1", "cut_tokens": "tokens cut off",
-    "unknown_tokens": "tokens that are unknown",
+    "unknown_tokens": "tokens that are unknown", "held_out_tokens": "tokens held out",
 }
 
 

@@ -19,7 +19,7 @@ from albert.pretraining_data.dealing import (
 )
 from albert.pretraining_data.recipe import Recipe, load_tokenizer
 
-LAYOUT = 5  # of the temporary files: those of another are not gone on with
+LAYOUT = 6  # of the temporary files: those of another are not gone on with
 _SOME = 1 << 14  # pairs whose tokens are gathered together
 _PAIR_BYTES = 4 * PAIR_NUMBERS
 _ENDS_BYTES = 16  # for each bucket, at the beginning of a spill

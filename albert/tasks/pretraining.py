@@ -6,6 +6,7 @@ Legend: B batch, L sequence, P predictions, V vocabulary.
 import dataclasses
 
 import keras
+import numpy as np
 from keras import ops
 
 from albert.config import AlbertConfig
@@ -104,6 +105,31 @@ class PretrainingTask(Task):
             "sentence_order_loss": mean(sentence_order, sentences),
         }
         return {name: found[name] for name in self.statistic_names}
+
+    def predictions(self, batch, outputs):
+        """Returns the answers, of which `score` makes baselines; -1 where there is none."""
+        def known(answers, weights):
+            return ops.where(ops.cast(weights, "float32") > 0, ops.cast(answers, "int32"), -1)
+
+        ids, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
+        labels = batch["next_sentence_labels"][:, 0]
+        found = {"masked_lm": known(ids, weights), "is_real_example": real(batch)}
+        if self.sentence_objective == "none":
+            return found
+        return found | {"sentence_order": known(labels, self._ordered(batch))}
+
+    def score(self, predictions):
+        """Returns the accuracies of a model that always gives the commonest answer."""
+        return {
+            f"{name}_accuracy_baseline": commonest(answers)
+            for name, answers in predictions.items()
+        }
+
+
+def commonest(answers: np.ndarray) -> float:
+    """Returns the share of the commonest of these, without those below 0; 0 if there are none."""
+    counts = np.bincount(answers[answers >= 0])
+    return float(counts.max() / counts.sum()) if len(counts) else 0.0
 
 
 def _predicted(batch, outputs):

@@ -100,7 +100,7 @@ def main() -> None:
     text, own = out / "text", out / "own"
     if not (text / "stats.json").exists():
         given = [f"--input_file={arguments.input_file}"] if arguments.input_file else []
-        command("prepare_text", f"--output_dir={text}", "--noreserve_task_documents", *given)
+        command("prepare_text", f"--output_dir={text}", *given)
     corpus = text / "corpus.txt"
     if not own.with_suffix(".model").exists():
         command("train_sentencepiece", f"--input={corpus}", f"--model_prefix={own}",

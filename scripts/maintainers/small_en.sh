@@ -22,7 +22,7 @@ mkdir -p "$folder"
 
 text() {
   [[ -f "$folder/$2/stats.json" ]] || python -m albert.prepare_text "--input_file=$1" \
-    "--output_dir=$folder/$2" --noreserve_task_documents --label=neighbours
+    "--output_dir=$folder/$2"
 }
 records() { # of single sentences, or of pairs
   [[ -f "$folder/$1.tfrecord.manifest.json" ]] || python -m albert.create_pretraining_data \
@@ -30,6 +30,8 @@ records() { # of single sentences, or of pairs
     "--spm_model_file=$folder/spm.model" "--output_file=$folder/$1.tfrecord" \
     "--eval_output_file=$folder/$1.heldout.tfrecord"
 }
+# The released weights were made with at most 8, then 10 masked tokens a sentence, which cut the share
+# of the longest ones.
 train_on_sentences() {
   python -m albert.run_pretraining "--flagfile=$recipe/run_pretraining.flags" \
     "--input_file=$folder/single.tfrecord" "--eval_input_file=$folder/single.heldout.tfrecord" \
@@ -39,7 +41,7 @@ train_on_sentences() {
 train_on_pairs() { # and on what else $1 says
   python -m albert.run_pretraining "--flagfile=$recipe/run_pretraining.flags" \
     "--init_checkpoint=$folder/of_sentences" "--input_file=$folder/pair.tfrecord$1" \
-    "--eval_input_file=$folder/pair.heldout.tfrecord" --max_predictions_per_seq=16 \
+    "--eval_input_file=$folder/pair.heldout.tfrecord" \
     --learning_rate=0.006 --num_warmup_steps=150 --last_masked_lm_budget=0.15 \
     "--output_dir=$folder/pretrained" "${@:2}"
 }
@@ -51,13 +53,13 @@ corpus="$folder/simplewiki/corpus.txt,$folder/fiction/corpus.txt"
   "--model_prefix=$folder/spm" --vocab_size=8000
 records single
 records pair
-train_on_sentences --until_step=1171 --max_predictions_per_seq=8 \
+train_on_sentences --until_step=1171 \
   --learning_rate=0.003 --num_train_steps=40000 --num_decay_steps=3000
-train_on_sentences --until_step=3023 --max_predictions_per_seq=10 \
+train_on_sentences --until_step=3023 \
   --learning_rate=0.008 --num_train_steps=40000 --num_decay_steps=3000
-train_on_sentences --until_step=5635 --max_predictions_per_seq=10 \
+train_on_sentences --until_step=5635 \
   --learning_rate=0.008 --num_train_steps=6800 --num_decay_steps=3800
-train_on_sentences --max_predictions_per_seq=10 \
+train_on_sentences \
   --learning_rate=0.008 --num_train_steps=6400 --num_decay_steps=3400
 train_on_pairs "" --train_batch_size=64 --masked_lm_budget=0.25 \
   --num_train_steps=8000 --num_decay_steps=7500 --until_step=4097

@@ -1,0 +1,152 @@
+"""The held-out text: a fraction by size, whole documents where they are small, by the seed."""
+
+import random
+import re
+
+import pytest
+from test_create_pretraining_data import (
+    leavings,
+    read,
+    run,
+    tiny,  # noqa: F401
+    warnings,  # noqa: F401
+    words_in,
+    write_corpus,
+)
+
+from albert.data.seeds import child_seed
+from albert.errors import DataError
+from albert.pretraining_data.held_out import HeldOut
+
+
+def documents_of(sizes, seed=0):
+    """Returns documents of so many lines, each line another."""
+    rng = random.Random(seed)
+    return [[f"{d} {n} {'x' * rng.randint(20, 80)}" for n in range(size)]
+            for d, size in enumerate(sizes)]
+
+
+def divide(documents, fraction, seed):
+    """Returns (held-out parts, parts to train on), having checked that nothing is lost."""
+    text_bytes = sum(len(line.encode()) + 1 for document in documents for line in document)
+    chooser, sides = HeldOut(fraction, seed, text_bytes), ([], [])
+    for document in documents:
+        whole = []
+        for is_held_out, part, size in chooser.split(document, sum(map(len, document))):
+            assert size == sum(map(len, part)) > 0
+            sides[not is_held_out].append(part)
+            whole += part
+        assert whole == document
+    return sides
+
+
+def share(sides):
+    held_out, rest = (sum(len(line) for part in side for line in part) for side in sides)
+    return held_out / (held_out + rest)
+
+
+SHAPES = {
+    "one document": [5000],
+    "two documents": [700, 1500],
+    "fourteen novels": [300, 1200, 60, 900, 1500, 400, 800, 2000, 150, 700, 1000, 500, 1300, 900],
+    "forty alike": [100] * 40,
+    "short and long in turn": [3, 30] * 200,
+    "very different": [max(1, int(random.Random(n).lognormvariate(2, 1.2))) for n in range(800)],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("fraction", [0.02, 0.1, 0.5])
+def test_the_fraction_is_held_out_by_size_whatever_the_documents_are(shape, fraction):
+    documents = documents_of(SHAPES[shape])
+    found = [share(divide(documents, fraction, seed)) for seed in range(20)]
+    assert max(abs(value - fraction) for value in found) < 0.03
+    assert sum(abs(value - fraction) < 0.02 for value in found) >= 18
+    assert abs(sum(found) / len(found) - fraction) < 0.01
+
+
+def test_held_out_text_comes_from_many_places_and_from_long_and_short_documents():
+    held_out, _ = divide(documents_of(SHAPES["fourteen novels"]), 0.1, seed=1)
+    assert len({part[0].split()[0] for part in held_out}) >= 5
+    held_out, _ = divide(documents_of(SHAPES["short and long in turn"]), 0.1, seed=1)
+    lengths = [len(part) for part in held_out]
+    assert 15 <= lengths.count(3) <= 25 and 15 <= lengths.count(30) <= 25
+
+
+def test_small_documents_are_held_out_whole_and_other_seeds_choose_others():
+    documents, chosen = documents_of([30] * 200), set()
+    for seed in range(10):
+        held_out, rest = divide(documents, 0.1, seed)
+        assert 18 <= len(held_out) <= 22 and all(part in documents for part in held_out + rest)
+        chosen.add(str(held_out))
+    assert len(chosen) == 10
+    assert divide(documents, 0.1, 3) == divide(documents, 0.1, 3)
+
+
+def test_parts_of_a_long_document_on_the_same_side_stay_together():
+    held_out, rest = divide(documents_of([5000]), 0.1, seed=1)
+    assert 5 <= len(held_out) <= 12 and len(rest) <= len(held_out) + 1
+
+
+# --- The command ---
+
+
+@pytest.mark.parametrize(("fraction", "want"), [(0.1, 4), (0.25, 10), (0.3, 12)])
+def test_whole_documents_are_held_out(tiny, fraction, want):  # noqa: F811
+    changes = dict(masked_lm_prob=0, max_predictions_per_seq=5)
+    write_corpus(tiny / "corpus.txt", range(0, 200, 5))  # all of one length
+    run(tiny, held_out_fraction=fraction, eval_output_file=tiny / "eval.tfrecord", **changes)
+    train = words_in(read(tiny / "out.tfrecord"))
+    held_out = words_in(read(tiny / "eval.tfrecord"))
+    assert not train & held_out and len(train | held_out) == 40
+    assert want - 1 <= len(held_out) <= want + 1
+
+
+def test_a_part_of_the_only_document_is_held_out(tiny, warnings):  # noqa: F811
+    warnings.set_level("INFO", "albert")
+    lines = [f"w{n % 200} w{n % 199} w{n % 197}" for n in range(3000)]
+    (tiny / "corpus.txt").write_text("\n".join(lines) + "\n")
+    run(tiny, held_out_fraction=0.1, eval_output_file=tiny / "eval.tfrecord", max_seq_length=32,
+        strict_sentence_order=True, fit_sentences=True, dupe_factor=1, eval_dupe_factor=2)
+    train, held_out = read(tiny / "out.tfrecord"), read(tiny / "eval.tfrecord")
+    sizes = [(one["input_mask"].sum() - 3 * len(one["input_mask"])) for one in (train, held_out)]
+    held = sizes[1] / 2 / (sizes[0] + sizes[1] / 2)
+    told = re.search(r"; held out: ([0-9.]+) % of the text", warnings.text)
+    assert abs(held - 0.1) < 0.02 and abs(float(told[1]) / 100 - held) < 0.005
+
+
+def test_the_choice_does_not_depend_on_the_processes(tiny):  # noqa: F811
+    (tiny / "corpus.txt").write_text("\n".join(f"w{n % 200} w{n % 7}" for n in range(3000)))
+    contents = []
+    for processes in (1, 2):
+        run(tiny, held_out_fraction=0.1, eval_output_file=tiny / "eval.tfrecord",
+            num_processes=processes)
+        contents.append([(tiny / name).read_bytes() for name in ("out.tfrecord", "eval.tfrecord")])
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize(("passes", "warned"), [(1, True), (40, False)])
+def test_few_held_out_records_are_warned_about(passes, warned, tiny, warnings):  # noqa: F811
+    run(tiny, held_out_fraction=0.5, eval_output_file=tiny / "eval.tfrecord",
+        eval_dupe_factor=passes)
+    assert ("records are held out: an accuracy" in warnings.text) == warned
+
+
+def test_nothing_held_out_or_nothing_left_is_refused(tiny):  # noqa: F811
+    write_corpus(tiny / "corpus.txt", [1, 2])
+    sizes = [sum(map(len, text.split("\n")))
+             for text in (tiny / "corpus.txt").read_text().strip().split("\n\n")]
+
+    def seed_where(fraction, want):
+        for seed in range(999):
+            chooser = HeldOut(fraction, child_seed(seed, "held out"), 1000)
+            if all(is_held_out == want for size in sizes
+                   for is_held_out, *_ in chooser.split([], size)):
+                return seed
+
+    eval_file = dict(eval_output_file=tiny / "eval.tfrecord")
+    with pytest.raises(DataError, match="nothing is held out of 2 documents"):
+        run(tiny, held_out_fraction=0.01, random_seed=seed_where(0.01, False), **eval_file)
+    with pytest.raises(DataError, match="nothing is left to train on of 2 documents"):
+        run(tiny, held_out_fraction=0.99, random_seed=seed_where(0.99, True), **eval_file)
+    assert leavings(tiny) == []
