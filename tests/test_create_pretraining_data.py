@@ -1135,7 +1135,7 @@ def test_160_gigabytes_are_planned_in_seconds_and_little_memory(gigabytes, tiny,
     monkeypatch.setattr(journal.os.path, "getsize", lambda _: 7)
     (tiny / "scratch").mkdir()
     place = shares.Place(job, shares.ALL, (str(tiny / "scratch"),),
-                         journal.Journal(str(tiny / "scratch")))
+                         journal.Journal(str(tiny / "scratch")), processes=1)
     documents_of_it = ([line] for _ in range(gigabytes * 1250))
     pool = making.workers.Workers(1, lambda: None)
     before = time.process_time()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from test_create_pretraining_data import (
-    leavings,
+    published,
     read,
     run,
     tiny,  # noqa: F401
@@ -149,4 +149,4 @@ def test_nothing_held_out_or_nothing_left_is_refused(tiny):  # noqa: F811
         run(tiny, held_out_fraction=0.01, random_seed=seed_where(0.01, False), **eval_file)
     with pytest.raises(DataError, match="nothing is left to train on of 2 documents"):
         run(tiny, held_out_fraction=0.99, random_seed=seed_where(0.99, True), **eval_file)
-    assert leavings(tiny) == []
+    assert published(tiny) == []

@@ -260,15 +260,25 @@ def test_records_of_two_vocabularies_are_refused(folder, begin, capsys):
     assert "different vocabularies or case flags" in assert_one_clear_line(capsys.readouterr().err)
 
 
-def test_a_directory_with_checkpoints_of_another_vocabulary_is_refused(folder, begin, capsys):
+@pytest.mark.parametrize("is_of_0_2, message", [
+    (False, "out/model.ckpt-2 was trained with another vocabulary"),
+    (True, "holds checkpoints with the vocabulary my_vocab.txt"),  # with which nothing was recorded
+])
+def test_a_directory_with_checkpoints_of_another_vocabulary_is_refused(
+    is_of_0_2, message, folder, begin, capsys
+):
     assert train(folder, "--until_step=2") == 0
+    for path in (folder / "out").glob("model.ckpt-*.json") if is_of_0_2 else ():
+        sidecar = json.loads(path.read_text())
+        del sidecar["content_sha256"], sidecar["flags"]["tokenizer_sha256"]
+        path.write_text(json.dumps(sidecar))
     before = (folder / "out/my_vocab.txt").read_bytes()
     words = (folder / "my_vocab.txt").read_text().replace("w1\n", "w99\n")
     (folder / "other_vocab.txt").write_text(words)
     make_records(folder, "other", vocabulary="other_vocab.txt")
     assert begin(folder, name="other") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert "holds checkpoints with the vocabulary my_vocab.txt" in line
+    assert message in line
     assert (folder / "out/my_vocab.txt").read_bytes() == before
     assert not (folder / "out/other_vocab.txt").exists()
 
