@@ -11,17 +11,15 @@ import dataclasses
 import logging
 import math
 
-from albert.cli import earlier_run, flags, pretraining_start
+from albert.cli import earlier_run, flags, pretraining_masks, pretraining_start
 from albert.config import AlbertConfig
 from albert.data import files, schedules
 from albert.data.record_files import RecordFiles
 from albert.data.schedules import Schedule
-from albert.errors import DataError, FlagError
+from albert.errors import FlagError
 from albert.formats.pretrained import Pretrained
 from albert.inference.scoring import PairsPreferred
 from albert.pretraining_data import pair_records
-from albert.pretraining_data.masking import MaskingSettings, num_to_predict
-from albert.pretraining_data.pair_records import MasksOnTheFly
 from albert.tasks import minimal_pairs
 
 log = logging.getLogger("albert")
@@ -138,7 +136,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def _check(values: flags.FlagValues, start: Pretrained | None) -> AlbertConfig:
     if not (values.do_train or values.do_eval):
         raise FlagError("at least one of --do_train and --do_eval is needed")
-    _check_masking(values)
+    pretraining_masks.check_flags(values)
     _check_eval_pairs(values)
     if values.num_warmup_steps + values.num_decay_steps > values.num_train_steps:
         decay = f" and --num_decay_steps={values.num_decay_steps}" if values.num_decay_steps else ""
@@ -222,86 +220,6 @@ def _pairs_scorer(values: flags.FlagValues, config: AlbertConfig, tokenizer):
     return PairsPreferred(pairs, tokenizer, config.max_position_embeddings)
 
 
-def _check_masking(values: flags.FlagValues) -> None:
-    if values.masked_lm_budget:
-        _set_predictions(values)
-        return
-    names = ("last_masked_lm_budget", *flags.MASKING_FLAGS)
-    given = [name for name in names if values[name].present]
-    if given:
-        raise FlagError(
-            f"--{given[0]} has no effect without --masked_lm_budget: the records hold masks"
-        )
-
-
-def _set_predictions(values: flags.FlagValues) -> None:
-    """Sets --max_predictions_per_seq to what --masked_lm_budget needs, if it is not given.
-
-    Raises:
-      FlagError: fewer are given.
-    """
-    share = max(values.masked_lm_budget, values.last_masked_lm_budget or 0.0)
-    settings = MaskingSettings(values.max_seq_length, share)
-    needed = int(num_to_predict(values.max_seq_length, settings))
-    given = flags.given(values, "max_predictions_per_seq")
-    if given is not None and given < needed:
-        raise FlagError(
-            f"--max_predictions_per_seq={given} is less than the {needed} predictions of "
-            f"{share:g} of {values.max_seq_length} tokens: leave it out, or lower "
-            "--masked_lm_budget"
-        )
-    values.max_predictions_per_seq = needed if given is None else given
-
-
-def _masks(values: flags.FlagValues, use: str, source: RecordFiles) -> MasksOnTheFly | None:
-    """Returns how the masks of these files are drawn, or None if they hold masks.
-
-    Args:
-      use: `masks` of the training, or `eval_masks`.
-    """
-    # An evaluation draws the same masks in every run.
-    seed = values.seed if use == "masks" else 0
-    pairs = pair_records.pair_files(source)
-    others = [path for path in source.paths if path not in pairs]
-    if pairs and others:
-        raise DataError(
-            f"--{source.flag}: {pairs[-1]} holds pairs without masks, {others[-1]} does not: "
-            "they cannot be read together"
-        )
-    if not pairs:
-        if values.masked_lm_budget and use == "masks":
-            raise DataError(
-                f"{others[0]} was not made with --nostatic_masks (or its manifest is lost): leave "
-                "--masked_lm_budget at 0"
-            )
-        return None
-    if not values.masked_lm_budget:
-        raise DataError(f"{pairs[0]} holds pairs without masks: pass --masked_lm_budget=0.15")
-    first, last = values.masked_lm_budget, values.last_masked_lm_budget or values.masked_lm_budget
-    is_training = use == "masks"
-    settings = MaskingSettings(
-        values.max_predictions_per_seq, first if is_training else last,
-        **flags.select(values, flags.MASKING_FLAGS),
-    )
-    found = pair_records.masks_of(source, values.max_seq_length, settings, seed)
-    if not is_training or first == last:
-        return found
-    rows = schedules.total(_batch_schedule(values), values.train_batch_size, values.num_train_steps)
-    return dataclasses.replace(found, last_share=last, num_rows=rows)
-
-
-def _compare_masks(values: flags.FlagValues, source: RecordFiles) -> None:
-    """Warns where an evaluation asks for another kind of masks than training shows."""
-    for path, info in source.infos():
-        share = info.get("flags", {}).get("mask_token_share", values.mask_token_share)
-        if share != values.mask_token_share:
-            log.warning(
-                "%s was made with --mask_token_share=%g, and this run trains with %g: its figures "
-                "compare with no run that trains otherwise", path, share, values.mask_token_share,
-            )
-            return
-
-
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "input_file", "output_dir")
     start = pretraining_start.open_start(values)
@@ -316,14 +234,17 @@ def main(values: flags.FlagValues) -> None:
         used["eval_masks"] = eval_files
     for source in used.values():
         source.check_vocabulary(config.vocab_size)
-    recipe = {name: _masks(values, name, source) for name, source in used.items()}
+    rows = schedules.total(_batch_schedule(values), values.train_batch_size, values.num_train_steps)
+    recipe = {
+        name: pretraining_masks.masks(values, name, source, rows) for name, source in used.items()
+    }
     first = next(iter(used.values()))
     recipe["sentence_objective"], *none = pair_records.sentence_objectives(first)
     recipe["some_have_no_pair"] = bool(none)
     if values.masked_lm_budget and values.do_eval and not recipe["eval_masks"]:
         # --max_predictions_per_seq is of the masks that are drawn; records have their own.
         recipe["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
-        _compare_masks(values, eval_files)
+        pretraining_masks.compare(values, eval_files)
     identity = earlier_run.Identity("pretraining", first.info_of_all("tokenizer_sha256"))
     tokenizer = None
     if values.do_train:

@@ -7,6 +7,7 @@
     fine_tuning         what every fine-tuning needs before it trains: flags, encoder, labels
     earlier_run         what a run must share with the checkpoints that it resumes or evaluates
     own_texts           --train_file: a file of one's own becomes a task with its settings
+    pretraining_masks   how a pretraining run masks records that hold no masks
     pretraining_start   architecture and vocabulary of a pretraining run
     answering           what the commands that answer texts share: flags, the model, lines
     course              training, evaluation and end of every fine-tuning
