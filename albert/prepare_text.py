@@ -107,16 +107,19 @@ def _report(
     def words(count: int) -> str:
         return f"{count:,} words ({100 * count / max(total, 1):.1f} %)"
 
-    flags.log.info("read %s words in %s documents", f"{total:,}",
-                   f"{text.counts.documents + sum(c.documents for c in text.dropped.values()):,}")
+    def documents(count: int) -> str:
+        return f"{count:,} document{'s' * (count != 1)}"
+
+    read = text.counts.documents + sum(counts.documents for counts in text.dropped.values())
+    flags.log.info("read %s words in %s", f"{total:,}", documents(read))
     for reason, counts in sorted(text.dropped.items()):
-        flags.log.info("left out %s in %s documents: %s", words(counts.words),
-                       f"{counts.documents:,}", reason)
+        flags.log.info("left out %s in %s: %s", words(counts.words), documents(counts.documents),
+                       reason)
     if reserved := text.counts.words - corpus.words:
         flags.log.info("reserved %s for dev and test of the labelled task "
                        "(--noreserve_task_documents keeps them)", words(reserved))
-    flags.log.info("wrote %s: %s, %s sentences, %s documents", corpus_file, words(corpus.words),
-                   f"{corpus.sentences:,}", f"{corpus.documents:,}")
+    flags.log.info("wrote %s: %s, %s sentences, %s", corpus_file, words(corpus.words),
+                   f"{corpus.sentences:,}", documents(corpus.documents))
     if task:
         flags.log.info("wrote the labelled task: %d train, %d dev, %d test rows",
                        len(task.train), len(task.dev), len(task.test))
