@@ -270,6 +270,6 @@ def test_a_run_tells_how_its_model_prefers_pairs(tmp_path):
     assert told[1] == pytest.approx(np.mean(np.array(good) > np.array(bad)))
     results = json.loads((tmp_path / "out/eval_results.json").read_text())
     assert results["pairs_accuracy"] == told[1]
-    refused = run("albert.run_pretraining", *job, "--do_lower_case")
+    refused = run("albert.run_pretraining", *job, "--eval_pairs_per_paradigm=3")
     assert refused.returncode == 2
-    assert "--do_lower_case goes with --eval_pairs" in assert_one_clear_line(refused.stderr)
+    assert "--eval_pairs_per_paradigm goes with --eval_pairs" in assert_one_clear_line(refused.stderr)

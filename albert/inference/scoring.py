@@ -100,7 +100,7 @@ class SentenceScorer:
             found = ops.take_along_axis(likely, batch["piece"][:, 0], axis=-1)
             return {"log_probability": found[:, 0]}
 
-        return self.session.computer(compute, by_length=True)
+        return self.session.computer(compute)
 
 
 class PairsPreferred:

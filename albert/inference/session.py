@@ -135,20 +135,19 @@ class Session:
             log.warning("%s %s are longer than --max_seq_length=%d and were cut", f"{count:,}",
                         what, self.max_seq_length)
 
-    def computer(self, function: Function, by_length: bool = False) -> "Compute":
+    def computer(self, function: Function) -> "Compute":
         """Returns what computes any rows with a function of a batch, which is compiled.
 
-        With `by_length` a batch is no longer than its longest row, where that costs no compilation:
-        short rows would be filled up to several times their length.
+        A batch is as long as its longest row; with JAX, which compiles every length, it is filled
+        up to one of a few lengths.
         """
-        every = range(1, self.max_seq_length + 1)
+        lengths: Sequence[int] = range(1, self.max_seq_length + 1)
         if self.onnx:
-            return batched(function, self.batch_size, every)
+            return batched(function, self.batch_size, lengths)
         from albert.model.encoder_options import loop_engine
 
-        lengths = packing.row_lengths(self.max_seq_length)
-        if by_length and loop_engine() != "scan":  # JAX compiles each length
-            lengths = every
+        if loop_engine() == "scan":
+            lengths = packing.row_lengths(self.max_seq_length)
         compute = compiled_function(function, self._variables)
         return batched(compute, self.batch_size, lengths)
 

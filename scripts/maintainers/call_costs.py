@@ -3,9 +3,9 @@
   python scripts/maintainers/call_costs.py --config=base_v2
 
 A classifier of random weights reads texts of ten lengths, one at a time, in four ways by turns:
-`model(x)`, `albert.compiled(model)(x)`, `model.predict(x)` and a session. Printed are the
-processor, the seconds of the first call and of the other nine lengths' first calls, and the median
-milliseconds of later calls, with their ratio to the compiled call.
+`model(x)`, `albert.compiled(model)(x)`, `model.predict(x)` and a session. It prints the
+processor and, relative to the compiled call, the time of the first call, of the first calls of the
+other nine lengths, and of later calls (median).
 """
 
 import argparse
@@ -70,7 +70,9 @@ def main() -> None:
     given = parser.parse_args()
     from albert.config import AlbertConfig
 
-    first, lengths, later = {}, {}, {}
+    first: dict[str, float] = {}
+    lengths: dict[str, float] = {}
+    later: dict[str, list[float]] = {}
     every = ways(AlbertConfig.from_flag(given.config))
     for name, answer in every.items():
         first[name] = seconds(answer, LENGTHS[0])
@@ -80,13 +82,13 @@ def main() -> None:
         for n in LENGTHS:
             for name, answer in every.items():
                 later[name].append(seconds(answer, n))
-    medians = {name: statistics.median(times) for name, times in later.items()}
-    print(f"{processor()}; {given.config}, one text at a time")
-    print("| way | first call, s | nine other lengths, s | later calls, ms | ratio |")
-    print("|---|---|---|---|---|")
-    for name, median in medians.items():
-        print(f"| `{name}` | {first[name]:.1f} | {lengths[name]:.1f} | {1000 * median:.0f} | "
-              f"{median / medians['compiled(model)(x)']:.2f} |")
+    columns = first, lengths, {name: statistics.median(times) for name, times in later.items()}
+    print(f"{processor()}; {given.config}, one text at a time; time relative to the compiled call")
+    print("| way | first call | nine other lengths, first calls | later calls |")
+    print("|---|---|---|---|")
+    for name in every:
+        ratios = (column[name] / column["compiled(model)(x)"] for column in columns)
+        print(f"| `{name}` | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
 
 
 if __name__ == "__main__":
