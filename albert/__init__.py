@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 # Loaded when asked for: `import albert` alone imports neither Keras nor TensorFlow.
 _WHERE = {
