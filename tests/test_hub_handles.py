@@ -67,11 +67,11 @@ def test_a_module_is_fine_tuned_as_its_checkpoint(module, tmp_path):
     helpers.write_config(tmp_path, vocab_size=len(vocabulary), max_position_embeddings=48)
     origins = make_model(tmp_path, f"--vocab_file={tmp_path}/vocab.txt")
     for name, origin in origins.items():
-        run(module, *origin, f"--data_dir={tmp_path}", f"--output_dir={tmp_path}/{name}",
+        run(module, *origin, f"--data_dir={tmp_path}", f"--output_dir={tmp_path}/from_{name}",
             *more, *TRAINING)
-    assert len(losses(tmp_path / "module")) == 3
+    assert len(losses(tmp_path / "from_module")) == 3
     np.testing.assert_allclose(
-        losses(tmp_path / "module"), losses(tmp_path / "checkpoint"), atol=1e-4
+        losses(tmp_path / "from_module"), losses(tmp_path / "from_checkpoint"), atol=1e-4
     )
 
 
@@ -84,10 +84,10 @@ def test_a_module_reads_passages_as_its_checkpoint(version, module, workshop, tm
     (tmp_path / "albert_config.json").write_text((workshop / "albert_config.json").read_text())
     origins = make_model(tmp_path, f"--spm_model_file={workshop}/spm.model")
     for name, origin in origins.items():
-        run(module, *origin, f"--output_dir={tmp_path}/{name}", "--do_train", *TRAINING,
+        run(module, *origin, f"--output_dir={tmp_path}/from_{name}", "--do_train", *TRAINING,
             f"--train_file={workshop}/dev-v{version}.json", "--max_seq_length=48",
             "--max_query_length=12", "--doc_stride=8")
-    assert len(losses(tmp_path / "module")) == 3
+    assert len(losses(tmp_path / "from_module")) == 3
     np.testing.assert_allclose(
-        losses(tmp_path / "module"), losses(tmp_path / "checkpoint"), atol=1e-4
+        losses(tmp_path / "from_module"), losses(tmp_path / "from_checkpoint"), atol=1e-4
     )
