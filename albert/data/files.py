@@ -242,8 +242,8 @@ def parse_json_object(text: str, place: str) -> dict[str, Any]:
 
 
 def is_same_json(one: Any, other: Any) -> bool:
-    """Whether two values are one as we write JSON: NaN is null, and a tuple is a list."""
-    texts = [json.dumps(finite(value), sort_keys=True, default=str) for value in (one, other)]
+    """Whether two values are one as JSON: what is no number is itself, and a tuple is a list."""
+    texts = [json.dumps(value, sort_keys=True, default=str) for value in (one, other)]
     return one == other or texts[0] == texts[1]
 
 

@@ -179,7 +179,8 @@ class _Loop:
             self._has_dropped_average = True
             log.warning("the average of the weights, of step %d, is dropped", step)
         for name in sorted(set(before) & set(self.flags)):
-            if not files.is_same_json(before[name], self.flags[name]):
+            # NaN, the default of some flag, is null in a sidecar.
+            if not files.is_same_json(before[name], files.finite(self.flags[name])):
                 log.warning(
                     "--%s changed from %s to %s since step %d",
                     name, before[name], self.flags[name], step,
