@@ -219,6 +219,11 @@ def _together(job: Job, share: Share) -> Iterator[Place]:
     except PublishedError:
         _remove(shared)
         raise
+    except UserError as error:
+        # The last machine may publish, and remove the directory, while this one looks into it.
+        if not _is_published(job):
+            raise
+        raise PublishedError from error
 
 
 def _remove(shared: str) -> None:
