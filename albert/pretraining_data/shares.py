@@ -201,16 +201,16 @@ def _together(job: Job, share: Share) -> Iterator[Place]:
     directories = tuple(
         os.path.join(shared, f"{n + 1}-of-{share.count}") for n in range(share.count)
     )
-    _sweep(job)
-    files.make_dirs(shared)
-    path = os.path.join(shared, _JOB_FILE)
-    if not os.path.exists(path):  # two that write it at once write the same
-        files.write_json(path, {"job": identity})
-    if _identity_of(shared) != identity:
-        raise DataError(f"{shared} is of other records (of other flags, another text or another "
-                        "number of tasks): remove it, or give another --output_file")
-    own = directories[share.number]
     try:
+        _sweep(job)
+        files.make_dirs(shared)
+        path = os.path.join(shared, _JOB_FILE)
+        if not os.path.exists(path):  # two that write it at once write the same
+            files.write_json(path, {"job": identity})
+        if _identity_of(shared) != identity:
+            raise DataError(f"{shared} is of other records (of other flags, another text or another "
+                            "number of tasks): remove it, or give another --output_file")
+        own = directories[share.number]
         with temporaries.lock_run_dir(own):
             resume(own)
             journal = Journal(own)
