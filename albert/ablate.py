@@ -14,8 +14,9 @@ from typing import Any
 from albert.ablation import curves, report, runs
 from albert.ablation.grid import Grid
 from albert.cli import corpus_flags, flags
-from albert.data import corpus_files, files, temporaries
 from albert.errors import FlagError
+from albert.storage import files, temporaries
+from albert.text import corpus_files
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from albert import tokenization
-from albert.data import addresses, features, files, shipped
 from albert.errors import DataError
 from albert.formats import tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
+from albert.records import features
+from albert.storage import addresses, files, shipped
 from albert.tokenization import FullTokenizer
 
 Encoded = dict[str, Any]  # arrays, or lists where rows are not padded

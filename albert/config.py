@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from albert.data import addresses, files, shipped
 from albert.errors import ConfigError, DataError
+from albert.storage import addresses, files, shipped
 
 log = logging.getLogger("albert")
 

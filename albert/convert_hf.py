@@ -13,7 +13,6 @@ import os
 from albert.cli import flags
 from albert.errors import FlagError
 
-
 DTYPES = "float32", "float16"
 
 

@@ -26,12 +26,14 @@ from collections.abc import Sequence
 
 from albert import tokenization
 from albert.cli import corpus_flags, flags
-from albert.data import corpus_files, files, places, text_files, workers
 from albert.errors import DataError, FlagError
 from albert.pretraining_data import beam_files, beam_pipeline, making, shares
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.pretraining_data.recipe import Job, Recipe, Stream, load_tokenizer
+from albert.runtime import workers
+from albert.storage import files, places
+from albert.text import corpus_files, text_files
 
 _SMALL_WORK = 16 << 20  # bytes of text times passes that one process does soonest
 

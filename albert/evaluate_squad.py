@@ -14,8 +14,8 @@ import logging
 from typing import Any
 
 from albert.cli import flags
-from albert.data import files
 from albert.errors import DataError, FlagError
+from albert.storage import files
 from albert.tasks.squad import metrics
 from albert.tasks.squad.features import first_few, read_dataset
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import files, temporaries
 from albert.errors import CheckpointError, DataError, FlagError, some
 from albert.formats import checkpoint_files, checkpoints, model_card, sidecars
+from albert.storage import files, temporaries
 
 log = logging.getLogger("albert")
 

@@ -30,7 +30,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from albert.cli import answering, flags
-from albert.data import files
 from albert.errors import CheckpointError, FlagError
 from albert.formats import checkpoint_files, model_card, pretrained
 from albert.formats.model_facts import LABELLED
@@ -39,6 +38,7 @@ from albert.inference import heads, onnx_file
 from albert.inference.onnx_file import HEADS
 from albert.inference.predictors import Predictor
 from albert.inference.session import Session
+from albert.storage import files
 
 log = logging.getLogger("albert")
 

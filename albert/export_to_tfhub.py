@@ -24,10 +24,10 @@ import tempfile
 from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import files
 from albert.errors import FlagError
 from albert.formats import checkpoint_files, hub, model_card, pretrained, tokenizer_files
 from albert.formats.pretrained import Pretrained
+from albert.storage import files
 
 log = logging.getLogger("albert")
 

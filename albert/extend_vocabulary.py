@@ -14,8 +14,8 @@ import dataclasses
 import os
 
 from albert.cli import flags
-from albert.data import files
 from albert.errors import DataError, FlagError
+from albert.storage import files
 
 # Tables with a row for each piece.
 _TABLES = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")

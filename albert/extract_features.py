@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from albert.cli import answering, flags
-from albert.data import files
 from albert.errors import FlagError
 from albert.inference.session import numbers
 from albert.inference.vectors import POOLINGS, Embedder, check_layers
+from albert.storage import files
 
 log = logging.getLogger("albert")
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from albert import errors
 from albert.cli import flags
-from albert.data import files
+from albert.storage import files
 
 # Column of the table: the task's folder and its metrics' keys, shown times 100.
 COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from albert import engines
 from albert.cli import flags
 from albert.config import AlbertConfig, config_file
-from albert.data import files
 from albert.errors import FlagError
 from albert.model import cost_report, model_size, training_plan
 from albert.model.model_size import Workload
 from albert.model.training_plan import DEVICES, Assumptions, Device
+from albert.storage import files
 
 # Flags in place of a device's numbers.
 _OF_A_DEVICE = ("device_memory_gib", "device_tflops", "utilization", "activation_factor")

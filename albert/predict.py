@@ -19,10 +19,10 @@ import contextlib
 import json
 
 from albert.cli import answering, flags
-from albert.data import files
 from albert.errors import FlagError
 from albert.formats import known_tasks
 from albert.inference import heads, predictors
+from albert.storage import files
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -26,10 +26,11 @@ import sys
 from collections.abc import Iterator
 
 from albert.cli import corpus_flags, flags
-from albert.data import corpus_files, files, temporaries, workers
 from albert.errors import FlagError
-from albert.own_text import filters, labelled_task, python_docs, text_corpus
-from albert.pretraining_data.documents import ReadingCounts
+from albert.runtime import workers
+from albert.storage import files, temporaries
+from albert.text import corpus_files, filters, labelled_task, python_docs, text_corpus
+from albert.text.documents import ReadingCounts
 
 _OF_TASK = ("num_train", "num_dev", "num_test", "reserve_task_documents")
 

@@ -11,8 +11,8 @@ import os
 
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import files
 from albert.errors import DataError
+from albert.storage import files
 from albert.training import curves, run_report
 
 

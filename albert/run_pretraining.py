@@ -13,13 +13,14 @@ import math
 
 from albert.cli import earlier_run, flags, pretraining_masks, pretraining_start
 from albert.config import AlbertConfig
-from albert.data import files, schedules
-from albert.data.record_files import RecordFiles
-from albert.data.schedules import Schedule
 from albert.errors import FlagError
 from albert.formats.pretrained import Pretrained
 from albert.inference.scoring import PairsPreferred
 from albert.pretraining_data import pair_records
+from albert.records.record_files import RecordFiles
+from albert.runtime import schedules
+from albert.runtime.schedules import Schedule
+from albert.storage import files
 from albert.tasks import minimal_pairs
 
 log = logging.getLogger("albert")

@@ -18,9 +18,10 @@ import logging
 import os
 
 from albert.cli import course, fine_tuning, flags
-from albert.data import feature_cache, files
 from albert.errors import FlagError
 from albert.formats.known_tasks import RACE
+from albert.records import feature_cache
+from albert.storage import files
 from albert.tasks import prediction_files, race
 from albert.tasks.choice_metrics import likeliest
 

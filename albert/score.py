@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from albert.cli import answering, flags
-from albert.data import files
 from albert.errors import DataError, FlagError
 from albert.inference.scoring import SentenceScorer, unigram_scores
 from albert.inference.session import Session
+from albert.storage import files
 from albert.tasks import minimal_pairs
 from albert.tasks.minimal_pairs import Pair
 

@@ -17,10 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from albert.data import addresses, files
 from albert.errors import ConfigError, DataError
-from albert.pieces import sentencepiece
-from albert.pieces.sentencepiece import (
+from albert.storage import addresses, files
+from albert.text import sentencepiece
+from albert.text.cleaning import (
+    TextSettings,
+    convert_to_unicode,
+    preprocess_text,
+    scrub_surrogates,
+)
+from albert.text.sentencepiece import (
     SPIECE_UNDERLINE,
     encode_ids,
     encode_pieces,
@@ -28,13 +34,7 @@ from albert.pieces.sentencepiece import (
     is_start_piece,
     split_digit_comma,
 )
-from albert.pieces.text import (
-    TextSettings,
-    convert_to_unicode,
-    preprocess_text,
-    scrub_surrogates,
-)
-from albert.pieces.wordpiece import BasicTokenizer, WordpieceTokenizer, load_vocab
+from albert.text.wordpiece import BasicTokenizer, WordpieceTokenizer, load_vocab
 
 __all__ = [
     "SPIECE_UNDERLINE", "BasicTokenizer", "FullTokenizer", "TextSettings", "WordpieceTokenizer",

@@ -11,7 +11,7 @@ forward_signal() {
 trap forward_signal INT TERM HUP
 
 digest() {
-  "$python" -c 'import sys; from albert.data import files
+  "$python" -c 'import sys; from albert.storage import files
 print(*(files.sha256(p)[:16] for p in sys.argv[1:]))' "$@"
 }
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from albert.cli import flags
-from albert.data import records
+from albert.records import records
 
 REPO = pathlib.Path(__file__).resolve().parents[1]
 LENGTH, PREDICTIONS, VOCAB = 12, 3, 40

@@ -7,7 +7,7 @@ import json
 import pathlib
 from collections.abc import Iterator
 
-from albert.data import files
+from albert.storage import files
 
 # What a run extends or renews by its nature; everything else is written once.
 LIVING = (

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from faults import jobs
 from helpers import REPO, assert_one_clear_line, run_here, start
 
 from albert import create_pretraining_data, modeling, run_pretraining
@@ -19,12 +20,11 @@ from albert.ablation.grid import Grid
 from albert.ablation.runs import Result
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import shipped
 from albert.formats import pretrained
 from albert.pretraining_data import vocabulary
+from albert.storage import shipped
 from albert.tokenization import FullTokenizer
 from albert.training import run_report
-from faults import jobs
 
 GRIDS = sorted((REPO / "configs/ablations").glob("*.json"))
 

@@ -11,23 +11,25 @@ PACKAGE = REPO / "albert"
 # The rooms, each with those whose modules it may import. What lies at the top of the package
 # without being a command is listed by its name.
 PUBLIC = {"albert_tokenizer", "config", "engines", "errors", "modeling", "optimization", "tokenization"}
+DATA = {"runtime", "storage", "text", "records"}
 ROOMS = {
-    "data": set(),
-    "pieces": {"data"},
-    "model": {"data"},
-    "formats": {"data", "model"},
-    "pretraining_data": {"data"},
-    "tasks": {"data", "model", "formats", "pretraining_data"},
-    "tasks.squad": {"data", "model", "formats", "tasks"},
-    "training": {"data", "model", "formats", "tasks"},
-    "export": {"data", "model", "formats", "tasks", "inference"},
-    "inference": {"data", "model", "formats", "tasks", "tasks.squad", "training"},
+    "runtime": set(),
+    "storage": set(),
+    "text": {"runtime", "storage"},
+    "records": {"runtime", "storage", "text"},
+    "pretraining_data": DATA,
+    "model": DATA,
+    "formats": {*DATA, "model"},
+    "tasks": {*DATA, "model", "formats", "pretraining_data"},
+    "tasks.squad": {*DATA, "model", "formats", "tasks"},
+    "training": {*DATA, "model", "formats", "tasks"},
+    "export": {*DATA, "model", "formats", "tasks", "inference"},
+    "inference": {*DATA, "model", "formats", "tasks", "tasks.squad", "training"},
     "cli": {
-        "data", "model", "formats", "tasks", "tasks.squad", "training", "pretraining_data",
+        *DATA, "model", "formats", "tasks", "tasks.squad", "training", "pretraining_data",
         "inference",
     },
-    "own_text": {"data", "pretraining_data"},
-    "ablation": {"data", "model", "training"},
+    "ablation": {*DATA, "model", "training"},
 }
 
 
@@ -120,7 +122,7 @@ def test_only_the_commands_and_what_they_share_read_flags():
 
 
 def test_the_data_know_no_model():
-    for name in in_room("data", "pretraining_data"):
+    for name in in_room(*DATA, "pretraining_data"):
         assert "modeling" not in ours(modules()[name]), name
 
 
@@ -151,9 +153,9 @@ def test_optional_packages_are_imported_in_one_place_each_and_not_at_its_top():
     places = {
         "tensorflow_text": "export.text_graph", "tf2onnx": "export.model_conversion",
         "onnxruntime": "inference.onnx_file",
-        "apache_beam": "pretraining_data.beam_", "zstandard": "data.text_files",
-        "sentencex": "data.sentences", "pyarrow": "data.corpus_files",
-        "rensa": "own_text.filters", "py3langid": "own_text.filters",
+        "apache_beam": "pretraining_data.beam_", "zstandard": "text.text_files",
+        "sentencex": "text.sentences", "pyarrow": "text.corpus_files",
+        "rensa": "text.filters", "py3langid": "text.filters",
     }
     for name, path in modules().items():
         assert not {n.split(".")[0] for n in imports(path, everywhere=False)} & set(places), name

@@ -9,9 +9,9 @@ tf = pytest.importorskip("tensorflow")
 from albert import modeling
 from albert.cli import flags
 from albert.config import AlbertConfig  # noqa: E402
-from albert.data import packing
 from albert.model import attention  # noqa: E402
 from albert.model.encoder_options import EncoderOptions
+from albert.records import packing
 
 LENGTH = 300  # two blocks of queries and a part of one
 CONFIG = AlbertConfig(

@@ -15,10 +15,11 @@ from helpers import (
 )
 
 from albert import run_pretraining
-from albert.data import batches, data_order, schedules
-from albert.data.record_files import RecordFiles
 from albert.errors import FlagError
 from albert.formats import checkpoints, sidecars
+from albert.records import batches, data_order
+from albert.records.record_files import RecordFiles
+from albert.runtime import schedules
 from albert.tasks.pretraining import PretrainingTask
 from albert.training.run_settings import RunConfig
 
@@ -61,7 +62,7 @@ def assert_same(folder, other, step: int, tolerance: float = 0) -> None:
 
 
 def test_each_stage_takes_the_next_records_in_batches_of_its_size(job, tmp_path, monkeypatch):
-    from albert.data import input_pipeline
+    from albert.records import input_pipeline
 
     asked = []
     make = input_pipeline.train_batches

@@ -5,18 +5,18 @@ import itertools
 import numpy as np
 import pytest
 
-from albert.data import batches, data_order, examples, features, records, tfrecord
-from albert.data.data_order import Share
-from albert.data.examples import FeatureSpec
-from albert.data.record_files import RecordFiles
 from albert.errors import DataError
 from albert.pretraining_data import pair_records
 from albert.pretraining_data.masking import MaskingSettings, Specials
+from albert.records import batches, data_order, examples, features, records, tfrecord
+from albert.records.data_order import Share
+from albert.records.examples import FeatureSpec
+from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
 
 tf = pytest.importorskip("tensorflow")
 
-from albert.data import input_pipeline, shuffle  # noqa: E402
+from albert.records import input_pipeline, shuffle  # noqa: E402
 
 LENGTH, SEED, VOCAB = 96, 7, 50
 MASKED = PretrainingTask(LENGTH, 6).feature_spec()

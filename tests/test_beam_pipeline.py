@@ -24,9 +24,10 @@ from helpers import start as start_process
 
 from albert import create_pretraining_data as command
 from albert.cli import flags
-from albert.data import corpus_files, files, text_files
 from albert.errors import DataError
-from albert.pretraining_data import beam_files, beam_pipeline, beam_steps, documents, recipe
+from albert.pretraining_data import beam_files, beam_pipeline, beam_steps, recipe
+from albert.storage import files
+from albert.text import corpus_files, documents, text_files
 
 COMMAND = "albert.create_pretraining_data"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -6,9 +6,8 @@ import json
 import math
 
 import pytest
-from helpers import NEEDS_JAX, assert_one_clear_line, run
-
 from faults import jobs
+from helpers import NEEDS_JAX, assert_one_clear_line, run
 
 COMMAND = "albert.compile_plan"
 # Of a step of base, rows of 512 in bfloat16 on each of four chips, with jax 0.10.2, by libtpu's

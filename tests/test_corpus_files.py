@@ -13,10 +13,11 @@ import sentencex
 from helpers import REPO, assert_one_clear_line, run, run_here
 
 from albert import create_pretraining_data, prepare_text, train_sentencepiece
-from albert.data import corpus_files, records, sentences
-from albert.data.corpus_files import Form
 from albert.errors import DataError
-from albert.pretraining_data.documents import ReadingCounts, read_documents
+from albert.records import records
+from albert.text import corpus_files, sentences
+from albert.text.corpus_files import Form
+from albert.text.documents import ReadingCounts, read_documents
 
 if importlib.util.find_spec("pyarrow") is None:
     pytest.skip("pyarrow is not installed (extra: parquet)", allow_module_level=True)
@@ -280,7 +281,7 @@ def test_objects_in_a_text_that_is_none_of_json_are_read_as_they_are_on_request(
 
 
 def test_very_long_documents_are_cut_and_told(folder, monkeypatch, caplog):
-    from albert.pretraining_data import documents
+    from albert.text import documents
 
     monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 200)
     (folder / "text").write_text("w1 w2 w3\n" * 300)

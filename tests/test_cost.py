@@ -19,9 +19,9 @@ from helpers import pretraining_rows
 from tensorflow.python.eager import context
 
 from albert.config import AlbertConfig
-from albert.data import data_order, examples, input_pipeline, packing, records
-from albert.data.record_files import RecordFiles
 from albert.optimization import OptimizerConfig
+from albert.records import data_order, examples, input_pipeline, packing, records
+from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import run_settings, steps, train_state
 

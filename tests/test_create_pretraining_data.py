@@ -14,17 +14,15 @@ import time
 
 import numpy as np
 import pytest
+from faults import jobs
 from helpers import cpu_seconds_of_children
 
 from albert import create_pretraining_data as command
 from albert.cli import flags
-from albert.data import records, text_files, tfrecord
-from albert.data.record_files import RecordFiles
 from albert.errors import DataError, FlagError, RunDirBusyError, UserError
 from albert.pretraining_data import (
     buckets,
     disk_space,
-    documents,
     journal,
     making,
     masking,
@@ -43,7 +41,9 @@ from albert.pretraining_data.pairs import (
 )
 from albert.pretraining_data.recipe import Recipe, Stream
 from albert.pretraining_data.rows import TrainingInstance
-from faults import jobs
+from albert.records import records, tfrecord
+from albert.records.record_files import RecordFiles
+from albert.text import documents, text_files
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NUM_WORDS = 200
@@ -89,7 +89,7 @@ def read_records(path, spec):
     import tensorflow as tf
 
     payloads = list(tfrecord.read_records(str(path)))
-    from albert.data import input_pipeline
+    from albert.records import input_pipeline
 
     parsed = tf.io.parse_example(payloads, input_pipeline.parse_spec(spec))
     return {name: value.numpy() for name, value in parsed.items()}

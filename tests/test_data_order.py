@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from helpers import run
 
-from albert.data import data_order, records
-from albert.data import files as files_module
-from albert.data.data_order import Share
-from albert.data.record_files import RecordFiles
 from albert.errors import DataError
+from albert.records import data_order, records
+from albert.records.data_order import Share
+from albert.records.record_files import RecordFiles
+from albert.storage import files as files_module
 
 tf = pytest.importorskip("tensorflow")
 
-from albert.data import input_pipeline  # noqa: E402
+from albert.records import input_pipeline  # noqa: E402
 
 SPEC = records.FeatureSpec({"number": ("int64", None)})
 COUNTS = (640, 100, 333, 1, 4, 460)
@@ -160,8 +160,8 @@ def test_the_order_of_sets_that_are_shuffled_at_once_is_what_it_was(tmp_path):
 
 READ = """
 import test_data_order as t
-from albert.data import data_order, input_pipeline, records
-from albert.data.data_order import Share
+from albert.records import data_order, input_pipeline, records
+from albert.records.data_order import Share
 data_order.LANES, data_order.SHUFFLE_BUFFER, input_pipeline._READ_BYTES = 16, 400, 1024
 paths = {paths!r}
 def read():

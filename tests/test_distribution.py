@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from faults import jobs
 from helpers import (
     LENGTH,
     NEEDS_JAX,
@@ -23,14 +24,13 @@ from helpers import (
     write_weights,
 )
 
-from albert.data import records
 from albert.errors import FlagError
 from albert.formats import checkpoints
+from albert.records import records
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import engine as engines
 from albert.training import tensorflow_engine
 from albert.training.tensorflow_engine import TensorFlowEngine
-from faults import jobs
 
 free_ports = jobs.script("chaos").free_ports
 

@@ -12,9 +12,8 @@ from pydoc_data import topics
 
 import pytest
 from absl import flags as absl_flags
-from helpers import REPO
-
 from faults.mortal import nursery
+from helpers import REPO
 
 DOCS = REPO / "docs"
 PAGES = [REPO / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -220,7 +219,7 @@ def test_the_modules_and_tests_of_the_maintainers_page_are_there():
     told = (DOCS / "CONTRIBUTING.md").read_text("utf-8").partition("## The rooms")[2]
     names = re.findall(r"`([a-z_/]+(?:\.py)?)`", told.partition("## Rules")[0])
     assert len(names) > 50
-    places = (".", "albert", "albert/pretraining_data", "albert/data", "tests")
+    places = (".", "albert", "albert/pretraining_data", "albert/records", "tests")
     for name in set(names) - {"finetune"}:  # a benchmark
         found = [REPO / place / name for place in places]
         assert any(p.exists() or p.with_suffix(".py").exists() for p in found), name

@@ -3,6 +3,7 @@
 import pathlib
 
 import pytest
+from faults import jobs
 from helpers import (
     LENGTH,
     PREDICTIONS,
@@ -15,9 +16,8 @@ from invariants import snapshot
 
 from albert import run_classifier, run_pretraining, run_race, run_squad_v1, run_token_classifier
 from albert.cli import earlier_run
-from albert.data import records
 from albert.errors import FlagError
-from faults import jobs
+from albert.records import records
 
 COMMANDS = {
     "classifier": run_classifier, "own file": run_classifier, "words": run_token_classifier,

@@ -15,10 +15,10 @@ from helpers import assert_one_clear_line, run_here, write_config
 from albert import convert_hf, export_to_tfhub
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import files
 from albert.errors import CheckpointError
 from albert.formats import checkpoint_files, checkpoints, pretrained
 from albert.modeling import AlbertForPreTraining, named_weights
+from albert.storage import files
 
 
 def command(*arguments: str) -> int:

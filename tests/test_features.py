@@ -5,7 +5,8 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from albert.data import feature_cache, features, files, records
+from albert.records import feature_cache, features, records
+from albert.storage import files
 
 SPEC = records.FeatureSpec({"input_ids": ("int64", 2)})
 ROWS = [{"input_ids": [1, 2]}, {"input_ids": [3, 4]}]

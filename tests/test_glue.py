@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from albert.data import features
-from albert.data.record_files import RecordFiles
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks
+from albert.records import features
+from albert.records.record_files import RecordFiles
 from albert.tasks import glue
 from albert.tasks.glue import TASKS
 from albert.tasks.record_keeper import RecordKeeper

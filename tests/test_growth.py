@@ -213,8 +213,8 @@ def test_a_layer_that_counts_in_part_lies_between(layout):
     """The states after a block that counts with a share are that far on the way to the block's."""
     import keras
 
-    from albert.data import packing
     from albert.modeling import AlbertConfig, AlbertModel, EncoderOptions
+    from albert.records import packing
 
     config = AlbertConfig(**SIZES | {"num_hidden_layers": 2, "initializer_range": 0.3})
     rng = np.random.default_rng(0)

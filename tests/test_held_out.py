@@ -14,9 +14,9 @@ from test_create_pretraining_data import (
     write_corpus,
 )
 
-from albert.data.seeds import child_seed
 from albert.errors import DataError
 from albert.pretraining_data.held_out import HeldOut
+from albert.runtime.seeds import child_seed
 
 
 def documents_of(sizes, seed=0):

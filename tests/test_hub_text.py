@@ -16,10 +16,10 @@ from helpers import REPO, assert_one_clear_line, write_config
 from albert import export_to_tfhub
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import features
 from albert.export import text_graph
 from albert.formats import checkpoint_files
 from albert.modeling import AlbertForPreTraining, named_weights
+from albert.records import features
 from albert.tokenization import FullTokenizer
 
 pytest.importorskip("tensorflow_text", reason="the [text] extra is not installed")

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from albert.data import features, records
-from albert.data.record_files import RecordFiles
+from albert.records import features, records
+from albert.records.record_files import RecordFiles
 
 tf = pytest.importorskip("tensorflow")
 
 from albert.config import AlbertConfig  # noqa: E402
-from albert.data import input_pipeline, packing
 from albert.modeling import named_weights  # noqa: E402
 from albert.optimization import OptimizerConfig  # noqa: E402
+from albert.records import input_pipeline, packing
 from albert.tasks.classification import ClassificationTask, MultipleChoiceTask  # noqa: E402
 from albert.training import evaluation, run_settings, trainer  # noqa: E402
 

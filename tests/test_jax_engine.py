@@ -13,6 +13,7 @@ import types
 
 import numpy as np
 import pytest
+from faults import jobs
 from helpers import (
     REPO,
     SIZES,
@@ -28,7 +29,6 @@ from albert import engines, run_pretraining
 from albert.cli import flags
 from albert.errors import FlagError
 from albert.formats import checkpoint_files, checkpoints
-from faults import jobs
 
 pytest.importorskip("jax")
 

@@ -11,7 +11,7 @@ tf = pytest.importorskip("tensorflow")
 
 from albert import modeling
 from albert.config import AlbertConfig  # noqa: E402
-from albert.data import packing  # noqa: E402
+from albert.records import packing  # noqa: E402
 
 LENGTH, VOCAB = 48, 40
 CONFIG = AlbertConfig(

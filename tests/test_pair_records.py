@@ -8,12 +8,12 @@ from helpers import metrics, run, run_here, write_config
 
 from albert import create_pretraining_data, run_pretraining
 from albert.cli import flags
-from albert.data import data_order, examples, input_pipeline, tfrecord
-from albert.data.data_order import Share
-from albert.data.record_files import RecordFiles
 from albert.pretraining_data import masking, pair_records
 from albert.pretraining_data.draws import row_keys
 from albert.pretraining_data.masking import MaskingSettings, Specials
+from albert.records import data_order, examples, input_pipeline, tfrecord
+from albert.records.data_order import Share
+from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
 
 LENGTH = 24

@@ -13,10 +13,10 @@ import helpers
 import pytest
 
 from albert import prepare_text
-from albert.data import corpus_files, progress
-from albert.data.sentences import split_sentences
 from albert.errors import DataError
-from albert.own_text import labelled_task, prose, python_docs, text_corpus
+from albert.runtime import progress
+from albert.text import corpus_files, labelled_task, prose, python_docs, text_corpus
+from albert.text.sentences import split_sentences
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:

@@ -20,8 +20,9 @@ from albert import (
     tokenization,
 )
 from albert.config import AlbertConfig
-from albert.data import files, records
 from albert.formats import tokenizer_files
+from albert.records import records
+from albert.storage import files
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{i}" for i in range(30)] + ["The", "The", "cat"]

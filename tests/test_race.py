@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from albert.data import features
-from albert.data.record_files import RecordFiles
 from albert.errors import DataError
+from albert.records import features
+from albert.records.record_files import RecordFiles
 from albert.tasks import race
 from albert.tasks.record_keeper import RecordKeeper
 from albert.tokenization import FullTokenizer

@@ -6,10 +6,10 @@ import os
 import numpy as np
 import pytest
 
-from albert.data import examples, records, tfrecord
-from albert.data.examples import FeatureSpec
-from albert.data.record_files import RecordFiles
 from albert.errors import DataError
+from albert.records import examples, records, tfrecord
+from albert.records.examples import FeatureSpec
+from albert.records.record_files import RecordFiles
 
 SPEC = FeatureSpec({
     "input_ids": ("int64", 8),
@@ -99,7 +99,7 @@ def test_parse_spec_reads_the_records_back(written):
     import tensorflow as tf
 
     batch = tf.data.TFRecordDataset(written).batch(10).get_single_element()
-    from albert.data import input_pipeline
+    from albert.records import input_pipeline
 
     features = tf.io.parse_example(batch, input_pipeline.parse_spec(SPEC))
     assert features["input_ids"].shape == (10, 8)

@@ -17,9 +17,9 @@ from albert import (
     run_classifier,
 )
 from albert.cli import flags, remote_paths
-from albert.data import addresses, leases, mirrors, places, remote_files
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import checkpoints
+from albert.storage import addresses, leases, mirrors, places, remote_files
 from albert.training import checkpoint_store
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert[test]'")
@@ -269,7 +269,7 @@ def test_local_paths_import_no_fsspec():
         "import sys\nfrom albert import create_pretraining_data as command\n"
         "try: command.cli(['x', '--input_file=/absent', '--output_file=o', '--vocab_file=v'])\n"
         "except SystemExit: pass\n"
-        "print('fsspec' in sys.modules, 'albert.data.mirrors' in sys.modules)"
+        "print('fsspec' in sys.modules, 'albert.storage.mirrors' in sys.modules)"
     )
     assert said.strip().endswith("False False")
 
@@ -311,7 +311,7 @@ def test_a_silent_holder_is_succeeded_and_stops_when_it_wakes(memory, quick):
 def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(memory, monkeypatch):
     monkeypatch.setenv("ALBERT_LEASE_SECONDS", "3000")
     said = jobs.python(
-        "import json\nfrom albert.data import leases\nimport os, socket\n"
+        "import json\nfrom albert.storage import leases\nimport os, socket\n"
         "print(json.dumps({'pid': os.getpid(), 'host': socket.gethostname(), "
         "'boot': leases._boot()}))"
     )
@@ -434,7 +434,7 @@ def test_a_kill_at_any_call_of_sending_records_leaves_them_with_their_manifest_o
 ):
     from helpers import write_pretraining_records
 
-    from albert.data.record_files import RecordFiles
+    from albert.records.record_files import RecordFiles
 
     paths = []
     for name, count in (("old", 3), ("new", 5)):

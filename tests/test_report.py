@@ -7,10 +7,10 @@ import subprocess
 import helpers
 import pytest
 
-from albert.data.examples import FeatureSpec
-from albert.data.files import write_json
-from albert.data.records import write_records
 from albert.errors import DataError
+from albert.records.examples import FeatureSpec
+from albert.records.records import write_records
+from albert.storage.files import write_json
 from albert.training import run_report
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -27,8 +27,9 @@ from helpers import (
 from tensorflow.core.util import event_pb2
 
 from albert import run_pretraining
-from albert.data import records, temporaries, tfrecord
 from albert.formats import checkpoint_files, checkpoints
+from albert.records import records, tfrecord
+from albert.storage import temporaries
 from albert.tasks.pretraining import PretrainingTask
 
 MODULE = "albert.run_pretraining"

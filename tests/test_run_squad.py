@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
+from faults import jobs
 from helpers import assert_one_clear_line, assert_same_gradients, write_config
 
 import albert
@@ -16,7 +17,6 @@ from albert.config import AlbertConfig
 from albert.formats import checkpoints, pretrained
 from albert.tasks.squad.task import SquadV1Task, SquadV2Task
 from albert.training import trainer
-from faults import jobs
 
 COMMANDS = {"v1": run_squad_v1, "v2": run_squad_v2, "both": run_squad}
 

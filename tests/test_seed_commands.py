@@ -15,9 +15,9 @@ from test_run_squad import dataset
 from albert import modeling, run_classifier, run_pretraining, run_race, run_squad_v1, run_squad_v2
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import records
-from albert.data.features import classification_spec
 from albert.formats import checkpoint_files
+from albert.records import records
+from albert.records.features import classification_spec
 
 MODULES = {m.__name__.split(".")[1]: m for m in (
     run_classifier, run_pretraining, run_race, run_squad_v1, run_squad_v2,

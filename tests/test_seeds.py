@@ -7,8 +7,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from albert.data.seeds import child_seed  # noqa: E402
 from albert.model.dropout import Dropout  # noqa: E402
+from albert.runtime.seeds import child_seed  # noqa: E402
 from albert.training import steps  # noqa: E402
 
 # Neighbours, and what is one for Keras, which takes seeds modulo 2^31 - 2.

@@ -24,8 +24,8 @@ from albert import (
 )
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import shipped
 from albert.formats import pretrained
+from albert.storage import shipped
 
 NAMES = shipped.names()
 TABLE = "bert/embeddings/word_embeddings"

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 from helpers import REPO
 
-from albert.data import records, tfrecord
 from albert.errors import DataError
+from albert.records import records, tfrecord
 from albert.tasks.squad import alignment
 from albert.tasks.squad import records as squad_records
 from albert.tasks.squad.features import SquadExample, has_answers, make_windows, read_examples

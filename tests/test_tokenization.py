@@ -10,7 +10,7 @@ import pytest
 from albert import tokenization
 from albert.config import AlbertConfig
 from albert.errors import ConfigError, DataError
-from albert.pieces import wordpiece
+from albert.text import wordpiece
 from albert.tokenization import FullTokenizer
 
 TINY_VOCAB = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]

@@ -155,7 +155,7 @@ def test_chinese_pairs_are_trained_evaluated_and_predicted(chinese, tmp_path):
     assert [line.split("\t")[0] for line in lines] == ["index", "0", "1"]
     assert {line.split("\t")[1] for line in lines[1:]} <= {"entailment", "neutral", "contradiction"}
     unk = FullTokenizer(chinese[6].removeprefix("--vocab_file=")).vocab["[UNK]"]
-    from albert.data.tfrecord import read_records
+    from albert.records.tfrecord import read_records
     tf = pytest.importorskip("tensorflow")
     (path,) = tmp_path.parent.glob(f".{tmp_path.name}.work/tsv_train-*.tf_record")
     first = tf.train.Example.FromString(next(read_records(str(path)))).features.feature

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from albert.config import AlbertConfig
-from albert.data import files
 from albert.errors import DataError, FlagError
+from albert.storage import files
 
 _PARTS = ("config", "data", "train")
 

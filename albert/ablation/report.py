@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from albert.ablation.grid import Grid
 from albert.ablation.runs import Result
-from albert.data import files
+from albert.storage import files
 from albert.training import run_report
 
 

@@ -18,9 +18,10 @@ from typing import Any
 
 from albert import tokenization
 from albert.ablation.grid import Grid, Setting, tokens_per_step
-from albert.data import files, workers
 from albert.errors import DataError, Preempted
 from albert.model import model_size
+from albert.runtime import workers
+from albert.storage import files
 from albert.training import run_report
 
 log = logging.getLogger("albert")

@@ -8,12 +8,13 @@ import sys
 
 from albert import tokenization
 from albert.cli import flags
-from albert.data import files, shipped, text_files
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoint_files, pretrained
 from albert.formats.pretrained import Pretrained
 from albert.inference.onnx_file import OnnxFile
 from albert.inference.session import Session
+from albert.storage import files, shipped
+from albert.text import text_files
 
 log = logging.getLogger("albert")
 

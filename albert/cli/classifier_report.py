@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from albert.data import files
+from albert.storage import files
 from albert.tasks import glue_metrics
 from albert.tasks.choice_metrics import likeliest
 from albert.training import curves, run_report

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from albert.cli import flags
-from albert.data import corpus_files, text_files
+from albert.text import corpus_files, text_files
 
 WHERE = (
     "files, globs, folders and @lists of names, comma-separated: plain text (UTF-8, or UTF-16 "

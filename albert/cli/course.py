@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from albert.cli import earlier_run, fine_tuning, flags
 from albert.config import AlbertConfig
-from albert.data import files, places
-from albert.data.record_files import RecordFiles
 from albert.errors import DataError, FlagError
 from albert.formats import tokenizer_files
+from albert.records.record_files import RecordFiles
+from albert.storage import files, places
 
 if TYPE_CHECKING:
     from albert.formats.weights import Weights

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from albert.cli import earlier_run, flags
 from albert.config import AlbertConfig
-from albert.data import files
-from albert.data.record_files import RecordFiles
 from albert.errors import FlagError
 from albert.formats import archives
 from albert.formats.tokenizer_files import Vocabulary
+from albert.records.record_files import RecordFiles
+from albert.storage import files
 from albert.tasks.record_keeper import RecordKeeper
 
 if TYPE_CHECKING:

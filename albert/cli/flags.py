@@ -22,7 +22,6 @@ from albert import engines
 from albert.cli import remote_paths
 from albert.cli.engine_start import import_tensorflow as import_tensorflow
 from albert.cli.engine_start import set_environment, start
-from albert.data import addresses, places, shipped
 from albert.errors import (
     FlagError,
     Preempted,
@@ -30,6 +29,7 @@ from albert.errors import (
     UserError,
     WorkerLostError,
 )
+from albert.storage import addresses, places, shipped
 
 FlagValues = absl_flags.FlagValues
 log = logging.getLogger("albert")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from albert.cli import fine_tuning, flags
-from albert.data import files
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks
+from albert.storage import files
 from albert.tasks import own_file
 
 FLAGS = ("dev_file", "dev_share")  # what only --train_file looks at

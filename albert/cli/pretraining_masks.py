@@ -4,11 +4,11 @@ import dataclasses
 import logging
 
 from albert.cli import flags
-from albert.data.record_files import RecordFiles
 from albert.errors import DataError, FlagError
 from albert.pretraining_data import pair_records
 from albert.pretraining_data.masking import MaskingSettings, num_to_predict
 from albert.pretraining_data.pair_records import MasksOnTheFly
+from albert.records.record_files import RecordFiles
 
 log = logging.getLogger("albert")
 

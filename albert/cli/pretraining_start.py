@@ -12,12 +12,12 @@ from typing import Any
 
 from albert.cli import flags
 from albert.config import AlbertConfig, config_file
-from albert.data import addresses, files, places
-from albert.data.record_files import RecordFiles
 from albert.errors import CheckpointError, ConfigError, DataError, FlagError, UserError
 from albert.formats import checkpoints, huggingface, pretrained, tokenizer_files
 from albert.formats.pretrained import Pretrained
 from albert.formats.tokenizer_files import Vocabulary
+from albert.records.record_files import RecordFiles
+from albert.storage import addresses, files, places
 from albert.tokenization import FullTokenizer, check_vocabulary, identity
 
 log = logging.getLogger("albert")

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from albert.cli import course, fine_tuning, flags
-from albert.data import files
 from albert.errors import FlagError
+from albert.storage import files
 from albert.tasks.squad import decode as squad_decode
 from albert.tasks.squad import metrics
 from albert.tasks.squad import records as squad_records

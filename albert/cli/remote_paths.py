@@ -20,8 +20,6 @@ from collections.abc import Iterator
 
 from absl import flags as absl_flags
 
-from albert.data import addresses, places
-from albert.data.files import MANIFEST_SUFFIX
 from albert.errors import (
     DataError,
     FlagError,
@@ -31,6 +29,8 @@ from albert.errors import (
     UserError,
     WorkerLostError,
 )
+from albert.storage import addresses, places
+from albert.storage.files import MANIFEST_SUFFIX
 
 USES = ("file", "model", "texts", "records", "output", "outputs", "prefix", "directory")
 _WRITTEN = ("output", "outputs", "prefix", "directory")
@@ -102,7 +102,7 @@ class _Session:
     """The mirrors of one command."""
 
     def __init__(self):
-        from albert.data import mirrors
+        from albert.storage import mirrors
 
         self._mirrors, self._stack = mirrors, contextlib.ExitStack()
         self._inputs, self._trees, self._own = addresses.Inputs(), [], ""

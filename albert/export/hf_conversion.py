@@ -9,7 +9,6 @@ import keras
 
 from albert import modeling, tokenization
 from albert.config import AlbertConfig
-from albert.data import files
 from albert.errors import CheckpointError, FlagError, some
 from albert.formats import (
     checkpoint_files,
@@ -25,6 +24,7 @@ from albert.formats import (
 from albert.formats.known_tasks import split_labels
 from albert.formats.pretrained import Pretrained
 from albert.formats.weights import Weights
+from albert.storage import files
 
 log = logging.getLogger("albert")
 

@@ -9,13 +9,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import albert.model.backend  # noqa: F401, I001  (before Keras)
 import keras
 import tensorflow as tf
 
-from albert.data import addresses
+import albert.model.backend  # noqa: F401, I001  (before Keras)
 from albert.errors import CheckpointError, first_line
 from albert.export import text_graph
+from albert.storage import addresses
 
 
 class _ModuleVariable(keras.Variable):

@@ -12,9 +12,9 @@ import tempfile
 import zlib
 from collections.abc import Callable
 
-from albert.data import addresses, files, shipped
-from albert.data.places import cache_directory
 from albert.errors import CheckpointError, first_line
+from albert.storage import addresses, files, shipped
+from albert.storage.places import cache_directory
 
 log = logging.getLogger("albert")
 

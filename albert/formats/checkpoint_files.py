@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from albert.data import files, temporaries
 from albert.engines import is_installed
 from albert.errors import CheckpointError
 from albert.formats import tensor_bundle, tensor_file
+from albert.storage import files, temporaries
 
 MAIN = (tensor_bundle.SUFFIXES[-1], tensor_file.SUFFIXES[-1])
 _PARTS = re.compile(r"\.(index|meta|safetensors|data-\d{5}-of-\d{5})$")

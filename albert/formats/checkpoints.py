@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from albert.config import AlbertConfig
-from albert.data import files
 from albert.errors import CheckpointError, some
 from albert.formats import checkpoint_files
 from albert.formats.tensor_bundle import OBJECT_GRAPH
 from albert.formats.weights import Weights
+from albert.storage import files
 
 log = logging.getLogger("albert")
 

@@ -16,9 +16,9 @@ import ml_dtypes  # noqa: F401  (makes bfloat16 a NumPy type, which safetensors 
 import numpy as np
 import safetensors
 
-from albert.data import files
 from albert.errors import CheckpointError, first_line
 from albert.formats import hf_names
+from albert.storage import files
 
 Shapes = dict[str, tuple[int, ...]]
 Read = Callable[[str], np.ndarray]

@@ -10,9 +10,9 @@ import os
 import shutil
 from typing import Any
 
-from albert.data import files
 from albert.formats import tokenizer_files
 from albert.formats.tokenizer_json import combining_characters
+from albert.storage import files
 from albert.tokenization import FullTokenizer, TextSettings, ends_in_digit_comma
 
 # Far below any piece that training gave.

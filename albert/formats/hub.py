@@ -7,12 +7,12 @@ name) and the original's TF1 format (a name-based bundle of variables).
 import os
 
 from albert.config import AlbertConfig
-from albert.data import files
-from albert.data.protobuf import fields
 from albert.errors import CheckpointError, first_line
 from albert.formats import tensor_bundle, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
+from albert.records.protobuf import fields
+from albert.storage import files
 
 # Of our modules, in assets/.
 CONFIG_ASSET = "albert_config.json"

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from albert.config import AlbertConfig
-from albert.data import files
 from albert.errors import CheckpointError, ConfigError, DataError
 from albert.formats import hf_tensors, model_facts
 from albert.formats.hf_names import BLOCK, BUFFERS, MAPPING, TIED, our_name, their_name
 from albert.formats.model_facts import Facts
+from albert.storage import files
 
 log = logging.getLogger("albert")
 

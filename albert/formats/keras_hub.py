@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from albert.config import AlbertConfig
-from albert.data import files
 from albert.errors import CheckpointError, ConfigError, some
 from albert.formats import hf_tensors
 from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
+from albert.storage import files
 
 WEIGHTS_FILE = "model.weights.h5"
 _CONFIG_FILE = "config.json"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from albert import __version__
 from albert.config import AlbertConfig
-from albert.data import files
 from albert.formats import checkpoints, sidecars
+from albert.storage import files
 from albert.tokenization import FullTokenizer
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.config import AlbertConfig
-from albert.data import addresses, files, shipped
 from albert.errors import CheckpointError, some
 from albert.formats import (
     archives,
@@ -35,6 +34,7 @@ from albert.formats import (
 from albert.formats.model_facts import Facts
 from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
+from albert.storage import addresses, files, shipped
 from albert.tokenization import FullTokenizer, check_vocabulary
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from albert.config import AlbertConfig
-from albert.data import files
 from albert.errors import DataError
 from albert.formats import model_facts
 from albert.formats.known_tasks import facts_of_task
 from albert.formats.model_facts import BOOL, COUNT, FINITE, POSITIVE, SETTINGS, TEXT, Facts
+from albert.storage import files
 from albert.tokenization import TextSettings
 
 

@@ -15,10 +15,10 @@ import google_crc32c
 import ml_dtypes
 import numpy as np
 
-from albert.data import places
-from albert.data.protobuf import field, fields, varint, varint_at
-from albert.data.tfrecord import mask_crc, masked_crc32c
 from albert.errors import CheckpointError, first_line, some
+from albert.records.protobuf import field, fields, varint, varint_at
+from albert.records.tfrecord import mask_crc, masked_crc32c
+from albert.storage import places
 
 SUFFIXES = (".data-00000-of-00001", ".index")  # as they are written: the index last
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"

@@ -14,8 +14,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from albert.data import places
 from albert.errors import CheckpointError
+from albert.storage import places
 
 SUFFIXES = (".safetensors",)
 _TENSORS, _HEADER = "crc32c", "crc32c_of_header"

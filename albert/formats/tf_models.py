@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from albert.config import AlbertConfig
-from albert.data.protobuf import fields
 from albert.errors import CheckpointError, some
 from albert.formats import tensor_bundle
 from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
+from albert.records.protobuf import fields
 from albert.tokenization import TextSettings
 
 # Where Keras's metadata lie: since TensorFlow 2.5 in a file of their own.

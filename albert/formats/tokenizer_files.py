@@ -12,9 +12,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from albert.data import files
 from albert.errors import DataError
 from albert.formats import archives, tokenizer_json
+from albert.storage import files
 from albert.tokenization import FullTokenizer, TextSettings
 
 log = logging.getLogger("albert")

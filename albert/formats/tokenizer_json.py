@@ -5,8 +5,8 @@ import sys
 import unicodedata
 from typing import Any
 
-from albert.data import files
 from albert.errors import DataError
+from albert.storage import files
 from albert.tokenization import TextSettings
 
 # Normalizers that our own preprocessing, or SentencePiece, does in their place.

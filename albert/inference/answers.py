@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from albert import engines
-from albert.data import addresses
 from albert.errors import DataError, FlagError
 from albert.formats import pretrained
 from albert.inference import heads, masks, scoring, vectors
 from albert.inference.onnx_file import OnnxFile
 from albert.inference.predictors import Predictor
 from albert.inference.session import CHUNK, Session
+from albert.storage import addresses
 
 _CLASSIFIERS = (heads.CLASSIFICATION, heads.MULTI_LABEL, heads.REGRESSION)
 

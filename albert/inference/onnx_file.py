@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from albert.data import files
 from albert.errors import CheckpointError, FlagError, first_line
 from albert.formats.weights import Weights
+from albert.storage import files
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 # What each head is called in `modeling`, and which of its outputs are exported.

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from albert import tokenization
-from albert.data import features, packing
 from albert.errors import FlagError
 from albert.formats import pretrained
 from albert.formats.pretrained import Pretrained
 from albert.inference import arrays
 from albert.inference.compilation import Function, compiled_function
 from albert.inference.onnx_file import OnnxFile
+from albert.records import features, packing
 
 log = logging.getLogger("albert")
 

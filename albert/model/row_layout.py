@@ -1,7 +1,7 @@
 """Where the examples of a batch lie in the rows that an encoder computes on.
 
 Usually an example is a row. In packed rows several examples share one, each
-attending to itself alone; `albert.data.packing` makes them. Whoever reads an
+attending to itself alone; `albert.records.packing` makes them. Whoever reads an
 encoder's hidden states asks the layout, and need not know which it is.
 
 Legend: B examples, L places of the longest, R rows, M places of a row, H hidden,

@@ -4,7 +4,6 @@ A text is read as documents, gathered into blocks of a few megabytes. A block is
 its segments become pairs. Pairs are dealt out to buckets, in temporary files; each bucket is
 gathered from them and shuffled. Its pairs get masks, become rows of features, and are written.
 
-    documents       text to documents, and documents to blocks
     held_out        which part of the text is held out
     pairs           a block to pairs of segments
     dealing         pairs dealt out to buckets

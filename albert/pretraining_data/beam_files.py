@@ -6,8 +6,10 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from albert.data import files, records, temporaries, text_files
 from albert.errors import DataError, first_line
+from albert.records import records
+from albert.storage import files, temporaries
+from albert.text import text_files
 
 
 def is_remote(path: str) -> bool:

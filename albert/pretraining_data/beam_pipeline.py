@@ -18,17 +18,13 @@ import re
 import time
 from collections.abc import Sequence
 
-from albert.data import files, records, workers
 from albert.errors import DataError, FlagError, Preempted, UserError, first_line
-from albert.pretraining_data import (
-    beam_files,
-    beam_steps,
-    buckets,
-    documents,
-    making,
-    reports,
-)
+from albert.pretraining_data import beam_files, beam_steps, buckets, making, reports
 from albert.pretraining_data.recipe import Job, Stream
+from albert.records import records
+from albert.runtime import workers
+from albert.storage import files
+from albert.text import documents
 
 log = logging.getLogger("albert")
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from albert.data import corpus_files
-from albert.pretraining_data import beam_files, buckets, dealing, documents, held_out, making
+from albert.pretraining_data import beam_files, buckets, dealing, held_out, making
 from albert.pretraining_data.recipe import Job, Stream, load_tokenizer
+from albert.text import corpus_files, documents
 from albert.tokenization import FullTokenizer
 
 COUNTS, VOCABULARY = "counts.json", "vocabulary.model"  # files of the working directory

@@ -9,11 +9,11 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from albert.data.examples import frame_examples
 from albert.pretraining_data import pair_records, rows
 from albert.pretraining_data.dealing import token_type
 from albert.pretraining_data.recipe import Recipe, load_tokenizer
 from albert.pretraining_data.spills import Spills, end_if_asked, read_bucket, write_whole
+from albert.records.examples import frame_examples
 
 _BATCH = 1024  # instances masked and serialised together
 

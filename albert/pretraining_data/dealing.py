@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from albert.pretraining_data import held_out
-from albert.pretraining_data.documents import Item, cut_blocks
 from albert.pretraining_data.pairs import create_pairs, tokenize_block, truncate_pairs
 from albert.pretraining_data.recipe import Job, Recipe, Stream, load_tokenizer
+from albert.text.documents import Item, cut_blocks
 from albert.tokenization import FullTokenizer
 
 PAIR_NUMBERS = 4  # int32 of a pair beside its tokens

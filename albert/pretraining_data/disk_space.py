@@ -9,8 +9,8 @@ import numpy as np
 
 from albert.errors import UserError
 from albert.pretraining_data import buckets, dealing
-from albert.pretraining_data.documents import Document, ReadingCounts, read_documents
 from albert.pretraining_data.recipe import Job, load_tokenizer
+from albert.text.documents import Document, ReadingCounts, read_documents
 
 log = logging.getLogger("albert")
 

@@ -16,12 +16,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from albert.data import files, records, temporaries, workers
-from albert.data.progress import Progress
 from albert.pretraining_data import disk_space, original_draws, reports, shares
 from albert.pretraining_data.buckets import Part, finish_bucket, read_tail
 from albert.pretraining_data.dealing import plan_blocks
-from albert.pretraining_data.documents import Document, ReadingCounts, read_documents
 from albert.pretraining_data.recipe import Job, Stream, load_tokenizer
 from albert.pretraining_data.shares import Place
 from albert.pretraining_data.spills import (
@@ -31,6 +28,11 @@ from albert.pretraining_data.spills import (
     merge_spills,
     spill_block,
 )
+from albert.records import records
+from albert.runtime import workers
+from albert.runtime.progress import Progress
+from albert.storage import files, temporaries
+from albert.text.documents import Document, ReadingCounts, read_documents
 
 log = logging.getLogger("albert")
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from albert.data import records
 from albert.pretraining_data.buckets import PairFacts, Part, write_part
-from albert.pretraining_data.documents import Document
 from albert.pretraining_data.masking import MaskingSettings, ngram_probabilities
 from albert.pretraining_data.pairs import PairSettings
 from albert.pretraining_data.recipe import Job, Recipe, load_tokenizer
 from albert.pretraining_data.rows import TrainingInstance
 from albert.pretraining_data.spills import write_whole
+from albert.records import records
+from albert.text.documents import Document
 from albert.tokenization import FullTokenizer, is_start_piece
 
 Tokens = list[str]

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from albert.data import records
-from albert.data.examples import FeatureSpec
-from albert.data.record_files import RecordFiles
 from albert.errors import DataError
 from albert.pretraining_data import masking
 from albert.pretraining_data.draws import Draws, row_keys
 from albert.pretraining_data.masking import MaskingSettings, Specials
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
+from albert.records import records
+from albert.records.examples import FeatureSpec
+from albert.records.record_files import RecordFiles
 
 _MARK = "segment_lengths"  # the feature that only such records have
 _SPECIAL_KEYS = ("cls_id", "sep_id", "mask_id", "vocab_size")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from albert.pretraining_data.documents import Document
+from albert.text.documents import Document
 from albert.tokenization import FullTokenizer
 
 

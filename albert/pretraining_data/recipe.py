@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from albert.data.corpus_files import Form
-from albert.data.examples import FeatureSpec
-from albert.data.seeds import child_seed
 from albert.pretraining_data import pair_records
 from albert.pretraining_data.masking import MaskingSettings, Pieces
 from albert.pretraining_data.pairs import PairSettings
+from albert.records.examples import FeatureSpec
+from albert.runtime.seeds import child_seed
+from albert.text.corpus_files import Form
 from albert.tokenization import FullTokenizer
 
 BLOCK_CHARACTERS = 4 << 20  # text that is tokenised and paired together

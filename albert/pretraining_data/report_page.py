@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from albert.data import files
+from albert.storage import files
 
 _LINES = {
     "documents": "documents", "sentences": "sentences or lines", "records": "records",

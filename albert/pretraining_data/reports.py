@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from albert.data import places
 from albert.errors import DataError
 from albert.pretraining_data import pair_records, report_page
 from albert.pretraining_data.buckets import PairFacts, Part
-from albert.pretraining_data.documents import ReadingCounts
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.pretraining_data.recipe import Job, Stream, load_pieces, load_tokenizer
+from albert.storage import places
+from albert.text.documents import ReadingCounts
 from albert.tokenization import identity
 
 log = logging.getLogger("albert")

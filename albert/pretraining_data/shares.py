@@ -17,14 +17,15 @@ import time
 from collections.abc import Callable, Iterator
 
 from albert import __version__
-from albert.data import files, records, temporaries
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.pretraining_data.buckets import Part
-from albert.pretraining_data.documents import ReadingCounts
 from albert.pretraining_data.journal import NAME as JOURNAL
 from albert.pretraining_data.journal import Journal, read_journal, result_of
 from albert.pretraining_data.recipe import Job, Stream
 from albert.pretraining_data.spills import LAYOUT, resume
+from albert.records import records
+from albert.storage import files, temporaries
+from albert.text.documents import ReadingCounts
 
 log = logging.getLogger("albert")
 

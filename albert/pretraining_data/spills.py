@@ -8,7 +8,6 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from albert.data import temporaries
 from albert.errors import UserError
 from albert.pretraining_data.dealing import (
     PAIR_NUMBERS,
@@ -18,6 +17,7 @@ from albert.pretraining_data.dealing import (
     token_type,
 )
 from albert.pretraining_data.recipe import Recipe, load_tokenizer
+from albert.storage import temporaries
 
 LAYOUT = 6  # of the temporary files: those of another are not gone on with
 _SOME = 1 << 14  # pairs whose tokens are gathered together

@@ -8,8 +8,9 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 
-from albert.data import corpus_files, files, text_files
 from albert.errors import DataError, FlagError
+from albert.storage import files
+from albert.text import corpus_files, text_files
 
 log = logging.getLogger("albert")
 

@@ -12,10 +12,10 @@ import numpy as np
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.data import features
-from albert.data.examples import FeatureSpec
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForMultipleChoice, AlbertForSequenceClassification, cross_entropy
+from albert.records import features
+from albert.records.examples import FeatureSpec
 from albert.tasks import batch_sums
 from albert.tasks import glue_metrics as metrics
 from albert.tasks.choice_metrics import likeliest

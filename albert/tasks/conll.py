@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from albert.data import features, files, text_files
-from albert.data.examples import FeatureSpec
 from albert.errors import DataError
 from albert.formats.known_tasks import WORDS
+from albert.records import features
+from albert.records.examples import FeatureSpec
+from albert.storage import files
 from albert.tasks import entity_metrics as entities
 from albert.tasks.record_keeper import RecordKeeper, digest
+from albert.text import text_files
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer

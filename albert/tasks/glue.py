@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from albert.data import features, files, text_files
 from albert.errors import DataError, FlagError
 from albert.formats.known_tasks import GLUE_LABELS, TSV
+from albert.records import features
+from albert.storage import files
 from albert.tasks import prediction_files
 from albert.tasks.choice_metrics import likeliest
 from albert.tasks.record_keeper import RecordKeeper
+from albert.text import text_files
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from albert.data import files, text_files
 from albert.errors import DataError
+from albert.storage import files
+from albert.text import text_files
 
 
 @dataclasses.dataclass(frozen=True)

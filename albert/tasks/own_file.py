@@ -18,9 +18,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from albert.data import files, text_files
-from albert.data.seeds import child_seed
 from albert.errors import DataError, FlagError
+from albert.runtime.seeds import child_seed
+from albert.storage import files
+from albert.text import text_files
 
 log = logging.getLogger("albert")
 

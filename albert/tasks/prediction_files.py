@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from albert.data import files
+from albert.storage import files
 
 
 def write_answers(path: str, rows: Iterable[tuple[str, str]]) -> str:

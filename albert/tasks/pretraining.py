@@ -10,11 +10,11 @@ import numpy as np
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.data.examples import FeatureSpec
 from albert.model.encoder_options import EncoderOptions
 from albert.model.row_layout import layout_of, segments_of, weighted
 from albert.modeling import AlbertForPreTraining, cross_entropy
 from albert.pretraining_data.pair_records import MasksOnTheFly, masked_features
+from albert.records.examples import FeatureSpec
 from albert.tasks.batch_sums import chosen, mean, real
 from albert.tasks.task import Task
 

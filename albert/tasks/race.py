@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from albert.data import features, text_files
 from albert.errors import DataError
 from albert.formats.known_tasks import RACE
+from albert.records import features
 from albert.tasks.record_keeper import RecordKeeper, digest
+from albert.text import text_files
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer

@@ -5,8 +5,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from albert.data import feature_cache
-from albert.data.examples import FeatureSpec
+from albert.records import feature_cache
+from albert.records.examples import FeatureSpec
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer

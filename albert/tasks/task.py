@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from albert.config import AlbertConfig
-    from albert.data.examples import FeatureSpec
     from albert.model.encoder_options import EncoderOptions
+    from albert.records.examples import FeatureSpec
 
     Batch = Mapping[str, Any]
     Outputs = Mapping[str, Any]

@@ -13,10 +13,10 @@ import numpy as np
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.data.examples import FeatureSpec
 from albert.formats.known_tasks import WORDS
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForTokenClassification, cross_entropy
+from albert.records.examples import FeatureSpec
 from albert.tasks import batch_sums, conll
 from albert.tasks import entity_metrics as entities
 from albert.tasks.task import Task

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from albert.config import AlbertConfig
-from albert.data import files, places, temporaries
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoint_files, checkpoints, sidecars
+from albert.storage import files, places, temporaries
 
 log = logging.getLogger("albert")
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from albert.data import files
+from albert.storage import files
 from albert.training.run_report import Baselines
 
 _TRAIN, _HELD_OUT, _BASELINE = "#9db4cc", "#d1495b", "#6b6b6b"

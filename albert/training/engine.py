@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from albert.data import files
 from albert.errors import FlagError
+from albert.storage import files
 
 if TYPE_CHECKING:
-    from albert.data.examples import FeatureSpec
-    from albert.data.record_files import RecordFiles
+    from albert.records.examples import FeatureSpec
+    from albert.records.record_files import RecordFiles
 
 # Flags in which workers may differ: they do not change what is computed.
 _OF_A_WORKER = ("--log_steps", "--tpu_name", "--tpu_zone", "--gcp_project", "--master")

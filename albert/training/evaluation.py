@@ -17,12 +17,12 @@ import numpy as np
 
 from albert import modeling
 from albert.config import AlbertConfig
-from albert.data import files, places
-from albert.data.record_files import RecordFiles
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, sidecars
 from albert.formats.weights import Weights
 from albert.model.encoder_options import Depth, Growing
+from albert.records.record_files import RecordFiles
+from albert.storage import files, places
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, steps
 from albert.training.current_engine import current

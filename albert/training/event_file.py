@@ -5,8 +5,8 @@ import socket
 import struct
 import time
 
-from albert.data.protobuf import field, varint
-from albert.data.tfrecord import frame_records
+from albert.records.protobuf import field, varint
+from albert.records.tfrecord import frame_records
 
 
 class EventFile:

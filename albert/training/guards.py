@@ -5,8 +5,8 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from albert.data import workers
 from albert.errors import TrainingDivergedError
+from albert.runtime import workers
 
 
 class PreemptionLatch:

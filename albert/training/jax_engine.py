@@ -23,10 +23,10 @@ from jax import numpy as jnp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from albert.data import batches as numpy_batches
-from albert.data.data_order import Share
 from albert.errors import FlagError, WorkerLostError, first_line
 from albert.model.encoder_options import loop_engine
+from albert.records import batches as numpy_batches
+from albert.records.data_order import Share
 from albert.training.engine import Engine, read_cluster, workers_of
 
 log = logging.getLogger("albert")

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from albert.config import AlbertConfig
-from albert.data import examples, files
-from albert.data.tfrecord import read_records
 from albert.errors import DataError
 from albert.model import model_size
+from albert.records import examples
+from albert.records.tfrecord import read_records
+from albert.storage import files
 
 Lines = list[dict[str, Any]]
 

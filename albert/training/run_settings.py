@@ -7,10 +7,10 @@ from typing import Any
 import keras
 
 from albert.config import AlbertConfig
-from albert.data import schedules
-from albert.data.examples import FeatureSpec
-from albert.data.record_files import RecordFiles
 from albert.model.encoder_options import Depth, EncoderOptions, Growing
+from albert.records.examples import FeatureSpec
+from albert.records.record_files import RecordFiles
+from albert.runtime import schedules
 from albert.tasks.task import Task
 from albert.training.current_engine import current
 

@@ -11,9 +11,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from albert.data.seeds import child_seed
 from albert.model.encoder_options import Depth
 from albert.optimization import global_norm
+from albert.runtime.seeds import child_seed
 from albert.tasks.task import Task
 from albert.training.current_engine import current
 from albert.training.run_settings import Stage

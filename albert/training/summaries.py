@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from albert.data import files
+from albert.storage import files
 from albert.training.event_file import EventFile
 
 log = logging.getLogger("albert")

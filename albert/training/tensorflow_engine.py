@@ -15,10 +15,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from albert.data import input_pipeline
-from albert.data.input_pipeline import Share
 from albert.errors import FlagError, WorkerLostError
 from albert.model.encoder_options import loop_engine
+from albert.records import input_pipeline
+from albert.records.input_pipeline import Share
 from albert.training.engine import Engine, read_cluster
 
 log = logging.getLogger("albert")

@@ -13,12 +13,12 @@ import numpy as np
 
 from albert import __version__
 from albert.config import AlbertConfig
-from albert.data import files, places, temporaries
-from albert.data.record_files import RecordFiles
 from albert.errors import Preempted, TrainingDivergedError, some
 from albert.formats import checkpoints
 from albert.formats.weights import Weights
 from albert.optimization import OptimizerConfig
+from albert.records.record_files import RecordFiles
+from albert.storage import files, places, temporaries
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, evaluation, steps, summaries
 from albert.training.current_engine import current

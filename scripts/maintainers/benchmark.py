@@ -44,8 +44,8 @@ from benchmarks import (  # noqa: E402
 
 from albert.cli import engine_start, flags
 from albert.config import AlbertConfig  # noqa: E402
-from albert.data import files  # noqa: E402
 from albert.errors import FlagError  # noqa: E402
+from albert.storage import files  # noqa: E402
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -268,7 +268,7 @@ def _look_for_litter(folder: pathlib.Path) -> None:
 
 def data_creation(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
     """Compares interrupted data creation with an undisturbed one; returns the result in words."""
-    from albert.data import records, tfrecord
+    from albert.records import records, tfrecord
 
     text = _write_text(folder, arguments.documents)
     storm = Storm("albert.create_pretraining_data", arguments.kills, arguments.seed)

@@ -22,8 +22,8 @@ import sys
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
-from albert.data import files  # noqa: E402
 from albert.formats import pretrained  # noqa: E402
+from albert.storage import files  # noqa: E402
 from albert.training import run_report  # noqa: E402
 
 EVIDENCE = "fine_tuning_gains.json"  # the results that the documentation has

@@ -50,7 +50,7 @@ def read_squad(path: str, tokenizer) -> None:
 
 
 def read_records(path: str, tokenizer) -> None:
-    from albert.data import tfrecord
+    from albert.records import tfrecord
 
     list(tfrecord.read_records(path))
 
@@ -62,27 +62,26 @@ def read_config(path: str, tokenizer) -> None:
 
 
 def read_theirs(path: str, tokenizer) -> None:
-    from albert.data import files
     from albert.formats import huggingface
+    from albert.storage import files
 
     huggingface.config_from_theirs(files.read_json(path), path)
 
 
 def read_sealed(path: str, tokenizer) -> None:
-    from albert.data import files
+    from albert.storage import files
 
     files.read_sealed_json(path)
 
 
 def read_documents(path: str, tokenizer) -> None:
-    from albert.pretraining_data import documents
+    from albert.text import documents
 
     list(documents.read_documents([path], tokenizer.preprocess, documents.ReadingCounts()))
 
 
 def read_corpus(path: str, tokenizer, layout: str) -> None:
-    from albert.data import corpus_files
-    from albert.pretraining_data import documents
+    from albert.text import corpus_files, documents
 
     form, _ = corpus_files.recognise([path], corpus_files.Form(layout, language="en"))
     counts = documents.ReadingCounts()
@@ -137,7 +136,7 @@ def seeds(reader: str) -> list[bytes]:
     """Returns sound inputs to begin with, from which damage is found sooner than from nothing."""
     import gzip
 
-    from albert.data.tfrecord import frame_records
+    from albert.records.tfrecord import frame_records
 
     texts = {
         "config": _CONFIG, "hf_config": _CONFIG, "sealed_json": '{"content_sha256": "0", "a": 1}',

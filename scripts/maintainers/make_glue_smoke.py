@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.p
 
 from albert.cli import flags
 from albert.config import AlbertConfig  # noqa: E402
-from albert.data import files  # noqa: E402
+from albert.storage import files  # noqa: E402
 from albert.tasks.glue import LAST, TASKS, GlueTask, Split  # noqa: E402
 
 WORDS = [f"word{i}" for i in range(60)]

@@ -29,8 +29,9 @@ REPOSITORY = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, 
 sys.path.insert(0, REPOSITORY)
 
 from albert.cli import flags
-from albert.data import files, records  # noqa: E402
 from albert.errors import FlagError, UserError  # noqa: E402
+from albert.records import records  # noqa: E402
+from albert.storage import files  # noqa: E402
 from albert.training import run_report
 
 WORDS = 20_000

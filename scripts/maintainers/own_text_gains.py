@@ -21,7 +21,7 @@ REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
 from albert.ablation import report  # noqa: E402
-from albert.data import files, shipped  # noqa: E402
+from albert.storage import files, shipped  # noqa: E402
 from albert.tokenization import FullTokenizer  # noqa: E402
 from albert.training import run_report  # noqa: E402
 

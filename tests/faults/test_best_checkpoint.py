@@ -14,9 +14,9 @@ from helpers import (
 
 from albert import run_classifier
 from albert.config import AlbertConfig
-from albert.data import files
-from albert.data.record_files import RecordFiles
 from albert.formats import sidecars
+from albert.records.record_files import RecordFiles
+from albert.storage import files
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import evaluation
 from albert.training.run_settings import RunConfig

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from albert.data.corpus_files import Form
 from albert.errors import DataError
-from albert.pretraining_data.documents import ReadingCounts, read_documents
+from albert.text.corpus_files import Form
+from albert.text.documents import ReadingCounts, read_documents
 
 TEXTS = [f"w{i} w{i % 7}. é {'x' * (i % 40)}\nw{i + 1}" for i in range(60)]
 

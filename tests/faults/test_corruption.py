@@ -24,9 +24,6 @@ from invariants import snapshot
 
 from albert import evaluate_squad
 from albert.config import AlbertConfig
-from albert.data import feature_cache, files, tfrecord
-from albert.data.examples import FeatureSpec
-from albert.data.record_files import RecordFiles
 from albert.errors import UserError
 from albert.formats import (
     checkpoints,
@@ -39,11 +36,16 @@ from albert.formats import (
 from albert.formats.model_facts import Facts
 from albert.formats.weights import Weights
 from albert.modeling import AlbertForPreTraining, named_weights
-from albert.pretraining_data import documents, journal, shares
+from albert.pretraining_data import journal, shares
+from albert.records import feature_cache, tfrecord
+from albert.records.examples import FeatureSpec
+from albert.records.record_files import RecordFiles
+from albert.storage import files
 from albert.tasks import conll, glue, race
 from albert.tasks.pretraining import PretrainingTask
 from albert.tasks.squad import features as squad_features
 from albert.tasks.squad import metrics as squad
+from albert.text import documents
 from albert.tokenization import FullTokenizer, check_special_pieces
 from albert.training import checkpoint_store, evaluation, run_report
 from faults import jobs

@@ -15,9 +15,10 @@ import pytest
 from invariants import assert_tidy, snapshot
 
 from albert.config import AlbertConfig
-from albert.data import files, records, temporaries, tfrecord
-from albert.data.examples import FeatureSpec
 from albert.formats import checkpoint_files, checkpoints, saved_model, sidecars, tensor_bundle
+from albert.records import records, tfrecord
+from albert.records.examples import FeatureSpec
+from albert.storage import files, temporaries
 from albert.training import checkpoint_store
 from faults import jobs
 

@@ -15,10 +15,10 @@ from helpers import (
 )
 from invariants import nothing_lost, snapshot
 
-from albert.data import feature_cache, records, tfrecord
-from albert.data.examples import FeatureSpec
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, sidecars
+from albert.records import feature_cache, records, tfrecord
+from albert.records.examples import FeatureSpec
 from albert.tasks.pretraining import PretrainingTask
 from faults import jobs
 
@@ -230,7 +230,7 @@ def test_a_missing_shard_is_refused_where_it_is_named_and_told_where_it_is_not(
 
 
 def test_records_that_vanish_while_they_are_read_are_named(job, tmp_path, capsys, monkeypatch):
-    from albert.data import input_pipeline
+    from albert.records import input_pipeline
 
     load = input_pipeline.train_batches
 

@@ -12,8 +12,8 @@ import pytest
 from helpers import assert_one_clear_line, metrics, write_config
 from invariants import nothing_lost, snapshot
 
-from albert.data import temporaries
 from albert.formats import checkpoint_files, checkpoints
+from albert.storage import temporaries
 from albert.training import trainer
 from faults import jobs
 from faults.test_full_disk import file_limit

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from albert.data import leases, remote_files
 from albert.errors import DataError, RunDirBusyError
+from albert.storage import leases, remote_files
 from faults import gcs, jobs
 
 gcs.require_emulator()

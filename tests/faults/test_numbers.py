@@ -19,8 +19,8 @@ from helpers import (
 )
 from invariants import nothing_lost
 
-from albert.data import records
 from albert.formats import checkpoints, sidecars
+from albert.records import records
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
 from albert.training.guards import DivergenceGuard

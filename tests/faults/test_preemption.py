@@ -11,8 +11,9 @@ import pytest
 from helpers import REPO, assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
 
-from albert.data import input_pipeline, temporaries
 from albert.formats import checkpoints, sidecars
+from albert.records import input_pipeline
+from albert.storage import temporaries
 from albert.training import evaluation, trainer
 from faults import jobs
 

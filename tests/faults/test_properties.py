@@ -10,14 +10,15 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from albert.data import features, records, text_files, tfrecord
 from albert.errors import DataError, UserError
 from albert.pretraining_data import masking
-from albert.pretraining_data.documents import ReadingCounts, read_documents
 from albert.pretraining_data.draws import row_keys
+from albert.records import features, records, tfrecord
 from albert.tasks import glue, race
 from albert.tasks.squad import features as squad_features
 from albert.tasks.squad import metrics as squad
+from albert.text import text_files
+from albert.text.documents import ReadingCounts, read_documents
 from albert.tokenization import FullTokenizer, preprocess_text
 from faults import jobs
 
@@ -252,7 +253,7 @@ def test_any_numbers_come_back_from_records(rows, value, tmp_path):
     records.write_records(
         path, ({"x": np.array(r, np.int64), "y": np.float32(value)} for r in rows), spec, {}
     )
-    from albert.data import input_pipeline
+    from albert.records import input_pipeline
 
     parsed = tf.io.parse_example(list(tfrecord.read_records(path)), input_pipeline.parse_spec(spec))
     np.testing.assert_array_equal(parsed["x"].numpy(), rows)

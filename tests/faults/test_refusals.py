@@ -288,7 +288,7 @@ def test_odd_but_good_tables_give_the_right_rows(tmp_path):
 
 
 def test_a_text_of_nothing_is_the_two_marks(tmp_path):
-    from albert.data import features
+    from albert.records import features
     from albert.tokenization import FullTokenizer
 
     tokenizer = FullTokenizer(jobs.write_vocabulary(tmp_path), True)

@@ -221,8 +221,9 @@ def test_a_bucket_that_is_not_there_is_told_before_anything_is_computed(proxy, t
 def test_blocks_of_large_sets_are_fetched_ahead_and_go_again(
     pipeline, proxy, tmp_path, monkeypatch
 ):
-    from albert.data import addresses, data_order, records
-    from albert.data.record_files import RecordFiles
+    from albert.records import data_order, records
+    from albert.records.record_files import RecordFiles
+    from albert.storage import addresses
     from albert.tasks.pretraining import PretrainingTask
 
     store = system(proxy)
@@ -239,7 +240,7 @@ def test_blocks_of_large_sets_are_fetched_ahead_and_go_again(
     source = RecordFiles(paths)
     assert not source.is_fetched()
     source.check(task.feature_spec(), 40)
-    make = importlib.import_module(f"albert.data.{pipeline}").train_batches
+    make = importlib.import_module(f"albert.records.{pipeline}").train_batches
     found = make(source, task.feature_spec(), **options)
     deadline = time.monotonic() + 60  # they are begun before the first batch is asked for
     while not ("_cache" in source.__dict__ and source._cache._fetched):

@@ -17,9 +17,9 @@ from invariants import nothing_lost, snapshot
 
 from albert import modeling, predict
 from albert.config import AlbertConfig
-from albert.data import files, temporaries
 from albert.errors import CheckpointError, UserError
 from albert.formats import checkpoints, hf_tensors, keras_hub, pretrained, sidecars
+from albert.storage import files, temporaries
 from albert.tasks import glue
 from albert.training import checkpoint_store
 from faults import jobs

@@ -27,16 +27,17 @@ from albert import (
     train_sentencepiece,
 )
 from albert.config import AlbertConfig
-from albert.data import files, records, temporaries
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import model_card
+from albert.records import records
+from albert.storage import files, temporaries
 from albert.tokenization import FullTokenizer
 from faults import jobs
 
 CONFIG = AlbertConfig(100, 8, 16, 2, num_attention_heads=2, intermediate_size=8)
 HOLDER = """
 import os, sys, time
-from albert.data import temporaries
+from albert.storage import temporaries
 kind, path, child = sys.argv[1:]
 with getattr(temporaries, f"temporary_{kind}")(path) as name:
     if child == "fork":

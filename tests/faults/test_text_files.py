@@ -17,12 +17,12 @@ from helpers import REPO, assert_one_clear_line, run, run_here
 
 from albert import create_pretraining_data
 from albert.cli import answering as inference
-from albert.data import corpus_files, files, text_files
 from albert.errors import DataError
-from albert.own_text import text_corpus
 from albert.pretraining_data import making, recipe, vocabulary
-from albert.pretraining_data.documents import ReadingCounts, read_documents
+from albert.storage import files
 from albert.tasks import conll, glue, race
+from albert.text import corpus_files, text_corpus, text_files
+from albert.text.documents import ReadingCounts, read_documents
 from albert.tokenization import preprocess_text
 
 WORDS = [f"w{i}" for i in range(60)] + ["étude", "日本", "naïve", "1️⃣"]

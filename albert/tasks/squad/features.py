@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from albert import albert_tokenizer, tokenization
-from albert.data import files
 from albert.errors import DataError
+from albert.storage import files
 from albert.tasks.squad import alignment
 from albert.tokenization import FullTokenizer
 

@@ -9,9 +9,10 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from albert.data import feature_cache, files
-from albert.data.examples import FeatureSpec
 from albert.errors import DataError
+from albert.records import feature_cache
+from albert.records.examples import FeatureSpec
+from albert.storage import files
 from albert.tasks.record_keeper import RecordKeeper
 from albert.tasks.squad.features import SquadExample, Window, make_windows
 

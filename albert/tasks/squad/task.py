@@ -12,13 +12,13 @@ import numpy as np
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.data.examples import FeatureSpec
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import (
     AlbertForBeamQuestionAnswering,
     AlbertForQuestionAnswering,
     cross_entropy,
 )
+from albert.records.examples import FeatureSpec
 from albert.tasks.batch_sums import chosen, mean, real
 from albert.tasks.squad.records import record_spec
 from albert.tasks.task import Task

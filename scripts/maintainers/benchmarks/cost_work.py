@@ -3,15 +3,15 @@
 import dataclasses
 import os
 
+from albert.cli import flags
+from albert.errors import FlagError
+from albert.storage import files
+from albert.text import text_files
+from albert.training import curves as pictures
+from albert.training.run_report import table
 from benchmarks import inputs
 from benchmarks.model_work import flops, model_sides
 from benchmarks.turns import Side, compare
-
-from albert.cli import flags
-from albert.data import files, text_files
-from albert.errors import FlagError
-from albert.training import curves as pictures
-from albert.training.run_report import table
 
 _MEMORY_OURS = {
     "ours": {},

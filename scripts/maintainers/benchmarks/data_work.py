@@ -4,16 +4,17 @@ import dataclasses
 import os
 
 import numpy as np
-from benchmarks import inputs
-from benchmarks.model_work import flops
-from benchmarks.turns import Side, compare, outputs_path
 
 from albert import tokenization
 from albert.cli import flags
-from albert.data import files, text_files
 from albert.formats import hf_tokenizer
 from albert.model import training_plan
+from albert.storage import files
+from albert.text import text_files
 from albert.training.run_report import table
+from benchmarks import inputs
+from benchmarks.model_work import flops
+from benchmarks.turns import Side, compare, outputs_path
 
 
 def _text(values, folder: str) -> str:

@@ -7,13 +7,15 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
-from benchmarks import turns
 
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import examples, files, record_files, text_files, tfrecord
-from albert.data.record_files import RecordFiles
 from albert.errors import DataError, FlagError
+from albert.records import examples, record_files, tfrecord
+from albert.records.record_files import RecordFiles
+from albert.storage import files
+from albert.text import text_files
+from benchmarks import turns
 
 PEERS = (
     "torch==2.13.0", "transformers==5.23.0", "tokenizers", "numpy", "safetensors",
@@ -104,7 +106,7 @@ def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
 
 def write_records(folder: str, config: AlbertConfig, count: int, length: int) -> str:
     """Writes `make_rows` as a record file; returns its path."""
-    from albert.data import records
+    from albert.records import records
     from albert.tasks.pretraining import PretrainingTask
 
     rows = make_rows(config, count, length)
@@ -132,10 +134,10 @@ def records_spec(values, text: str, length: int) -> dict:
 
 def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> str:
     """Writes `make_rows`, with its masks undone, as records without masks; returns their path."""
-    from albert.data import records
-    from albert.data.examples import FeatureSpec
     from albert.pretraining_data import masking, pair_records
     from albert.pretraining_data.pairs import PairSettings
+    from albert.records import records
+    from albert.records.examples import FeatureSpec
 
     rows = make_rows(config, count, length)
     ids, in_b = rows["input_ids"].copy(), int(rows["segment_ids"][0].sum())

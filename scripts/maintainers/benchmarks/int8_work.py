@@ -3,13 +3,13 @@
 import os
 
 import numpy as np
-from benchmarks import inputs, model_work
-from benchmarks.turns import Side, compare, outputs_path
 
 from albert.config import AlbertConfig
-from albert.data import files
 from albert.formats import pretrained
+from albert.storage import files
 from albert.training.run_report import table
+from benchmarks import inputs, model_work
+from benchmarks.turns import Side, compare, outputs_path
 
 _SIDES = {
     "float32": {},

@@ -7,15 +7,15 @@ import subprocess
 import time
 
 import numpy as np
-from benchmarks import inputs
-from benchmarks.turns import Side, compare
 
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.data import files
 from albert.errors import FlagError
 from albert.model import model_size
+from albert.storage import files
 from albert.training.run_report import table
+from benchmarks import inputs
+from benchmarks.turns import Side, compare
 
 
 def attention(values, config, folder):
@@ -276,7 +276,7 @@ def _on_texts(values, config, folder, work, runtimes, keras_hub=None):
 def write_examples(values, config, folder) -> tuple[str, list[int]]:
     """Writes the rows of --glue_file's first texts as arrays; returns (path, their lengths)."""
     from albert import tokenization
-    from albert.data import features
+    from albert.records import features
 
     tokenizer = tokenization.FullTokenizer(
         None, True, files.require_file(values.spm_model_file, "spm_model_file")

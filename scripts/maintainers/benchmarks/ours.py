@@ -151,7 +151,7 @@ def _train_steps(spec, task):
 
 
 def _pretrain(spec, rows):
-    from albert.data import packing
+    from albert.records import packing
     from albert.tasks.pretraining import PretrainingTask
     from albert.training import steps
 
@@ -207,8 +207,8 @@ def _timed_apart(train, iterator, count):
 
 def _read_batches(spec, length, predictions):
     """Returns the batches of a record file, as run_pretraining reads it."""
-    from albert.data.record_files import RecordFiles
     from albert.pretraining_data import masking, pair_records
+    from albert.records.record_files import RecordFiles
     from albert.tasks.pretraining import PretrainingTask
     from albert.training.current_engine import current
 
@@ -224,8 +224,8 @@ def _read_batches(spec, length, predictions):
 
 def _classification(spec, rows):
     """Returns a task and its records, as the commands would make them."""
-    from albert.data import records
-    from albert.data.record_files import RecordFiles
+    from albert.records import records
+    from albert.records.record_files import RecordFiles
     from albert.tasks.classification import ClassificationTask
 
     length, labels = rows["input_ids"].shape[1], int(rows["label_ids"].max()) + 1

@@ -50,9 +50,9 @@ def _make_records(spec):
 def _input_pipeline(spec):
     import tensorflow as tf
 
-    from albert.data import input_pipeline
-    from albert.data.record_files import RecordFiles
     from albert.pretraining_data import masking, pair_records
+    from albert.records import input_pipeline
+    from albert.records.record_files import RecordFiles
     from albert.tasks.pretraining import PretrainingTask
 
     tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])

@@ -6,13 +6,12 @@ import os
 import sys
 from collections.abc import Iterator
 
+from albert.config import AlbertConfig
+from albert.errors import FlagError
+from albert.storage import files
+from albert.training.run_report import table
 from benchmarks import inputs
 from benchmarks.turns import REPOSITORY, Side, compare
-
-from albert.config import AlbertConfig
-from albert.data import files
-from albert.errors import FlagError
-from albert.training.run_report import table
 
 _FILES = 8
 _RECORDS = 200_000  # more than are fetched whole
@@ -64,7 +63,7 @@ def remote(values, config, folder):
 
 def _write_shards(folder: str, config: AlbertConfig, count: int, length: int) -> str:
     """Writes rows of random ids as records; returns their folder. They repeat: reading is timed."""
-    from albert.data import records
+    from albert.records import records
     from albert.tasks.pretraining import PretrainingTask
 
     rows = inputs.make_rows(config, min(count, 4096), length)

@@ -2,11 +2,10 @@
 
 import os
 
+from albert.storage import files
+from albert.training.run_report import table
 from benchmarks import inputs
 from benchmarks.turns import FOLDER, Side, compare
-
-from albert.data import files
-from albert.training.run_report import table
 
 
 def startup(values, config, folder):

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from albert.data import files
 from albert.errors import DataError, UserError
+from albert.storage import files
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 REPOSITORY = os.path.abspath(os.path.join(FOLDER, *[os.pardir] * 3))

@@ -1,0 +1,151 @@
+"""WordPiece: words at white space and punctuation, then the longest pieces from the left."""
+
+import unicodedata
+from collections.abc import Mapping
+
+from albert.errors import DataError
+from albert.storage import files
+from albert.text.cleaning import convert_to_unicode
+
+
+def load_vocab(vocab_file: str) -> dict[str, int]:
+    """Returns {token: id} of a vocabulary with one token a line.
+
+    A second column is ignored. A line of white space alone is the token " ".
+    A repeated token keeps its first id and uses up none: the ids of released
+    Chinese checkpoints depend on both.
+
+    Raises:
+      DataError: the file is absent, empty or not UTF-8.
+    """
+    files.require_file(vocab_file, "vocab_file")
+    vocab: dict[str, int] = {}
+    try:
+        # Only "\n" ends a line: U+2028 is a token of Chinese vocabularies.
+        with open(vocab_file, encoding="utf-8", newline="\n") as stream:
+            for line in stream:
+                fields = line.split()
+                vocab.setdefault(fields[0] if fields else " ", len(vocab))
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{vocab_file}: not UTF-8 text; is it a SentencePiece model? Then pass it "
+            "as --spm_model_file"
+        ) from error
+    if not vocab:
+        raise DataError(f"{vocab_file}: empty vocabulary")
+    return vocab
+
+
+def _is_whitespace(char: str) -> bool:
+    return char in " \t\n\r" or unicodedata.category(char) == "Zs"
+
+
+def _is_control(char: str) -> bool:
+    # Tab, newline and return are control characters, but count as white space.
+    return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
+
+
+def _is_punctuation(char: str) -> bool:
+    # All ASCII but letters, digits and space: "^", "$" and "`" too, which
+    # Unicode calls symbols.
+    if 33 <= ord(char) <= 126 and not char.isalnum():
+        return True
+    return unicodedata.category(char).startswith("P")
+
+
+class _CharTable(dict):
+    """A `str.translate` table whose entries are worked out when first met."""
+
+    def __init__(self, replacement):
+        super().__init__()
+        self._replacement = replacement
+
+    def __missing__(self, code: int) -> str:
+        self[code] = self._replacement(chr(code))
+        return self[code]
+
+
+def _clean_char(char: str) -> str:
+    if char in "\0\ufffd" or _is_control(char):
+        return ""
+    if _is_whitespace(char):
+        return " "
+    return f" {char} " if _is_cjk(ord(char)) else char
+
+
+# Ideographs are words of their own; Hangul, Hiragana and Katakana are not.
+_CJK_BLOCKS = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)
+
+
+def _is_cjk(code: int) -> bool:
+    return any(first <= code <= last for first, last in _CJK_BLOCKS)
+
+
+class BasicTokenizer:
+    """Splits at white space and punctuation; optionally lower-cases and drops accents."""
+
+    def __init__(self, do_lower_case: bool = True):
+        self.do_lower_case = do_lower_case
+        self._clean = _CharTable(_clean_char)
+        self._split = _CharTable(lambda c: f" {c} " if _is_punctuation(c) else c)
+        self._accents = _CharTable(lambda c: "" if unicodedata.category(c) == "Mn" else c)
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """Returns words, single punctuation characters and single ideographs."""
+        text = self.clean(convert_to_unicode(text))
+        if self.do_lower_case:
+            text = self.strip_accents(text.lower())
+        return self.separate(text).split()
+
+    def clean(self, text: str) -> str:
+        """Returns the text without control characters, its ideographs between spaces."""
+        return text.translate(self._clean)
+
+    def strip_accents(self, text: str) -> str:
+        """Returns the text decomposed (NFD), without non-spacing marks."""
+        if text.isascii():
+            return text
+        return unicodedata.normalize("NFD", text).translate(self._accents)
+
+    def separate(self, text: str) -> str:
+        """Returns the text with each punctuation character between spaces."""
+        return text.translate(self._split)
+
+
+class WordpieceTokenizer:
+    """Cuts words into the longest pieces the vocabulary has, from the left."""
+
+    def __init__(
+        self,
+        vocab: Mapping[str, int],
+        unk_token: str = "[UNK]",
+        max_input_chars_per_word: int = 200,
+    ):
+        self.vocab = vocab
+        self.unk_token = unk_token
+        self.max_input_chars_per_word = max_input_chars_per_word
+        self._longest = max(map(len, vocab), default=0)
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """Returns the pieces of words separated by white space; "##" marks continuations."""
+        words = convert_to_unicode(text).split()
+        return [piece for word in words for piece in self.tokenize_word(word)]
+
+    def tokenize_word(self, word: str) -> list[str]:
+        """Returns the pieces of one word, or the unknown token alone."""
+        if len(word) > self.max_input_chars_per_word:
+            return [self.unk_token]
+        pieces, start = [], 0
+        while start < len(word):
+            prefix = "##" if start else ""
+            end = min(len(word), start + self._longest)
+            while end > start and prefix + word[start:end] not in self.vocab:
+                end -= 1
+            if end == start:
+                return [self.unk_token]
+            pieces.append(prefix + word[start:end])
+            start = end
+        return pieces
