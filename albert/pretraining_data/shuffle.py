@@ -1,0 +1,164 @@
+"""Shuffles pairs through files: each block's pairs are dealt to buckets, and buckets are gathered.
+
+What is random follows from the seed, the block, the pass and the bucket, never from the process:
+any division of the work gives the same bytes.
+"""
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from albert.pretraining_data.held_out import HeldOut
+from albert.pretraining_data.job import Job, Recipe, load_tokenizer
+from albert.pretraining_data.pairs import PAIR, pairs_of_block, tokenize_block
+from albert.storage import files
+from albert.text.documents import Document, cut_blocks
+
+_GATHERED = 1 << 14  # pairs whose tokens are gathered at once
+
+
+class BlockTask(NamedTuple):
+    """Some passes over a block of a split's documents."""
+
+    split: str
+    index: int  # of the block in its split
+    documents: Sequence[Document]
+    passes: range
+    num_buckets: int
+
+    @property
+    def file_name(self) -> str:
+        """A name that only the same pairs have."""
+        crc = 0
+        for line in (line for document in self.documents for line in (*document, "")):
+            crc = zlib.crc32(line.encode("utf-8", "surrogatepass") + b"\n", crc)
+        return (f"{self.split}-{self.index}-{self.passes.start}-{self.passes.stop}-of-"
+                f"{self.num_buckets}-{crc:08x}.pairs")
+
+
+def block_tasks(
+    job: Job, documents: Iterable[Document], passes_at_once: int | None = None
+) -> Iterator[BlockTask]:
+    """Divides documents into blocks of each split, and those into tasks."""
+    held_out = HeldOut(job.held_out_fraction, job.recipe.seed("held out"), job.text_bytes)
+    sized = ((document, sum(map(len, document))) for document in documents)
+    for which, index, block in cut_blocks(sized, job.block_characters, held_out.split):
+        split = job.splits[which]
+        step = min(passes_at_once or split.passes, split.passes)
+        for first in range(0, split.passes, step):
+            passes = range(first, min(first + step, split.passes))
+            yield BlockTask(split.name, index, block, passes, split.num_buckets(job.text_bytes))
+
+
+class Bucket(NamedTuple):
+    """Some pairs and their tokens."""
+
+    pairs: np.ndarray  # `PAIR` [N]
+    ids: np.ndarray  # token ids; B follows A
+
+
+def token_dtype(recipe: Recipe) -> np.dtype:
+    """Returns the dtype of token ids in files."""
+    return np.dtype("<u2" if load_tokenizer(recipe).vocab_size <= 1 << 16 else "<u4")
+
+
+def deal_block(recipe: Recipe, task: BlockTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Creates the pairs of a task and deals them to buckets.
+
+    Returns:
+      ids: the tokens of the block.
+      pairs: `PAIR` [N], ranges of `ids`, sorted by bucket.
+      counts: int64 [num_buckets], pairs in each bucket.
+    """
+    block = tokenize_block(task.documents, load_tokenizer(recipe))
+    pairs, buckets = [], []
+    for number in task.passes:
+        seed = recipe.seed(task.split, "pairs", task.index, number)
+        found, rng = pairs_of_block(block, recipe.pairs, seed)
+        bucket = np.empty(len(found), np.int64)
+        # All buckets get equally many pairs, if possible.
+        bucket[rng.permutation(len(found))] = np.arange(len(found)) + rng.integers(task.num_buckets)
+        pairs.append(found)
+        buckets.append(bucket % task.num_buckets)
+    bucket = np.concatenate(buckets)
+    order = np.argsort(bucket, kind="stable")
+    counts = np.bincount(bucket, minlength=task.num_buckets)
+    return block.ids, np.concatenate(pairs)[order], counts
+
+
+def gather(ids: np.ndarray, pairs: np.ndarray, dtype: np.dtype) -> Iterator[np.ndarray]:
+    """Yields the tokens of pairs, A before B, in several parts."""
+    for start in range(0, len(pairs), _GATHERED):
+        part = pairs[start : start + _GATHERED]
+        starts = np.stack([part["a_start"], part["b_start"]], 1).ravel().astype(np.int64)
+        lengths = np.stack([part["a_length"], part["b_length"]], 1).ravel().astype(np.int64)
+        before = np.cumsum(lengths) - lengths
+        index = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
+        yield ids[index].astype(dtype)
+
+
+def relocate(pairs: np.ndarray) -> np.ndarray:
+    """Returns pairs as ranges of their gathered tokens."""
+    pairs = pairs.copy()
+    sizes = pairs["a_length"].astype(np.int64) + pairs["b_length"]
+    pairs["a_start"] = np.cumsum(sizes) - sizes
+    pairs["b_start"] = pairs["a_start"] + pairs["a_length"]
+    return pairs
+
+
+def write_block(recipe: Recipe, task: BlockTask, path: str) -> None:
+    """Writes the pairs of a task to `path`, in the order of their buckets.
+
+    Layout: int64 [num_buckets + 1, 2], pairs and tokens before each bucket; the pairs; the tokens.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    ids, pairs, counts = deal_block(recipe, task)
+    ends = np.zeros((task.num_buckets + 1, 2), np.int64)
+    ends[1:, 0] = np.cumsum(counts)
+    sizes = pairs["a_length"].astype(np.int64) + pairs["b_length"]
+    ends[:, 1] = np.concatenate([[0], np.cumsum(sizes)])[ends[:, 0]]
+    with files.atomic_write(path, "wb") as stream:
+        stream.write(ends.astype("<i8").tobytes())
+        stream.write(pairs.tobytes())
+        for tokens in gather(ids, pairs, token_dtype(recipe)):
+            stream.write(tokens.tobytes())
+
+
+def read_bucket(paths: Sequence[str], bucket: int, num_buckets: int, dtype: np.dtype) -> Bucket:
+    """Reads one bucket from the files of all blocks, in their order."""
+    parts = []
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            def read(count: int, dtype: np.dtype, offset: int, descriptor=descriptor) -> np.ndarray:
+                return np.frombuffer(os.pread(descriptor, count * dtype.itemsize, offset), dtype)
+
+            number = np.dtype("<i8")
+            first, start, last, end = read(4, number, 16 * bucket).tolist()
+            if first == last:
+                continue
+            total = read(2, number, 16 * num_buckets)[0]
+            at_pairs = 16 * (num_buckets + 1)
+            at_tokens = at_pairs + int(total) * PAIR.itemsize
+            parts.append((
+                read(last - first, PAIR, at_pairs + first * PAIR.itemsize),
+                read(end - start, dtype, at_tokens + start * dtype.itemsize),
+            ))
+        finally:
+            os.close(descriptor)
+    return join_buckets(parts, dtype)
+
+
+def join_buckets(parts: Iterable[tuple[np.ndarray, np.ndarray]], dtype: np.dtype) -> Bucket:
+    """Returns one bucket of the pairs and tokens of several."""
+    pairs, ids = [np.zeros(0, PAIR)], [np.zeros(0, dtype)]
+    for some, tokens in parts:
+        pairs.append(some)
+        ids.append(tokens)
+    return Bucket(relocate(np.concatenate(pairs)), np.concatenate(ids))
+
