@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from albert.errors import DataError
-from albert.pretraining_data import pair_records
-from albert.pretraining_data.masking import MaskingSettings, Specials
+from albert.pretraining_data import dynamic_masking
+from albert.pretraining_data.masking import MaskingSettings, SpecialIds
 from albert.records import batches, data_order, examples, features, records, tfrecord
 from albert.records.data_order import Share
 from albert.records.examples import FeatureSpec
@@ -20,8 +20,8 @@ from albert.records import input_pipeline, shuffle  # noqa: E402
 
 LENGTH, SEED, VOCAB = 96, 7, 50
 MASKED = PretrainingTask(LENGTH, 6).feature_spec()
-MASKS = pair_records.MasksOnTheFly(
-    LENGTH, MaskingSettings(6, 0.15), Specials(2, 3, 4, VOCAB), SEED, 0.5
+MASKS = dynamic_masking.DynamicMasking(
+    LENGTH, MaskingSettings(6, 0.15), SpecialIds(2, 3, 4, VOCAB), SEED, 0.5
 )
 CHOICE = features.classification_spec(LENGTH, False, 3)
 

@@ -33,7 +33,6 @@ from albert.text.documents import ReadingCounts
 log = logging.getLogger("albert")
 
 _OUR_ERROR = re.compile(r"albert\.errors\.\w+: (.+?)(?: \[while running .*)?$", re.MULTILINE)
-_PASSES = 8  # over a block, in one task
 _COUNTS, _VOCABULARY = "counts.json", "vocabulary"  # files of the work folder
 
 
@@ -132,7 +131,7 @@ def _recipe(job: Job, work: str) -> Recipe:
 def _read_blocks(_, job: Job, work: str) -> Iterator[shuffle.BlockTask]:
     _recipe(job, work)
     counts = ReadingCounts()
-    yield from shuffle.block_tasks(job, pipeline.read(job, counts), _PASSES)
+    yield from shuffle.block_tasks(job, pipeline.read(job, counts))
     _file_system(work).pipe_file(f"{work}/{_COUNTS}", json.dumps(dataclasses.asdict(counts)).encode())
 
 

@@ -44,12 +44,12 @@ class Output:
 
 def publish(
     job: Job, outputs: list[Output], counts: ReadingCounts,
-    place: Callable[[str, str], None] = files.publish_copy,
+    place: Callable[[str, str], None] | None = None,
 ) -> None:
     """Gives all record files their names, then writes their manifests and logs what they hold.
 
     Args:
-      place: gives the file at a work path its name.
+      place: gives the file at a work path its name; by default `files.publish_copy`.
 
     Raises:
       DataError: an output is empty.
@@ -63,7 +63,7 @@ def publish(
     for output in outputs:
         records.remove_manifest(output.path)
     for output in outputs:
-        place(output.work_path, output.path)
+        (place or files.publish_copy)(output.work_path, output.path)
     for output, text in zip(outputs, texts, strict=True):
         with files.atomic_write(records.manifest_path(output.path)) as stream:
             stream.write(text)

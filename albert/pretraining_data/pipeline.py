@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -25,13 +26,12 @@ from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
 from albert.pretraining_data.outputs import Output, publish
 from albert.runtime.progress import Progress
 from albert.runtime.workers import Workers, preemptible
-from albert.storage import files, temporaries
+from albert.storage import temporaries
 from albert.text.documents import ReadingCounts, read_documents
 
 log = logging.getLogger("albert")
 
 _LAYOUT = 7  # of the work folder; one of another version is emptied
-_MIN_TASKS = 2  # for each process, if there are enough passes
 _CHECKED_DISK = 64 << 20  # bytes of text times passes; less fits any disk
 
 
@@ -80,14 +80,9 @@ def _identity(job: Job) -> str:
 
 def _check_disk(job: Job, work: str) -> None:
     """Raises a UserError if the disk is clearly too small for the work folder."""
-    passes = sum(split.passes * split.fraction for split in job.splits)
-    text = job.text_bytes * passes
-    if text < _CHECKED_DISK:
+    if job.text_bytes * job.splits[0].passes < _CHECKED_DISK:
         return
-    length, predictions = job.recipe.pairs.max_seq_length, job.recipe.masking.num_predictions
-    tokens = text / 5  # about; a little less than they are in most languages
-    spec_bytes = 5 * length + 7 * predictions + 200  # of a record with masks
-    needed = tokens * (2 + (spec_bytes if job.recipe.static_masks else 3 * length) / length)
+    needed = needed_disk(job)
     used = sum(entry.stat().st_size for entry in os.scandir(work))
     free = shutil.disk_usage(work).free + used
     message = f"making records takes about {needed / 1e9:,.1f} GB in {work}"
@@ -97,6 +92,15 @@ def _check_disk(job: Job, work: str) -> None:
     log.info("%s (%.1f GB are free)", message, free / 1e9)
 
 
+def needed_disk(job: Job) -> float:
+    """Estimates the bytes of a work folder when all records are written; rather too few."""
+    passes = sum(split.passes * split.fraction for split in job.splits)
+    length, predictions = job.recipe.pairs.max_seq_length, job.recipe.masking.num_predictions
+    record = 5 * length + 7 * predictions + 200 if job.recipe.static_masks else 3 * length + 100
+    tokens = job.text_bytes * passes / 6  # most of them: 4 to 5 bytes of text a token
+    return tokens * 2 + tokens / length * (record + 24)
+
+
 # === Shuffled pairs ===
 
 
@@ -104,28 +108,20 @@ def _shuffle_pairs(
     job: Job, counts: ReadingCounts, work: str, pool: Workers
 ) -> dict[str, list[str]]:
     """Writes the pairs of all blocks; returns the files of each split in the order of the text."""
-    blocks = -(-job.text_bytes // job.block_characters)
-    # A small corpus has fewer blocks than there are processes: then its passes are divided.
-    tasks_per_block = -(-_MIN_TASKS * pool.count // blocks) if pool.count > 1 else 1
-    passes_at_once = -(-max(split.passes for split in job.splits) // tasks_per_block)
-    path = os.path.join(work, "passes_at_once.json")
-    if os.path.exists(path):  # with the processes of the first run
-        passes_at_once = files.read_json(path)
-    else:
-        files.write_json(path, passes_at_once)
     names: dict[str, list[str]] = {split.name: [] for split in job.splits}
     megabytes: collections.deque[float] = collections.deque()  # of the tasks under way
+    dtype = shuffle.token_dtype(job.recipe)
     progress, done, num_reused = Progress("pairing", "MB", job.text_bytes / 1e6), 0.0, 0
 
     def tasks() -> Iterator[tuple]:
         nonlocal done, num_reused
         passes = {split.name: split.passes for split in job.splits}
-        for task in shuffle.block_tasks(job, read(job, counts), passes_at_once):
+        for task in shuffle.block_tasks(job, read(job, counts)):
             path = os.path.join(work, task.file_name)
             names[task.split].append(path)
             size = sum(len(line.encode()) + 1 for lines in task.documents for line in lines)
             size *= len(task.passes) / passes[task.split] / 1e6
-            if os.path.exists(path):
+            if shuffle.is_complete(path, task, dtype):
                 num_reused += 1
                 done += size
             else:
@@ -187,7 +183,8 @@ def _write_split(
                 shutil.copyfileobj(content, streams[output], 1 << 20)
             streams[output].flush()
             os.fsync(streams[output].fileno())
-            journal.write(json.dumps([result[0], result[1].to_json()]).encode() + b"\n")
+            entry = json.dumps([result[0], result[1].to_json()]).encode()
+            journal.write(b"%08x %s\n" % (zlib.crc32(entry), entry))
             journal.flush()
             os.unlink(part)
             outputs[output].add(*result)
@@ -198,22 +195,31 @@ def _write_split(
 
 def _resume(journal: BinaryIO, outputs: list[Output], streams: list[BinaryIO]) -> int:
     """Adds what the journal says was written; returns the number of buckets."""
+    entries, size = read_journal(journal)
+    written = [0] * len(outputs)
+    for number, (blocks, _) in enumerate(entries):
+        written[number % len(outputs)] += sum(size for _, size in blocks)
+    if any(stream.seek(0, os.SEEK_END) < size for stream, size in zip(streams, written, strict=True)):
+        entries, size, written = [], 0, [0] * len(outputs)  # damaged: all of it again
+    for number, (blocks, statistics) in enumerate(entries):
+        outputs[number % len(outputs)].add(blocks, Statistics.from_json(statistics))
+    for stream, end in zip(streams, written, strict=True):
+        stream.truncate(end)
+    journal.truncate(size)
+    return len(entries)
+
+
+def read_journal(journal: BinaryIO) -> tuple[list, int]:
+    """Returns the entries of a journal up to a torn one, and their bytes."""
     journal.seek(0)
     entries, size = [], 0
     for line in journal:
-        try:
-            entries.append(json.loads(line))
-        except ValueError:  # a torn line
+        checksum, _, entry = line.partition(b" ")
+        if checksum != b"%08x" % zlib.crc32(entry.rstrip(b"\n")):
             break
+        entries.append(json.loads(entry))
         size += len(line)
-    for number, (blocks, statistics) in enumerate(entries):
-        outputs[number % len(outputs)].add(blocks, Statistics.from_json(statistics))
-    for output, stream in zip(outputs, streams, strict=True):
-        if stream.seek(0, os.SEEK_END) < output.bytes:
-            raise UserError(f"{output.work_path} is damaged: remove {os.path.dirname(journal.name)}")
-        stream.truncate(output.bytes)
-    journal.truncate(size)
-    return len(entries)
+    return entries, size
 
 
 def write_bucket(

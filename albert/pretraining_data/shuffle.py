@@ -13,10 +13,11 @@ import numpy as np
 
 from albert.pretraining_data.held_out import HeldOut
 from albert.pretraining_data.job import Job, Recipe, load_tokenizer
-from albert.pretraining_data.pairs import PAIR, pairs_of_block, tokenize_block
+from albert.pretraining_data.pairs import PAIR, Block, pairs_of_block, tokenize_block
 from albert.storage import files
 from albert.text.documents import Document, cut_blocks
 
+_MIN_TASKS = 32  # if there are enough passes: an interrupted run repeats those under way
 _GATHERED = 1 << 14  # pairs whose tokens are gathered at once
 
 
@@ -26,31 +27,32 @@ class BlockTask(NamedTuple):
     split: str
     index: int  # of the block in its split
     documents: Sequence[Document]
+    crc: int  # of the documents
     passes: range
     num_buckets: int
 
     @property
     def file_name(self) -> str:
         """A name that only the same pairs have."""
-        crc = 0
-        for line in (line for document in self.documents for line in (*document, "")):
-            crc = zlib.crc32(line.encode("utf-8", "surrogatepass") + b"\n", crc)
         return (f"{self.split}-{self.index}-{self.passes.start}-{self.passes.stop}-of-"
-                f"{self.num_buckets}-{crc:08x}.pairs")
+                f"{self.num_buckets}-{self.crc:08x}.pairs")
 
 
-def block_tasks(
-    job: Job, documents: Iterable[Document], passes_at_once: int | None = None
-) -> Iterator[BlockTask]:
+def block_tasks(job: Job, documents: Iterable[Document]) -> Iterator[BlockTask]:
     """Divides documents into blocks of each split, and those into tasks."""
+    num_blocks = max(1, job.text_bytes // job.block_characters)
     held_out = HeldOut(job.held_out_fraction, job.recipe.seed("held out"), job.text_bytes)
     sized = ((document, sum(map(len, document))) for document in documents)
     for which, index, block in cut_blocks(sized, job.block_characters, held_out.split):
-        split = job.splits[which]
-        step = min(passes_at_once or split.passes, split.passes)
+        split, crc = job.splits[which], 0
+        for line in (line for document in block for line in (*document, "")):
+            crc = zlib.crc32(line.encode("utf-8", "surrogatepass") + b"\n", crc)
+        # The passes over a block are divided if the text has few blocks.
+        step = -(-split.passes // -(-_MIN_TASKS // num_blocks))
         for first in range(0, split.passes, step):
             passes = range(first, min(first + step, split.passes))
-            yield BlockTask(split.name, index, block, passes, split.num_buckets(job.text_bytes))
+            buckets = split.num_buckets(job.text_bytes)
+            yield BlockTask(split.name, index, block, crc, passes, buckets)
 
 
 class Bucket(NamedTuple):
@@ -73,7 +75,7 @@ def deal_block(recipe: Recipe, task: BlockTask) -> tuple[np.ndarray, np.ndarray,
       pairs: `PAIR` [N], ranges of `ids`, sorted by bucket.
       counts: int64 [num_buckets], pairs in each bucket.
     """
-    block = tokenize_block(task.documents, load_tokenizer(recipe))
+    block = _tokenize(recipe, task)
     pairs, buckets = [], []
     for number in task.passes:
         seed = recipe.seed(task.split, "pairs", task.index, number)
@@ -87,6 +89,17 @@ def deal_block(recipe: Recipe, task: BlockTask) -> tuple[np.ndarray, np.ndarray,
     order = np.argsort(bucket, kind="stable")
     counts = np.bincount(bucket, minlength=task.num_buckets)
     return block.ids, np.concatenate(pairs)[order], counts
+
+
+_blocks: dict[tuple, Block] = {}  # the last one, for the next passes over it
+
+
+def _tokenize(recipe: Recipe, task: BlockTask) -> Block:
+    key = recipe.vocabulary_sha256, recipe.do_lower_case, task.split, task.index, task.crc
+    if key not in _blocks:
+        _blocks.clear()
+        _blocks[key] = tokenize_block(task.documents, load_tokenizer(recipe))
+    return _blocks[key]
 
 
 def gather(ids: np.ndarray, pairs: np.ndarray, dtype: np.dtype) -> Iterator[np.ndarray]:
@@ -127,6 +140,17 @@ def write_block(recipe: Recipe, task: BlockTask, path: str) -> None:
         stream.write(pairs.tobytes())
         for tokens in gather(ids, pairs, token_dtype(recipe)):
             stream.write(tokens.tobytes())
+
+
+def is_complete(path: str, task: BlockTask, dtype: np.dtype) -> bool:
+    """Whether the pairs of a task are in a file, all of them."""
+    header = 16 * (task.num_buckets + 1)
+    try:
+        with open(path, "rb") as stream:
+            pairs, tokens = np.frombuffer(stream.read(header)[-16:], "<i8")
+        return os.path.getsize(path) == header + pairs * PAIR.itemsize + tokens * dtype.itemsize
+    except (FileNotFoundError, ValueError):
+        return False
 
 
 def read_bucket(paths: Sequence[str], bucket: int, num_buckets: int, dtype: np.dtype) -> Bucket:

@@ -218,7 +218,12 @@ def work_folder(path: str, identity: str) -> Iterator[str]:
                     _remove(entry.path)
             with open(identity_file, "w", encoding="utf-8") as stream:
                 stream.write(identity)
-        yield folder
+        try:
+            yield folder
+        except BaseException:
+            if set(os.listdir(folder)) <= {LOCK_FILE, "job"}:  # nothing is worth keeping
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
         shutil.rmtree(folder, ignore_errors=True)
 
 
