@@ -335,7 +335,7 @@ def test_only_the_blocks_of_a_mended_line_are_made_again(tiny, monkeypatch):
     (tiny / "corpus.txt").write_bytes(good)
     counts["deal_block"] = 0
     run(tiny)
-    assert made > 50 and counts["deal_block"] <= 6  # two blocks of the end, three passes
+    assert made > 20 and counts["deal_block"] <= 4  # two blocks at the end, in two tasks each
     found = (tiny / "out.tfrecord").read_bytes()
     run(tiny)
     assert (tiny / "out.tfrecord").read_bytes() == found
@@ -594,7 +594,7 @@ def test_the_work_of_another_layout_is_not_gone_on_with(tiny, monkeypatch):
     assert leavings(tiny)
     counts = calls_of(monkeypatch, PAIRING)
     run(tiny)
-    assert counts["deal_block"] == 1
+    assert counts["deal_block"] == 3
     assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
 
 
@@ -943,7 +943,7 @@ def test_every_segment_is_text_of_the_corpus(golden_path, tiny, golden):
 
 def test_the_manifest_says_what_the_records_are_like(tiny, caplog):
     caplog.set_level("INFO", "albert")
-    for more in ({}, {"original_draw_order": True}, {"static_masks": False,
+    for more in ({"original_draw_order": True}, {}, {"static_masks": False,
                                                    "max_predictions_per_seq": None}):
         caplog.clear()
         run(tiny, **more)
@@ -952,7 +952,8 @@ def test_the_manifest_says_what_the_records_are_like(tiny, caplog):
         assert report["records"] == manifest["records"] and report["documents"] == 40
         assert report["sentences"] == 320 and report["unknown_tokens"] == 0
         assert "tokens of a record: " in caplog.text
-        assert caplog.text.count("a record:\ntokens: [CLS] ") == 3
+        shown = 0 if "original_draw_order" in more else 3
+        assert caplog.text.count("a record:\ntokens: [CLS] ") == shown
         if more.get("static_masks", True):
             lengths = np.sort(read(tiny / "out.tfrecord")["input_mask"].sum(axis=1))
             assert report["tokens"] == lengths.sum() - 3 * len(lengths)

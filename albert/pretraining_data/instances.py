@@ -14,6 +14,7 @@ from albert.pretraining_data.shuffle import Bucket
 from albert.records.examples import frame_examples
 
 _BATCH = 1024  # records masked and serialized at once
+_EXAMPLES = 3  # records shown in the log
 
 
 Blocks = list[tuple[int, int]]  # (records, bytes) of consecutive parts of a record file
@@ -104,14 +105,16 @@ def _segments(pairs: np.ndarray) -> np.ndarray:
 
 
 def frame_bucket(
-    recipe: Recipe, split: str, number: int, bucket: Bucket
+    recipe: Recipe, split: str, number: int, bucket: Bucket, examples: list[str] | None = None
 ) -> Iterator[Frames]:
-    """Shuffles, masks and serializes bucket `number` of a split."""
+    """Shuffles, masks and serializes bucket `number` of a split; appends text to `examples`."""
     rng = np.random.default_rng(recipe.seed(split, "bucket", number))
     order, spec = rng.permutation(len(bucket.pairs)), recipe.feature_spec()
     for first in range(0, len(order), _BATCH):
         pairs = bucket.pairs[order[first : first + _BATCH]]
         batch = make_features(recipe, bucket.ids, pairs, rng)
+        if examples is not None and not first:
+            examples += (describe(recipe, batch, row) for row in range(len(pairs))[:_EXAMPLES])
         yield Frames(frame_examples(batch, spec), len(pairs))
 
 
@@ -146,24 +149,17 @@ def make_features(
     )
 
 
-def describe(recipe: Recipe, record: Mapping[str, np.ndarray]) -> str:
-    """Returns a record as text; `record` holds the features of one."""
+def describe(recipe: Recipe, batch: Mapping[str, np.ndarray], row: int) -> str:
+    """Returns a row of `make_features` as text."""
+    record = {name: values[row].tolist() for name, values in batch.items()}
     names = load_tokenizer(recipe).convert_ids_to_tokens
-    segment_ids, positions, labels = [], [], []
-    if recipe.static_masks:
-        length = int(record["input_mask"].sum())
-        segment_ids = record["segment_ids"][:length].tolist()
-        count = int(record["masked_lm_weights"].sum())
-        positions = record["masked_lm_positions"][:count].tolist()
-        labels = names(record["masked_lm_ids"][:count].tolist())
-    else:
-        a, length = record[SEGMENT_LENGTHS][0] + 2, sequence_lengths(record[SEGMENT_LENGTHS][None])[0]
-        segment_ids = [0] * int(a) + [1] * int(length - a)
+    length_a, length = record[SEGMENT_LENGTHS][0], int(sequence_lengths(batch[SEGMENT_LENGTHS][row : row + 1])[0])
+    count = int(sum(record.get("masked_lm_weights", ())))
     return str(TrainingInstance(
-        tokens=names(record["input_ids"][:length].tolist()),
-        segment_ids=segment_ids,
-        masked_lm_positions=positions,
-        masked_lm_labels=labels,
-        is_random_next=bool(np.ravel(record["next_sentence_labels"])[0]),
-        token_boundary=record["token_boundary"][:length].tolist(),
+        tokens=names(record["input_ids"][:length]),
+        segment_ids=[0] * (length_a + 2) + [1] * (length - length_a - 2),
+        masked_lm_positions=record.get("masked_lm_positions", [])[:count],
+        masked_lm_labels=names(record.get("masked_lm_ids", [])[:count]),
+        is_random_next=bool(record["next_sentence_labels"][0]),
+        token_boundary=record["token_boundary"][:length],
     ))

@@ -7,19 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from albert.errors import DataError
-from albert.pretraining_data import dynamic_masking, instances
+from albert.pretraining_data import dynamic_masking
 from albert.pretraining_data.instances import Blocks, Statistics
 from albert.pretraining_data.job import Job, OutputSplit, load_tokenizer, vocabulary_info
 from albert.pretraining_data.report import Report
-from albert.records import records, tfrecord
-from albert.records.examples import decode_examples
+from albert.records import records
 from albert.storage import files, places
 from albert.text.documents import ReadingCounts
 from albert.tokenization import identity
 
 log = logging.getLogger("albert")
-
-_EXAMPLES = 3  # records shown in the log
 
 
 @dataclasses.dataclass
@@ -69,7 +66,6 @@ def publish(
             stream.write(text)
         log.info("%s: %s records, %.1f MB", output.path, f"{output.statistics.records:,}",
                  output.bytes / 1e6)
-    _log_examples(job, outputs[0].path)
     report.log()
 
 
@@ -125,13 +121,3 @@ def _vocabulary(job: Job, path: str) -> dict[str, Any]:
     if scheme == records_scheme:  # both may be moved together
         info["beside"] = os.path.relpath(vocabulary, os.path.dirname(here))
     return info | dataclasses.asdict(load_tokenizer(job.recipe).settings)
-
-
-def _log_examples(job: Job, path: str) -> None:
-    for number, message in enumerate(tfrecord.read_records(path)):
-        if number == _EXAMPLES:
-            break
-        batch = decode_examples([message], job.recipe.feature_spec())
-        log.info("a record:\n%s", instances.describe(
-            job.recipe, {name: values[0] for name, values in batch.items()}
-        ))

@@ -177,7 +177,9 @@ def _write_split(
             log.info("resumed an unfinished run: %d of %d buckets were written", first, buckets)
         tasks = ((job.recipe, split.name, number, buckets, prefix)
                  for number in range(first, buckets))
-        for number, (part, *result) in enumerate(pool.map(write_bucket, tasks), first):
+        for number, (part, examples, *result) in enumerate(pool.map(write_bucket, tasks), first):
+            for example in examples:
+                log.info("a record:\n%s", example)
             output = number % len(outputs)
             with open(part, "rb") as content:
                 shutil.copyfileobj(content, streams[output], 1 << 20)
@@ -224,11 +226,11 @@ def read_journal(journal: BinaryIO) -> tuple[list, int]:
 
 def write_bucket(
     recipe: Recipe, split: str, number: int, num_buckets: int, prefix: str
-) -> tuple[str, Blocks, Statistics]:
+) -> tuple[str, list[str], Blocks, Statistics]:
     """Gathers, masks and serializes a bucket.
 
     Returns:
-      A file with its records, the blocks of that file, and statistics.
+      A file with its records, some of them as text, the blocks of that file, and statistics.
     """
     with open(f"{prefix}.files", encoding="utf-8") as stream:
         paths = stream.read().splitlines()
@@ -236,10 +238,10 @@ def write_bucket(
     # A process whose owner was killed may write a moment longer: not to the same file.
     part = f"{prefix}-{number}-{os.getpid()}.part"
     with _writing(part), open(part, "wb") as stream:
-        blocks = instances.write_frames(
-            instances.frame_bucket(recipe, split, number, bucket), stream
-        )
-    return part, blocks, Statistics.of_bucket(recipe, bucket)
+        examples = None if number or split != "train" else []
+        frames = instances.frame_bucket(recipe, split, number, bucket, examples)
+        blocks = instances.write_frames(frames, stream)
+    return part, examples or [], blocks, Statistics.of_bucket(recipe, bucket)
 
 
 @contextlib.contextmanager
