@@ -264,7 +264,7 @@ def calls_of(monkeypatch, *functions):
     return counts
 
 
-PAIRING, FRAMING = (shuffle, "deal_block"), (instances, "frame_bucket")
+PAIRING, FRAMING = (shuffle, "deal_pairs"), (instances, "frame_bucket")
 
 
 def run_in_a_fork(monkeypatch, owner, name, number, folder, **changes):
@@ -298,16 +298,16 @@ def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
     paths = dict(output_file=f"{tiny}/out-0.tfrecord,{tiny}/out-1.tfrecord")
     whole = calls_of(monkeypatch, PAIRING, FRAMING)
     run(tiny, **paths)
-    assert whole["deal_block"] > 3 and whole["frame_bucket"] == 4
+    assert whole["deal_pairs"] > 3 and whole["frame_bucket"] == 4
     # None: all of them are kept.
-    pairings = 0 if kept_pairings is None else whole["deal_block"] - kept_pairings
+    pairings = 0 if kept_pairings is None else whole["deal_pairs"] - kept_pairings
     expected = {path: (tiny / path).read_bytes() for path in leavings(tiny)}
     for path in expected:
         (tiny / path).unlink()
     run_in_a_fork(monkeypatch, owner, name, number, tiny, **paths)
     again = calls_of(monkeypatch, PAIRING, FRAMING)
     run(tiny, **paths)
-    assert again == {"deal_block": pairings, "frame_bucket": framings}
+    assert again == {"deal_pairs": pairings, "frame_bucket": framings}
     assert "resumed an unfinished run: " in caplog.text
     assert {path: (tiny / path).read_bytes() for path in leavings(tiny)} == expected
 
@@ -331,11 +331,11 @@ def test_only_the_blocks_of_a_mended_line_are_made_again(tiny, monkeypatch):
     counts = calls_of(monkeypatch, PAIRING)
     with pytest.raises(DataError, match="not UTF-8"):
         run(tiny)
-    made = counts["deal_block"]
+    made = counts["deal_pairs"]
     (tiny / "corpus.txt").write_bytes(good)
-    counts["deal_block"] = 0
+    counts["deal_pairs"] = 0
     run(tiny)
-    assert made > 20 and counts["deal_block"] <= 4  # two blocks at the end, in two tasks each
+    assert made > 20 and counts["deal_pairs"] <= 4  # two blocks at the end, in two tasks each
     found = (tiny / "out.tfrecord").read_bytes()
     run(tiny)
     assert (tiny / "out.tfrecord").read_bytes() == found
@@ -359,7 +359,7 @@ def test_the_work_of_another_job_or_a_damaged_one_is_not_gone_on_with(
             path.write_bytes(path.read_bytes()[:-1])
     counts = calls_of(monkeypatch, PAIRING)
     run(tiny, **changes)
-    assert counts["deal_block"] == blocks > 3
+    assert counts["deal_pairs"] == blocks > 3
     found = (tiny / "out.tfrecord").read_bytes()
     run(tiny, **changes)
     assert (tiny / "out.tfrecord").read_bytes() == found
@@ -594,7 +594,7 @@ def test_the_work_of_another_layout_is_not_gone_on_with(tiny, monkeypatch):
     assert leavings(tiny)
     counts = calls_of(monkeypatch, PAIRING)
     run(tiny)
-    assert counts["deal_block"] == 3
+    assert counts["deal_pairs"] == 3
     assert leavings(tiny) == ["out.tfrecord", "out.tfrecord.manifest.json"]
 
 

@@ -26,13 +26,14 @@ from albert.pretraining_data import instances, pipeline, report, shuffle
 from albert.pretraining_data.instances import Blocks, Statistics
 from albert.pretraining_data.job import Job, Recipe, load_tokenizer
 from albert.pretraining_data.outputs import Output, publish
-from albert.pretraining_data.pairs import PAIR
+from albert.pretraining_data.pairs import PAIR, tokenize_block
 from albert.runtime import workers
 from albert.text.documents import ReadingCounts
 
 log = logging.getLogger("albert")
 
 _OUR_ERROR = re.compile(r"albert\.errors\.\w+: (.+?)(?: \[while running .*)?$", re.MULTILINE)
+_MACHINES = 8  # for which a small text is divided
 _COUNTS, _VOCABULARY = "counts.json", "vocabulary"  # files of the work folder
 
 
@@ -131,7 +132,7 @@ def _recipe(job: Job, work: str) -> Recipe:
 def _read_blocks(_, job: Job, work: str) -> Iterator[shuffle.BlockTask]:
     _recipe(job, work)
     counts = ReadingCounts()
-    yield from shuffle.block_tasks(job, pipeline.read(job, counts))
+    yield from shuffle.block_tasks(job, pipeline.read(job, counts), _MACHINES)
     _file_system(work).pipe_file(f"{work}/{_COUNTS}", json.dumps(dataclasses.asdict(counts)).encode())
 
 
@@ -141,11 +142,12 @@ _Part = tuple[int, int, bytes, bytes]
 
 def _pair(task: shuffle.BlockTask, job: Job, work: str) -> Iterator[tuple[tuple[str, int], _Part]]:
     recipe = _recipe(job, work)
-    ids, pairs, counts = shuffle.deal_block(recipe, task)
+    block = tokenize_block(task.documents, load_tokenizer(recipe))
+    pairs, counts = shuffle.deal_pairs(recipe, block, task, task.passes)
     ends, dtype = np.cumsum(counts), shuffle.token_dtype(recipe)
     for bucket in np.flatnonzero(counts).tolist():
         some = pairs[ends[bucket] - counts[bucket] : ends[bucket]]
-        tokens = b"".join(part.tobytes() for part in shuffle.gather(ids, some, dtype))
+        tokens = b"".join(part.tobytes() for part in shuffle.gather(block.ids, some, dtype))
         yield (task.split, bucket), (task.index, task.passes.start, some.tobytes(), tokens)
 
 

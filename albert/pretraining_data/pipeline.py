@@ -112,21 +112,22 @@ def _shuffle_pairs(
     megabytes: collections.deque[float] = collections.deque()  # of the tasks under way
     dtype = shuffle.token_dtype(job.recipe)
     progress, done, num_reused = Progress("pairing", "MB", job.text_bytes / 1e6), 0.0, 0
+    passes = {split.name: split.passes for split in job.splits}
 
     def tasks() -> Iterator[tuple]:
         nonlocal done, num_reused
-        passes = {split.name: split.passes for split in job.splits}
-        for task in shuffle.block_tasks(job, read(job, counts)):
-            path = os.path.join(work, task.file_name)
-            names[task.split].append(path)
+        for task in shuffle.block_tasks(job, read(job, counts), pool.count):
+            paths = [path for _, path in task.files(work)]
+            names[task.split] += paths
+            complete = sum(shuffle.is_complete(path, task.num_buckets, dtype) for path in paths)
+            num_reused += complete
             size = sum(len(line.encode()) + 1 for lines in task.documents for line in lines)
             size *= len(task.passes) / passes[task.split] / 1e6
-            if shuffle.is_complete(path, task, dtype):
-                num_reused += 1
+            if complete == len(paths):
                 done += size
             else:
                 megabytes.append(size)
-                yield job.recipe, task, path
+                yield job.recipe, task, work
 
     for _ in pool.map(shuffle.write_block, tasks()):
         done += megabytes.popleft()

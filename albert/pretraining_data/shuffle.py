@@ -17,7 +17,7 @@ from albert.pretraining_data.pairs import PAIR, Block, pairs_of_block, tokenize_
 from albert.storage import files
 from albert.text.documents import Document, cut_blocks
 
-_MIN_TASKS = 32  # if there are enough passes: an interrupted run repeats those under way
+_MIN_FILES = 32  # if there are enough passes: an interrupted run repeats those under way
 _GATHERED = 1 << 14  # pairs whose tokens are gathered at once
 
 
@@ -29,30 +29,39 @@ class BlockTask(NamedTuple):
     documents: Sequence[Document]
     crc: int  # of the documents
     passes: range
+    passes_per_file: int
     num_buckets: int
 
-    @property
-    def file_name(self) -> str:
-        """A name that only the same pairs have."""
-        return (f"{self.split}-{self.index}-{self.passes.start}-{self.passes.stop}-of-"
-                f"{self.num_buckets}-{self.crc:08x}.pairs")
+    def files(self, folder: str) -> list[tuple[range, str]]:
+        """Returns the files of the pairs: (passes, path). Only the same pairs have the same name."""
+        found = []
+        for first in range(self.passes.start, self.passes.stop, self.passes_per_file):
+            passes = range(first, min(first + self.passes_per_file, self.passes.stop))
+            name = f"{self.split}-{self.index}-{passes.start}-{passes.stop}"
+            path = f"{folder}/{name}-of-{self.num_buckets}-{self.crc:08x}.pairs"
+            found.append((passes, path))
+        return found
 
 
-def block_tasks(job: Job, documents: Iterable[Document]) -> Iterator[BlockTask]:
+def block_tasks(
+    job: Job, documents: Iterable[Document], num_processes: int = 1
+) -> Iterator[BlockTask]:
     """Divides documents into blocks of each split, and those into tasks."""
     num_blocks = max(1, job.text_bytes // job.block_characters)
+    # A small text has fewer blocks than there are processes: then its passes are divided.
+    num_tasks = -(-2 * num_processes // num_blocks) if num_processes > 1 else 1
     held_out = HeldOut(job.held_out_fraction, job.recipe.seed("held out"), job.text_bytes)
     sized = ((document, sum(map(len, document))) for document in documents)
     for which, index, block in cut_blocks(sized, job.block_characters, held_out.split):
         split, crc = job.splits[which], 0
         for line in (line for document in block for line in (*document, "")):
             crc = zlib.crc32(line.encode("utf-8", "surrogatepass") + b"\n", crc)
-        # The passes over a block are divided if the text has few blocks.
-        step = -(-split.passes // -(-_MIN_TASKS // num_blocks))
-        for first in range(0, split.passes, step):
-            passes = range(first, min(first + step, split.passes))
+        per_file = -(-split.passes // -(-_MIN_FILES // num_blocks))
+        per_task = per_file * -(-split.passes // (per_file * num_tasks))
+        for first in range(0, split.passes, per_task):
+            passes = range(first, min(first + per_task, split.passes))
             buckets = split.num_buckets(job.text_bytes)
-            yield BlockTask(split.name, index, block, crc, passes, buckets)
+            yield BlockTask(split.name, index, block, crc, passes, per_file, buckets)
 
 
 class Bucket(NamedTuple):
@@ -67,17 +76,17 @@ def token_dtype(recipe: Recipe) -> np.dtype:
     return np.dtype("<u2" if load_tokenizer(recipe).vocab_size <= 1 << 16 else "<u4")
 
 
-def deal_block(recipe: Recipe, task: BlockTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Creates the pairs of a task and deals them to buckets.
+def deal_pairs(
+    recipe: Recipe, block: Block, task: BlockTask, passes: range
+) -> tuple[np.ndarray, np.ndarray]:
+    """Creates the pairs of some passes over a block and deals them to buckets.
 
     Returns:
-      ids: the tokens of the block.
-      pairs: `PAIR` [N], ranges of `ids`, sorted by bucket.
+      pairs: `PAIR` [N], ranges of the block's ids, sorted by bucket.
       counts: int64 [num_buckets], pairs in each bucket.
     """
-    block = _tokenize(recipe, task)
     pairs, buckets = [], []
-    for number in task.passes:
+    for number in passes:
         seed = recipe.seed(task.split, "pairs", task.index, number)
         found, rng = pairs_of_block(block, recipe.pairs, seed)
         bucket = np.empty(len(found), np.int64)
@@ -87,19 +96,7 @@ def deal_block(recipe: Recipe, task: BlockTask) -> tuple[np.ndarray, np.ndarray,
         buckets.append(bucket % task.num_buckets)
     bucket = np.concatenate(buckets)
     order = np.argsort(bucket, kind="stable")
-    counts = np.bincount(bucket, minlength=task.num_buckets)
-    return block.ids, np.concatenate(pairs)[order], counts
-
-
-_blocks: dict[tuple, Block] = {}  # the last one, for the next passes over it
-
-
-def _tokenize(recipe: Recipe, task: BlockTask) -> Block:
-    key = recipe.vocabulary_sha256, recipe.do_lower_case, task.split, task.index, task.crc
-    if key not in _blocks:
-        _blocks.clear()
-        _blocks[key] = tokenize_block(task.documents, load_tokenizer(recipe))
-    return _blocks[key]
+    return np.concatenate(pairs)[order], np.bincount(bucket, minlength=task.num_buckets)
 
 
 def gather(ids: np.ndarray, pairs: np.ndarray, dtype: np.dtype) -> Iterator[np.ndarray]:
@@ -122,29 +119,33 @@ def relocate(pairs: np.ndarray) -> np.ndarray:
     return pairs
 
 
-def write_block(recipe: Recipe, task: BlockTask, path: str) -> None:
-    """Writes the pairs of a task to `path`, in the order of their buckets.
+def write_block(recipe: Recipe, task: BlockTask, folder: str) -> None:
+    """Writes the files of a task that are not complete yet, pairs in the order of their buckets.
 
     Layout: int64 [num_buckets + 1, 2], pairs and tokens before each bucket; the pairs; the tokens.
 
     Raises:
-      UserError: the file cannot be written.
+      UserError: a file cannot be written.
     """
-    ids, pairs, counts = deal_block(recipe, task)
-    ends = np.zeros((task.num_buckets + 1, 2), np.int64)
-    ends[1:, 0] = np.cumsum(counts)
-    sizes = pairs["a_length"].astype(np.int64) + pairs["b_length"]
-    ends[:, 1] = np.concatenate([[0], np.cumsum(sizes)])[ends[:, 0]]
-    with files.atomic_write(path, "wb") as stream:
-        stream.write(ends.astype("<i8").tobytes())
-        stream.write(pairs.tobytes())
-        for tokens in gather(ids, pairs, token_dtype(recipe)):
-            stream.write(tokens.tobytes())
+    block, dtype = tokenize_block(task.documents, load_tokenizer(recipe)), token_dtype(recipe)
+    for passes, path in task.files(folder):
+        if is_complete(path, task.num_buckets, dtype):
+            continue
+        pairs, counts = deal_pairs(recipe, block, task, passes)
+        ends = np.zeros((task.num_buckets + 1, 2), np.int64)
+        ends[1:, 0] = np.cumsum(counts)
+        sizes = pairs["a_length"].astype(np.int64) + pairs["b_length"]
+        ends[:, 1] = np.concatenate([[0], np.cumsum(sizes)])[ends[:, 0]]
+        with files.atomic_write(path, "wb") as stream:
+            stream.write(ends.astype("<i8").tobytes())
+            stream.write(pairs.tobytes())
+            for tokens in gather(block.ids, pairs, dtype):
+                stream.write(tokens.tobytes())
 
 
-def is_complete(path: str, task: BlockTask, dtype: np.dtype) -> bool:
-    """Whether the pairs of a task are in a file, all of them."""
-    header = 16 * (task.num_buckets + 1)
+def is_complete(path: str, num_buckets: int, dtype: np.dtype) -> bool:
+    """Whether a file has all the pairs that it begins with counts of."""
+    header = 16 * (num_buckets + 1)
     try:
         with open(path, "rb") as stream:
             pairs, tokens = np.frombuffer(stream.read(header)[-16:], "<i8")
