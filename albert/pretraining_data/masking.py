@@ -72,11 +72,6 @@ class _Words(NamedTuple):
     count_a: np.ndarray  # [B], words that start in segment A
 
 
-class _Chosen(NamedTuple):
-    is_chosen: np.ndarray  # bool [B, W + 1]
-    is_first: np.ndarray  # bool [B, W + 1], first words of n-grams
-
-
 def ngram_probabilities(settings: MaskingSettings) -> np.ndarray:
     """Returns p(n) for n = 1, ..., ngram."""
     weights = 1.0 / np.arange(1, settings.ngram + 1)
@@ -124,12 +119,12 @@ def mask_batch(
     budget = num_to_predict(lengths, settings, probs)
     rng = SequenceRng(keys)
     none = np.zeros(words.first.shape, bool)
-    chosen = _choose(words, budget, none, settings, rng)
-    positions = _tokens_of(words, chosen)
-    spans = _first_words(words, chosen, positions) if settings.replace_by_span else None
+    is_chosen, is_first = _choose(words, budget, none, settings, rng)
+    positions = _tokens_of(words, is_chosen)
+    spans = _first_words(words, is_first, positions) if settings.replace_by_span else None
     _replace(output, positions, spans, special_ids, settings.mask_token_share, rng)
     if settings.do_permutation:
-        others = _choose(words, budget, chosen.is_chosen, settings, rng.next_round())
+        others, _ = _choose(words, budget, is_chosen, settings, rng.next_round())
         permuted = _tokens_of(words, others)
         _permute(ids, output, permuted, rng)
         positions = np.sort(np.concatenate([positions, permuted]))
@@ -188,8 +183,8 @@ def _choose(
     covered: np.ndarray,
     settings: MaskingSettings,
     rng: SequenceRng,
-) -> _Chosen:
-    """Chooses n-grams.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Chooses n-grams; returns their words and their first words, bool [B, W + 1] each.
 
     Args:
       budget: [B], maximum number of tokens.
@@ -219,7 +214,7 @@ def _choose(
             left_here -= (first.take(starts[step] + length) - before[step]) * is_taken[step]
         left[active] = left_here
         is_first.ravel()[starts[is_taken & (lengths > 0)]] = True
-    return _Chosen(_unpack_taken(taken, width) & ~covered, is_first)
+    return _unpack_taken(taken, width) & ~covered, is_first
 
 
 def _take_longest(
@@ -341,14 +336,14 @@ def _random_order(count: np.ndarray, width: int, rng: SequenceRng) -> np.ndarray
     return keys.view(np.int64)
 
 
-def _tokens_of(words: _Words, chosen: _Chosen) -> np.ndarray:
+def _tokens_of(words: _Words, is_chosen: np.ndarray) -> np.ndarray:
     """Returns the flat positions of chosen tokens in [B, L], ascending."""
-    return np.flatnonzero(chosen.is_chosen.ravel().take(words.index) & words.is_token)
+    return np.flatnonzero(is_chosen.ravel().take(words.index) & words.is_token)
 
 
-def _first_words(words: _Words, chosen: _Chosen, positions: np.ndarray) -> np.ndarray:
+def _first_words(words: _Words, is_first: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Returns the first word of each token's n-gram, counted within its row."""
-    number = np.where(chosen.is_first, np.arange(chosen.is_first.shape[1]), 0)
+    number = np.where(is_first, np.arange(is_first.shape[1]), 0)
     number = np.maximum.accumulate(number, axis=1).ravel()
     return number.take(words.index.ravel().take(positions))
 

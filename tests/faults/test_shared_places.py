@@ -158,18 +158,18 @@ def test_a_fork_that_outlives_its_parent_does_not_keep_litter_alive(tmp_path):
 
 def test_a_work_folder_stays_until_its_job_succeeds(tmp_path):
     path = str(tmp_path / "x")
-    with pytest.raises(KeyboardInterrupt), temporaries.work_folder(path, "one", "done") as folder:
+    with pytest.raises(KeyboardInterrupt), temporaries.work_folder(path, "one") as folder:
         pathlib.Path(folder, "done").touch()
         raise KeyboardInterrupt
-    with pytest.raises(RunDirBusyError), temporaries.work_folder(path, "one", "done") as folder:
+    with pytest.raises(RunDirBusyError), temporaries.work_folder(path, "one") as folder:
         assert os.path.exists(os.path.join(folder, "done"))
-        with temporaries.work_folder(path, "two", "done"):
+        with temporaries.work_folder(path, "two"):
             pass
-    with pytest.raises(ValueError), temporaries.work_folder(path, "two", "done") as folder:
+    with pytest.raises(ValueError), temporaries.work_folder(path, "two") as folder:
         assert not os.path.exists(os.path.join(folder, "done"))  # another job's
         raise ValueError
     assert not os.listdir(tmp_path)  # where nothing was done, nothing stays
-    with temporaries.work_folder(path, "one", "done") as folder:
+    with temporaries.work_folder(path, "one") as folder:
         pathlib.Path(folder, "done").touch()
     assert not os.listdir(tmp_path)
 
