@@ -168,12 +168,10 @@ def _write_split(
     ]
     buckets = split.num_buckets(job.text_bytes) if paths else 0
     progress = Progress(f"writing {split.name}", "buckets", buckets)
-    with _writing(work), contextlib.ExitStack() as stack:
+    with _writing(work), open(f"{prefix}.journal", "ab+") as journal:
         with open(f"{prefix}.files", "w", encoding="utf-8") as stream:
             stream.write("\n".join(paths))
-        journal = stack.enter_context(open(f"{prefix}.journal", "ab+"))
-        streams = [stack.enter_context(open(output.work_path, "ab+")) for output in outputs]
-        first = _resume(journal, outputs, streams)
+        first = _resume(journal, outputs)
         if first:
             log.info("resumed an unfinished run: %d of %d buckets were written", first, buckets)
         tasks = ((job.recipe, split.name, number, buckets, prefix)
@@ -181,33 +179,33 @@ def _write_split(
         for number, (part, examples, *result) in enumerate(pool.map(write_bucket, tasks), first):
             for example in examples:
                 log.info("a record:\n%s", example)
-            output = number % len(outputs)
-            with open(part, "rb") as content:
-                shutil.copyfileobj(content, streams[output], 1 << 20)
-            streams[output].flush()
-            os.fsync(streams[output].fileno())
+            output = outputs[number % len(outputs)]
+            with open(part, "rb") as content, open(output.work_path, "ab") as stream:
+                shutil.copyfileobj(content, stream, 1 << 20)
+                stream.flush()
+                os.fsync(stream.fileno())
             entry = json.dumps([result[0], result[1].to_json()]).encode()
             journal.write(b"%08x %s\n" % (zlib.crc32(entry), entry))
             journal.flush()
             os.unlink(part)
-            outputs[output].add(*result)
+            output.add(*result)
             progress.show(number + 1)
     progress.end()
     return outputs
 
 
-def _resume(journal: BinaryIO, outputs: list[Output], streams: list[BinaryIO]) -> int:
+def _resume(journal: BinaryIO, outputs: list[Output]) -> int:
     """Adds what the journal says was written; returns the number of buckets."""
     entries, size = read_journal(journal)
-    written = [0] * len(outputs)
-    for number, (blocks, _) in enumerate(entries):
-        written[number % len(outputs)] += sum(size for _, size in blocks)
-    if any(stream.seek(0, os.SEEK_END) < size for stream, size in zip(streams, written, strict=True)):
-        entries, size, written = [], 0, [0] * len(outputs)  # damaged: all of it again
     for number, (blocks, statistics) in enumerate(entries):
         outputs[number % len(outputs)].add(blocks, Statistics.from_json(statistics))
-    for stream, end in zip(streams, written, strict=True):
-        stream.truncate(end)
+    for output in outputs:
+        with open(output.work_path, "ab") as stream:
+            if os.path.getsize(output.work_path) < output.bytes:
+                raise UserError(
+                    f"{output.work_path} is damaged: remove {os.path.dirname(output.work_path)}"
+                )
+            stream.truncate(output.bytes)
     journal.truncate(size)
     return len(entries)
 

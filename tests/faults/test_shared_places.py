@@ -389,11 +389,9 @@ def test_many_outputs_are_published_with_few_open_files(tmp_path):
     code = "import resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, (int(sys.argv.pop(1)),) * 2);" \
            "from albert.create_pretraining_data import cli; cli()"
     arguments = jobs.data_flags(tmp_path, output_file=",".join(names), dupe_factor=8)
-    for limit, expected in ((220, 0), (180, 2)):
-        done = subprocess.run([sys.executable, "-c", code, str(limit), *arguments], cwd=REPO,
-                              capture_output=True, text=True, check=False)
-        assert done.returncode == expected, done.stderr
-    assert "ulimit -n" in assert_one_clear_line(done.stderr)
+    done = subprocess.run([sys.executable, "-c", code, "40", *arguments], cwd=REPO,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     assert all(os.path.exists(name) for name in names)
 
 
