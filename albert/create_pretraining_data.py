@@ -145,6 +145,7 @@ def _job(values: flags.FlagValues) -> Job:
     # Those that cannot change the records are left out, so that manifests compare equal.
     told = {name: value for name, value in flags.to_dict(values).items()
             if name not in ("num_processes", "runner")}
+    recipe = dataclasses.replace(recipe, language=form.language)
     return Job(
         recipe, tuple(inputs), splits, values.held_out_fraction,
         values.document_break_between_files, text_bytes, told, form,

@@ -26,7 +26,7 @@ from albert.pretraining_data import instances, pipeline, report, shuffle
 from albert.pretraining_data.instances import Blocks, Statistics
 from albert.pretraining_data.job import Job, Recipe, load_tokenizer
 from albert.pretraining_data.outputs import Output, publish
-from albert.pretraining_data.pairs import PAIR, tokenize_block
+from albert.pretraining_data.pairs import PAIR
 from albert.runtime import workers
 from albert.text.documents import ReadingCounts
 
@@ -142,7 +142,7 @@ _Part = tuple[int, int, bytes, bytes]
 
 def _pair(task: shuffle.BlockTask, job: Job, work: str) -> Iterator[tuple[tuple[str, int], _Part]]:
     recipe = _recipe(job, work)
-    block = tokenize_block(task.documents, load_tokenizer(recipe))
+    block = shuffle.load_block(recipe, task)
     pairs, counts = shuffle.deal_pairs(recipe, block, task, task.passes)
     ends, dtype = np.cumsum(counts), shuffle.token_dtype(recipe)
     for bucket in np.flatnonzero(counts).tolist():

@@ -10,7 +10,7 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from albert.text.documents import Document
+from albert.text.documents import Document, split_documents
 
 # Fractions of the smaller side of the split: the longest document held out whole, and a stretch.
 _DOCUMENT, _STRETCH = 1 / 6, 1 / 10
@@ -22,7 +22,11 @@ _BYTES_PER_CHARACTER = 4  # at most
 class HeldOut:
     """Divides documents, given in order, between training text and held-out text."""
 
-    def __init__(self, fraction: float, seed: int, text_bytes: int):
+    def __init__(
+        self, fraction: float, seed: int, text_bytes: int, language: str | None = None
+    ):
+        """`language`: cut long documents between the sentences of this language."""
+        self._language = language
         self._fraction, self._rng = fraction, random.Random(seed)
         side = text_bytes * min(fraction, 1 - fraction, _MAX_FRACTION)
         self._longest = max(_DOCUMENT * side, _MIN_STRETCH)
@@ -39,7 +43,8 @@ class HeldOut:
             return
         stretches = [(document, characters)]
         if characters * _BYTES_PER_CHARACTER > self._longest:
-            stretches = list(self._stretches(document, characters))
+            [sentences] = split_documents([document], self._language)
+            stretches = list(self._stretches(sentences, sum(map(len, sentences))))
         chosen = ((self._choose(size), *stretch) for stretch in stretches for size in stretch[1:])
         for is_held_out, group in itertools.groupby(chosen, key=lambda one: one[0]):
             _, parts, sizes = zip(*group, strict=True)

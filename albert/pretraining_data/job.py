@@ -32,6 +32,7 @@ class Recipe:
     do_lower_case: bool
     random_seed: int
     static_masks: bool = True  # write masked records; else readers mask pairs
+    language: str | None = None  # split lines into sentences of this language
 
     @property
     def vocabulary(self) -> str:

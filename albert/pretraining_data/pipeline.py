@@ -27,7 +27,7 @@ from albert.pretraining_data.outputs import Output, publish
 from albert.runtime.progress import Progress
 from albert.runtime.workers import Workers, preemptible
 from albert.storage import temporaries
-from albert.text.documents import ReadingCounts, read_documents
+from albert.text.documents import ReadingCounts, read_documents, split_documents
 
 log = logging.getLogger("albert")
 
@@ -53,7 +53,7 @@ def make_records(job: Job, processes: int) -> None:
                     for output in _write_split(job, split, paths[split.name], work, pool)
                 ]
         else:
-            documents = list(read(job, counts))
+            documents = split_documents(list(read(job, counts)), job.recipe.language)
             report.report_reading(job, counts)
             with _writing(work):
                 outputs = original_draws.write_outputs(job, documents, work)

@@ -15,7 +15,7 @@ from albert.pretraining_data.held_out import HeldOut
 from albert.pretraining_data.job import Job, Recipe, load_tokenizer
 from albert.pretraining_data.pairs import PAIR, Block, pairs_of_block, tokenize_block
 from albert.storage import files
-from albert.text.documents import Document, cut_blocks
+from albert.text.documents import Document, cut_blocks, split_documents
 
 _MIN_FILES = 32  # if there are enough passes: an interrupted run repeats those under way
 _GATHERED = 1 << 14  # pairs whose tokens are gathered at once
@@ -50,7 +50,9 @@ def block_tasks(
     num_blocks = max(1, job.text_bytes // job.block_characters)
     # A small text has fewer blocks than there are processes: then its passes are divided.
     num_tasks = -(-2 * num_processes // num_blocks) if num_processes > 1 else 1
-    held_out = HeldOut(job.held_out_fraction, job.recipe.seed("held out"), job.text_bytes)
+    held_out = HeldOut(
+        job.held_out_fraction, job.recipe.seed("held out"), job.text_bytes, job.recipe.language
+    )
     sized = ((document, sum(map(len, document))) for document in documents)
     for which, index, block in cut_blocks(sized, job.block_characters, held_out.split):
         split, crc = job.splits[which], 0
@@ -74,6 +76,12 @@ class Bucket(NamedTuple):
 def token_dtype(recipe: Recipe) -> np.dtype:
     """Returns the dtype of token ids in files."""
     return np.dtype("<u2" if load_tokenizer(recipe).vocab_size <= 1 << 16 else "<u4")
+
+
+def load_block(recipe: Recipe, task: BlockTask) -> Block:
+    """Tokenizes the documents of a task, after splitting them into sentences if asked for."""
+    documents = split_documents(task.documents, recipe.language)
+    return tokenize_block(documents, load_tokenizer(recipe))
 
 
 def deal_pairs(
@@ -127,7 +135,7 @@ def write_block(recipe: Recipe, task: BlockTask, folder: str) -> None:
     Raises:
       UserError: a file cannot be written.
     """
-    block, dtype = tokenize_block(task.documents, load_tokenizer(recipe)), token_dtype(recipe)
+    block, dtype = load_block(recipe, task), token_dtype(recipe)
     for passes, path in task.files(folder):
         if is_complete(path, task.num_buckets, dtype):
             continue

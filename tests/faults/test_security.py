@@ -75,7 +75,7 @@ ALLOWED = {
     ("storage/remote_files", "importlib.util"): "asks whether fsspec is there, by its name",
     ("pretraining_data/beam", "importlib.import_module"):
         "the runner that the user names in --runner",
-    ("text/python_docs", "importlib.import_module"): "Python's own, for their docstrings",
+    
     ("cli/engine_start", "subprocess"): "grep, which leaves out what TensorFlow always says",
     ("ablation/runs", "subprocess"): "our own commands, each in a process of its own",
     ("storage/files", "ctypes"): "to call a function of the C library that is loaded already",

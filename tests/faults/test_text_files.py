@@ -21,7 +21,7 @@ from albert.errors import DataError
 from albert.pretraining_data import job, pipeline, vocabulary
 from albert.storage import files
 from albert.tasks import conll, glue, race
-from albert.text import corpus_files, text_corpus, text_files
+from albert.text import documents, text_files
 from albert.text.documents import ReadingCounts, read_documents
 from albert.tokenization import preprocess_text
 
@@ -74,7 +74,8 @@ def as_vocabulary(path: str):
 
 
 def as_prose(path: str):
-    return text_corpus.read_text([path], corpus_files.Form(language="en"), "").documents
+    found = documents.read_documents([path], str, documents.ReadingCounts())
+    return documents.split_documents(list(found), "en")
 
 
 def as_table(path: str):
