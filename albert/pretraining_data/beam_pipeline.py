@@ -23,7 +23,6 @@ from albert.pretraining_data import beam_files, beam_steps, buckets, making, rep
 from albert.pretraining_data.recipe import Job, Stream
 from albert.records import records
 from albert.runtime import workers
-from albert.storage import files
 from albert.text import documents
 
 log = logging.getLogger("albert")
@@ -160,10 +159,10 @@ def _publish(
                for path, part in zip(stream.outputs, parts[stream.name], strict=True)]
     for stream, path, part in outputs:
         info = reports.manifest_info(job, stream, path, counts, report)
-        manifests[path] = records.manifest(beam_steps.tail(part).blocks, spec, info)
+        manifests[path] = records.Manifest.of(beam_steps.tail(part).blocks, spec, info)
     for path in job.outputs:
         beam_files.delete(records.manifest_path(path))
     for _, path, part in outputs:
         beam_files.file_systems().rename([part.path], [path])
     for path, manifest in manifests.items():
-        beam_files.write(records.manifest_path(path), files.sealed_json_text(manifest).encode())
+        beam_files.write(records.manifest_path(path), manifest.text().encode())

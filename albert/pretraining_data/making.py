@@ -228,7 +228,7 @@ def _publish(
             info = reports.manifest_info(job, stream, path, counts, report)
             blocks = [block for part in mine for block in _blocks(part)]
             note = stack.enter_context(files.atomic_write(records.manifest_path(path)))
-            note.write(records.manifest_text(blocks, job.recipe.feature_spec(), info))
+            note.write(records.Manifest.of(blocks, job.recipe.feature_spec(), info).text())
             note.close()
         for _, path, mine in outputs:
             out = stack.enter_context(files.atomic_write(path, "wb"))

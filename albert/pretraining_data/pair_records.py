@@ -191,7 +191,7 @@ def sentence_objectives(source: RecordFiles) -> tuple[str, ...]:
     Raises:
       DataError: they were made for two objectives.
     """
-    found = {info.get("sentence_objective", "sop"): path for path, info in source.infos()}
+    found = {manifest.sentence_objective: path for path, manifest in source.manifests()}
     for objective, path in found.items():
         if objective not in SENTENCE_OBJECTIVES:
             raise DataError(f"{path}: sentence_objective {objective!r} in its manifest is unknown")
@@ -212,8 +212,8 @@ def masks_of(
       DataError: a manifest does not tell the ids of the special pieces, or they differ.
     """
     found: dict[Specials, str] = {}
-    for path, info in source.infos():
-        ids = [info.get(key) for key in _SPECIAL_KEYS]
+    for path, manifest in source.manifests():
+        ids = [manifest.info.get(key) for key in _SPECIAL_KEYS]
         if not all(isinstance(value, int) and value >= 0 for value in ids):
             raise DataError(
                 f"{records.manifest_path(path)}: no {', '.join(_SPECIAL_KEYS)} to draw masks "
