@@ -19,7 +19,7 @@ from albert import (
 from albert.cli import flags, remote_paths
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import checkpoints
-from albert.storage import addresses, leases, mirrors, places, remote_files
+from albert.storage import copies
 from albert.training import checkpoint_store
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert[test]'")
@@ -101,7 +101,7 @@ def test_each_path_flag_that_is_written_is_mirrored(name, module, memory):
     with remote_paths.mirrored(values):
         for flag in written:
             path = values[flag].value
-            assert "://" not in path and places.as_given(path) == f"memory://data/{flag}/out"
+            assert "://" not in path and copies.as_given(path) == f"memory://data/{flag}/out"
             assert flags.to_dict(values)[flag] == f"memory://data/{flag}/out"
             os.makedirs(path, exist_ok=True)
             pathlib.Path(path, "made.txt").write_text("x")

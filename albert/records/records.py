@@ -13,7 +13,7 @@ import numpy as np
 
 from albert.errors import DataError
 from albert.records.examples import DTYPES, FeatureSpec, frame_examples
-from albert.storage import files, temporaries
+from albert.storage import files
 
 FORMAT_VERSION = 1
 BATCH = 1024  # records serialised together
@@ -97,7 +97,7 @@ def manifest_path(path: str) -> str:
 def remove_manifest(path: str) -> None:
     """Removes the manifest of `path`, if there is one."""
     if os.path.exists(manifest_path(path)):
-        os.unlink(manifest_path(path))
+        files.remove(manifest_path(path))
 
 
 def refuse_foreign(path: str) -> None:
@@ -110,7 +110,7 @@ def refuse_foreign(path: str) -> None:
       DataError: a file without is there.
     """
     where = manifest_path(path)
-    if os.path.lexists(path) and not (os.path.exists(where) or temporaries.temporaries_of(where)):
+    if os.path.lexists(path) and not os.path.exists(where):
         raise DataError(
             f"{path} is not overwritten: it has no {os.path.basename(where)} beside it, as record "
             "files of this toolkit have; remove it, or name another"

@@ -12,7 +12,6 @@ import google_crc32c
 import numpy as np
 
 from albert.errors import DataError
-from albert.storage import places
 
 _BATCH = 1024  # records checked together
 HEADER_BYTES, FOOTER_BYTES = 12, 4  # length and its checksum; checksum of the payload
@@ -97,7 +96,7 @@ def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
       DataError: the file ends inside a record, or a length is damaged.
     """
     starts, sizes = [], []
-    end = size_of(places.ready(path))
+    end = size_of(path)
     if end == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -234,7 +233,7 @@ class RecordReader:
     def _read(self, offset: int, size: int) -> bytes:
         try:
             if self._file is None:
-                self._file = os.open(places.ready(self._path), os.O_RDONLY)
+                self._file = os.open(self._path, os.O_RDONLY)
             return os.pread(self._file, size, offset)
         except OSError as error:
             raise DataError(f"cannot read {self._path}: {error.strerror}") from error

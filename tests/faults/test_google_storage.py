@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from albert.errors import DataError, RunDirBusyError
-from albert.storage import leases, remote_files
 from faults import gcs, jobs
 
 gcs.require_emulator()

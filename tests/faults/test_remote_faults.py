@@ -223,7 +223,6 @@ def test_blocks_of_large_sets_are_fetched_ahead_and_go_again(
 ):
     from albert.records import data_order, records
     from albert.records.record_files import RecordFiles
-    from albert.storage import addresses
     from albert.tasks.pretraining import PretrainingTask
 
     store = system(proxy)
