@@ -20,7 +20,7 @@ from albert.cli import corpus_flags, flags
 from albert.errors import DataError
 from albert.runtime import workers
 from albert.runtime.progress import Progress
-from albert.storage import files
+from albert.storage import files, opening
 from albert.text import corpus_files, filters, text_files
 from albert.text.documents import Document, ReadingCounts, read_documents, split_documents
 
@@ -116,7 +116,7 @@ def _documents(
 ) -> Iterator[Document]:
     """Yields the documents of a text, split into sentences by several processes."""
     is_piped = any(map(corpus_files.is_pipe, paths))
-    position, size = text_files.Position(), None if is_piped else sum(map(os.path.getsize, paths))
+    position, size = text_files.Position(), None if is_piped else sum(map(opening.size_of, paths))
     progress = Progress("reading", "MB", size and size / 1e6)
     count = workers.available_cores() if size is None or size > _SMALL else 1
     with workers.Workers(count) as pool:

@@ -246,7 +246,7 @@ def main(values: flags.FlagValues) -> None:
         # --max_predictions_per_seq is of the masks that are drawn; records have their own.
         recipe["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
         pretraining_masks.compare(values, eval_files)
-    identity = earlier_run.Identity("pretraining", first.info_of_all("tokenizer_sha256"))
+    identity = earlier_run.Identity("pretraining", first.tokenizer_sha256)
     tokenizer = None
     if values.do_train:
         earlier_run.check_directory(values.output_dir, identity)

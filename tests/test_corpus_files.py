@@ -270,8 +270,8 @@ def test_the_flag_decides_otherwise(layout, lengths, folder):
     (folder / "text").write_text("w1 w2\nw3 w4\n\nw5 w6\n")
     assert list(map(len, read(folder / "text", form=Form(layout)))) == lengths
     assert make(folder, folder / "text", f"--document_layout={layout}") == 0
-    manifest = records.read_manifest(str(folder / "out.tfrecord"))
-    assert manifest["info"]["documents"] == len(lengths)
+    manifest = records.Manifest.read(str(folder / "out.tfrecord"))
+    assert manifest.info["documents"] == len(lengths)
 
 
 def test_objects_in_a_text_that_is_none_of_json_are_read_as_they_are_on_request(tmp_path):

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 from faults import jobs
-from helpers import cpu_seconds_of_children
+from helpers import cpu_seconds_of_children, parse_with_tensorflow
 
 from albert import create_pretraining_data as command
 from albert.cli import flags
@@ -81,17 +81,7 @@ def read(path, length=32, predictions=5):
     recipe = Recipe(
         PairSettings(length), MaskingSettings(predictions), None, None, "", True, 0
     )
-    return read_records(path, recipe.feature_spec())
-
-
-def read_records(path, spec):
-    import tensorflow as tf
-
-    payloads = list(tfrecord.read_records(str(path)))
-    from albert.records import input_pipeline
-
-    parsed = tf.io.parse_example(payloads, input_pipeline.parse_spec(spec))
-    return {name: value.numpy() for name, value in parsed.items()}
+    return parse_with_tensorflow(path, recipe.feature_spec())
 
 
 def leavings(folder):
@@ -140,10 +130,10 @@ def test_instances_are_spread_evenly_and_shuffled_over_the_files(tiny):
     assert max(counts) - min(counts) <= 3 and min(counts) > 10
     first = read(outputs[0])["input_ids"][:, 1]
     assert (np.diff(first) < 0).sum() > len(first) / 4  # not in the order of the corpus
-    manifest = records.read_manifest(str(outputs[1]))
-    assert manifest["info"]["shards"] == [path.name for path in outputs]
-    assert manifest["records"] == counts[1] and manifest["info"]["vocab_size"] == 205
-    assert manifest["info"]["flags"]["dupe_factor"] == 3
+    manifest = records.Manifest.read(str(outputs[1]))
+    assert manifest.info["shards"] == [path.name for path in outputs]
+    assert manifest.records == counts[1] and manifest.info["vocab_size"] == 205
+    assert manifest.info["flags"]["dupe_factor"] == 3
 
 
 def test_files_that_would_be_empty_are_refused(tiny):
@@ -480,11 +470,11 @@ def test_no_vocabulary_and_a_missing_one_are_refused(tiny):
 
 def test_a_vocabulary_that_changed_is_read_anew(tiny):
     run(tiny)
-    before = records.read_manifest(str(tiny / "out.tfrecord"))["info"]
+    before = records.Manifest.read(str(tiny / "out.tfrecord")).info
     with open(tiny / "vocab.txt", "a") as stream:
         stream.write("new\n")
     run(tiny)
-    after = records.read_manifest(str(tiny / "out.tfrecord"))["info"]
+    after = records.Manifest.read(str(tiny / "out.tfrecord")).info
     assert (before["vocab_size"], after["vocab_size"]) == (205, 206)
     assert before["tokenizer_sha256"] != after["tokenizer_sha256"]
 
@@ -530,7 +520,7 @@ def test_one_document_a_file_is_as_many_documents_unless_the_original_is_wanted(
         write_corpus(tiny / f"{number}.txt", [number])
     run(tiny, input_file=tiny / "[0-9].txt", **more)
     whole = more.get("document_break_between_files", not more)
-    documents_found = records.read_manifest(str(tiny / "out.tfrecord"))["info"]["documents"]
+    documents_found = records.Manifest.read(str(tiny / "out.tfrecord")).info["documents"]
     assert documents_found == (7 if whole else 1)
     hint = "its 7 files end none without --document_break_between_files"
     assert (hint in warnings.text) == (not whole)
@@ -817,7 +807,7 @@ def make_and_mask(golden_path, folder, settings, dupe_factor=12):
         spm_model_file=golden_path("spm/30k-clean.model"), **others)
     path, length = str(folder / "out.tfrecord"), settings["max_seq_length"]
     masks = dynamic_masking.dynamic_masking(RecordFiles([path]), length, MaskingSettings(**chosen), 0)
-    rows = read_records(path, masks.feature_spec())
+    rows = parse_with_tensorflow(path, masks.feature_spec())
     features = masks.mask(
         *(rows[name] for name in ("input_ids", "segment_lengths", "token_boundary",
                                   "next_sentence_labels")),
@@ -947,9 +937,9 @@ def test_the_manifest_says_what_the_records_are_like(tiny, caplog):
                                                    "max_predictions_per_seq": None}):
         caplog.clear()
         run(tiny, **more)
-        manifest = records.read_manifest(str(tiny / "out.tfrecord"))
-        report = manifest["info"]["report"]
-        assert report["records"] == manifest["records"] and report["documents"] == 40
+        manifest = records.Manifest.read(str(tiny / "out.tfrecord"))
+        report = manifest.info["report"]
+        assert report["records"] == manifest.records and report["documents"] == 40
         assert report["sentences"] == 320 and report["unknown_tokens"] == 0
         assert "tokens of a record: " in caplog.text
         shown = 0 if "original_draw_order" in more else 3
@@ -969,7 +959,7 @@ def test_unknown_tokens_are_counted_and_warned_about(share, warned, tiny, warnin
     for more in ({}, {"original_draw_order": True}):
         warnings.clear()
         run(tiny, **more)
-        told = records.read_manifest(str(tiny / "out.tfrecord"))["info"]["report"]
+        told = records.Manifest.read(str(tiny / "out.tfrecord")).info["report"]
         assert abs(told["unknown_tokens"] - 1 / share) < 0.4 / share
         assert ("are unknown to the vocabulary" in warnings.text) == warned
 
@@ -1027,7 +1017,7 @@ def test_a_gigabyte_takes_400_mb_of_memory_however_its_documents_are(
             f"--spm_model_file={golden_path('spm/30k-clean.model')}", "--max_seq_length=512",
             "--nostatic_masks", "--num_processes=1",
         )
-        documents_found = records.read_manifest(f"{tmp_path}/out.tfrecord")["info"]["documents"]
+        documents_found = records.Manifest.read(f"{tmp_path}/out.tfrecord").info["documents"]
         assert documents_found > 1.8e6 if breaks_every else documents_found < 200  # of 8 MB
         assert peak < 400e6  # it is all that there is: one process
     finally:

@@ -1,5 +1,6 @@
 """Masks drawn as records are read: new each epoch, the same for everybody, from pairs held once."""
 
+import itertools
 import json
 
 import numpy as np
@@ -11,7 +12,8 @@ from albert.cli import flags
 from albert.pretraining_data import dynamic_masking, features, masking
 from albert.pretraining_data.masking import MaskingSettings, SpecialIds
 from albert.pretraining_data.rng import keys_at
-from albert.records import data_order, examples, input_pipeline, tfrecord
+from albert.records import batches as numpy_batches
+from albert.records import data_order, examples, tf_dataset, tfrecord
 from albert.records.data_order import Share
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
@@ -49,11 +51,11 @@ def make(folder, name, *more, dynamic=False):
 def batches(path, count, batch_size=8, position=0, share=None, settings=SETTINGS, seed=3):
     """Returns the first batches of a run as dictionaries of arrays."""
     spec = dynamic_masking.dynamic_masking(RecordFiles([path]), LENGTH, settings, seed).feature_spec()
-    found = input_pipeline.train_batches(
+    found = numpy_batches.train_batches(
         RecordFiles([path]), spec, batch_size=batch_size, vocab_size=55, seed=3,
         position=position, share=share,
     )
-    return [{k: v.numpy() for k, v in batch.items()} for batch in found.take(count)]
+    return list(itertools.islice(found, count))
 
 
 def joined(parts):
@@ -118,8 +120,8 @@ def test_a_resumed_run_draws_the_masks_of_the_uninterrupted_one(corpus, position
 def test_the_masks_are_the_same_however_many_read_them(
     corpus, workers, each, is_large, monkeypatch
 ):
-    if is_large:  # than what is shuffled at once
-        monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 1)
+    if is_large:  # more than a group
+        monkeypatch.setattr(data_order, "GROUP_RECORDS", 1)
     path, replicas = str(corpus / "pairs.tfrecord"), workers * each
     whole = batches(path, 4, position=8)
     shares = [
@@ -395,7 +397,7 @@ def test_rows_of_single_sentences_may_lie_among_pairs(corpus, tmp_path):
     assert masks.swap_prob == 0.5
     task = PretrainingTask(LENGTH, 5, masks, some_have_no_pair=True)
     for packed in (0, 1):
-        batch = next(iter(input_pipeline.train_batches(
+        batch = next(iter(tf_dataset.train_batches(
             files, masks.feature_spec(), batch_size=64, vocab_size=55, seed=3,
             packed_rows=packed * LENGTH,
         )))

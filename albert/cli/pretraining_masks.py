@@ -89,8 +89,8 @@ def masks(
 
 def compare(values: flags.FlagValues, source: RecordFiles) -> None:
     """Warns where an evaluation asks for another kind of masks than training shows."""
-    for path, info in source.infos():
-        share = info.get("flags", {}).get("mask_token_share", values.mask_token_share)
+    for path, manifest in source.manifests():
+        share = manifest.flags.get("mask_token_share", values.mask_token_share)
         if share != values.mask_token_share:
             log.warning(
                 "%s was made with --mask_token_share=%g, and this run trains with %g: its figures "

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from albert.errors import CheckpointError, first_line
 from albert.storage import copies, files, shipped
-from albert.storage.places import cache_directory
 
 log = logging.getLogger("albert")
 

@@ -126,7 +126,7 @@ def sentence_objectives(source: RecordFiles) -> tuple[str, ...]:
     Raises:
       DataError: they were made for two objectives.
     """
-    found = {info.get("sentence_objective", "sop"): path for path, info in source.infos()}
+    found = {manifest.sentence_objective: path for path, manifest in source.manifests()}
     for objective, path in found.items():
         if objective not in SENTENCE_OBJECTIVES:
             raise DataError(f"{path}: unknown sentence_objective {objective!r} in its manifest")
@@ -147,8 +147,8 @@ def dynamic_masking(
       DataError: a manifest lacks the ids of special tokens, or they differ.
     """
     found: dict[SpecialIds, str] = {}
-    for path, info in source.infos():
-        ids = [info.get(key) for key in SpecialIds._fields]
+    for path, manifest in source.manifests():
+        ids = [manifest.info.get(key) for key in SpecialIds._fields]
         if not all(isinstance(value, int) and value >= 0 for value in ids):
             raise DataError(
                 f"{records.manifest_path(path)}: lacks {', '.join(SpecialIds._fields)}, which "

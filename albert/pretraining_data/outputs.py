@@ -54,8 +54,9 @@ def publish(
     _check(job, outputs, counts.documents)
     report = Report.of(job, [(o.split, o.statistics) for o in outputs], counts)
     texts = [
-        records.manifest_text(output.blocks, job.recipe.feature_spec(),
-                              _manifest_info(job, output, counts, report)) for output in outputs
+        records.Manifest.of(output.blocks, job.recipe.feature_spec(),
+                            _manifest_info(job, output, counts, report)).text()
+        for output in outputs
     ]
     for output in outputs:
         records.remove_manifest(output.path)

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
@@ -54,6 +55,13 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
     It may be closed in the block.
     """
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    if filesystem.is_remote(path):
+        with tempfile.TemporaryDirectory() as folder:
+            local = os.path.join(folder, "file")
+            with open(local, mode, **text) as stream:
+                yield stream
+            filesystem.upload(local, path)
+        return
     with _told_as_unwritable(path), work.temporary_file(path) as temporary:
         with open(temporary, mode, **text) as stream:
             yield stream
@@ -69,8 +77,12 @@ def move(source: str, path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Removes a file that this toolkit has made."""
-    os.unlink(path)
+    """Removes a file that this toolkit has made, if it exists."""
+    if filesystem.is_remote(path):
+        filesystem.remove(path)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
     write_through.note("remove", path)
 
 

@@ -44,6 +44,19 @@ def size_of(path: str) -> int:
     raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
 
 
+def stamp_of(path: str) -> int:
+    """Returns a number that changes when a file does: its time of modification in nanoseconds.
+
+    Raises:
+      OSError: there is no such file.
+    """
+    if not filesystem.is_remote(path):
+        return os.stat(path).st_mtime_ns
+    if entry := filesystem.entry_of(path):
+        return entry.stamp
+    raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+
 def find(pattern: str) -> list[str]:
     """Returns the file of this name, or the files that match it as a glob, sorted."""
     if filesystem.is_remote(pattern):

@@ -175,15 +175,15 @@ class Session:
         Raises:
           UserError: it cannot be; the message says where it is kept.
         """
-        try:
-            for folder in self._opened:
+        for folder in self._opened:
+            try:
                 folder.flush()
-        except RunDirBusyError:
-            raise
-        except UserError as error:
-            kept = tempfile.mkdtemp(prefix="unsent-", dir=self._cache)
-            os.rename(self._scratch, os.path.join(kept, "files"))
-            raise UserError(f"{error}; what was made is kept in {kept}") from error
+            except RunDirBusyError:
+                raise
+            except UserError as error:
+                kept = tempfile.mkdtemp(prefix="unsent-", dir=self._cache)
+                os.rename(folder.local, os.path.join(kept, os.path.basename(folder.local)))
+                raise UserError(f"{error}; what was made is kept in {kept}") from error
 
     def __exit__(self, *_) -> None:
         for folder in self._opened:

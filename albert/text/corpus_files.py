@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from albert.errors import DataError, some
-from albert.storage import files, filesystem
+from albert.storage import files, filesystem, opening
 from albert.text import text_files
 
 log = logging.getLogger("albert")
@@ -75,11 +75,17 @@ def find(
             raise DataError(f"--{flag}=-: the standard input can be read only once: write it to a "
                             "file first")
         if pattern.startswith("@") and not os.path.exists(pattern):
-            lists = (*lists, os.path.realpath(pattern[1:]))
+            is_remote = filesystem.is_remote(pattern[1:])
+            lists = (*lists, pattern[1:] if is_remote else os.path.realpath(pattern[1:]))
             if lists[-1] in lists[:-1]:
                 raise DataError(f"--{flag}: the list {pattern[1:]} names itself")
             names = _listed(pattern[1:], flag)
             return [path for name in names for path in found(name, flag, lists)]
+        if filesystem.is_remote(pattern):
+            if not set("*?[") & set(pattern) and filesystem.is_directory(pattern):
+                names = filesystem.list_tree(pattern)
+                return [f"{pattern.rstrip('/')}/{name}" for name in _shown(names, pattern, flag)]
+            return find_files(pattern, flag)
         if os.path.isdir(pattern):
             return [files.require_file(path, flag) for path in _below(pattern, flag)]
         return find_files(pattern, flag)
@@ -123,7 +129,15 @@ def _below(folder: str, flag: str) -> list[str]:
         seen.add(os.path.realpath(place))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += (os.path.join(place, name) for name in names if not name.startswith("."))
-    found = sorted(path for path in found if not path.endswith(files.MANIFEST_SUFFIX))
+    return _shown(found, folder, flag)
+
+
+def _shown(names: Iterable[str], folder: str, flag: str) -> list[str]:
+    """Returns the files below a folder that are read, in the order of their names."""
+    found = sorted(
+        name for name in names if not name.endswith(files.MANIFEST_SUFFIX)
+        and not any(part.startswith(".") for part in name.removeprefix(folder).split("/"))
+    )
     if not found:
         raise DataError(f"--{flag}: no file below the folder {folder}")
     return found
@@ -190,7 +204,7 @@ def size_of_text(path: str, form: Form, flag: str = "input_file") -> int:
     with text_files.open_raw(path, flag) as stream:
         text, _ = as_lines(stream, path, form)
         if text is stream:
-            return os.path.getsize(path)
+            return opening.size_of(path)
         return sum(map(len, text_files.chunks(text)))
 
 

@@ -13,7 +13,6 @@ import gzip
 import io
 import itertools
 import lzma
-import os
 import re
 import sys
 import zlib
@@ -21,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from albert.errors import DataError
+from albert.storage import opening
 
 LONGEST_LINE = 1 << 20  # bytes; a longer line is cut, so that memory stays bounded
 MOST_BAD = 0.05  # share of a file's lines that may be no UTF-8
@@ -175,7 +175,7 @@ def open_text(path: str, flag: str = "input_file") -> Iterator[BinaryIO]:
 def open_raw(path: str, flag: str = "input_file") -> BinaryIO:
     """Returns a file as it is; errors as of `open_text`."""
     try:
-        return open(path, "rb")
+        return opening.open_read(path)
     except FileNotFoundError as error:
         raise DataError(f"--{flag}: no such file: {path}") from error
     except OSError as error:
@@ -193,7 +193,7 @@ def size_of_text(path: str, flag: str = "input_file") -> int:
     """
     with open_raw(path, flag) as stream:
         text = as_utf8(stream, path)
-        return os.path.getsize(path) if text is stream else sum(map(len, chunks(text)))
+        return opening.size_of(path) if text is stream else sum(map(len, chunks(text)))
 
 
 def as_utf8(stream: BinaryIO, name: str) -> BinaryIO:

@@ -18,7 +18,7 @@ from albert.formats import checkpoints
 from albert.formats.weights import Weights
 from albert.optimization import OptimizerConfig
 from albert.records.record_files import RecordFiles
-from albert.storage import files, write_through
+from albert.storage import files, opening, write_through
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, evaluation, steps, summaries
 from albert.training.current_engine import current
@@ -76,7 +76,7 @@ def train(
             measure_more,
         )
         loop.start(init, warm_start_options or {})
-        sizes = {os.path.basename(path): os.path.getsize(path) for path in train_files.paths}
+        sizes = {os.path.basename(path): opening.size_of(path) for path in train_files.paths}
         facts = {f"--{name}": value for name, value in (flags or {}).items()}
         engine.check_agreement(
             facts | {"input files": sizes, f"step in {run.output_dir}": loop.state.step}
