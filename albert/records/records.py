@@ -13,7 +13,7 @@ import numpy as np
 
 from albert.errors import DataError
 from albert.records.examples import DTYPES, FeatureSpec, frame_examples
-from albert.storage import files, opening
+from albert.storage import files, opening, work
 
 FORMAT_VERSION = 1
 BATCH = 1024  # records serialised together, which makes a block
@@ -237,7 +237,10 @@ def refuse_foreign(path: str) -> None:
       DataError: a file without a manifest is there.
     """
     where = manifest_path(path)
-    if (os.path.lexists(path) or opening.exists(path)) and not opening.exists(where):
+    if (
+        (os.path.lexists(path) or opening.exists(path)) and not opening.exists(where)
+        and not work.temporaries_of(where)  # of a process that died while it published the file
+    ):
         raise DataError(
             f"{path} is not overwritten: it has no {os.path.basename(where)}, as record files of "
             "this toolkit have; remove it, or choose another name"

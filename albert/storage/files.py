@@ -92,6 +92,7 @@ def publish_copy(source: str, path: str) -> None:
         return
     with _told_as_unwritable(path), work.temporary_file(path) as temporary:
         try:
+            os.unlink(temporary)
             os.link(source, temporary)
         except OSError:  # another file system, or one without hard links
             shutil.copyfile(source, temporary)

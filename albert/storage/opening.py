@@ -2,6 +2,7 @@
 
 import errno
 import glob
+import io
 import os
 from collections.abc import Sequence
 from typing import BinaryIO
@@ -20,10 +21,34 @@ def open_read(path: str) -> BinaryIO:
     """
     if not filesystem.is_remote(path):
         return open(path, "rb")
-    try:
-        return filesystem.call(path, "read", lambda fs, name: fs.open(name, "rb", block_size=_READ_AHEAD))
-    except filesystem.AbsentError as error:
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory", path) from error
+    return io.BufferedReader(_RemoteFile(path), _READ_AHEAD)
+
+
+class _RemoteFile(io.RawIOBase):
+    """A remote file, read by ranges, each of which is retried."""
+
+    def __init__(self, path: str):
+        self._path, self._size, self._position = path, size_of(path), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = start + offset
+        return self._position
+
+    def readinto(self, buffer) -> int:
+        end = min(self._position + len(buffer), self._size)
+        if end <= self._position:
+            return 0
+        [content] = read_ranges(self._path, [(self._position, end)])
+        buffer[: len(content)] = content
+        self._position = end
+        return len(content)
 
 
 def exists(path: str) -> bool:

@@ -5,6 +5,7 @@ removes it, or the next holder of the run's directory.
 """
 
 import contextlib
+import glob
 import hashlib
 import itertools
 import os
@@ -59,8 +60,9 @@ def temporary_name(path: str, infix: str = ".tmp-") -> str:
 
 @contextlib.contextmanager
 def temporary_file(path: str) -> Iterator[str]:
-    """Yields the name of a new file beside `path`; if it is still there at the end, it is removed."""
+    """Yields the name of a new, empty file beside `path`; if it is still there in the end, it goes."""
     name = _prepare(path)
+    os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         yield name
     finally:
@@ -77,6 +79,12 @@ def temporary_dir(path: str) -> Iterator[str]:
         yield name
     finally:
         shutil.rmtree(name, ignore_errors=True)
+
+
+def temporaries_of(path: str) -> list[str]:
+    """Returns the temporaries for `path`, of processes dead and alive."""
+    found = glob.glob(f"{glob.escape(path)}.tmp-*")
+    return [name for name in found if _TEMPORARY.fullmatch(os.path.basename(name))]
 
 
 def _prepare(path: str) -> str:
@@ -193,7 +201,7 @@ def lock_dir(directory: str) -> Iterator[None]:
         with open(descriptor, "w", encoding="utf-8") as stream:
             stream.write(f"pid {os.getpid()} on host {socket.gethostname()} since {since}\n")
         yield
+    finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(holder)
-    finally:
         lock.release()

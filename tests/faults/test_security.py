@@ -72,7 +72,7 @@ FORBIDDEN_ENDS = re.compile(
 ALLOWED = {
     ("__init__", "importlib.import_module"): "our own modules, by our own table",
     ("engines", "importlib.util"): "asks whether TensorFlow and JAX are there, by constant names",
-    ("storage/remote_files", "importlib.util"): "asks whether fsspec is there, by its name",
+    ("storage/filesystem", "importlib.util"): "asks whether fsspec is there, by its name",
     ("pretraining_data/beam", "importlib.import_module"):
         "the runner that the user names in --runner",
     

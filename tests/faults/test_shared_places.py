@@ -1,8 +1,6 @@
 """Temporaries, and directories that are the user's as well as ours."""
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import pathlib
@@ -37,9 +35,9 @@ from faults import jobs
 CONFIG = AlbertConfig(100, 8, 16, 2, num_attention_heads=2, intermediate_size=8)
 HOLDER = """
 import os, sys, time
-
+from albert.storage import work
 kind, path, child = sys.argv[1:]
-with getattr(temporaries, f"temporary_{kind}")(path) as name:
+with getattr(work, f"temporary_{kind}")(path) as name:
     if child == "fork":
         begun, begins = os.pipe()
         if os.fork() == 0:
@@ -70,15 +68,6 @@ def holding(kind, path, *before, child=""):
             stream.close()
 
 
-@pytest.fixture
-def no_locks(monkeypatch):
-    """A file system without locks."""
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(temporaries.fcntl, "flock", refuse)
-
-
 def has_namespaces() -> bool:
     with contextlib.suppress(OSError):
         return subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True,
@@ -102,12 +91,9 @@ def test_a_temporary_is_litter_when_its_process_was_killed_and_not_before(kind, 
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="needs the right to make a namespace of processes")
-@pytest.mark.parametrize("with_locks", [True, False])
 @pytest.mark.parametrize("kind", ["file", "dir"])
-def test_a_temporary_of_another_container_is_left_alone(kind, with_locks, tmp_path, request):
+def test_a_temporary_of_another_container_is_left_alone(kind, tmp_path):
     """Its process has a number there that no process has here."""
-    if not with_locks:
-        request.getfixturevalue("no_locks")
     away = ["unshare", "--pid", "--fork", "--kill-child"]
     with holding(kind, tmp_path / "x", *away) as (_, name, pid):
         assert pid < 10
@@ -120,21 +106,9 @@ def hidden(path) -> str:
     return work.temporary_name(str(path)).replace(f"-{os.getpid()}-", "-999999999-")
 
 
-@pytest.mark.parametrize("kind", ["file", "dir"])
-def test_a_lock_says_more_than_a_process_number(kind, tmp_path):
-    name = hidden(tmp_path / "x")
-    os.mkdir(name) if kind == "dir" else open(name, "w").close()
-    descriptor = os.open(name, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    work.sweep(str(tmp_path))
-    assert os.path.exists(name)
-    os.close(descriptor)
-    work.sweep(str(tmp_path))
-    assert not os.path.exists(name)
-
-
-def test_without_locks_the_name_tells_whose_a_temporary_is(no_locks, tmp_path):
-    dead, own = hidden(tmp_path / "x"), work.temporary_name(str(tmp_path / "x"))
+def test_the_name_tells_whose_a_temporary_is(tmp_path):
+    dead = hidden(tmp_path / "x")
+    own = f"{dead.rpartition('-999999999-')[0]}-{os.getpid()}-77"
     elsewhere = dead.replace(work.temporary_name("").split("-")[1], "0123abcd")
     parent = own.replace(f"-{os.getpid()}-", f"-{os.getppid()}-")
     for name in (dead, own, elsewhere, parent):
@@ -368,7 +342,7 @@ def test_a_file_that_is_not_ours_is_never_overwritten_with_records(name, tmp_pat
     with nothing_lost(tmp_path):
         assert jobs.command(module, *arguments) == 2
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert str(path) in line and "remove it, or name another" in line
+    assert str(path) in line and "remove it, or choose another name" in line
 
 
 def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):
