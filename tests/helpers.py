@@ -32,6 +32,18 @@ SIZES = {
 }
 
 
+def parse_with_tensorflow(path, spec) -> dict[str, np.ndarray]:
+    """Returns the features of a record file, as TensorFlow reads them."""
+    import tensorflow as tf
+
+    features = {
+        name: tf.io.FixedLenFeature([] if length is None else [length], dtype)
+        for name, (dtype, length) in spec.features.items()
+    }
+    messages = list(tf.data.TFRecordDataset(str(path)))
+    return {k: v.numpy() for k, v in tf.io.parse_example(messages, features).items()}
+
+
 def write_config(folder: pathlib.Path, **changes) -> str:
     path = folder / "albert_config.json"
     path.write_text(json.dumps(SIZES | changes))

@@ -62,16 +62,16 @@ def assert_same(folder, other, step: int, tolerance: float = 0) -> None:
 
 
 def test_each_stage_takes_the_next_records_in_batches_of_its_size(job, tmp_path, monkeypatch):
-    from albert.records import input_pipeline
+    from albert.records import tf_dataset
 
     asked = []
-    make = input_pipeline.train_batches
+    make = tf_dataset.train_batches
 
     def noted(*arguments, **options):
         asked.append((options["batch_size"], options["position"]))
         return make(*arguments, **options)
 
-    monkeypatch.setattr(input_pipeline, "train_batches", noted)
+    monkeypatch.setattr(tf_dataset, "train_batches", noted)
     assert here(*job()) == 0
     assert asked == [(4, 0), (8, 8), (12, 24)]  # a pipeline for each stage, where the last ended
     seen = [
@@ -138,7 +138,7 @@ def test_the_records_come_in_the_order_that_batches_of_one_size_have(
     is_large, workers, tmp_path, monkeypatch
 ):
     if is_large:
-        monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 10)
+        monkeypatch.setattr(data_order, "GROUP_RECORDS", 10)
     source = RecordFiles([write_pretraining_records(tmp_path / "x.tfrecord", 64)])
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
 

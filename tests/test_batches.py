@@ -1,14 +1,17 @@
-"""The batches that NumPy makes are those that tf.data makes."""
+"""Batches of both engines: the same ones, complete, and with errors that name file and record."""
 
+import gc
 import itertools
+import threading
+import time
 
 import numpy as np
 import pytest
 
 from albert.errors import DataError
-from albert.pretraining_data import pair_records
-from albert.pretraining_data.masking import MaskingSettings, Specials
-from albert.records import batches, data_order, examples, features, records, tfrecord
+from albert.pretraining_data import dynamic_masking
+from albert.pretraining_data.masking import MaskingSettings, SpecialIds
+from albert.records import batches, examples, features, packing, record_files, records, tfrecord
 from albert.records.data_order import Share
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
@@ -16,12 +19,12 @@ from albert.tasks.pretraining import PretrainingTask
 
 tf = pytest.importorskip("tensorflow")
 
-from albert.records import input_pipeline, shuffle  # noqa: E402
+from albert.records import tf_dataset  # noqa: E402
 
 LENGTH, SEED, VOCAB = 96, 7, 50
 MASKED = PretrainingTask(LENGTH, 6).feature_spec()
-MASKS = pair_records.MasksOnTheFly(
-    LENGTH, MaskingSettings(6, 0.15), Specials(2, 3, 4, VOCAB), SEED, 0.5
+MASKS = dynamic_masking.DynamicMasking(
+    LENGTH, MaskingSettings(6, 0.15), SpecialIds(2, 3, 4, VOCAB), SEED, 0.5
 )
 CHOICE = features.classification_spec(LENGTH, False, 3)
 
@@ -83,27 +86,61 @@ def assert_same_batches(ours, theirs, count=None):
             np.testing.assert_array_equal(value, expected, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [{}, {"is_cut": True}, {"is_cut": True, "packed_rows": 2},
-     {"packed_rows": 1, "micro_batches": 2}],
-    ids=str,
-)
-@pytest.mark.parametrize("is_large", [False, True])
-def test_training_batches_are_those_of_tf_data(is_large, rows, kind, tmp_path, monkeypatch):
-    if is_large:
-        monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 10)
-        monkeypatch.setattr(data_order, "LANES", 4)
-        monkeypatch.setattr(records, "BATCH", 4)
-    tf.random.set_seed(SEED)
+ROWS = [
+    {}, {"is_cut": True}, {"is_cut": True, "packed_rows": 2}, {"packed_rows": 1, "micro_batches": 2},
+]
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=str)
+def test_tensorflow_gets_the_same_batches_with_known_shapes(rows, kind, tmp_path):
     source, spec = source_of(tmp_path, kind), SPECS[kind]
     for position, share in ((0, None), (77, Share(4, 2, 2))):
         options = {"batch_size": 8, "vocab_size": VOCAB, "seed": SEED, "position": position,
                    "share": share, **rows}
-        assert_same_batches(
-            batches.train_batches(source, spec, **options),
-            input_pipeline.train_batches(source, spec, **options), 20,
-        )
+        found = tf_dataset.train_batches(source, spec, **options)
+        assert_same_batches(batches.train_batches(source, spec, **options), found, 20)
+        for name, known in found.element_spec.items():
+            assert known.shape.rank == (1 if name in ("label_ids", "is_real_example") else 2)
+            if name not in packing.OF_ROWS:
+                assert known.shape[0] in (8 // (share or Share()).num_replicas * n for n in (1, 3))
+            is_cut_here = rows.get("is_cut") and name in packing.cut_features()
+            assert is_cut_here or "packed_rows" in rows or None not in known.shape
+
+
+@pytest.mark.parametrize("num_batches", [0, 9])
+def test_tensorflow_gets_the_same_batches_for_evaluation_again_and_again(
+    num_batches, kind, tmp_path
+):
+    source, spec = source_of(tmp_path, kind), SPECS[kind]
+    for rows in ({}, {"is_cut": True, "packed_rows": 1, "share": Share(2, 0, 2)}):
+        options = {"batch_size": 8, "vocab_size": VOCAB, "num_batches": num_batches, **rows}
+        ours = batches.EvalBatches(source, spec, **options)
+        found = tf_dataset.eval_batches(source, spec, **options)
+        for _ in range(2):
+            assert_same_batches(ours, found)
+
+
+def numbers_of(source, **options):
+    """Returns the numbers of the records in the batches of an evaluation."""
+    spec = FeatureSpec({"number": ("int64", None)})
+    found = batches.EvalBatches(source, spec, vocab_size=9, **options)
+    return [
+        (batch["number"].tolist(), batch["is_real_example"].tolist()) for batch in found
+    ]
+
+
+def test_an_evaluation_reads_all_records_in_file_order_or_as_many_as_asked_for(tmp_path):
+    spec, paths = FeatureSpec({"number": ("int64", None)}), []
+    for first, count in ((0, 3), (3, 4)):
+        paths.append(str(tmp_path / f"{first}.tfrecord"))
+        rows = ({"number": number} for number in range(first, first + count))
+        records.write_records(paths[-1], rows, spec, {})
+    source = RecordFiles(paths)
+    assert numbers_of(source, batch_size=5) == [
+        ([0, 1, 2, 3, 4], [1] * 5), ([5, 6, 0, 0, 0], [1, 1, 0, 0, 0])
+    ]
+    found = numbers_of(source, batch_size=5, num_batches=3)
+    assert [numbers for numbers, _ in found] == [[0, 1, 2, 3, 4], [5, 6, 0, 1, 2], [3, 4, 5, 6, 0]]
 
 
 def test_parts_of_a_batch_that_fill_fewer_rows_get_empty_ones():
@@ -114,39 +151,6 @@ def test_parts_of_a_batch_that_fill_fewer_rows_get_empty_ones():
     assert made["input_ids"][:, 0].tolist() == [1, 0, 0, 3, 3, 3]
     assert made["packed_mask"].shape == (4, 4)  # of examples, of which none is added
     assert batches.joined([short], 2)["input_ids"][:, 0].tolist() == [1, 0]
-
-
-@pytest.mark.parametrize("num_batches", [0, 9])
-def test_evaluation_batches_are_those_of_tf_data(num_batches, kind, tmp_path):
-    source, spec = source_of(tmp_path, kind), SPECS[kind]
-    for rows in ({}, {"is_cut": True, "packed_rows": 1, "share": Share(2, 0, 2)}):
-        options = {"batch_size": 8, "vocab_size": VOCAB, "num_batches": num_batches, **rows}
-        assert_same_batches(
-            batches.eval_batches(source, spec, **options),
-            input_pipeline.eval_batches(source, spec, **options),
-        )
-
-
-@pytest.mark.parametrize("seed", [0, 1, -5, 2**40 + 17])
-def test_the_order_is_that_of_tensorflow(seed):
-    for of_run in (7, 2**32):
-        tf.random.set_seed(of_run)
-        wanted = tf.data.Dataset.range(1001).shuffle(1001, seed, reshuffle_each_iteration=False)
-        found = shuffle.permutation(1001, of_run, seed)
-        assert found.tolist() == list(wanted.as_numpy_iterator())
-
-
-@pytest.mark.parametrize("counts", [[3, 1, 4, 0, 2, 5], [2, 2], [0, 0, 3], [1, 1, 1, 1, 1, 9, 2]])
-def test_files_are_read_in_turn_as_tensorflow_does(counts):
-    sources = tf.data.Dataset.from_tensor_slices(list(enumerate(counts)))
-
-    def elements(pair):
-        numbers = tf.data.Dataset.range(tf.cast(pair[1], tf.int64))
-        return numbers.map(lambda number: (pair[0], number))
-
-    for lanes in (1, 3, 4):
-        wanted = [tuple(map(int, pair)) for pair in sources.interleave(elements, lanes)]
-        assert list(shuffle.interleaved(counts, lanes)) == wanted
 
 
 # --- What is wrong with records ---
@@ -205,61 +209,133 @@ def test_a_record_reads_the_same_whatever_records_lie_before_it():
         assert after == alone or isinstance(alone, str)
 
 
-def test_more_files_than_may_be_open_are_read_with_one_look_at_each(tmp_path, monkeypatch):
-    scans, scan = [], tfrecord.scan
-    monkeypatch.setattr(tfrecord, "scan", lambda path: scans.append(path) or scan(path))
-    monkeypatch.setattr(batches._Readers, "_MOST", 2)
+def test_records_that_fit_in_memory_are_read_once(tmp_path, monkeypatch):
+    reads, read = [], record_files.read_block
+    monkeypatch.setattr(
+        record_files, "read_block", lambda *block: reads.append(block[:2]) or read(*block)
+    )
     source = source_of(tmp_path, "masked", (5, 5, 5, 5))
-    made = batches.train_batches(source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)
-    list(itertools.islice(made, 10))
-    assert sorted(scans) == sorted(source.paths)
+    for size, rounds in ((batches.CACHE_BYTES, 1), (0, 3)):
+        monkeypatch.setattr(batches, "CACHE_BYTES", size)
+        reads.clear()
+        found = batches.train_batches(source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)
+        list(itertools.islice(found, 11))  # of the third epoch
+        found.close()
+        assert len(reads) >= 4 * rounds and set(reads) == {(path, 0) for path in source.paths}
+        assert len(reads) == 4 or rounds > 1
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"c": ("int64", 1)}, "Key: c"), ({"a": ("int64", 2)}, "Key: a"),
-        ({"a": ("float32", 3)}, "Key: a"),
+        ({"c": ("int64", 1)}, "record 0: no feature c"),
+        ({"a": ("int64", 2)}, "record 1: a has 3 values, expected 2"),
+        ({"a": ("float32", 2)}, "record 0: the values of a are not of type float32"),
     ],
 )
 def test_a_record_that_is_not_as_it_should_be_is_refused_by_name(spec, message):
-    made = FeatureSpec({"a": ("int64", 3)})
-    flat, sizes = examples.encode_examples({"a": np.ones((2, 3), np.int64)}, made)
-    content = flat.tobytes()
+    messages = []
+    for count in (2, 3, 2):
+        made = FeatureSpec({"a": ("int64", count)})
+        flat, _ = examples.encode_examples({"a": np.ones((1, count), np.int64)}, made)
+        messages.append(flat.tobytes())
     with pytest.raises(DataError, match=message):
-        examples.decode_examples([content[: sizes[0]], content[sizes[0] :]], FeatureSpec(spec))
+        examples.decode_examples(messages, FeatureSpec(spec))
 
 
-@pytest.mark.parametrize("is_large", [False, True])
-def test_damage_is_told_with_file_and_record(is_large, tmp_path, monkeypatch):
-    if is_large:
-        monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 10)
+def test_a_message_that_is_no_example_is_refused_by_its_number():
+    flat, _ = examples.encode_examples({"a": np.ones((1, 1), int)}, FeatureSpec({"a": ("int64", 1)}))
+    with pytest.raises(DataError, match="record 1: not a tf.train.Example"):
+        examples.decode_examples([flat.tobytes(), b"\xff"], FeatureSpec({"a": ("int64", 1)}))
+
+
+def make_batches(engine, *arguments, **options):
+    """Yields batches and raises errors as a run has them."""
+    if engine == "numpy":
+        yield from batches.train_batches(*arguments, **options)
+    with tf_dataset.data_errors(arguments[0]):
+        yield from tf_dataset.train_batches(*arguments, **options)
+
+
+@pytest.mark.parametrize("engine", ["numpy", "tensorflow"])
+def test_damage_is_reported_with_file_and_record(engine, tmp_path):
     source = source_of(tmp_path, "masked", (20,))
     content = bytearray(open(source.paths[0], "rb").read())
     starts, _ = tfrecord.scan(source.paths[0])
     content[starts[13] + 9] ^= 1
     open(source.paths[0], "wb").write(content)
-    made = batches.train_batches(source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)
+    found = make_batches(engine, source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)
     with pytest.raises(DataError, match="masked-0.tfrecord: corrupt after record 13"):
-        list(itertools.islice(made, 6))
+        list(itertools.islice(found, 6))
 
 
-def test_ids_outside_of_the_vocabulary_are_refused(tmp_path):
+@pytest.mark.parametrize("engine", ["numpy", "tensorflow"])
+def test_ids_outside_of_the_vocabulary_are_refused(engine, tmp_path):
     source = source_of(tmp_path, "masked", (20,))
-    made = batches.eval_batches(source, MASKED, batch_size=4, vocab_size=9)
-    with pytest.raises(DataError, match="input_ids outside the vocabulary of 9 pieces"):
-        list(made)
+    found = make_batches(engine, source, MASKED, batch_size=4, vocab_size=9, seed=1)
+    message = "masked-0.tfrecord: record 0: input_ids outside the vocabulary of 9 tokens"
+    with pytest.raises(DataError, match=message):
+        list(found)
 
 
-def test_what_is_read_ahead_ends_with_its_reader():
-    seen = []
+def test_a_file_without_records_is_refused(tmp_path):
+    source = RecordFiles([str(tmp_path / "x")])
+    records.write_records(source.paths[0], [], FeatureSpec(MASKED.features), {})
+    for make in (batches.train_batches, tf_dataset.train_batches):
+        with pytest.raises(DataError, match="no records in"):
+            make(source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)
 
-    def endless():
-        for number in itertools.count():
-            seen.append(number)
-            yield number
 
-    some = batches.ahead(endless(), 2)
+# --- The threads that read ahead ---
+
+
+def endless(seen):
+    for number in itertools.count():
+        seen.append(number)
+        yield number
+
+
+def wait_until(is_true):
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_so_many_items_are_made_ahead_and_the_thread_ends_with_its_reader():
+    seen, before = [], set(threading.enumerate())
+    some = batches.Prefetcher(endless(seen), 2)
     assert [next(some), next(some)] == [0, 1]
+    wait_until(lambda: len(seen) == 4)
+    time.sleep(0.05)
+    assert len(seen) == 4
     some.close()
-    assert len(seen) <= 6
+    assert list(some) == []
+    wait_until(lambda: set(threading.enumerate()) <= before)
+
+
+def test_errors_come_in_their_turn():
+    def two():
+        yield 1
+        raise DataError("bad")
+
+    some = batches.Prefetcher(two(), 3)
+    assert next(some) == 1
+    with pytest.raises(DataError, match="bad"):
+        next(some)
+    assert list(some) == []
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("engine", ["numpy", "tensorflow"])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_pipeline_that_is_dropped_leaves_no_thread(engine, count, tmp_path):
+    source, before = source_of(tmp_path, "masked"), set(threading.enumerate())
+    options = {"batch_size": 4, "vocab_size": VOCAB, "seed": 1}
+    make = batches if engine == "numpy" else tf_dataset
+    iterator = iter(make.train_batches(source, MASKED, **options))
+    for _ in range(count):
+        next(iterator)
+    del iterator
+    gc.collect()
+    wait_until(lambda: not [t for t in set(threading.enumerate()) - before if t.name == "batches"])

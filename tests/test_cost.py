@@ -5,6 +5,7 @@ Nothing here is timed; `scripts/maintainers/benchmark.py` does that.
 
 import collections
 import dataclasses
+import itertools
 import os
 import platform
 import subprocess
@@ -20,7 +21,7 @@ from tensorflow.python.eager import context
 
 from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig
-from albert.records import data_order, examples, input_pipeline, packing, records
+from albert.records import batches, examples, packing, records
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import run_settings, steps, train_state
@@ -270,33 +271,28 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
     records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
     run = run_settings.RunConfig("", pack_rows=True, use_xla=use_xla)
     options = run_settings.row_options(run, TASK.feature_spec(), RecordFiles([path]), size)
-    batches = input_pipeline.train_batches(
+    found = batches.train_batches(
         RecordFiles([path]), TASK.feature_spec(), batch_size=size, vocab_size=VOCAB, seed=1,
         **options,
     )
-    shapes = {tuple(batch["input_ids"].shape) for batch in batches.take(60)}
+    shapes = {batch["input_ids"].shape for batch in itertools.islice(found, 60)}
     assert len(shapes) <= 8 if use_xla else len(shapes) > 1
     assert all(rows < size for rows, _ in shapes)
 
 
-@pytest.mark.parametrize("is_large", [False, True])
-def test_records_are_not_handed_over_one_by_one_between_threads(is_large, tmp_path, monkeypatch):
-    if is_large:  # than what is shuffled at once
-        monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 1)
-    rows = list(pretraining_rows(20, least=LENGTH))
-    paths = [str(tmp_path / name) for name in ("one", "two")]
-    for path in paths:
-        records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
-    batches = input_pipeline.train_batches(
-        RecordFiles(paths), TASK.feature_spec(), batch_size=8, vocab_size=VOCAB, seed=1
+def test_the_records_of_a_block_are_parsed_together(tmp_path, monkeypatch):
+    parsed, parse = [], examples._features_of
+    monkeypatch.setattr(
+        examples, "_features_of", lambda *message: parsed.append(1) or parse(*message)
     )
-    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=tf.data.experimental.to_variant(batches))
-    found = tf.compat.v1.GraphDef.FromString(graph.numpy())
-    nodes = [*found.node, *(node for f in found.library.function for node in f.node_def)]
-    kinds = {node.op for node in nodes if "Dataset" in node.op}
-    # Whole batches are parsed in parallel; reading is not.
-    assert {kind for kind in kinds if "Parallel" in kind} == {"ParallelMapDatasetV2"}
-    assert any("InterleaveDataset" in kind for kind in kinds)
+    path = str(tmp_path / "records")
+    rows = list(pretraining_rows(200, least=LENGTH))
+    records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
+    found = batches.train_batches(
+        RecordFiles([path]), TASK.feature_spec(), batch_size=8, vocab_size=VOCAB, seed=1
+    )
+    next(found)
+    assert len(parsed) == 1  # which gives the layout of the others
 
 
 def test_a_record_of_the_originals_format_takes_the_bytes_it_must(tmp_path):

@@ -1,4 +1,4 @@
-"""The order of training records is of seed and position alone, and its place is found, not read."""
+"""The order of training records follows from seed and position alone, and no reader starts over."""
 
 import itertools
 import json
@@ -8,14 +8,11 @@ import pytest
 from helpers import run
 
 from albert.errors import DataError
+from albert.records import batches as numpy_batches
 from albert.records import data_order, records
 from albert.records.data_order import Share
 from albert.records.record_files import RecordFiles
 from albert.storage import files as files_module
-
-tf = pytest.importorskip("tensorflow")
-
-from albert.records import input_pipeline  # noqa: E402
 
 SPEC = records.FeatureSpec({"number": ("int64", None)})
 COUNTS = (640, 100, 333, 1, 4, 460)
@@ -26,11 +23,19 @@ EPOCHS = 3
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Files of numbered records, too many to be shuffled at once."""
+    """Files of numbered records, in many groups."""
     monkeypatch.setattr(records, "BATCH", 8)
     monkeypatch.setattr(data_order, "LANES", 8)
-    monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 400)
+    monkeypatch.setattr(data_order, "GROUP_RECORDS", 100)
     return write(tmp_path, COUNTS)
+
+
+@pytest.fixture(params=["in groups", "shuffled as a whole"])
+def any_files(request, files, monkeypatch):
+    """The same files, and as the only group of an epoch."""
+    if request.param == "shuffled as a whole":
+        monkeypatch.setattr(data_order, "GROUP_RECORDS", TOTAL)
+    return files
 
 
 def write(folder, counts):
@@ -43,12 +48,12 @@ def write(folder, counts):
 
 
 def batches(paths, count, *, position=0, seed=7, batch_size=BATCH, share=None):
-    """Returns the numbers of so many elements of the pipeline."""
-    made = input_pipeline.train_batches(
+    """Returns the numbers of the records in the first batches."""
+    found = numpy_batches.train_batches(
         RecordFiles(paths), SPEC, batch_size=batch_size, vocab_size=9, seed=seed,
         position=position, share=share,
     )
-    return [batch["number"].numpy().tolist() for batch in made.take(count)]
+    return [batch["number"].tolist() for batch in itertools.islice(found, count)]
 
 
 def shared_batches(paths, count, workers, replicas, position=0):
@@ -66,8 +71,8 @@ def shared_batches(paths, count, workers, replicas, position=0):
     return found
 
 
-def test_each_epoch_has_every_record_once_in_an_order_of_its_own(files):
-    flat = sum(batches(files, 3 * EPOCHS * TOTAL // 6, batch_size=2), [])
+def test_each_epoch_has_every_record_once_in_an_order_of_its_own(any_files):
+    flat = sum(batches(any_files, 3 * EPOCHS * TOTAL // 6, batch_size=2), [])
     epochs = [flat[i * TOTAL : (i + 1) * TOTAL] for i in range(EPOCHS)]
     for epoch in epochs:
         assert sorted(epoch) == list(range(TOTAL))
@@ -75,46 +80,50 @@ def test_each_epoch_has_every_record_once_in_an_order_of_its_own(files):
     # Far from the order of the files: a group is of blocks from everywhere.
     ranks = np.corrcoef(np.arange(TOTAL), epochs[0])[0, 1]
     assert abs(ranks) < 0.2
-    assert batches(files, 2) == batches(files, 2) != batches(files, 2, seed=8)
+    assert batches(any_files, 2) == batches(any_files, 2) != batches(any_files, 2, seed=8)
+
+
+def test_a_small_set_is_shuffled_as_a_whole(files, monkeypatch):
+    monkeypatch.setattr(data_order, "GROUP_RECORDS", TOTAL)
+    positions = np.argsort(batches(files, 1, batch_size=TOTAL)[0])  # of each record
+    # Neighbours in a file lie as far apart as any two: a third of all on average.
+    apart = np.abs(np.diff(positions)).mean() / TOTAL
+    assert 0.3 < apart < 0.37
 
 
 @pytest.mark.parametrize(
     "workers", [1, 3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5, 6, 7, 8))]
 )
-def test_the_batches_are_the_same_however_many_workers_read_them(files, workers):
+def test_the_batches_are_the_same_however_many_workers_read_them(any_files, workers):
     replicas = 2 if BATCH % (2 * workers) == 0 and workers < 5 else 1
-    assert shared_batches(files, 5, workers, replicas) == batches(files, 5)
+    assert shared_batches(any_files, 5, workers, replicas) == batches(any_files, 5)
 
 
 @pytest.mark.parametrize(
     "workers",
     [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 5, 6, 7, 8))],
 )
-def test_a_resumed_order_is_the_uninterrupted_one(files, workers):
-    whole = batches(files, 6)
+def test_a_resumed_order_is_the_uninterrupted_one(any_files, workers):
+    whole = batches(any_files, 6)
     # In the first epoch, at its end, in the second and the third; a batch is 0.55 of one.
     for step in (1, 2, 4):
-        assert shared_batches(files, 6 - step, workers, 1, step * BATCH) == whole[step:]
+        assert shared_batches(any_files, 6 - step, workers, 1, step * BATCH) == whole[step:]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_large", [False, True])
-def test_no_epoch_of_a_seed_has_the_order_of_an_epoch_of_another(is_large, files, monkeypatch):
-    if not is_large:
-        monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 1 << 20)
-    tf.random.set_seed(7)  # the same for all, so that the orders' own seeds are compared
+def test_no_epoch_of_a_seed_has_the_order_of_an_epoch_of_another(any_files):
     orders = set()
     seeds = (0, 1, 2**32 - 1, 2**32, 2**32 + 1)
     for seed in seeds:
-        flat = sum(batches(files, 3 * TOTAL // 2, seed=seed, batch_size=2), [])
+        flat = sum(batches(any_files, 3 * TOTAL // 2, seed=seed, batch_size=2), [])
         orders |= {tuple(flat[i * TOTAL : (i + 1) * TOTAL]) for i in range(EPOCHS)}
     assert len(orders) == EPOCHS * len(seeds)
 
 
-def test_any_position_can_be_gone_on_from(files):
-    flat = sum(batches(files, 2 * TOTAL // 11, batch_size=11), [])
+def test_any_position_can_be_resumed_from(any_files):
+    flat = sum(batches(any_files, 2 * TOTAL // 11, batch_size=11), [])
     for position in (0, 1, 17, TOTAL - 60, TOTAL - 1, TOTAL, TOTAL + 5):
-        [rest] = batches(files, 1, position=position, batch_size=200)
+        [rest] = batches(any_files, 1, position=position, batch_size=200)
         assert rest == flat[position : position + 200]
 
 
@@ -128,13 +137,14 @@ def test_files_without_blocks_in_their_manifest_are_read_in_the_same_order(files
     assert batches(files, 4) == whole
 
 
-def test_blocks_are_whole_records(files):
+def test_blocks_are_complete_records(files):
     for path, count in zip(files, COUNTS, strict=True):
-        blocks = RecordFiles([path]).blocks[0]
-        assert sum(records for records, _ in blocks) == count
-        assert [records for records, _ in blocks[:-1]] == [8] * (len(blocks) - 1)
+        blocks = RecordFiles([path]).blocks
+        assert blocks.records.sum() == count and (blocks.records[:-1] == 8).all()
         records.remove_manifest(path)
-        assert RecordFiles([path]).blocks[0] == blocks
+        scanned = RecordFiles([path]).blocks
+        for column in ("file", "offset", "size", "first", "records"):
+            np.testing.assert_array_equal(getattr(scanned, column), getattr(blocks, column))
 
 
 def test_blocks_that_are_not_the_file_are_refused(files):
@@ -147,27 +157,30 @@ def test_blocks_that_are_not_the_file_are_refused(files):
         RecordFiles([files[0]]).blocks
 
 
-def test_the_order_of_sets_that_are_shuffled_at_once_is_what_it_was(tmp_path):
-    # A run that resumes with a later version goes on in it. TensorFlow mixes its global seed
-    # in, which the trainer sets.
-    tf.random.set_seed(7)
-    golden = [6, 7, 1, 3, 10, 13, 0, 2, 9, 4, 5, 8, 12, 11, 12, 2, 5, 7, 0, 9, 1, 4, 13, 11]
+def test_the_order_is_what_it_was(tmp_path, monkeypatch):
+    # A run that is resumed with a later version continues in it.
+    monkeypatch.setattr(records, "BATCH", 2)
+    monkeypatch.setattr(data_order, "LANES", 2)
     paths = write(tmp_path, (7, 2, 5))
-    flat = sum(batches(paths, 8, batch_size=3), [])
-    assert flat == golden
-    assert sum(batches(paths, 2, batch_size=3, position=18), []) == golden[18:]
+    golden = {
+        65536: [10, 0, 3, 7, 12, 5, 4, 8, 11, 6, 1, 2, 13, 9, 12, 1, 3, 11, 13, 7, 4, 10, 0, 2],
+        4: [2, 8, 3, 7, 11, 10, 12, 9, 5, 0, 4, 1, 13, 6, 2, 9, 3, 10, 0, 8, 1, 7, 5, 11],
+    }
+    for size, numbers in golden.items():
+        monkeypatch.setattr(data_order, "GROUP_RECORDS", size)
+        assert sum(batches(paths, 8, batch_size=3), []) == numbers
+        assert sum(batches(paths, 2, batch_size=3, position=18), []) == numbers[18:]
 
 
 READ = """
 import test_data_order as t
-from albert.records import data_order, input_pipeline, records
+from albert.records import batches, data_order, records
 from albert.records.data_order import Share
-data_order.LANES, data_order.SHUFFLE_BUFFER, input_pipeline._READ_BYTES = 16, 400, 1024
+data_order.LANES, data_order.GROUP_RECORDS, batches.CACHE_BYTES = 16, 400, 0
 paths = {paths!r}
 def read():
     with open("/proc/self/io") as stream:
         return int(next(stream).split()[1])
-t.batches(paths, 1, batch_size=8)  # what TensorFlow reads at its first use
 before = read()
 t.batches(paths, {count}, batch_size=80, position={position}, share={share})
 print(read() - before)

@@ -87,7 +87,7 @@ def test_a_damaged_cache_is_made_again(tmp_path, damage):
             stream.truncate(20)
     assert write(tmp_path) == path
     assert files.sha256(path) == whole
-    assert records.read_manifest(path)["records"] == 2
+    assert records.Manifest.read(path).records == 2
 
 
 def test_nothing_is_left_of_a_cache_whose_input_is_bad(tmp_path):
@@ -121,7 +121,7 @@ def test_of_two_processes_one_makes_the_cache_and_both_succeed(tmp_path):
         process.join(30)
     assert [p.exitcode for p in processes] == [0, 0]
     assert made.value == 1
-    assert records.read_manifest(write(tmp_path, never()))["records"] == 2
+    assert records.Manifest.read(write(tmp_path, never())).records == 2
 
 
 def test_rows_are_int64(tmp_path):

@@ -11,7 +11,7 @@ tf = pytest.importorskip("tensorflow")
 from albert.config import AlbertConfig  # noqa: E402
 from albert.modeling import named_weights  # noqa: E402
 from albert.optimization import OptimizerConfig  # noqa: E402
-from albert.records import input_pipeline, packing
+from albert.records import packing, tf_dataset  # noqa: E402
 from albert.tasks.classification import ClassificationTask, MultipleChoiceTask  # noqa: E402
 from albert.training import evaluation, run_settings, trainer  # noqa: E402
 
@@ -46,7 +46,7 @@ def write(path, name, used):
 
 def batches(source, name, is_cut):
     spec = TASKS[name].feature_spec()
-    return list(input_pipeline.eval_batches(
+    return list(tf_dataset.eval_batches(
         source, spec, batch_size=2, vocab_size=VOCAB, is_cut=is_cut
     ))
 

@@ -177,7 +177,7 @@ def test_a_run_of_before_gets_it_when_it_is_resumed(folder, caplog):
 
 def test_records_name_it_as_given_and_as_seen_from_them(folder):
     make_records(folder, "again", "--nodo_lower_case")
-    told = records.read_manifest(f"{folder}/records/again.tfrecord")["info"]["vocabulary"]
+    told = records.Manifest.read(f"{folder}/records/again.tfrecord").info["vocabulary"]
     assert told == {
         "vocab_file": f"{folder}/my_vocab.txt", "spm_model_file": None,
         "beside": "../my_vocab.txt", "do_lower_case": False, "keep_accents": False,
@@ -248,9 +248,9 @@ def test_records_without_a_manifest_train_on_and_take_the_flag(folder, begin, ca
 
 def test_records_of_before_are_known_by_the_flags_in_their_manifest(folder, begin):
     path = f"{folder}/records/train.tfrecord"
-    manifest = records.read_manifest(path)
-    del manifest["info"]["vocabulary"]
-    files.write_sealed_json(records.manifest_path(path), manifest)
+    manifest = records.Manifest.read(path)
+    del manifest.info["vocabulary"]
+    files.write_sealed_json(records.manifest_path(path), manifest.to_json())
     assert begin(folder) == 0
     assert vocabulary_of(folder).vocab_size == 38
 

@@ -95,24 +95,25 @@ def test_framing_is_tensorflows_for_messages_of_every_size(tmp_path, size):
         assert tfrecord.frame_records(messages) == stream.read()
 
 
-def test_parse_spec_reads_the_records_back(written):
-    import tensorflow as tf
-
-    batch = tf.data.TFRecordDataset(written).batch(10).get_single_element()
-    from albert.records import input_pipeline
-
-    features = tf.io.parse_example(batch, input_pipeline.parse_spec(SPEC))
-    assert features["input_ids"].shape == (10, 8)
-    assert features["label"].numpy().tolist() == list(range(-1, 9))
+def test_a_manifest_reads_back_as_it_was_written_with_and_without_blocks(written):
+    manifest = records.Manifest.read(written)
+    with open(records.manifest_path(written), encoding="utf-8") as stream:
+        assert stream.read() == manifest.text()
+    early = manifest.to_json()
+    del early["blocks"]
+    with open(records.manifest_path(written), "w", encoding="utf-8") as stream:
+        json.dump(early, stream)
+    again = records.Manifest.read(written)
+    assert again.blocks is None and again.to_json() == early
+    assert RecordFiles([written]).check(SPEC).blocks.records.tolist() == [10]
 
 
 def test_the_manifest_says_what_is_inside(written):
-    manifest = records.read_manifest(written)
-    assert manifest["records"] == 10 == tfrecord.count_records(written)
-    assert manifest["bytes"] == os.path.getsize(written)
-    assert manifest["features"][0] == ["input_ids", "int64", 8]
-    assert [name for name, _, _ in manifest["features"]] == list(SPEC.features)
-    assert manifest["info"] == {"vocab_size": 100, "tokenizer_sha256": "abc"}
+    manifest = records.Manifest.read(written)
+    assert manifest.records == 10 == tfrecord.count_records(written)
+    assert manifest.bytes == os.path.getsize(written)
+    assert list(manifest.features.items()) == list(SPEC.features.items())
+    assert manifest.info == {"vocab_size": 100, "tokenizer_sha256": "abc"}
     assert RecordFiles([written]).check(SPEC, 100, "abc").counts == [10]
 
 
@@ -126,7 +127,7 @@ def test_a_row_of_another_shape_publishes_nothing(tmp_path):
 
 
 def test_a_failure_keeps_the_previous_file_and_its_manifest(written):
-    before = records.read_manifest(written)
+    before = records.Manifest.read(written)
 
     def rows():
         yield make_rows(1)[0]
@@ -134,7 +135,7 @@ def test_a_failure_keeps_the_previous_file_and_its_manifest(written):
 
     with pytest.raises(KeyError):
         records.write_records(written, rows(), SPEC, {})
-    assert records.read_manifest(written) == before
+    assert records.Manifest.read(written) == before
     assert RecordFiles([written]).check(SPEC).counts == [10]
 
 
@@ -208,7 +209,7 @@ def test_another_sequence_length_names_the_flag(written, with_manifest):
 
 def test_records_of_another_vocabulary_are_refused(written):
     for size in (50, 101):
-        with pytest.raises(DataError, match=f"vocabulary of 100 pieces, config vocab_size is {size}"):
+        with pytest.raises(DataError, match=f"vocabulary of 100 tokens, config vocab_size is {size}"):
             RecordFiles([written]).check(SPEC, vocab_size=size)
     with pytest.raises(DataError, match="another vocabulary or case flag"):
         RecordFiles([written]).check(SPEC, tokenizer_sha256="xyz")

@@ -7,8 +7,7 @@ whatever opens the run's directory finds it.
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from albert.cli import flags
 from albert.config import AlbertConfig, config_file
@@ -17,6 +16,7 @@ from albert.formats import checkpoints, huggingface, pretrained, tokenizer_files
 from albert.formats.pretrained import Pretrained
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records.record_files import RecordFiles
+from albert.records.records import Manifest
 from albert.storage import addresses, files, places
 from albert.tokenization import FullTokenizer, check_vocabulary, identity
 
@@ -84,15 +84,15 @@ def vocabulary(
       UserError: the one of the flags is unusable, or not that of the records, or of another size
       than the architecture's; DataError: the records were made with different ones.
     """
-    path, info = _made_with(sources)
-    wanted = info.get("tokenizer_sha256")
+    path, manifest = _made_with(sources)
+    wanted = manifest.tokenizer_sha256
     lower = flags.given(values, "do_lower_case")
     if values.spm_model_file or values.vocab_file:
         if values.spm_model_file and values.vocab_file:
             raise FlagError("give one of --spm_model_file and --vocab_file")
         which = "spm_model_file" if values.spm_model_file else "vocab_file"
         files.require_file(getattr(values, which), which)
-        text = _of_records(info, path).text
+        text = _of_records(manifest, path).text
         given = Vocabulary(text=text).override(values.spm_model_file, values.vocab_file, lower)
         tokenizer = given.open()
         check_vocabulary(tokenizer, config)
@@ -102,7 +102,7 @@ def vocabulary(
                             "vocabulary of the records, or none")
         return tokenizer
     looked = []
-    for found in _candidates(info, path, start, values.output_dir):
+    for found in _candidates(manifest, path, start, values.output_dir):
         where = found.spm_model_file or found.vocab_file
         looked.append(places.as_given(where))
         if wanted is None:
@@ -141,23 +141,21 @@ def keep_vocabulary(tokenizer: FullTokenizer, output_dir: str) -> None:
     tokenizer_files.write(tokenizer, output_dir)
 
 
-def _made_with(sources: Sequence[RecordFiles]) -> tuple[str, Mapping[str, Any]]:
-    """Returns (a record file, what its manifest tells), of those that name their vocabulary."""
-    made: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for path, info in (one for source in sources for one in source.infos()):
-        if isinstance(sha256 := info.get("tokenizer_sha256"), str):
-            made.setdefault(sha256, (path, info))
+def _made_with(sources: Sequence[RecordFiles]) -> tuple[str, Manifest]:
+    """Returns (a record file, its manifest), of those that name their vocabulary."""
+    made: dict[str, tuple[str, Manifest]] = {}
+    for path, manifest in (one for source in sources for one in source.manifests()):
+        if manifest.tokenizer_sha256:
+            made.setdefault(manifest.tokenizer_sha256, (path, manifest))
     if len(made) > 1:
         (one, _), (two, _), *_ = made.values()
         raise DataError(f"{one} and {two} were made with different vocabularies or case flags")
-    return next(iter(made.values()), (sources[0].paths[0], {}))
+    return next(iter(made.values()), (sources[0].paths[0], Manifest()))
 
 
-def _of_records(info: Mapping[str, Any], path: str) -> Vocabulary:
+def _of_records(manifest: Manifest, path: str) -> Vocabulary:
     """Returns the vocabulary of a manifest, by the path that it had when the records were made."""
-    told = info.get("vocabulary") or info.get("flags", {})
-    if not isinstance(told, dict):
-        return Vocabulary()
+    told = manifest.vocabulary
     paths = {name: told.get(name) for name in ("spm_model_file", "vocab_file")}
     if not all(value is None or isinstance(value, str) for value in paths.values()):
         return Vocabulary()
@@ -167,12 +165,12 @@ def _of_records(info: Mapping[str, Any], path: str) -> Vocabulary:
 
 
 def _candidates(
-    info: Mapping[str, Any], path: str, start: Pretrained | None, output_dir: str
+    manifest: Manifest, path: str, start: Pretrained | None, output_dir: str
 ) -> Iterator[Vocabulary]:
     """Yields the vocabularies that may be the records', those files that are there."""
-    told = _of_records(info, path)
+    told = _of_records(manifest, path)
     name = "spm_model_file" if told.spm_model_file else "vocab_file"
-    beside = (info.get("vocabulary") or {}).get("beside")
+    beside = manifest.vocabulary.get("beside")
     of_records = places.as_given(os.path.abspath(path))
     scheme, mark, rest = of_records.rpartition("://")
     moved = isinstance(beside, str) and scheme + mark + os.path.normpath(

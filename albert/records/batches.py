@@ -1,7 +1,7 @@
-"""Record files to batches without TensorFlow, and what both engines' batches are made of.
+"""Record files to batches, in NumPy: the input of both engines.
 
-`train_batches` and `eval_batches` give the batches of `input_pipeline`, which has them from
-tf.data, as NumPy arrays.
+A thread reads and decodes the blocks of the next group while batches are made of the records of
+this one, and another makes the next batches while a step computes.
 
 Legend: B examples of a batch.
 """
@@ -9,21 +9,21 @@ Legend: B examples of a batch.
 import itertools
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from albert.errors import DataError
-from albert.records import data_order, packing, shuffle
+from albert.records import data_order, packing
 from albert.records.data_order import Share
-from albert.records.examples import FeatureSpec, decode_examples
+from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
-from albert.records.tfrecord import RecordReader, read_records, verify_records
-from albert.runtime.seeds import child_seed
 
-# Files whose records are shuffled at once are read so many at a time, a record of each in turn.
-FILES_AT_ONCE = 4
-PREFETCH = 4  # batches that are ready before a step asks for them
+PREFETCH = 4  # batches that are made ahead of the step
+CACHE_BYTES = 256 << 20  # records of at most this size stay in memory for the next epoch
+_THREADS = 8  # that read blocks; of remote files, each waits for its own
+_BLOCKS_AT_ONCE = 8  # read together, where they are read in file order
 
 Batch = dict[str, np.ndarray]
 
@@ -40,87 +40,97 @@ def train_batches(
     packed_rows: int = 0,
     micro_batches: int = 1,
     share: Share | None = None,
-) -> Iterator[Batch]:
-    """Yields endless batches; arguments as of `input_pipeline.train_batches`."""
+) -> "Prefetcher":
+    """Returns endless batches, which start after `position` records of the run.
+
+    Which records they hold follows from seed and position; see `data_order`.
+
+    Args:
+      is_cut: whether sequences are as short as a batch permits, see `packing.cut_rows`.
+      packed_rows: if not 0, several examples share a sequence (see `packing`), the number of
+        sequences is a multiple of it, and each of the `micro_batches` has its own.
+      share: the replicas to serve: each batch is the part of one of them, in their order. The
+        global batches are the same for any number of replicas.
+    """
     if not source.count:
         raise DataError(f"no records in {source}")
-    share = share or Share()
-    is_large = source.count > data_order.SHUFFLE_BUFFER
-    read = _large_batches if is_large else _small_batches
+    share, blocks = share or Share(), _Blocks(source, spec, vocab_size)
 
-    def make():
-        for positions, serialized in read(source, batch_size, seed, position, share):
-            batch = parse(positions, serialized, spec, vocab_size, is_cut)
+    def groups() -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
+        for reading in data_order.readings(
+            source.blocks.records, seed, position, share.worker, share.num_workers
+        ):
+            columns, starts = blocks.read(reading.blocks)
+            yield columns, starts[reading.lanes] + reading.rows, reading.positions
+
+    def batches() -> Iterator[Batch]:
+        parts = _batched(Prefetcher(groups(), 1), batch_size // share.num_replicas)
+        for batch, positions in parts:
+            batch = complete(batch, positions, spec, is_cut)
             yield pack(batch, spec, is_cut, packed_rows, micro_batches)
 
-    return ahead(make(), PREFETCH * share.count)
+    return Prefetcher(batches(), PREFETCH * share.count)
 
 
-def eval_batches(
-    source: RecordFiles,
-    spec: FeatureSpec,
-    *,
-    batch_size: int,
-    vocab_size: int,
-    num_batches: int = 0,
-    is_cut: bool = False,
-    packed_rows: int = 0,
-    share: Share | None = None,
-) -> Iterator[Batch]:
-    """Yields batches in file order; arguments as of `input_pipeline.eval_batches`."""
+class EvalBatches:
+    """Batches in file order, which can be iterated over again and again.
 
-    def make():
-        source.fetch(num_batches * batch_size)
-        rounds = itertools.count() if num_batches else range(1)
-        records = (r for _ in rounds for path in source.paths for r in read_records(path))
-        for number in itertools.count():
-            some = list(itertools.islice(records, batch_size))
-            if not some or (num_batches and number == num_batches):
-                return
-            positions = number * batch_size + np.arange(len(some))
-            batch = parse(positions, some, spec, vocab_size, is_cut)
-            for part in _parts(fill_up(batch, batch_size), share or Share()):
-                yield pack(part, spec, is_cut, packed_rows)
+    Args:
+      num_batches: that many full ones, from the beginning again if need be (as the original
+        evaluates). If 0, all records once; the last batch is filled up with zeros, whose
+        `is_real_example` is 0.
+      others: as of `train_batches`.
+    """
 
-    return ahead(make(), PREFETCH)
+    def __init__(
+        self,
+        source: RecordFiles,
+        spec: FeatureSpec,
+        *,
+        batch_size: int,
+        vocab_size: int,
+        num_batches: int = 0,
+        is_cut: bool = False,
+        packed_rows: int = 0,
+        share: Share | None = None,
+    ):
+        self._spec, self._batch_size, self._num_batches = spec, batch_size, num_batches
+        self._is_cut, self._packed_rows, self._share = is_cut, packed_rows, share or Share()
+        self._blocks = _Blocks(source, spec, vocab_size)
+
+    def __iter__(self) -> "Prefetcher":
+        return Prefetcher(self._batches(), PREFETCH)
+
+    def _groups(self) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
+        starts = range(0, self._blocks.count, _BLOCKS_AT_ONCE)
+        position = 0
+        for first in itertools.cycle(starts) if self._num_batches else starts:
+            numbers = np.arange(first, min(first + _BLOCKS_AT_ONCE, self._blocks.count))
+            columns, ends = self._blocks.read(numbers)
+            rows = np.arange(ends[-1])
+            yield columns, rows, position + rows
+            position += len(rows)
+
+    def _batches(self) -> Iterator[Batch]:
+        batches = _batched(Prefetcher(self._groups(), 1), self._batch_size)
+        for batch, positions in itertools.islice(batches, self._num_batches or None):
+            batch = fill_up(complete(batch, positions, self._spec, self._is_cut), self._batch_size)
+            for part in _parts(batch, self._share):
+                yield pack(part, self._spec, self._is_cut, self._packed_rows)
 
 
 # === From records to the batch that is learned from ===
 
 
-def parse(
-    positions: np.ndarray, serialized: Sequence[bytes], spec: FeatureSpec, vocab_size: int,
-    is_cut: bool,
-) -> Batch:
-    """Returns the batch of some serialized records, at these places of the run."""
-    parsed = {
-        name: values.astype(np.int32) if values.dtype == np.int64 else values
-        for name, values in decode_examples(serialized, spec).items()
-    }
-    return complete(parsed, positions, spec, vocab_size, is_cut)
-
-
 def complete(
-    batch: Mapping[str, np.ndarray], positions: np.ndarray, spec: FeatureSpec, vocab_size: int,
-    is_cut: bool,
+    batch: Mapping[str, np.ndarray], positions: np.ndarray, spec: FeatureSpec, is_cut: bool
 ) -> Batch:
-    """Returns the batch that is learned from: checked, with masks, and cut if wanted.
+    """Returns the batch of some records, with masks, and cut if wanted.
 
     Args:
-      batch: the features of `spec`, int32 or float32.
-
-    Raises:
-      DataError: an id or a position is out of range.
+      batch: the features of `spec`.
+      positions: int64 [B], the position of each record in the run.
     """
-    for name in ("input_ids", "masked_lm_ids"):
-        # Compiled look-ups clamp such ids without a word, and negative ones wrap.
-        if name in batch and not (0 <= batch[name].min() and batch[name].max() < vocab_size):
-            raise DataError(f"{name} outside the vocabulary of {vocab_size} pieces")
-    if "masked_lm_positions" in batch:
-        # Beyond its end, a look-up finds the next row.
-        places = batch["masked_lm_positions"]
-        if not (0 <= places.min() and places.max() < spec.row_length):
-            raise DataError(f"masked_lm_positions outside the rows of {spec.row_length} places")
     batch = dict(batch)
     if "is_real_example" not in batch:
         batch["is_real_example"] = np.ones(len(positions), np.int32)
@@ -135,24 +145,22 @@ def complete(
 
 
 def has_several_lengths(spec: FeatureSpec) -> bool:
-    """Whether rows of such records can be cut to other lengths than their own."""
+    """Returns whether the sequences of such records can be cut to another length."""
     return bool(spec.row_length) and len(packing.row_lengths(spec.row_length)) > 1
 
 
 def fill_up(batch: Mapping[str, np.ndarray], batch_size: int) -> Batch:
-    """Returns a batch of `batch_size` rows: zero rows follow, of `is_real_example` 0."""
+    """Returns a batch of `batch_size` rows: zeros follow, whose `is_real_example` is 0."""
     missing = batch_size - len(batch["is_real_example"])
-    return {
-        name: np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)) for name, x in batch.items()
-    }
+    return {name: _padded(values, missing) for name, values in batch.items()}
 
 
 def pack(
     batch: Batch, spec: FeatureSpec, is_cut: bool, packed_rows: int, micro_batches: int = 1
 ) -> Batch:
-    """Returns the batch with several examples in a row, if wanted; see `albert.records.packing`.
+    """Returns the batch with several examples in a sequence, if wanted; see `packing`.
 
-    The examples of each micro-batch lie in rows of their own, and all have equally many rows.
+    Each micro-batch has its own sequences, and all have the same number.
     """
     if not (packed_rows and spec.row_length):
         return batch
@@ -165,17 +173,16 @@ def pack(
 def joined(parts: Sequence[Batch], rows: int = 0) -> Batch:
     """Returns the batch of several parts, one after another.
 
-    Packed rows may be more in one part than in another. Empty rows follow those of a part until
-    it has as many as any other, and at least `rows`.
+    A part may have more packed sequences than another. Empty ones are added to each part until
+    all have the same number, and at least `rows`.
     """
-    most = max(rows, *(len(part["input_ids"]) for part in parts))
+    rows = max(rows, *(len(part["input_ids"]) for part in parts))
+    if len(parts) == 1 and rows == len(parts[0]["input_ids"]):
+        return dict(parts[0])
 
     def filled(name: str, values: np.ndarray) -> np.ndarray:
-        missing = most - len(values) if name in packing.OF_ROWS else 0
-        return np.pad(values, [(0, missing)] + [(0, 0)] * (values.ndim - 1)) if missing else values
+        return _padded(values, rows - len(values)) if name in packing.OF_ROWS else values
 
-    if len(parts) == 1 and most == len(parts[0]["input_ids"]):
-        return dict(parts[0])
     return {
         name: np.concatenate([filled(name, part[name]) for part in parts]) for name in parts[0]
     }
@@ -188,151 +195,127 @@ def _parts(batch: Batch, share: Share) -> Iterator[Batch]:
         yield {name: x[replica * rows : (replica + 1) * rows] for name, x in batch.items()}
 
 
-# === Reading in the order of the run ===
+def _padded(values: np.ndarray, missing: int) -> np.ndarray:
+    if not missing:
+        return values
+    return np.pad(values, [(0, missing)] + [(0, 0)] * (values.ndim - 1))
 
 
-def _small_batches(
-    source: RecordFiles, batch_size: int, seed: int, position: int, share: Share
-) -> Iterator[tuple[np.ndarray, list[bytes]]]:
-    """Yields places and records of each replica's part. Each epoch is shuffled at once."""
-    source.fetch()
-    readers = _Readers()
-    rows = batch_size // share.num_replicas
-    epoch, order = -1, np.zeros((0, 2), np.int64)
-    for first in itertools.count(position, batch_size):
-        for replica in range(share.first, share.first + share.count):
-            places = first + replica * rows + np.arange(rows)
-            found: list[bytes] = []
-            for place in places.tolist():
-                number, index = divmod(place, source.count)
-                if number != epoch:
-                    epoch, order = number, _order_of(source, seed, number)
-                file, record = order[index].tolist()
-                found.append(readers[source.paths[file]].record(record))
-            yield places, found
+# === Reading ===
 
 
-def _order_of(source: RecordFiles, seed: int, epoch: int) -> np.ndarray:
-    """Returns (file, record in it) of each record of an epoch, as tf.data shuffles them."""
-    own = int(np.uint64(child_seed(seed, "order", epoch)).astype(np.int64))
-    of_run = seed or 2**32  # TensorFlow's global seed, which the engine sets
-    files = shuffle.permutation(len(source.paths), of_run, own)
-    counts = [source.counts[file] for file in files]
-    in_turn = np.array(list(shuffle.interleaved(counts, min(FILES_AT_ONCE, len(files)))))
-    in_turn[:, 0] = files[in_turn[:, 0]]
-    return in_turn[shuffle.permutation(source.count, of_run, own)]
+class _Blocks:
+    """Reads blocks. If all records fit `CACHE_BYTES`, each is read once."""
+
+    def __init__(self, source: RecordFiles, spec: FeatureSpec, vocab_size: int):
+        self._source, self._arguments = source, (spec, vocab_size)
+        self._fits = source.blocks.size.sum() <= CACHE_BYTES
+        self._cache: dict[int, Batch] = {}
+        self.count = len(source.blocks.records)
+
+    def read(self, numbers: np.ndarray) -> tuple[Batch, np.ndarray]:
+        """Returns the columns of some blocks, one after another, and where each one starts.
+
+        The last start is the number of all records.
+        """
+        blocks = list(map(self._read, numbers.tolist()))
+        columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+        return columns, np.append(0, np.cumsum(self._source.blocks.records[numbers]))
+
+    def _read(self, number: int) -> Batch:
+        if number in self._cache:
+            return self._cache[number]
+        block = self._source.read_block(number, *self._arguments)
+        if self._fits:
+            self._cache[number] = block
+        return block
 
 
-def _large_batches(
-    source: RecordFiles, batch_size: int, seed: int, position: int, share: Share
-) -> Iterator[tuple[np.ndarray, list[bytes]]]:
-    """Yields places and records of each replica's part, in the order of `data_order`."""
-    num_workers = share.num_replicas // share.count
-    rows = batch_size // share.num_replicas
-    records = _large_records(source, seed, position, share.first // share.count, num_workers)
-    first = position + share.first // share.count
-    for number in itertools.count():
-        places = first + (number * rows + np.arange(rows)) * num_workers
-        yield places, list(itertools.islice(records, rows))
+def _batched(
+    groups: Iterable[tuple[Batch, np.ndarray, np.ndarray]], size: int
+) -> Iterator[tuple[Batch, np.ndarray]]:
+    """Yields batches of `size` records, the last one perhaps smaller, with their positions.
+
+    Args:
+      groups: (columns, the rows to take of them in this order, position of each in the run).
+    """
+    parts, missing = [], size
+    for columns, rows, positions in groups:
+        start = 0
+        while start < len(rows):
+            chosen = slice(start, start + missing)
+            part = {name: _taken(values, rows[chosen]) for name, values in columns.items()}
+            parts.append((part, positions[chosen]))
+            start, missing = start + missing, missing - len(positions[chosen])
+            if not missing:
+                yield _concatenated(parts)
+                parts, missing = [], size
+    if parts:
+        yield _concatenated(parts)
 
 
-def _large_records(
-    source: RecordFiles, seed: int, position: int, worker: int, num_workers: int
-) -> Iterator[bytes]:
-    """Yields a worker's records. The first batch's first record is that of worker 0."""
-    blocks = data_order.blocks_of(source.blocks)
-    readers = _Readers()
-    worker = (worker + position) % num_workers
-    for epoch in itertools.count(position // blocks.num_records):
-        order = data_order.EpochOrder(blocks, seed, epoch)
-        begin = max(position, order.start)
-        for group in range(order.group_at(begin), order.num_groups):
-            reading = order.reading(group, position, worker, num_workers)
-            located = source.located(reading.blocks)
-            found = [
-                _shuffled(_block(readers, source, place, row), seed, row[3])
-                for place, row in zip(located, reading.blocks.tolist(), strict=True)
-            ]
-            if not source.is_fetched():
-                source.fetch_ahead(order.after(group, position, worker, num_workers))
-            # In turn a record of each block.
-            turns = itertools.zip_longest(*found)
-            in_turn = (record for turn in turns for record in turn if record is not None)
-            yield from itertools.islice(in_turn, reading.skip, None, reading.every)
+def _taken(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return values[rows] if values.dtype.kind == "f" else values[rows].astype(np.int32)
 
 
-def _block(
-    readers: "_Readers", source: RecordFiles, place: tuple[str, int], row: Sequence[int]
-) -> list[bytes]:
-    """Returns the records of a block; see `RecordFiles.located` and `data_order.Reading`."""
-    path, offset = place
+def _concatenated(parts: Sequence[tuple[Batch, np.ndarray]]) -> tuple[Batch, np.ndarray]:
+    if len(parts) == 1:
+        return parts[0]
+    batches, positions = zip(*parts, strict=True)
+    columns = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    return columns, np.concatenate(positions)
+
+
+class Prefetcher:
+    """An iterator whose next items are made by a thread; errors are raised in their turn.
+
+    The thread starts when the first item is asked for. It ends when the iterator is closed or no
+    longer used.
+
+    Args:
+      items: what to iterate over.
+      count: items to make ahead.
+    """
+
+    def __init__(self, items: Iterator[Any], count: int):
+        self._ready: queue.SimpleQueue = queue.SimpleQueue()
+        self._free = threading.Semaphore(count)
+        self._closed = threading.Event()
+        # A daemon, which does not refer to the iterator, so that nothing waits for it.
+        self._thread = threading.Thread(
+            target=_make, args=(items, self._ready, self._free, self._closed), daemon=True,
+            name="batches",
+        )
+
+    def __iter__(self) -> "Prefetcher":
+        return self
+
+    def __next__(self) -> Any:
+        if self._closed.is_set():
+            raise StopIteration
+        if self._thread.ident is None:
+            self._thread.start()
+        item, error = self._ready.get()
+        if error is not None:
+            self.close()
+            raise error
+        self._free.release()
+        return item
+
+    def close(self) -> None:
+        """Ends the thread; there are no more items."""
+        self._closed.set()
+        self._free.release()
+
+    __del__ = close
+
+
+def _make(
+    items: Iterator[Any], ready: queue.SimpleQueue, free: threading.Semaphore,
+    closed: threading.Event,
+) -> None:
     try:
-        return readers[path].block(offset, row[2])
-    except DataError:
-        if path != source.paths[row[0]]:  # a copy of the block alone: the file is to be blamed
-            verify_records(source.paths[row[0]])
-        raise
-
-
-def _shuffled(records: list[bytes], seed: int, block_seed: int) -> list[bytes]:
-    places = shuffle.permutation(len(records), seed or 2**32, block_seed)
-    return [records[place] for place in places]
-
-
-class _Readers:
-    """Readers of files, of which so many have their file open at a time."""
-
-    _MOST = 64
-
-    def __init__(self):
-        self._readers: dict[str, RecordReader] = {}
-        self._open: dict[str, RecordReader] = {}  # the last that was used is the last
-
-    def __getitem__(self, path: str) -> RecordReader:
-        reader = self._open.pop(path, None) or self._readers.setdefault(path, RecordReader(path))
-        self._open[path] = reader
-        if len(self._open) > self._MOST:
-            oldest = next(iter(self._open))
-            self._open.pop(oldest).close()
-        return reader
-
-
-# === Ahead of the step ===
-
-
-def ahead(batches: Iterator, count: int) -> Iterator:
-    """Yields the same, of which a thread makes `count` ready in time. Errors come in their turn."""
-    ready: queue.Queue = queue.Queue(count)
-    ended = threading.Event()
-
-    def offer(item) -> None:
-        while not ended.is_set():
-            try:
-                return ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-
-    def make() -> None:
-        try:
-            for batch in batches:
-                offer((batch, None))
-                if ended.is_set():
-                    return
-            offer((None, StopIteration()))
-        except BaseException as error:  # whatever it is, the reader must not wait for ever
-            offer((None, error))
-
-    def read() -> Iterator:
-        try:
-            while True:
-                batch, error = ready.get()
-                if isinstance(error, StopIteration):
-                    return
-                if error is not None:
-                    raise error
-                yield batch
-        finally:
-            ended.set()
-
-    threading.Thread(target=make, daemon=True, name="batches").start()
-    return read()
+        while free.acquire() and not closed.is_set():
+            ready.put((next(items), None))
+    except BaseException as error:  # whatever it is, the reader must not wait forever
+        ready.put((None, error))

@@ -1,125 +1,103 @@
-"""The order of training records that are too many to shuffle at once.
+"""The order of training records, which follows from the seed, the epoch and the blocks alone.
 
-Files are cut into blocks of successive records. Each epoch permutes the blocks and makes groups
-of `LANES` of them. A block's records are shuffled. The blocks of a group are read in turn, a
-record of each. Short blocks, and blocks that make no whole group, come last.
+Files consist of blocks of successive records. Each epoch permutes the blocks and forms groups of
+them. Groups of `LANES` blocks of equal size are first: their blocks are read in turn, a record of
+each, and each block is shuffled. So record p of a group is in block p modulo `LANES`, and workers
+that take turns at records need not read each other's blocks. The remaining blocks form groups of
+about `GROUP_RECORDS` records, which are shuffled as a whole; a small data set is one such group.
 
-All of it follows from the seed, the epoch and the blocks. So any position is found by
-arithmetic, by any number of readers. Of a whole group, record p is of block p modulo `LANES`.
-So workers that take turns at records need not read each other's blocks.
+Any position is found by arithmetic, by any number of readers.
 """
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from albert.runtime.seeds import child_seed
 
 LANES = 64
-
-
-SHUFFLE_BUFFER = 65536  # records; whole data sets of usual size fit
+GROUP_RECORDS = 65536
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """The replicas of one input pipeline, among all; each gets an equal share of a batch."""
+    """The replicas that one input pipeline serves; each gets an equal part of a batch."""
 
-    num_replicas: int = 1  # in all
+    num_replicas: int = 1  # of the run
     first: int = 0  # of this pipeline
     count: int = 1  # of this pipeline
 
-
-@dataclasses.dataclass(frozen=True)
-class Blocks:
-    """Successive records of a file, block by block; all arrays int64 [K]."""
-
-    file: np.ndarray  # its number
-    offset: np.ndarray  # byte of the block's first record
-    records: np.ndarray
+    @property
+    def worker(self) -> int:
+        return self.first // self.count
 
     @property
-    def num_records(self) -> int:
-        """Of all blocks: an epoch's."""
-        return int(self.records.sum())
+    def num_workers(self) -> int:
+        return self.num_replicas // self.count
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What one worker reads of a group: blocks, in turn a record of each."""
+    """The records that a worker reads of a group; int64 arrays."""
 
-    # int64 [S, 4]: number of the file, byte, records, seed that they are shuffled with.
-    blocks: np.ndarray
-    skip: int  # records before the first of its own
-    every: int  # from there on, its own are each so-many-th; the others are other workers'
+    blocks: np.ndarray  # [S], the numbers of the blocks to read
+    lanes: np.ndarray  # [N], the block of each record, as an index of `blocks`
+    rows: np.ndarray  # [N], its number in the block
+    positions: np.ndarray  # [N], its position in the run
 
 
-def blocks_of(files: Sequence[Sequence[tuple[int, int]]]) -> Blocks:
-    """Returns where the blocks of all files begin.
+def readings(
+    sizes: np.ndarray, seed: int, position: int = 0, worker: int = 0, num_workers: int = 1
+) -> Iterator[Reading]:
+    """Yields what a worker reads from a position of the run on, without end.
+
+    The worker's records are every `num_workers`-th; the first one at `position` is worker 0's.
 
     Args:
-      files: (records, bytes) of each file's blocks, in order.
+      sizes: int64 [K], records of each block.
     """
-    rows = []
-    for number, blocks in enumerate(files):
-        offset = 0
-        for count, size in blocks:
-            if count:
-                rows.append((number, offset, count))
-            offset += size
-    return Blocks(*np.array(rows, np.int64).T)
+    first = position + worker
+    epoch, start = divmod(first, int(sizes.sum()))
+    start = first - start
+    while True:
+        groups, num_even = groups_of(sizes, seed, epoch)
+        for number, blocks in enumerate(groups):
+            end = start + int(sizes[blocks].sum())
+            if first < end:
+                lanes, rows = _order(sizes[blocks], number < num_even, seed, epoch, number)
+                positions = np.arange(first, end, num_workers)
+                first = int(positions[-1]) + num_workers
+                used, lanes = np.unique(lanes[positions - start], return_inverse=True)
+                yield Reading(blocks[used], lanes, rows[positions - start], positions)
+            start = end
+        epoch += 1
 
 
-class EpochOrder:
-    """The groups of one epoch."""
+def groups_of(sizes: np.ndarray, seed: int, epoch: int) -> tuple[list[np.ndarray], int]:
+    """Returns the numbers of the blocks in each group of an epoch, and how many groups are even.
 
-    def __init__(self, blocks: Blocks, seed: int, epoch: int):
-        rng = np.random.default_rng(child_seed(seed, "order", epoch))
-        order = rng.permutation(len(blocks.records))
-        is_full = blocks.records[order] == blocks.records.max()
-        full = order[is_full]
-        count = len(full) // LANES * LANES
-        self.num_whole = count // LANES  # groups of equal blocks, which come first
-        self.order = np.concatenate([full[:count], full[count:], order[~is_full]])
-        self.seeds = rng.integers(1, 1 << 31, len(order))
-        self.blocks, self.start = blocks, epoch * blocks.num_records
-        self._seed, self._epoch = seed, epoch
-        sizes = np.add.reduceat(blocks.records[self.order], np.arange(0, len(order), LANES))
-        # Where each group begins, as a position in the run; and where the last one ends.
-        self.begins = self.start + np.concatenate([[0], np.cumsum(sizes)])
+    Even groups, of `LANES` blocks of equal size, are first.
+    """
+    order = np.random.default_rng(child_seed(seed, "order", epoch)).permutation(len(sizes))
+    order = order[sizes[order] > 0]
+    is_even = (sizes[order] == sizes.max()) & (sizes.sum() > GROUP_RECORDS)
+    even, rest = order[is_even], order[~is_even]
+    num_even = len(even) // LANES
+    rest = np.concatenate([even[num_even * LANES :], rest])
+    group = (np.cumsum(sizes[rest]) - 1) // GROUP_RECORDS
+    rests = np.split(rest, np.flatnonzero(np.diff(group)) + 1) if len(rest) else []
+    return [*even[: num_even * LANES].reshape(-1, LANES), *rests], num_even
 
-    @property
-    def num_groups(self) -> int:
-        """The same in every epoch."""
-        return len(self.begins) - 1
 
-    def group_at(self, position: int) -> int:
-        """Returns the number of the group that holds a position of this epoch."""
-        return int(np.searchsorted(self.begins, position, "right")) - 1
-
-    def after(self, group: int, position: int, worker: int, num_workers: int) -> np.ndarray:
-        """Returns the blocks that a worker reads after those of a group; see `Reading`."""
-        if group + 1 < self.num_groups:
-            return self.reading(group + 1, position, worker, num_workers).blocks
-        following = EpochOrder(self.blocks, self._seed, self._epoch + 1)
-        return following.reading(0, position, worker, num_workers).blocks
-
-    def reading(self, group: int, position: int, worker: int, num_workers: int) -> Reading:
-        """Returns what a worker reads of a group, from a position in the run on.
-
-        Its records are those whose position is `worker` modulo `num_workers`.
-        """
-        begin = int(self.begins[group])
-        own = (worker - begin) % num_workers  # its first record of the group
-        step = math.gcd(num_workers, LANES) if group < self.num_whole else 1
-        first, every = own % step, num_workers // step
-        chosen = slice(group * LANES, (group + 1) * LANES)
-        numbers, seeds = self.order[chosen][first::step], self.seeds[chosen][first::step]
-        seen = max(-(-(position - begin - first) // step), 0)
-        columns = (self.blocks.file, self.blocks.offset, self.blocks.records)
-        return Reading(
-            np.stack([*(column[numbers] for column in columns), seeds], axis=1),
-            seen + ((own - first) // step - seen) % every, every,
-        )
+def _order(
+    sizes: np.ndarray, is_even: bool, seed: int, epoch: int, group: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (index of its block, number in the block) of each record of a group, in order."""
+    rng = np.random.default_rng(child_seed(seed, "order", epoch, group))
+    if is_even:
+        rows = rng.permuted(np.tile(np.arange(sizes[0]), (LANES, 1)), axis=1)
+        return np.tile(np.arange(LANES), sizes[0]), rows.T.ravel()
+    order = rng.permutation(int(sizes.sum()))
+    lanes = np.repeat(np.arange(len(sizes)), sizes)[order]
+    return lanes, order - (np.cumsum(sizes) - sizes)[lanes]

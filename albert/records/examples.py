@@ -32,7 +32,7 @@ class FeatureSpec:
     # Other features with a number for each place.
     row_features: tuple[str, ...] = ()
     # (parsed batch, int64 [B] places of its records in the run) -> the batch that is learned
-    # from, where that is another one; see `pair_records.MasksOnTheFly`.
+    # from, where that is another one; see `dynamic_masking.DynamicMasking`.
     complete: Callable[[Any, Any], dict[str, np.ndarray]] | None = None
 
     def zeros(self, count: int) -> dict[str, np.ndarray]:
@@ -77,176 +77,213 @@ def frame_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> bytes:
     return flat.tobytes()
 
 
-def decode_examples(
-    serialized: Sequence[bytes], spec: FeatureSpec
-) -> dict[str, np.ndarray]:
+class ExampleError(DataError):
+    """A record does not hold the features that were asked for."""
+
+    def __init__(self, number: int, problem: str):
+        super().__init__(f"record {number:,}: {problem}")
+        self.number, self.problem = number, problem
+
+
+def decode_examples(messages: Sequence[bytes], spec: FeatureSpec) -> dict[str, np.ndarray]:
     """Returns the features of N serialised `tf.train.Example` messages: {name: [N, length] or [N]}.
 
+    The integers of a feature have a type that fits their bytes: uint8, uint16, int32 or int64.
+
     Raises:
-      DataError: a message is none, lacks a feature, or has another number of values.
+      ExampleError: a message is not an Example, lacks a feature, or has another number of values.
     """
-    wanted = {name.encode(): [] for name in spec.features}
-    # A file's records mostly have the layout of its first one, and are read faster by it.
-    layout = _layout_of(serialized[0]) if serialized else []
-    for message in serialized:
-        features = _features_by(layout, message) or _features_of(message)
-        for name, parts in wanted.items():
-            if name not in features:
-                raise DataError(f"Key: {name.decode()}. A record has no such feature")
-            parts.append(features[name])
+    if not messages:
+        return spec.zeros(0)
+    payloads = _payloads(messages, spec)
     return {
-        name: _values(name, parts, dtype, length)
-        for (name, (dtype, length)), parts in zip(
-            spec.features.items(), wanted.values(), strict=True
-        )
+        name: _values(name, payloads[name], dtype, length)
+        for name, (dtype, length) in spec.features.items()
     }
 
 
 def feature_lengths(message: bytes) -> dict[str, int]:
     """Returns {feature: number of values} of a serialised message."""
     return {
-        name.decode("utf-8", "replace"): _count(*feature)
+        name.decode("utf-8", "replace"): _num_values(*feature)
         for name, feature in _features_of(message).items()
     }
 
 
 def feature_values(message: bytes, name: str) -> np.ndarray | None:
     """Returns the values of one feature of a serialised message; None if it has no such feature."""
-    found = _features_of(message).get(name.encode())
-    if found is None:
+    kind, payload = _features_of(message).get(name.encode(), (None, b""))
+    if kind == _FLOATS:
+        return np.frombuffer(payload, "<f4")
+    if kind is None:
         return None
-    kind, payload = found
-    return np.frombuffer(payload, "<f4") if kind == _FLOATS else _decode_varints(payload)
+    flat = np.frombuffer(payload, np.uint8)
+    return _varint_values(flat, np.flatnonzero(flat < 0x80))
 
 
-# Fields of a feature: which kind of list it is.
+# Fields of a feature: the kind of its list.
 _FLOATS, _INTEGERS = 2, 3
+_PADDING = bytes(256)  # so that no look-up reaches over the end of a damaged message
 
 
-def _count(kind: int, payload: bytes) -> int:
+def _num_values(kind: int, payload: bytes) -> int:
     if kind == _FLOATS:
         return len(payload) // 4
     return int((np.frombuffer(payload, np.uint8) < 0x80).sum())
 
 
-def _values(
-    name: str, parts: Sequence[tuple[int, bytes]], dtype: str, length: int | None
-) -> np.ndarray:
-    kind = _FLOATS if dtype == "float32" else _INTEGERS
-    size = length or 1
-    for found, payload in parts:
-        if payload and found != kind:
-            raise DataError(f"Key: {name}. A record's values are not of type {dtype}")
-    flat = b"".join(payload for _, payload in parts)
-    stops = np.cumsum([len(payload) for _, payload in parts])
-    # Together as many as there should be is not enough: each record has its own.
-    if kind == _FLOATS:
-        is_good = (stops == 4 * size * np.arange(1, len(parts) + 1)).all()
-    else:
-        is_end = np.frombuffer(flat, np.uint8) < 0x80
-        counts = np.add.accumulate(is_end, dtype=np.int64)[stops - 1] if flat else stops
-        is_good = stops[0] and is_end[stops - 1].all() and (
-            counts == size * np.arange(1, len(parts) + 1)
-        ).all()
-    if not is_good:
-        raise DataError(f"Key: {name}. A record does not have {size} values")
-    values = np.frombuffer(flat, "<f4") if kind == _FLOATS else _decode_varints(flat)
-    return values.reshape(len(parts)) if length is None else values.reshape(len(parts), size)
+def _payloads(messages: Sequence[bytes], spec: FeatureSpec) -> dict[str, list[bytes]]:
+    """Returns {feature: the packed values of each message}.
+
+    The records of a file mostly have the layout of its first one, as `encode_examples` writes
+    it. These are parsed together, all others one at a time.
+    """
+    layout = {name: kind for name, (kind, _) in _features_of(messages[0]).items()}
+    flat = b"".join([*messages, _PADDING])
+    sizes = np.fromiter(map(len, messages), np.int64, len(messages))
+    spans, is_usual = _spans(np.frombuffer(flat, np.uint8), np.cumsum(sizes), sizes, layout)
+    nothing = np.zeros((2, len(messages)), np.int64)
+    payloads = {
+        name: [flat[i:j] for i, j in spans.get(name.encode(), nothing).T.tolist()]
+        for name in spec.features
+    }
+    for number in {0, *np.flatnonzero(~is_usual).tolist()}:
+        features = _features_of(messages[number], number)
+        for name, (dtype, _) in spec.features.items():
+            if name.encode() not in features:
+                raise ExampleError(number, f"no feature {name}")
+            kind, payload = features[name.encode()]
+            if payload and kind != (_FLOATS if dtype == "float32" else _INTEGERS):
+                raise ExampleError(number, f"the values of {name} are not of type {dtype}")
+            payloads[name][number] = payload
+    return payloads
 
 
-def _features_of(message: bytes) -> dict[bytes, tuple[int, bytes]]:
+def _features_of(message: bytes, number: int = 0) -> dict[bytes, tuple[int, bytes]]:
     """Returns {name: (kind of list, its values, packed)} of a serialised message."""
     try:
-        found = {}
-        for outer, features in protobuf.fields(message):
-            for inner, entry in protobuf.fields(features) if outer == 1 else ():
+        features = {}
+        for outer, content in protobuf.fields(message):
+            for inner, entry in protobuf.fields(content) if outer == 1 else ():
                 parts = dict(protobuf.fields(entry)) if inner == 1 else {}
                 if parts:
-                    found[bytes(parts.get(1, b""))] = _list_of(parts.get(2, b""))
-        return found
+                    features[bytes(parts.get(1, b""))] = _list_of(parts.get(2, b""))
+        return features
     except (IndexError, ValueError, TypeError) as error:
-        raise DataError("a record is not a tf.train.Example") from error
-
-
-@dataclasses.dataclass
-class _Entry:
-    """Where a feature lies in the messages of a layout."""
-
-    name: bytes
-    kind: int
-    before: bytes = b"-"  # from the entry's begin to the values, in the last message that differed
-    size: int = 0  # of the values then
-
-
-def _layout_of(message: bytes) -> list[_Entry]:
-    return [_Entry(name, kind) for name, (kind, _) in _features_of(message).items()]
-
-
-def _features_by(layout: list[_Entry], message: bytes) -> dict[bytes, tuple[int, bytes]] | None:
-    """Returns what `_features_of` does, of a message as `encode_examples` makes it with the
-    features of the layout; None of any other.
-    """
-    found, end = {}, len(message)
-    try:
-        size, at = protobuf.varint_at(message, 1)
-        if message[0] != 0x0A or at + size != end:
-            return None
-        for entry in layout:
-            if not message.startswith(entry.before, at):  # other sizes than in the last message
-                start, stop = _values_at(entry, message, at)
-                entry.before, entry.size = message[at:start], stop - start
-            start = at + len(entry.before)
-            at = start + entry.size
-            if at > end:
-                return None
-            found[entry.name] = entry.kind, message[start:at]
-    except (IndexError, ValueError):
-        return None
-    return found if at == end else None
-
-
-def _values_at(entry: _Entry, message: bytes, at: int) -> tuple[int, int]:
-    """Returns where the values of an entry begin and end. Each part ends with the one around it.
-
-    Raises:
-      ValueError, IndexError: it is not as `encode_examples` makes it.
-    """
-    name = b"\x0a" + protobuf.varint(len(entry.name)) + entry.name
-    stop = None
-    for head in (b"\x0a", name + b"\x12", b"\x12" if entry.kind == _FLOATS else b"\x1a", b"\x0a"):
-        if not message.startswith(head, at):
-            raise ValueError(head)
-        size, at = protobuf.varint_at(message, at + len(head))
-        if stop not in (None, at + size):
-            raise ValueError(size)
-        stop = at + size
-    return at, stop
+        raise ExampleError(number, "not a tf.train.Example") from error
 
 
 def _list_of(feature: bytes) -> tuple[int, bytes]:
     """Returns (kind, packed values) of a `Feature` message."""
     for kind, values in protobuf.fields(feature):
         if kind in (_FLOATS, _INTEGERS):
-            # Usually one packed field; a writer may also give each value one of its own.
+            # Usually one packed field; a writer may also give each value a field.
             return kind, b"".join(part for field, part in protobuf.fields(values) if field == 1)
     return 0, b""
 
 
-def _decode_varints(flat: bytes) -> np.ndarray:
-    """Returns the numbers of successive varints, int64."""
-    content = np.frombuffer(flat, np.uint8)
-    ends = np.flatnonzero(content < 0x80)
-    if len(ends) == len(content):  # all of one byte
-        return content.astype(np.int64)
-    if not len(ends) or ends[-1] != len(content) - 1:
-        raise DataError("a record's values are cut")
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    sizes = ends - starts + 1
-    values = np.zeros(len(ends), np.uint64)
-    for i in range(int(sizes.max())):
-        has = sizes > i
-        values[has] |= (content[starts[has] + i] & 0x7F).astype(np.uint64) << np.uint64(7 * i)
-    return values.view(np.int64)
+def _spans(
+    flat: np.ndarray, ends: np.ndarray, sizes: np.ndarray, layout: Mapping[bytes, int]
+) -> tuple[dict[bytes, np.ndarray], np.ndarray]:
+    """Finds the values of all features in N messages at once.
+
+    Args:
+      flat: uint8, the messages one after another, and `_PADDING`.
+      ends, sizes: int64 [N], of each message.
+      layout: {name: kind of list}, in the order in which `encode_examples` wrote them.
+
+    Returns:
+      {name: first byte of the values and the byte after them, int64 [2, N]}, and whether a
+      message has this layout, bool [N]; the spans of other messages mean nothing.
+    """
+    limit, is_usual = len(flat) - len(_PADDING), np.ones(len(ends), bool)
+
+    def skip(constant: bytes, at: np.ndarray, stop: np.ndarray | None) -> tuple:
+        """Reads a constant and a size at `at`. What it is the size of ends at `stop`, if given."""
+        for offset, byte in enumerate(constant):
+            is_usual.__iand__(flat[at + offset] == byte)
+        size, begin = _varints_at(flat, at + len(constant))
+        begin = np.minimum(begin, limit)
+        if stop is not None:
+            is_usual.__iand__(begin + size == stop)
+        return begin, np.minimum(begin + size, limit)
+
+    at, _ = skip(b"\x0a", ends - sizes, ends)
+    spans = {}
+    for name, kind in layout.items():
+        key = b"\x0a" + protobuf.varint(len(name)) + name
+        at, stop = skip(b"\x0a", at, None)
+        for constant in (key + b"\x12", b"\x12" if kind == _FLOATS else b"\x1a", b"\x0a"):
+            at, _ = skip(constant, at, stop)
+        spans[name] = np.stack([at, stop])
+        at = stop
+    is_usual &= at == ends
+    return spans, is_usual
+
+
+def _varints_at(flat: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the number at each byte of `at`, and where it ends; -1 for one of over 4 bytes."""
+    byte = flat[at]
+    number, at = (byte & 0x7F).astype(np.int64), at + 1
+    for shift in (7, 14, 21):
+        goes_on = byte >= 0x80
+        if not goes_on.any():
+            return number, at
+        byte = np.where(goes_on, flat[at], 0)
+        number |= (byte & 0x7F).astype(np.int64) << shift
+        at = at + goes_on
+    return np.where(byte < 0x80, number, -1), at
+
+
+def _values(
+    name: str, payloads: Sequence[bytes], dtype: str, length: int | None
+) -> np.ndarray:
+    """Returns the values of a feature, of all messages."""
+    size = length or 1
+    step = max(1, _VALUES_AT_ONCE // size)
+    values = np.concatenate([
+        _values_of_some(name, payloads[first : first + step], dtype, size, first)
+        for first in range(0, len(payloads), step)
+    ])
+    return values if length is None else values.reshape(-1, size)
+
+
+# Decoded together: few enough for the processor's cache, and not to be mapped by the allocator.
+_VALUES_AT_ONCE = 1 << 14
+
+
+def _values_of_some(
+    name: str, payloads: Sequence[bytes], dtype: str, size: int, first: int
+) -> np.ndarray:
+    flat = np.frombuffer(b"".join(payloads), np.uint8)
+    stops = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
+    wanted = size * np.arange(1, len(payloads) + 1)
+    ends = np.flatnonzero(flat < 0x80) if dtype != "float32" else np.arange(3, len(flat), 4)
+    # Together as many as there should be is not enough: each record has its own.
+    if len(ends) != wanted[-1] or (ends[wanted - 1] != stops - 1).any():
+        for number, payload in enumerate(payloads, first):
+            count = _num_values(_FLOATS if dtype == "float32" else _INTEGERS, payload)
+            if count != size:
+                raise ExampleError(number, f"{name} has {count:,} values, expected {size:,}")
+        raise ExampleError(first, f"the values of {name} are damaged")
+    return flat.view("<f4") if dtype == "float32" else _varint_values(flat, ends)
+
+
+def _varint_values(flat: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Returns the numbers of successive varints, which end at `ends`."""
+    if len(ends) == len(flat):  # all of one byte
+        return flat
+    longest = int(np.diff(ends, prepend=-1).max(initial=1))
+    values = flat[ends].astype(np.int32 if longest < 5 else np.uint64)
+    is_longer = np.uint8(1)
+    for index in range(1, longest):
+        septet = flat[ends - index]  # before the first byte of all, it is one of another varint
+        is_longer = is_longer & (septet >> np.uint8(7))  # 0 or 1
+        values <<= is_longer * np.uint8(7)
+        values |= (septet & np.uint8(0x7F)) * is_longer
+    if longest > 4:
+        return values.view(np.int64)
+    return values if values.max(initial=0) >= 1 << 16 else values.astype(np.uint16)
 
 
 class _Part(NamedTuple):

@@ -61,7 +61,7 @@ def named_records(
 
 def has_no_manifest(path: str | None) -> bool:
     """Whether a record file is there that does not tell what it was made from (the original's)."""
-    return bool(path) and os.path.isfile(path) and not records.read_manifest(path)
+    return bool(path) and os.path.isfile(path) and not records.Manifest.read(path)
 
 
 def _made_from(spec: records.FeatureSpec, depends_on: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _made_if_need_be(
         records.write_records(path, rows, spec, info)
         log.info("wrote features to %s", path)
         return path
-    theirs = records.read_manifest(path)["info"]
+    theirs = records.Manifest.read(path).info
     if differ := [key for key in info if not files.is_same_json(theirs.get(key), info[key])]:
         raise DataError(
             f"{path} was made from another {', '.join(differ)}: remove it, or name another file"
@@ -95,11 +95,11 @@ def _made_if_need_be(
 def _is_whole(path: str) -> bool:
     """Whether the file has a manifest and the size that it states."""
     try:
-        manifest = records.read_manifest(path)
+        manifest = records.Manifest.read(path)
     except DataError as error:
         log.warning("%s; writing %s anew", error, path)
         return False
-    return bool(manifest) and os.path.isfile(path) and os.path.getsize(path) == manifest["bytes"]
+    return bool(manifest) and os.path.isfile(path) and os.path.getsize(path) == manifest.bytes
 
 
 @contextlib.contextmanager

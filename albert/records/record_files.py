@@ -1,99 +1,104 @@
-"""Record files that are opened once: how many records they hold, and what they were made with.
+"""Record files that are read together: what their manifests say, and where their records are."""
 
-One `RecordFiles` goes from the command to the loop, the pipeline and the evaluation. It reads
-what it needs to know of the files when it is first asked, and keeps it.
-"""
-
-import contextlib
+import dataclasses
 import functools
 import itertools
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from albert.errors import DataError
+from albert.errors import DataError, UserError
 from albert.records import examples, records
-from albert.records.examples import FeatureSpec
-from albert.records.records import Sizes
+from albert.records.examples import ExampleError, FeatureSpec
+from albert.records.records import Manifest, Sizes
 from albert.records.tfrecord import (
     HEADER_BYTES,
     count_records,
+    read_block,
     read_records,
     scan,
     size_of,
-    verify_records,
 )
-from albert.storage import files, places
+from albert.storage import files
 
 log = logging.getLogger("albert")
 
-# Features whose length a flag of the reader decides.
+# Features whose length is set by a flag of the reader.
 _LENGTH_FLAGS = {
     "input_ids": "max_seq_length", "masked_lm_positions": "max_predictions_per_seq",
 }
 
 
-class RecordFiles:
-    """Files of records that are read together, in their order.
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Blocks of successive records, of all files; int64 [K] each."""
 
-    `paths` are the files; `flag` is the flag that named them, for messages.
+    file: np.ndarray  # number of the file
+    offset: np.ndarray  # its first byte in the file
+    size: np.ndarray  # bytes
+    first: np.ndarray  # number of its first record in the file
+    records: np.ndarray
+
+
+class RecordFiles:
+    """Files of records that are read together, in this order.
+
+    Manifests and counts are read when they are first needed, and remembered.
+
+    Args:
+      paths: the files.
+      flag: the flag that named them, for messages.
     """
 
     def __init__(self, paths: Sequence[str], flag: str = ""):
         self.paths = tuple(paths)
         self.flag = flag
+        self.error: UserError | None = None  # the last one of a `tf.data` pipeline
 
     @classmethod
     def of_flag(cls, patterns: str, flag: str) -> "RecordFiles":
-        """Returns the files of comma-separated globs.
-
-        Raises:
-          DataError: one matches nothing.
-        """
+        """Returns the files that comma-separated globs match; a DataError if one matches none."""
         return cls(files.expand_globs(patterns, flag), flag)
 
     def __str__(self) -> str:
         return ", ".join(self.paths)
 
+    # === How they were made ===
+
     @functools.cached_property
-    def manifests(self) -> dict[str, dict[str, Any] | None]:
-        """The manifest of each file, None where there is none; see `records.read_manifest`."""
-        return {path: records.read_manifest(path) for path in self.paths}
+    def _manifests(self) -> list[Manifest | None]:
+        return list(map(Manifest.read, self.paths))
 
-    def infos(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yields each path with what its manifest says that it was made with."""
-        for path, manifest in self.manifests.items():
-            yield path, manifest["info"] if manifest else {}
+    def manifests(self) -> Iterator[tuple[str, Manifest]]:
+        """Yields each path with its manifest, which is empty if the file has none."""
+        for path, manifest in zip(self.paths, self._manifests, strict=True):
+            yield path, manifest or Manifest()
 
-    def info_of_all(self, name: str) -> Any:
-        """Returns what the manifests of all files say of something, None where they differ."""
-        found = {info.get(name) for _, info in self.infos()}
+    @property
+    def tokenizer_sha256(self) -> str | None:
+        """The tokenizer of all files; None if they differ or do not name it."""
+        found = {manifest.tokenizer_sha256 for _, manifest in self.manifests()}
         return found.pop() if len(found) == 1 else None
 
     def with_feature(self, name: str) -> list[str]:
-        """Returns the files whose manifest tells of a feature."""
-        return [
-            path for path, manifest in self.manifests.items()
-            if manifest and any(name == feature for feature, _, _ in manifest["features"])
-        ]
+        """Returns the files whose manifest lists a feature."""
+        return [path for path, manifest in self.manifests() if name in manifest.features]
 
     def length_of(self, name: str) -> int | None:
-        """Returns the length of a feature, None where the manifests do not tell one."""
-        lengths = {
-            length for manifest in self.manifests.values() if manifest
-            for feature, _, length in manifest["features"] if feature == name
-        }
+        """Returns the length of a feature, None if the manifests do not agree on one."""
+        lengths = {m.features[name][1] for _, m in self.manifests() if name in m.features}
         return lengths.pop() if len(lengths) == 1 else None
+
+    # === Their records ===
 
     @functools.cached_property
     def counts(self) -> list[int]:
-        """The number of records of each file; without a manifest they are counted."""
+        """The number of records of each file; counted if there is no manifest."""
         return [
-            manifest["records"] if manifest else count_records(path)
-            for path, manifest in self.manifests.items()
+            manifest.records if manifest else count_records(path)
+            for path, manifest in zip(self.paths, self._manifests, strict=True)
         ]
 
     @property
@@ -102,129 +107,78 @@ class RecordFiles:
         return sum(self.counts)
 
     @functools.cached_property
-    def blocks(self) -> list[Sizes]:
-        """The (records, bytes) of each file's blocks, in order.
+    def blocks(self) -> Blocks:
+        """The blocks of all files, which are in the manifests.
 
-        They are in the manifest. Of a file without one, or with one of an earlier
-        version, the lengths of all records are read.
-
-        Raises:
-          DataError: a file cannot be read, is cut, or its manifest is not usable.
-        """
-        return [
-            [(count, size) for count, size in manifest["blocks"]]
-            if manifest and "blocks" in manifest else _scanned_blocks(path)
-            for path, manifest in self.manifests.items()
-        ]
-
-    # === Of remote files: see `remote_blocks` ===
-
-    def is_fetched(self) -> bool:
-        """Whether all files are there whole."""
-        return not any(map(places.is_stand_in, self.paths))
-
-    def fetch(self, num_records: int = 0) -> None:
-        """Fetches the first files, whole, that hold so many records together; 0: all files.
+        The lengths of all records are read if there is no manifest, or one of an early version.
 
         Raises:
-          UserError: one cannot be fetched.
+          DataError: a file cannot be read or is cut, or its manifest is unusable.
         """
-        if self.is_fetched():
-            return
-        from albert.storage import remote_files
+        columns = []
+        for number, (path, manifest) in enumerate(self.manifests()):
+            sizes = manifest.blocks or _scanned_blocks(path)
+            counts, spans = np.array(sizes, np.int64).reshape(-1, 2).T
+            file = np.full(len(counts), number)
+            offset, first = np.cumsum(spans) - spans, np.cumsum(counts) - counts
+            columns.append(np.stack([file, offset, spans, first, counts]))
+        return Blocks(*np.concatenate(columns, axis=1))
 
-        before = itertools.accumulate(self.counts, initial=0)
-        wanted = [
-            path for path, first in zip(self.paths, before, strict=False)
-            if not num_records or first < num_records
-        ]
-        remote_files.together(places.ready, ((path,) for path in wanted))
+    def read_block(
+        self, number: int, spec: FeatureSpec, vocab_size: int
+    ) -> dict[str, np.ndarray]:
+        """Returns the features of a block's records, see `examples.decode_examples`.
 
-    @functools.cached_property
-    def _cache(self):
-        from albert.storage.remote_blocks import BlockCache
+        Raises:
+          DataError: names the file and the record that is damaged, lacks a feature, or has an id
+            or a position out of range.
+        """
+        path, first = self.paths[self.blocks.file[number]], int(self.blocks.first[number])
+        offset, size = int(self.blocks.offset[number]), int(self.blocks.size[number])
+        messages = read_block(path, offset, size, first, int(self.blocks.records[number]))
+        try:
+            features = examples.decode_examples(messages, spec)
+            _check_ranges(features, spec, vocab_size)
+        except ExampleError as error:
+            raise _in_file(path, error, first) from error
+        return features
 
-        return BlockCache(sum(map(size_of, self.paths)))
-
-    @functools.cached_property
-    def _sizes(self) -> dict[tuple[int, int], int]:
-        """{(number of the file, first byte): bytes} of all blocks."""
-        sizes = {}
-        for number, blocks in enumerate(self.blocks):
-            ends = itertools.accumulate((size for _, size in blocks), initial=0)
-            sizes |= {
-                (number, start): size for start, (_, size) in zip(ends, blocks, strict=False)
-            }
-        return sizes
-
-    def located(self, blocks: np.ndarray) -> list[tuple[str, int]]:
-        """Returns (file, first byte) of blocks, once they are there to be read.
-
-        Copies of earlier blocks may go then.
+    def mean_fill(self, spec: FeatureSpec, sample: int = 512) -> float:
+        """Returns the fraction of sequence positions that hold a token, in the first records.
 
         Args:
-          blocks: int64 [S, 2 or more]: the number of the file, its byte.
-
-        Raises:
-          UserError: one cannot be fetched.
+          sample: records to read in all; a file holds its records in random order.
         """
-        here = [(self.paths[number], start) for number, start, *_ in blocks.tolist()]
-        apart = self._of_stand_ins(blocks)
-        copies = dict(zip(apart, self._cache.paths(apart), strict=True)) if apart else {}
-        found = {block[:2]: (path, 0) for block, path in copies.items()}
-        return [found.get(place, place) for place in here]
-
-    def fetch_ahead(self, blocks: np.ndarray) -> None:
-        """Begins to fetch the blocks of stand-ins that `located` will be asked for next."""
-        self._cache.begin(self._of_stand_ins(blocks))
-
-    def _of_stand_ins(self, blocks: np.ndarray) -> list[tuple[str, int, int]]:
-        if self.is_fetched():
-            return []
-        keys = [(number, start) for number, start, *_ in blocks.tolist()]
-        return [
-            (self.paths[key[0]], key[1], self._sizes[key]) for key in keys
-            if places.is_stand_in(self.paths[key[0]])
-        ]
-
-    def verify(self) -> None:
-        """Raises a DataError at the first damaged record; of stand-ins, among those read so far."""
-        for path in self.paths:
-            if not places.is_stand_in(path):
-                verify_records(path)
-        if not self.is_fetched():
-            for path, copy in self._cache.fetched():
+        used = count = 0
+        for path in self.paths[:sample]:
+            first = itertools.islice(read_records(path), -(-sample // len(self.paths)))
+            for number, record in enumerate(first):
                 try:
-                    verify_records(copy)
-                except DataError:
-                    verify_records(path)
-                    raise
+                    lengths = examples.feature_values(record, "segment_lengths")
+                    mask = examples.feature_values(record, "input_mask")
+                except ExampleError as error:
+                    raise _in_file(path, error, number) from error
+                if lengths is not None:  # of A and B, without [CLS] and two [SEP]
+                    used += int(lengths.sum()) + 3
+                elif mask is not None:
+                    used += int(mask.sum())
+                count += 1
+        length = (spec.features.get("input_mask") or spec.features["input_ids"])[1]
+        return used / (count * length) if count else 1.0
 
-    def _begins(self, most: int) -> list[str]:
-        """Returns files that begin as the first ones do: of a stand-in, its first block."""
-        chosen, found = range(len(self.paths[:most])), list(self.paths[:most])
-        apart = [number for number in chosen if places.is_stand_in(found[number])]
-        if apart:
-            rows = np.array([[number, 0] for number in apart])
-            for number, (path, _) in zip(apart, self.located(rows), strict=True):
-                found[number] = path
-        return found
-
-    # === What is in them ===
+    # === Checks ===
 
     def check(
-        self,
-        expected: FeatureSpec,
-        vocab_size: int | None = None,
+        self, expected: FeatureSpec, vocab_size: int | None = None,
         tokenizer_sha256: str | None = None,
     ) -> "RecordFiles":
-        """Returns itself, having compared every file with its manifest.
+        """Compares every file with its manifest; returns itself.
 
-        A file without a manifest is judged by its framing and its first record.
+        A file without a manifest is judged by its lengths and its first record.
 
         Args:
-          expected: features that the reader will ask for; others may be there too.
-          vocab_size: rows of the embedding table, see `check_vocabulary`.
+          expected: features that the reader will ask for; there may be others.
+          vocab_size: see `check_vocabulary`.
           tokenizer_sha256: identity of the tokenizer in use, if there is one.
 
         Raises:
@@ -233,117 +187,106 @@ class RecordFiles:
         if vocab_size is not None:
             self.check_vocabulary(vocab_size)
         absent = set()
-        for path, manifest in self.manifests.items():
+        for path, manifest in zip(self.paths, self._manifests, strict=True):
             if manifest:
                 _check_manifest(path, manifest, expected, tokenizer_sha256)
-                beside = os.path.dirname(path)
-                shards = (os.path.join(beside, name) for name in manifest["info"].get("shards", []))
+                shards = (os.path.join(os.path.dirname(path), name) for name in manifest.shards)
                 absent.update(shard for shard in shards if not os.path.exists(shard))
-        for path, count in zip(self.paths, self.counts, strict=True):
+        for path, count, manifest in zip(self.paths, self.counts, self._manifests, strict=True):
             if not count:
                 raise DataError(f"{path}: holds no records")
-            if not self.manifests[path]:
+            if not manifest:
                 _check_features(path, feature_lengths(path), expected)
         if absent:
             log.warning("written together with these, but not found: %s", ", ".join(sorted(absent)))
         return self
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Refuses records that were made with another vocabulary than a model's.
+        """Refuses records that were made with another vocabulary than the model's.
 
-        One of fewer pieces would train too, but no vocabulary would ever fit the result. The
-        ids of records without a manifest are looked at when they are read.
+        A smaller one would train too, but no vocabulary would ever fit the result. Without a
+        manifest, ids are checked when they are read.
 
         Raises:
-          DataError: names the file, both numbers of pieces, and the remedy.
+          DataError: names the file, both sizes, and the remedy.
         """
-        for path, info in self.infos():
-            has = info.get("vocab_size")
-            if has is not None and has != vocab_size:
+        for path, manifest in self.manifests():
+            if manifest.vocab_size not in (None, vocab_size):
                 raise DataError(
-                    f"{path} was made with a vocabulary of {has:,} pieces, config vocab_size is "
-                    f"{vocab_size:,}: make the records with the model's vocabulary, or set "
-                    f"vocab_size to {has} in the configuration of a new model"
+                    f"{path} was made with a vocabulary of {manifest.vocab_size:,} tokens, config "
+                    f"vocab_size is {vocab_size:,}: make the records with the model's vocabulary, "
+                    f"or set vocab_size to {manifest.vocab_size} in the configuration of a new model"
                 )
 
-    def mean_fill(self, spec: FeatureSpec, sample: int = 512) -> float:
-        """Returns the share of the rows' places that are tokens, in the first records.
 
-        Args:
-          sample: records looked at in all; files hold theirs in random order.
-        """
-        used = count = 0
-        for path, begin in zip(self.paths, self._begins(sample), strict=False):
-            for record in itertools.islice(read_records(begin), -(-sample // len(self.paths))):
-                with _of_file(path):
-                    lengths = examples.feature_values(record, "segment_lengths")
-                    mask = examples.feature_values(record, "input_mask")
-                if lengths is not None:  # of A and B, with [CLS] and twice [SEP]
-                    used += int(lengths.sum()) + 3
-                elif mask is not None:
-                    used += int(mask.sum())
-                count += 1
-        places = (spec.features.get("input_mask") or spec.features["input_ids"])[1]
-        return used / (count * places) if count else 1.0
+def _check_ranges(features: Mapping[str, np.ndarray], spec: FeatureSpec, vocab_size: int) -> None:
+    # Compiled look-ups clamp ids that are too large, and negative ones wrap around. A position
+    # beyond the end would be in the next sequence.
+    limits = {
+        "input_ids": (vocab_size, f"vocabulary of {vocab_size:,} tokens"),
+        "masked_lm_ids": (vocab_size, f"vocabulary of {vocab_size:,} tokens"),
+        "masked_lm_positions": (spec.row_length, f"sequence of {spec.row_length} tokens"),
+    }
+    for name, (limit, what) in limits.items():
+        if name in features and len(features[name]):
+            values = features[name].reshape(len(features[name]), -1)
+            if values.max() >= limit or values.min() < 0:
+                is_bad = ((values >= limit) | (values < 0)).any(axis=1)
+                raise ExampleError(int(is_bad.argmax()), f"{name} outside the {what}")
+
+
+def feature_lengths(path: str) -> dict[str, int]:
+    """Returns {feature: number of values} of the first record."""
+    try:
+        return examples.feature_lengths(next(read_records(path)))
+    except ExampleError as error:
+        raise _in_file(path, error) from error
+
+
+def _in_file(path: str, error: ExampleError, first: int = 0) -> DataError:
+    """Returns an error over one of some records with its file; `first` is their first number."""
+    return DataError(f"{path}: record {first + error.number:,}: {error.problem}")
 
 
 def _scanned_blocks(path: str) -> Sizes:
     starts, _ = scan(path)
-    firsts = starts[:: records.BATCH]
-    begins = np.concatenate([firsts[:1] * 0, firsts[1:] - HEADER_BYTES, [size_of(path)]])
+    begins = np.append(starts[:: records.BATCH] - HEADER_BYTES, size_of(path))
     counts = np.diff(np.append(np.arange(0, len(starts), records.BATCH), len(starts)))
     return list(zip(counts.tolist(), np.diff(begins).tolist(), strict=True))
 
 
 def _check_manifest(
-    path: str, manifest: Mapping[str, Any], expected: FeatureSpec, tokenizer_sha256: str | None
+    path: str, manifest: Manifest, expected: FeatureSpec, tokenizer_sha256: str | None
 ) -> None:
     size = size_of(path)
-    if size != manifest["bytes"]:
-        found = count_records(path)
+    if size != manifest.bytes:
+        count = count_records(path)
         raise DataError(
-            f"{path}: {found:,} records in {size:,} bytes, its manifest says "
-            f"{manifest['records']:,} in {manifest['bytes']:,}: write it anew"
+            f"{path}: {count:,} records in {size:,} bytes, its manifest says "
+            f"{manifest.records:,} in {manifest.bytes:,}: write it again"
         )
-    lengths = {name: length or 1 for name, _, length in manifest["features"]}
+    lengths = {name: length or 1 for name, (_, length) in manifest.features.items()}
     _check_features(path, lengths, expected)
-    made_with = manifest["info"].get("tokenizer_sha256")
-    if tokenizer_sha256 and made_with and tokenizer_sha256 != made_with:
-        raise DataError(f"{path} was made with another vocabulary or case flag: write it anew")
+    if tokenizer_sha256 and manifest.tokenizer_sha256 not in (None, tokenizer_sha256):
+        raise DataError(f"{path} was made with another vocabulary or case flag: write it again")
 
 
 def _check_features(path: str, lengths: Mapping[str, int], expected: FeatureSpec) -> None:
     for name, (_, length) in expected.features.items():
-        want, has = length or 1, lengths.get(name)
-        if has is None:
+        wanted, actual = length or 1, lengths.get(name)
+        if actual is None:
             raise DataError(
                 f"{path} has no feature {name} (it has {', '.join(lengths)}): "
                 "was it made for another command?"
             )
-        if has == want:
+        if actual == wanted:
             continue
-        if name in _LENGTH_FLAGS:
-            flag, length = _LENGTH_FLAGS[name], has
-            if name == "input_ids" and expected.row_length:
-                has, want = (count * expected.row_length // want for count in (has, want))
-            raise DataError(
-                f"{path} has {flag} {has} ({name} of length {length}), expected {want}: "
-                f"pass --{flag}={has}"
-            )
-        raise DataError(f"{path}: {name} has length {has}, expected {want}")
-
-
-def feature_lengths(path: str) -> dict[str, int]:
-    """Returns {feature: number of values} of the first record."""
-    record = next(read_records(path))
-    with _of_file(path):
-        return examples.feature_lengths(record)
-
-
-@contextlib.contextmanager
-def _of_file(path: str) -> Iterator[None]:
-    """Names the file in the error over one of its records."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{path}: one of its first records is not a tf.train.Example") from error
+        if name not in _LENGTH_FLAGS:
+            raise DataError(f"{path}: {name} has length {actual}, expected {wanted}")
+        flag, length = _LENGTH_FLAGS[name], actual
+        if name == "input_ids" and expected.row_length:
+            actual, wanted = (n * expected.row_length // wanted for n in (actual, wanted))
+        raise DataError(
+            f"{path} has {flag} {actual} ({name} of length {length}), expected {wanted}: "
+            f"pass --{flag}={actual}"
+        )

@@ -1,10 +1,10 @@
-"""Record files are written here, and the manifest beside each: what is in them, and how many.
+"""Writing record files, and the manifest next to each one: what it holds and how it was made.
 
-A TFRecord cut exactly between two records reads without any error; only the
-count in the manifest can tell. Files without a manifest (made by the original
-toolkit) are read too: see `record_files`.
+A TFRecord file that is cut exactly between two records reads without any error; only the count
+in the manifest shows it. Files without a manifest (made by the original) are read too.
 """
 
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,9 +16,156 @@ from albert.records.examples import DTYPES, FeatureSpec, frame_examples
 from albert.storage import files, temporaries
 
 FORMAT_VERSION = 1
-BATCH = 1024  # records serialised together
-# (records, bytes) of successive parts of a file.
-Sizes = list[tuple[int, int]]
+BATCH = 1024  # records serialised together, which makes a block
+# (records, bytes) of successive blocks, together the file.
+Sizes = Sequence[tuple[int, int]]
+
+
+# === The manifest ===
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a record file holds and how it was made; JSON next to the file."""
+
+    records: int = 0
+    bytes: int = 0
+    features: Mapping[str, tuple[str, int | None]] = dataclasses.field(default_factory=dict)
+    info: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # JSON values
+    blocks: Sizes | None = None  # None in manifests of early versions
+
+    @classmethod
+    def of(cls, blocks: Sizes, spec: FeatureSpec, info: Mapping[str, Any]) -> "Manifest":
+        """Returns the manifest of a file that consists of these blocks."""
+        return cls(
+            sum(records for records, _ in blocks), sum(size for _, size in blocks),
+            dict(spec.features), dict(info), tuple(map(tuple, blocks)),
+        )
+
+    @classmethod
+    def read(cls, path: str) -> "Manifest | None":
+        """Returns the manifest of a record file, None if it has none.
+
+        Raises:
+          DataError: it is damaged, unusable, or of a later version.
+        """
+        where = manifest_path(path)
+        if not os.path.exists(where):
+            return None
+        value = files.read_sealed_json(where)
+        if "format_version" not in value:
+            raise DataError(f"{where}: not a manifest of a record file")
+        if value["format_version"] != FORMAT_VERSION:
+            raise DataError(
+                f"{where}: format version {value['format_version']}, this toolkit reads "
+                f"{FORMAT_VERSION}: write {os.path.basename(path)} again"
+            )
+        if missing := [key for key in ("records", "bytes", "features", "info") if key not in value]:
+            raise DataError(f"{where}: lacks {', '.join(missing)}")
+        if bad := _unusable(value):
+            raise DataError(
+                f"{where}: unusable {', '.join(bad)}: write {os.path.basename(path)} again"
+            )
+        blocks = value.get("blocks")
+        return cls(
+            value["records"], value["bytes"],
+            {name: (dtype, length) for name, dtype, length in value["features"]}, value["info"],
+            None if blocks is None else tuple(map(tuple, blocks)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the JSON object that `read` reads."""
+        blocks = {} if self.blocks is None else {"blocks": list(map(list, self.blocks))}
+        return {
+            "format_version": FORMAT_VERSION, "records": self.records, "bytes": self.bytes, **blocks,
+            "features": [[name, *feature] for name, feature in self.features.items()],
+            "info": dict(self.info),
+        }
+
+    def text(self) -> str:
+        """Returns the text of the file."""
+        return files.sealed_json_text(self.to_json())
+
+    # --- How the records were made ---
+
+    @property
+    def tokenizer_sha256(self) -> str | None:
+        """Identity of the vocabulary and of the settings of the text."""
+        return self.info.get("tokenizer_sha256")
+
+    @property
+    def vocab_size(self) -> int | None:
+        return self.info.get("vocab_size")
+
+    @property
+    def vocabulary(self) -> Mapping[str, Any]:
+        """Paths of the vocabulary and settings of the text, with the names of their flags."""
+        return self.info.get("vocabulary") or self.flags
+
+    @property
+    def flags(self) -> Mapping[str, Any]:
+        return self.info.get("flags") or {}
+
+    @property
+    def sentence_objective(self) -> str:
+        return self.info.get("sentence_objective", "sop")
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """Relative paths of all files that were written together."""
+        return self.info.get("shards", ())
+
+
+def manifest_path(path: str) -> str:
+    """Returns the path of the manifest of a record file."""
+    return path + files.MANIFEST_SUFFIX
+
+
+def remove_manifest(path: str) -> None:
+    """Removes the manifest of `path`, if there is one."""
+    if os.path.exists(manifest_path(path)):
+        os.unlink(manifest_path(path))
+
+
+def _unusable(value: Mapping[str, Any]) -> list[str]:
+    """Returns the keys of a manifest whose values are not of the expected kind."""
+
+    def is_count(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+    def is_feature(value: Any) -> bool:
+        return (
+            isinstance(value, list) and len(value) == 3 and isinstance(value[0], str)
+            and value[1] in tuple(DTYPES) and (value[2] is None or is_count(value[2]))
+        )
+
+    def are_blocks(blocks: Any) -> bool:
+        return (
+            isinstance(blocks, list)
+            and all(isinstance(b, list) and len(b) == 2 and all(map(is_count, b)) for b in blocks)
+            and sum(count for count, _ in blocks) == value["records"]
+            and sum(size for _, size in blocks) == value["bytes"]
+        )
+
+    def is_info(info: Any) -> bool:
+        if not isinstance(info, dict):
+            return False
+        shards, strings = info.get("shards", []), ("tokenizer_sha256", "sentence_objective")
+        return (
+            isinstance(shards, list) and all(isinstance(name, str) for name in shards)
+            and (info.get("vocab_size") is None or is_count(info["vocab_size"]))
+            and all(isinstance(info.get(name, ""), str | None) for name in strings)
+            and all(isinstance(info.get(name), dict | None) for name in ("flags", "vocabulary"))
+        )
+
+    tests = {
+        "records": is_count, "bytes": is_count, "info": is_info,
+        "features": lambda value: isinstance(value, list) and all(map(is_feature, value)),
+    }
+    bad = [key for key, is_good in tests.items() if not is_good(value[key])]
+    if not bad and "blocks" in value and not are_blocks(value["blocks"]):
+        bad.append("blocks")
+    return bad
 
 
 # === Writing ===
@@ -27,14 +174,14 @@ Sizes = list[tuple[int, int]]
 def write_records(
     path: str, rows: Iterable[Mapping[str, Any]], spec: FeatureSpec, info: Mapping[str, Any]
 ) -> int:
-    """Publishes rows as a TFRecord file with its manifest; returns how many.
+    """Publishes rows as a record file with its manifest; returns their number.
 
     Args:
-      rows: one mapping a record, {name: values of the spec's length}; may be a generator.
-      info: what the manifest says beside counts and features (JSON values).
+      rows: a mapping for each record, {name: values of the spec's length}; may be a generator.
+      info: what the manifest records about how they were made (JSON values).
 
     Raises:
-      DataError: a row's feature is missing or of another length; UserError: cannot write.
+      DataError: a feature is missing or has another length; UserError: cannot write.
     """
     return publish_frames(path, frame_rows(rows, spec), spec, info)
 
@@ -42,19 +189,19 @@ def write_records(
 def frame_rows(
     rows: Iterable[Mapping[str, Any]], spec: FeatureSpec
 ) -> Iterator[tuple[bytes, int]]:
-    """Yields (bytes of whole framed records, how many) of rows, as `write_records` takes them.
+    """Yields (bytes, number of records) of successive blocks; `rows` as of `write_records`.
 
     Raises:
-      DataError: a row's feature is missing or of another length.
+      DataError: a feature is missing or has another length.
     """
     batch, filled, total = spec.zeros(BATCH), 0, 0
     for row in rows:
         for name, (_, length) in spec.features.items():
             value = np.asarray(row[name]) if name in row else None
-            want = () if length is None else (length,)
-            if value is None or value.shape != want:
-                got = "nothing" if value is None else f"shape {value.shape}"
-                raise DataError(f"record {total:,}: {name} needs shape {want}, got {got}")
+            shape = () if length is None else (length,)
+            if value is None or value.shape != shape:
+                actual = "nothing" if value is None else f"shape {value.shape}"
+                raise DataError(f"record {total:,}: {name} needs shape {shape}, got {actual}")
             batch[name][filled] = value
         filled, total = filled + 1, total + 1
         if filled == BATCH:
@@ -66,151 +213,36 @@ def frame_rows(
 
 
 def publish_frames(
-    path: str,
-    frames: Iterable[tuple[bytes, int]],
-    spec: FeatureSpec,
-    info: Mapping[str, Any],
+    path: str, frames: Iterable[tuple[bytes, int]], spec: FeatureSpec, info: Mapping[str, Any]
 ) -> int:
-    """Publishes framed records, then their manifest; returns the number of records.
+    """Publishes the blocks of a record file, then its manifest; returns the number of records.
 
-    Args:
-      frames: (bytes of whole framed records, how many records).
-
-    A manifest of an earlier file goes first, so that it never describes this one.
+    The manifest of an earlier file is removed first, so that it never describes this one.
     """
-    blocks: Sizes = []
-    # The manifest's file begins first and gets its name last, see `refuse_foreign`.
+    blocks = []
+    # The manifest's file is begun first and gets its name last, see `refuse_foreign`.
     with files.atomic_write(manifest_path(path)) as note, files.atomic_write(path, "wb") as stream:
         for content, count in frames:
             stream.write(content)
             blocks.append((count, len(content)))
-        note.write(manifest_text(blocks, spec, info))
+        manifest = Manifest.of(blocks, spec, info)
+        note.write(manifest.text())
         remove_manifest(path)
-    return sum(count for count, _ in blocks)
-
-
-def manifest_path(path: str) -> str:
-    """Returns where the manifest of a record file is."""
-    return path + files.MANIFEST_SUFFIX
-
-
-def remove_manifest(path: str) -> None:
-    """Removes the manifest of `path`, if there is one."""
-    if os.path.exists(manifest_path(path)):
-        os.unlink(manifest_path(path))
+    return manifest.records
 
 
 def refuse_foreign(path: str) -> None:
-    """Refuses to overwrite what is not known to be a record file of this toolkit.
+    """Refuses to overwrite a file that is not known to be a record file of this toolkit.
 
-    One of ours has its manifest; or a temporary of it, if a process died while it gave the two
-    their names.
+    One of ours has its manifest, or a temporary file of it, if a process died while it gave the
+    two their names.
 
     Raises:
-      DataError: a file without is there.
+      DataError: a file without a manifest is there.
     """
     where = manifest_path(path)
     if os.path.lexists(path) and not (os.path.exists(where) or temporaries.temporaries_of(where)):
         raise DataError(
-            f"{path} is not overwritten: it has no {os.path.basename(where)} beside it, as record "
-            "files of this toolkit have; remove it, or name another"
+            f"{path} is not overwritten: it has no {os.path.basename(where)}, as record files of "
+            "this toolkit have; remove it, or choose another name"
         )
-
-
-def manifest_text(
-    blocks: Sequence[tuple[int, int]], spec: FeatureSpec, info: Mapping[str, Any]
-) -> str:
-    """Returns the text of a `manifest`."""
-    return files.sealed_json_text(manifest(blocks, spec, info))
-
-
-def manifest(
-    blocks: Sequence[tuple[int, int]], spec: FeatureSpec, info: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns the manifest of a record file.
-
-    Args:
-      blocks: (records, bytes) of successive parts of the file, together all of it.
-    """
-    features = [[name, dtype, length] for name, (dtype, length) in spec.features.items()]
-    return {
-        "format_version": FORMAT_VERSION,
-        "records": sum(records for records, _ in blocks),
-        "bytes": sum(size for _, size in blocks),
-        "blocks": [list(block) for block in blocks],
-        "features": features,
-        "info": dict(info),
-    }
-
-
-def read_manifest(path: str) -> dict[str, Any] | None:
-    """Returns the manifest of a record file, or None if it has none.
-
-    Keys: format_version, records, bytes, features (list of [name, dtype, length]), info and,
-    in later ones, blocks (list of [records, bytes]).
-
-    Raises:
-      DataError: it is not a manifest, or of a later version of the toolkit.
-    """
-    where = manifest_path(path)
-    if not os.path.exists(where):
-        return None
-    manifest = files.read_sealed_json(where)
-    if "format_version" not in manifest:
-        raise DataError(f"{where}: not a manifest of a record file")
-    if manifest["format_version"] != FORMAT_VERSION:
-        raise DataError(
-            f"{where}: format version {manifest['format_version']}, this toolkit reads "
-            f"{FORMAT_VERSION}: write {os.path.basename(path)} anew"
-        )
-    missing = [key for key in ("records", "bytes", "features", "info") if key not in manifest]
-    if missing:
-        raise DataError(f"{where}: lacks {', '.join(missing)}")
-    bad = [key for key, is_good in _MANIFEST_KEYS.items() if not is_good(manifest[key])]
-    if "blocks" in manifest and not bad and not _are_blocks(manifest):
-        bad = ["blocks"]
-    if bad:
-        raise DataError(
-            f"{where}: unusable {', '.join(bad)}: write {os.path.basename(path)} anew"
-        )
-    return manifest
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _are_blocks(manifest: Mapping[str, Any]) -> bool:
-    blocks = manifest["blocks"]
-    return (
-        isinstance(blocks, list)
-        and all(isinstance(b, list) and len(b) == 2 and all(map(_is_count, b)) for b in blocks)
-        and sum(b[0] for b in blocks) == manifest["records"]
-        and sum(b[1] for b in blocks) == manifest["bytes"]
-    )
-
-
-def _is_feature(value: Any) -> bool:
-    return (
-        isinstance(value, list) and len(value) == 3 and isinstance(value[0], str)
-        and value[1] in tuple(DTYPES) and (value[2] is None or _is_count(value[2]))
-    )
-
-
-def _is_info(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    shards = value.get("shards", [])
-    return (
-        isinstance(shards, list) and all(isinstance(name, str) for name in shards)
-        and (value.get("vocab_size") is None or _is_count(value["vocab_size"]))
-    )
-
-
-# What each key of a manifest must be.
-_MANIFEST_KEYS = {
-    "records": _is_count,
-    "bytes": _is_count,
-    "features": lambda value: isinstance(value, list) and all(map(_is_feature, value)),
-    "info": _is_info,
-}

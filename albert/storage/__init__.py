@@ -9,5 +9,4 @@
     addresses       what is read at an address, and what a Python call writes there
     leases          the remote directory that one run holds for itself
     remote_files    the calls of fsspec, and what is told when they fail
-    remote_blocks   blocks of remote record files, fetched ahead
 """

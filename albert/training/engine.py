@@ -120,7 +120,7 @@ class Engine(abc.ABC):
     def train_batches(
         self, source: "RecordFiles", spec: "FeatureSpec", **options
     ) -> Iterable[Any]:
-        """Returns endless batches for `train_steps`; options as of `input_pipeline`."""
+        """Returns endless batches for `train_steps`; options as of `records.batches`."""
 
     @abc.abstractmethod
     def eval_batches(

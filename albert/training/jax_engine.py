@@ -311,13 +311,12 @@ class _EvalBatches:
     """Batches that can be read again and again."""
 
     def __init__(self, source, spec, options, mesh: Mesh):
-        self.source, self.spec, self.options, self.mesh = source, spec, options, mesh
+        share = Share(mesh.size, 0, mesh.size)
+        self.parts = numpy_batches.EvalBatches(source, spec, **options, share=share)
+        self.mesh = mesh
 
     def __iter__(self):
-        count = self.mesh.size
-        share = Share(count, 0, count) if count > 1 else None
-        parts = numpy_batches.eval_batches(self.source, self.spec, **self.options, share=share)
-        return _ahead(_placed(iter(parts), count, self.mesh))
+        return _ahead(_placed(iter(self.parts), self.mesh.size, self.mesh))
 
 
 # --- Steps ---

@@ -124,7 +124,7 @@ def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model
 def row_options(
     run: RunConfig, spec: FeatureSpec, source: RecordFiles, examples: int, is_shared: bool = False
 ) -> dict[str, Any]:
-    """Returns the arguments `is_cut` and `packed_rows` of `input_pipeline` for a run's batches.
+    """Returns the arguments `is_cut` and `packed_rows` of `records.batches` for a run's batches.
 
     Args:
       examples: those that a replica computes at once.

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from albert.errors import FlagError, WorkerLostError
 from albert.model.encoder_options import loop_engine
-from albert.records import input_pipeline
-from albert.records.input_pipeline import Share
+from albert.records import tf_dataset
+from albert.records.data_order import Share
 from albert.training.engine import Engine, read_cluster
 
 log = logging.getLogger("albert")
@@ -118,7 +118,7 @@ class TensorFlowEngine(Engine):
             ) from error
 
     def blame_data(self, *sources) -> contextlib.AbstractContextManager[None]:
-        return input_pipeline.blame_data(*sources)
+        return tf_dataset.data_errors(*sources)
 
     # --- Inside a step ---
 
@@ -166,11 +166,6 @@ class TensorFlowEngine(Engine):
     def layer_engine(self, use_xla: bool) -> str:
         return "unrolled" if use_xla else loop_engine()
 
-    def set_seed(self, seed: int) -> None:
-        super().set_seed(seed)
-        # With a global seed of 0, TensorFlow fails where a seed is computed, as for each epoch.
-        tf.random.set_seed(seed or 2**32)
-
     def train_steps(self, step) -> "TrainSteps":
         return TrainSteps(step)
 
@@ -179,14 +174,14 @@ class TensorFlowEngine(Engine):
 
     def train_batches(self, source, spec, **options):
         return iter(
-            _distributed(lambda share: input_pipeline.train_batches(
+            _distributed(lambda share: tf_dataset.train_batches(
                 source, spec, **options, share=share
             ))
         )
 
     def eval_batches(self, source, spec, **options):
         def make(share):
-            return input_pipeline.eval_batches(source, spec, **options, share=share)
+            return tf_dataset.eval_batches(source, spec, **options, share=share)
 
         return _distributed(make) if self.num_evaluating_replicas > 1 else make(None)
 

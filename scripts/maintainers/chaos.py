@@ -292,9 +292,9 @@ def data_creation(folder: pathlib.Path, arguments: argparse.Namespace) -> str:
     for ours, theirs in zip(*outputs.values(), strict=True):
         if ours.read_bytes() != theirs.read_bytes():
             raise Difference(f"{theirs.name} has other bytes")
-        ours, theirs = (records.read_manifest(str(path)) for path in (ours, theirs))
+        ours, theirs = (records.Manifest.read(str(path)) for path in (ours, theirs))
         for manifest in (ours, theirs):
-            del manifest["info"]["flags"]["output_file"]
+            del manifest.info["flags"]["output_file"]
         if ours != theirs:
             raise Difference("a manifest says something else")
     _look_for_litter(torn)

@@ -170,7 +170,7 @@ def measure(values: flags.FlagValues, folder: str, size: int, arguments: list[st
     watch.join()
     used = (after.children_user + after.children_system
             - before.children_user - before.children_system)
-    manifest = records.read_manifest(output)
+    manifest = records.Manifest.read(output)
     killed = {}
     if values.kills:
         digest = files.sha256(output)
@@ -182,11 +182,11 @@ def measure(values: flags.FlagValues, folder: str, size: int, arguments: list[st
     return killed | {
         "text_bytes": os.path.getsize(text),
         "arguments": " ".join(arguments),
-        "records": manifest["records"],
-        "record_bytes": manifest["bytes"],
+        "records": manifest.records,
+        "record_bytes": manifest.bytes,
         "seconds": round(seconds, 1),
         "megabytes_of_text_a_second": round(os.path.getsize(text) / 1e6 / seconds, 3),
-        "records_a_second": round(manifest["records"] / seconds, 1),
+        "records_a_second": round(manifest.records / seconds, 1),
         "most_bytes_of_all_processes": watch.most,
         "most_bytes_of_one_process": watch.most_of_one,
         "processes": watch.processes,

@@ -142,12 +142,12 @@ def test_a_crash_anywhere_in_writing_records_leaves_records_with_their_manifest_
         crashed = crash_at(number, lambda path=path: write(path, 2, 7), path.parent)
         temporaries.sweep_litter(str(path.parent))
         assert_tidy(path.parent)
-        manifest = records.read_manifest(str(path))
+        manifest = records.Manifest.read(str(path))
         count = tfrecord.verify_records(str(path))
         assert count in (5, 7)
         if manifest:
-            assert manifest["records"] == count
-            assert manifest["info"]["value"] == {5: 1, 7: 2}[count]
+            assert manifest.records == count
+            assert manifest.info["value"] == {5: 1, 7: 2}[count]
         if not crashed:
             break
         number += 1

@@ -230,15 +230,15 @@ def test_a_missing_shard_is_refused_where_it_is_named_and_told_where_it_is_not(
 
 
 def test_records_that_vanish_while_they_are_read_are_named(job, tmp_path, capsys, monkeypatch):
-    from albert.records import input_pipeline
+    from albert.records import tf_dataset
 
-    load = input_pipeline.train_batches
+    load = tf_dataset.train_batches
 
     def vanish(source, *rest, **options):
         os.unlink(source.paths[0])
         return load(source, *rest, **options)
 
-    monkeypatch.setattr(input_pipeline, "train_batches", vanish)
+    monkeypatch.setattr(tf_dataset, "train_batches", vanish)
     assert jobs.pretrain(*job) == 2
     assert "train.tfrecord" in assert_one_clear_line(capsys.readouterr().err)
 

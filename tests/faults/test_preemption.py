@@ -12,7 +12,7 @@ from helpers import REPO, assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
 
 from albert.formats import checkpoints, sidecars
-from albert.records import input_pipeline
+from albert.records import tf_dataset
 from albert.storage import temporaries
 from albert.training import evaluation, trainer
 from faults import jobs
@@ -80,7 +80,7 @@ def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(step, whole, tmp_pat
 
 
 def test_a_signal_ends_an_evaluation_which_the_successor_makes_again(begun, whole, monkeypatch):
-    jobs.sigterm_when(monkeypatch, input_pipeline, "eval_batches", lambda *_: True)
+    jobs.sigterm_when(monkeypatch, tf_dataset, "eval_batches", lambda *_: True)
     assert jobs.pretrain(*begun.flags, "--do_eval") == 143
     assert not [line for line in metrics(begun.out) if line["kind"] == "eval"]
     with nothing_lost(begun.out):

@@ -1,8 +1,6 @@
 """An object store that is late, fails, breaks off, or is in use: a real S3 server of its own."""
 
-import importlib
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 from helpers import REPO, assert_one_clear_line, write_pretraining_records
 
+from albert.storage import places
 from faults import jobs, s3
 
 s3.require_moto()
@@ -217,45 +216,33 @@ def test_a_bucket_that_is_not_there_is_told_before_anything_is_computed(proxy, t
     assert time.monotonic() - started_at < 10
 
 
-@pytest.mark.parametrize("pipeline", ["batches", "input_pipeline"])
-def test_blocks_of_large_sets_are_fetched_ahead_and_go_again(
-    pipeline, proxy, tmp_path, monkeypatch
+def test_remote_records_are_read_in_blocks_and_give_the_same_batches(
+    proxy, tmp_path, monkeypatch
 ):
-    from albert.records import data_order, records
+    from albert.records import batches, data_order, records
     from albert.records.record_files import RecordFiles
     from albert.storage import addresses
     from albert.tasks.pretraining import PretrainingTask
 
     store = system(proxy)
-    monkeypatch.setattr(data_order, "SHUFFLE_BUFFER", 10)
+    monkeypatch.setattr(data_order, "GROUP_RECORDS", 10)
     monkeypatch.setattr(data_order, "LANES", 4)
     monkeypatch.setattr(records, "BATCH", 8)
-    monkeypatch.setenv("ALBERT_RECORDS_GB", "0")
+    monkeypatch.setattr(batches, "CACHE_BYTES", 0)
     for number in range(3):
         write_pretraining_records(tmp_path / f"train-{number}.tfrecord", 50)
     upload(store, tmp_path, "train-*", "records/")
     paths = addresses.Inputs().records("s3://bucket/records/train*", "input_file")
-    task = PretrainingTask(12, 3)
-    options = {"batch_size": 6, "vocab_size": 40, "seed": 3}
-    source = RecordFiles(paths)
-    assert not source.is_fetched()
-    source.check(task.feature_spec(), 40)
-    make = importlib.import_module(f"albert.records.{pipeline}").train_batches
-    found = make(source, task.feature_spec(), **options)
-    deadline = time.monotonic() + 60  # they are begun before the first batch is asked for
-    while not ("_cache" in source.__dict__ and source._cache._fetched):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    here = iter(make(
-        RecordFiles(sorted(map(str, tmp_path.glob("train-?.tfrecord")))), task.feature_spec(),
-        **options,
-    ))
-    found = iter(found)
+    spec = PretrainingTask(12, 3).feature_spec()
+    remote = RecordFiles(paths).check(spec, 40)
+    local = RecordFiles(sorted(map(str, tmp_path.glob("train-?.tfrecord"))))
+    proxy.faults = 0.1
+    found, expected = (
+        batches.train_batches(source, spec, batch_size=6, vocab_size=40, seed=3)
+        for source in (remote, local)
+    )
     for _ in range(60):  # more than two epochs
-        one, other = next(found), next(here)
+        one, other = next(found), next(expected)
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
-    assert not source.is_fetched()
-    # Of a group that was read nothing stays: two of them, of four blocks each, are at hand.
-    [folder] = (tmp_path / "cache/places").glob("run.tmp-*")
-    assert len(os.listdir(folder)) <= 8
+    assert all(map(places.is_stand_in, paths))  # none was fetched as a file
