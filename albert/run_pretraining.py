@@ -16,7 +16,7 @@ from albert.config import AlbertConfig
 from albert.errors import FlagError
 from albert.formats.pretrained import Pretrained
 from albert.inference.scoring import PairsPreferred
-from albert.pretraining_data import pair_records
+from albert.pretraining_data import dynamic_masking
 from albert.records.record_files import RecordFiles
 from albert.runtime import schedules
 from albert.runtime.schedules import Schedule
@@ -240,7 +240,7 @@ def main(values: flags.FlagValues) -> None:
         name: pretraining_masks.masks(values, name, source, rows) for name, source in used.items()
     }
     first = next(iter(used.values()))
-    recipe["sentence_objective"], *none = pair_records.sentence_objectives(first)
+    recipe["sentence_objective"], *none = dynamic_masking.sentence_objectives(first)
     recipe["some_have_no_pair"] = bool(none)
     if values.masked_lm_budget and values.do_eval and not recipe["eval_masks"]:
         # --max_predictions_per_seq is of the masks that are drawn; records have their own.

@@ -53,8 +53,8 @@ else
   source_text="documentation of $("$python" -V)"
 fi
 step prepare_text "$source_text" \
-  "$python" -m albert.prepare_text ${input_file:+"--input_file=$input_file"} \
-  "--output_dir=$text" --label=part
+  "$python" "${root}scripts/quickstart/text.py" ${input_file:+"--input_file=$input_file"} \
+  "--output_dir=$text"
 
 corpus="$(digest "$text/corpus.txt")"
 step train_sentencepiece "corpus $corpus" \

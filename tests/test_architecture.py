@@ -153,7 +153,7 @@ def test_optional_packages_are_imported_in_one_place_each_and_not_at_its_top():
     places = {
         "tensorflow_text": "export.text_graph", "tf2onnx": "export.model_conversion",
         "onnxruntime": "inference.onnx_file",
-        "apache_beam": "pretraining_data.beam_", "zstandard": "text.text_files",
+        "apache_beam": "pretraining_data.beam", "zstandard": "text.text_files",
         "sentencex": "text.sentences", "pyarrow": "text.corpus_files",
         "rensa": "text.filters", "py3langid": "text.filters",
     }

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from albert.errors import DataError
-from albert.pretraining_data import pair_records
-from albert.pretraining_data.masking import MaskingSettings, Specials
+from albert.pretraining_data import dynamic_masking
+from albert.pretraining_data.masking import MaskingSettings, SpecialIds
 from albert.records import batches, examples, features, packing, record_files, records, tfrecord
 from albert.records.data_order import Share
 from albert.records.examples import FeatureSpec
@@ -23,8 +23,8 @@ from albert.records import tf_dataset  # noqa: E402
 
 LENGTH, SEED, VOCAB = 96, 7, 50
 MASKED = PretrainingTask(LENGTH, 6).feature_spec()
-MASKS = pair_records.MasksOnTheFly(
-    LENGTH, MaskingSettings(6, 0.15), Specials(2, 3, 4, VOCAB), SEED, 0.5
+MASKS = dynamic_masking.DynamicMasking(
+    LENGTH, MaskingSettings(6, 0.15), SpecialIds(2, 3, 4, VOCAB), SEED, 0.5
 )
 CHOICE = features.classification_spec(LENGTH, False, 3)
 

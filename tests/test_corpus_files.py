@@ -17,7 +17,7 @@ from albert.errors import DataError
 from albert.records import records
 from albert.text import corpus_files, sentences
 from albert.text.corpus_files import Form
-from albert.text.documents import ReadingCounts, read_documents
+from albert.text.documents import ReadingCounts, read_documents, split_documents
 
 if importlib.util.find_spec("pyarrow") is None:
     pytest.skip("pyarrow is not installed (extra: parquet)", allow_module_level=True)
@@ -49,7 +49,8 @@ def write_parquet(path, documents=DOCUMENTS, field="text", kind=None) -> pathlib
 
 def read(*paths, form=None) -> list[list[str]]:
     form = form or corpus_files.recognise([str(p) for p in paths], Form("auto"))[0]
-    return list(read_documents([str(p) for p in paths], str, ReadingCounts(), form=form))
+    documents = list(read_documents([str(p) for p in paths], str, ReadingCounts(), form=form))
+    return split_documents(documents, form.language)
 
 
 @pytest.fixture
@@ -290,7 +291,7 @@ def test_very_long_documents_are_cut_and_told(folder, monkeypatch, caplog):
     assert all(200 <= sum(map(len, document)) < 210 for document in found[:-1])
     assert sum(map(len, found)) == 300 and counts.cut_documents == len(found) - (300 % 25 > 0)
     assert make(folder, folder / "text") == 0
-    assert "very long documents were cut at 12 places" in caplog.text
+    assert "very long documents were cut at 12 positions" in caplog.text
 
 
 @pytest.mark.parametrize("layout", ["blank_lines", "lines"])

@@ -105,10 +105,11 @@ def run_examples(pages: list[str], workshop: pathlib.Path, packages: set[str]) -
                 continue
             arguments = ["-c", code]
             if language == "bash":
-                _, dash_m, module, *given = shlex.split(code.replace("\\\n", " "))
-                given += next((v for k, v in SMALLER.items() if k in module), [])
-                arguments = [dash_m, module, *given]
-            if language == "bash" and "--engine=jax" not in given:
+                _, *arguments = shlex.split(code.replace("\\\n", " "))
+                _, module, *given = ["", *arguments] if arguments[0] != "-m" else arguments
+                smaller = next((v for k, v in SMALLER.items() if k in module), [])
+                given, arguments = [*given, *smaller], [*arguments, *smaller]
+            if arguments[0] == "-m" and "--engine=jax" not in given:
                 status, _, said = commands.run(module, given, workshop, cwd=workshop)
             else:
                 result = subprocess.run(
@@ -169,7 +170,7 @@ def test_every_example_is_on_a_page_that_the_tests_run():
         assert not found or str(page.relative_to(REPO)) in GUIDES, page
         for command in (code for language, code in found if language == "bash"):
             [line] = command.replace("\\\n", " ").splitlines()
-            assert line.startswith("python -m albert."), f"{page}: {command}"
+            assert line.startswith(("python -m albert.", "python scripts/")), f"{page}: {command}"
     assert set(GUIDES) <= {str(page.relative_to(REPO)) for page in PAGES}
 
 

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from albert.pretraining_data import masking
-from albert.pretraining_data.draws import Draws, draw_keys, row_keys
-from albert.pretraining_data.masking import MaskingSettings, Pieces
+from albert.pretraining_data.masking import MaskingSettings, SpecialIds
+from albert.pretraining_data.rng import SequenceRng, keys_at, random_keys
 
 CLS, SEP, MASK = 2, 3, 4
 V = 50  # ids 5..29 begin words, 30..49 continue them
-PIECES = Pieces(np.arange(V) < 30, CLS, SEP, MASK)
+IS_START, SPECIAL_IDS = np.arange(V) < 30, SpecialIds(CLS, SEP, MASK, V)
 
 
 def make_batch(count, length, rng, shortest=8):
@@ -28,7 +28,7 @@ def words_of(ids, whole_words=True, across=True):
     for position, token in enumerate(ids):
         if token in (CLS, SEP):
             continue
-        follows = not PIECES.is_start[token] and (across or ids[position - 1] not in (CLS, SEP))
+        follows = not IS_START[token] and (across or ids[position - 1] not in (CLS, SEP))
         if whole_words and words and follows:
             words[-1].append(position)
         else:
@@ -43,13 +43,13 @@ def run(settings, count=400, length=40, seed=0):
 
 
 def draws(count):
-    return Draws(row_keys(0, np.arange(count)))
+    return SequenceRng(keys_at(0, np.arange(count)))
 
 
 def mask(ids, lengths, settings, rng):
-    boundary = masking.token_boundaries(ids, lengths, PIECES)
-    keys = draw_keys(len(ids), rng)
-    return masking.mask_batch(ids, lengths, boundary, PIECES.specials, settings, keys)
+    boundary = masking.token_boundaries(ids, lengths, IS_START, SPECIAL_IDS)
+    keys = random_keys(len(ids), rng)
+    return masking.mask_batch(ids, lengths, boundary, SPECIAL_IDS, settings, keys)
 
 
 @pytest.mark.parametrize("permutation", [False, True])
@@ -184,8 +184,8 @@ def test_random_order_is_a_fair_permutation():
 def test_one_sequence_can_be_masked_on_its_own():
     ids, lengths = np.array([[CLS, 10, 11, 40, SEP, 12, 13, SEP]]), np.array([8])
     masked = masking.mask_batch(
-        ids, lengths, masking.token_boundaries(ids, lengths, PIECES), PIECES.specials,
-        MaskingSettings(3, 0.4), draw_keys(1, np.random.default_rng(5)),
+        ids, lengths, masking.token_boundaries(ids, lengths, IS_START, SPECIAL_IDS), SPECIAL_IDS,
+        MaskingSettings(3, 0.4), random_keys(1, np.random.default_rng(5)),
     )
     count = masked.counts[0]
     assert masked.input_ids.shape == (1, 8) and 1 <= count <= 3
@@ -200,13 +200,13 @@ def test_the_same_generator_gives_the_same_masks():
 def test_the_masks_of_a_sequence_do_not_depend_on_how_many_are_beside_it():
     ids, lengths = make_batch(500, 10, np.random.default_rng(6))
     many = np.tile(np.arange(500), 80)  # more places and sequences than 16 bits count
-    keys = row_keys(1, np.arange(len(many)))
-    boundary = masking.token_boundaries(ids, lengths, PIECES)
+    keys = keys_at(1, np.arange(len(many)))
+    boundary = masking.token_boundaries(ids, lengths, IS_START, SPECIAL_IDS)
 
     def mask_some(places):
         rows, settings = many[places], MaskingSettings(5, 0.5)
         return masking.mask_batch(
-            ids[rows], lengths[rows], boundary[rows], PIECES.specials, settings, keys[places]
+            ids[rows], lengths[rows], boundary[rows], SPECIAL_IDS, settings, keys[places]
         )
 
     whole = mask_some(np.arange(len(many)))
@@ -221,10 +221,10 @@ def test_the_masks_of_a_sequence_do_not_depend_on_how_many_are_beside_it():
 def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, length, across):
     settings = MaskingSettings(length // 3, 0.4, ngram, mask_across_segments=across)
     ids, lengths = make_batch(200, length, np.random.default_rng(7))
-    keys = row_keys(2, np.arange(len(ids)))
-    boundary = masking.token_boundaries(ids, lengths, PIECES)
-    masked = masking.mask_batch(ids, lengths, boundary, PIECES.specials, settings, keys)
-    draws, limits = Draws(keys), np.cumsum(masking.ngram_probabilities(settings))
+    keys = keys_at(2, np.arange(len(ids)))
+    boundary = masking.token_boundaries(ids, lengths, IS_START, SPECIAL_IDS)
+    masked = masking.mask_batch(ids, lengths, boundary, SPECIAL_IDS, settings, keys)
+    draws, limits = SequenceRng(keys), np.cumsum(masking.ngram_probabilities(settings))
     words = [
         words_of(row[:length].tolist(), across=across)
         for row, length in zip(ids, lengths, strict=True)
@@ -235,7 +235,7 @@ def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, length,
         border = ids[row].tolist().index(SEP)
         chosen = []
         for step, first in enumerate(order[row, : count[row]].tolist()):
-            draw = draws.uniform(Draws.LENGTH, np.array([row]), step)[0]
+            draw = draws.uniform(SequenceRng.LENGTH, np.array([row]), step)[0]
             following = words[row][first : first + 1 + int((draw >= limits).sum())]
             if not across and words[row][first][0] < border:
                 following = [word for word in following if word[0] < border]
@@ -250,8 +250,8 @@ def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, length,
 def test_words_are_told_from_their_bits():
     for width in (1, 31, 32, 33, 64, 65, 200):
         is_taken = np.random.default_rng(width).random((5, width)) < 0.4
-        bits = masking._taken_words(is_taken)
-        np.testing.assert_array_equal(masking._words_taken(bits, width), is_taken)
+        bits = masking._pack_taken(is_taken)
+        np.testing.assert_array_equal(masking._unpack_taken(bits, width), is_taken)
 
 
 def test_ngrams_of_more_words_than_can_be_looked_up_are_refused():
@@ -307,10 +307,11 @@ def test_word_boundaries_of_real_pieces(golden_path):
     from albert.tokenization import FullTokenizer
 
     tokenizer = FullTokenizer(None, spm_model_file=str(golden_path("spm/30k-clean.model")))
-    pieces = Pieces(np.array(tokenizer.start_pieces()), CLS, SEP, MASK)
+    is_start = np.array(tokenizer.start_pieces())
+    special_ids = SpecialIds(CLS, SEP, MASK, len(is_start))
     text = golden_path("pretraining_data/corpus.txt").read_text(encoding="utf-8")
     ids = np.array([[CLS, *tokenizer.encode_text(text[:400])[:20], SEP]])
-    boundary = masking.token_boundaries(ids, np.array([22]), pieces)
+    boundary = masking.token_boundaries(ids, np.array([22]), is_start, special_ids)
     names = tokenizer.convert_ids_to_tokens(ids[0])
     for name, begins in zip(names[1:-1], boundary[0, 1:-1], strict=True):
         assert bool(begins) == tokenizer_starts(name)

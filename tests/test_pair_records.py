@@ -9,9 +9,9 @@ from helpers import metrics, run, run_here, write_config
 
 from albert import create_pretraining_data, run_pretraining
 from albert.cli import flags
-from albert.pretraining_data import masking, pair_records
-from albert.pretraining_data.draws import row_keys
-from albert.pretraining_data.masking import MaskingSettings, Specials
+from albert.pretraining_data import dynamic_masking, features, masking
+from albert.pretraining_data.masking import MaskingSettings, SpecialIds
+from albert.pretraining_data.rng import keys_at
 from albert.records import batches as numpy_batches
 from albert.records import data_order, examples, tf_dataset, tfrecord
 from albert.records.data_order import Share
@@ -50,7 +50,7 @@ def make(folder, name, *more, dynamic=False):
 
 def batches(path, count, batch_size=8, position=0, share=None, settings=SETTINGS, seed=3):
     """Returns the first batches of a run as dictionaries of arrays."""
-    spec = pair_records.masks_of(RecordFiles([path]), LENGTH, settings, seed).feature_spec()
+    spec = dynamic_masking.dynamic_masking(RecordFiles([path]), LENGTH, settings, seed).feature_spec()
     found = numpy_batches.train_batches(
         RecordFiles([path]), spec, batch_size=batch_size, vocab_size=55, seed=3,
         position=position, share=share,
@@ -85,10 +85,10 @@ def test_a_run_has_the_features_of_static_records_and_other_masks_each_epoch(cor
     path = str(corpus / "pairs.tfrecord")
     count = tfrecord.count_records(path)
     epochs = [joined(batches(path, 1, count, position=epoch * count)) for epoch in range(2)]
-    features = pair_records.masked_features(LENGTH, 5)
+    names = features.masked_features(LENGTH, 5)
     for epoch in epochs:
-        assert epoch.keys() == {*features, "is_real_example"}
-        for name, (_, length) in features.items():
+        assert epoch.keys() == {*names, "is_real_example"}
+        for name, (_, length) in names.items():
             assert epoch[name].shape == (count, length), name
         assert (epoch["masked_lm_weights"].sum(axis=1) >= 1).mean() > 0.95
 
@@ -145,8 +145,8 @@ def test_masks_follow_from_the_seed(corpus):
 def test_swapped_segments_keep_their_words_and_borders():
     ids = np.array([[2, 10, 11, 12, 3, 20, 21, 3, 0, 0], [2, 10, 3, 20, 21, 22, 23, 24, 25, 3]])
     segments, boundary = np.array([[3, 2], [1, 6]]), (ids % 10 < 2).astype(int)
-    masks = pair_records.MasksOnTheFly(
-        10, MaskingSettings(2, 0.0), Specials(2, 3, 4, 30), 0, swap_prob=1.0
+    masks = dynamic_masking.DynamicMasking(
+        10, MaskingSettings(2, 0.0), SpecialIds(2, 3, 4, 30), 0, swap_prob=1.0
     )
     out = masks.mask(ids, segments, boundary, np.zeros((2, 1), int), np.arange(2))
     assert out["input_ids"].tolist() == [
@@ -179,8 +179,8 @@ def test_a_whole_ngram_shares_its_fate_where_asked():
     ids = np.tile([2, *[10] * 30, 3, *[10] * 30, 3], (3000, 1))
     settings = MaskingSettings(3, 1.0, 3, favor_shorter_ngram=False, replace_by_span=True)
     masked = masking.mask_batch(
-        ids, np.full(3000, 63), np.ones_like(ids), Specials(2, 3, 4, 1000),
-        settings, row_keys(0, np.arange(3000)),
+        ids, np.full(3000, 63), np.ones_like(ids), SpecialIds(2, 3, 4, 1000),
+        settings, keys_at(0, np.arange(3000)),
     )
     together = masked.positions[:, 2] - masked.positions[:, 0] == 2
     now = np.take_along_axis(masked.input_ids, masked.positions, axis=1)[together]
@@ -193,7 +193,7 @@ def test_a_whole_ngram_shares_its_fate_where_asked():
 
 def masked_rows(settings, count=3000, **options):
     ids = np.tile([2, *[10] * 30, 3, *[10] * 30, 3], (count, 1))
-    masks = pair_records.MasksOnTheFly(63, settings, Specials(2, 3, 4, 1000), 0, **options)
+    masks = dynamic_masking.DynamicMasking(63, settings, SpecialIds(2, 3, 4, 1000), 0, **options)
     segments, labels = np.full((count, 2), 30), np.zeros((count, 1), int)
     return masks.mask(ids, segments, np.ones_like(ids), labels, np.arange(count))
 
@@ -209,7 +209,7 @@ def test_so_many_of_the_chosen_tokens_become_mask(share):
 
 def test_the_share_of_masked_tokens_changes_along_a_line():
     settings = MaskingSettings(40, 0.4)
-    counts = masked_rows(settings, last_share=0.1, num_rows=2000)["masked_lm_weights"].sum(axis=1)
+    counts = masked_rows(settings, last_masked_lm_prob=0.1, num_records=2000)["masked_lm_weights"].sum(axis=1)
     for row, share in ((0, 0.4), (1000, 0.25), (2000, 0.1), (2999, 0.1)):
         assert counts[row] == np.rint(63 * share)
     assert (masked_rows(settings)["masked_lm_weights"].sum(axis=1) == np.rint(63 * 0.4)).all()
@@ -231,7 +231,7 @@ def test_each_objective_has_its_share_of_labels_either_way(corpus, objective, wa
             found = joined(batches(path, 1, count))["next_sentence_labels"][:, 0]
         # Passes over a text repeat its pairs: fewer are independent than there are.
         assert abs(np.mean(found) - share) <= (0.06 if share else 0)
-        assert pair_records.sentence_objectives(RecordFiles([path])) == (objective,)
+        assert dynamic_masking.sentence_objectives(RecordFiles([path])) == (objective,)
 
 
 @pytest.mark.parametrize("static", [True, False])
@@ -336,8 +336,8 @@ def test_a_share_of_long_rows_is_masked_in_full_and_a_schedule_changes_it(
     task = task_of(*(flag for flag in long_job(corpus, tmp_path, 128, *more)
                      if "max_predictions" not in flag))
     assert masked_of(task, 0) == {38}  # 0.3 of 128
-    assert masked_of(task, task.masks.num_rows // 2) <= {28, 29}  # 0.225
-    assert masked_of(task, task.masks.num_rows) == {19}  # 0.15
+    assert masked_of(task, task.masks.num_records // 2) <= {28, 29}  # 0.225
+    assert masked_of(task, task.masks.num_records) == {19}  # 0.15
     assert task.for_evaluation().max_predictions_per_seq == 38
 
 
@@ -392,8 +392,8 @@ def test_rows_of_single_sentences_may_lie_among_pairs(corpus, tmp_path):
                   "--sentence_objective=none", dynamic=True)
     pairs = str(corpus / "pairs.tfrecord")
     files = RecordFiles([single, pairs])
-    assert pair_records.sentence_objectives(files) == ("sop", "none")
-    masks = pair_records.masks_of(files, LENGTH, SETTINGS, 3)
+    assert dynamic_masking.sentence_objectives(files) == ("sop", "none")
+    masks = dynamic_masking.dynamic_masking(files, LENGTH, SETTINGS, 3)
     assert masks.swap_prob == 0.5
     task = PretrainingTask(LENGTH, 5, masks, some_have_no_pair=True)
     for packed in (0, 1):

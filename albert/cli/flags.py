@@ -211,14 +211,14 @@ MASKING_FLAGS = (
 
 def define_masking_flags(values: FlagValues) -> None:
     """What is masked, wherever masks are drawn; see `masking.MaskingSettings`."""
-    from albert.pretraining_data.masking import MOST_NGRAM
+    from albert.pretraining_data.masking import MAX_NGRAM
 
     define("bool", values, "do_whole_word_mask", True, "Mask whole words instead of pieces.")
     define("bool", values, "do_permutation", False, "Also let as many tokens again swap places.")
     define("bool", values, "favor_shorter_ngram", True,
            "n-grams with p(n) ~ 1/n; if false, reversed.")
     define("integer", values, "ngram", 3, "Most words masked together.",
-           least=1, most=MOST_NGRAM)
+           least=1, most=MAX_NGRAM)
     define("bool", values, "mask_across_segments", True,
            "Let words and n-grams reach over [SEP], as in the original.")
     define("bool", values, "replace_by_span", False,

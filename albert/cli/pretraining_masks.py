@@ -5,9 +5,9 @@ import logging
 
 from albert.cli import flags
 from albert.errors import DataError, FlagError
-from albert.pretraining_data import pair_records
+from albert.pretraining_data import dynamic_masking
+from albert.pretraining_data.dynamic_masking import DynamicMasking
 from albert.pretraining_data.masking import MaskingSettings, num_to_predict
-from albert.pretraining_data.pair_records import MasksOnTheFly
 from albert.records.record_files import RecordFiles
 
 log = logging.getLogger("albert")
@@ -47,7 +47,7 @@ def _set_predictions(values: flags.FlagValues) -> None:
 
 def masks(
     values: flags.FlagValues, use: str, source: RecordFiles, num_rows: int
-) -> MasksOnTheFly | None:
+) -> DynamicMasking | None:
     """Returns how the masks of these files are drawn, or None if they hold masks.
 
     Args:
@@ -59,7 +59,7 @@ def masks(
     """
     # An evaluation draws the same masks in every run.
     seed = values.seed if use == "masks" else 0
-    pairs = pair_records.pair_files(source)
+    pairs = dynamic_masking.files_without_masks(source)
     others = [path for path in source.paths if path not in pairs]
     if pairs and others:
         raise DataError(
@@ -81,10 +81,10 @@ def masks(
         values.max_predictions_per_seq, first if is_training else last,
         **flags.select(values, flags.MASKING_FLAGS),
     )
-    found = pair_records.masks_of(source, values.max_seq_length, settings, seed)
+    found = dynamic_masking.dynamic_masking(source, values.max_seq_length, settings, seed)
     if not is_training or first == last:
         return found
-    return dataclasses.replace(found, last_share=last, num_rows=num_rows)
+    return dataclasses.replace(found, last_masked_lm_prob=last, num_records=num_rows)
 
 
 def compare(values: flags.FlagValues, source: RecordFiles) -> None:

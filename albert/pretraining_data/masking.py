@@ -1,15 +1,15 @@
-"""N-gram masking of a batch of sequences, vectorised over the batch.
+"""N-gram masking, vectorized over a batch of sequences.
 
-The recipe is the original's. Words are taken in random order. Each one starts an n-gram, whose
-length is drawn with p(n) ~ 1/n. An n-gram that does not fit the rest of the budget is shortened.
-One that touches a chosen word is passed over. Of the chosen tokens 80 % (`mask_token_share`) become
-[MASK], 10 % stay, and 10 % become a random piece. There is no loop over sequences: all of them take their k-th word
-together.
+Words are visited in random order. Each one starts an n-gram whose length is drawn with p(n) ~ 1/n
+(paper, section 4.1). An n-gram that exceeds the rest of the budget is shortened; one that overlaps a
+chosen word is skipped. Of the chosen tokens 80 % (`mask_token_share`) become [MASK], 10 % stay, and
+10 % become a random token. All sequences take their k-th word together, so no loop runs over
+sequences.
 
-All that is random about a sequence follows from a key of its own, so that its masks
-do not depend on the sequences beside it.
+Every random number of a sequence follows from its own key: masks do not depend on the rest of the
+batch.
 
-Shapes: B batch, L sequence, V vocabulary, W most words of a sequence, P predictions.
+Shapes: B batch, L sequence, V vocabulary, W maximum number of words of a sequence, P predictions.
 """
 
 import dataclasses
@@ -17,30 +17,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from albert.pretraining_data.draws import Draws
+from albert.pretraining_data.rng import SequenceRng
 
-MOST_NGRAM = 32  # words masked together at most: see `_taken_words`
+MAX_NGRAM = 32  # limited by `_pack_taken`
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskingSettings:
-    """What is masked, and how much; the flags of the same names."""
+    """Which tokens are masked; fields are named after their flags."""
 
-    max_predictions_per_seq: int = 20  # P, tokens masked at most
-    masked_lm_prob: float = 0.15  # share of the tokens, [CLS] and [SEP] counted
-    ngram: int = 3  # most words masked together
-    favor_shorter_ngram: bool = True  # p(n) ~ 1/n; otherwise in reverse
-    do_whole_word_mask: bool = True  # continuation pieces go with their word
-    do_permutation: bool = False  # as many tokens again swap places
-    # Words and n-grams may reach from A over [SEP] into B, as in the original.
-    mask_across_segments: bool = True
-    # 80/10/10 is drawn for each n-gram, not for each of its tokens.
-    replace_by_span: bool = False
+    max_predictions_per_seq: int = 20  # P
+    masked_lm_prob: float = 0.15  # fraction of tokens, [CLS] and [SEP] included
+    ngram: int = 3  # maximum words masked together
+    favor_shorter_ngram: bool = True  # p(n) ~ 1/n, else reversed
+    do_whole_word_mask: bool = True  # mask continuation tokens with their word
+    do_permutation: bool = False  # also shuffle as many tokens again
+    mask_across_segments: bool = True  # words and n-grams may span [SEP], as in the original
+    replace_by_span: bool = False  # draw 80/10/10 for each n-gram instead of each token
     mask_token_share: float = 0.8  # of the chosen tokens; half of the others stay
 
     def __post_init__(self):
-        if not 1 <= self.ngram <= MOST_NGRAM:
-            raise ValueError(f"ngram {self.ngram} must be from 1 to {MOST_NGRAM}")
+        if not 1 <= self.ngram <= MAX_NGRAM:
+            raise ValueError(f"ngram {self.ngram} must be from 1 to {MAX_NGRAM}")
 
     @property
     def num_predictions(self) -> int:
@@ -48,22 +46,8 @@ class MaskingSettings:
         return self.max_predictions_per_seq * (2 if self.do_permutation else 1)
 
 
-class Pieces(NamedTuple):
-    """What masking needs to know about a vocabulary."""
-
-    is_start: np.ndarray  # bool [V], whether a piece begins a word
-    cls_id: int
-    sep_id: int
-    mask_id: int
-
-    @property
-    def specials(self) -> "Specials":
-        """The ids that masking itself needs."""
-        return Specials(self.cls_id, self.sep_id, self.mask_id, len(self.is_start))
-
-
-class Specials(NamedTuple):
-    """The ids that are no words, and of how many pieces a random one is drawn."""
+class SpecialIds(NamedTuple):
+    """Ids that masking must know, and the vocabulary size that random tokens are drawn from."""
 
     cls_id: int
     sep_id: int
@@ -72,44 +56,39 @@ class Specials(NamedTuple):
 
 
 class Masked(NamedTuple):
-    """A batch that a model can learn from."""
+    """A masked batch with its predictions."""
 
-    input_ids: np.ndarray  # [B, L], masked
+    input_ids: np.ndarray  # [B, L]
     positions: np.ndarray  # [B, P], ascending, then zeros
     labels: np.ndarray  # [B, P], original ids, then zeros
-    counts: np.ndarray  # [B], predictions of each sequence
+    counts: np.ndarray  # [B], number of predictions
 
 
 class _Words(NamedTuple):
     is_token: np.ndarray  # bool [B, L], neither special nor padding
-    place: np.ndarray  # [B, L], of each token's word in the flat `first`; arbitrary elsewhere
-    first: np.ndarray  # [B, W + 1], tokens before each word; all tokens from the last word on
+    index: np.ndarray  # [B, L], each token's word as an index into the flat `first`
+    first: np.ndarray  # [B, W + 1], number of tokens before each word; from the last word on, all
     count: np.ndarray  # [B], words of each sequence
-    count_a: np.ndarray  # [B], words that begin in segment A
-
-
-class _Chosen(NamedTuple):
-    is_chosen: np.ndarray  # bool [B, W + 1], words
-    is_first: np.ndarray  # bool [B, W + 1], those that an n-gram begins with
+    count_a: np.ndarray  # [B], words that start in segment A
 
 
 def ngram_probabilities(settings: MaskingSettings) -> np.ndarray:
-    """Returns p(n) of n = 1..ngram."""
+    """Returns p(n) for n = 1, ..., ngram."""
     weights = 1.0 / np.arange(1, settings.ngram + 1)
     weights /= weights.sum()
     return weights if settings.favor_shorter_ngram else weights[::-1]
 
 
 def num_to_predict(
-    lengths: np.ndarray, settings: MaskingSettings, shares: np.ndarray | None = None
+    lengths: np.ndarray, settings: MaskingSettings, probs: np.ndarray | None = None
 ) -> np.ndarray:
-    """Returns how many tokens are masked at most in sequences of these lengths.
+    """Returns the maximum number of masked tokens of sequences of these lengths.
 
-    `shares` of the tokens that are masked, one of each sequence, go before `masked_lm_prob`.
+    `probs`, one for each sequence, overrides `masked_lm_prob`.
     """
-    share = settings.masked_lm_prob if shares is None else shares
-    # rint rounds halves to even, as Python's round does.
-    wanted = np.rint(np.asarray(lengths) * share).astype(np.int64)
+    prob = settings.masked_lm_prob if probs is None else probs
+    # rint rounds half to even, like Python's round.
+    wanted = np.rint(np.asarray(lengths) * prob).astype(np.int64)
     return np.minimum(settings.max_predictions_per_seq, np.maximum(1, wanted))
 
 
@@ -117,48 +96,50 @@ def mask_batch(
     ids: np.ndarray,
     lengths: np.ndarray,
     boundary: np.ndarray,
-    specials: Specials,
+    special_ids: SpecialIds,
     settings: MaskingSettings,
     keys: np.ndarray,
-    shares: np.ndarray | None = None,
+    probs: np.ndarray | None = None,
 ) -> Masked:
-    """Returns the batch with its predictions.
+    """Masks a batch.
 
     Args:
       ids: [B, L], [CLS] A [SEP] B [SEP] and padding.
       lengths: [B], tokens before the padding.
-      boundary: [B, L], not 0 where a word begins; see `token_boundaries`.
-      keys: uint64 [B], from which each sequence's masks follow.
-      shares: [B], see `num_to_predict`.
+      boundary: [B, L], nonzero where a word starts; see `token_boundaries`.
+      keys: uint64 [B]; each sequence's masks follow from its key.
+      probs: [B], see `num_to_predict`.
     """
     shape = (len(ids), settings.num_predictions)
     output = ids.copy()
     if settings.masked_lm_prob == 0:
         zeros = np.zeros(shape, ids.dtype)
         return Masked(output, zeros, zeros.copy(), np.zeros(len(ids), np.int64))
-    words = _find_words(ids, lengths, boundary, specials, settings)
-    budget = num_to_predict(lengths, settings, shares)
-    draws = Draws(keys)
+    words = _find_words(ids, lengths, boundary, special_ids, settings)
+    budget = num_to_predict(lengths, settings, probs)
+    rng = SequenceRng(keys)
     none = np.zeros(words.first.shape, bool)
-    chosen = _choose(words, budget, none, settings, draws)
-    places = _tokens_of(words, chosen)
-    spans = _first_words(words, chosen, places) if settings.replace_by_span else None
-    _replace(output, places, spans, specials, settings.mask_token_share, draws)
+    is_chosen, is_first = _choose(words, budget, none, settings, rng)
+    positions = _tokens_of(words, is_chosen)
+    spans = _first_words(words, is_first, positions) if settings.replace_by_span else None
+    _replace(output, positions, spans, special_ids, settings.mask_token_share, rng)
     if settings.do_permutation:
-        others = _choose(words, budget, chosen.is_chosen, settings, draws.again())
+        others, _ = _choose(words, budget, is_chosen, settings, rng.next_round())
         permuted = _tokens_of(words, others)
-        _permute(ids, output, permuted, draws)
-        places = np.sort(np.concatenate([places, permuted]))
-    return _gather_predictions(ids, output, places, shape)
+        _permute(ids, output, permuted, rng)
+        positions = np.sort(np.concatenate([positions, permuted]))
+    return _gather_predictions(ids, output, positions, shape)
 
 
-def token_boundaries(ids: np.ndarray, lengths: np.ndarray, pieces: Pieces) -> np.ndarray:
-    """Returns 1 for [CLS], [SEP] and pieces that begin a word, else 0; [B, L]."""
-    begins = pieces.is_start.astype(np.int64)
-    begins[[pieces.cls_id, pieces.sep_id]] = 1
-    begins = begins.take(ids)
-    begins *= np.arange(ids.shape[1]) < lengths[:, None]
-    return begins
+def token_boundaries(
+    ids: np.ndarray, lengths: np.ndarray, is_start: np.ndarray, special_ids: SpecialIds
+) -> np.ndarray:
+    """Returns 1 for [CLS], [SEP] and tokens that start a word (bool [V] `is_start`), else 0."""
+    starts = is_start.astype(np.int64)
+    starts[[special_ids.cls_id, special_ids.sep_id]] = 1
+    starts = starts.take(ids)
+    starts *= np.arange(ids.shape[1]) < lengths[:, None]
+    return starts  # [B, L]
 
 
 # === Choosing words ===
@@ -168,34 +149,32 @@ def _find_words(
     ids: np.ndarray,
     lengths: np.ndarray,
     boundary: np.ndarray,
-    specials: Specials,
+    special_ids: SpecialIds,
     settings: MaskingSettings,
 ) -> _Words:
-    special = (ids == specials.cls_id) | (ids == specials.sep_id)
+    special = (ids == special_ids.cls_id) | (ids == special_ids.sep_id)
     is_token = ~special & (np.arange(ids.shape[1]) < lengths[:, None])
     token_rank = np.cumsum(is_token, axis=1, dtype=np.int32)  # from 1
     starts = is_token
     if settings.do_whole_word_mask:
-        # The first token begins a word whatever it is. A continuation at the
-        # start of B (its front was cut off) belongs to the last word of A.
-        begins = (boundary != 0) | (token_rank == 1)
+        # The first token starts a word whatever it is. A continuation at the start of B, whose
+        # front was truncated, belongs to the last word of A.
+        starts_word = (boundary != 0) | (token_rank == 1)
         if not settings.mask_across_segments:
-            begins[:, 1:] |= special[:, :-1]
-        starts = is_token & begins
-    place = np.cumsum(starts, axis=1)
-    count = place[:, -1].copy()
+            starts_word[:, 1:] |= special[:, :-1]
+        starts = is_token & starts_word
+    index = np.cumsum(starts, axis=1)
+    count = index[:, -1].copy()
     width = int(count.max(initial=0)) + 1
     first = np.repeat(token_rank[:, -1:], width, axis=1)
-    # Row after row, the words of each are the first of its places. Flat, which is faster.
-    begins = np.flatnonzero(starts)
-    is_word = np.flatnonzero(np.arange(width) < count[:, None])
-    first.ravel()[is_word] = token_rank.ravel().take(begins) - 1
-    sep = np.argmax(ids == specials.sep_id, axis=1)
-    count_a = place[np.arange(len(ids)), sep]
-    # Before the first word, 0 would be the last one of the row before.
-    np.maximum(place, 1, out=place)
-    place += np.arange(len(ids))[:, None] * width - 1
-    return _Words(is_token, place, first, count, count_a)
+    is_word = np.flatnonzero(np.arange(width) < count[:, None])  # flat indices are faster
+    first.ravel()[is_word] = token_rank.ravel().take(np.flatnonzero(starts)) - 1
+    sep = np.argmax(ids == special_ids.sep_id, axis=1)
+    count_a = index[np.arange(len(ids)), sep]
+    # Before the first word, 0 would be the last word of the previous row.
+    np.maximum(index, 1, out=index)
+    index += np.arange(len(ids))[:, None] * width - 1
+    return _Words(is_token, index, first, count, count_a)
 
 
 def _choose(
@@ -203,87 +182,87 @@ def _choose(
     budget: np.ndarray,
     covered: np.ndarray,
     settings: MaskingSettings,
-    draws: Draws,
-) -> _Chosen:
-    """Returns the words that n-grams are made of.
+    rng: SequenceRng,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Chooses n-grams; returns their words and their first words, bool [B, W + 1] each.
 
     Args:
-      budget: [B], tokens to choose at most.
-      covered: bool [B, W + 1], what an earlier call chose: none of these.
+      budget: [B], maximum number of tokens.
+      covered: bool [B, W + 1], words that are taken already.
     """
     batch, width = words.first.shape
-    order = _random_order(words.count, width - 1, draws)
-    taken, is_first = _taken_words(covered), np.zeros(words.first.shape, bool)
+    order = _random_order(words.count, width - 1, rng)
+    taken, is_first = _pack_taken(covered), np.zeros(words.first.shape, bool)
     flat, stride, first = taken.ravel(), taken.shape[1], words.first.ravel()
     left, active = budget.astype(np.int32), np.arange(batch)
     for begin in range(0, width - 1, _STEPS_AT_ONCE):
         active = active[(left[active] > 0) & (begin < words.count[active])]
         if not active.size:
             break
-        # By step and not by row, which the loop goes through.
-        word = np.ascontiguousarray(order[active, begin : begin + _STEPS_AT_ONCE].T)
-        lengths = _draw_lengths(active, np.arange(begin, begin + len(word)), settings, draws)
-        lengths = _within(words, active, word, lengths, settings)
+        word = np.ascontiguousarray(order[active, begin : begin + _STEPS_AT_ONCE].T)  # [S, M]
+        lengths = _draw_lengths(active, np.arange(begin, begin + len(word)), settings, rng)
+        lengths = _limit_to_words(words, active, word, lengths, settings)
         starts = active * width + word
         before, sizes = first.take(starts), _ngram_sizes(words, active, word, settings.ngram)
-        places, shifts = active * stride + 1 + (word >> 5), (word & 31).astype(np.uint64)
-        left_here, won = left[active], np.empty(word.shape, bool)
-        for step, place in enumerate(places):
+        offsets, shifts = active * stride + 1 + (word >> 5), (word & 31).astype(np.uint64)
+        left_here, is_taken = left[active], np.empty(word.shape, bool)
+        for step, offset in enumerate(offsets):
             length = _take_longest(
-                flat, place, shifts[step], lengths[step], sizes[:, step], left_here, won[step]
+                flat, offset, shifts[step], lengths[step], sizes[:, step], left_here,
+                is_taken[step],
             )
-            left_here -= (first.take(starts[step] + length) - before[step]) * won[step]
+            left_here -= (first.take(starts[step] + length) - before[step]) * is_taken[step]
         left[active] = left_here
-        is_first.ravel()[starts[won & (lengths > 0)]] = True
-    return _Chosen(_words_taken(taken, width) & ~covered, is_first)
+        is_first.ravel()[starts[is_taken & (lengths > 0)]] = True
+    return _unpack_taken(taken, width) & ~covered, is_first
 
 
 def _take_longest(
     taken: np.ndarray,
-    place: np.ndarray,
+    offset: np.ndarray,
     shift: np.ndarray,
     length: np.ndarray,
     sizes: np.ndarray,
     left: np.ndarray,
-    won: np.ndarray,
+    is_taken: np.ndarray,
 ) -> np.ndarray:
-    """Takes an n-gram of each sequence, if none of its words is taken yet.
+    """Takes one n-gram of each sequence if all of its words are free.
 
     Args:
-      taken: flat, see `_taken_words`; changed.
-      place, shift: [M], where in it, and at which of its bits, the n-grams begin.
-      length: uint8 [M], words wanted; it becomes how many fit.
+      taken: flat, see `_pack_taken`; updated in place.
+      offset, shift: [M], element of `taken` and its bit at which the n-grams start.
+      length: uint8 [M], wanted words; reduced in place to what fits `left`.
       sizes: [ngram, M], tokens of n-grams of 1, 2, ... words.
-      left: [M], tokens that may be chosen.
-      won: bool [M], becomes whether they were free.
+      left: [M], remaining budget in tokens.
+      is_taken: bool [M], output: whether the n-gram was free and is taken now.
 
     Returns:
       `length`.
     """
-    # Sizes grow with n, so the longest that fits is the count of those that fit.
+    # Sizes increase with n, so the number of sizes that fit is the longest that fits.
     fits = (sizes[0] <= left).view(np.uint8)
     for size in sizes[1:]:
         fits += size <= left
     np.minimum(length, fits, out=length)
-    bits, there = _WORDS.take(length) << shift, taken.take(place)
-    bits *= np.equal(there & bits, 0, out=won)
-    taken[place] = there | bits
-    taken[place - 1] |= bits << _HALF
-    taken[place + 1] |= bits >> _HALF
+    bits, before = _NGRAM_BITS.take(length) << shift, taken.take(offset)
+    bits *= np.equal(before & bits, 0, out=is_taken)
+    taken[offset] = before | bits
+    taken[offset - 1] |= bits << _HALF
+    taken[offset + 1] |= bits >> _HALF
     return length
 
 
-_STEPS_AT_ONCE = 16  # most budgets of 20 are spent in so many
+_STEPS_AT_ONCE = 16  # enough for most budgets of 20
 _HALF = np.uint64(32)
-# The words of an n-gram as bits, by n.
-_WORDS = (np.uint64(1) << np.arange(MOST_NGRAM + 1, dtype=np.uint64)) - np.uint64(1)
+# The n lowest bits, by n.
+_NGRAM_BITS = (np.uint64(1) << np.arange(MAX_NGRAM + 1, dtype=np.uint64)) - np.uint64(1)
 
 
-def _taken_words(is_taken: np.ndarray) -> np.ndarray:
-    """Returns bits, 1 for words that are taken; uint64 [B, W // 32 + 3].
+def _pack_taken(is_taken: np.ndarray) -> np.ndarray:
+    """Returns the words as bits; uint64 [B, W // 32 + 3].
 
-    Number k has the words from 32 (k - 1) on, half of them the next number's too: so an
-    n-gram that begins in its first half lies within it.
+    Element k holds the 64 words from 32 (k - 1) on; its upper half repeats the next element's lower
+    half. So an n-gram that starts in the lower half lies within one element.
     """
     batch, width = is_taken.shape
     padded = np.zeros((batch, 32 * (width // 32 + 4)), bool)
@@ -292,33 +271,35 @@ def _taken_words(is_taken: np.ndarray) -> np.ndarray:
     return halves[:, :-1] | halves[:, 1:] << _HALF
 
 
-def _words_taken(taken: np.ndarray, width: int) -> np.ndarray:
-    """Returns what `_taken_words` was given, bool [B, width], of its bits."""
+def _unpack_taken(taken: np.ndarray, width: int) -> np.ndarray:
+    """Inverts `_pack_taken`; bool [B, width]."""
     halves = taken[:, 1:].astype("<u4").view(np.uint8)
     return np.unpackbits(halves, axis=1, count=width, bitorder="little").view(bool)
 
 
 def _draw_lengths(
-    rows: np.ndarray, steps: np.ndarray, settings: MaskingSettings, draws: Draws
+    rows: np.ndarray, steps: np.ndarray, settings: MaskingSettings, rng: SequenceRng
 ) -> np.ndarray:
-    """Returns the words of the n-gram that begins at each step, uint8 [S, M]."""
-    draw = draws.uniform(Draws.LENGTH, rows, steps[:, None])
-    lengths = np.ones(draw.shape, np.uint8)
+    """Returns the number of words of each step's n-gram; uint8 [S, M]."""
+    number = rng.uniform(SequenceRng.LENGTH, rows, steps[:, None])
+    lengths = np.ones(number.shape, np.uint8)
     for limit in np.cumsum(ngram_probabilities(settings))[:-1]:  # few: faster than a search
-        lengths += draw >= limit
+        lengths += number >= limit
     return lengths
 
 
-def _within(
+def _limit_to_words(
     words: _Words, row: np.ndarray, word: np.ndarray, wanted: np.ndarray, settings: MaskingSettings
 ) -> np.ndarray:
-    """Returns how many words n-grams can have where they begin, uint8 [S, M].
+    """Limits n-grams to the words up to the end of their sequence or segment.
 
     Args:
-      row: [M]; word: [S, M], of these rows; wanted: uint8 [S, M], words.
+      row: [M].
+      word: [S, M], first words of the n-grams in these rows.
+      wanted: uint8 [S, M], numbers of words.
 
     Returns:
-      `wanted` or what there is up to the end; 0 where there is no such word.
+      uint8 [S, M]; 0 where there is no such word.
     """
     end = words.count[row]
     if not settings.mask_across_segments:
@@ -327,12 +308,12 @@ def _within(
 
 
 def _ngram_sizes(words: _Words, row: np.ndarray, word: np.ndarray, ngram: int) -> np.ndarray:
-    """Returns the tokens of n-grams of 1, 2, ... words (up to the last); [ngram, S, M].
+    """Returns the tokens of the n-grams of 1, 2, ... words that start at `word`; [ngram, S, M].
 
     Args:
-      row: [M]; word: [S, M], of these rows, which the n-grams begin with.
+      row: [M].
+      word: [S, M], words of these rows.
     """
-    # Flat, which NumPy finds faster.
     first, width = words.first.ravel(), words.first.shape[1]
     begin = row * width
     before = first.take(begin + word)
@@ -341,12 +322,11 @@ def _ngram_sizes(words: _Words, row: np.ndarray, word: np.ndarray, ngram: int) -
     ])
 
 
-def _random_order(count: np.ndarray, width: int, draws: Draws) -> np.ndarray:
+def _random_order(count: np.ndarray, width: int, rng: SequenceRng) -> np.ndarray:
     """Returns a random order of each row's first `count` of `width` words; [B, W]."""
-    # The word in the low bits of a random number: sorting the numbers
-    # themselves is several times faster than sorting indices by them.
+    # Sorts random numbers that hold the word in their low bits: several times faster than argsort.
     bits = max(int(width - 1).bit_length(), 1)
-    keys = draws.bits(Draws.ORDER, np.arange(len(count))[:, None], np.arange(width))
+    keys = rng.bits(SequenceRng.ORDER, np.arange(len(count))[:, None], np.arange(width))
     keys >>= np.uint64(bits + 1)
     keys[np.arange(width) >= count[:, None]] = (1 << (63 - bits)) - 1
     keys <<= np.uint64(bits)
@@ -356,16 +336,16 @@ def _random_order(count: np.ndarray, width: int, draws: Draws) -> np.ndarray:
     return keys.view(np.int64)
 
 
-def _tokens_of(words: _Words, chosen: _Chosen) -> np.ndarray:
-    """Returns the places of the tokens of chosen words, ascending, in the flat [B, L]."""
-    return np.flatnonzero(chosen.is_chosen.ravel().take(words.place) & words.is_token)
+def _tokens_of(words: _Words, is_chosen: np.ndarray) -> np.ndarray:
+    """Returns the flat positions of chosen tokens in [B, L], ascending."""
+    return np.flatnonzero(is_chosen.ravel().take(words.index) & words.is_token)
 
 
-def _first_words(words: _Words, chosen: _Chosen, places: np.ndarray) -> np.ndarray:
-    """Returns the first word of the n-gram of each of these tokens: its number in its row."""
-    number = np.where(chosen.is_first, np.arange(chosen.is_first.shape[1]), 0)
+def _first_words(words: _Words, is_first: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Returns the first word of each token's n-gram, counted within its row."""
+    number = np.where(is_first, np.arange(is_first.shape[1]), 0)
     number = np.maximum.accumulate(number, axis=1).ravel()
-    return number.take(words.place.ravel().take(places))
+    return number.take(words.index.ravel().take(positions))
 
 
 # === Replacing tokens ===
@@ -373,44 +353,45 @@ def _first_words(words: _Words, chosen: _Chosen, places: np.ndarray) -> np.ndarr
 
 def _replace(
     output: np.ndarray,
-    places: np.ndarray,
+    positions: np.ndarray,
     spans: np.ndarray | None,
-    specials: Specials,
+    special_ids: SpecialIds,
     share: float,
-    draws: Draws,
+    rng: SequenceRng,
 ) -> None:
-    """Masks tokens in place: a share of [MASK], 80 % by default, then 10 % kept, 10 % random.
+    """Replaces tokens in place: `share` by [MASK], half of the others by random tokens.
 
     Args:
-      places: of the chosen tokens in the flat [B, L].
-      spans: for each of them, which of its row's draws it shares; None: one of its own.
+      positions: flat positions of the chosen tokens.
+      spans: index of the random number that each of them uses; None: one for each token.
     """
-    row, column = np.divmod(places, output.shape[1])
-    draw = draws.uniform(Draws.ACTION, row, column if spans is None else spans)
-    # Any piece may come, specials and the original too: as it was trained.
-    other = draws.uniform(Draws.PIECE, row, column) * specials.vocab_size
+    row, column = np.divmod(positions, output.shape[1])
+    number = rng.uniform(SequenceRng.ACTION, row, column if spans is None else spans)
+    # Any token may come, special ones and the original one included, as in the original.
+    other = rng.uniform(SequenceRng.TOKEN, row, column) * special_ids.vocab_size
     flat = output.ravel()
-    flat[places] = np.where(
-        draw < share, specials.mask_id,
-        np.where(draw < share + (1 - share) / 2, flat.take(places), other.astype(np.int64)),
+    is_kept = number < share + (1 - share) / 2
+    flat[positions] = np.where(
+        number < share, special_ids.mask_id,
+        np.where(is_kept, flat.take(positions), other.astype(np.int64)),
     )
 
 
-def _permute(ids: np.ndarray, output: np.ndarray, places: np.ndarray, draws: Draws) -> None:
-    """Shuffles the tokens at these places of the flat [B, L] among their rows', in place."""
-    row, column = np.divmod(places, ids.shape[1])
-    shuffled = np.lexsort((draws.bits(Draws.SHUFFLE, row, column), row))
-    output.ravel()[places] = ids.ravel().take(places[shuffled])
+def _permute(ids: np.ndarray, output: np.ndarray, positions: np.ndarray, rng: SequenceRng) -> None:
+    """Shuffles the tokens at these flat positions within their rows, in place."""
+    row, column = np.divmod(positions, ids.shape[1])
+    shuffled = np.lexsort((rng.bits(SequenceRng.SHUFFLE, row, column), row))
+    output.ravel()[positions] = ids.ravel().take(positions[shuffled])
 
 
 def _gather_predictions(
-    ids: np.ndarray, output: np.ndarray, places: np.ndarray, shape: tuple[int, int]
+    ids: np.ndarray, output: np.ndarray, flat_positions: np.ndarray, shape: tuple[int, int]
 ) -> Masked:
-    row, column = np.divmod(places, ids.shape[1])
+    row, column = np.divmod(flat_positions, ids.shape[1])
     counts = np.bincount(row, minlength=len(ids))
     first = np.arange(len(ids)) * shape[1] - np.cumsum(counts) + counts
     at = first.take(row) + np.arange(len(row))
     positions, labels = np.zeros(shape, ids.dtype), np.zeros(shape, ids.dtype)
     positions.ravel()[at] = column
-    labels.ravel()[at] = ids.ravel().take(places)
+    labels.ravel()[at] = ids.ravel().take(flat_positions)
     return Masked(output, positions, labels, counts)

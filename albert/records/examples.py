@@ -32,7 +32,7 @@ class FeatureSpec:
     # Other features with a number for each place.
     row_features: tuple[str, ...] = ()
     # (parsed batch, int64 [B] places of its records in the run) -> the batch that is learned
-    # from, where that is another one; see `pair_records.MasksOnTheFly`.
+    # from, where that is another one; see `dynamic_masking.DynamicMasking`.
     complete: Callable[[Any, Any], dict[str, np.ndarray]] | None = None
 
     def zeros(self, count: int) -> dict[str, np.ndarray]:

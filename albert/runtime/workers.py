@@ -6,10 +6,10 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.synchronize import Event
 from typing import Any
 
 from albert.errors import Preempted, UserError
@@ -23,24 +23,24 @@ def available_cores() -> int:
 class Workers:
     """Runs functions of a module in `count` processes; with one, in this process."""
 
-    def __init__(self, count: int, before_exit: Callable[[], None]):
-        """`before_exit` runs when the block is left, before waiting for tasks under way."""
+    def __init__(self, count: int):
         self.count = count
-        self._before_exit = before_exit
         self._pool: ProcessPoolExecutor | None = None
         if count > 1:
-            # Not forked: the owner may have imported TensorFlow, whose threads
-            # do not survive a fork. A fresh process costs a few tenths of a second.
+            # Not forked: the owner may have imported TensorFlow, whose threads don't survive a
+            # fork. A fresh process costs a few tenths of a second.
+            context = multiprocessing.get_context("spawn")
+            self._is_over = context.Event()
             self._pool = ProcessPoolExecutor(
-                count, multiprocessing.get_context("spawn"), _follow, (os.getpid(),)
+                count, context, _follow, (os.getpid(), self._is_over)
             )
 
     def __enter__(self) -> "Workers":
         return self
 
     def __exit__(self, *_) -> None:
-        self._before_exit()
         if self._pool is not None:
+            self._is_over.set()  # tasks under way are given up
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, function: Callable, tasks: Iterable[tuple]) -> Iterator[Any]:
@@ -69,13 +69,13 @@ class Workers:
             ) from error
 
 
-def _follow(owner: int) -> None:
-    """Makes this process end when its owner does, and leave Ctrl-C to it."""
+def _follow(owner: int, is_over: Event) -> None:
+    """Ends this process when its owner does or has no more tasks, and leaves Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
-        while os.getppid() == owner:
-            time.sleep(0.5)
+        while os.getppid() == owner and not is_over.wait(0.5):
+            pass
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,5 +1,6 @@
 """Files and folders, on this machine and elsewhere.
 
+    filesystem      opens, lists and copies files by path or address
     files           files and folders that appear whole or not at all, JSON, digests, names in flags
     shipped         models that come with this package, by name
     temporaries     what is under way beside them, locked while its process lives

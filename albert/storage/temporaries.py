@@ -193,21 +193,23 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
+def work_folder_of(path: str) -> str:
+    """Returns the work folder of an output."""
+    parent, name = os.path.split(os.path.abspath(path))
+    return os.path.join(parent, f".{name}.work")
+
+
 @contextlib.contextmanager
-def work_folder(path: str, identity: str, progress_file: str) -> Iterator[str]:
-    """Yields the directory in which a job makes `path`; only success removes it.
+def work_folder(path: str, identity: str) -> Iterator[str]:
+    """Yields the folder in which a job makes `path`; only success removes it.
 
-    It is `.<name>.work` beside `path`, held by one process at a time, and holds what earlier runs
+    It is `.<name>.work` beside `path`, held by one process at a time, and keeps what earlier runs
     of the same job have done. What a job of another identity left there is removed.
-
-    Args:
-      progress_file: the file in the directory that is there once something is worth keeping.
 
     Raises:
       RunDirBusyError: a live process is making `path`.
     """
-    parent, name = os.path.split(os.path.abspath(path))
-    folder = os.path.join(parent, f".{name}.work")
+    folder = work_folder_of(path)
     identity_file = os.path.join(folder, "job")
     with lock_dir(folder):
         if _content(identity_file) != identity:
@@ -219,7 +221,7 @@ def work_folder(path: str, identity: str, progress_file: str) -> Iterator[str]:
         try:
             yield folder
         except BaseException:
-            if not os.path.exists(os.path.join(folder, progress_file)):
+            if set(os.listdir(folder)) <= {LOCK_FILE, "job"}:  # nothing is worth keeping
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         shutil.rmtree(folder, ignore_errors=True)

@@ -13,7 +13,8 @@ from albert.config import AlbertConfig
 from albert.model.encoder_options import EncoderOptions
 from albert.model.row_layout import layout_of, segments_of, weighted
 from albert.modeling import AlbertForPreTraining, cross_entropy
-from albert.pretraining_data.pair_records import MasksOnTheFly, masked_features
+from albert.pretraining_data.dynamic_masking import DynamicMasking
+from albert.pretraining_data.features import masked_features
 from albert.records.examples import FeatureSpec
 from albert.tasks.batch_sums import chosen, mean, real
 from albert.tasks.task import Task
@@ -29,8 +30,8 @@ class PretrainingTask(Task):
 
     max_seq_length: int  # L
     max_predictions_per_seq: int  # P
-    masks: MasksOnTheFly | None = None  # None: they are in the records
-    eval_masks: MasksOnTheFly | None = None  # of an evaluation's records
+    masks: DynamicMasking | None = None  # None: they are in the records
+    eval_masks: DynamicMasking | None = None  # of an evaluation's records
     eval_predictions_per_seq: int | None = None  # P of an evaluation's records; None: the same
     sentence_objective: str = "sop"  # key of `documents.SENTENCE_OBJECTIVES`
     some_have_no_pair: bool = False  # rows of single sentences lie among the pairs

@@ -7,9 +7,5 @@
     corpus_files    corpora in whatever form: plain text, JSON lines, Parquet; folders and lists
     sentences       running text to sentences
     documents       text to documents, and documents to blocks
-    text_corpus     texts to documents, and the file that they are written to
     filters         documents that are left out on request
-    prose           the English of technical documentation, plain or reStructuredText
-    python_docs     Python's own documentation, which every machine has
-    labelled_task   a task with labels, made of the text itself
 """

@@ -1,10 +1,13 @@
 """Documents that are left out of a prepared text, on request: doubles, lengths, languages."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from albert.errors import FlagError
-from albert.text.text_corpus import Filter, Sentences
+from albert.text.documents import Document
+
+# Why a document is left out, or None.
+Filter = Callable[[Document], str | None]
 
 _PERMUTATIONS = 128  # of MinHash: the similarity of two documents is known to about 0.05
 _SHINGLE = 5  # words, or characters of scripts that do not part words
@@ -14,7 +17,7 @@ _LOOKED_AT = 4000  # characters from which the language is told
 
 def by_length(least: int, most: int | None) -> Filter:
     """Returns what drops documents of fewer or more words."""
-    def check(document: Sentences) -> str | None:
+    def check(document: Document) -> str | None:
         words = sum(len(sentence.split()) for sentence in document)
         if words < least:
             return f"fewer than {least:,} words"
@@ -38,7 +41,7 @@ def by_language(wanted: Sequence[str]) -> Filter:
         raise FlagError(f"--keep_languages: {', '.join(sorted(unknown))}: none of "
                         f"{', '.join(sorted(known))}")
 
-    def check(document: Sentences) -> str | None:
+    def check(document: Document) -> str | None:
         found, _ = py3langid.classify(" ".join(document)[:_LOOKED_AT])
         return None if found in wanted else f"not of the languages {', '.join(wanted)}"
 
@@ -49,7 +52,7 @@ def by_content() -> Filter:
     """Returns what drops documents whose words were there before; some 100 bytes each are held."""
     seen: set[bytes] = set()
 
-    def check(document: Sentences) -> str | None:
+    def check(document: Document) -> str | None:
         words = " ".join(" ".join(document).split()).encode("utf-8", "replace")
         digest = hashlib.blake2b(words, digest_size=16).digest()
         if digest in seen:
@@ -78,7 +81,7 @@ def by_likeness(threshold: float, seed: int) -> Filter:
     )
     numbers = iter(range(1 << 62))
 
-    def check(document: Sentences) -> str | None:
+    def check(document: Document) -> str | None:
         sketch = rensa.RMinHash(num_perm=_PERMUTATIONS, seed=seed)
         sketch.update(list(_shingles(document)))
         if known.add(str(next(numbers)), sketch):
@@ -88,7 +91,7 @@ def by_likeness(threshold: float, seed: int) -> Filter:
     return check
 
 
-def _shingles(document: Sentences) -> Iterator[str]:
+def _shingles(document: Document) -> Iterator[str]:
     text = " ".join(document).lower()
     words: Sequence[str] = text.split()
     if _WORD * len(words) < len(text):

@@ -88,7 +88,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", required=True, type=pathlib.Path)
-    parser.add_argument("--input_file", help="a text; else Python's documentation")
+    parser.add_argument("--input_file", required=True, help="a text")
     parser.add_argument("--vocab_size", default=4000, type=int, help="pieces made of the text")
     parser.add_argument("flags", nargs="*", help="after --: more flags of ablate")
     return parser.parse_args()
@@ -99,8 +99,7 @@ def main() -> None:
     out = arguments.output_dir.absolute()
     text, own = out / "text", out / "own"
     if not (text / "stats.json").exists():
-        given = [f"--input_file={arguments.input_file}"] if arguments.input_file else []
-        command("prepare_text", f"--output_dir={text}", *given)
+        command("prepare_text", f"--output_dir={text}", f"--input_file={arguments.input_file}")
     corpus = text / "corpus.txt"
     if not own.with_suffix(".model").exists():
         command("train_sentencepiece", f"--input={corpus}", f"--model_prefix={own}",

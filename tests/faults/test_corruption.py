@@ -14,6 +14,7 @@ import random
 import re
 import shutil
 import signal
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,7 +37,7 @@ from albert.formats import (
 from albert.formats.model_facts import Facts
 from albert.formats.weights import Weights
 from albert.modeling import AlbertForPreTraining, named_weights
-from albert.pretraining_data import journal, shares
+from albert.pretraining_data import pipeline
 from albert.records import feature_cache, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
@@ -318,15 +319,16 @@ def read_corpus(folder):
 
 
 def make_work(folder):
-    (folder / "part").write_bytes(b"content")
-    journal.Journal(str(folder)).note("part", [1, 2])
-    files.write_json(str(folder / shares._JOB_FILE), {"job": "a job"})
+    entries = [json.dumps([[[number, 9]], [1, 2, 3, 4, [5]]]).encode() for number in (1, 2)]
+    (folder / "train.journal").write_bytes(
+        b"".join(b"%08x %s\n" % (zlib.crc32(entry), entry) for entry in entries)
+    )
 
 
 def read_work(folder):
     # What a killed run left, damaged, is as if it was not there.
-    job = shares._identity_of(str(folder))
-    return job, journal.Journal(str(folder)).result("part")
+    with open(folder / "train.journal", "rb") as stream:
+        return pipeline.read_journal(stream)[0]
 
 
 READERS = {
@@ -335,8 +337,7 @@ READERS = {
     "conll": Reader(("train.txt",), make_conll, read_conll),
     "corpus": Reader(("corpus.txt",), make_corpus, read_corpus),
     "work": Reader(
-        (shares._JOB_FILE, journal.NAME), make_work,
-        read_work,
+        ("train.journal",), make_work, read_work,
     ),
     "checkpoint": Reader(
         ("model.ckpt-3.index", "model.ckpt-3.data-00000-of-00001"), make_checkpoint,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from albert.errors import DataError, UserError
 from albert.pretraining_data import masking
-from albert.pretraining_data.draws import row_keys
+from albert.pretraining_data.rng import keys_at
 from albert.records import examples, features, records, tfrecord
 from albert.tasks import glue, race
 from albert.tasks.squad import features as squad_features
@@ -123,15 +123,15 @@ def test_masking_gives_back_the_row_and_stays_within_its_bounds(seed, length, pr
     chosen = masking.MaskingSettings(max_predictions_per_seq=predictions, ngram=ngram)
     is_start = np.ones(60, bool)
     is_start[30:50] = False
-    pieces = masking.Pieces(is_start, 2, 3, 4)
+    special_ids = masking.SpecialIds(2, 3, 4, 60)
     width = 48
     ids = np.zeros((4, width), np.int64)
     lengths = np.full(4, length)
     ids[:, :length] = rng.integers(5, 60, (4, length))
     ids[:, 0], ids[:, length - 1], ids[:, length // 2] = 2, 3, 3
-    boundary = masking.token_boundaries(ids, lengths, pieces)
-    keys = row_keys(seed, np.arange(4))
-    out = masking.mask_batch(ids.copy(), lengths, boundary, pieces.specials, chosen, keys)
+    boundary = masking.token_boundaries(ids, lengths, is_start, special_ids)
+    keys = keys_at(seed, np.arange(4))
+    out = masking.mask_batch(ids.copy(), lengths, boundary, special_ids, chosen, keys)
     for row in range(4):
         count = int(out.counts[row])
         positions = out.positions[row, :count]

@@ -72,13 +72,13 @@ FORBIDDEN_ENDS = re.compile(
 ALLOWED = {
     ("__init__", "importlib.import_module"): "our own modules, by our own table",
     ("engines", "importlib.util"): "asks whether TensorFlow and JAX are there, by constant names",
-    ("data/remote_files", "importlib.util"): "asks whether fsspec is there, by its name",
-    ("pretraining_data/beam_pipeline", "importlib.import_module"):
+    ("storage/remote_files", "importlib.util"): "asks whether fsspec is there, by its name",
+    ("pretraining_data/beam", "importlib.import_module"):
         "the runner that the user names in --runner",
-    ("own_text/python_docs", "importlib.import_module"): "Python's own, for their docstrings",
+    
     ("cli/engine_start", "subprocess"): "grep, which leaves out what TensorFlow always says",
     ("ablation/runs", "subprocess"): "our own commands, each in a process of its own",
-    ("data/files", "ctypes"): "to call a function of the C library that is loaded already",
+    ("storage/files", "ctypes"): "to call a function of the C library that is loaded already",
     ("formats/archives", "archive.extractall"): "with Python's filter for data, sizes checked first",
     ("formats/hf_tensors", "h5py"): "arrays by name, none that lies in another file",
     ("export/hub_layer", "tensorflow_hub.load"): "to compute with a module's graph is its purpose",

@@ -158,18 +158,18 @@ def test_a_fork_that_outlives_its_parent_does_not_keep_litter_alive(tmp_path):
 
 def test_a_work_folder_stays_until_its_job_succeeds(tmp_path):
     path = str(tmp_path / "x")
-    with pytest.raises(KeyboardInterrupt), temporaries.work_folder(path, "one", "done") as folder:
+    with pytest.raises(KeyboardInterrupt), temporaries.work_folder(path, "one") as folder:
         pathlib.Path(folder, "done").touch()
         raise KeyboardInterrupt
-    with pytest.raises(RunDirBusyError), temporaries.work_folder(path, "one", "done") as folder:
+    with pytest.raises(RunDirBusyError), temporaries.work_folder(path, "one") as folder:
         assert os.path.exists(os.path.join(folder, "done"))
-        with temporaries.work_folder(path, "two", "done"):
+        with temporaries.work_folder(path, "two"):
             pass
-    with pytest.raises(ValueError), temporaries.work_folder(path, "two", "done") as folder:
+    with pytest.raises(ValueError), temporaries.work_folder(path, "two") as folder:
         assert not os.path.exists(os.path.join(folder, "done"))  # another job's
         raise ValueError
     assert not os.listdir(tmp_path)  # where nothing was done, nothing stays
-    with temporaries.work_folder(path, "one", "done") as folder:
+    with temporaries.work_folder(path, "one") as folder:
         pathlib.Path(folder, "done").touch()
     assert not os.listdir(tmp_path)
 
@@ -389,11 +389,9 @@ def test_many_outputs_are_published_with_few_open_files(tmp_path):
     code = "import resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, (int(sys.argv.pop(1)),) * 2);" \
            "from albert.create_pretraining_data import cli; cli()"
     arguments = jobs.data_flags(tmp_path, output_file=",".join(names), dupe_factor=8)
-    for limit, expected in ((220, 0), (180, 2)):
-        done = subprocess.run([sys.executable, "-c", code, str(limit), *arguments], cwd=REPO,
-                              capture_output=True, text=True, check=False)
-        assert done.returncode == expected, done.stderr
-    assert "ulimit -n" in assert_one_clear_line(done.stderr)
+    done = subprocess.run([sys.executable, "-c", code, "40", *arguments], cwd=REPO,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     assert all(os.path.exists(name) for name in names)
 
 

@@ -18,10 +18,10 @@ from helpers import REPO, assert_one_clear_line, run, run_here
 from albert import create_pretraining_data
 from albert.cli import answering as inference
 from albert.errors import DataError
-from albert.pretraining_data import making, recipe, vocabulary
+from albert.pretraining_data import job, pipeline, vocabulary
 from albert.storage import files
 from albert.tasks import conll, glue, race
-from albert.text import corpus_files, text_corpus, text_files
+from albert.text import documents, text_files
 from albert.text.documents import ReadingCounts, read_documents
 from albert.tokenization import preprocess_text
 
@@ -74,7 +74,8 @@ def as_vocabulary(path: str):
 
 
 def as_prose(path: str):
-    return text_corpus.read_text([path], corpus_files.Form(language="en"), "").documents
+    found = documents.read_documents([path], str, documents.ReadingCounts())
+    return documents.split_documents(list(found), "en")
 
 
 def as_table(path: str):
@@ -261,7 +262,7 @@ def make_records(folder: pathlib.Path, text: pathlib.Path, processes: int) -> by
 def test_records_of_a_packed_or_converted_text_have_the_bytes_of_the_text(
     form, folder, monkeypatch
 ):
-    monkeypatch.setattr(recipe, "BLOCK_CHARACTERS", 20_000)
+    monkeypatch.setattr(job, "_BLOCK", (20_000, 20_000))
     (folder / "text").write_bytes(TEXT.encode())
     expected = make_records(folder, folder / "text", 1)
     (folder / "text").write_bytes(FORMS[form](TEXT))
@@ -270,7 +271,7 @@ def test_records_of_a_packed_or_converted_text_have_the_bytes_of_the_text(
 
 
 def test_a_killed_run_of_a_packed_text_is_gone_on_with(folder, monkeypatch, caplog):
-    monkeypatch.setattr(recipe, "BLOCK_CHARACTERS", 20_000)
+    monkeypatch.setattr(job, "_BLOCK", (20_000, 20_000))
     (folder / "text.gz").write_bytes(gzip.compress(TEXT.encode()))
     expected = make_records(folder, folder / "text.gz", 1)
     (folder / "out.tfrecord").unlink()
@@ -278,14 +279,14 @@ def test_a_killed_run_of_a_packed_text_is_gone_on_with(folder, monkeypatch, capl
     child = os.fork()
     if child == 0:
         try:
-            monkeypatch.setattr(making, "finish_bucket", lambda *_: os._exit(9))
+            monkeypatch.setattr(pipeline, "write_bucket", lambda *_: os._exit(9))
             make_records(folder, folder / "text.gz", 1)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     caplog.set_level("INFO", "albert")
     assert make_records(folder, folder / "text.gz", 1) == expected
-    assert "resuming an unfinished run: " in caplog.text
+    assert "resumed an unfinished run: " in caplog.text
 
 
 @pytest.mark.parametrize("content", [gzip.compress(TEXT.encode())[:-9], b"w1\0w2\n", b"w\xe9\n"])

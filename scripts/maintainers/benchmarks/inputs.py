@@ -134,7 +134,7 @@ def records_spec(values, text: str, length: int) -> dict:
 
 def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> str:
     """Writes `make_rows`, with its masks undone, as records without masks; returns their path."""
-    from albert.pretraining_data import masking, pair_records
+    from albert.pretraining_data import dynamic_masking, features, masking
     from albert.pretraining_data.pairs import PairSettings
     from albert.records import records
     from albert.records.examples import FeatureSpec
@@ -150,10 +150,10 @@ def write_pairs(folder: str, config: AlbertConfig, count: int, length: int) -> s
     path = os.path.join(folder, f"pairs-{count}-{length}.tfrecord")
     records.write_records(
         path, ({name: value[i] for name, value in pairs.items()} for i in range(count)),
-        FeatureSpec(pair_records.pair_features(length)),
+        FeatureSpec(features.pair_features(length)),
         # Not swapped, to be compared with the rows as they are.
-        pair_records.manifest_info(
-            masking.Specials(2, 3, 4, config.vocab_size), PairSettings(sentence_objective="nsp")
+        dynamic_masking.manifest_info(
+            masking.SpecialIds(2, 3, 4, config.vocab_size), PairSettings(sentence_objective="nsp")
         ),
     )
     return path

@@ -207,15 +207,15 @@ def _timed_apart(train, iterator, count):
 
 def _read_batches(spec, length, predictions):
     """Returns the batches of a record file, as run_pretraining reads it."""
-    from albert.pretraining_data import masking, pair_records
+    from albert.pretraining_data import dynamic_masking, masking
     from albert.records.record_files import RecordFiles
     from albert.tasks.pretraining import PretrainingTask
     from albert.training.current_engine import current
 
     source, masks = RecordFiles([spec["records"]]), None
-    if pair_records.pair_files(source):
+    if dynamic_masking.files_without_masks(source):
         settings = masking.MaskingSettings(predictions)
-        masks = pair_records.masks_of(source, length, settings, 1)
+        masks = dynamic_masking.dynamic_masking(source, length, settings, 1)
     features = PretrainingTask(length, predictions, masks=masks).feature_spec()
     return current().train_batches(
         source, features, batch_size=spec["batch_size"], vocab_size=spec["vocab_size"], seed=1

@@ -50,7 +50,7 @@ def _make_records(spec):
 def _input_pipeline(spec):
     import tensorflow as tf
 
-    from albert.pretraining_data import masking, pair_records
+    from albert.pretraining_data import dynamic_masking, masking
     from albert.records import tf_dataset
     from albert.records.record_files import RecordFiles
     from albert.tasks.pretraining import PretrainingTask
@@ -60,7 +60,7 @@ def _input_pipeline(spec):
     features = PretrainingTask(spec["length"], spec["predictions"]).feature_spec()
     if spec.get("masks_on_the_fly"):
         settings = masking.MaskingSettings(spec["predictions"])
-        features = pair_records.masks_of(source, spec["length"], settings, 1).feature_spec()
+        features = dynamic_masking.dynamic_masking(source, spec["length"], settings, 1).feature_spec()
     batches = iter(tf_dataset.train_batches(
         source, features, batch_size=spec["batch"], vocab_size=spec["vocab_size"], seed=1
     ))

@@ -15,9 +15,10 @@ import sysconfig
 import warnings
 from collections.abc import Iterator
 
+import prose
+from labelled_task import Document
+
 from albert.errors import DataError
-from albert.text import prose
-from albert.text.text_corpus import Document
 
 # Parts of the library that are not documentation, not Python's, or fixtures.
 _SKIPPED_DIRS = frozenset(

@@ -1,0 +1,258 @@
+"""Makes records with Apache Beam, on any number of machines that share a file system.
+
+One machine reads the text and hands out blocks. The others pair them, gather buckets and write
+records, with the functions that `pipeline` uses, so both make the same records.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import io
+import json
+import logging
+import os
+import posixpath
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from albert.errors import DataError, FlagError, Preempted, UserError, first_line
+from albert.pretraining_data import instances, pipeline, report, shuffle
+from albert.pretraining_data.instances import Blocks, Statistics
+from albert.pretraining_data.job import Job, Recipe, load_tokenizer
+from albert.pretraining_data.outputs import Output, publish
+from albert.pretraining_data.pairs import PAIR
+from albert.runtime import workers
+from albert.text.documents import ReadingCounts
+
+log = logging.getLogger("albert")
+
+_OUR_ERROR = re.compile(r"albert\.errors\.\w+: (.+?)(?: \[while running .*)?$", re.MULTILINE)
+_MACHINES = 8  # for which a small text is divided
+_COUNTS, _VOCABULARY = "counts.json", "vocabulary"  # files of the work folder
+
+
+def require_beam(runner: str) -> None:
+    """Raises a FlagError with the command that installs Beam, if it is missing."""
+    try:
+        import apache_beam  # noqa: F401
+        import fsspec  # noqa: F401
+    except ImportError as error:
+        raise FlagError(
+            f"--runner={runner} needs Apache Beam, which is not installed: "
+            "pip install 'albert[beam]'"
+        ) from error
+
+
+def make_records(job: Job, runner: str, arguments: Sequence[str]) -> None:
+    """Makes all records of a job with Beam, then publishes them.
+
+    Args:
+      arguments: options of the runner, as on a command line.
+
+    Raises:
+      FlagError: Beam does not know the runner or an option; DataError: an input cannot be read;
+      UserError: the pipeline failed otherwise.
+    """
+    started = time.monotonic()
+    log.info("making records of %.1f MB of text with %s", job.text_bytes / 1e6, runner)
+    with workers.preemptible("the pipeline was cancelled"), _work_folder(job.outputs[0]) as work:
+        _set_up_logging()
+        beam_pipeline = _make_pipeline(runner, arguments)
+        fs = _file_system(work)
+        with open(job.recipe.vocabulary, "rb") as stream:
+            fs.pipe_file(f"{work}/{_VOCABULARY}", stream.read())
+        _build(beam_pipeline, job, work)
+        _run(beam_pipeline, runner)
+        counts = ReadingCounts(**json.loads(fs.cat_file(f"{work}/{_COUNTS}")))
+        report.report_reading(job, counts)
+        outputs = [
+            _read_output(job, work, split.name, number)
+            for split in job.splits for number in range(len(split.outputs))
+        ]
+        publish(job, outputs, counts, lambda source, path: fs.mv(source, path))
+    log.info("finished in %.1f s", time.monotonic() - started)
+
+
+def _file_system(path: str):
+    from fsspec.core import url_to_fs
+
+    return url_to_fs(path, use_listings_cache=False)[0]
+
+
+@contextlib.contextmanager
+def _work_folder(output: str) -> Iterator[str]:
+    """Yields a new folder beside an output, which goes with all its content."""
+    folder, name = posixpath.split(output)
+    work = posixpath.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.work")
+    fs = _file_system(output)
+    fs.makedirs(work, exist_ok=True)
+    try:
+        yield work
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            fs.rm(work, recursive=True)
+
+
+# === The steps ===
+
+
+def _build(beam_pipeline, job: Job, work: str) -> None:
+    import apache_beam as beam
+
+    (
+        beam_pipeline
+        | "Corpus" >> beam.Create([0])
+        | "ReadBlocks" >> beam.FlatMap(_read_blocks, job, work)
+        | "SpreadBlocks" >> beam.Reshuffle()
+        | "PairBlocks" >> beam.FlatMap(_pair, job, work)
+        | "GatherBuckets" >> beam.GroupByKey()
+        | "WriteBuckets" >> beam.Map(_write_bucket, job, work)
+        | "GatherOutputs" >> beam.GroupByKey()
+        | "WriteOutputs" >> beam.Map(_write_output, job, work)
+    )
+
+
+def _recipe(job: Job, work: str) -> Recipe:
+    """Returns the recipe, after loading its tokenizer on this machine."""
+    def fetch(folder: str) -> str:
+        path = os.path.join(folder, os.path.basename(job.recipe.vocabulary))
+        _file_system(work).get_file(f"{work}/{_VOCABULARY}", path)
+        return path
+
+    load_tokenizer(job.recipe, fetch)
+    return job.recipe
+
+
+def _read_blocks(_, job: Job, work: str) -> Iterator[shuffle.BlockTask]:
+    _recipe(job, work)
+    counts = ReadingCounts()
+    yield from shuffle.block_tasks(job, pipeline.read(job, counts), _MACHINES)
+    _file_system(work).pipe_file(f"{work}/{_COUNTS}", json.dumps(dataclasses.asdict(counts)).encode())
+
+
+# (number of the block, its first pass, pairs, tokens) of one bucket
+_Part = tuple[int, int, bytes, bytes]
+
+
+def _pair(task: shuffle.BlockTask, job: Job, work: str) -> Iterator[tuple[tuple[str, int], _Part]]:
+    recipe = _recipe(job, work)
+    block = shuffle.load_block(recipe, task)
+    pairs, counts = shuffle.deal_pairs(recipe, block, task, task.passes)
+    ends, dtype = np.cumsum(counts), shuffle.token_dtype(recipe)
+    for bucket in np.flatnonzero(counts).tolist():
+        some = pairs[ends[bucket] - counts[bucket] : ends[bucket]]
+        tokens = b"".join(part.tobytes() for part in shuffle.gather(block.ids, some, dtype))
+        yield (task.split, bucket), (task.index, task.passes.start, some.tobytes(), tokens)
+
+
+# (number of the bucket, its file, its blocks, its statistics)
+_Written = tuple[int, str, Blocks, list[Any]]
+
+
+def _write_bucket(
+    bucket: tuple[tuple[str, int], Iterable[_Part]], job: Job, work: str
+) -> tuple[tuple[str, int], _Written]:
+    (name, number), parts = bucket
+    recipe = _recipe(job, work)
+    dtype = shuffle.token_dtype(recipe)
+    ordered = sorted(parts, key=lambda part: part[:2])
+    joined = shuffle.join_buckets(
+        ((np.frombuffer(pairs, PAIR), np.frombuffer(ids, dtype)) for *_, pairs, ids in ordered),
+        dtype,
+    )
+    path = f"{work}/{name}-{number}.part"
+    with _file_system(work).open(path, "wb") as stream:
+        blocks = instances.write_frames(
+            instances.frame_bucket(recipe, name, number, joined), stream
+        )
+    statistics = Statistics.of_bucket(recipe, joined).to_json()
+    (split,) = (split for split in job.splits if split.name == name)
+    return (name, number % len(split.outputs)), (number, path, blocks, statistics)
+
+
+def _write_output(
+    output: tuple[tuple[str, int], Iterable[_Written]], job: Job, work: str
+) -> None:
+    (name, number), parts = output
+    fs, path, written = _file_system(work), f"{work}/{name}-{number}.records", []
+    with fs.open(path, "wb") as stream:
+        for _, part, blocks, statistics in sorted(parts, key=lambda part: part[0]):
+            with fs.open(part, "rb") as content:
+                shutil.copyfileobj(content, stream, 1 << 20)
+            written.append([blocks, statistics])
+    fs.pipe_file(f"{path}.json", json.dumps(written).encode())
+
+
+def _read_output(job: Job, work: str, name: str, number: int) -> Output:
+    (split,) = (split for split in job.splits if split.name == name)
+    path, fs = f"{work}/{name}-{number}.records", _file_system(work)
+    output = Output(split, split.outputs[number], path)
+    if fs.exists(f"{path}.json"):
+        for blocks, statistics in json.loads(fs.cat_file(f"{path}.json")):
+            output.add(blocks, Statistics.from_json(statistics))
+    return output
+
+
+# === Beam itself ===
+
+
+def _set_up_logging() -> None:
+    beam_log = logging.getLogger("apache_beam")
+    beam_log.setLevel(logging.WARNING)
+    beam_log.handlers[:], beam_log.propagate = log.handlers, False
+    # It logs an error of a step in many lines, which is reported once more in the end.
+    logging.getLogger("apache_beam.runners").setLevel(logging.CRITICAL)
+
+
+def _make_pipeline(runner: str, arguments: Sequence[str]):
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    stderr = io.StringIO()
+    try:
+        if "." in runner:  # its options are known once its module is imported
+            importlib.import_module(runner.rpartition(".")[0])
+        with contextlib.redirect_stderr(stderr):
+            options = PipelineOptions([f"--runner={runner}", *arguments])
+            options.get_all_options()  # checks the values
+            return beam.Pipeline(options=options)
+    except SystemExit as error:  # of argparse
+        line = (stderr.getvalue().strip().splitlines() or ["unusable"])[-1]
+        raise FlagError(f"options of --runner={runner}: {line}") from error
+    except Exception as error:
+        raise FlagError(f"--runner={runner}: {first_line(error)}") from error
+
+
+def _run(beam_pipeline, runner: str) -> None:
+    result = None
+    try:
+        result = beam_pipeline.run()
+        state = result.wait_until_finish()
+    except BaseException as error:
+        preempted: BaseException | None = error  # Beam may have wrapped it
+        while preempted is not None and not isinstance(preempted, Preempted):
+            preempted = preempted.__cause__ or preempted.__context__
+        if isinstance(error, Exception) and not preempted:
+            raise _user_error(error, runner) from error
+        if result:  # a signal: the machines need not go on
+            with contextlib.suppress(Exception):
+                result.cancel()
+        raise (preempted or error) from None
+    if state not in (None, "DONE"):
+        raise UserError(f"--runner={runner}: the pipeline ended as {state}")
+
+
+def _user_error(error: Exception, runner: str) -> UserError:
+    """Returns our own error that a step raised, or one with the last line of Beam's."""
+    ours = _OUR_ERROR.findall(str(error))
+    if ours:
+        return DataError(ours[-1])
+    log.error("%s", error)
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return UserError(f"--runner={runner}: the pipeline failed: {(lines or [repr(error)])[-1]}")

@@ -1,0 +1,163 @@
+"""Masks drawn when records are read, so that every epoch sees others (as in RoBERTa).
+
+Such records hold each pair once, instead of `dupe_factor` masked copies. The masks, and whether A
+and B are swapped, follow from the seed and the record's position in the run: a resumed run draws
+the same ones, whatever the number of readers.
+
+Shapes: B batch, L sequence, P predictions.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from albert.errors import DataError
+from albert.pretraining_data.features import (
+    SEGMENT_LENGTHS,
+    mask_sequences,
+    masked_features,
+    pair_features,
+)
+from albert.pretraining_data.masking import MaskingSettings, SpecialIds
+from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
+from albert.pretraining_data.rng import SequenceRng, keys_at
+from albert.records import records
+from albert.records.examples import FeatureSpec
+from albert.records.record_files import RecordFiles
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicMasking:
+    """Turns records of pairs into masked batches."""
+
+    max_seq_length: int
+    settings: MaskingSettings
+    special_ids: SpecialIds
+    seed: int
+    swap_prob: float = 0.0  # of swapping A and B, unless B is random
+    # The masking probability changes linearly to this one over `num_records` records.
+    last_masked_lm_prob: float | None = None
+    num_records: int = 0
+
+    def feature_spec(self) -> FeatureSpec:
+        """Returns the features of the records; a batch has `features` instead."""
+        length = self.max_seq_length
+        return FeatureSpec(pair_features(length), row_length=length, complete=self)
+
+    @property
+    def features(self) -> dict[str, tuple[str, int]]:
+        """The features that masking adds to a batch."""
+        return masked_features(self.max_seq_length, self.settings.num_predictions)
+
+    def __call__(
+        self, batch: Mapping[str, np.ndarray], positions: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Masks a batch.
+
+        Args:
+          batch: the `pair_features`, int32, and others, which stay.
+          positions: int64 [B], position of each record in the run.
+        """
+        names = ("input_ids", SEGMENT_LENGTHS, "token_boundary", "next_sentence_labels")
+        masked = self.mask(*(batch[name] for name in names), positions)
+        return {k: v for k, v in batch.items() if k not in pair_features(0)} | masked
+
+    def mask(
+        self,
+        ids: np.ndarray,
+        segments: np.ndarray,
+        boundary: np.ndarray,
+        labels: np.ndarray,
+        positions: np.ndarray,
+    ) -> dict[str, np.ndarray]:
+        """Returns the `masked_features`; arguments as of `mask_sequences`."""
+        keys = keys_at(self.seed, positions)
+        if self.swap_prob:
+            number = SequenceRng(keys).uniform(SequenceRng.SWAP, np.arange(len(keys)), 0)
+            is_in_order = (labels[:, 0] == 0) & (segments[:, 1] > 0)
+            is_swapped = (number < self.swap_prob) & is_in_order
+            rows = np.flatnonzero(is_swapped)
+            source = _swapped_columns(segments[rows], ids.shape[1]) + rows[:, None] * ids.shape[1]
+            ids, boundary = ids.copy(), boundary.copy()
+            for array in (ids, boundary):
+                array[rows] = array.ravel().take(source)
+            segments = np.where(is_swapped[:, None], segments[:, ::-1], segments)
+            labels = labels | is_swapped[:, None]
+        return mask_sequences(
+            ids, segments, boundary, labels.astype(ids.dtype), self.special_ids, self.settings,
+            keys, self._probs(positions),
+        )
+
+    def _probs(self, positions: np.ndarray) -> np.ndarray | None:
+        if self.last_masked_lm_prob is None:
+            return None
+        first = self.settings.masked_lm_prob
+        progress = np.minimum(positions / self.num_records, 1.0)
+        return first + (self.last_masked_lm_prob - first) * progress
+
+
+def _swapped_columns(segments: np.ndarray, width: int) -> np.ndarray:
+    """Returns where in [CLS] A [SEP] B [SEP] each token of [CLS] B [SEP] A [SEP] is; [B, L]."""
+    column, first, last = np.arange(width), segments[:, :1] + 1, segments.sum(axis=1)[:, None] + 2
+    rotated = column + first  # A [SEP] B [SEP], rotated until B comes first
+    rotated -= last * (rotated > last)
+    return np.where((column == 0) | (column > last), column, rotated)
+
+
+# === What manifests say ===
+
+
+def manifest_info(special_ids: SpecialIds, pairs: PairSettings) -> dict[str, Any]:
+    """Returns what the manifest must say for masks to be drawn later."""
+    ids = {name: int(value) for name, value in special_ids._asdict().items()}
+    return ids | {"sentence_objective": pairs.sentence_objective}
+
+
+def files_without_masks(source: RecordFiles) -> list[str]:
+    """Returns the record files that hold pairs without masks, according to their manifests."""
+    return source.with_feature(SEGMENT_LENGTHS)
+
+
+def sentence_objectives(source: RecordFiles) -> tuple[str, ...]:
+    """Returns what these records were made for: an objective, "none", or both.
+
+    Raises:
+      DataError: they were made for two objectives.
+    """
+    found = {manifest.sentence_objective: path for path, manifest in source.manifests()}
+    for objective, path in found.items():
+        if objective not in SENTENCE_OBJECTIVES:
+            raise DataError(f"{path}: unknown sentence_objective {objective!r} in its manifest")
+    if len(set(found) - {"none"}) > 1:
+        (one, first), (other, path), *_ = ((o, p) for o, p in found.items() if o != "none")
+        raise DataError(
+            f"{path} was made with --sentence_objective={other}, {first} with {one}"
+        )
+    return tuple(sorted(found, key=lambda objective: objective == "none"))
+
+
+def dynamic_masking(
+    source: RecordFiles, max_seq_length: int, settings: MaskingSettings, seed: int
+) -> DynamicMasking:
+    """Returns the masking of record files that hold pairs without masks.
+
+    Raises:
+      DataError: a manifest lacks the ids of special tokens, or they differ.
+    """
+    found: dict[SpecialIds, str] = {}
+    for path, manifest in source.manifests():
+        ids = [manifest.info.get(key) for key in SpecialIds._fields]
+        if not all(isinstance(value, int) and value >= 0 for value in ids):
+            raise DataError(
+                f"{records.manifest_path(path)}: lacks {', '.join(SpecialIds._fields)}, which "
+                "masking needs: make the records again"
+            )
+        found.setdefault(SpecialIds(*ids), path)
+    if len(found) > 1:
+        one, two, *_ = found.values()
+        raise DataError(f"{one} and {two} were made with different vocabularies")
+    (special_ids,) = found
+    pairs = PairSettings(sentence_objective=sentence_objectives(source)[0])
+    return DynamicMasking(max_seq_length, settings, special_ids, seed, pairs.swap_prob)

@@ -1,0 +1,165 @@
+"""From shuffled pairs to serialized records, their statistics, and text for people to read."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from albert.pretraining_data.features import SEGMENT_LENGTHS, mask_sequences, sequence_lengths
+from albert.pretraining_data.job import Recipe, load_tokenizer, vocabulary_info
+from albert.pretraining_data.masking import token_boundaries
+from albert.pretraining_data.rng import random_keys
+from albert.pretraining_data.shuffle import Bucket
+from albert.records.examples import frame_examples
+
+_BATCH = 1024  # records masked and serialized at once
+_EXAMPLES = 3  # records shown in the log
+
+
+Blocks = list[tuple[int, int]]  # (records, bytes) of consecutive parts of a record file
+
+
+class Frames(NamedTuple):
+    """Serialized records in TFRecord framing."""
+
+    content: bytes
+    count: int
+
+
+def write_frames(frames: Iterable[Frames], stream: BinaryIO) -> Blocks:
+    """Writes serialized records; returns their blocks."""
+    blocks = []
+    for content, count in frames:
+        stream.write(content)
+        blocks.append((count, len(content)))
+    return blocks
+
+
+@dataclasses.dataclass
+class Statistics:
+    """Counts over records, for the report."""
+
+    label_1: int = 0  # records
+    tokens: int = 0  # in records, without special ones
+    lost: int = 0  # tokens cut off pairs, or in none
+    unknown: int = 0  # tokens in records that the vocabulary lacks
+    lengths: np.ndarray | int = 0  # int64 [L + 1], number of records by length
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        return Statistics(*(
+            getattr(self, field.name) + getattr(other, field.name)
+            for field in dataclasses.fields(self)
+        ))
+
+    @property
+    def records(self) -> int:
+        return int(np.sum(self.lengths))
+
+    def to_json(self) -> list:
+        """Returns JSON values that `from_json` reads."""
+        *counts, lengths = dataclasses.astuple(self)
+        return [*counts, np.atleast_1d(lengths).tolist()]
+
+    @classmethod
+    def from_json(cls, values: list) -> "Statistics":
+        *counts, lengths = values
+        return cls(*counts, np.array(lengths, np.int64))
+
+    @classmethod
+    def of_bucket(cls, recipe: Recipe, bucket: Bucket) -> "Statistics":
+        """Counts the pairs of a bucket."""
+        pairs, size = bucket.pairs, recipe.pairs.max_seq_length + 1
+        lengths = sequence_lengths(_segments(pairs))
+        sums = (int(values.sum(dtype=np.int64)) for values in (
+            pairs["label"], _segments(pairs), pairs["lost"],
+            bucket.ids == load_tokenizer(recipe).unk_id,
+        ))
+        return cls(*sums, np.bincount(lengths, minlength=size))
+
+
+@dataclasses.dataclass
+class TrainingInstance:
+    """One pair with its predictions, for people to read."""
+
+    tokens: list[str]
+    segment_ids: list[int]
+    masked_lm_positions: list[int]
+    masked_lm_labels: list[str]
+    is_random_next: bool
+    token_boundary: list[int]
+    lost: int = dataclasses.field(default=0, repr=False)  # tokens that were cut off
+
+    def __str__(self) -> str:
+        lines = []
+        for field in filter(lambda field: field.repr, dataclasses.fields(self)):
+            value = getattr(self, field.name)
+            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            lines.append(f"{field.name}: {text}")
+        return "\n".join(lines) + "\n"
+
+
+def _segments(pairs: np.ndarray) -> np.ndarray:
+    """Returns the lengths of A and B; int64 [N, 2]."""
+    return np.stack([pairs["a_length"], pairs["b_length"]], axis=1).astype(np.int64)
+
+
+def frame_bucket(
+    recipe: Recipe, split: str, number: int, bucket: Bucket, examples: list[str] | None = None
+) -> Iterator[Frames]:
+    """Shuffles, masks and serializes bucket `number` of a split; appends text to `examples`."""
+    rng = np.random.default_rng(recipe.seed(split, "bucket", number))
+    order, spec = rng.permutation(len(bucket.pairs)), recipe.feature_spec()
+    for first in range(0, len(order), _BATCH):
+        pairs = bucket.pairs[order[first : first + _BATCH]]
+        batch = make_features(recipe, bucket.ids, pairs, rng)
+        if examples is not None and not first:
+            examples += (describe(recipe, batch, row) for row in range(len(pairs))[:_EXAMPLES])
+        yield Frames(frame_examples(batch, spec), len(pairs))
+
+
+def make_features(
+    recipe: Recipe, ids: np.ndarray, pairs: np.ndarray, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Returns the features of records; see `Recipe.feature_spec`.
+
+    Args:
+      ids: tokens; those of each B follow those of its A.
+      pairs: `PAIR` [B].
+    """
+    is_start, special_ids = vocabulary_info(recipe)
+    column, segments = np.arange(recipe.pairs.max_seq_length), _segments(pairs)
+    length_a, lengths = segments[:, :1], sequence_lengths(segments)
+    source = (pairs["a_start"].astype(np.int64)[:, None] - 1) + column
+    source -= column > length_a + 1
+    # Before the first token and after the last one, any will do: others replace them.
+    unmasked = ids.take(source, mode="clip").astype(np.int64)
+    unmasked *= column < lengths[:, None]
+    unmasked[:, 0] = special_ids.cls_id
+    for position in (length_a + 1, lengths[:, None] - 1):
+        np.put_along_axis(unmasked, position, special_ids.sep_id, axis=1)
+    boundary = token_boundaries(unmasked, lengths, is_start, special_ids)
+    labels = pairs["label"].astype(np.int64)[:, None]
+    features: dict[str, Any] = {"token_boundary": boundary, SEGMENT_LENGTHS: segments}
+    if not recipe.static_masks:
+        return features | {"input_ids": unmasked, "next_sentence_labels": labels}
+    keys = random_keys(len(pairs), rng)
+    return features | mask_sequences(
+        unmasked, segments, boundary, labels, special_ids, recipe.masking, keys
+    )
+
+
+def describe(recipe: Recipe, batch: Mapping[str, np.ndarray], row: int) -> str:
+    """Returns a row of `make_features` as text."""
+    record = {name: values[row].tolist() for name, values in batch.items()}
+    names = load_tokenizer(recipe).convert_ids_to_tokens
+    length_a, length = record[SEGMENT_LENGTHS][0], int(sequence_lengths(batch[SEGMENT_LENGTHS][row : row + 1])[0])
+    count = int(sum(record.get("masked_lm_weights", ())))
+    return str(TrainingInstance(
+        tokens=names(record["input_ids"][:length]),
+        segment_ids=[0] * (length_a + 2) + [1] * (length - length_a - 2),
+        masked_lm_positions=record.get("masked_lm_positions", [])[:count],
+        masked_lm_labels=names(record.get("masked_lm_ids", [])[:count]),
+        is_random_next=bool(record["next_sentence_labels"][0]),
+        token_boundary=record["token_boundary"][:length],
+    ))

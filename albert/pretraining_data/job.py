@@ -1,0 +1,127 @@
+"""What to make: the recipe of the records, the input text and the output files."""
+
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from albert.pretraining_data.features import masked_features, pair_features
+from albert.pretraining_data.masking import MaskingSettings, SpecialIds
+from albert.pretraining_data.pairs import PairSettings
+from albert.records.examples import FeatureSpec
+from albert.runtime.seeds import child_seed
+from albert.text.corpus_files import Form
+from albert.tokenization import FullTokenizer
+
+_BLOCK = 4 << 20, 32 << 20  # characters of text tokenized together: at least, at most
+_BUCKET = 1 << 20, 64 << 20  # bytes of pairs shuffled in memory: at least, at most
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Everything besides the text that decides the content of records."""
+
+    pairs: PairSettings
+    masking: MaskingSettings
+    vocab_file: str | None
+    spm_model_file: str | None
+    vocabulary_sha256: str
+    do_lower_case: bool
+    random_seed: int
+    static_masks: bool = True  # write masked records; else readers mask pairs
+    language: str | None = None  # split lines into sentences of this language
+
+    @property
+    def vocabulary(self) -> str:
+        """The vocabulary file in use."""
+        return self.spm_model_file or self.vocab_file
+
+    def feature_spec(self) -> FeatureSpec:
+        """Returns the features of a record."""
+        length = self.pairs.max_seq_length
+        if not self.static_masks:
+            return FeatureSpec(pair_features(length))
+        return FeatureSpec(
+            masked_features(length, self.masking.num_predictions, with_boundary=True)
+        )
+
+    def seed(self, *purpose: Any) -> int:
+        """Returns the seed of one purpose."""
+        return child_seed(self.random_seed, *purpose)
+
+
+_tokenizers: dict[tuple, FullTokenizer] = {}  # the last one, by the content of its vocabulary
+
+
+def load_tokenizer(recipe: Recipe, fetch: Callable[[str], str] | None = None) -> FullTokenizer:
+    """Returns the tokenizer, loaded once in every process.
+
+    Args:
+      fetch: copies the vocabulary into a folder and returns its path, where it isn't local.
+    """
+    key = recipe.vocabulary_sha256, recipe.do_lower_case, bool(recipe.spm_model_file)
+    if key not in _tokenizers:
+        with tempfile.TemporaryDirectory() as folder:
+            path = fetch(folder) if fetch else recipe.vocabulary
+            names = (None, path) if recipe.spm_model_file else (path, None)
+            tokenizer = FullTokenizer(names[0], recipe.do_lower_case, names[1])
+        _tokenizers.clear()
+        _tokenizers[key] = tokenizer
+    return _tokenizers[key]
+
+
+@functools.lru_cache(maxsize=1)
+def vocabulary_info(recipe: Recipe) -> tuple[np.ndarray, SpecialIds]:
+    """Returns which tokens start a word (bool [V]), and the special ids."""
+    tokenizer = load_tokenizer(recipe)
+    is_start = np.array(tokenizer.start_pieces())
+    ids = SpecialIds(tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, len(is_start))
+    return is_start, ids
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputSplit:
+    """Files of training records, or of held-out ones."""
+
+    name: str  # "train" or "eval"
+    outputs: tuple[str, ...]
+    passes: int  # over its documents
+    fraction: float  # of the text
+
+    def num_buckets(self, text_bytes: int) -> int:
+        """Returns how many buckets the pairs are shuffled in; a multiple of the outputs."""
+        # A token takes about four bytes of text, and two bytes in a pair.
+        size = 0.6 * text_bytes * self.fraction * self.passes
+        bucket = min(max(size / 64, _BUCKET[0]), _BUCKET[1])
+        return max(1, round(size / bucket / len(self.outputs))) * len(self.outputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """All that one command makes, checked."""
+
+    recipe: Recipe
+    inputs: tuple[str, ...]
+    splits: tuple[OutputSplit, ...]  # training records, then held-out records if any
+    held_out_fraction: float
+    break_between_files: bool  # documents end with their file
+    text_bytes: int  # of all inputs, uncompressed
+    flags: dict[str, Any]  # those that can change the records, for manifests
+    form: Form = Form()  # of the inputs
+    numpy_seed: int | None = None  # of n-gram lengths, to draw in the original's order
+
+    @property
+    def outputs(self) -> list[str]:
+        """The files of all splits."""
+        return [path for split in self.splits for path in split.outputs]
+
+    @property
+    def block_characters(self) -> int:
+        """Size of the blocks of text that are tokenized and paired together.
+
+        It grows with the text, for every bucket is read from the file of every block.
+        """
+        return min(max(self.text_bytes // 1000, _BLOCK[0]), _BLOCK[1])

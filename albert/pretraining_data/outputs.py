@@ -1,0 +1,124 @@
+"""Record files from the work folder to their names, with a manifest each."""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from albert.errors import DataError
+from albert.pretraining_data import dynamic_masking
+from albert.pretraining_data.instances import Blocks, Statistics
+from albert.pretraining_data.job import Job, OutputSplit, load_tokenizer, vocabulary_info
+from albert.pretraining_data.report import Report
+from albert.records import records
+from albert.storage import files, places
+from albert.text.documents import ReadingCounts
+from albert.tokenization import identity
+
+log = logging.getLogger("albert")
+
+
+@dataclasses.dataclass
+class Output:
+    """A record file that is being made."""
+
+    split: OutputSplit
+    path: str  # where it is published
+    work_path: str  # where it is now
+    blocks: Blocks = dataclasses.field(default_factory=list)
+    statistics: Statistics = dataclasses.field(default_factory=Statistics)
+
+    def add(self, blocks: Blocks, statistics: Statistics) -> None:
+        """Accounts for records that were appended."""
+        self.blocks += map(tuple, blocks)
+        self.statistics += statistics
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for _, size in self.blocks)
+
+
+def publish(
+    job: Job, outputs: list[Output], counts: ReadingCounts,
+    place: Callable[[str, str], None] | None = None,
+) -> None:
+    """Gives all record files their names, then writes their manifests and logs what they hold.
+
+    Args:
+      place: gives the file at a work path its name; by default `files.publish_copy`.
+
+    Raises:
+      DataError: an output is empty.
+    """
+    _check(job, outputs, counts.documents)
+    report = Report.of(job, [(o.split, o.statistics) for o in outputs], counts)
+    texts = [
+        records.Manifest.of(output.blocks, job.recipe.feature_spec(),
+                            _manifest_info(job, output, counts, report)).text()
+        for output in outputs
+    ]
+    for output in outputs:
+        records.remove_manifest(output.path)
+    for output in outputs:
+        (place or files.publish_copy)(output.work_path, output.path)
+    for output, text in zip(outputs, texts, strict=True):
+        with files.atomic_write(records.manifest_path(output.path)) as stream:
+            stream.write(text)
+        log.info("%s: %s records, %.1f MB", output.path, f"{output.statistics.records:,}",
+                 output.bytes / 1e6)
+    report.log()
+
+
+def _check(job: Job, outputs: list[Output], documents: int) -> None:
+    for split in job.splits:
+        mine = [output for output in outputs if output.split == split]
+        total = sum(output.statistics.records for output in mine)
+        if not total:
+            which = "held out" if split.name == "eval" else "left to train on"
+            raise DataError(
+                f"no records of the {split.name} documents: nothing is {which} of {documents:,} "
+                "documents (see --held_out_fraction)" if split.fraction < 1 else
+                "no records: no document has enough text"
+            )
+        for output in mine:
+            if not output.blocks:
+                raise DataError(
+                    f"{output.path} would be empty: {total:,} records for {len(mine):,} files"
+                )
+
+
+def _manifest_info(
+    job: Job, output: Output, counts: ReadingCounts, report: Report
+) -> dict[str, Any]:
+    recipe, folder = job.recipe, os.path.dirname(os.path.abspath(output.path))
+    return {
+        "kind": "pretraining",
+        "split": output.split.name,
+        "max_seq_length": recipe.pairs.max_seq_length,
+        "max_predictions_per_seq": recipe.masking.max_predictions_per_seq,
+        # Of the vocabulary as it was read: the file may have changed since.
+        "tokenizer_sha256": identity(
+            recipe.vocabulary_sha256, bool(recipe.spm_model_file), load_tokenizer(recipe).settings
+        ),
+        "vocabulary": _vocabulary(job, output.path),
+        **dynamic_masking.manifest_info(vocabulary_info(recipe)[1], recipe.pairs),
+        "documents": counts.documents,
+        "shards": [os.path.relpath(os.path.abspath(p), folder) for p in output.split.outputs],
+        "flags": job.flags,
+        "report": report.to_json(),
+    }
+
+
+def _vocabulary(job: Job, path: str) -> dict[str, Any]:
+    """Returns the vocabulary's path as given and relative to the record file, and its settings."""
+    def split(path: str) -> tuple[str, str]:
+        scheme, _, rest = (path if places.is_remote(path) else
+                           places.as_given(os.path.abspath(path))).rpartition("://")
+        return scheme, rest
+
+    (scheme, vocabulary), (records_scheme, here) = split(job.recipe.vocabulary), split(path)
+    info: dict[str, Any] = {key: job.flags.get(key) for key in ("spm_model_file", "vocab_file")}
+    if scheme == records_scheme:  # both may be moved together
+        info["beside"] = os.path.relpath(vocabulary, os.path.dirname(here))
+    return info | dataclasses.asdict(load_tokenizer(job.recipe).settings)

@@ -1,0 +1,251 @@
+"""Makes records with the processes of one machine.
+
+Everything happens in the work folder `.<output>.work`: the files of shuffled pairs, then the record
+files, which grow bucket by bucket. Whatever ends a run, the same command resumes there. The outputs
+appear when all of them are complete.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from albert import __version__
+from albert.errors import UserError
+from albert.pretraining_data import instances, original_draws, report, shuffle
+from albert.pretraining_data.instances import Blocks, Statistics
+from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
+from albert.pretraining_data.outputs import Output, publish
+from albert.runtime.progress import Progress
+from albert.runtime.workers import Workers, preemptible
+from albert.storage import temporaries
+from albert.text.documents import ReadingCounts, read_documents, split_documents
+
+log = logging.getLogger("albert")
+
+_LAYOUT = 7  # of the work folder; one of another version is emptied
+_CHECKED_DISK = 64 << 20  # bytes of text times passes; less fits any disk
+
+
+def make_records(job: Job, processes: int) -> None:
+    """Makes all records of a job, then publishes them."""
+    started, counts = time.monotonic(), ReadingCounts()
+    log.info("making records of %.1f MB of text with %d process%s",
+             job.text_bytes / 1e6, processes, "es" if processes > 1 else "")
+    with (
+        preemptible("rerun the same command to resume"),
+        temporaries.work_folder(job.outputs[0], _identity(job)) as work,
+    ):
+        _check_disk(job, work)
+        if job.numpy_seed is None:
+            with Workers(processes) as pool:
+                paths = _shuffle_pairs(job, counts, work, pool)
+                outputs = [
+                    output for split in job.splits
+                    for output in _write_split(job, split, paths[split.name], work, pool)
+                ]
+        else:
+            documents = split_documents(list(read(job, counts)), job.recipe.language)
+            report.report_reading(job, counts)
+            with _writing(work):
+                outputs = original_draws.write_outputs(job, documents, work)
+        publish(job, outputs, counts)
+    seconds, total = time.monotonic() - started, sum(o.statistics.records for o in outputs)
+    log.info("wrote %s records in %.1f s (%s/s)", f"{total:,}", seconds, f"{total / seconds:,.0f}")
+
+
+def read(job: Job, counts: ReadingCounts) -> Iterator[list[str]]:
+    """Yields the documents of a job, updating `counts`."""
+    preprocess = load_tokenizer(job.recipe).preprocess
+    longest = None if job.numpy_seed is None else 1 << 62
+    return read_documents(
+        job.inputs, preprocess, counts, job.break_between_files, job.form, longest
+    )
+
+
+def _identity(job: Job) -> str:
+    """Returns a digest of what decides the records, except the text: its blocks have their own."""
+    values = [job.flags, dataclasses.asdict(job.form), job.recipe.vocabulary_sha256, job.numpy_seed,
+              __version__, _LAYOUT]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _check_disk(job: Job, work: str) -> None:
+    """Raises a UserError if the disk is clearly too small for the work folder."""
+    if job.text_bytes * job.splits[0].passes < _CHECKED_DISK:
+        return
+    needed = needed_disk(job)
+    used = sum(entry.stat().st_size for entry in os.scandir(work))
+    free = shutil.disk_usage(work).free + used
+    message = f"making records takes about {needed / 1e9:,.1f} GB in {work}"
+    if needed > free:
+        raise UserError(f"{message}; {free / 1e9:,.1f} GB are free. Free some, or choose another "
+                        "--output_file")
+    log.info("%s (%.1f GB are free)", message, free / 1e9)
+
+
+def needed_disk(job: Job) -> float:
+    """Estimates the bytes of a work folder when all records are written; rather too few."""
+    passes = sum(split.passes * split.fraction for split in job.splits)
+    length, predictions = job.recipe.pairs.max_seq_length, job.recipe.masking.num_predictions
+    record = 5 * length + 7 * predictions + 200 if job.recipe.static_masks else 3 * length + 100
+    tokens = job.text_bytes * passes / 6  # most of them: 4 to 5 bytes of text a token
+    return tokens * 2 + tokens / length * (record + 24)
+
+
+# === Shuffled pairs ===
+
+
+def _shuffle_pairs(
+    job: Job, counts: ReadingCounts, work: str, pool: Workers
+) -> dict[str, list[str]]:
+    """Writes the pairs of all blocks; returns the files of each split in the order of the text."""
+    names: dict[str, list[str]] = {split.name: [] for split in job.splits}
+    megabytes: collections.deque[float] = collections.deque()  # of the tasks under way
+    dtype = shuffle.token_dtype(job.recipe)
+    progress, done, num_reused = Progress("pairing", "MB", job.text_bytes / 1e6), 0.0, 0
+    passes = {split.name: split.passes for split in job.splits}
+
+    def tasks() -> Iterator[tuple]:
+        nonlocal done, num_reused
+        for task in shuffle.block_tasks(job, read(job, counts), pool.count):
+            paths = [path for _, path in task.files(work)]
+            names[task.split] += paths
+            complete = sum(shuffle.is_complete(path, task.num_buckets, dtype) for path in paths)
+            num_reused += complete
+            size = sum(len(line.encode()) + 1 for lines in task.documents for line in lines)
+            size *= len(task.passes) / passes[task.split] / 1e6
+            if complete == len(paths):
+                done += size
+            else:
+                megabytes.append(size)
+                yield job.recipe, task, work
+
+    for _ in pool.map(shuffle.write_block, tasks()):
+        done += megabytes.popleft()
+        progress.show(done)
+    progress.end()
+    if num_reused:
+        log.info("resumed an unfinished run: %d of its tasks were done", num_reused)
+    report.report_reading(job, counts)
+    kept = {path for paths in names.values() for path in paths}
+    _remove(work, lambda path: path.endswith(".pairs") and path not in kept)
+    return names
+
+
+def _remove(work: str, is_stale: Callable[[str], bool]) -> None:
+    """Removes the files that an earlier run made of a text that has changed since."""
+    for entry in os.scandir(work):
+        if is_stale(entry.path):
+            os.unlink(entry.path)
+
+
+# === Records ===
+
+
+def _write_split(
+    job: Job, split: OutputSplit, paths: list[str], work: str, pool: Workers
+) -> list[Output]:
+    """Writes the records of a split, after those that an earlier run has written.
+
+    Args:
+      paths: the files of its pairs.
+    """
+    digest = hashlib.sha256("\n".join(map(os.path.basename, paths)).encode()).hexdigest()[:16]
+    prefix = os.path.join(work, f"{split.name}-{digest}")
+    _remove(work, lambda path: path.startswith(os.path.join(work, f"{split.name}-"))
+            and not path.endswith(".pairs") and not path.startswith(prefix))
+    outputs = [
+        Output(split, path, f"{prefix}-{k}.records") for k, path in enumerate(split.outputs)
+    ]
+    buckets = split.num_buckets(job.text_bytes) if paths else 0
+    progress = Progress(f"writing {split.name}", "buckets", buckets)
+    with _writing(work), open(f"{prefix}.journal", "ab+") as journal:
+        with open(f"{prefix}.files", "w", encoding="utf-8") as stream:
+            stream.write("\n".join(paths))
+        first = _resume(journal, outputs)
+        if first:
+            log.info("resumed an unfinished run: %d of %d buckets were written", first, buckets)
+        tasks = ((job.recipe, split.name, number, buckets, prefix)
+                 for number in range(first, buckets))
+        for number, (part, examples, *result) in enumerate(pool.map(write_bucket, tasks), first):
+            for example in examples:
+                log.info("a record:\n%s", example)
+            output = outputs[number % len(outputs)]
+            with open(part, "rb") as content, open(output.work_path, "ab") as stream:
+                shutil.copyfileobj(content, stream, 1 << 20)
+                stream.flush()
+                os.fsync(stream.fileno())
+            entry = json.dumps([result[0], result[1].to_json()]).encode()
+            journal.write(b"%08x %s\n" % (zlib.crc32(entry), entry))
+            journal.flush()
+            os.unlink(part)
+            output.add(*result)
+            progress.show(number + 1)
+    progress.end()
+    return outputs
+
+
+def _resume(journal: BinaryIO, outputs: list[Output]) -> int:
+    """Adds what the journal says was written; returns the number of buckets."""
+    entries, size = read_journal(journal)
+    for number, (blocks, statistics) in enumerate(entries):
+        outputs[number % len(outputs)].add(blocks, Statistics.from_json(statistics))
+    for output in outputs:
+        with open(output.work_path, "ab") as stream:
+            if os.path.getsize(output.work_path) < output.bytes:
+                raise UserError(
+                    f"{output.work_path} is damaged: remove {os.path.dirname(output.work_path)}"
+                )
+            stream.truncate(output.bytes)
+    journal.truncate(size)
+    return len(entries)
+
+
+def read_journal(journal: BinaryIO) -> tuple[list, int]:
+    """Returns the entries of a journal up to a torn one, and their bytes."""
+    journal.seek(0)
+    entries, size = [], 0
+    for line in journal:
+        checksum, _, entry = line.partition(b" ")
+        if checksum != b"%08x" % zlib.crc32(entry.rstrip(b"\n")):
+            break
+        entries.append(json.loads(entry))
+        size += len(line)
+    return entries, size
+
+
+def write_bucket(
+    recipe: Recipe, split: str, number: int, num_buckets: int, prefix: str
+) -> tuple[str, list[str], Blocks, Statistics]:
+    """Gathers, masks and serializes a bucket.
+
+    Returns:
+      A file with its records, some of them as text, the blocks of that file, and statistics.
+    """
+    with open(f"{prefix}.files", encoding="utf-8") as stream:
+        paths = stream.read().splitlines()
+    bucket = shuffle.read_bucket(paths, number, num_buckets, shuffle.token_dtype(recipe))
+    # A process whose owner was killed may write a moment longer: not to the same file.
+    part = f"{prefix}-{number}-{os.getpid()}.part"
+    with _writing(part), open(part, "wb") as stream:
+        examples = None if number or split != "train" else []
+        frames = instances.frame_bucket(recipe, split, number, bucket, examples)
+        blocks = instances.write_frames(frames, stream)
+    return part, examples or [], blocks, Statistics.of_bucket(recipe, bucket)
+
+
+@contextlib.contextmanager
+def _writing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror})") from error

@@ -1,0 +1,157 @@
+"""What a run logs about its text and its records, and what manifests repeat."""
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from albert.errors import DataError
+from albert.pretraining_data.instances import Statistics
+from albert.pretraining_data.job import Job, OutputSplit
+from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
+from albert.text.documents import ReadingCounts
+
+log = logging.getLogger("albert")
+
+# When to warn.
+_MAX_LOST = 0.25  # fraction of the tokens
+_MIN_HELD_OUT = 1000  # records; an accuracy of 0.5 then has a standard error of 0.016
+_MAX_UNKNOWN = 0.01  # fraction of the tokens
+_LABEL_RANGE = 0.1  # of the fraction of label 1 around the expected one
+_PERCENTILES = (5, 25, 50, 75, 95)
+
+
+def report_reading(job: Job, counts: ReadingCounts) -> None:
+    """Logs what is unusual about the text.
+
+    Raises:
+      DataError: it has no documents.
+    """
+    if counts.bad_utf8_lines:
+        log.warning("%s of %s lines had invalid UTF-8 (read as U+FFFD)",
+                    f"{counts.bad_utf8_lines:,}", f"{counts.lines:,}")
+    if counts.cuts:
+        log.warning("very long lines were cut at %s positions", f"{counts.cuts:,}")
+    if counts.cut_documents:
+        log.warning("very long documents were cut at %s positions, as if by a blank line",
+                    f"{counts.cut_documents:,}")
+    if not counts.documents:
+        raise DataError("--input_file: no documents, only blank lines")
+    pairs = job.recipe.pairs
+    takes_random = SENTENCE_OBJECTIVES[pairs.sentence_objective][0] > 0
+    if counts.documents == 1 and (takes_random or not pairs.strict_sentence_order):
+        log.warning("the text is one document (no blank line in it%s): a B that should come from "
+                    "another document comes from this one too",
+                    "" if job.break_between_files or len(job.inputs) == 1 else
+                    f", and its {len(job.inputs):,} files end none without "
+                    "--document_break_between_files")
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Statistics of all records of a run."""
+
+    settings: PairSettings
+    counts: ReadingCounts
+    total: Statistics
+    held_out_tokens: float  # fraction of the text, by tokens
+    held_out_records: int
+
+    @classmethod
+    def of(
+        cls, job: Job, parts: Sequence[tuple[OutputSplit, Statistics]], counts: ReadingCounts
+    ) -> "Report":
+        """Sums up the statistics of output files."""
+        tokens, records = {"eval": 0.0}, {"eval": 0}
+        for split, some in parts:
+            tokens[split.name] = tokens.get(split.name, 0) + (some.tokens + some.lost) / split.passes
+            records[split.name] = records.get(split.name, 0) + some.records
+        total = sum((some for _, some in parts), Statistics())
+        held_out = tokens["eval"] / max(sum(tokens.values()), 1.0)
+        return cls(job.recipe.pairs, counts, total, held_out, records["eval"])
+
+    @property
+    def label_1(self) -> float:
+        """Fraction of records with label 1, after later swaps."""
+        label = self.total.label_1 / self.total.records
+        if self.settings.is_swapped_later:
+            label += (1 - label) * self.settings.swap_prob
+        return label
+
+    @property
+    def lost(self) -> float:
+        """Fraction of tokens that are in no record."""
+        return self.total.lost / max(1, self.total.lost + self.total.tokens)
+
+    @property
+    def unknown(self) -> float:
+        """Fraction of the tokens in records."""
+        return self.total.unknown / max(1, self.total.tokens)
+
+    def length_percentile(self, percent: float) -> int:
+        """Returns the length in tokens that `percent` of the records don't exceed."""
+        cumulative = np.cumsum(self.total.lengths)
+        return int(np.searchsorted(cumulative, percent / 100 * self.total.records))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the values for manifests."""
+        return {
+            "documents": self.counts.documents, "sentences": self.counts.sentences,
+            "records": self.total.records, "tokens": self.total.tokens,
+            "label_1": round(self.label_1, 6), "cut_tokens": round(self.lost, 6),
+            "unknown_tokens": round(self.unknown, 6),
+            "held_out_tokens": round(self.held_out_tokens, 6),
+            "length_percentiles": {f"{p}": self.length_percentile(p) for p in _PERCENTILES},
+        }
+
+    def log(self) -> None:
+        """Logs the statistics, and a warning for each that is unusual."""
+        log.info(
+            "%s documents of %s lines; label 1: %.1f %% of the records; truncated or left out: "
+            "%.1f %% of the tokens; unknown: %.2f %%%s", f"{self.counts.documents:,}",
+            f"{self.counts.lines:,}", 100 * self.label_1, 100 * self.lost, 100 * self.unknown,
+            f"; held out: {100 * self.held_out_tokens:.1f} % of the text"
+            if self.held_out_tokens else "",
+        )
+        log.info("tokens of a record: %s", ", ".join(
+            f"{self.length_percentile(p):,} ({p} % have fewer)" for p in _PERCENTILES
+        ))
+        for warning in self.warnings():
+            log.warning("%s", warning)
+
+    def warnings(self) -> Iterator[str]:
+        """Yields what is unusual, with a remedy."""
+        expected = sum(SENTENCE_OBJECTIVES[self.settings.sentence_objective])
+        tolerance = _LABEL_RANGE + 1 / self.total.records**0.5
+        if abs(self.label_1 - expected) > tolerance:
+            message = (f"{100 * self.label_1:.1f} % of the records have label 1; "
+                       f"{100 * expected:.0f} % are expected")
+            if self.label_1 > expected:
+                message += (
+                    ". Many documents or rows hold a single line, so B is of another document: "
+                    "--strict_sentence_order takes B from the same document; one sentence a line "
+                    "(--split_sentences) helps too"
+                )
+            yield message
+        if self.lost > _MAX_LOST:
+            lone = ", or documents are single lines" if self.settings.strict_sentence_order else ""
+            fit = "" if self.settings.fit_sentences else ", --fit_sentences"
+            yield (
+                f"{100 * self.lost:.1f} % of the tokens were truncated or left out: lines are too "
+                f"long for --max_seq_length={self.settings.max_seq_length}{lone}. A larger one "
+                f"helps{fit}, or one sentence a line (--split_sentences)"
+            )
+        if self.held_out_records and self.held_out_records < _MIN_HELD_OUT:
+            error = 50 / self.held_out_records**0.5
+            yield (
+                f"only {self.held_out_records:,} records are held out: an accuracy measured on them "
+                f"has a standard error of up to {error:.1f} points. A larger --held_out_fraction or "
+                "--eval_dupe_factor helps"
+            )
+        if self.unknown > _MAX_UNKNOWN:
+            yield (
+                f"{100 * self.unknown:.1f} % of the tokens are unknown to the vocabulary. Is it for "
+                "another language or case? albert.train_sentencepiece trains one on this text"
+            )
