@@ -21,7 +21,7 @@ from albert.records.tfrecord import (
     scan,
     size_of,
 )
-from albert.storage import files
+from albert.storage import files, filesystem, places
 
 log = logging.getLogger("albert")
 
@@ -64,6 +64,11 @@ class RecordFiles:
 
     def __str__(self) -> str:
         return ", ".join(self.paths)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a file is read from another machine."""
+        return any(filesystem.is_remote(path) or places.is_stand_in(path) for path in self.paths)
 
     # === How they were made ===
 
@@ -191,7 +196,7 @@ class RecordFiles:
             if manifest:
                 _check_manifest(path, manifest, expected, tokenizer_sha256)
                 shards = (os.path.join(os.path.dirname(path), name) for name in manifest.shards)
-                absent.update(shard for shard in shards if not os.path.exists(shard))
+                absent.update(shard for shard in shards if not filesystem.exists(shard))
         for path, count, manifest in zip(self.paths, self.counts, self._manifests, strict=True):
             if not count:
                 raise DataError(f"{path}: holds no records")

@@ -13,7 +13,7 @@ import numpy as np
 
 from albert.errors import DataError
 from albert.records.examples import DTYPES, FeatureSpec, frame_examples
-from albert.storage import files, temporaries
+from albert.storage import files, filesystem, temporaries
 
 FORMAT_VERSION = 1
 BATCH = 1024  # records serialised together, which makes a block
@@ -50,7 +50,7 @@ class Manifest:
           DataError: it is damaged, unusable, or of a later version.
         """
         where = manifest_path(path)
-        if not os.path.exists(where):
+        if not filesystem.exists(where):
             return None
         value = files.read_sealed_json(where)
         if "format_version" not in value:

@@ -4,7 +4,6 @@ Records are written and read many at a time, without TensorFlow.
 """
 
 import functools
-import os
 import struct
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +11,7 @@ import google_crc32c
 import numpy as np
 
 from albert.errors import DataError
-from albert.storage import places
+from albert.storage import filesystem, places
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4  # length and its checksum; checksum of the payload
 _FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
@@ -103,8 +102,7 @@ def read_block(path: str, offset: int, size: int, first: int, count: int) -> lis
     payloads = _payloads(path, content, starts, sizes, offset, first)
     end = int(starts[-1] + sizes[-1]) + FOOTER_BYTES if len(starts) else 0
     if len(starts) != count or end != size:
-        raise _damaged(path, "cut" if len(content) < size else "corrupt", first + len(starts),
-                       offset + end)
+        raise _damaged(path, "corrupt", first + len(starts), offset + end)
     return payloads
 
 
@@ -134,20 +132,17 @@ def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
 def size_of(path: str) -> int:
     """Returns the size of a file in bytes; DataError if it cannot be read."""
     try:
-        return os.path.getsize(path)
+        return filesystem.size(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
 def read_span(path: str, offset: int, size: int) -> bytes:
-    """Returns up to `size` bytes of a file from a byte on; DataError if it cannot be read."""
+    """Returns `size` bytes of a file from a byte on; DataError if it cannot be read."""
     if places.is_stand_in(path):
-        from albert.storage import remote_files
-
-        return remote_files.read(places.as_given(path), offset, offset + size)
+        path = places.as_given(path)
     try:
-        with open(path, "rb", buffering=0) as stream:
-            return os.pread(stream.fileno(), size, offset)
+        return filesystem.read_ranges(path, [(offset, offset + size)])[0]
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 
