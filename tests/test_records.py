@@ -167,7 +167,7 @@ def test_a_flipped_byte_is_found_with_record_and_byte(written):
     flip(written, int(starts[5]) + 20)
     byte = int(starts[5]) - 12
     with pytest.raises(DataError, match=rf"corrupt after record 5 \(byte {byte:,}\)"):
-        tfrecord.verify_records(written)
+        len(list(tfrecord.read_records(written)))
 
 
 def flip(path, at):
@@ -235,7 +235,7 @@ def test_the_originals_file_without_manifest_is_accepted(golden_path):
     path = str(golden_path("pretraining_data/first.tfrecord"))
     spec = FeatureSpec({"input_ids": ("int64", 128), "masked_lm_positions": ("int64", 20)})
     assert RecordFiles([path]).check(spec).counts == [20]
-    assert tfrecord.verify_records(path) == 20
+    assert len(list(tfrecord.read_records(path))) == 20
 
 
 def test_the_share_of_tokens_is_that_of_the_first_records_of_every_file(tmp_path):

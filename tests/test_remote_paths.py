@@ -462,7 +462,7 @@ def test_a_kill_at_any_call_of_sending_records_leaves_them_with_their_manifest_o
             source = RecordFiles([str(left / "train.tfrecord")])
             [(path, manifest)] = source.manifests()
             assert manifest.bytes == os.path.getsize(path)
-            assert tfrecord.verify_records(places.ready(path)) == source.count in (3, 5)
+            assert len(list(tfrecord.read_records(places.ready(path)))) == source.count in (3, 5)
         places.forget(str(left))
         if calls[0] <= number:
             break

@@ -139,23 +139,12 @@ def decode_examples(messages: Sequence[bytes], spec: FeatureSpec) -> dict[str, n
     }
 
 
-def feature_lengths(message: bytes) -> dict[str, int]:
-    """Returns {feature: number of values} of a serialised message."""
+def feature_values(message: bytes) -> dict[str, np.ndarray]:
+    """Returns {feature: its values} of a serialised message, whatever they are."""
     return {
-        name.decode("utf-8", "replace"): _num_values(*feature)
+        name.decode("utf-8", "replace"): _unpacked(*feature)
         for name, feature in _features_of(message).items()
     }
-
-
-def feature_values(message: bytes, name: str) -> np.ndarray | None:
-    """Returns the values of one feature of a serialised message; None if it has no such feature."""
-    kind, payload = _features_of(message).get(name.encode(), (None, b""))
-    if kind == _FLOATS:
-        return np.frombuffer(payload, "<f4")
-    if kind is None:
-        return None
-    flat = np.frombuffer(payload, np.uint8)
-    return _varint_values(flat, np.flatnonzero(flat < 0x80))
 
 
 # Fields of a feature: the kind of its list.
@@ -163,10 +152,11 @@ _FLOATS, _INTEGERS = 2, 3
 _PADDING = bytes(256)  # so that no look-up reaches over the end of a damaged message
 
 
-def _num_values(kind: int, payload: bytes) -> int:
+def _unpacked(kind: int, payload: bytes) -> np.ndarray:
     if kind == _FLOATS:
-        return len(payload) // 4
-    return int((np.frombuffer(payload, np.uint8) < 0x80).sum())
+        return np.frombuffer(payload[: len(payload) // 4 * 4], "<f4")
+    flat = np.frombuffer(payload, np.uint8)
+    return _varint_values(flat, np.flatnonzero(flat < 0x80))
 
 
 def _payloads(messages: Sequence[bytes], spec: FeatureSpec) -> dict[str, list[bytes]]:
@@ -299,7 +289,7 @@ def _values_of_some(
     # Together as many as there should be is not enough: each record has its own.
     if len(ends) != wanted[-1] or (ends[wanted - 1] != stops - 1).any():
         for number, payload in enumerate(payloads, first):
-            count = _num_values(_FLOATS if dtype == "float32" else _INTEGERS, payload)
+            count = len(_unpacked(_FLOATS if dtype == "float32" else _INTEGERS, payload))
             if count != size:
                 raise ExampleError(number, f"{name} has {count:,} values, expected {size:,}")
         raise ExampleError(first, f"the values of {name} are damaged")

@@ -88,11 +88,6 @@ def read_block(path: str, offset: int, size: int, first: int, count: int) -> lis
     return payloads
 
 
-def verify_records(path: str) -> int:
-    """Returns the number of records after checking every byte; see `read_records`."""
-    return sum(1 for _ in read_records(path))
-
-
 def count_records(path: str) -> int:
     """Returns the number of records, from the lengths alone; see `scan`."""
     return len(scan(path)[0])
