@@ -32,6 +32,7 @@ from albert.records import records
 from albert.runtime import workers
 from albert.storage import files, work
 from albert.text import corpus_files
+from albert.text.documents import size_of_text
 
 _SMALL_WORK = 16 << 20  # bytes of text times passes; one process is fastest up to here
 
@@ -138,7 +139,7 @@ def _job(values: flags.FlagValues) -> Job:
     form, reason = corpus_flags.recognise(
         values, inputs, values.document_break_between_files, values.original_draw_order
     )
-    text_bytes = sum(corpus_files.size_of_text(path, form) for path in inputs)
+    text_bytes = sum(size_of_text(path, form) for path in inputs)
     if not text_bytes:
         raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
     flags.log.info("documents: %s", reason)
