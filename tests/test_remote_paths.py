@@ -443,7 +443,7 @@ def test_a_kill_at_any_call_of_sending_records_leaves_them_with_their_manifest_o
                     folder.flush()
         if memory.exists("/data/r/train.tfrecord.manifest.json"):
             source = RecordFiles(["memory://data/r/train.tfrecord"])
-            tfrecord.verify_records(source.paths[0])
+            assert len(list(tfrecord.read_records(source.paths[0]))) == source.count
             assert dict(source.manifests())[source.paths[0]].bytes == memory.size(
                 "/data/r/train.tfrecord"
             )
