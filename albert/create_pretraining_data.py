@@ -30,7 +30,7 @@ from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.records import records
 from albert.runtime import workers
-from albert.storage import files, temporaries
+from albert.storage import files, work
 from albert.text import corpus_files
 from albert.text.documents import size_of_text
 
@@ -248,7 +248,7 @@ def _numpy_seed(values: flags.FlagValues) -> int:
 def _check_paths(inputs: list[str], splits: tuple[OutputSplit, ...]) -> None:
     outputs = [path for split in splits for path in split.outputs]
     seen = {os.path.realpath(path) for path in inputs}
-    is_resumed = os.path.exists(temporaries.work_folder_of(outputs[0]))
+    is_resumed = os.path.exists(work.work_folder_of(outputs[0]))
     for path in outputs:
         if os.path.realpath(path) in seen:
             raise FlagError(f"{path} is given twice, as a file to write and to read or write")

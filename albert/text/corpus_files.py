@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from albert.errors import DataError
-from albert.storage import files, places
+from albert.storage import files, filesystem
 from albert.text import structured_files, text_files
 
 log = logging.getLogger("albert")
@@ -83,11 +83,17 @@ def _expand(pattern: str, flag: str, lists: tuple[str, ...] = ()) -> list[str]:
         raise DataError(f"--{flag}=-: the standard input can be read only once: write it to a "
                         "file first")
     if pattern.startswith("@") and not os.path.exists(pattern):
-        path = os.path.realpath(pattern[1:])
+        is_remote = filesystem.is_remote(pattern[1:])
+        path = pattern[1:] if is_remote else os.path.realpath(pattern[1:])
         if path in lists:
             raise DataError(f"--{flag}: the list {pattern[1:]} names itself")
         names = _read_list(pattern[1:], flag)
         return [found for name in names for found in _expand(name, flag, (*lists, path))]
+    if filesystem.is_remote(pattern):
+        if set("*?[") & set(pattern) or not filesystem.is_directory(pattern):
+            return files.find_files(pattern, flag)
+        names = filesystem.list_tree(pattern)
+        return _visible((f"{pattern.rstrip('/')}/{name}" for name in names), pattern, flag)
     if os.path.isdir(pattern):
         return [files.require_file(path, flag) for path in _files_below(pattern, flag)]
     return files.find_files(pattern, flag)
@@ -103,7 +109,7 @@ def _read_list(path: str, flag: str) -> list[str]:
     directory, found = os.path.dirname(path), []
     for name in names:
         mark, name = ("@", name[1:]) if name.startswith("@") else ("", name)
-        is_address = places.is_remote(name) or name == "-"
+        is_address = filesystem.is_remote(name) or name == "-"
         found.append(mark + (name if is_address else os.path.join(directory, name)))
     return found
 
@@ -121,7 +127,15 @@ def _files_below(directory: str, flag: str) -> list[str]:
         seen.add(os.path.realpath(parent))
         directories[:] = sorted(name for name in directories if not name.startswith("."))
         found += (os.path.join(parent, name) for name in names if not name.startswith("."))
-    found = sorted(path for path in found if not path.endswith(files.MANIFEST_SUFFIX))
+    return _visible(found, directory, flag)
+
+
+def _visible(paths: Iterable[str], directory: str, flag: str) -> list[str]:
+    """Returns the files below a directory that are read, sorted; DataError if there are none."""
+    found = sorted(
+        path for path in paths if not path.endswith(files.MANIFEST_SUFFIX)
+        and "/." not in path.removeprefix(directory)
+    )
     if not found:
         raise DataError(f"--{flag}: no file below the directory {directory}")
     return found

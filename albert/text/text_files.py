@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from albert.errors import DataError
+from albert.storage import opening
 
 log = logging.getLogger("albert")
 
@@ -152,7 +153,7 @@ def open_file(path: str, flag: str = "input_file") -> BinaryIO:
       DataError: it cannot be read (naming the flag).
     """
     try:
-        return open(path, "rb")
+        return opening.open_read(path)
     except FileNotFoundError as error:
         raise DataError(f"--{flag}: no such file: {path}") from error
     except OSError as error:

@@ -85,7 +85,7 @@ def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
     from albert.tasks.pretraining import PretrainingTask
 
     files.require_file(path, "records_file")
-    lengths = record_files.feature_lengths(path)
+    lengths = {name: len(values) for name, values in record_files.first_record(path).items()}
     try:
         task = PretrainingTask(lengths["input_ids"], lengths["masked_lm_positions"])
     except KeyError as error:
