@@ -102,7 +102,7 @@ def _expand(pattern: str, flag: str, lists: tuple[str, ...] = ()) -> list[str]:
 def _read_list(path: str, flag: str) -> list[str]:
     """Returns the names in a list; relative ones with the directory of the list."""
     with text_files.open_text(files.require_file(path, flag), flag) as stream:
-        lines = text_files.read_lines(stream, path, text_files.Counts())
+        lines = text_files.read_lines(stream, path, text_files.ReadingCounts())
         names = [name for text, _ in lines if (name := text.strip())]
     if not names:
         raise DataError(f"--{flag}: the list {path} names no file")
