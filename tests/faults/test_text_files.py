@@ -210,7 +210,7 @@ def test_more_than_one_line_of_twenty_that_is_no_utf8_is_refused(
     assert message.endswith("; 21 of 400 lines are not UTF-8")
 
 
-def test_it_is_the_corpus_whose_bad_lines_are_counted(folder, caplog, capsys):
+def test_invalid_lines_are_counted_over_the_corpus(folder, caplog, capsys):
     (folder / "a.txt").write_bytes("café\n".encode("latin-1") * 10)
     (folder / "b.txt").write_text(TEXT, encoding="utf-8")
     arguments = [f"--vocab_file={folder}/vocab.txt", f"--output_file={folder}/out.tfrecord",
