@@ -39,6 +39,7 @@ setup(
         "ml_dtypes>=0.5",
         "numpy>=2.0",
         "safetensors>=0.5",
+        "filelock>=3.18",
         "matplotlib>=3.9",
     ],
     extras_require={

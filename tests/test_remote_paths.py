@@ -1,4 +1,4 @@
-"""Paths of other places in flags, on fsspec's file system in memory."""
+"""Addresses in flags and in Python, on fsspec's file system in memory."""
 
 import contextlib
 import importlib
@@ -19,15 +19,15 @@ from albert import (
 from albert.cli import flags, remote_paths
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import checkpoints
-from albert.storage import addresses, leases, mirrors, places, remote_files
-from albert.training import checkpoint_store
+from albert.storage import files, filesystem, fsspec_calls, locks, scratch
+from albert.training import checkpoint_store, summaries
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert[test]'")
 
 # Flags of strings that are no paths.
 NO_PATHS = {
     "architecture", "batch_schedule", "checkpoint_name", "depth_schedule", "gcp_project", "label_column",
-    "label_list", "language", "layers", "master", "runner", "seeds", "settings", "task", "task_name", "text_column",
+    "label_list", "language", "layers", "master", "runner", "seeds", "settings", "task_name", "text_column",
     "text_field", "text_pair_column", "topology", "tpu_name", "tpu_zone",
 }
 SPECIAL = {"flagfile", "undefok", "help", "helpshort", "helpfull"}
@@ -82,7 +82,7 @@ def test_each_path_flag_that_is_read_is_looked_for_where_it_says(name, module, m
     values = flags.FlagValues()
     module.define_flags(values)
     for flag in sorted(values):
-        if getattr(values[flag], "use", None) in ("file", "model", "texts", "records"):
+        if getattr(values[flag], "use", None) in ("file", "model"):
             with contextlib.suppress(SystemExit):
                 module.cli([name, f"--{flag}=memory://data/absent"])
             line = assert_one_clear_line(capfd.readouterr().err)
@@ -91,24 +91,22 @@ def test_each_path_flag_that_is_read_is_looked_for_where_it_says(name, module, m
 
 
 @pytest.mark.parametrize("name, module", COMMANDS, ids=lambda value: getattr(value, "__name__", value))
-def test_each_path_flag_that_is_written_is_mirrored(name, module, memory):
+def test_each_path_flag_that_is_written_stands_for_its_address(name, module, memory):
     values = flags.FlagValues()
     module.define_flags(values)
     values([name])
     written = [f for f in values if getattr(values[f], "use", "") in remote_paths._WRITTEN]
     for flag in written:
         values[flag].value = f"memory://data/{flag}/out"
-    with remote_paths.mirrored(values):
+    with remote_paths.local_paths(values):
         for flag in written:
             path = values[flag].value
-            assert "://" not in path and places.as_given(path) == f"memory://data/{flag}/out"
+            assert "://" not in path and filesystem.address_of(path) == f"memory://data/{flag}/out"
             assert flags.to_dict(values)[flag] == f"memory://data/{flag}/out"
-            os.makedirs(path, exist_ok=True)
-            pathlib.Path(path, "made.txt").write_text("x")
+            files.write_json(os.path.join(path, "made.json"), {})
+            pathlib.Path(path, "other.json").write_text("{}")  # was not published
     for flag in written:
-        found = [name for name in memory.find(f"/data/{flag}")]
-        is_prefix = values[flag].use == "prefix"  # below which nothing is a directory
-        assert found == [f"/data/{flag}/out/made.txt"] or is_prefix, flag
+        assert memory.find(f"/data/{flag}") == [f"/data/{flag}/out/made.json"], flag
 
 
 def test_records_made_of_a_remote_text_have_the_bytes_of_a_local_one(memory, tmp_path):
@@ -127,8 +125,8 @@ def test_records_made_of_a_remote_text_have_the_bytes_of_a_local_one(memory, tmp
     assert made["/data/records/out.tfrecord"] == (tmp_path / "out.tfrecord").read_bytes()
     manifest = json.loads(made["/data/records/out.tfrecord.manifest.json"])
     assert manifest["info"]["flags"]["input_file"] == "memory://data/text/*.txt"
-    # What was sent does not stay on the disk.
-    assert not list((tmp_path / "cache/places/out").rglob("*.tfrecord"))
+    # Nothing stays on the disk.
+    assert not list((tmp_path / "cache").rglob("*.tfrecord"))
 
 
 def remote_job(system, folder, **changes) -> list[str]:
@@ -170,7 +168,7 @@ def test_a_remote_run_trains_stops_and_goes_on_as_a_local_one(memory, tmp_path):
     assert sidecar["flags"]["output_dir"] == "memory://data/run"
     assert not [name for name in memory.find("/data/run") if "tmp-" in name or "lease" in name]
     for name in memory.find("/data/run"):
-        assert b"/places/" not in memory.cat_file(name), name
+        assert str(tmp_path / "cache").encode() not in memory.cat_file(name), name
 
 
 @pytest.mark.slow
@@ -215,7 +213,7 @@ def test_a_classifier_is_trained_from_and_into_another_place(memory, tmp_path):
 
 
 @pytest.mark.parametrize("changes, told", [
-    ({"output_file": "memory://data/text/a.txt"}, "is an input: it is not overwritten"),
+    ({"output_file": "memory://data/text/a.txt"}, "is given twice, as a file to write and to read"),
     ({"input_file": "memory://data/none*"}, "no file matches memory://data/none*"),
     ({"input_file": "nosuch://data/a"}, "nosuch"),
     ({"output_file": "memory://x"}, "is a bucket"),
@@ -232,15 +230,6 @@ def test_what_cannot_be_is_one_line_before_anything_is_done(
     assert copy_of(memory, "/data") == before
 
 
-def test_shares_of_records_are_not_made_for_another_place(memory, tmp_path, capfd):
-    jobs.write_corpus(tmp_path)
-    assert jobs.create_data(
-        *jobs.data_flags(tmp_path, output_file="memory://data/out.tfrecord"), "--task=1/2"
-    ) == 2
-    assert "--task needs an --output_file on a disk" in assert_one_clear_line(capfd.readouterr().err)
-    assert not memory.find("/data")
-
-
 def test_a_scheme_whose_package_is_not_installed_is_one_line_with_what_to_install(
     monkeypatch, tmp_path, capfd
 ):
@@ -253,9 +242,9 @@ def test_a_scheme_whose_package_is_not_installed_is_one_line_with_what_to_instal
 
 
 def test_without_fsspec_one_line_says_what_to_install(monkeypatch, tmp_path, capfd):
-    real = remote_files.importlib.util.find_spec
+    real = fsspec_calls.importlib.util.find_spec
     monkeypatch.setattr(
-        remote_files.importlib.util, "find_spec",
+        fsspec_calls.importlib.util, "find_spec",
         lambda name, *more: None if name == "fsspec" else real(name, *more),
     )
     assert jobs.create_data(*jobs.data_flags(tmp_path, input_file="s3://bucket/a")) == 2
@@ -269,9 +258,9 @@ def test_local_paths_import_no_fsspec():
         "import sys\nfrom albert import create_pretraining_data as command\n"
         "try: command.cli(['x', '--input_file=/absent', '--output_file=o', '--vocab_file=v'])\n"
         "except SystemExit: pass\n"
-        "print('fsspec' in sys.modules, 'albert.storage.mirrors' in sys.modules)"
+        "print('fsspec' in sys.modules)"
     )
-    assert said.strip().endswith("False False")
+    assert said.strip().endswith("False")
 
 
 # === Leases ===
@@ -289,19 +278,19 @@ def foreign(system, number=1, **changes):
 
 
 def test_a_directory_that_another_process_renews_is_refused(memory, quick, monkeypatch):
-    with leases.held("memory://data/run"):
-        monkeypatch.setattr(leases, "_boot", lambda: "another machine")
+    with locks._lease("memory://data/run"):
+        monkeypatch.setattr(locks, "_boot", lambda: "another machine")
         with pytest.raises(RunDirBusyError, match=f"in use by pid {os.getpid()} on host"):
-            with leases.held("memory://data/run"):
+            with locks._lease("memory://data/run"):
                 pass
     assert not memory.find("/data/run")
 
 
 def test_a_silent_holder_is_succeeded_and_stops_when_it_wakes(memory, quick):
-    with leases.held("memory://data/run") as first:
-        first._ended.set()  # asleep: it renews nothing
+    with locks._lease("memory://data/run") as first:
+        first._is_released.set()  # asleep: it renews nothing
         first._thread.join()
-        with leases.held("memory://data/run") as second:
+        with locks._lease("memory://data/run") as second:
             second.check()
             with pytest.raises(RunDirBusyError, match="taken over by another process"):
                 first.check()
@@ -311,33 +300,33 @@ def test_a_silent_holder_is_succeeded_and_stops_when_it_wakes(memory, quick):
 def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(memory, monkeypatch):
     monkeypatch.setenv("ALBERT_LEASE_SECONDS", "3000")
     said = jobs.python(
-        "import json\nfrom albert.storage import leases\nimport os, socket\n"
+        "import json\nfrom albert.storage import locks\nimport os, socket\n"
         "print(json.dumps({'pid': os.getpid(), 'host': socket.gethostname(), "
-        "'boot': leases._boot()}))"
+        "'boot': locks._boot()}))"
     )
     foreign(memory, **json.loads(said.strip().splitlines()[-1]))
-    with leases.held("memory://data/run"):
+    with locks._lease("memory://data/run"):
         assert memory.find("/data/run") == ["/data/run/.lease-2"]
 
 
 def test_of_two_that_want_a_stale_lease_one_gets_it(memory, quick, monkeypatch):
     foreign(memory)
-    real = remote_files.create
+    real = fsspec_calls.create
 
     def late(url, content):
         foreign(memory, number=2, id="y")  # another was faster
         return real(url, content)
 
-    monkeypatch.setattr(remote_files, "create", late)
-    with pytest.raises(RunDirBusyError), leases.held("memory://data/run"):
+    monkeypatch.setattr(fsspec_calls, "create", late)
+    with pytest.raises(RunDirBusyError), locks._lease("memory://data/run"):
         pass
     assert b'"y"' in memory.cat_file("/data/run/.lease-2")
 
 
 def test_a_second_run_on_a_remote_directory_is_refused(memory, quick, tmp_path, capfd, monkeypatch):
     arguments = remote_job(memory, tmp_path)
-    with leases.held("memory://data/run"):
-        monkeypatch.setattr(leases, "_boot", lambda: "another machine")
+    with locks._lease("memory://data/run"):
+        monkeypatch.setattr(locks, "_boot", lambda: "another machine")
         assert jobs.pretrain(*arguments) == 2
         assert "output_dir memory://data/run is in use by pid" in capfd.readouterr().err
         assert memory.find("/data/run") == ["/data/run/.lease-1"]
@@ -352,7 +341,7 @@ class Dead(BaseException):
 
 def dying(monkeypatch, after: int) -> list[int]:
     """Lets all calls that change something fail after so many; returns how many there were."""
-    calls, real = [0], remote_files._call
+    calls, real = [0], fsspec_calls.call
 
     def call(url, verb, do):
         if verb in ("write", "remove"):
@@ -361,29 +350,41 @@ def dying(monkeypatch, after: int) -> list[int]:
                 raise Dead
         return real(url, verb, do)
 
-    monkeypatch.setattr(remote_files, "_call", call)
+    monkeypatch.setattr(fsspec_calls, "call", call)
     return calls
+
+
+def abandon_scratch_folder() -> None:
+    """Does what the end of a killed process does."""
+    scratch._pending.clear()
+    scratch._directories.clear()
+    for lock in scratch._locks.values():
+        lock.release()
+    scratch._locks.clear()
 
 
 SHAPES = {"bert/a": (2, 3), "global_step": ()}
 
 
-def a_run(local: pathlib.Path):
-    """Yields once before each push of a run of three checkpoints with their bests."""
+def a_run(url: str) -> None:
+    """Three checkpoints with their evaluations, in the order in which the trainer makes them."""
     from faults.test_crashes import CONFIG
 
-    for step in (1, 2, 3):
-        with open(local / "metrics.jsonl", "a") as stream:
-            stream.write(json.dumps({"step": step, "kind": "train"}) + "\n")
-        tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
-        sidecar = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
-        prefix = checkpoint_store.save(str(local), step, tensors, sidecar, keep=1)
-        yield
-        checkpoint_store.publish_best(prefix)
-        (local / "best.json").write_text(json.dumps({"step": step}))
-        with open(local / "metrics.jsonl", "a") as stream:
-            stream.write(json.dumps({"step": step, "kind": "eval"}) + "\n")
-        yield
+    with scratch.uploaded():
+        local = scratch.open_directory(url)
+        with locks.hold(local):
+            writer = summaries.MetricsWriter(local, 0)
+            for step in (1, 2, 3):
+                writer.write(step, "train", {})
+                writer.upload()
+                tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
+                sidecar = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
+                prefix = checkpoint_store.save(local, step, tensors, sidecar, keep=1)
+                checkpoint_store.publish_best(prefix)
+                files.write_json(os.path.join(local, "best.json"), {"step": step})
+                writer.write(step, "eval", {})
+                writer.upload()
+            writer.close()
 
 
 def test_a_kill_at_any_call_leaves_a_checkpoint_and_the_lines_that_belong_to_it(
@@ -391,204 +392,214 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_and_the_lines_that_belong_to_it(
 ):
     from faults.test_crashes import CONFIG
 
-    number, seen = 0, set()
+    number, seen, of_best = 0, set(), 0
     while True:
         memory.store.clear()
-        local = tmp_path / f"run-{number}"
-        local.mkdir()
-        mirror = mirrors.Mirror("memory://data/run", str(local))
         with monkeypatch.context() as patch:
             calls = dying(patch, number)
             with contextlib.suppress(Dead):
-                mirror.pull()
-                for _ in a_run(local):
-                    mirror.push()
-        left = tmp_path / f"left-{number}"
-        mirrors.Mirror("memory://data/run", str(left)).pull()
-        found = checkpoint_store.read_newest(str(left), SHAPES, CONFIG, "t")
-        written = left / "metrics.jsonl"
-        lines = map(json.loads, written.read_text().splitlines() if written.exists() else [])
-        lines = list(lines)
-        step = int(found[1]["global_step"]) if found else 0
-        seen.add(step)
-        if found:
-            assert (found[1]["bert/a"] == step).all()
-            assert {"step": step, "kind": "train"} in lines
-        if os.path.exists(left / "model.ckpt-best.index"):
-            best = checkpoints.open_weights(str(left / "model.ckpt-best"))
-            of_best = int(best.read("global_step"))
-            assert (best.read("bert/a") == of_best).all()
-        evaluated = [line["step"] for line in lines if line["kind"] == "eval"]
-        if evaluated:  # then the best is not sought again
-            assert json.loads((left / "best.json").read_text())["step"] >= max(evaluated)
-            assert of_best >= max(evaluated)
-        places.forget(str(left))
+                a_run("memory://data/run")
+        abandon_scratch_folder()
+        with scratch.uploaded():
+            left = pathlib.Path(scratch.open_directory("memory://data/run"))
+            found = checkpoint_store.read_newest(str(left), SHAPES, CONFIG, "t")
+            written = left / "metrics.jsonl"
+            lines = map(json.loads, written.read_text().splitlines() if written.exists() else [])
+            lines = list(lines)
+            step = int(found[1]["global_step"]) if found else 0
+            seen.add(step)
+            if found:
+                assert (found[1]["bert/a"] == step).all()
+                assert {"step": step, "kind": "train"} in lines
+            if os.path.exists(left / "model.ckpt-best.index"):
+                best = checkpoints.open_weights(str(left / "model.ckpt-best"))
+                of_best = int(best.read("global_step"))
+                assert (best.read("bert/a") == of_best).all()
+            evaluated = [line["step"] for line in lines if line["kind"] == "eval"]
+            if evaluated:  # then the best is not sought again
+                assert json.loads((left / "best.json").read_text())["step"] >= max(evaluated)
+                assert of_best >= max(evaluated)
         if calls[0] <= number:
             break
         number += 1
     assert seen == {0, 1, 2, 3} and number > 20
+    # The keep rule holds there, too.
+    assert {name for name in memory.find("/data/run") if name.endswith(".index")} == {
+        "/data/run/model.ckpt-3.index", "/data/run/model.ckpt-best.index"
+    }
 
 
-def test_a_kill_at_any_call_of_sending_records_leaves_them_with_their_manifest_or_none(
+def test_a_kill_at_any_call_of_uploading_records_leaves_them_with_their_manifest_or_none(
     memory, tmp_path, monkeypatch
 ):
     from helpers import write_pretraining_records
 
+    from albert.records import tfrecord
     from albert.records.record_files import RecordFiles
 
-    paths = []
-    for name, count in (("old", 3), ("new", 5)):
-        folder = tmp_path / name
-        folder.mkdir()
-        paths.append(write_pretraining_records(folder / "train.tfrecord", count))
     number = 0
     while True:
         memory.store.clear()
-        local = tmp_path / f"out-{number}"
-        mirror = mirrors.Mirror("memory://data/r", str(local))
-        mirror.pull()
-        local.mkdir(exist_ok=True)
-        for which in ("old", "new"):
-            for path in (tmp_path / which).iterdir():
-                (local / path.name).write_bytes(path.read_bytes())
+        for count in (3, 5):
             with monkeypatch.context() as patch:
-                calls = dying(patch, number if which == "new" else 99)
-                with contextlib.suppress(Dead):
-                    mirror.push()
-        left = tmp_path / f"left-{number}"
-        mirrors.Mirror("memory://data/r", str(left)).pull()
-        if (left / "train.tfrecord.manifest.json").exists():
-            source = RecordFiles([str(left / "train.tfrecord")])
-            source.verify()
-            source.fetch()
-            size = os.path.getsize(left / "train.tfrecord")
-            assert source.manifests[source.paths[0]]["bytes"] == size
-            assert source.count in (3, 5)
-        places.forget(str(left))
+                calls = dying(patch, number if count == 5 else 99)
+                with contextlib.suppress(Dead), scratch.uploaded("memory://data/x.tfrecord") as path:
+                    write_pretraining_records(path, count)
+            abandon_scratch_folder()
+        if memory.exists("/data/x.tfrecord.manifest.json"):
+            source = RecordFiles(["memory://data/x.tfrecord"])
+            [(_, manifest)] = source.manifests()
+            assert manifest.bytes == filesystem.size(source.paths[0])
+            assert manifest.records == tfrecord.verify_records(source.paths[0]) in (3, 5)
         if calls[0] <= number:
             break
         number += 1
     assert number >= 3
 
 
-def test_what_cannot_be_sent_at_the_end_stays_here_and_is_named(
-    memory, tmp_path, monkeypatch, capfd
-):
-    text, vocabulary = jobs.write_corpus(tmp_path), jobs.write_vocabulary(tmp_path)
-
-    def refuse(source, url):
+def failing_uploads(monkeypatch):
+    """Lets no file be uploaded."""
+    def refuse(path, url):
         raise UserError(f"cannot write {url}: permission denied")
 
-    monkeypatch.setattr(remote_files, "send", refuse)
+    monkeypatch.setattr(fsspec_calls, "upload", refuse)
+
+
+def test_what_cannot_be_uploaded_at_the_end_stays_here_and_is_named(
+    memory, tmp_path, monkeypatch, capfd
+):
+    failing_uploads(monkeypatch)
     assert jobs.create_data(*jobs.data_flags(
-        tmp_path, input_file=text, vocab_file=vocabulary,
-        output_file="memory://data/out.tfrecord",
+        tmp_path, input_file=jobs.write_corpus(tmp_path), output_file="memory://data/out.tfrecord",
     )) == 2
     line = capfd.readouterr().err.strip().splitlines()[-1]
     assert "cannot write memory://data/out.tfrecord: permission denied" in line
-    kept = line.rpartition(" lies in ")[2]
+    kept = line.rpartition(" is in ")[2]
     assert list(pathlib.Path(kept).rglob("out.tfrecord"))
+
+
+def test_records_that_cannot_be_uploaded_are_not_made_again(memory, tmp_path, monkeypatch, capfd):
+    arguments = jobs.data_flags(tmp_path, output_file="memory://data/out.tfrecord")
+    with monkeypatch.context() as patch:
+        failing_uploads(patch)
+        assert jobs.create_data(*arguments) == 2
+    assert "tasks were done" not in capfd.readouterr().err
+    assert jobs.create_data(*arguments) == 0
+    assert "tasks were done" in capfd.readouterr().err
+    assert not list((tmp_path / "cache/work").rglob("*.pairs"))
+    assert jobs.create_data(*jobs.data_flags(tmp_path)) == 0
+    assert memory.cat_file("/data/out.tfrecord") == (tmp_path / "out.tfrecord").read_bytes()
+
+
+def test_a_run_goes_on_while_nothing_can_be_uploaded(memory, tmp_path, monkeypatch, caplog):
+    real, failures = fsspec_calls.upload, [0]
+
+    def upload(path, url):
+        failures[0] += 1
+        if failures[0] < 6:
+            raise UserError(f"cannot write {url}: timed out")
+        real(path, url)
+
+    monkeypatch.setattr(fsspec_calls, "upload", upload)
+    a_run("memory://data/run")
+    assert "timed out; trying again with the next file" in caplog.text
+    assert memory.exists("/data/run/model.ckpt-3.index")
+    assert len(memory.cat_file("/data/run/metrics.jsonl").splitlines()) == 6
+
+
+def test_a_process_that_lost_its_directory_uploads_nothing_more(memory, quick):
+    with pytest.raises(RunDirBusyError, match="was taken over"), scratch.uploaded():
+        local = scratch.open_directory("memory://data/run")
+        with locks.hold(local):
+            files.write_json(os.path.join(local, "a.json"), {})
+            [lease] = locks._held
+            lease._is_released.set()
+            lease._thread.join()
+            foreign(memory, number=2)
+            lease._confirmed -= 1
+            files.write_json(os.path.join(local, "b.json"), {})
+    assert memory.find("/data/run") == ["/data/run/.lease-2", "/data/run/a.json"]
 
 
 # === Whose files they are ===
 
 
-@pytest.fixture
-def neighbours(memory):
-    """A bucket with a user's files, whose names begin as those of the outputs do."""
-    users = {f"/b/d/train.{ending}": ending.encode() for ending in ("txt", "128", "README.md")}
-    users |= {"/b/d/train": b"x", "/b/d/train.512.txt": b"y"}
+@pytest.mark.parametrize("where", ["disk", "memory"])
+def test_two_commands_with_a_common_stem_touch_no_files_but_their_own(where, memory, tmp_path):
+    """The text, the user's files and both outputs lie in one directory."""
+    system = fsspec.filesystem("file") if where == "disk" else memory
+    folder = str(tmp_path / "d") if where == "disk" else "memory://b/d"
+    text = jobs.write_corpus(tmp_path)
+    users = {f"train.{ending}": ending.encode() for ending in ("README.md", "16.txt", "32x")}
+    users |= {"train": b"x", "train.txt": pathlib.Path(text).read_bytes()}
+    system.makedirs(folder, exist_ok=True)
     for name, content in users.items():
-        memory.pipe_file(name, content)
-    del memory.store["/b/d/train.128"], users["/b/d/train.128"]
-    return users
+        system.pipe_file(f"{folder}/{name}", content)
+
+    def flags_of(length):
+        return jobs.data_flags(
+            tmp_path, input_file=f"{folder}/train.txt", output_file=f"{folder}/train.{length}",
+            max_seq_length=length,
+        )
+
+    def names():
+        return {name.rpartition("/d/")[2] for name in system.find(folder)}
+
+    # The first one is killed in the middle of publishing; the second one runs meanwhile.
+    with contextlib.suppress(Dead), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "publish_copy", lambda *_: exec("raise Dead", {"Dead": Dead}))
+        jobs.create_data(*flags_of(16))
+    abandon_scratch_folder()
+    resumable = set(locks_of(tmp_path, where))
+    assert resumable
+    assert jobs.create_data(*flags_of(32)) == 0
+    assert set(locks_of(tmp_path, where)) == resumable
+    assert names() - {".train.16.work"} >= {*users, "train.32", "train.32.manifest.json"}
+    assert jobs.create_data(*flags_of(16)) == 0
+    assert names() == {
+        *users, "train.16", "train.16.manifest.json", "train.32", "train.32.manifest.json"
+    }
+    for name, content in users.items():
+        assert system.cat_file(f"{folder}/{name}") == content
 
 
-def written(*outputs):
-    """Returns the open mirrors of a command that writes these outputs, and their paths."""
-    session = remote_paths._Session()
-    session.__enter__()
-    return session, [session.mirror("output_file", url, "outputs") for url in outputs]
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_two_commands_at_once_delete_no_files_but_their_own(order, memory, neighbours):
-    """Their mirrors lie in one folder, and their names share a stem."""
-    begun = [written(f"memory://b/d/train.{length}") for length in (128, 512)]
-    for number, (_, [path]) in enumerate(begun):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        for ending in ("", ".manifest.json"):
-            pathlib.Path(path + ending).write_text(f"{number}{ending}")
-    sessions = [session for session, _ in begun]
-    sessions[0].send()
-    for number in order:
-        sessions[number].send()
-    for session in sessions:
-        session.send()
-        session.__exit__(None, None, None)
-    made = {f"/b/d/train.{length}{ending}": f"{number}{ending}".encode()
-            for number, length in enumerate((128, 512)) for ending in ("", ".manifest.json")}
-    assert copy_of(memory, "/b/d") == neighbours | made
-
-
-def test_a_cache_that_is_emptied_meanwhile_deletes_nothing(memory, neighbours):
-    session, [path] = written("memory://b/d/train.128")
-    memory.pipe_file("/b/d/train.128", b"an earlier one")
-    for name in os.listdir(os.path.dirname(path)) if os.path.isdir(os.path.dirname(path)) else ():
-        os.unlink(os.path.join(os.path.dirname(path), name))
-    session.send()
-    session.__exit__(None, None, None)
-    assert copy_of(memory, "/b/d") == neighbours | {"/b/d/train.128": b"an earlier one"}
-
-
-def test_records_are_made_beside_the_text_that_they_are_made_of(memory, tmp_path):
-    text, vocabulary = jobs.write_corpus(tmp_path), jobs.write_vocabulary(tmp_path)
-    put(memory, text, "memory://b/d/train.txt")
-    put(memory, vocabulary, "memory://b/vocab.txt")
-    for length in (16, 32):
-        assert jobs.create_data(*jobs.data_flags(
-            tmp_path, input_file="memory://b/d/train.txt", vocab_file="memory://b/vocab.txt",
-            output_file=f"memory://b/d/train.{length}", max_seq_length=length,
-        )) == 0
-    assert sorted(memory.find("/b/d")) == [
-        "/b/d/train.16", "/b/d/train.16.manifest.json", "/b/d/train.32",
-        "/b/d/train.32.manifest.json", "/b/d/train.txt",
-    ]
+def locks_of(folder, where) -> list[str]:
+    """Returns the files of unfinished jobs."""
+    root = folder / ("d" if where == "disk" else "cache/work")
+    return [str(path) for path in root.rglob("*.pairs")]
 
 
 def test_a_run_deletes_its_old_checkpoints_and_not_the_users_files(memory, tmp_path):
-    memory.pipe_file("/b/out/notes.txt", b"mine")
-    memory.pipe_file("/b/out/model.ckpt-1.index", b"of an earlier job")
-    mirror = mirrors.Mirror("memory://b/out", str(tmp_path / "out"))
-    mirror.pull()
-    for path in (tmp_path / "out").iterdir():  # the trainer removes the one, an accident the other
-        path.unlink()
-    (tmp_path / "out/model.ckpt-2.index").write_text("new")
-    mirror.push()
-    assert copy_of(memory, "/b/out") == {
-        "/b/out/notes.txt": b"mine", "/b/out/model.ckpt-2.index": b"new",
-    }
+    memory.pipe_file("/data/run/notes.txt", b"mine")
+    memory.pipe_file("/data/run/deep/model.ckpt-1.index", b"mine")
+    a_run("memory://data/run")
+    a_run("memory://data/run")
+    assert memory.cat_file("/data/run/notes.txt") == b"mine"
+    assert memory.cat_file("/data/run/deep/model.ckpt-1.index") == b"mine"
+    assert len([name for name in memory.find("/data/run") if name.endswith(".index")]) == 3
 
 
 # === Listings of strangers ===
 
 
-def test_names_that_lead_out_of_the_mirror_are_refused(memory, tmp_path):
-    memory.store["/data/run/../../escape"] = memory.store.get("x") or fsspec.implementations.memory.MemoryFile(
+def test_names_that_lead_out_of_the_folder_are_refused(memory):
+    memory.store["/data/run/../../escape"] = fsspec.implementations.memory.MemoryFile(
         memory, "/data/run/../../escape", b"x"
     )
-    with pytest.raises(DataError, match="is no name of a file"):
-        mirrors.Mirror("memory://data/run", str(tmp_path / "m")).pull()
+    with pytest.raises(DataError, match="cannot be a file name here"):
+        filesystem.local_copy("memory://data/run")
 
 
-def test_a_file_that_has_changed_is_fetched_anew(memory, tmp_path):
-    inputs = addresses.Inputs()
-    memory.pipe_file("/data/v.txt", b"one")
-    [path] = inputs.file("memory://data/v.txt", "vocab_file")
-    assert pathlib.Path(path).read_bytes() == b"one"
-    memory.pipe_file("/data/v.txt", b"two")
-    [path] = inputs.file("memory://data/v.txt", "vocab_file")
-    assert pathlib.Path(path).read_bytes() == b"two"
+def test_weights_of_checkpoints_are_downloaded_when_they_are_read(memory, tmp_path):
+    a_run("memory://data/run")
+    folder = filesystem.local_copy("memory://data/run")
+    assert filesystem.is_placeholder(f"{folder}/model.ckpt-3.data-00000-of-00001")
+    weights = checkpoints.open_weights(f"{folder}/model.ckpt-3")
+    assert (weights.read("bert/a") == 3).all()
+    assert not filesystem.is_placeholder(f"{folder}/model.ckpt-3.data-00000-of-00001")
+    for path in ("memory://data/run/model.ckpt-best", "memory://data/run/model.ckpt-best.index"):
+        copy = filesystem.local_copy(path)
+        assert (checkpoints.open_weights(copy).read("bert/a") == 3).all()
 
 
 # === From Python ===
@@ -619,7 +630,7 @@ def test_models_and_tokenizers_are_saved_to_and_opened_from_another_place(memory
     # Written over, as a run on a disk would be.
     model.save_pretrained("memory://data/model")
     assert "/data/model/vocab.txt" in memory.find("/data/model")
-    assert not list((tmp_path / "cache/places").glob("run.tmp-*"))
+    assert not list((tmp_path / "cache").glob("scratch-?"))
 
 
 @pytest.mark.parametrize("path, told", [

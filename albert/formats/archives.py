@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Callable
 
 from albert.errors import CheckpointError, first_line
-from albert.storage import addresses, files, shipped
-from albert.storage.places import cache_directory
+from albert.storage import files, filesystem, shipped
+from albert.storage.filesystem import cache_directory
 
 log = logging.getLogger("albert")
 
@@ -34,7 +34,7 @@ def located(path: str, is_model: Callable[[str], bool], flag: str) -> str:
     Raises:
       CheckpointError: an archive is damaged, or has a file that may not be unpacked.
     """
-    path = addresses.local(shipped.path_of(path), flag, "model")
+    path = filesystem.local_copy(shipped.path_of(path), flag)
     if is_archive(path):
         path = _unpacked(path, flag)
     if not os.path.isdir(path) or is_model(path):

@@ -12,7 +12,7 @@ from typing import Any
 from albert import __version__
 from albert.errors import DataError
 from albert.records import records
-from albert.storage import files, temporaries
+from albert.storage import files
 
 log = logging.getLogger("albert")
 
@@ -38,7 +38,6 @@ def cached_records(
     key = hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()[:12]
     path = os.path.join(files.make_dirs(directory), f"{name}-{key}.tf_record")
     with _one_at_a_time(directory):
-        temporaries.sweep_litter(directory)
         return _made_if_need_be(path, rows, spec, info)
 
 

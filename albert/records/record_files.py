@@ -1,5 +1,6 @@
 """Record files that are read together: what their manifests say, and where their records are."""
 
+import concurrent.futures
 import dataclasses
 import functools
 import itertools
@@ -21,7 +22,7 @@ from albert.records.tfrecord import (
     scan,
     size_of,
 )
-from albert.storage import files
+from albert.storage import files, filesystem
 
 log = logging.getLogger("albert")
 
@@ -69,7 +70,8 @@ class RecordFiles:
 
     @functools.cached_property
     def _manifests(self) -> list[Manifest | None]:
-        return list(map(Manifest.read, self.paths))
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:  # of an object store, all at once
+            return list(pool.map(Manifest.read, self.paths))
 
     def manifests(self) -> Iterator[tuple[str, Manifest]]:
         """Yields each path with its manifest, which is empty if the file has none."""
@@ -191,7 +193,8 @@ class RecordFiles:
             if manifest:
                 _check_manifest(path, manifest, expected, tokenizer_sha256)
                 shards = (os.path.join(os.path.dirname(path), name) for name in manifest.shards)
-                absent.update(shard for shard in shards if not os.path.exists(shard))
+                others = set(shards) - set(self.paths)
+                absent.update(shard for shard in others if not filesystem.exists(shard))
         for path, count, manifest in zip(self.paths, self.counts, self._manifests, strict=True):
             if not count:
                 raise DataError(f"{path}: holds no records")

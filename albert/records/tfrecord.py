@@ -12,7 +12,7 @@ import google_crc32c
 import numpy as np
 
 from albert.errors import DataError
-from albert.storage import places
+from albert.storage import filesystem
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4  # length and its checksum; checksum of the payload
 _FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
@@ -134,17 +134,15 @@ def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
 def size_of(path: str) -> int:
     """Returns the size of a file in bytes; DataError if it cannot be read."""
     try:
-        return os.path.getsize(path)
+        return filesystem.size(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
 def read_span(path: str, offset: int, size: int) -> bytes:
     """Returns up to `size` bytes of a file from a byte on; DataError if it cannot be read."""
-    if places.is_stand_in(path):
-        from albert.storage import remote_files
-
-        return remote_files.read(places.as_given(path), offset, offset + size)
+    if filesystem.is_remote(path):
+        return filesystem.read_ranges(path, [(offset, offset + size)])[0]
     try:
         with open(path, "rb", buffering=0) as stream:
             return os.pread(stream.fileno(), size, offset)

@@ -1,12 +1,10 @@
-"""Files and folders, on this machine and elsewhere.
+"""Files and directories, local and in cloud storage.
 
+    files           publishes files and directories; JSON, digests, files named by flags
     filesystem      opens, lists and copies files by path or address
-    files           files and folders that appear whole or not at all, JSON, digests, names in flags
+    scratch         the folder in which files for addresses are made, and their upload
+    locks           directories held by one process, and the work folders of jobs
+    temporary       temporary directories beside outputs
+    fsspec_calls    calls of fsspec, their retries and errors
     shipped         models that come with this package, by name
-    temporaries     what is under way beside them, locked while its process lives
-    places          paths of other file systems, and their mirrors on this machine
-    mirrors         what is read there is fetched, what is written there is sent
-    addresses       what is read at an address, and what a Python call writes there
-    leases          the remote directory that one run holds for itself
-    remote_files    the calls of fsspec, and what is told when they fail
 """

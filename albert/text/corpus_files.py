@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from albert.errors import DataError, some
-from albert.storage import files, places
+from albert.storage import files, filesystem
 from albert.text import text_files
 
 log = logging.getLogger("albert")
@@ -105,7 +105,7 @@ def _beside(path: str, name: str) -> str:
     """Returns a name that a list has, relative to the list's folder; an address as it is."""
     mark = "@" if name.startswith("@") else ""
     name = name.removeprefix("@")
-    is_address = places.is_remote(name) or name == "-"
+    is_address = filesystem.is_remote(name) or name == "-"
     return mark + (name if is_address else os.path.join(os.path.dirname(path), name))
 
 

@@ -15,7 +15,8 @@ class EventFile:
     def __init__(self, directory: str):
         os.makedirs(directory, exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}.v2"
-        self._stream = open(os.path.join(directory, name), "ab")
+        self.path = os.path.join(directory, name)
+        self._stream = open(self.path, "ab")
         self._write(field(3, b"brain.Event:2"))  # file_version
 
     def write(self, step: int, values: dict[str, float]) -> None:

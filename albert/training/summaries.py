@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from albert.storage import files
+from albert.storage import files, scratch
 from albert.training.event_file import EventFile
 
 log = logging.getLogger("albert")
@@ -72,12 +72,17 @@ class MetricsWriter:
             self._board_failed = True
             log.warning("no more TensorBoard summaries: %s", error.strerror)
 
+    def upload(self) -> None:
+        """Uploads what was written, if the directory is in cloud storage."""
+        scratch.upload(self._path, *(board.path for board in self._boards.values()))
+
     def close(self) -> None:
         with contextlib.suppress(OSError):  # the write that failed has reported it
             self._stream.close()
         for board in self._boards.values():
             with contextlib.suppress(OSError):
                 board.close()
+        self.upload()
 
 
 def _parse(line: str) -> dict | None:

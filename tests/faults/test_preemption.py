@@ -13,7 +13,7 @@ from invariants import assert_tidy, nothing_lost
 
 from albert.formats import checkpoints, sidecars
 from albert.records import tf_dataset
-from albert.storage import temporaries
+from albert.storage import locks
 from albert.training import evaluation, trainer
 from faults import jobs
 
@@ -45,7 +45,7 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
     assert_tidy(tmp_path)
     # The lock of a dead process is no lock, whatever its file says.
     assert f"pid {process.pid}" in (out / ".lock").read_text()
-    with temporaries.lock_run_dir(str(out)):
+    with locks.hold(str(out)):
         assert f"pid {os.getpid()}" in (out / ".lock").read_text()
 
 
