@@ -275,8 +275,8 @@ def _values(
     return values if length is None else values.reshape(-1, size)
 
 
-# Decoded together: few enough for the processor's cache, and not to be mapped by the allocator.
-_VALUES_AT_ONCE = 1 << 14
+# Decoded together: few enough for the processor's cache, and for memory that is used again.
+_VALUES_AT_ONCE = 1 << 13
 
 
 def _values_of_some(
