@@ -16,7 +16,6 @@ from benchmarks import inputs
 from benchmarks.model_work import flops
 from benchmarks.turns import Side, compare, outputs_path
 
-
 _NUM_FILES = 20  # that the records of `input_pipeline` are spread over
 
 
