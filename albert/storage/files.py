@@ -65,6 +65,7 @@ def publish(*moves: tuple[str, str]) -> None:
 
 def remove(*paths: str) -> None:
     """Removes files that this process or its run made, if they are there."""
+    paths = tuple(map(scratch.path_for, paths))
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
