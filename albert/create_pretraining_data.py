@@ -32,6 +32,7 @@ from albert.records import records
 from albert.runtime import workers
 from albert.storage import files, filesystem, locks
 from albert.text import corpus_files
+from albert.text.documents import size_of_text
 
 _SMALL_WORK = 16 << 20  # bytes of text times passes; one process is fastest up to here
 
@@ -138,7 +139,7 @@ def _job(values: flags.FlagValues) -> Job:
     form, reason = corpus_flags.recognise(
         values, inputs, values.document_break_between_files, values.original_draw_order
     )
-    text_bytes = sum(corpus_files.size_of_text(path, form) for path in inputs)
+    text_bytes = sum(size_of_text(path, form) for path in inputs)
     if not text_bytes:
         raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
     flags.log.info("documents: %s", reason)
@@ -246,16 +247,21 @@ def _numpy_seed(values: flags.FlagValues) -> int:
 
 def _check_paths(inputs: list[str], splits: tuple[OutputSplit, ...]) -> None:
     outputs = [path for split in splits for path in split.outputs]
-    seen = {filesystem.address_of(os.path.realpath(path)) for path in inputs}
+
+    def identity(path: str) -> str:
+        address = filesystem.address_of(path)
+        return address if filesystem.is_remote(address) else os.path.realpath(path)
+
+    seen = set(map(identity, inputs))
     is_resumed = os.path.exists(locks.work_folder_of(outputs[0]))
     for path in outputs:
-        if (real := filesystem.address_of(os.path.realpath(path))) in seen:
+        if identity(path) in seen:
             raise FlagError(f"{path} is given twice, as a file to write and to read or write")
         if os.path.isdir(path):
             raise FlagError(f"{path} is a directory, not a file to write")
         if not is_resumed:  # else it may be ours, and its manifest still missing
             records.refuse_foreign(path)
-        seen.add(real)
+        seen.add(identity(path))
 
 
 cli = flags.command(__doc__, define_flags, main, takes_arguments=True)

@@ -138,7 +138,7 @@ def test_places_that_are_read_though_masked_or_padding_give_what_they_give_unpac
         wanted = list(USED)
         wanted[3:6] = [10, 42, LENGTH]
         shorter = packing.pack_rows(batch, 1, [LENGTH])
-        np.testing.assert_array_equal(packing.used_places(batch, LENGTH), wanted)
+        np.testing.assert_array_equal(packing.used_lengths(batch, LENGTH), wanted)
     model, names = model_of("pretraining"), ("prediction_logits", "sop_logits")
     found, expected = (
         {n: model(b)[n].numpy()[:-1] for n in names}
@@ -230,7 +230,7 @@ def test_dropout_falls_on_packed_rows_too():
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=60))
 def test_examples_lie_apart_in_no_more_rows_than_they_are(lengths):
-    rows, starts = packing.place(np.array(lengths), 20)
+    rows, starts = packing.best_fit(np.array(lengths), 20)
     taken = set()
     for row, start, length in zip(rows, starts, lengths, strict=True):
         assert start + length <= 20

@@ -224,7 +224,7 @@ def test_each_objective_has_its_share_of_labels_either_way(corpus, objective, wa
                     f"--static_masks={static}", "--dupe_factor=30", "--strict_sentence_order",
                     dynamic=True)
         if static:
-            found = [examples.feature_values(r, "next_sentence_labels")[0]
+            found = [examples.feature_values(r)["next_sentence_labels"][0]
                      for r in tfrecord.read_records(path)]
         else:
             count = tfrecord.count_records(path)

@@ -76,10 +76,8 @@ def test_messages_are_the_bytes_of_tf_train_example():
             feature = tf.train.Feature(int64_list=tf.train.Int64List(value=row))
             features = tf.train.Features(feature={"input_ids": feature})
             want.append(tf.train.Example(features=features).SerializeToString())
-        flat, sizes = examples.encode_examples(
-            {"input_ids": some}, FeatureSpec({"input_ids": ("int64", 8)})
-        )
-        assert flat.tobytes() == b"".join(want) and sizes.tolist() == list(map(len, want))
+        spec = FeatureSpec({"input_ids": ("int64", 8)})
+        assert examples.encode_examples({"input_ids": some}, spec) == want
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 62, 63, 64, 65, 127, 128, 1023, 1025, 5000])
@@ -169,7 +167,7 @@ def test_a_flipped_byte_is_found_with_record_and_byte(written):
     flip(written, int(starts[5]) + 20)
     byte = int(starts[5]) - 12
     with pytest.raises(DataError, match=rf"corrupt after record 5 \(byte {byte:,}\)"):
-        tfrecord.verify_records(written)
+        len(list(tfrecord.read_records(written)))
 
 
 def flip(path, at):
@@ -237,7 +235,7 @@ def test_the_originals_file_without_manifest_is_accepted(golden_path):
     path = str(golden_path("pretraining_data/first.tfrecord"))
     spec = FeatureSpec({"input_ids": ("int64", 128), "masked_lm_positions": ("int64", 20)})
     assert RecordFiles([path]).check(spec).counts == [20]
-    assert tfrecord.verify_records(path) == 20
+    assert len(list(tfrecord.read_records(path))) == 20
 
 
 def test_the_share_of_tokens_is_that_of_the_first_records_of_every_file(tmp_path):

@@ -450,7 +450,7 @@ def test_a_kill_at_any_call_of_uploading_records_leaves_them_with_their_manifest
             source = RecordFiles(["memory://data/x.tfrecord"])
             [(_, manifest)] = source.manifests()
             assert manifest.bytes == filesystem.size(source.paths[0])
-            assert manifest.records == tfrecord.verify_records(source.paths[0]) in (3, 5)
+            assert manifest.records == len(list(tfrecord.read_records(source.paths[0]))) in (3, 5)
         if calls[0] <= number:
             break
         number += 1

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from absl import flags as absl_flags
 
 from albert.errors import DataError, FlagError
-from albert.storage import files, filesystem, fsspec_calls, scratch
+from albert.storage import filesystem, fsspec_calls, scratch
 
 USES = ("file", "model", "texts", "records", "output", "outputs", "prefix", "directory")
-_STREAMED = ("records",)
+_STREAMED = ("texts", "records")
 _WRITTEN = ("output", "outputs", "prefix", "directory")
 
 
@@ -39,7 +39,7 @@ def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
         for flag in sorted(flags, key=lambda flag: (flag.use in _WRITTEN, flag.name)):
             if flag.unless and values[flag.unless].value:
                 continue
-            several = flag.use in (*_STREAMED, "outputs", "texts")
+            several = flag.use in (*_STREAMED, "outputs")
             parts = [part.strip() for part in flag.value.split(",")] if several else [flag.value]
             if any(map(filesystem.is_remote, parts)):
                 flag.given = flag.value
@@ -50,9 +50,6 @@ def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
 def _local(path: str, flag, inputs: set[str]) -> str:
     if not filesystem.is_remote(path) or flag.use in _STREAMED:
         return filesystem.without_file_scheme(path)
-    if flag.use == "texts":
-        found = [path] if filesystem.is_dir(path) else files.find_files(path, flag.name)
-        return ",".join(filesystem.local_copy(one, flag.name) for one in found)
     if flag.use not in _WRITTEN:
         inputs.add(path)
         return filesystem.local_copy(path, flag.name)

@@ -10,6 +10,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from albert.records.record_files import RecordFiles
 
 PREFETCH = 4  # batches that are made ahead of the step
 CACHE_BYTES = 256 << 20  # records of at most this size stay in memory for the next epoch
-_THREADS = 8  # that read blocks; of remote files, each waits for its own
+_THREADS = 8  # that wait for blocks of remote files
 _BLOCKS_AT_ONCE = 8  # read together, where they are read in file order
 
 Batch = dict[str, np.ndarray]
@@ -218,7 +219,11 @@ class _Blocks:
 
         The last start is the number of all records.
         """
-        blocks = list(map(self._read, numbers.tolist()))
+        if self._source.is_remote:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                blocks = list(pool.map(self._read, numbers.tolist()))
+        else:
+            blocks = list(map(self._read, numbers.tolist()))
         columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
         return columns, np.append(0, np.cumsum(self._source.blocks.records[numbers]))
 

@@ -1,19 +1,19 @@
-"""`tf.train.Example` messages: which features they have, and their bytes.
+"""`tf.train.Example` messages: their features, and their bytes.
 
-They are serialised here in NumPy, many at a time. It is faster than one protobuf message after
-another, and spares every writing process the seconds that importing TensorFlow takes.
+Many are encoded or decoded together in NumPy, which is faster than one message after another and
+does without importing TensorFlow.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from albert.errors import DataError
 from albert.records import protobuf
-from albert.records.tfrecord import FOOTER_BYTES, HEADER_BYTES, write_frames
+from albert.records.tfrecord import frame_records
 
 # NumPy's type of each that a feature may have.
 DTYPES = {"int64": np.int64, "float32": np.float32}
@@ -25,14 +25,14 @@ class FeatureSpec:
 
     # name -> (dtype "int64" or "float32", length); length None is a scalar.
     features: Mapping[str, tuple[str, int | None]]
-    # L, where input_ids, input_mask, segment_ids and p_mask hold rows of L places and nothing
-    # but `row_features` depends on L: then a batch's places that are padding in all its
-    # rows can go.
+    # L, if input_ids, input_mask, segment_ids and p_mask hold sequences of L positions and only
+    # they and `row_features` depend on L: then positions that are padding in a whole batch can
+    # be cut off.
     row_length: int | None = None
-    # Other features with a number for each place.
+    # Other features with a number for each position.
     row_features: tuple[str, ...] = ()
-    # (parsed batch, int64 [B] places of its records in the run) -> the batch that is learned
-    # from, where that is another one; see `dynamic_masking.DynamicMasking`.
+    # (decoded batch, int64 [B] positions of its records in the run) -> the batch to train on, if
+    # it differs; see `dynamic_masking.DynamicMasking`.
     complete: Callable[[Any, Any], dict[str, np.ndarray]] | None = None
 
     def zeros(self, count: int) -> dict[str, np.ndarray]:
@@ -43,38 +43,75 @@ class FeatureSpec:
         }
 
 
-def encode_examples(
-    batch: Mapping[str, np.ndarray], spec: FeatureSpec, before: int = 0, after: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns N serialised `tf.train.Example` messages: (flat bytes, sizes [N]).
-
-    Args:
-      batch: {name: [N, length]}, or [N] for a scalar feature.
-      before, after: bytes of 0 around each message, which `sizes` do not count.
-    """
-    count = len(next(iter(batch.values())))
-    columns, size = _Columns(count), 0
-    for name, (dtype, length) in spec.features.items():
-        values = np.asarray(batch[name], DTYPES[dtype]).reshape(count, length or 1)
-        size = size + _add_entry(columns, name, dtype, values)
-    # Example { features = 1 { feature = 1 { key = 1, value = 2 }... } }
-    head = _Columns(count)
-    head.add(bytes(before) + b"\x0a")
-    size = size + head.add_size(size) + 1
-    columns.add(bytes(after))
-    flat = _flatten([*head.parts(), *columns.parts()])
-    return flat, np.broadcast_to(size, (count, 1))[:, 0].astype(np.int64)
+# === Encoding ===
 
 
 def frame_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> bytes:
     """Returns the bytes of a TFRecord file of `tf.train.Example` messages.
 
     Args:
-      batch: as of `encode_examples`.
+      batch: {name: [N, length]}, or [N] for a scalar feature.
     """
-    flat, sizes = encode_examples(batch, spec, HEADER_BYTES, FOOTER_BYTES)
-    write_frames(flat, sizes)
-    return flat.tobytes()
+    return frame_records(encode_examples(batch, spec))
+
+
+def encode_examples(batch: Mapping[str, np.ndarray], spec: FeatureSpec) -> list[bytes]:
+    """Returns N serialised `tf.train.Example` messages; `batch` as of `frame_examples`."""
+    columns = []
+    for name, (dtype, length) in spec.features.items():
+        payloads = _packed(np.asarray(batch[name], DTYPES[dtype]).reshape(-1, length or 1))
+        columns += [[_entry_head(name, dtype, len(payload)) for payload in payloads], payloads]
+    # Example { features = 1 { feature = 1 { key = 1, value = 2 }... } }
+    bodies = map(b"".join, zip(*columns, strict=True))
+    return [b"\x0a" + protobuf.varint(len(body)) + body for body in bodies]
+
+
+@functools.lru_cache(maxsize=1 << 14)  # few sizes differ
+def _entry_head(name: str, dtype: str, size: int) -> bytes:
+    """Returns the bytes of a feature's map entry that are before its `size` bytes of values."""
+
+    def before(tag: bytes, head: bytes) -> bytes:
+        return tag + protobuf.varint(len(head) + size) + head
+
+    values = before(b"\x12" if dtype == "float32" else b"\x1a", before(b"\x0a", b""))
+    key = name.encode()
+    return before(
+        b"\x0a", b"\x0a" + protobuf.varint(len(key)) + key + before(b"\x12", values)
+    )
+
+
+def _packed(values: np.ndarray) -> list[bytes]:
+    """Returns the values of each row as protobuf packs them: float32, or int64 as varints."""
+    if values.dtype == np.float32:
+        flat, sizes = values.astype("<f4").tobytes(), np.full(len(values), 4 * values.shape[1])
+    elif values.max(initial=0) < 1 << 7 and values.min(initial=0) >= 0:  # masks, labels
+        flat, sizes = values.astype(np.uint8).tobytes(), np.full(len(values), values.shape[1])
+    else:
+        flat, sizes = _varints(values)
+    ends = np.cumsum(sizes)
+    return [flat[i:j] for i, j in zip((ends - sizes).tolist(), ends.tolist(), strict=True)]
+
+
+def _varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
+    """Returns int64 [N, C] as varints, seven bits a byte, the lowest first; and bytes a row."""
+    numbers = values.reshape(-1).view(np.uint64)  # as negative ones are written
+    highest = int(numbers.max())
+    if highest < 1 << 32:
+        numbers = numbers.astype(np.uint32)
+    width = -(-highest.bit_length() // 7)
+    content, is_used = np.empty((len(numbers), width), np.uint8), np.ones((len(numbers), width), bool)
+    for index in range(width):
+        rest = numbers >> numbers.dtype.type(7 * index)
+        content[:, index] = rest.astype(np.uint8) & np.uint8(0x7F)
+        if index:
+            is_used[:, index] = rest > 0
+            content[:, index - 1] |= is_used[:, index].view(np.uint8) << np.uint8(7)
+    # Flat, which NumPy does in half the time of rows.
+    flat = content.ravel().compress(is_used.ravel())
+    return flat.tobytes(), np.count_nonzero(is_used.reshape(len(values), -1), axis=1)
+
+
+# === Decoding ===
 
 
 class ExampleError(DataError):
@@ -102,23 +139,12 @@ def decode_examples(messages: Sequence[bytes], spec: FeatureSpec) -> dict[str, n
     }
 
 
-def feature_lengths(message: bytes) -> dict[str, int]:
-    """Returns {feature: number of values} of a serialised message."""
+def feature_values(message: bytes) -> dict[str, np.ndarray]:
+    """Returns {feature: its values} of a serialised message, whatever they are."""
     return {
-        name.decode("utf-8", "replace"): _num_values(*feature)
+        name.decode("utf-8", "replace"): _unpacked(*feature)
         for name, feature in _features_of(message).items()
     }
-
-
-def feature_values(message: bytes, name: str) -> np.ndarray | None:
-    """Returns the values of one feature of a serialised message; None if it has no such feature."""
-    kind, payload = _features_of(message).get(name.encode(), (None, b""))
-    if kind == _FLOATS:
-        return np.frombuffer(payload, "<f4")
-    if kind is None:
-        return None
-    flat = np.frombuffer(payload, np.uint8)
-    return _varint_values(flat, np.flatnonzero(flat < 0x80))
 
 
 # Fields of a feature: the kind of its list.
@@ -126,10 +152,11 @@ _FLOATS, _INTEGERS = 2, 3
 _PADDING = bytes(256)  # so that no look-up reaches over the end of a damaged message
 
 
-def _num_values(kind: int, payload: bytes) -> int:
+def _unpacked(kind: int, payload: bytes) -> np.ndarray:
     if kind == _FLOATS:
-        return len(payload) // 4
-    return int((np.frombuffer(payload, np.uint8) < 0x80).sum())
+        return np.frombuffer(payload[: len(payload) // 4 * 4], "<f4")
+    flat = np.frombuffer(payload, np.uint8)
+    return _varint_values(flat, np.flatnonzero(flat < 0x80))
 
 
 def _payloads(messages: Sequence[bytes], spec: FeatureSpec) -> dict[str, list[bytes]]:
@@ -248,8 +275,8 @@ def _values(
     return values if length is None else values.reshape(-1, size)
 
 
-# Decoded together: few enough for the processor's cache, and not to be mapped by the allocator.
-_VALUES_AT_ONCE = 1 << 14
+# Decoded together: few enough for the processor's cache, and for memory that is used again.
+_VALUES_AT_ONCE = 1 << 13
 
 
 def _values_of_some(
@@ -262,7 +289,7 @@ def _values_of_some(
     # Together as many as there should be is not enough: each record has its own.
     if len(ends) != wanted[-1] or (ends[wanted - 1] != stops - 1).any():
         for number, payload in enumerate(payloads, first):
-            count = _num_values(_FLOATS if dtype == "float32" else _INTEGERS, payload)
+            count = len(_unpacked(_FLOATS if dtype == "float32" else _INTEGERS, payload))
             if count != size:
                 raise ExampleError(number, f"{name} has {count:,} values, expected {size:,}")
         raise ExampleError(first, f"the values of {name} are damaged")
@@ -284,135 +311,3 @@ def _varint_values(flat: np.ndarray, ends: np.ndarray) -> np.ndarray:
     if longest > 4:
         return values.view(np.int64)
     return values if values.max(initial=0) >= 1 << 16 else values.astype(np.uint16)
-
-
-class _Part(NamedTuple):
-    """Columns of messages: bytes, of which some rows may leave some out."""
-
-    content: np.ndarray  # uint8 [N, C]
-    is_used: np.ndarray | None = None  # bool [N, C]; None: all of them
-
-    def sizes(self) -> np.ndarray | int:
-        """Returns the bytes of each row, int64 [N, 1], or of all rows."""
-        if self.is_used is None:
-            return self.content.shape[1]
-        return np.count_nonzero(self.is_used, axis=1, keepdims=True)
-
-
-class _Columns:
-    """Columns of N messages as they are gathered; what is the same in all rows, as bytes."""
-
-    def __init__(self, count: int):
-        self._count, self._parts, self._same = count, [], b""
-
-    def add(self, part: _Part | bytes) -> None:
-        """Adds columns."""
-        if isinstance(part, bytes):
-            self._same += part
-        else:
-            self._parts += [*self._take_same(), part]
-
-    def add_size(self, size: np.ndarray | int) -> np.ndarray | int:
-        """Adds a size, which may be that of all rows; returns the bytes that it takes itself."""
-        if isinstance(size, int):
-            content = protobuf.varint(size)
-            self.add(content)
-            return len(content)
-        part = _varints(size)
-        self.add(part)
-        return part.sizes()
-
-    def parts(self) -> list[_Part]:
-        """Returns all that was added."""
-        self._parts += self._take_same()
-        return self._parts
-
-    def _take_same(self) -> list[_Part]:
-        row, self._same = np.frombuffer(self._same, np.uint8), b""
-        return [_Part(np.broadcast_to(row, (self._count, len(row))))] if len(row) else []
-
-
-def _add_entry(
-    columns: _Columns, name: str, dtype: str, values: np.ndarray
-) -> np.ndarray | int:
-    """Adds one map entry to columns; returns its size in bytes, [N, 1] or of all rows."""
-    if dtype == "float32":
-        tag, payload = b"\x12", _Part(np.ascontiguousarray(values, "<f4").view(np.uint8))
-    else:
-        tag, payload = b"\x1a", _varints(values)  # int64_list = 3; float_list = 2
-    key, size = name.encode(), payload.sizes()
-    if len(key) > 127:
-        raise ValueError(f"feature name of more than 127 bytes: {name}")
-    packed = 1 + _size_of_varint(size) + size  # value = 1 [packed]
-    feature = 1 + _size_of_varint(packed) + packed
-    entry = 2 + len(key) + 1 + _size_of_varint(feature) + feature
-    before = (b"\x0a", b"\x0a" + bytes([len(key)]) + key + b"\x12", tag, b"\x0a")
-    for constant, number in zip(before, (entry, feature, packed, size), strict=True):
-        columns.add(constant)
-        columns.add_size(number)
-    columns.add(payload)
-    return 1 + _size_of_varint(entry) + entry
-
-
-def _size_of_varint(number: np.ndarray | int) -> np.ndarray | int:
-    if isinstance(number, int):
-        return len(protobuf.varint(number))
-    return 1 + sum((number >= 1 << 7 * n).astype(np.int64) for n in range(1, 5))
-
-
-def _varints(numbers: np.ndarray) -> _Part:
-    """Returns int64 [N, C] as varints: seven bits a byte, the lowest first."""
-    numbers = numbers.view(np.uint64)  # as negative ones are written
-    highest = int(numbers.max(initial=1))
-    if highest < 1 << 7:  # most features: masks, positions, the number of a class
-        return _Part(numbers.astype(np.uint8))
-    if highest < _FEW:  # pieces, sizes
-        bytes_of, uses_of = _varint_table()
-        content, is_used = bytes_of.take(numbers).view(np.uint8), uses_of.take(numbers).view(bool)
-    else:
-        content, is_used = _compute_varints(numbers)
-    content, is_used = (part.reshape(len(numbers), -1) for part in (content, is_used))
-    used = is_used[:1]
-    if (is_used == used).all():  # as the sizes of a batch mostly are
-        return _Part(content[:, used[0]])
-    return _Part(content, is_used)
-
-
-_FEW = 1 << 16
-
-
-@functools.cache
-def _varint_table() -> tuple[np.ndarray, np.ndarray]:
-    """Returns what `_compute_varints` does for numbers below `_FEW`, four bytes each; uint32.
-
-    To look them up is several times as fast as to compute them, and faster four bytes at once.
-    """
-    content, is_used = _compute_varints(np.arange(_FEW, dtype=np.uint64))
-    return tuple(
-        np.pad(part, [(0, 0), (0, 4 - part.shape[1])]).view(np.uint32).ravel()
-        for part in (content, is_used)
-    )
-
-
-def _compute_varints(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns uint8 [..., most bytes that one takes] and which of them are used, of uint64 [...]."""
-    width = -(-int(numbers.max(initial=1)).bit_length() // 7)
-    septets = numbers[..., None] >> np.arange(0, 7 * width, 7, np.uint64)
-    is_used = septets != 0
-    is_used[..., 0] = True
-    content = septets.astype(np.uint8) & 0x7F
-    content[..., :-1] |= is_used[..., 1:].astype(np.uint8) << 7
-    return content, is_used
-
-
-def _flatten(parts: Sequence[_Part]) -> np.ndarray:
-    """Returns the bytes of all rows, one row after the other."""
-    content = np.concatenate([part.content for part in parts], axis=1).ravel()
-    if all(part.is_used is None for part in parts):
-        return content
-    is_used = np.concatenate([
-        np.broadcast_to(np.True_ if part.is_used is None else part.is_used, part.content.shape)
-        for part in parts
-    ], axis=1)
-    # Flat, which NumPy does in half the time of rows.
-    return content.compress(is_used.ravel())

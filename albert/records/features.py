@@ -1,8 +1,8 @@
-"""From texts to the fixed-length arrays that the encoder reads. No TensorFlow.
+"""Texts to the fixed-length arrays that the encoder reads. No TensorFlow.
 
-How a row is laid out, for L = 12 places:
+The layout of a sequence of length L = 12:
 
-    place        0    1   2    3     4   5   6    7    8 ... 11
+    position     0    1   2    3     4   5   6    7    8 ... 11
     two texts    CLS  a1  a2   SEP   b1  b2  b3   SEP  padding
       input_ids  2    .   .    3     .   .   .    3    0
       input_mask 1    1   1    1     1   1   1    1    0
@@ -10,48 +10,45 @@ How a row is laid out, for L = 12 places:
     one text     CLS  a1  a2   SEP   padding
       segment_ids 0   0   0    0     0
 
-Place 0 is what a classifier reads. A separator counts to the text before it,
-so the second text's separator is of segment 1. Padding is zero in all three
-rows; only input_mask tells it from a real id 0.
+Classifiers read position 0. A separator belongs to the text before it, so the second text's
+separator is in segment 1. Padding is zero in all three arrays; only input_mask distinguishes it
+from a real id 0.
 """
 
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from albert.records import records
+from albert.records.examples import FeatureSpec
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
 
+
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """One packed row; each is int64 [L]."""
+    """One sequence; each array is int64 [L]."""
 
     input_ids: np.ndarray
     input_mask: np.ndarray  # 1 for a token, 0 for padding
     segment_ids: np.ndarray
 
     def as_dict(self) -> dict[str, np.ndarray]:
-        return {
-            "input_ids": self.input_ids,
-            "input_mask": self.input_mask,
-            "segment_ids": self.segment_ids,
-        }
+        return dict(vars(self))
 
 
 def classification_spec(
     max_seq_length: int, is_regression: bool, num_choices: int = 1
-) -> records.FeatureSpec:
-    """Returns the record of one packed row with its label, as the original writes it.
+) -> FeatureSpec:
+    """Returns the record of one sequence with its label, as the original writes it.
 
-    With several choices, their rows follow one another: [num_choices * max_seq_length].
+    Several choices follow one another: [num_choices * max_seq_length].
     """
     length = num_choices * max_seq_length
-    return records.FeatureSpec(
+    return FeatureSpec(
         {
             "input_ids": ("int64", length),
             "input_mask": ("int64", length),
@@ -68,7 +65,7 @@ def truncate_pair(
 ) -> tuple[Sequence[int], Sequence[int]]:
     """Returns a and b cut to `max_length` tokens together, one by one from the end of the longer.
 
-    Of two equally long ones b loses the token.
+    If they are equally long, b loses the token.
     """
     length_a, length_b = len(a), len(b)
     while length_a + length_b > max_length:
@@ -82,10 +79,10 @@ def truncate_pair(
 def pack(
     a: Sequence[int], b: Sequence[int] | None, max_seq_length: int, cls_id: int, sep_id: int
 ) -> Features:
-    """Returns the row for ids of one text, or of two (see the top of this module).
+    """Returns the sequence of ids of one text or of two, as shown at the top of this module.
 
-    What does not fit in `max_seq_length` places is cut. `b` may be None; an
-    empty list is a second text without tokens, which still has a separator.
+    What does not fit `max_seq_length` is cut off. `b` may be None; an empty list is a second text
+    without tokens, which still has a separator.
     """
     if b is None:
         a, second = a[: max_seq_length - 2], []
@@ -104,18 +101,14 @@ def pack(
 def encode_texts(
     tokenizer: "FullTokenizer", texts: Iterable[tuple[str, str | None]], max_seq_length: int
 ) -> Iterator[Features]:
-    """Yields the packed row of each (text, second text); an empty second text is none."""
-    cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
-    for chunk in _chunks(texts, 1024):
+    """Yields the sequence of each (text, second text); an empty second text is none."""
+    iterator = iter(texts)
+    while chunk := list(itertools.islice(iterator, 1024)):
         has_b = [bool(b and tokenizer.preprocess(b)) for _, b in chunk]
         ids_a = tokenizer.encode_batch([a for a, _ in chunk])
-        second = [b for (_, b), has in zip(chunk, has_b, strict=True) if has]
-        ids_b = iter(tokenizer.encode_batch(second))
+        ids_b = iter(tokenizer.encode_batch(
+            [b for (_, b), has in zip(chunk, has_b, strict=True) if has]
+        ))
         for a, has in zip(ids_a, has_b, strict=True):
-            yield pack(a, next(ids_b) if has else None, max_seq_length, cls_id, sep_id)
-
-
-def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    iterator = iter(items)
-    while chunk := list(itertools.islice(iterator, size)):
-        yield chunk
+            b = next(ids_b) if has else None
+            yield pack(a, b, max_seq_length, tokenizer.cls_id, tokenizer.sep_id)

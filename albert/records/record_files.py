@@ -1,12 +1,12 @@
 """Record files that are read together: what their manifests say, and where their records are."""
 
-import concurrent.futures
 import dataclasses
 import functools
 import itertools
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from albert.records.tfrecord import (
 from albert.storage import files, filesystem
 
 log = logging.getLogger("albert")
+
+_THREADS = 8  # that read manifests
 
 # Features whose length is set by a flag of the reader.
 _LENGTH_FLAGS = {
@@ -66,11 +68,16 @@ class RecordFiles:
     def __str__(self) -> str:
         return ", ".join(self.paths)
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a file is read from another machine."""
+        return any(map(filesystem.is_remote, self.paths))
+
     # === How they were made ===
 
     @functools.cached_property
     def _manifests(self) -> list[Manifest | None]:
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:  # of an object store, all at once
+        with ThreadPoolExecutor(_THREADS) as pool:  # for those in cloud storage
             return list(pool.map(Manifest.read, self.paths))
 
     def manifests(self) -> Iterator[tuple[str, Manifest]]:
@@ -155,15 +162,11 @@ class RecordFiles:
         for path in self.paths[:sample]:
             first = itertools.islice(read_records(path), -(-sample // len(self.paths)))
             for number, record in enumerate(first):
-                try:
-                    lengths = examples.feature_values(record, "segment_lengths")
-                    mask = examples.feature_values(record, "input_mask")
-                except ExampleError as error:
-                    raise _in_file(path, error, number) from error
-                if lengths is not None:  # of A and B, without [CLS] and two [SEP]
-                    used += int(lengths.sum()) + 3
-                elif mask is not None:
-                    used += int(mask.sum())
+                features = _features_of(path, record, number)
+                if "segment_lengths" in features:  # of A and B, without [CLS] and two [SEP]
+                    used += int(features["segment_lengths"].sum()) + 3
+                elif "input_mask" in features:
+                    used += int(features["input_mask"].sum())
                 count += 1
         length = (spec.features.get("input_mask") or spec.features["input_ids"])[1]
         return used / (count * length) if count else 1.0
@@ -193,13 +196,13 @@ class RecordFiles:
             if manifest:
                 _check_manifest(path, manifest, expected, tokenizer_sha256)
                 shards = (os.path.join(os.path.dirname(path), name) for name in manifest.shards)
-                others = set(shards) - set(self.paths)
-                absent.update(shard for shard in others if not filesystem.exists(shard))
+                absent.update(shard for shard in shards if not filesystem.exists(shard))
         for path, count, manifest in zip(self.paths, self.counts, self._manifests, strict=True):
             if not count:
                 raise DataError(f"{path}: holds no records")
             if not manifest:
-                _check_features(path, feature_lengths(path), expected)
+                lengths = {name: len(values) for name, values in first_record(path).items()}
+                _check_features(path, lengths, expected)
         if absent:
             log.warning("written together with these, but not found: %s", ", ".join(sorted(absent)))
         return self
@@ -238,16 +241,20 @@ def _check_ranges(features: Mapping[str, np.ndarray], spec: FeatureSpec, vocab_s
                 raise ExampleError(int(is_bad.argmax()), f"{name} outside the {what}")
 
 
-def feature_lengths(path: str) -> dict[str, int]:
-    """Returns {feature: number of values} of the first record."""
+def first_record(path: str) -> dict[str, np.ndarray]:
+    """Returns {feature: its values} of the first record, whatever they are."""
+    return _features_of(path, next(read_records(path)), 0)
+
+
+def _features_of(path: str, record: bytes, number: int) -> dict[str, np.ndarray]:
     try:
-        return examples.feature_lengths(next(read_records(path)))
+        return examples.feature_values(record)
     except ExampleError as error:
-        raise _in_file(path, error) from error
+        raise _in_file(path, error, number) from error
 
 
-def _in_file(path: str, error: ExampleError, first: int = 0) -> DataError:
-    """Returns an error over one of some records with its file; `first` is their first number."""
+def _in_file(path: str, error: ExampleError, first: int) -> DataError:
+    """Returns the error with the file; `first` is the number of the first of the records."""
     return DataError(f"{path}: record {first + error.number:,}: {error.problem}")
 
 

@@ -233,14 +233,14 @@ def publish_frames(
 def refuse_foreign(path: str) -> None:
     """Refuses to overwrite a file that is not known to be a record file of this toolkit.
 
-    One of ours has its manifest, or a temporary directory for it, if a process died while it gave the
-    two their names.
-
     Raises:
       DataError: a file without a manifest is there.
     """
     where = manifest_path(path)
-    if filesystem.exists(path) and not (filesystem.exists(where) or temporary.leftovers(where)):
+    if (
+        filesystem.exists(path) and not filesystem.exists(where)
+        and not temporary.leftovers(where)  # of a process that died while it published the file
+    ):
         raise DataError(
             f"{path} is not overwritten: it has no {os.path.basename(where)}, as record files of "
             "this toolkit have; remove it, or choose another name"

@@ -4,7 +4,6 @@ Records are written and read many at a time, without TensorFlow.
 """
 
 import functools
-import os
 import struct
 from collections.abc import Iterator, Sequence
 
@@ -43,33 +42,15 @@ def _masked_crcs(contents: Sequence[bytes]) -> np.ndarray:
 
 def frame_records(messages: Sequence[bytes]) -> bytes:
     """Returns the bytes of a TFRecord file that holds these messages."""
-    header, footer = bytes(HEADER_BYTES), bytes(FOOTER_BYTES)
-    flat = bytearray().join(part for message in messages for part in (header, message, footer))
-    write_frames(np.frombuffer(flat, np.uint8), np.array([len(m) for m in messages], np.int64))
-    return bytes(flat)
+    footers = _masked_crcs(messages).astype("<u4").tobytes()
+    parts = []
+    for number, message in enumerate(messages):
+        footer = footers[FOOTER_BYTES * number : FOOTER_BYTES * (number + 1)]
+        parts += [_header_of(len(message)), message, footer]
+    return b"".join(parts)
 
 
-def write_frames(flat: np.ndarray, sizes: np.ndarray) -> None:
-    """Writes headers and footers around N messages, which makes them the bytes of a TFRecord file.
-
-    Args:
-      flat: uint8, the messages one after another, each with room for its header and footer.
-      sizes: int64 [N], bytes of the messages alone.
-    """
-    count, sizes = len(sizes), np.asarray(sizes, np.int64)
-    ends = np.cumsum(sizes + _FRAME_BYTES) - FOOTER_BYTES
-    starts = ends - sizes
-    # Few lengths differ, so few checksums of lengths are computed.
-    distinct, which = np.unique(sizes, return_inverse=True)
-    headers = b"".join(map(_header_of, distinct.tolist()))
-    headers = np.frombuffer(headers, np.uint8).reshape(-1, HEADER_BYTES)[which.reshape(count)]
-    flat[(starts - HEADER_BYTES)[:, None] + np.arange(HEADER_BYTES)] = headers
-    spans = zip(starts.tolist(), ends.tolist(), strict=True)
-    crcs = _masked_crcs([flat[start:end] for start, end in spans])
-    footers = crcs.astype("<u4").view(np.uint8).reshape(count, FOOTER_BYTES)
-    flat[ends[:, None] + np.arange(FOOTER_BYTES)] = footers
-
-
+@functools.lru_cache(maxsize=1 << 14)  # few lengths differ
 def _header_of(size: int) -> bytes:
     length = struct.pack("<Q", size)
     return length + struct.pack("<I", masked_crc32c(length))
@@ -103,14 +84,8 @@ def read_block(path: str, offset: int, size: int, first: int, count: int) -> lis
     payloads = _payloads(path, content, starts, sizes, offset, first)
     end = int(starts[-1] + sizes[-1]) + FOOTER_BYTES if len(starts) else 0
     if len(starts) != count or end != size:
-        raise _damaged(path, "cut" if len(content) < size else "corrupt", first + len(starts),
-                       offset + end)
+        raise _damaged(path, "corrupt", first + len(starts), offset + end)
     return payloads
-
-
-def verify_records(path: str) -> int:
-    """Returns the number of records after checking every byte; see `read_records`."""
-    return sum(1 for _ in read_records(path))
 
 
 def count_records(path: str) -> int:
@@ -141,11 +116,9 @@ def size_of(path: str) -> int:
 
 def read_span(path: str, offset: int, size: int) -> bytes:
     """Returns up to `size` bytes of a file from a byte on; DataError if it cannot be read."""
-    if filesystem.is_remote(path):
-        return filesystem.read_ranges(path, [(offset, offset + size)])[0]
     try:
-        with open(path, "rb", buffering=0) as stream:
-            return os.pread(stream.fileno(), size, offset)
+        [content] = filesystem.read_ranges(path, [(offset, offset + size)])
+        return content
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 

@@ -100,12 +100,12 @@ def baselines(paths: Sequence[str]) -> Baselines:
     for path in paths:
         for record in read_records(path):
             try:
-                features = {name: examples.feature_values(record, name) for name in wanted}
+                found = examples.feature_values(record)
             except DataError as error:
                 raise DataError(f"{path}: records are not tf.train.Example messages") from error
-            if absent := [name for name, values in features.items() if values is None]:
+            if absent := [name for name in wanted if name not in found]:
                 raise DataError(f"{path}: not pretraining records: no feature {absent[0]!r}")
-            ids, weights, order = features.values()
+            ids, weights, order = map(found.get, wanted)
             tokens.update(ids[weights > 0].tolist())
             labels.update(order.tolist())
     if not tokens or not labels:

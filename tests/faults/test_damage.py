@@ -288,7 +288,7 @@ def test_two_processes_that_want_one_cache_make_it_once(tmp_path):
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert sorted(codes) == [10, 10, 10, 11]
     [path] = [n for n in os.listdir(tmp_path) if n.endswith(".tf_record")]
-    assert tfrecord.verify_records(str(tmp_path / path)) == 2000
+    assert len(list(tfrecord.read_records(str(tmp_path / path)))) == 2000
 
 
 def test_a_best_checkpoint_is_read_whatever_the_state_file_says(finished):
