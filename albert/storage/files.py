@@ -16,9 +16,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from albert.errors import DataError, UserError
+from albert.errors import DataError, FlagError, UserError
 from albert.storage import filesystem, scratch
-from albert.storage.temporary import temporary_dir
+from albert.storage.temporary import leftovers, remove_dead, temporary_dir
 
 # Key of a JSON object that holds the digest of all the others.
 _SEAL = "content_sha256"
@@ -117,10 +117,18 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
             names = sorted(filesystem.files_below(folder), key=lambda name: (name == last, name))
             for name in names:
                 _refuse_obstacle(path, name)
-            remove(*(os.path.join(path, name) for name in (last, *others)))
-            for name in names:
-                os.makedirs(os.path.dirname(os.path.join(path, name)), exist_ok=True)
-            publish(*((os.path.join(folder, n), os.path.join(path, n)) for n in names))
+            if os.path.lexists(path) or filesystem.exists(path):
+                remove(*(os.path.join(path, name) for name in (last, *others)))
+            if os.path.lexists(path):
+                for name in names:
+                    os.makedirs(os.path.dirname(os.path.join(path, name)), exist_ok=True)
+                publish(*((os.path.join(folder, n), os.path.join(path, n)) for n in names))
+            else:
+                for name in names:
+                    fsync(os.path.join(folder, name))
+                os.rename(folder, path)
+                fsync(os.path.dirname(path))
+                scratch.upload(*(os.path.join(path, name) for name in names))
 
 
 def _refuse_obstacle(directory: str, name: str) -> None:
@@ -290,6 +298,13 @@ def require_file(path: str | None, flag: str) -> str:
     if not os.access(path, os.R_OK):
         raise DataError(f"--{flag}: cannot read {path}: permission denied")
     return path
+
+
+def refuse_existing(path: str, flag: str) -> None:
+    """Raises a FlagError if an output exists."""
+    remove_dead(leftovers(path))  # of a process that was killed after it had published
+    if filesystem.exists(path):
+        raise FlagError(f"--{flag}: {path} exists; remove it or name another")
 
 
 def refuse_overwriting(path: str | None, *inputs: str | None) -> None:

@@ -49,9 +49,12 @@ def without_file_scheme(path: str) -> str:
 def open_read(path: str) -> BinaryIO:
     """Opens a file for reading. A remote file is streamed, with read-ahead.
 
+    A path that stands for an address means the file there, unless there is one here.
+
     Raises:
       DataError: a remote file is absent or unreadable; OSError: a local one is.
     """
+    path = path if os.path.lexists(path) else address_of(path)
     if is_remote(path):
         return io.BufferedReader(_RemoteFile(path), _READ_AHEAD)
     return open(path, "rb")

@@ -4,8 +4,8 @@ import contextlib
 import fcntl
 import glob
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 
 
@@ -37,7 +37,8 @@ def temporary_dir(path: str) -> Iterator[str]:
     remove_dead(leftovers(path))
     lock = None
     while lock is None:
-        directory = tempfile.mkdtemp(prefix=f".{name}.tmp-", dir=parent)
+        directory = os.path.join(parent, f".{name}.tmp-{secrets.token_hex(4)}")
+        os.mkdir(directory)
         try:
             lock = _lock(directory)
         except (BlockingIOError, FileNotFoundError):
