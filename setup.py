@@ -10,7 +10,6 @@ VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "albert/__init__.py").read
 README = HERE / "README.md"
 TEST = [
     "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100",
-    "fsspec>=2024.12",
     "zstandard>=0.22; python_version < '3.14'", "pyarrow>=17", "rensa>=0.5", "py3langid>=0.3",
     "jax>=0.7; python_version >= '3.11'",
 ]
@@ -40,6 +39,8 @@ setup(
         "numpy>=2.0",
         "safetensors>=0.5",
         "matplotlib>=3.9",
+        "fsspec>=2024.12",
+        "filelock>=3.16",
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],

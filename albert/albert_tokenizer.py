@@ -15,7 +15,7 @@ from albert.errors import DataError
 from albert.formats import tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records import features
-from albert.storage import addresses, files, shipped
+from albert.storage import copies, files, shipped, write_through
 from albert.tokenization import FullTokenizer
 
 Encoded = dict[str, Any]  # arrays, or lists where rows are not padded
@@ -36,7 +36,7 @@ class AlbertTokenizer:
         self.model_max_length = max_length
 
     @classmethod
-    @addresses.in_errors()
+    @copies.in_errors()
     def from_pretrained(cls, path: str, do_lower_case: bool | None = None) -> "AlbertTokenizer":
         """Returns the tokenizer of a model's directory, of a *.model file or of a vocab.txt.
 
@@ -46,7 +46,7 @@ class AlbertTokenizer:
         Raises:
           DataError: there is no vocabulary, or it has a setting that cannot be honoured.
         """
-        length, path = 512, addresses.local(shipped.path_of(path), "path", "model")
+        length, path = 512, copies.local_model(shipped.path_of(path), "path")
         if not os.path.isdir(path):
             vocabulary = Vocabulary(path) if path.endswith(".model") else Vocabulary(None, path)
         elif _is_alone(path):
@@ -65,13 +65,13 @@ class AlbertTokenizer:
         """Copies the vocabulary file into a directory and returns its path."""
         name = os.path.basename(self.tokenizer.path)
         name = f"{filename_prefix}-{name}" if filename_prefix else name
-        with addresses.written(directory) as local:
+        with write_through.written(directory) as local:
             files.publish_copy(self.tokenizer.path, os.path.join(local, name))
         return (os.path.join(directory, name),)
 
     def save_pretrained(self, directory: str) -> None:
         """Writes the vocabulary and its settings, beside a saved model or alone."""
-        with addresses.written(directory) as local:
+        with write_through.written(directory) as local:
             os.makedirs(local, exist_ok=True)
             tokenizer_files.write(self.tokenizer, local, self.model_max_length)
 

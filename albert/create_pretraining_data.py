@@ -30,8 +30,9 @@ from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.records import records
 from albert.runtime import workers
-from albert.storage import files, temporaries
+from albert.storage import files, work
 from albert.text import corpus_files
+from albert.text.documents import size_of_text
 
 _SMALL_WORK = 16 << 20  # bytes of text times passes; one process is fastest up to here
 
@@ -138,7 +139,7 @@ def _job(values: flags.FlagValues) -> Job:
     form, reason = corpus_flags.recognise(
         values, inputs, values.document_break_between_files, values.original_draw_order
     )
-    text_bytes = sum(corpus_files.size_of_text(path, form) for path in inputs)
+    text_bytes = sum(size_of_text(path, form) for path in inputs)
     if not text_bytes:
         raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
     flags.log.info("documents: %s", reason)
@@ -247,7 +248,7 @@ def _numpy_seed(values: flags.FlagValues) -> int:
 def _check_paths(inputs: list[str], splits: tuple[OutputSplit, ...]) -> None:
     outputs = [path for split in splits for path in split.outputs]
     seen = {os.path.realpath(path) for path in inputs}
-    is_resumed = os.path.exists(temporaries.work_folder_of(outputs[0]))
+    is_resumed = os.path.exists(work.work_folder_of(outputs[0]))
     for path in outputs:
         if os.path.realpath(path) in seen:
             raise FlagError(f"{path} is given twice, as a file to write and to read or write")

@@ -18,7 +18,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, FlagError, some
 from albert.formats import checkpoint_files, checkpoints, model_card, sidecars
-from albert.storage import files, temporaries
+from albert.storage import files, work
 
 log = logging.getLogger("albert")
 
@@ -48,7 +48,7 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError(f"--albert_directory: no such directory: {source}")
     directory = os.path.dirname(os.path.abspath(values.export_path))
     if os.path.isdir(directory):  # a kill right after the index was published
-        temporaries.sweep_litter(directory, os.path.basename(values.export_path) + ".tmp-")
+        work.sweep(directory, os.path.basename(values.export_path) + ".tmp-")
     if found := checkpoint_files.main_file(values.export_path):
         raise FlagError(f"--export_path: {found} exists; name another")
     _check_record(values.export_path)

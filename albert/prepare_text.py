@@ -17,12 +17,18 @@ import os
 from collections.abc import Iterable, Iterator
 
 from albert.cli import corpus_flags, flags
-from albert.errors import DataError
+from albert.errors import DataError, some
 from albert.runtime import workers
 from albert.runtime.progress import Progress
-from albert.storage import files
-from albert.text import corpus_files, filters, text_files
-from albert.text.documents import Document, ReadingCounts, read_documents, split_documents
+from albert.storage import files, opening
+from albert.text import corpus_files, filters
+from albert.text.documents import (
+    Document,
+    Position,
+    ReadingCounts,
+    read_documents,
+    split_documents,
+)
 
 _MIN_SENTENCES = 30  # less text is too little to learn from
 _BATCH = 1 << 20  # characters of documents that are split together
@@ -75,16 +81,15 @@ def main(values: flags.FlagValues) -> None:
     for path in paths:
         files.refuse_overwriting(corpus_file, path)
     form, reason = corpus_flags.form_of(values), None
-    # A pipe is recognized as it is read.
+    # A pipe is recognised while it is read.
     if form.layout != corpus_files.AUTO or not any(map(corpus_files.is_pipe, paths)):
         form, reason = corpus_flags.recognise(values, paths)
     checks = _filters(values)
     reading, corpus = ReadingCounts(), Counts()
     dropped: dict[str, Counts] = collections.defaultdict(Counts)
     with workers.preemptible("nothing half-written is left"), _removed_if_empty(values.output_dir):
-        documents = _documents(paths, form, reading)
         with files.atomic_write(corpus_file) as stream:
-            for document in documents:
+            for document in _documents(paths, form, reading):
                 if why := next(filter(None, (check(document) for check in checks)), None):
                     dropped[why].add(document)
                     continue
@@ -92,22 +97,30 @@ def main(values: flags.FlagValues) -> None:
                 stream.writelines(f"{sentence}\n" for sentence in document)
                 corpus.add(document)
             _check(paths, corpus, dropped)
-    _write_stats(values, reading, corpus, dropped)
+        files.write_json(os.path.join(values.output_dir, "stats.json"), {
+            "source": values.input_file,
+            "bytes": reading.bytes,
+            "invalid_utf8_lines": reading.bad_utf8_lines,
+            "dropped": {why: dataclasses.asdict(counts) for why, counts in dropped.items()},
+            "corpus": dataclasses.asdict(corpus),
+            "flags": flags.to_dict(values),
+        })
     if reason:
         flags.log.info("documents: %s", reason)
-    _report(corpus_file, reading, corpus, dropped)
+    reading.warn()
+    _report(corpus_file, corpus, dropped)
 
 
 @contextlib.contextmanager
-def _removed_if_empty(folder: str) -> Iterator[None]:
-    """Leaves no new and empty folder if the block fails."""
-    is_new = not os.path.exists(folder)
+def _removed_if_empty(directory: str) -> Iterator[None]:
+    """Leaves no new and empty directory if the block fails."""
+    is_new = not os.path.exists(directory)
     try:
         yield
     except BaseException:
         if is_new:
             with contextlib.suppress(OSError):
-                os.rmdir(folder)
+                os.rmdir(directory)
         raise
 
 
@@ -116,17 +129,15 @@ def _documents(
 ) -> Iterator[Document]:
     """Yields the documents of a text, split into sentences by several processes."""
     is_piped = any(map(corpus_files.is_pipe, paths))
-    position, size = text_files.Position(), None if is_piped else sum(map(os.path.getsize, paths))
+    position, size = Position(), None if is_piped else sum(map(opening.size_of, paths))
     progress = Progress("reading", "MB", size and size / 1e6)
-    count = workers.available_cores() if size is None or size > _SMALL else 1
-    with workers.Workers(count) as pool:
+    processes = workers.available_cores() if size is None or size > _SMALL else 1
+    with workers.Workers(processes) as pool:
         documents = read_documents(paths, str, reading, form=form, position=position)
         batches = ((batch, form.language) for batch in _batches(documents))
-        done = 0  # characters, which is all that is known of a pipe
         for batch in pool.map(split_documents, batches):
             yield from batch
-            done += sum(len(sentence) for document in batch for sentence in document)
-            progress.show((done if size is None else position.bytes) / 1e6)
+            progress.show((reading.bytes if is_piped else position.bytes) / 1e6)
     progress.end()
 
 
@@ -143,47 +154,29 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 def _check(paths: list[str], corpus: Counts, dropped: dict[str, Counts]) -> None:
     if corpus.sentences < _MIN_SENTENCES:
-        name = ", ".join(paths[:3]) + f" and {len(paths) - 3:,} more" * (len(paths) > 3)
         raise DataError(
-            f"{name}: {corpus.sentences} sentences; at least {_MIN_SENTENCES} are needed (one "
-            "sentence or paragraph a line, blank line between documents)"
-            + "".join(f"; {counts.documents:,} documents dropped: {reason}"
-                      for reason, counts in dropped.items())
+            f"{some(paths, 3)}: {corpus.sentences} sentences; at least {_MIN_SENTENCES} are needed "
+            "(one sentence or paragraph a line, blank line between documents)"
+            + "".join(f"; {counts.documents:,} documents dropped: {why}"
+                      for why, counts in dropped.items())
         )
 
 
-def _report(
-    corpus_file: str, reading: ReadingCounts, corpus: Counts, dropped: dict[str, Counts]
-) -> None:
-    """Logs the words that were read, and where each of them went."""
-    if reading.bad_utf8_lines:
-        flags.log.warning("%s lines are not UTF-8; what cannot be decoded became U+FFFD",
-                          f"{reading.bad_utf8_lines:,}")
-    total = corpus.words + sum(counts.words for counts in dropped.values())
+def _report(corpus_file: str, corpus: Counts, dropped: dict[str, Counts]) -> None:
+    """Logs how many words were read, dropped and written."""
+    parts = [corpus, *dropped.values()]
+    total = sum(counts.words for counts in parts)
 
     def words(counts: Counts) -> str:
-        share = 100 * counts.words / max(total, 1)
-        return (f"{counts.words:,} words ({share:.1f} %) in {counts.documents:,} "
-                f"document{'s' * (counts.documents != 1)}")
+        return (f"{counts.words:,} words ({100 * counts.words / max(total, 1):.1f} %) in "
+                f"{counts.documents:,} document{'s' * (counts.documents != 1)}")
 
-    flags.log.info("read %s words in %s documents", f"{total:,}", f"{reading.documents:,}")
-    for reason, counts in sorted(dropped.items()):
-        flags.log.info("dropped %s: %s", words(counts), reason)
+    flags.log.info("read %s words in %s documents", f"{total:,}",
+                   f"{sum(counts.documents for counts in parts):,}")
+    for why, counts in sorted(dropped.items()):
+        flags.log.info("dropped %s: %s", words(counts), why)
     flags.log.info("wrote %s: %s, %s sentences", corpus_file, words(corpus),
                    f"{corpus.sentences:,}")
-
-
-def _write_stats(
-    values: flags.FlagValues, reading: ReadingCounts, corpus: Counts, dropped: dict[str, Counts]
-) -> None:
-    files.write_json(os.path.join(values.output_dir, "stats.json"), {
-        "source": values.input_file,
-        "bytes": reading.bytes,
-        "invalid_utf8_lines": reading.bad_utf8_lines,
-        "dropped": {reason: dataclasses.asdict(counts) for reason, counts in dropped.items()},
-        "corpus": dataclasses.asdict(corpus),
-        "flags": flags.to_dict(values),
-    })
 
 
 def _filters(values: flags.FlagValues) -> list[filters.Filter]:

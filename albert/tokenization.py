@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from albert.errors import ConfigError, DataError
-from albert.storage import addresses, files
+from albert.storage import copies, files
 from albert.text import sentencepiece
 from albert.text.cleaning import (
     TextSettings,
@@ -90,9 +90,9 @@ class FullTokenizer:
         self.settings = TextSettings(do_lower_case, keep_accents, remove_space)
         self.sp_model: Any = None
         if spm_model_file:
-            spm_model_file = addresses.local(spm_model_file, "spm_model_file")
+            spm_model_file = copies.local_copy(spm_model_file, "spm_model_file")
         elif vocab_file:
-            vocab_file = addresses.local(vocab_file, "vocab_file")
+            vocab_file = copies.local_copy(vocab_file, "vocab_file")
         self.path = spm_model_file or vocab_file or ""
         self._ids_of_word: dict[str, list[int]] = {}
         if spm_model_file:

@@ -9,9 +9,8 @@ the text as the model will see it. The same text, flags and seed give the same f
 """
 
 from albert.cli import corpus_flags, flags
-from albert.pretraining_data import vocabulary
 from albert.storage import files
-from albert.text import corpus_files
+from albert.text import corpus_files, vocabulary
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -11,7 +11,7 @@ from albert.storage import files
 
 # What a run extends or renews by its nature; everything else is written once.
 LIVING = (
-    "*/.lock", "*/metrics.jsonl", "*/checkpoint", "*/events.out.*", "*/albert_config.json",
+    "*/.lock", "*/.lock.holder", "*/metrics.jsonl", "*/checkpoint", "*/events.out.*", "*/albert_config.json",
     "*/eval_results.*", "*/README.md",
 )
 

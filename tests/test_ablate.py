@@ -21,8 +21,8 @@ from albert.ablation.runs import Result
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.formats import pretrained
-from albert.pretraining_data import vocabulary
 from albert.storage import shipped
+from albert.text import vocabulary
 from albert.tokenization import FullTokenizer
 from albert.training import run_report
 

@@ -154,7 +154,7 @@ def test_optional_packages_are_imported_in_one_place_each_and_not_at_its_top():
         "tensorflow_text": "export.text_graph", "tf2onnx": "export.model_conversion",
         "onnxruntime": "inference.onnx_file",
         "apache_beam": "pretraining_data.beam", "zstandard": "text.text_files",
-        "sentencex": "text.sentences", "pyarrow": "text.corpus_files",
+        "sentencex": "text.sentences", "pyarrow": "text.structured_files",
         "rensa": "text.filters", "py3langid": "text.filters",
     }
     for name, path in modules().items():

@@ -258,7 +258,7 @@ def test_a_damaged_text_ends_the_pipeline_in_one_line(corpus, capsys):
     (corpus / "b.txt").write_bytes(gzip.compress((corpus / "b.txt").read_bytes())[:-9])
     assert run(*arguments(corpus), "--runner=DirectRunner") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert f"{corpus}/b.txt: damaged or cut off" in line
+    assert f"{corpus}/b.txt: damaged or truncated" in line
     assert not outputs(corpus)
 
 

@@ -123,6 +123,19 @@ def test_what_is_no_utf8_in_json_is_counted_as_in_plain_text(folder):
     assert found[0] == ["caf\ufffd"] and len(found) == 41 and counts.bad_utf8_lines == 1
 
 
+def test_half_of_a_surrogate_pair_in_json_becomes_one_replacement_character(folder):
+    texts = ["cut \ud83d", "\ude00 cut", "a pair \ud83d\ude00", "word " * 9]
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts * 9))
+    counts = ReadingCounts()
+    with pytest.raises(DataError, match="a.jsonl:1:1: not UTF-8 text"):  # half of the lines
+        list(read_documents([str(folder / "a.jsonl")], str, counts))
+    good = folder / "good.txt"
+    good.write_text("good\n" * 999)
+    found = list(read_documents([str(folder / "a.jsonl"), str(good)], str, counts := ReadingCounts()))
+    assert found[:3] == [["cut \ufffd"], ["\ufffd cut"], ["a pair \U0001f600"]]
+    assert counts.bad_utf8_lines == 18
+
+
 def test_all_commands_read_json_and_parquet(folder, tmp_path):
     documents = [[f"This is sentence {i} of {d} words." for i in range(9)] for d in range(12)]
     (folder / "plain.txt").write_text(as_text(documents))
@@ -148,7 +161,7 @@ def test_a_folder_is_all_files_below_it_in_order_without_hidden_ones(tmp_path):
     assert [os.path.relpath(path, tmp_path) for path in found] == [
         "a.txt", "b/1.jsonl", "b/2.txt", "z.txt"
     ]
-    with pytest.raises(DataError, match="--input_file: no file below the folder"):
+    with pytest.raises(DataError, match="--input_file: no file below the directory"):
         (tmp_path / "empty").mkdir()
         corpus_files.find(str(tmp_path / "empty"), "input_file")
 
@@ -276,7 +289,7 @@ def test_the_flag_decides_otherwise(layout, lengths, folder):
 
 def test_objects_in_a_text_that_is_none_of_json_are_read_as_they_are_on_request(tmp_path):
     (tmp_path / "a").write_text('{"x": 1}\n{"x": 2}\n')
-    assert read(tmp_path / "a", form=Form("blank_lines", looks_for_json=False)) == [
+    assert read(tmp_path / "a", form=Form("blank_lines", detects_json=False)) == [
         ['{"x": 1}', '{"x": 2}']
     ]
 
@@ -336,9 +349,9 @@ def test_a_line_of_any_length_is_split_a_few_kilobytes_at_a_time(monkeypatch):
     ("a.jsonl", b'{"body": "a", "id": 1}\n',
      "a.jsonl:1: no field 'text' (there are: body; id): name one with --text_field"),
     ("a", b'{"body": "a", "id": 1}\n', "a:1: no field 'text' (there are: body; id)"),
-    ("a.jsonl", b'{"text": 7}\n', "a.jsonl:1: 'text' is no text but int"),
-    ("a.jsonl", b'{"text": "a\\u0000"}\n', "a.jsonl:1: a NUL in 'text'"),
-    ("a.parquet", b"PAR1" + b"x" * 99, "damaged or cut off: not a whole Parquet file"),
+    ("a.jsonl", b'{"text": 7}\n', "a.jsonl:1: 'text' is int, not text"),
+    ("a.jsonl", b'{"text": "a\\u0000"}\n', "a.jsonl:1: a NUL character in 'text'"),
+    ("a.parquet", b"PAR1" + b"x" * 99, "damaged or truncated Parquet file"),
 ])
 def test_what_cannot_be_read_is_one_line_and_nothing_is_left(
     name, content, message, folder, capsys
@@ -360,7 +373,7 @@ def test_a_table_without_the_column_names_those_there_are(folder, capsys):
     line = assert_one_clear_line(capsys.readouterr().err)
     assert "a: no column 'text' (there are: id; body): name one with --text_field" in line
     assert make(folder, folder / "a", "--text_field=id") == 2
-    assert "'id' holds no text but int64" in assert_one_clear_line(capsys.readouterr().err)
+    assert "'id' holds int64, not text" in assert_one_clear_line(capsys.readouterr().err)
 
 
 def test_without_pyarrow_parquet_says_what_to_install(folder, monkeypatch):
@@ -371,7 +384,7 @@ def test_without_pyarrow_parquet_says_what_to_install(folder, monkeypatch):
 
 
 def test_parquet_that_is_packed_is_told_to_be_unpacked(folder):
-    with pytest.raises(DataError, match="a.gz: Parquet that is packed, or comes from a pipe"):
+    with pytest.raises(DataError, match="a.gz: Parquet that is compressed, or comes from a pipe"):
         read(packed(write_parquet(folder / "a")))
 
 

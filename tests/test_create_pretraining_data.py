@@ -621,7 +621,7 @@ def test_blank_parts_of_a_very_long_line_end_no_document(line, tmp_path, monkeyp
 
 def test_blocks_have_two_documents_wherever_there_are_two():
     def sizes(lengths, size):
-        sized = ((["x" * n], n) for n in lengths)
+        sized = ((False, ["x" * n], n) for n in lengths)
         return [len(block) for _, _, block in documents.cut_blocks(sized, size)]
 
     assert sizes([5] * 7, 10) == [2, 2, 3]

@@ -112,6 +112,15 @@ def test_the_largest_size_that_the_error_names_is_possible(text, tmp_path):
     assert run(f"--input={text}", prefix, f"--vocab_size={largest}").returncode == 0
 
 
+@pytest.mark.parametrize("option", ["--shuffle_input_sentence", "--noshuffle_input_sentence",
+                                    "--input_sentence_size=0"])
+def test_text_that_is_not_utf8_is_one_line(tmp_path, option):
+    (tmp_path / "in.txt").write_bytes("café\n".encode("latin-1") * 50)
+    result = run(f"--input={tmp_path / 'in.txt'}", f"--model_prefix={tmp_path / 'spm'}", option)
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith(f"error: {tmp_path / 'in.txt'}:1: not UTF-8 text")
+
+
 @pytest.mark.parametrize("content", [None, b"", b" \n\n"])
 def test_missing_or_empty_text_is_one_line(tmp_path, content):
     if content is not None:

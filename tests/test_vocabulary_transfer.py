@@ -8,7 +8,7 @@ import albert
 from albert import extend_vocabulary, modeling, tokenization
 from albert.config import AlbertConfig
 from albert.formats import pretrained, vocabulary_transfer
-from albert.pretraining_data import vocabulary
+from albert.text import vocabulary
 
 
 @pytest.fixture(scope="module")

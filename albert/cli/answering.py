@@ -117,11 +117,12 @@ def read_texts(path: str) -> list[str]:
     name, counts = source_name(path), text_files.Counts()
     with contextlib.ExitStack() as stack:
         if path == STDIN:
-            stream = text_files.as_utf8(sys.stdin.buffer, name)
+            stream, _ = text_files.decode(sys.stdin.buffer, name)
         else:
             stream = stack.enter_context(text_files.open_text(path))
-        lines = text_files.read_lines(stream, name, counts, longest=sys.maxsize, most_bad=0)
-        texts = [text.removesuffix("\n").removesuffix("\r") for text, *_ in lines]
+        lines = text_files.read_lines(stream, name, counts, longest=sys.maxsize)
+        texts = [text.removesuffix("\n").removesuffix("\r") for text, _ in lines]
+    counts.check(max_bad=0)
     if not texts:
         raise DataError(f"{name}: nothing in it")
     return texts

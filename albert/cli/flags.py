@@ -29,7 +29,7 @@ from albert.errors import (
     UserError,
     WorkerLostError,
 )
-from albert.storage import addresses, places, shipped
+from albert.storage import copies, filesystem, shipped
 
 FlagValues = absl_flags.FlagValues
 log = logging.getLogger("albert")
@@ -403,9 +403,9 @@ def parse_with_arguments(
 def _with_local_file(argument: str) -> str:
     """Returns an argument; if it is `--flagfile=` and a remote file, with the path of a copy."""
     name, equals, value = argument.partition("=")
-    if name.lstrip("-") != "flagfile" or not places.is_remote(value):
+    if name.lstrip("-") != "flagfile" or not filesystem.is_remote(value):
         return argument
-    return name + equals + addresses.local(value, "flagfile")
+    return name + equals + copies.local_copy(value, "flagfile")
 
 
 def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
@@ -429,7 +429,7 @@ class _Formatter(logging.Formatter):
     """Names remote files as the user did."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return places.as_given(super().format(record))
+        return copies.as_given(super().format(record))
 
 
 def set_up_logging() -> None:
@@ -482,12 +482,12 @@ def run_command(
             values, arguments = parse_with_arguments(define_flags, argv)
             if not takes_arguments:
                 refuse_arguments(arguments)
-            with remote_paths.mirrored(values):
+            with remote_paths.local_paths(values):
                 main(*([values, arguments] if takes_arguments else [values]))
         sys.stdout.flush()
         return 0
     except (UserError, TrainingDivergedError, WorkerLostError) as error:
-        print(f"error: {places.as_given(str(error))}", file=sys.stderr)
+        print(f"error: {copies.as_given(str(error))}", file=sys.stderr)
         return error.exit_code
     except Preempted as error:
         log.info("%s", error)
@@ -502,7 +502,7 @@ def run_command(
         if error.filename is None:
             traceback.print_exc()
             return 1
-        print(f"error: {places.as_given(str(error.filename))}: {error.strerror}", file=sys.stderr)
+        print(f"error: {copies.as_given(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return 2
 
 

@@ -13,8 +13,7 @@ import zlib
 from collections.abc import Callable
 
 from albert.errors import CheckpointError, first_line
-from albert.storage import addresses, files, shipped
-from albert.storage.places import cache_directory
+from albert.storage import copies, files, shipped
 
 log = logging.getLogger("albert")
 
@@ -34,7 +33,7 @@ def located(path: str, is_model: Callable[[str], bool], flag: str) -> str:
     Raises:
       CheckpointError: an archive is damaged, or has a file that may not be unpacked.
     """
-    path = addresses.local(shipped.path_of(path), flag, "model")
+    path = copies.local_model(shipped.path_of(path), flag)
     if is_archive(path):
         path = _unpacked(path, flag)
     if not os.path.isdir(path) or is_model(path):
@@ -59,11 +58,11 @@ def is_archive(path: str) -> bool:
 
 def kept(name: str, identity: str, make: Callable[[str], None]) -> str:
     """Returns a folder of the cache that `make` fills the first time that it is asked for."""
-    target = os.path.join(cache_directory(), f"{name}-{identity[:16]}")
+    target = os.path.join(copies.cache_directory(), f"{name}-{identity[:16]}")
     if os.path.isdir(target):
         return target
-    os.makedirs(cache_directory(), exist_ok=True)
-    scratch = tempfile.mkdtemp(prefix=f".{name}-", dir=cache_directory())
+    os.makedirs(copies.cache_directory(), exist_ok=True)
+    scratch = tempfile.mkdtemp(prefix=f".{name}-", dir=copies.cache_directory())
     try:
         make(scratch)
         try:

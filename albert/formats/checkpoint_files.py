@@ -14,7 +14,7 @@ from typing import Any
 from albert.engines import is_installed
 from albert.errors import CheckpointError
 from albert.formats import tensor_bundle, tensor_file
-from albert.storage import files, temporaries
+from albert.storage import files, work
 
 MAIN = (tensor_bundle.SUFFIXES[-1], tensor_file.SUFFIXES[-1])
 _PARTS = re.compile(r"\.(index|meta|safetensors|data-\d{5}-of-\d{5})$")
@@ -83,7 +83,7 @@ def write(
     """
     kind = _kind_written()
     try:
-        with temporaries.temporary_dir(prefix) as scratch:
+        with work.temporary_dir(prefix) as scratch:
             inner = os.path.join(scratch, "checkpoint")
             kind.write(inner, tensors)
             for suffix in kind.SUFFIXES:
@@ -91,10 +91,10 @@ def write(
                     os.fsync(stream.fileno())
             before()
             for suffix in kind.SUFFIXES:
-                os.replace(inner + suffix, prefix + suffix)
+                files.move(inner + suffix, prefix + suffix)
             for other in main_names(prefix)[1:]:  # of the same step, where there was TensorFlow
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(other)
+                    files.remove(other)
             files.fsync(os.path.dirname(os.path.abspath(prefix)))
     except OSError as error:
         raise CheckpointError(

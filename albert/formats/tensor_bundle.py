@@ -18,7 +18,6 @@ import numpy as np
 from albert.errors import CheckpointError, first_line, some
 from albert.records.protobuf import field, fields, varint, varint_at
 from albert.records.tfrecord import mask_crc, masked_crc32c
-from albert.storage import places
 
 SUFFIXES = (".data-00000-of-00001", ".index")  # as they are written: the index last
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -98,7 +97,7 @@ class BundleReader:
             raise ValueError(f"it is of TensorFlow's type {entry.dtype}")
         if not self._is_there(entry):
             raise ValueError("its file is cut short")
-        with open(places.ready(self._shard(entry.shard)), "rb") as stream:
+        with open(self._shard(entry.shard), "rb") as stream:
             stream.seek(entry.offset)
             content = stream.read(entry.size)
         if entry.dtype == _STRING:

@@ -15,7 +15,6 @@ import safetensors
 import safetensors.numpy
 
 from albert.errors import CheckpointError
-from albert.storage import places
 
 SUFFIXES = (".safetensors",)
 _TENSORS, _HEADER = "crc32c", "crc32c_of_header"
@@ -31,7 +30,7 @@ class TensorFileReader:
     def __init__(self, prefix: str):
         self._path = prefix + SUFFIXES[0]
         try:
-            self._stream = safetensors.safe_open(places.ready(self._path), framework="np")
+            self._stream = safetensors.safe_open(self._path, framework="np")
             names = self._stream.keys()
             slices = {name: self._stream.get_slice(name) for name in names}
             metadata = self._stream.metadata() or {}

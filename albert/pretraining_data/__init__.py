@@ -17,5 +17,4 @@ pairs. Pairs are shuffled through files, masked, serialized and published.
     original_draws   makes the original's records, token for token
     outputs          publishes record files with their manifests
     report           statistics and warnings
-    vocabulary       trains SentencePiece vocabularies with the released layout
 """

@@ -12,7 +12,7 @@ from albert.pretraining_data.instances import Blocks, Statistics
 from albert.pretraining_data.job import Job, OutputSplit, load_tokenizer, vocabulary_info
 from albert.pretraining_data.report import Report
 from albert.records import records
-from albert.storage import files, places
+from albert.storage import copies, files, filesystem
 from albert.text.documents import ReadingCounts
 from albert.tokenization import identity
 
@@ -113,8 +113,8 @@ def _manifest_info(
 def _vocabulary(job: Job, path: str) -> dict[str, Any]:
     """Returns the vocabulary's path as given and relative to the record file, and its settings."""
     def split(path: str) -> tuple[str, str]:
-        scheme, _, rest = (path if places.is_remote(path) else
-                           places.as_given(os.path.abspath(path))).rpartition("://")
+        scheme, _, rest = (path if filesystem.is_remote(path) else
+                           copies.as_given(os.path.abspath(path))).rpartition("://")
         return scheme, rest
 
     (scheme, vocabulary), (records_scheme, here) = split(job.recipe.vocabulary), split(path)

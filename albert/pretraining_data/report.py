@@ -29,9 +29,7 @@ def report_reading(job: Job, counts: ReadingCounts) -> None:
     Raises:
       DataError: it has no documents.
     """
-    if counts.bad_utf8_lines:
-        log.warning("%s of %s lines had invalid UTF-8 (read as U+FFFD)",
-                    f"{counts.bad_utf8_lines:,}", f"{counts.lines:,}")
+    counts.warn()
     if counts.cuts:
         log.warning("very long lines were cut at %s positions", f"{counts.cuts:,}")
     if counts.cut_documents:

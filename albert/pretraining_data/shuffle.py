@@ -53,8 +53,11 @@ def block_tasks(
     held_out = HeldOut(
         job.held_out_fraction, job.recipe.seed("held out"), job.text_bytes, job.recipe.language
     )
-    sized = ((document, sum(map(len, document))) for document in documents)
-    for which, index, block in cut_blocks(sized, job.block_characters, held_out.split):
+    parts = (
+        part for document in documents
+        for part in held_out.split(document, sum(map(len, document)))
+    )
+    for which, index, block in cut_blocks(parts, job.block_characters):
         split, crc = job.splits[which], 0
         for line in (line for document in block for line in (*document, "")):
             crc = zlib.crc32(line.encode("utf-8", "surrogatepass") + b"\n", crc)

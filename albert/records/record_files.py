@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -21,9 +22,11 @@ from albert.records.tfrecord import (
     scan,
     size_of,
 )
-from albert.storage import files, filesystem, places
+from albert.storage import files, filesystem, opening
 
 log = logging.getLogger("albert")
+
+_THREADS = 8  # that read manifests
 
 # Features whose length is set by a flag of the reader.
 _LENGTH_FLAGS = {
@@ -68,13 +71,14 @@ class RecordFiles:
     @property
     def is_remote(self) -> bool:
         """Whether a file is read from another machine."""
-        return any(filesystem.is_remote(path) or places.is_stand_in(path) for path in self.paths)
+        return any(map(filesystem.is_remote, self.paths))
 
     # === How they were made ===
 
     @functools.cached_property
     def _manifests(self) -> list[Manifest | None]:
-        return list(map(Manifest.read, self.paths))
+        with ThreadPoolExecutor(_THREADS) as pool:  # for those in cloud storage
+            return list(pool.map(Manifest.read, self.paths))
 
     def manifests(self) -> Iterator[tuple[str, Manifest]]:
         """Yields each path with its manifest, which is empty if the file has none."""
@@ -192,7 +196,7 @@ class RecordFiles:
             if manifest:
                 _check_manifest(path, manifest, expected, tokenizer_sha256)
                 shards = (os.path.join(os.path.dirname(path), name) for name in manifest.shards)
-                absent.update(shard for shard in shards if not filesystem.exists(shard))
+                absent.update(shard for shard in shards if not opening.exists(shard))
         for path, count, manifest in zip(self.paths, self.counts, self._manifests, strict=True):
             if not count:
                 raise DataError(f"{path}: holds no records")

@@ -13,7 +13,7 @@ import numpy as np
 
 from albert.errors import DataError
 from albert.records.examples import DTYPES, FeatureSpec, frame_examples
-from albert.storage import files, filesystem, temporaries
+from albert.storage import files, opening, work
 
 FORMAT_VERSION = 1
 BATCH = 1024  # records serialised together, which makes a block
@@ -50,7 +50,7 @@ class Manifest:
           DataError: it is damaged, unusable, or of a later version.
         """
         where = manifest_path(path)
-        if not filesystem.exists(where):
+        if not opening.exists(where):
             return None
         value = files.read_sealed_json(where)
         if "format_version" not in value:
@@ -123,8 +123,7 @@ def manifest_path(path: str) -> str:
 
 def remove_manifest(path: str) -> None:
     """Removes the manifest of `path`, if there is one."""
-    if os.path.exists(manifest_path(path)):
-        os.unlink(manifest_path(path))
+    files.remove(manifest_path(path))
 
 
 def _unusable(value: Mapping[str, Any]) -> list[str]:
@@ -234,14 +233,14 @@ def publish_frames(
 def refuse_foreign(path: str) -> None:
     """Refuses to overwrite a file that is not known to be a record file of this toolkit.
 
-    One of ours has its manifest, or a temporary file of it, if a process died while it gave the
-    two their names.
-
     Raises:
       DataError: a file without a manifest is there.
     """
     where = manifest_path(path)
-    if os.path.lexists(path) and not (os.path.exists(where) or temporaries.temporaries_of(where)):
+    if (
+        (os.path.lexists(path) or opening.exists(path)) and not opening.exists(where)
+        and not work.temporaries_of(where)  # of a process that died while it published the file
+    ):
         raise DataError(
             f"{path} is not overwritten: it has no {os.path.basename(where)}, as record files of "
             "this toolkit have; remove it, or choose another name"

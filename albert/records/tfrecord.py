@@ -11,7 +11,7 @@ import google_crc32c
 import numpy as np
 
 from albert.errors import DataError
-from albert.storage import filesystem, places
+from albert.storage import opening
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4  # length and its checksum; checksum of the payload
 _FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
@@ -109,17 +109,16 @@ def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
 def size_of(path: str) -> int:
     """Returns the size of a file in bytes; DataError if it cannot be read."""
     try:
-        return filesystem.size(path)
+        return opening.size_of(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
 def read_span(path: str, offset: int, size: int) -> bytes:
-    """Returns `size` bytes of a file from a byte on; DataError if it cannot be read."""
-    if places.is_stand_in(path):
-        path = places.as_given(path)
+    """Returns up to `size` bytes of a file from a byte on; DataError if it cannot be read."""
     try:
-        return filesystem.read_ranges(path, [(offset, offset + size)])[0]
+        [content] = opening.read_ranges(path, [(offset, offset + size)])
+        return content
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 

@@ -1,12 +1,11 @@
-"""Files and folders, on this machine and elsewhere.
+"""Files and folders on this machine and in cloud storage: open, publish, hold.
 
-    filesystem      opens, lists and copies files by path or address
-    files           files and folders that appear whole or not at all, JSON, digests, names in flags
+    files           files and folders that appear complete or not at all; JSON, digests, globs
+    work            temporaries, work folders, directories held by a process
+    opening         files opened and found alike, here or there
+    filesystem      calls of fsspec: remote files listed, read, written
+    copies          local copies of remote files
+    write_through   directories in cloud storage, written through a scratch folder
+    lease           holds a remote directory for one process
     shipped         models that come with this package, by name
-    temporaries     what is under way beside them, locked while its process lives
-    places          paths of other file systems, and their mirrors on this machine
-    mirrors         what is read there is fetched, what is written there is sent
-    addresses       what is read at an address, and what a Python call writes there
-    leases          the remote directory that one run holds for itself
-    remote_files    the calls of fsspec, and what is told when they fail
 """

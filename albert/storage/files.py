@@ -9,17 +9,17 @@ import contextlib
 import ctypes
 import difflib
 import errno
-import glob
 import hashlib
 import json
 import math
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 from albert.errors import DataError, UserError
-from albert.storage import temporaries
+from albert.storage import filesystem, opening, work, write_through
 
 # Key of a JSON object that holds the digest of all the others.
 _SEAL = "content_sha256"
@@ -55,19 +55,50 @@ def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
     It may be closed in the block.
     """
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    with _told_as_unwritable(path), temporaries.temporary_file(path) as temporary:
+    if filesystem.is_remote(path):
+        with tempfile.TemporaryDirectory() as folder:
+            local = os.path.join(folder, "file")
+            with open(local, mode, **text) as stream:
+                yield stream
+            filesystem.upload(local, path)
+        return
+    with _told_as_unwritable(path), work.temporary_file(path) as temporary:
         with open(temporary, mode, **text) as stream:
             yield stream
         fsync(temporary)
-        os.replace(temporary, path)
+        move(temporary, path)
         fsync(_parent(path))
+
+
+def move(source: str, path: str) -> None:
+    """Gives a complete file its name, in place of another one."""
+    os.replace(source, path)
+    write_through.note("put", path)
+
+
+def remove(path: str) -> None:
+    """Removes a file that this toolkit has made, if it exists."""
+    if filesystem.is_remote(path):
+        filesystem.remove(path)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    write_through.note("remove", path)
 
 
 def publish_copy(source: str, path: str) -> None:
     """Publishes a file's content as `path`, which may be the file itself."""
-    if os.path.realpath(path) != os.path.realpath(source):
-        with open(source, "rb") as content, atomic_write(path, "wb") as stream:
-            shutil.copyfileobj(content, stream, 1 << 20)
+    if os.path.realpath(path) == os.path.realpath(source):
+        return
+    with _told_as_unwritable(path), work.temporary_file(path) as temporary:
+        try:
+            os.unlink(temporary)
+            os.link(source, temporary)
+        except OSError:  # another file system, or one without hard links
+            shutil.copyfile(source, temporary)
+        fsync(temporary)
+        move(temporary, path)
+        fsync(_parent(path))
 
 
 @contextlib.contextmanager
@@ -95,14 +126,20 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
       UserError: it cannot be written, or a file or directory of the user's is in the way.
     """
     path = os.path.realpath(path)
-    with _told_as_unwritable(path), temporaries.temporary_dir(path) as temporary:
-        temporaries.sweep_litter(_parent(path), f"{os.path.basename(path)}{temporaries.OLD}")
+    with _told_as_unwritable(path), work.temporary_dir(path) as temporary:
+        work.sweep(_parent(path), f"{os.path.basename(path)}{work.OLD}")
         yield temporary
-        for name in _content(temporary):
+        names = _content(temporary)
+        for name in names:
             fsync(os.path.join(temporary, name))
         if not _replace_dir(temporary, path, last):
             _add_to_dir(temporary, path, last, others)
         fsync(_parent(path))
+        for name in (last, *others):
+            write_through.note("remove", os.path.join(path, name))
+        for name in [*sorted(names - {last}), last]:
+            if not name.endswith("/"):
+                write_through.note("put", os.path.join(path, name))
 
 
 def _replace_dir(new: str, path: str, last: str) -> bool:
@@ -116,17 +153,16 @@ def _replace_dir(new: str, path: str, last: str) -> bool:
     shutil.copymode(path, new)
     if _exchange(new, path):
         return True
-    old = temporaries.temporary_name(path, temporaries.OLD)
-    with temporaries.locked(path):  # so that nobody takes it for litter while it is away
-        try:
-            os.rename(path, old)
-        except OSError:  # a file system of its own is mounted there, say
-            return False
-        try:
-            os.rename(new, path)
-        except OSError:
-            os.rename(old, path)
-            raise
+    old = work.temporary_name(path, work.OLD)
+    try:
+        os.rename(path, old)
+    except OSError:  # another file system is mounted there, for example
+        return False
+    try:
+        os.rename(new, path)
+    except OSError:
+        os.rename(old, path)
+        raise
     shutil.rmtree(old, ignore_errors=True)
     return True
 
@@ -200,8 +236,8 @@ def read_json(path: str) -> Any:
       DataError: it is absent, unreadable, not UTF-8 or not JSON (with line and column).
     """
     try:
-        with open(path, encoding="utf-8-sig") as stream:
-            return json.load(stream)
+        with opening.open_read(path) as stream:
+            return json.loads(stream.read().decode("utf-8-sig"))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -311,8 +347,10 @@ def require_file(path: str | None, flag: str) -> str:
     """Returns `path` if it is a readable file, else raises a DataError naming the flag."""
     if not path:
         raise DataError(f"--{flag} is needed")
-    if not os.path.exists(path):
+    if not opening.exists(path):
         raise DataError(f"--{flag}: no such file: {path}")
+    if filesystem.is_remote(path):
+        return path
     if os.path.isdir(path):
         raise DataError(f"--{flag}: a directory, not a file: {path}")
     if not os.path.isfile(path):
@@ -353,7 +391,7 @@ def expand_globs(
         raise DataError(f"--{flag} is needed")
     seen: set[str] = set()
     for path in paths:
-        real = os.path.realpath(path)
+        real = path if filesystem.is_remote(path) else os.path.realpath(path)
         if real in seen:
             raise DataError(f"--{flag}: {path} is given twice: its records would count double")
         seen.add(real)
@@ -366,9 +404,7 @@ def find_files(pattern: str, flag: str) -> list[str]:
     Raises:
       DataError: there is none, or one cannot be read.
     """
-    # "a [v2].txt" is a name, too.
-    named = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
-    found = [path for path in named if not path.endswith(MANIFEST_SUFFIX)]
+    found = [path for path in opening.find(pattern) if not path.endswith(MANIFEST_SUFFIX)]
     if not found:
         raise DataError(f"--{flag}: no file matches {pattern}")
-    return [require_file(p, flag) for p in found]
+    return found if filesystem.is_remote(pattern) else [require_file(p, flag) for p in found]

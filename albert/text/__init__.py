@@ -1,11 +1,13 @@
-"""Tokenizers, and readers of texts. `albert.tokenization` is the way in to the first. No TensorFlow.
+"""Tokenizers, and readers of text. No TensorFlow.
 
-    cleaning        what is done to a text before it is tokenized
-    sentencepiece   pieces of a SentencePiece model (English ALBERT)
-    wordpiece       pieces of a vocabulary of words and their parts (Chinese ALBERT)
-    text_files      lines of texts and tables, packed or not, and what is wrong with them
-    corpus_files    corpora in whatever form: plain text, JSON lines, Parquet; folders and lists
-    sentences       running text to sentences
-    documents       text to documents, and documents to blocks
-    filters         documents that are left out on request
+    cleaning          preprocessing of text before it is tokenized
+    sentencepiece     tokens of a SentencePiece model (English ALBERT)
+    wordpiece         tokens of a WordPiece vocabulary (Chinese ALBERT)
+    vocabulary        training of SentencePiece vocabularies
+    text_files        text files as UTF-8 lines, compressed or not
+    structured_files  text in JSON lines and Parquet
+    corpus_files      files of a corpus, and how documents lie in them
+    documents         reading of documents, and blocks of documents
+    sentences         sentence splitting
+    filters           documents to drop from a prepared text
 """

@@ -1,16 +1,14 @@
-"""Reads text files as documents and gathers documents into blocks; a corpus is never held in memory.
-
-A corpus has one sentence (or paragraph) a line and a blank line between documents, or another form:
-see `corpus_files`.
-"""
+"""Reads a corpus as documents, and gathers documents into blocks; a corpus is never held in memory."""
 
 import dataclasses
+import io
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
+from albert.storage import opening
 from albert.text import corpus_files, text_files
-from albert.text.corpus_files import FILES, LINES, Form
+from albert.text.corpus_files import AUTO, FILES, LINES, Form
 from albert.text.sentences import split_sentences
 
 Document = list[str]  # its lines, none of them blank
@@ -30,6 +28,19 @@ class ReadingCounts(text_files.Counts):
     cut_documents: int = 0  # positions at which a very long document was cut
 
 
+class Position:
+    """How far files have been read, in bytes of the files (which may be compressed)."""
+
+    def __init__(self):
+        self.finished = 0  # bytes of files that were read completely
+        self.file: BinaryIO | None = None
+
+    @property
+    def bytes(self) -> int:
+        is_known = self.file is not None and self.file.seekable()
+        return self.finished + (self.file.tell() if is_known else 0)
+
+
 def read_documents(
     paths: Sequence[str],
     preprocess: Callable[[str], str],
@@ -37,7 +48,7 @@ def read_documents(
     break_between_files: bool = True,
     form: Form = Form(),
     longest: int | None = None,
-    position: text_files.Position | None = None,
+    position: Position | None = None,
 ) -> Iterator[Document]:
     """Yields the documents of files in order, updating `counts`.
 
@@ -50,56 +61,87 @@ def read_documents(
       position: updated while files are read.
 
     Raises:
-      DataError: see `corpus_files`.
+      DataError: a file cannot be read, or at the end: too many lines are not UTF-8.
     """
     longest = LONGEST_DOCUMENT if longest is None else longest
     document: Document = []
     size = 0
-    for path in paths:
-        with corpus_files.open_lines(path, form, position=position) as (stream, layout):
-            for text, is_end in _read_lines(stream, path, preprocess, counts, layout):
-                if text:
-                    document.append(text)
-                    counts.sentences += 1
-                    size += len(text)
-                if document and (is_end or size >= longest):
-                    counts.documents += 1
-                    counts.cut_documents += not is_end
-                    yield document
-                    document, size = [], 0
-        if document and (break_between_files or layout == FILES):
+    lines = _read_files(paths, preprocess, counts, break_between_files, form, position or Position())
+    for text, is_end in lines:
+        if text:
+            document.append(text)
+            counts.sentences += 1
+            size += len(text)
+        if document and (is_end or size >= longest):
             counts.documents += 1
+            counts.cut_documents += not is_end
             yield document
             document, size = [], 0
-    if document:
-        counts.documents += 1
-        yield document
+    counts.check()
 
 
-def _read_lines(
-    stream: BinaryIO,
-    name: str,
-    preprocess: Callable[[str], str],
-    counts: text_files.Counts,
-    layout: str,
+def _read_files(
+    paths: Sequence[str], preprocess: Callable[[str], str], counts: ReadingCounts,
+    break_between_files: bool, form: Form, position: Position,
+) -> Iterator[tuple[str, bool]]:
+    """Yields (text, whether a document ends after it) for each line; the text may be empty."""
+    for path in paths:
+        with text_files.open_file(path) as file:
+            position.file = file
+            stream, head = text_files.decode(file, path)
+            layout, reader = form.layout, form.reader(head, path)
+            if layout == AUTO:
+                stream, layout = corpus_files.recognise_stream(stream, reader is None)
+            if reader:
+                for place, content in reader(stream, path, form.text_field):
+                    lines = text_files.read_lines(io.BytesIO(content), place, counts)
+                    yield from _drop_blank(lines, preprocess, FILES)
+                    yield "", True
+            else:
+                lines = text_files.read_lines(stream, path, counts)
+                yield from _drop_blank(lines, preprocess, layout)
+            position.finished, position.file = position.bytes, None
+        if break_between_files or layout == FILES:
+            yield "", True
+    yield "", True
+
+
+def _drop_blank(
+    lines: Iterable[tuple[str, bool]], preprocess: Callable[[str], str], layout: str
 ) -> Iterator[tuple[str, bool]]:
     """Yields (text of a line or of a part of a long one, whether a document ends after it).
 
     Blank parts of a very long line are dropped: they end no document.
     """
     is_blank = True
-    for text, _, ends in text_files.read_lines(stream, name, counts):
+    for text, is_line_end in lines:
         text = text.strip()
-        is_end = ends and layout == LINES
-        # Cleaning drops combining marks: only a line that starts with one can vanish.
+        is_end = is_line_end and layout == LINES
+        # Preprocessing drops combining marks: only a line that starts with one can vanish.
         if text and (not unicodedata.combining(text[0]) or preprocess(text)):
-            is_blank = ends
+            is_blank = is_line_end
         else:
             text = ""
-            is_end |= ends and is_blank and layout != FILES
-            is_blank |= ends
+            is_end |= is_line_end and is_blank and layout != FILES
+            is_blank |= is_line_end
         if text or is_end:
             yield text, is_end
+
+
+def size_of_text(path: str, form: Form = Form(), flag: str = "input_file") -> int:
+    """Returns the bytes of a file's text as UTF-8.
+
+    A file of another encoding or format is read for that: this takes little time compared with what
+    is done with the text, and no disk space.
+
+    Raises:
+      DataError: see `read_documents`.
+    """
+    with text_files.open_file(path, flag) as file:
+        stream, head = text_files.decode(file, path)
+        if reader := form.reader(head, path):
+            return sum(len(content) for _, content in reader(stream, path, form.text_field))
+        return opening.size_of(path) if stream is file else sum(map(len, text_files.chunks(stream)))
 
 
 def split_documents(documents: Sequence[Document], language: str | None) -> list[Document]:
@@ -116,25 +158,20 @@ def split_documents(documents: Sequence[Document], language: str | None) -> list
 
 
 def cut_blocks(
-    documents: Iterable[tuple[Document, int]],
-    size: int,
-    split: Callable[[Document, int], Iterable[tuple[bool, Document, int]]] = (
-        lambda document, characters: [(False, document, characters)]
-    ),
+    documents: Iterable[tuple[bool, Document, int]], size: int
 ) -> Iterator[tuple[bool, int, list[Document]]]:
-    """Yields (is held out, number of the block among its kind, documents) of every block.
+    """Yields (is held out, number of the block of its kind, documents) for each block.
 
     A block has `size` characters and at least two documents: random other documents are drawn from
     it. So a single document at the end joins the previous block.
 
     Args:
-      documents: (document, characters), in order.
-      split: see `HeldOut.split`.
+      documents: (is held out, document, characters), in order.
     """
     current: list[list[Document]] = [[], []]  # by kind
     previous: list[list[Document]] = [[], []]
     characters, numbers = [0, 0], [0, 0]
-    for kind, document, more in (part for one in documents for part in split(*one)):
+    for kind, document, more in documents:
         current[kind].append(document)
         characters[kind] += more
         if characters[kind] >= size and len(current[kind]) > 1:

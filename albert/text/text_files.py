@@ -1,8 +1,8 @@
-"""Plain text as all commands read it: unpacked, decoded, line by line. No TensorFlow.
+"""Text files as streams of UTF-8 lines, whatever their encoding, compression and line ends.
 
-A file may be packed (gzip, bzip2, xz, zstd), be of UTF-8 with or without a mark, or of UTF-16 or
-UTF-32 with one, and end its lines with LF, CRLF or CR. What it is, its first bytes tell, not its
-name. It is read once, from its beginning to its end, and never held: pipes are files too.
+A file may be compressed (gzip, bzip2, xz, zstd), be UTF-8, or UTF-16 or UTF-32 with a byte-order mark,
+and end its lines with LF, CRLF or CR. Its first bytes decide, not its name. It is read once, from the
+beginning to the end, and never held in memory, so pipes are fine.
 """
 
 import bz2
@@ -12,8 +12,8 @@ import dataclasses
 import gzip
 import io
 import itertools
+import logging
 import lzma
-import os
 import re
 import sys
 import zlib
@@ -21,120 +21,123 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from albert.errors import DataError
+from albert.storage import opening
+
+log = logging.getLogger("albert")
 
 LONGEST_LINE = 1 << 20  # bytes; a longer line is cut, so that memory stays bounded
-MOST_BAD = 0.05  # share of a file's lines that may be no UTF-8
+MAX_BAD = 0.05  # fraction of a text's lines that may not be UTF-8
+_HOPELESS = 1 << 20  # bad lines, at which a text that is mostly bad is not read to its end
 
-PARQUET = b"PAR1"  # how such a table begins, which is no text
-_FIRST_OF_MARK = codecs.BOM_UTF8[0]
+PARQUET = b"PAR1"  # the first bytes of such a file, which is not text
 _CHUNK = 1 << 16
-# Of zstd at a time: a few bytes of it may hold 128 KiB of text.
-_PACKED_CHUNK = 1 << 9
-_PACKED = (
+_ZSTD_CHUNK = 1 << 9  # a few bytes of zstd may hold 128 KiB of text
+_COMPRESSED = (
     (re.compile(rb"\x1f\x8b\x08"), "gzip", lambda stream: gzip.GzipFile(fileobj=stream)),
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "bzip2", bz2.BZ2File),
     (re.compile(rb"\xfd7zXZ\x00"), "xz", lzma.LZMAFile),
     (re.compile(rb"\x28\xb5\x2f\xfd"), "zstd", lambda stream: as_stream(_unzstd(stream))),
 )
-# That of UTF-32 begins with that of UTF-16.
+# The mark of UTF-32 begins with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )
 
 
-@dataclasses.dataclass
-class Counts:
-    """What was met while reading."""
-
-    lines: int = 0  # blank ones included
-    bad_utf8_lines: int = 0  # decoded with U+FFFD
-    cuts: int = 0  # places where a very long line was cut
-    bytes: int = 0
-
-    def add(self, other: "Counts") -> None:
-        """Adds what was met elsewhere."""
-        for field in dataclasses.fields(other):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
-
 # === Lines ===
 
 
-def read_lines(
-    stream: BinaryIO,
-    name: str,
-    counts: Counts,
-    longest: int | None = None,
-    most_bad: float | None = None,
-) -> Iterator[tuple[str, int, bool]]:
-    r"""Yields (text, its bytes, whether a line ends here); adds to `counts` at the end.
+@dataclasses.dataclass
+class Counts:
+    """Counts of what was read."""
 
-    Lines end at "\n" or "\r\n", which are left at the text; very long ones come in parts, cut at
-    a space. A byte-order mark before a line is no text: files are put end to end.
+    lines: int = 0  # blank ones included
+    bytes: int = 0  # of the text as UTF-8
+    cuts: int = 0  # positions at which a very long line was cut
+    bad_utf8_lines: int = 0  # decoded with U+FFFD
+    first_bad: str = ""  # file and line of the first of them, and its likely encoding
+
+    def check(self, max_bad: float | None = None) -> None:
+        """Raises a DataError if more than a fraction of the lines (`MAX_BAD`) are not UTF-8."""
+        max_bad = MAX_BAD if max_bad is None else max_bad
+        if self.bad_utf8_lines > max_bad * self.lines:
+            raise DataError(f"{self.first_bad}; {self.bad_utf8_lines:,} of {self.lines:,} lines "
+                            "are not UTF-8")
+
+    def warn(self) -> None:
+        """Logs how many lines are not UTF-8, if any."""
+        if self.bad_utf8_lines:
+            log.warning("%s of %s lines had invalid UTF-8, replaced by U+FFFD: %s",
+                        f"{self.bad_utf8_lines:,}", f"{self.lines:,}", self.first_bad)
+
+
+def read_lines(
+    stream: BinaryIO, name: str, counts: Counts, longest: int | None = None
+) -> Iterator[tuple[str, bool]]:
+    r"""Yields (text, whether a line ends after it), updating `counts`.
+
+    Lines end with "\n" or "\r\n", which are part of the text. Long lines come in parts, cut at a
+    space. Byte-order marks at the beginning of lines are dropped, for files may be concatenated.
 
     Args:
-      stream: of `as_utf8`.
-      name: what messages call it.
+      stream: UTF-8, see `open_text`.
+      name: the file, for messages.
       longest: bytes of a part; by default `LONGEST_LINE`.
-      most_bad: share of the lines that may be no UTF-8, which get U+FFFD; by default `MOST_BAD`.
 
     Raises:
-      DataError: a NUL, or at the end too many lines that are no UTF-8.
+      DataError: a NUL character.
     """
     longest = LONGEST_LINE if longest is None else longest
-    most_bad = MOST_BAD if most_bad is None else most_bad
-    lines = bad = first_bad = cuts = total = 0
-    rest = sample = b""
-    # No part depends on where the one before began: they can be read again from there.
-    while (part := stream.readline(longest - len(rest))) or rest:
-        piece, rest = rest + part, b""
-        ends = len(piece) < longest or piece.endswith(b"\n")
-        if not ends:
-            cut = piece.rfind(b" ") + 1 or _last_character(piece)
-            piece, rest = piece[:cut], piece[cut:]
-            cuts += 1
-        if b"\0" in piece:
-            raise DataError(f"{name}:{lines + 1}: a NUL byte: {_look_of_binary(piece)}")
+    number, rest = 1, b""
+    # Where a part ends does not depend on where it began: reading can start anywhere.
+    while part := rest + stream.readline(longest - len(rest)):
+        rest = b""
+        is_end = len(part) < longest or part.endswith(b"\n")
+        if not is_end:
+            cut = part.rfind(b" ") + 1 or _last_character(part)
+            part, rest = part[:cut], part[cut:]
+            counts.cuts += 1
+        if b"\0" in part:
+            raise DataError(f"{name}:{number}: a NUL byte: {_advice_on_binary(part)}")
         try:
-            text = piece.decode("utf-8")
+            text = part.decode("utf-8")
         except UnicodeDecodeError:
-            text = piece.decode("utf-8", "replace")
-            bad += 1
-            if not first_bad:
-                first_bad, sample = lines + 1, piece
-        if piece[0] == _FIRST_OF_MARK:
+            text = part.decode("utf-8", "replace")
+            counts.bad_utf8_lines += 1
+            counts.first_bad = counts.first_bad or (
+                f"{name}:{number}: not UTF-8 text; {_advice_on_encoding(part)}"
+            )
+            if counts.bad_utf8_lines == _HOPELESS:
+                counts.check(0.5)
+        if text[0] == "\ufeff":
             text = text.lstrip("\ufeff")
-        lines += ends
-        total += len(piece)
-        yield text, len(piece), ends
-    counts.add(Counts(lines, bad, cuts, total))
-    if bad > most_bad * lines:
-        count = "" if not most_bad else f": {bad:,} of {lines:,} lines are not"
-        raise DataError(f"{name}:{first_bad}: not UTF-8 text{count}; {_look_of_bad(sample)}")
+        number += is_end
+        counts.lines += is_end
+        counts.bytes += len(part)
+        yield text, is_end
 
 
 def _last_character(line: bytes) -> int:
-    """Returns where the last UTF-8 character begins."""
-    at = len(line) - 1
-    while at > len(line) - 4 and line[at] & 0xC0 == 0x80:
-        at -= 1
-    return at
+    """Returns the position of the last UTF-8 character."""
+    position = len(line) - 1
+    while position > len(line) - 4 and line[position] & 0xC0 == 0x80:
+        position -= 1
+    return position
 
 
-def _look_of_binary(piece: bytes) -> str:
-    if piece[257:262] == b"ustar":
+def _advice_on_binary(line: bytes) -> str:
+    if line[257:262] == b"ustar":
         return "this is a tar archive; unpack it first"
-    if 3 * piece.count(0) > len(piece):
-        order = "LE" if piece[0] else "BE"
+    if 3 * line.count(0) > len(line):
+        order = "LE" if line[0] else "BE"
         return (f"it looks like UTF-16 without a mark; convert it first (iconv -f UTF-16{order} "
                 "-t UTF-8)")
-    return "this is no UTF-8 text; convert it (iconv), or remove them (tr -d '\\000')"
+    return "this is not UTF-8 text; convert it (iconv), or remove them (tr -d '\\000')"
 
 
-def _look_of_bad(piece: bytes) -> str:
-    high = sum(byte > 127 for byte in piece)
-    if 3 * high > len(piece):
+def _advice_on_encoding(line: bytes) -> str:
+    if 3 * sum(byte > 127 for byte in line) > len(line):
         return ("it looks like another script's encoding (GB18030, Shift_JIS, KOI8-R, ...); "
                 "convert it first (iconv -f GB18030 -t UTF-8)")
     return "it looks like Latin-1; convert it first (iconv -f WINDOWS-1252 -t UTF-8)"
@@ -143,112 +146,77 @@ def _look_of_bad(piece: bytes) -> str:
 # === Files ===
 
 
-class Position:
-    """How much of some files has been read, packed as they are."""
-
-    def __init__(self):
-        self._before, self._stream = 0, None
-
-    @contextlib.contextmanager
-    def follow(self, stream: BinaryIO) -> Iterator[None]:
-        """Looks at a file while it is read; one that cannot seek counts nothing."""
-        self._stream = stream if stream.seekable() else None
-        yield
-        self._before, self._stream = self.bytes, None
-
-    @property
-    def bytes(self) -> int:
-        return self._before + (self._stream.tell() if self._stream else 0)
-
-
-@contextlib.contextmanager
-def open_text(path: str, flag: str = "input_file") -> Iterator[BinaryIO]:
-    """Yields the text of a file, a pipe or a device; see `as_utf8`.
+def open_file(path: str, flag: str = "input_file") -> BinaryIO:
+    """Opens a file, a pipe or a device.
 
     Raises:
       DataError: it cannot be read (naming the flag).
     """
-    with open_raw(path, flag) as stream:
-        yield as_utf8(stream, path)
-
-
-def open_raw(path: str, flag: str = "input_file") -> BinaryIO:
-    """Returns a file as it is; errors as of `open_text`."""
     try:
-        return open(path, "rb")
+        return opening.open_read(path)
     except FileNotFoundError as error:
         raise DataError(f"--{flag}: no such file: {path}") from error
     except OSError as error:
         raise DataError(f"--{flag}: cannot read {path}: {error.strerror}") from error
 
 
-def size_of_text(path: str, flag: str = "input_file") -> int:
-    """Returns the bytes of a file's text as `as_utf8` gives it.
-
-    A file that is packed or of another encoding is read through for that: this costs little
-    beside what is done with the text, and no place on the disk.
-
-    Raises:
-      DataError: see `open_text`.
-    """
-    with open_raw(path, flag) as stream:
-        text = as_utf8(stream, path)
-        return os.path.getsize(path) if text is stream else sum(map(len, chunks(text)))
+@contextlib.contextmanager
+def open_text(path: str, flag: str = "input_file") -> Iterator[BinaryIO]:
+    """Yields a file as a stream of UTF-8; see `decode` and `open_file`."""
+    with open_file(path, flag) as stream:
+        yield decode(stream, path)[0]
 
 
-def as_utf8(stream: BinaryIO, name: str) -> BinaryIO:
-    """Returns a stream of UTF-8 with LF or CRLF at the ends of lines.
-
-    It is `stream` itself, at its beginning, if that is such a text and can seek: then a place in
-    it is one in the file.
+def decode(stream: BinaryIO, name: str) -> tuple[BinaryIO, bytes]:
+    """Decompresses and converts a stream.
 
     Args:
-      name: what messages call it.
+      name: the file, for messages.
+
+    Returns:
+      A stream of UTF-8 whose lines end with LF or CRLF, at its beginning, and its first bytes. If
+      `stream` is such a text already, and can seek, it is `stream` itself.
 
     Raises:
-      DataError: it is damaged or cut off, or needs a package; also while it is read.
+      DataError: it is damaged or truncated, or needs a package; also while it is read.
     """
-    return decoded(stream, name)[1]
-
-
-def decoded(stream: BinaryIO, name: str) -> tuple[bytes, BinaryIO]:
-    """Returns the first bytes of the text and the stream of `as_utf8`, at its beginning."""
-    head, stream = _look(stream)
-    for magic, kind, unpack in _PACKED:
+    stream, head = _peek(stream)
+    for magic, kind, decompress in _COMPRESSED:
         if magic.match(head):
-            head, stream = _look(as_stream(_checked(unpack(stream), name, kind)))
+            stream, head = _peek(as_stream(_checked(decompress(stream), name, kind)))
             break
     for mark, encoding in _MARKS:
         if head.startswith(mark):
-            head, stream = _look(as_stream(_converted(stream, encoding, name)))
+            stream, head = _peek(as_stream(_converted(stream, encoding, name)))
             break
-    # A CR alone is a line's end where no line ends otherwise.
+    # A lone CR ends a line if no line ends otherwise.
     if b"\r" in head[:-1] and b"\n" not in head and not head.startswith(PARQUET):
         stream = as_stream(_with_line_feeds(stream))
-    return head, stream
+    return stream, head
 
 
-def _look(stream: BinaryIO) -> tuple[bytes, BinaryIO]:
-    """Returns the first bytes, as many as a line may have, and the stream at its beginning."""
-    if stream.seekable():
-        start = stream.tell()
-        head = stream.read(LONGEST_LINE)
-        stream.seek(start)
-        return head, stream
+def _peek(stream: BinaryIO) -> tuple[BinaryIO, bytes]:
+    """Returns the stream at its beginning, and its first bytes, as many as a line may have."""
     head = stream.read(LONGEST_LINE)
-    # A terminal's end is not asked for twice.
+    if stream.seekable():
+        stream.seek(-len(head), io.SEEK_CUR)
+        return stream, head
+    # At the end of a terminal's input, do not read again.
     rest = chunks(stream) if len(head) == LONGEST_LINE else ()
-    return head, as_stream(itertools.chain([head], rest))
+    return as_stream(itertools.chain([head], rest)), head
 
 
 def chunks(stream: BinaryIO, size: int = _CHUNK) -> Iterator[bytes]:
-    """Yields what a stream holds."""
+    """Yields the content of a stream."""
     return iter(lambda: stream.read(size), b"")
 
 
-class _Chunks(io.RawIOBase):
-    """A stream of what an iterator of bytes yields."""
+def as_stream(parts: Iterable[bytes]) -> BinaryIO:
+    """Returns a stream of what an iterator yields; it cannot seek."""
+    return io.BufferedReader(_Chunks(parts), _CHUNK)
 
+
+class _Chunks(io.RawIOBase):
     def __init__(self, chunks: Iterable[bytes]):
         self._chunks = filter(None, chunks)
         self._rest = memoryview(b"")
@@ -264,54 +232,45 @@ class _Chunks(io.RawIOBase):
         return size
 
 
-def as_stream(parts: Iterable[bytes]) -> BinaryIO:
-    """Returns a stream of what an iterator yields; it cannot seek."""
-    return io.BufferedReader(_Chunks(parts), _CHUNK)
-
-
-# === What a file may be ===
+# === Compression and encodings ===
 
 
 def _checked(stream: BinaryIO, name: str, kind: str) -> Iterator[bytes]:
-    """Yields what a packed stream holds, and says so where it cannot be unpacked."""
+    """Yields a decompressed stream; reports damage."""
     try:
         yield from chunks(stream)
     except ImportError as error:
-        raise DataError(f"{name}: packed with zstd, which needs: pip install zstandard") from error
+        raise DataError(f"{name}: zstd needs a package: pip install zstandard") from error
     except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         detail = " ".join(str(error).split())
-        raise DataError(f"{name}: damaged or cut off: not whole {kind} data ({detail})") from error
+        raise DataError(f"{name}: damaged or truncated {kind} data ({detail})") from error
 
 
 def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
-    new, problem = _zstd()
-    one = new()
-    for chunk in chunks(stream, _PACKED_CHUNK):
-        while chunk:
-            if one.eof:
-                one = new()
-            try:
-                yield one.decompress(chunk)
-            except problem as error:
-                raise ValueError(str(error)) from error
-            chunk = one.unused_data if one.eof else b""
-    if not one.eof:
-        raise EOFError("the end is missing")
-
-
-def _zstd():
-    """Returns (what makes a decompressor, its error)."""
     if sys.version_info >= (3, 14):
         from compression import zstd
 
-        return zstd.ZstdDecompressor, zstd.ZstdError
-    import zstandard
+        new, zstd_error = zstd.ZstdDecompressor, zstd.ZstdError
+    else:
+        import zstandard
 
-    return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
+        new, zstd_error = zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError
+    frame = new()
+    for chunk in chunks(stream, _ZSTD_CHUNK):
+        while chunk:
+            if frame.eof:
+                frame = new()
+            try:
+                yield frame.decompress(chunk)
+            except zstd_error as error:
+                raise ValueError(str(error)) from error
+            chunk = frame.unused_data if frame.eof else b""
+    if not frame.eof:
+        raise EOFError("the end is missing")
 
 
 def _converted(stream: BinaryIO, encoding: str, name: str) -> Iterator[bytes]:
-    """Yields text of another encoding, which has a mark, as UTF-8 without one."""
+    """Yields text of another encoding, which begins with a mark, as UTF-8 without one."""
     decoder, line = codecs.getincrementaldecoder(encoding)(), 1
     for chunk in itertools.chain(chunks(stream), [b""]):
         try:
@@ -327,7 +286,7 @@ def _converted(stream: BinaryIO, encoding: str, name: str) -> Iterator[bytes]:
 
 
 def _with_line_feeds(stream: BinaryIO) -> Iterator[bytes]:
-    """Yields text whose lines end with CR, or here and there with CRLF, with LF instead."""
+    """Yields text whose lines end with CR, or sometimes with CRLF, with LF instead."""
     decoder = io.IncrementalNewlineDecoder(None, translate=True)
     for chunk in itertools.chain(chunks(stream), [b""]):
         yield decoder.decode(chunk.decode("latin-1"), final=not chunk).encode("latin-1")

@@ -13,7 +13,7 @@ import numpy as np
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoint_files, checkpoints, sidecars
-from albert.storage import files, places, temporaries
+from albert.storage import files, work, write_through
 
 log = logging.getLogger("albert")
 
@@ -37,7 +37,7 @@ def save(
         checkpoint_files.write(prefix, tensors)
     except UserError as error:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(prefix + ".json")
+            files.remove(prefix + ".json")
         raise CheckpointError(str(error)) from error
     if keep > 0:
         for old in list(checkpoints.list_steps(directory).values())[:-keep]:
@@ -59,7 +59,7 @@ def delete_after(directory: str, step: int) -> str | None:
 def delete(prefix: str) -> None:
     """Removes a checkpoint."""
     for path in checkpoint_files.files_of(prefix):
-        os.unlink(path)
+        files.remove(path)
 
 
 def _sweep_orphans(directory: str, newest: int) -> None:
@@ -68,7 +68,7 @@ def _sweep_orphans(directory: str, newest: int) -> None:
     for name in os.listdir(directory):
         match = _BESIDE.match(name)
         if match and int(match[1]) < newest and int(match[1]) not in whole:
-            os.unlink(os.path.join(directory, name))
+            files.remove(os.path.join(directory, name))
 
 
 def _write_state_file(directory: str) -> None:
@@ -76,7 +76,7 @@ def _write_state_file(directory: str) -> None:
     names = [os.path.basename(p) for p in checkpoints.list_steps(directory).values()]
     if not names:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(directory, "checkpoint"))
+            files.remove(os.path.join(directory, "checkpoint"))
         return
     with files.atomic_write(os.path.join(directory, "checkpoint")) as stream:
         stream.write(f'model_checkpoint_path: "{names[-1]}"\n')
@@ -109,30 +109,30 @@ def _copy_best(prefix: str, best: str) -> None:
     targets = {source: best + source.removeprefix(prefix) for source in sources}
     with contextlib.ExitStack() as stack:
         copies = {
-            target: stack.enter_context(temporaries.temporary_file(target))
+            target: stack.enter_context(work.temporary_file(target))
             for target in targets.values()
         }
         for source, target in targets.items():
             _copy_synced(source, copies[target])
         _take_away(best)
         for source, target in targets.items():
-            os.replace(copies[target], target)
+            files.move(copies[target], target)
             log.info("saved %s to %s", source, target)
         files.fsync(os.path.dirname(os.path.abspath(best)))
 
 
 def _write_best(prefix: str, best: str, tensors: Mapping[str, Any]) -> None:
     source, target = prefix + ".json", best + ".json"
-    with temporaries.temporary_file(target) as copy:
+    with work.temporary_file(target) as copy:
         if has_sidecar := os.path.exists(source):
             _copy_synced(source, copy)
 
         def before() -> None:
             _take_away(best)
             if has_sidecar:
-                os.replace(copy, target)
+                files.move(copy, target)
             elif os.path.exists(target):
-                os.unlink(target)
+                files.remove(target)
 
         checkpoint_files.write(best, tensors, before)
     log.info("saved the weights of %s that were evaluated to %s", prefix, best)
@@ -141,11 +141,11 @@ def _write_best(prefix: str, best: str, tensors: Mapping[str, Any]) -> None:
 def _take_away(best: str) -> None:
     """Unmakes the best checkpoint: there is none while its files are replaced."""
     while old := checkpoint_files.main_file(best):
-        os.unlink(old)
+        files.remove(old)
 
 
 def _copy_synced(source: str, target: str) -> None:
-    shutil.copyfile(places.ready(source), target)
+    shutil.copyfile(source, target)
     with open(target, "rb") as stream:
         os.fsync(stream.fileno())
 
@@ -181,7 +181,8 @@ def read_newest(
             log.warning("%s unreadable (%s), using %s", bad, reason, prefix)
             if may_set_aside:
                 for path in checkpoint_files.files_of(bad):
-                    os.replace(places.ready(path), path + ".corrupt")
+                    files.move(path, path + ".corrupt")
+                    write_through.note("remove", path)
         return found
     if damaged:
         raise CheckpointError(

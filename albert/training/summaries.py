@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from albert.storage import files
+from albert.storage import files, write_through
 from albert.training.event_file import EventFile
 
 log = logging.getLogger("albert")
@@ -57,6 +57,7 @@ class MetricsWriter:
         try:
             self._stream.write(json.dumps(line) + "\n")
             self._stream.flush()
+            write_through.note("append", self._path)
         except OSError as error:
             raise files.UserError(f"cannot write {self._path} ({error.strerror})") from error
         if kind == "eval":

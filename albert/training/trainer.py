@@ -18,7 +18,7 @@ from albert.formats import checkpoints
 from albert.formats.weights import Weights
 from albert.optimization import OptimizerConfig
 from albert.records.record_files import RecordFiles
-from albert.storage import files, places, temporaries
+from albert.storage import files, opening, write_through
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, evaluation, steps, summaries
 from albert.training.current_engine import current
@@ -68,7 +68,7 @@ def train(
     if eval_files:
         eval_files.check(task.for_evaluation().feature_spec(), config.vocab_size)
     own = (
-        temporaries.lock_run_dir(run.output_dir) if engine.is_chief else contextlib.nullcontext()
+        write_through.lock_run_dir(run.output_dir) if engine.is_chief else contextlib.nullcontext()
     )
     with own, PreemptionLatch() as latch:
         loop = _Loop(
@@ -76,7 +76,7 @@ def train(
             measure_more,
         )
         loop.start(init, warm_start_options or {})
-        sizes = {os.path.basename(path): os.path.getsize(path) for path in train_files.paths}
+        sizes = {os.path.basename(path): opening.size_of(path) for path in train_files.paths}
         facts = {f"--{name}": value for name, value in (flags or {}).items()}
         engine.check_agreement(
             facts | {"input files": sizes, f"step in {run.output_dir}": loop.state.step}
@@ -398,7 +398,7 @@ class _Loop:
         self.last_checkpoint = checkpoint_store.save(
             run.output_dir, state.step, tensors, sidecar, keep
         )
-        places.publish(run.output_dir)
+        write_through.flush(run.output_dir)
         log.info("saved %s", self.last_checkpoint)
 
     def _evaluate(self, step: int) -> None:
@@ -437,7 +437,7 @@ class _Loop:
             name: value for name, value in last.results.items()
             if isinstance(value, int | float) and name != "global_step"
         })
-        places.publish(self.run.output_dir)
+        write_through.flush(self.run.output_dir)
         summaries.log_results(last.results)
         log.info("evaluated in %s", summaries.duration(time.monotonic() - started))
 

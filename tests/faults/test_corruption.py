@@ -136,7 +136,7 @@ def read_wordpiece(folder):
 
 
 def make_spm(folder):
-    from albert.pretraining_data import vocabulary
+    from albert.text import vocabulary
 
     text = folder / "text"
     text.write_text("\n".join(f"w{i} abc w{i % 7}, 20{i}, hello world" for i in range(300)))

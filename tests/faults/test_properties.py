@@ -46,7 +46,7 @@ def wordpiece(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def spm(tmp_path_factory):
-    from albert.pretraining_data import vocabulary
+    from albert.text import vocabulary
 
     folder = tmp_path_factory.mktemp("spm")
     text = folder / "text"
@@ -173,7 +173,7 @@ def test_any_bytes_are_rows_of_a_table_or_a_clear_error(raw, tmp_path):
 def test_any_bytes_are_documents_without_blank_lines_or_a_clear_error(raw, tmp_path):
     path, content, counts = tmp_path / "text", lines_of(raw), ReadingCounts()
     path.write_bytes(content)
-    before, text_files.MOST_BAD = text_files.MOST_BAD, 1  # else hardly any draw would be read
+    before, text_files.MAX_BAD = text_files.MAX_BAD, 1  # else hardly any draw would be read
     is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         documents = list(read_documents([str(path)], preprocess_text, counts))
@@ -182,7 +182,7 @@ def test_any_bytes_are_documents_without_blank_lines_or_a_clear_error(raw, tmp_p
         assert b"\0" in content or is_wide
         return
     finally:
-        text_files.MOST_BAD = before
+        text_files.MAX_BAD = before
     assert counts.documents == len(documents) and (counts.bytes == len(content) or is_wide)
     assert all(line.strip() for document in documents for line in document)
 

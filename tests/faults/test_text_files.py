@@ -18,10 +18,10 @@ from helpers import REPO, assert_one_clear_line, run, run_here
 from albert import create_pretraining_data
 from albert.cli import answering as inference
 from albert.errors import DataError
-from albert.pretraining_data import job, pipeline, vocabulary
+from albert.pretraining_data import job, pipeline
 from albert.storage import files
 from albert.tasks import conll, glue, race
-from albert.text import documents, text_files
+from albert.text import corpus_files, documents, text_files, vocabulary
 from albert.text.documents import ReadingCounts, read_documents
 from albert.tokenization import preprocess_text
 
@@ -70,7 +70,7 @@ def as_documents(path: str):
 
 
 def as_vocabulary(path: str):
-    return list(vocabulary._Lines([path], do_lower_case=True))
+    return list(vocabulary._read_lines([path], True, corpus_files.Form()))
 
 
 def as_prose(path: str):
@@ -120,8 +120,9 @@ def test_the_size_of_a_text_is_that_of_its_lines(form, tmp_path):
     (tmp_path / "text").write_bytes(content := FORMS[form](TEXT))
     counts = text_files.Counts()
     with text_files.open_text(str(tmp_path / "text")) as stream:
-        assert sum(size for _, size, _ in text_files.read_lines(stream, "", counts)) == counts.bytes
-    assert text_files.size_of_text(str(tmp_path / "text")) == counts.bytes
+        for _ in text_files.read_lines(stream, "", counts):
+            pass
+    assert documents.size_of_text(str(tmp_path / "text")) == counts.bytes
     if form in ("plain", "mark", "crlf", "cr"):
         assert counts.bytes == len(content)
 
@@ -129,7 +130,7 @@ def test_the_size_of_a_text_is_that_of_its_lines(form, tmp_path):
 def test_a_plain_text_is_read_from_the_file_itself(tmp_path):
     (tmp_path / "text").write_text(TEXT)
     with open(tmp_path / "text", "rb") as stream:
-        assert text_files.as_utf8(stream, "text") is stream and stream.tell() == 0
+        assert text_files.decode(stream, "text")[0] is stream and stream.tell() == 0
 
 
 def test_a_text_may_begin_as_a_packed_one_does(tmp_path):
@@ -163,7 +164,7 @@ def test_a_damaged_packed_text_is_one_line_with_its_name(damage, name, read, tmp
         at = len(content) // 3
         content[at : at + 40] = bytes(255 - byte for byte in content[at : at + 40])
     (tmp_path / "text").write_bytes(content)
-    assert f"{tmp_path}/text: damaged or cut off: not whole " in refused(read, tmp_path / "text")
+    assert f"{tmp_path}/text: damaged or truncated " in refused(read, tmp_path / "text")
 
 
 @pytest.mark.parametrize("read", READ)
@@ -171,7 +172,7 @@ def test_a_nul_is_refused_with_its_line(read, tmp_path):
     path = tmp_path / "text"
     path.write_bytes(TEXT.encode() + b"w1\0w2\n")
     line = TEXT.count("\n") + 1
-    assert f"{path}:{line}: a NUL byte: this is no UTF-8 text" in refused(read, path)
+    assert f"{path}:{line}: a NUL byte: this is not UTF-8 text" in refused(read, path)
 
 
 @pytest.mark.parametrize(("content", "look"), [
@@ -188,8 +189,9 @@ def test_what_holds_nuls_is_told_by_its_look(content, look, tmp_path):
 
 @pytest.mark.parametrize("read", READ[:3])
 @pytest.mark.parametrize(("encoding", "word", "look"), [
-    ("latin-1", "café au lait", "looks like Latin-1"), ("gb18030", "日本語", "another script's"),
-    ("koi8-r", "слово", "another script's"),
+    ("latin-1", "café au lait", "looks like Latin-1"),
+    ("gb18030", "日本語", "looks like another script's"),
+    ("koi8-r", "слово", "looks like another script's"),
 ])
 def test_more_than_one_line_of_twenty_that_is_no_utf8_is_refused(
     encoding, word, look, read, tmp_path
@@ -204,8 +206,37 @@ def test_more_than_one_line_of_twenty_that_is_no_utf8_is_refused(
             path.write_bytes("\n".join(lines).encode(encoding) + b"\n")
             assert "\ufffd" in str(read(str(path)))
     message = refused(read, path)
-    assert f"{path}:2: not UTF-8 text: 21 of 400 lines are not; it " in message
-    assert look in message and "iconv -f " in message
+    assert f"{path}:2: not UTF-8 text; it {look}" in message and "iconv -f " in message
+    assert message.endswith("; 21 of 400 lines are not UTF-8")
+
+
+def test_it_is_the_corpus_whose_bad_lines_are_counted(folder, caplog, capsys):
+    (folder / "a.txt").write_bytes("café\n".encode("latin-1") * 10)
+    (folder / "b.txt").write_text(TEXT, encoding="utf-8")
+    arguments = [f"--vocab_file={folder}/vocab.txt", f"--output_file={folder}/out.tfrecord",
+                 "--max_seq_length=32", "--dupe_factor=1"]
+    assert run_here(
+        create_pretraining_data, f"--input_file={folder}/a.txt,{folder}/b.txt", *arguments
+    ) == 0
+    assert caplog.text.count("had invalid UTF-8, replaced by U+FFFD") == 1
+    assert f"10 of {TEXT.count(chr(10)) + 10:,} lines" in caplog.text and "a.txt:1" in caplog.text
+    (folder / "b.txt").write_bytes("naïve\n".encode("latin-1") * 10)
+    capsys.readouterr()
+    assert run_here(
+        create_pretraining_data, f"--input_file={folder}/b.txt,{folder}/a.txt", *arguments
+    ) == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert f"{folder}/b.txt:1: not UTF-8 text; it looks like Latin-1" in line
+    assert "iconv -f WINDOWS-1252 -t UTF-8" in line and "20 of 20 lines" in line
+
+
+def test_a_large_text_that_is_mostly_bad_is_not_read_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "_HOPELESS", 100)
+    (tmp_path / "text").write_bytes(b"good\n" + b"caf\xe9\n" * 200)
+    counts = ReadingCounts()
+    with pytest.raises(DataError, match="text:2: not UTF-8 text"):
+        list(read_documents([str(tmp_path / "text")], str, counts))
+    assert counts.lines < 110
 
 
 def test_a_mark_that_promises_too_much_is_refused_with_the_line(tmp_path):
@@ -221,7 +252,7 @@ def test_without_its_package_zstd_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setitem(sys.modules, "compression", None)
     (tmp_path / "text").write_bytes(b"\x28\xb5\x2f\xfd" + b"x" * 99)
-    assert "which needs: pip install zstandard" in refused(as_documents, tmp_path / "text")
+    assert "zstd needs a package: pip install zstandard" in refused(as_documents, tmp_path / "text")
 
 
 @pytest.mark.parametrize("form", PACK)
@@ -230,7 +261,7 @@ def test_packed_text_that_unpacks_to_very_much_is_not_held(form):
 
     packed = io.BytesIO(PACK[form](b"w1 w2\n" * (4 << 20)))  # 24 MB
     tracemalloc.start()
-    stream = text_files.as_utf8(packed, "text")
+    stream, _ = text_files.decode(packed, "text")
     while stream.read(1 << 16):
         pass
     assert tracemalloc.get_traced_memory()[1] < 16 << 20

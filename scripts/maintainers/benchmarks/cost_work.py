@@ -6,7 +6,7 @@ import os
 from albert.cli import flags
 from albert.errors import FlagError
 from albert.storage import files
-from albert.text import text_files
+from albert.text.documents import size_of_text
 from albert.training import curves as pictures
 from albert.training.run_report import table
 from benchmarks import inputs
@@ -137,7 +137,7 @@ def _corpus_curve(values, folder):
     """Returns seconds of a byte of text, made into records."""
     source = files.require_file(values.input_file, "input_file")
     sizes = inputs.numbers(values, "corpus_bytes", (250_000, 500_000, 1_000_000, 2_000_000))
-    if text_files.size_of_text(source) < max(sizes):
+    if size_of_text(source) < max(sizes):
         raise FlagError(f"--input_file: {source} has fewer than {max(sizes):,} bytes")
     flags.require(values, "spm_model_file")
     paths = [inputs.write_text(folder, source, size) for size in sizes]

@@ -10,12 +10,11 @@ from albert.cli import flags
 from albert.formats import hf_tokenizer
 from albert.model import training_plan
 from albert.storage import files
-from albert.text import text_files
+from albert.text.documents import size_of_text
 from albert.training.run_report import table
 from benchmarks import inputs
 from benchmarks.model_work import flops
 from benchmarks.turns import Side, compare, outputs_path
-
 
 _NUM_FILES = 20  # that the records of `input_pipeline` are spread over
 
@@ -26,7 +25,7 @@ def _text(values, folder: str) -> str:
     files.require_file(values.spm_model_file, "spm_model_file")
     source = files.require_file(values.input_file, "input_file")
     return inputs.write_text(
-        folder, source, inputs.numbers(values, "corpus_bytes", (text_files.size_of_text(source),))[0]
+        folder, source, inputs.numbers(values, "corpus_bytes", (size_of_text(source),))[0]
     )
 
 

@@ -1,0 +1,121 @@
+"""JSON lines and Parquet: each object or row is a document, whose text is in one field."""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from albert.errors import DataError, some
+from albert.storage import files
+from albert.text import text_files
+
+LONGEST_OBJECT = 256 << 20  # bytes of a line of JSON, which is held in memory
+_JSON_NAME = re.compile(r"\.(?:jsonl|ndjson|json)(?:\.(?:gz|bz2|xz|zst|zstd))?$", re.IGNORECASE)
+_OBJECT = re.compile(rb'\{\s*"[^"]*"\s*:')
+_PARQUET_ROWS = 256  # read together
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+
+# Yields (file:line or row, text) of each document. The text is its lines without blank ones, and a
+# blank line, as bytes: the size of a corpus must not depend on its format.
+Reader = Callable[[BinaryIO, str, str], Iterator[tuple[str, bytes]]]
+
+
+def is_json(head: bytes, name: str) -> bool:
+    """Whether the name of a file says so, or its first line is an object."""
+    if _JSON_NAME.search(name):
+        return True
+    line, end, _ = head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")
+    if not _OBJECT.match(line):
+        return False
+    if not end and len(head) >= text_files.LONGEST_LINE:  # the line is longer
+        return True
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def read_json_lines(stream: BinaryIO, name: str, text_field: str) -> Iterator[tuple[str, bytes]]:
+    """Yields (file:line, text) of each object; see `Reader`.
+
+    Raises:
+      DataError: a line is not an object, or has no text in this field.
+    """
+    for number in itertools.count(1):
+        line = stream.readline(LONGEST_OBJECT)
+        if not line:
+            return
+        place = f"{name}:{number}"
+        if len(line) == LONGEST_OBJECT:
+            raise DataError(f"{place}: a line of more than {LONGEST_OBJECT >> 20} MB; divide it, or "
+                            "use plain text, whose lines may have any length")
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if not line.strip():
+            continue
+        # Invalid bytes are kept, and counted with those of plain text.
+        values = files.parse_json_object(line.decode("utf-8", "surrogateescape"), place)
+        if text_field not in values:
+            raise DataError(
+                f"{place}: no field {text_field!r} (there are: {some(list(values), 12)}): name one "
+                "with --text_field, or read plain text with --document_layout=blank_lines"
+            )
+        yield place, _text_of(values[text_field], place, text_field)
+
+
+def read_parquet(stream: BinaryIO, name: str, text_field: str) -> Iterator[tuple[str, bytes]]:
+    """Yields (file: row, text) of each row; see `Reader`.
+
+    Raises:
+      DataError: the file is damaged, or has no column of this name with text.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(f"{name}: Parquet needs pyarrow: pip install pyarrow") from error
+    if not stream.seekable():
+        raise DataError(f"{name}: Parquet that is compressed, or comes from a pipe: write it to a "
+                        "file, uncompressed")
+    number = 0
+    try:
+        table = pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
+        _check_column(pyarrow.types, table.schema_arrow, name, text_field)
+        batches = table.iter_batches(_PARQUET_ROWS, columns=[text_field], use_threads=False)
+        for batch in batches:
+            for value in batch.column(0).cast(pyarrow.large_binary()).to_pylist():
+                number += 1
+                text = None if value is None else value.decode("utf-8", "surrogateescape")
+                place = f"{name}: row {number}"
+                yield place, _text_of(text, place, text_field)
+    except (pyarrow.ArrowException, OSError, EOFError, ValueError) as error:
+        detail = " ".join(str(error).split())[:200]
+        raise DataError(f"{name}: damaged or truncated Parquet file ({detail})") from error
+
+
+def _check_column(types: Any, schema: Any, name: str, text_field: str) -> None:
+    kind = dict(zip(schema.names, schema.types, strict=True)).get(text_field)
+    if kind is None:
+        raise DataError(f"{name}: no column {text_field!r} (there are: {some(schema.names, 12)}): "
+                        "name one with --text_field")
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+        raise DataError(f"{name}: the column {text_field!r} holds {kind}, not text: name another "
+                        "with --text_field")
+
+
+def _text_of(value: Any, place: str, text_field: str) -> bytes:
+    if value is None:
+        return b"\n"
+    if not isinstance(value, str):
+        raise DataError(f"{place}: {text_field!r} is {type(value).__name__}, not text")
+    if "\0" in value:
+        raise DataError(f"{place}: a NUL character in {text_field!r}: this is not text; remove it")
+    lines = value.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    text = "".join(f"{line}\n" for line in lines if line.strip()) + "\n"
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # invalid UTF-8, or half of a surrogate pair ("\ud83d")
+        return _SURROGATE.sub(b"\xff", text.encode("utf-8", "surrogatepass"))

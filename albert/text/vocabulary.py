@@ -1,0 +1,137 @@
+"""Trains SentencePiece vocabularies with the special tokens of the released ALBERT models."""
+
+import dataclasses
+import io
+import itertools
+import logging
+import random
+import re
+from collections.abc import Iterable, Iterator
+
+from albert.errors import DataError, FlagError
+from albert.storage import files
+from albert.text.cleaning import preprocess_text
+from albert.text.corpus_files import Form
+from albert.text.documents import ReadingCounts, read_documents
+
+log = logging.getLogger("albert")
+
+CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
+USER_DEFINED_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
+LAYOUT = ("<pad>", "<unk>", *CONTROL_SYMBOLS, *USER_DEFINED_SYMBOLS)  # ids 0, 1, 2, ...
+
+# The trainer skips longer sentences; bytes, its own default and the release's.
+_MAX_SENTENCE_BYTES = 4192
+# Fixed, for sums are taken thread by thread: the result must not depend on the number of cores.
+_THREADS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a vocabulary is trained; defaults are those of the release."""
+
+    vocab_size: int = 30000  # special tokens included
+    character_coverage: float = 0.99995  # fraction of characters that get a token
+    model_type: str = "unigram"
+    do_lower_case: bool = True
+    input_sentence_size: int = 10_000_000  # maximum number of sentences, 0 for all
+    shuffle_input_sentence: bool = True
+    seed: int = 12345
+
+
+def train(paths: list[str], settings: Settings, form: Form = Form()) -> bytes:
+    """Returns the serialized model trained on the lines of the files, which are read once.
+
+    Raises:
+      DataError: there is no text, or see `read_documents`; FlagError: the vocabulary does not fit the
+      text.
+    """
+    import sentencepiece
+
+    lines = _sample(_read_lines(paths, settings.do_lower_case, form), settings)
+    if not lines:
+        raise DataError(f"{', '.join(paths)}: no text to train a vocabulary on")
+    stream = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=stream,
+            vocab_size=settings.vocab_size,
+            character_coverage=settings.character_coverage,
+            model_type=settings.model_type,
+            max_sentence_length=_MAX_SENTENCE_BYTES,
+            num_threads=_THREADS,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            control_symbols=list(CONTROL_SYMBOLS),
+            user_defined_symbols=list(USER_DEFINED_SYMBOLS),
+            minloglevel=1,
+        )
+    except (RuntimeError, OSError) as error:  # how the library reports what it cannot do
+        raise FlagError(_explain(str(error), settings, paths)) from error
+    model = stream.getvalue()
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    first_tokens = tuple(processor.id_to_piece(i) for i in range(len(LAYOUT)))
+    assert first_tokens == LAYOUT, f"unexpected special tokens: {first_tokens}"
+    return model
+
+
+def _read_lines(paths: list[str], do_lower_case: bool, form: Form) -> Iterator[str]:
+    """Yields the preprocessed lines of the files; reports at the end which the trainer skipped."""
+    too_long, counts = 0, ReadingCounts()
+    for document in read_documents(paths, str, counts, form=form):
+        for text in document:
+            if line := preprocess_text(text, lower=do_lower_case):
+                too_long += len(line.encode("utf-8", "surrogatepass")) > _MAX_SENTENCE_BYTES
+                yield line
+    counts.warn()
+    if too_long:
+        log.warning("%d lines of more than %d bytes were left out; split them into sentences",
+                    too_long, _MAX_SENTENCE_BYTES)
+
+
+def _sample(lines: Iterable[str], settings: Settings) -> list[str]:
+    """Returns at most `input_sentence_size` lines: a random sample, or the first ones.
+
+    The trainer has an option for this, but seeds itself from the operating system, so the same
+    command would give another vocabulary every time.
+    """
+    size = settings.input_sentence_size
+    if not size:
+        return list(lines)
+    if not settings.shuffle_input_sentence:
+        return list(itertools.islice(lines, size))
+    rng = random.Random(f"{settings.seed}/vocabulary")
+    sample: list[str] = []  # reservoir sampling: every line is in it with the same probability
+    for number, line in enumerate(lines):
+        if number < size:
+            sample.append(line)
+        elif (index := rng.randrange(number + 1)) < size:
+            sample[index] = line
+    return sample
+
+
+def _explain(message: str, settings: Settings, paths: list[str]) -> str:
+    """Returns one line for the user from the trainer's message."""
+    text = ", ".join(paths)
+    if largest := re.search(r"set it to a value <= (\d+)", message):
+        return (f"--vocab_size={settings.vocab_size} is too large for {text}; "
+                f"the largest possible is {largest[1]}")
+    if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return (f"--vocab_size={settings.vocab_size} is too small for the characters of {text}; "
+                f"use at least {smallest[1]}, or a lower --character_coverage")
+    return f"cannot train a vocabulary on {text}: {' '.join(message.split())}"
+
+
+def publish(prefix: str, model: bytes) -> None:
+    """Writes <prefix>.vocab (token, score), then <prefix>.model."""
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    with files.atomic_write(f"{prefix}.vocab") as stream:
+        for i in range(processor.vocab_size()):
+            stream.write(f"{processor.id_to_piece(i)}\t{processor.get_score(i):g}\n")
+    with files.atomic_write(f"{prefix}.model", "wb") as stream:
+        stream.write(model)
