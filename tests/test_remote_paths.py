@@ -548,7 +548,7 @@ def test_two_commands_with_a_common_stem_touch_no_files_but_their_own(where, mem
 
     # The first one is killed in the middle of publishing; the second one runs meanwhile.
     with contextlib.suppress(Dead), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outputs, "_place", lambda *_: exec("raise Dead", {"Dead": Dead}))
+        patch.setattr(outputs, "_publish_file", lambda *_: exec("raise Dead", {"Dead": Dead}))
         jobs.create_data(*flags_of(16))
     abandon_scratch_folder()
     resumable = set(locks_of(tmp_path, where))

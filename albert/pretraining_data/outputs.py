@@ -42,12 +42,12 @@ class Output:
 
 def publish(
     job: Job, outputs: list[Output], counts: ReadingCounts,
-    place: Callable[[str, str], None] = lambda source, path: _place(source, path),
+    publish_file: Callable[[str, str], None] = lambda source, path: _publish_file(source, path),
 ) -> None:
-    """Gives all record files their names, then writes their manifests and logs what they hold.
+    """Gives all record files their names, then writes their manifests and logs their contents.
 
     Args:
-      place: gives the file at a work path its name.
+      publish_file: gives the file at a work path its name.
 
     Raises:
       DataError: an output is empty.
@@ -62,7 +62,7 @@ def publish(
     for output in outputs:
         records.remove_manifest(output.path)
     for output in outputs:
-        place(output.work_path, output.path)
+        publish_file(output.work_path, output.path)
     for output, text in zip(outputs, texts, strict=True):
         with files.atomic_write(records.manifest_path(output.path)) as stream:
             stream.write(text)
@@ -71,7 +71,7 @@ def publish(
     report.log()
 
 
-def _place(source: str, path: str) -> None:
+def _publish_file(source: str, path: str) -> None:
     """Publishes a file that stays in the work folder until all are published."""
     with temporary_dir(path) as folder:
         link = os.path.join(folder, "file")

@@ -49,7 +49,7 @@ def without_file_scheme(path: str) -> str:
 def open_read(path: str) -> BinaryIO:
     """Opens a file for reading. A remote file is streamed, with read-ahead.
 
-    A path that stands for an address means the file there, unless there is one here.
+    A path that represents an address means the file there, unless there is one here.
 
     Raises:
       DataError: a remote file is absent or unreadable; OSError: a local one is.
@@ -107,7 +107,7 @@ def size(path: str) -> int:
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file or directory, here or at the address that a path stands for."""
+    """Whether there is such a file or directory, here or at the address that a path represents."""
     if os.path.lexists(path):
         return True
     return is_remote(path := address_of(path)) and find_info(path) is not None
@@ -174,7 +174,7 @@ class _RemoteFile(io.RawIOBase):
         return len(content)
 
 
-# === Paths that stand for addresses ===
+# === Paths that represent addresses ===
 
 
 def cache_directory() -> str:
@@ -184,7 +184,7 @@ def cache_directory() -> str:
 
 
 def path_in_cache(url: str, folder: str) -> str:
-    """Returns the path that stands for an address in a folder of the cache."""
+    """Returns the path that represents an address in a folder of the cache."""
     scheme, rest = url.split("://", 1)
     parts = [scheme.lower(), *filter(None, rest.split("/"))]
     if {".", ".."} & set(parts):
@@ -193,20 +193,20 @@ def path_in_cache(url: str, folder: str) -> str:
 
 
 def as_given(text: str) -> str:
-    """Returns a text with addresses in place of the paths that stand for them."""
+    """Returns a text with addresses instead of the paths that represent them."""
     cache = re.escape(cache_directory())
     return re.sub(rf"{cache}/(?:downloads|scratch-\d+)/([a-z][a-z0-9+.-]*)/", r"\1://", text)
 
 
 def address_of(path: str) -> str:
-    """Returns the address that a path stands for, or else the path. An address is returned as is."""
+    """Returns the address that a path represents, or else the path. An address is returned as is."""
     given = path if is_remote(path) else as_given(os.path.abspath(path))
     return given if is_remote(given) else path
 
 
 @contextlib.contextmanager
 def addresses_in_errors() -> Iterator[None]:
-    """Puts addresses into the messages of errors in place of the paths that stand for them."""
+    """Puts addresses into the messages of errors instead of the paths that represent them."""
     try:
         yield
     except UserError as error:
@@ -252,7 +252,7 @@ def local_copy(path: str, flag: str = "path") -> str:
 
 
 def _checkpoint_files(parent: str, base: str) -> dict[str, tuple[str, Identity]]:
-    """Returns {name: (address, identity)} of a checkpoint's files and the small ones beside it."""
+    """Returns {name: (address, identity)} of a checkpoint's files and the small ones next to it."""
     listed = list_infos(parent, lambda fs, name: {i["name"]: i for i in fs.ls(name, detail=True)})
     prefix = re.sub(r"\.(index|data-\d+-of-\d+|meta)$", "", base)
     files = {posixpath.basename(u): (u, identity_of(i)) for u, i in listed.items() if i["type"] == "file"}

@@ -32,7 +32,7 @@ _held: list["_Lease"] = []  # by this process
 def hold(directory: str) -> Iterator[None]:
     """Makes a directory and holds it for this process; released when the process ends.
 
-    One that stands for an address gets the files that are there by now.
+    One that represents an address gets the files that are there by now.
 
     Raises:
       RunDirBusyError: another process holds it (names pid, host and time).
@@ -83,7 +83,7 @@ def _describe(holder: dict) -> str:
 
 
 def work_folder_of(path: str) -> str:
-    """Returns the work folder of an output: beside it, or in the cache if it goes to an address."""
+    """Returns the work folder of an output: in the same directory, or in the cache if it goes to an address."""
     url = filesystem.address_of(path)
     if filesystem.is_remote(url):
         path = filesystem.path_in_cache(url, "work")

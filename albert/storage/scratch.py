@@ -1,6 +1,6 @@
 """The scratch folder, in which this process makes files for addresses.
 
-Its paths stand for addresses. Whoever makes or removes a file there reports its name to `upload`;
+Its paths represent addresses. Whoever makes or removes a file there reports its name to `upload`;
 nothing else in the cloud storage is changed. The folder is `scratch-<n>` in the cache, locked while
 its process lives. The next process that takes the number empties it.
 """
@@ -58,7 +58,7 @@ def open_directory(url: str) -> str:
 def upload(*paths: str) -> None:
     """Makes objects what their files are now, one after the other: uploads or deletes them.
 
-    Paths that do not stand for addresses are ignored. A command with a directory of its own uploads
+    Paths that do not represent addresses are ignored. A command with its own directory uploads
     while it holds it, and at its end; it logs what fails, and tries again before the next file.
 
     Raises:
