@@ -272,10 +272,10 @@ def quick(monkeypatch):
     monkeypatch.setenv("ALBERT_LEASE_SECONDS", "0.6")
 
 
-def foreign(system, number=1, **changes):
+def foreign(system, **changes):
     """Leaves the lease of a process on another machine."""
     holder = {"id": "x", "pid": 7, "host": "elsewhere", "since": "noon", "renewals": 0, **changes}
-    system.pipe_file(f"/data/run/.lease-{number}", json.dumps(holder).encode())
+    system.pipe_file("/data/run/.lease", json.dumps(holder).encode())
 
 
 def test_a_directory_that_another_process_renews_is_refused(memory, quick, monkeypatch):
@@ -295,7 +295,7 @@ def test_a_silent_holder_is_succeeded_and_stops_when_it_wakes(memory, quick):
             second.check()
             with pytest.raises(RunDirBusyError, match="taken over by another process"):
                 first.check()
-            assert memory.find("/data/run") == ["/data/run/.lease-2"]
+            assert second._is_own()
 
 
 def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(memory, monkeypatch):
@@ -307,7 +307,7 @@ def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(memory,
     )
     foreign(memory, **json.loads(said.strip().splitlines()[-1]))
     with locks._lease("memory://data/run"):
-        assert memory.find("/data/run") == ["/data/run/.lease-2"]
+        assert b'"x"' not in memory.cat_file("/data/run/.lease")
 
 
 def test_of_two_that_want_a_stale_lease_one_gets_it(memory, quick, monkeypatch):
@@ -315,13 +315,13 @@ def test_of_two_that_want_a_stale_lease_one_gets_it(memory, quick, monkeypatch):
     real = fsspec_calls.create
 
     def late(url, content):
-        foreign(memory, number=2, id="y")  # another was faster
+        foreign(memory, id="y")  # another was faster
         return real(url, content)
 
     monkeypatch.setattr(fsspec_calls, "create", late)
     with pytest.raises(RunDirBusyError), locks._lease("memory://data/run"):
         pass
-    assert b'"y"' in memory.cat_file("/data/run/.lease-2")
+    assert b'"y"' in memory.cat_file("/data/run/.lease")
 
 
 def test_a_second_run_on_a_remote_directory_is_refused(memory, quick, tmp_path, capfd, monkeypatch):
@@ -330,7 +330,7 @@ def test_a_second_run_on_a_remote_directory_is_refused(memory, quick, tmp_path, 
         monkeypatch.setattr(locks, "_boot", lambda: "another machine")
         assert jobs.pretrain(*arguments) == 2
         assert "output_dir memory://data/run is in use by pid" in capfd.readouterr().err
-        assert memory.find("/data/run") == ["/data/run/.lease-1"]
+        assert memory.find("/data/run") == ["/data/run/.lease"]
 
 
 # === Killed at any call ===
@@ -513,13 +513,13 @@ def test_a_process_that_lost_its_directory_uploads_nothing_more(memory, quick):
         local = scratch.open_directory("memory://data/run")
         with locks.hold(local):
             files.write_json(os.path.join(local, "a.json"), {})
-            [lease] = locks._held
+            [lease] = locks._leases
             lease._is_released.set()
             lease._thread.join()
-            foreign(memory, number=2)
+            foreign(memory)
             lease._confirmed -= 1
             files.write_json(os.path.join(local, "b.json"), {})
-    assert memory.find("/data/run") == ["/data/run/.lease-2", "/data/run/a.json"]
+    assert memory.find("/data/run") == ["/data/run/.lease", "/data/run/a.json"]
 
 
 # === Whose files they are ===

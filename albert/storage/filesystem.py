@@ -1,6 +1,7 @@
 """Reads, lists and copies files by path or by address (`s3://`, `gs://`, `abfs://`, `hdfs://`).
 
-Addresses go through fsspec, which is imported only when one is used; see `fsspec_calls`.
+A path in the cache may belong to an address, of which it is a local copy or a file to upload.
+fsspec is imported only if there is an address; see `fsspec_calls`.
 """
 
 import concurrent.futures
@@ -11,16 +12,16 @@ import logging
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 from albert.errors import DataError, UserError
 from albert.storage.fsspec_calls import (
+    AbsentError,
     Identity,
     call,
     find_info,
     identity_of,
-    info_of,
     list_infos,
 )
 from albert.storage.temporary import temporary_dir
@@ -28,8 +29,9 @@ from albert.storage.temporary import temporary_dir
 log = logging.getLogger("albert")
 
 _REMOTE = re.compile(r"(?!(?:file|https?)://)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_WEIGHTS = re.compile(r"ckpt-[^/]*\.(data-\d{5}-of-\d{5}|safetensors)$")
-_SMALL = 64 << 20  # bytes of the largest file that is copied only because a checkpoint is
+_CHECKPOINT_FILE = re.compile(r"\.(index|meta|safetensors|data-\d{5}-of-\d{5})$")
+_WEIGHTS = re.compile(r"ckpt-[^/]*\.(safetensors|data-\d{5}-of-\d{5})$")
+_SMALL = 64 << 20  # bytes of the largest file that is copied because a checkpoint is
 _READ_AHEAD = 2 << 20  # bytes
 
 
@@ -48,8 +50,6 @@ def without_file_scheme(path: str) -> str:
 
 def open_read(path: str) -> BinaryIO:
     """Opens a file for reading. A remote file is streamed, with read-ahead.
-
-    A path that represents an address means the file there, unless there is one here.
 
     Raises:
       DataError: a remote file is absent or unreadable; OSError: a local one is.
@@ -96,7 +96,9 @@ def identity(path: str) -> Identity:
       DataError: a remote file is absent or unreadable; OSError: a local one is.
     """
     if is_remote(path):
-        return identity_of(info_of(path))
+        if info := find_info(path):
+            return identity_of(info)
+        raise AbsentError(f"no such file: {path}")
     found = os.stat(path)
     return found.st_size, found.st_mtime_ns
 
@@ -107,15 +109,17 @@ def size(path: str) -> int:
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file or directory, here or at the address that a path represents."""
+    """Whether there is such a file or directory, here or at the address of the path."""
     if os.path.lexists(path):
         return True
-    return is_remote(path := address_of(path)) and find_info(path) is not None
+    return is_remote(url := address_of(path)) and find_info(url) is not None
 
 
 def is_dir(path: str) -> bool:
     """Whether there is a directory of this name."""
-    return (find_info(path) or {}).get("type") == "directory" if is_remote(path) else os.path.isdir(path)
+    if is_remote(path):
+        return (find_info(path) or {}).get("type") == "directory"
+    return os.path.isdir(path)
 
 
 def glob(pattern: str) -> list[str]:
@@ -174,7 +178,7 @@ class _RemoteFile(io.RawIOBase):
         return len(content)
 
 
-# === Paths that represent addresses ===
+# === Paths in the cache ===
 
 
 def cache_directory() -> str:
@@ -184,7 +188,7 @@ def cache_directory() -> str:
 
 
 def path_in_cache(url: str, folder: str) -> str:
-    """Returns the path that represents an address in a folder of the cache."""
+    """Returns the path in a folder of the cache that belongs to an address."""
     scheme, rest = url.split("://", 1)
     parts = [scheme.lower(), *filter(None, rest.split("/"))]
     if {".", ".."} & set(parts):
@@ -193,20 +197,20 @@ def path_in_cache(url: str, folder: str) -> str:
 
 
 def as_given(text: str) -> str:
-    """Returns a text with addresses instead of the paths that represent them."""
+    """Returns a text with addresses in place of the paths that belong to them."""
     cache = re.escape(cache_directory())
     return re.sub(rf"{cache}/(?:downloads|scratch-\d+)/([a-z][a-z0-9+.-]*)/", r"\1://", text)
 
 
 def address_of(path: str) -> str:
-    """Returns the address that a path represents, or else the path. An address is returned as is."""
+    """Returns the address that a path belongs to, or else the path. An address is returned as is."""
     given = path if is_remote(path) else as_given(os.path.abspath(path))
     return given if is_remote(given) else path
 
 
 @contextlib.contextmanager
 def addresses_in_errors() -> Iterator[None]:
-    """Puts addresses into the messages of errors instead of the paths that represent them."""
+    """Puts addresses into messages of errors in place of the paths that belong to them."""
     try:
         yield
     except UserError as error:
@@ -221,9 +225,9 @@ def local_copy(path: str, flag: str = "path") -> str:
     """Returns the path of a local copy of a remote file, directory or checkpoint.
 
     Copies stay in the cache until the remote file changes. A checkpoint is named by its prefix or
-    one of its files; the small files in its directory are copied, too. The weights of checkpoints
-    in a directory are placeholders, which a call with their own path downloads. A local path is
-    returned as it is.
+    one of its files, and the small files in its directory are copied, too. The weights of other
+    checkpoints are placeholders, which a call with their path downloads. A local path is returned
+    as it is.
 
     Raises:
       DataError: it is absent (names the `flag`) or unreadable; UserError: the disk is full.
@@ -235,43 +239,48 @@ def local_copy(path: str, flag: str = "path") -> str:
             _download({path: (url, identity(url))})
         return path
     url, target = path.rstrip("/"), path_in_cache(path, "downloads")
-    info = find_info(url)
-    if info and info["type"] == "directory":
-        names = refresh(url, target)
-        for name in set(files_below(target)) - names:
-            os.unlink(os.path.join(target, name))
+    info, prefix = find_info(url), _CHECKPOINT_FILE.sub("", url)
+    if info and info["type"] == "file" and prefix == url:
+        _download({target: (url, identity_of(info))})
         return target
-    parent, base = posixpath.split(url)
-    wanted = {base: (url, identity_of(info))} if info else {}
-    if not info or re.search(r"\.(index|data-\d+-of-\d+|meta)$", base):
-        wanted |= _checkpoint_files(parent, base)
-    if not any(name.startswith(base) for name in wanted):
-        raise DataError(f"--{flag}: no such file: {url}")
-    _download({os.path.join(os.path.dirname(target), name): wanted[name] for name in wanted})
+    is_wanted, folder = (lambda name, size: True), target
+    if not info or info["type"] == "file":
+        base, (url, folder) = os.path.basename(prefix), map(os.path.dirname, (url, target))
+
+        def is_wanted(name: str, size: int) -> bool:
+            is_own = name.startswith(f"{base}.")
+            return is_own or "/" not in name and (size <= _SMALL or bool(_WEIGHTS.search(name)))
+
+    names = refresh(url, folder, is_wanted)
+    if not info and not any(name.startswith(f"{base}.") for name in names):
+        raise AbsentError(f"--{flag}: no such file: {path}")
+    for name in files_below(folder):
+        if name not in names and is_wanted(name, 0):
+            os.unlink(os.path.join(folder, name))
     return target
 
 
-def _checkpoint_files(parent: str, base: str) -> dict[str, tuple[str, Identity]]:
-    """Returns {name: (address, identity)} of a checkpoint's files and the small ones next to it."""
-    listed = list_infos(parent, lambda fs, name: {i["name"]: i for i in fs.ls(name, detail=True)})
-    prefix = re.sub(r"\.(index|data-\d+-of-\d+|meta)$", "", base)
-    files = {posixpath.basename(u): (u, identity_of(i)) for u, i in listed.items() if i["type"] == "file"}
-    return {
-        name: file for name, file in files.items() if name.startswith(f"{prefix}.")
-        or file[1][0] <= _SMALL and not _WEIGHTS.search(name)
-    }
+def refresh(
+    url: str, folder: str, is_wanted: Callable[[str, int], bool] = lambda name, size: True
+) -> set[str]:
+    """Downloads the files below an address that have changed; returns their relative names.
 
+    Hidden files are left out.
 
-def refresh(url: str, folder: str) -> set[str]:
-    """Downloads the files below an address that are not in a folder yet; returns all their names."""
-    names = files_below(url)
+    Args:
+      is_wanted: whether a file of some name and size is downloaded.
+    """
     os.makedirs(folder, exist_ok=True)
-    _download({os.path.join(folder, n): (f"{url}/{n}", known) for n, known in names.items()}, True)
-    return set(names)
+    found = {
+        name: known for name, known in files_below(url).items()
+        if not posixpath.basename(name).startswith(".") and is_wanted(name, known[0])
+    }
+    _download({os.path.join(folder, n): (f"{url}/{n}", known) for n, known in found.items()}, True)
+    return set(found)
 
 
 def is_placeholder(path: str) -> bool:
-    """Whether a file is a placeholder for weights that were not downloaded yet."""
+    """Whether a file is a placeholder for weights that have not been downloaded."""
     try:
         return os.stat(path).st_mtime_ns == 0 and is_remote(address_of(path))
     except OSError:
@@ -290,13 +299,12 @@ def _download(files: dict[str, tuple[str, Identity]], is_lazy: bool = False) -> 
                 os.truncate(scratch, known[0])
         else:
             wanted.append(path)
-    if not wanted:
-        return
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda path: _fetch(path, *files[path]), wanted))
-    more = f" and {len(wanted) - 1} more" if len(wanted) > 1 else ""
-    megabytes = sum(files[path][1][0] for path in wanted) / 1e6
-    log.info("downloaded %s%s (%.1f MB)", files[wanted[0]][0], more, megabytes)
+    if wanted:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda path: _fetch(path, *files[path]), wanted))
+        more = f" and {len(wanted) - 1} more" if len(wanted) > 1 else ""
+        megabytes = sum(files[path][1][0] for path in wanted) / 1e6
+        log.info("downloaded %s%s (%.1f MB)", files[wanted[0]][0], more, megabytes)
 
 
 def _fetch(path: str, url: str, known: Identity) -> None:

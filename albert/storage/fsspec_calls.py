@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 from albert.errors import DataError, UserError, first_line
 
 Identity = tuple[int, int]  # (size in bytes, time stamp in ns) of a file
+Info = dict[str, Any]  # as fsspec describes a file or directory
 Result = TypeVar("Result")
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure",
            "az": "azure", "hdfs": "hdfs"}
-# Here a file appears with its last byte, and can be created only if it is new.
-_OBJECT_STORES = (*(scheme for scheme in _EXTRAS if scheme != "hdfs"), "memory")
-_ATTEMPTS = 7  # within 6 s
+_DELAYS = [0.1 * 2**n for n in range(6)]  # in seconds, before a call is tried again
 _PERMANENT = (FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError,
               ValueError, TypeError, AttributeError, NotImplementedError)
 _PERMANENT_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)
@@ -38,7 +37,7 @@ def call(url: str, verb: str, do: Callable[[Any, str], Result]) -> Result:
       AbsentError: there is no such file; DataError: any other error.
     """
     fs, path = _file_system(url)
-    for attempt in range(_ATTEMPTS):
+    for delay in (*_DELAYS, None):
         try:
             return do(fs, path)
         except UserError:
@@ -48,10 +47,9 @@ def call(url: str, verb: str, do: Callable[[Any, str], Result]) -> Result:
             raise AbsentError(f"no such file: {url}") from error
         except Exception as error:  # of whatever type a file system's library raises
             is_permanent = isinstance(error, _PERMANENT) or _is_of_credentials(error)
-            is_permanent |= getattr(error, "errno", None) in _PERMANENT_CODES
-            if is_permanent or attempt == _ATTEMPTS - 1:
+            if is_permanent or getattr(error, "errno", 0) in _PERMANENT_CODES or delay is None:
                 raise DataError(f"cannot {verb} {url}: {_reason(error)}") from error
-            time.sleep(0.1 * 2**attempt)
+        time.sleep(delay)
     raise AssertionError
 
 
@@ -73,10 +71,10 @@ def _file_system(url: str):
 
 
 def require_bucket(url: str) -> None:
-    """Raises a DataError if the bucket of an address does not exist."""
+    """Raises a DataError if an address is in a bucket that does not exist."""
     scheme, rest = url.split("://", 1)
     bucket = f"{scheme}://{rest.split('/', 1)[0]}"
-    if is_object_store(url) and scheme != "memory":
+    if _EXTRAS.get(scheme, "hdfs") != "hdfs":
         fs, path = _file_system(bucket)
         try:
             fs.ls(path, detail=False)
@@ -84,10 +82,6 @@ def require_bucket(url: str) -> None:
             raise DataError(f"there is no bucket {bucket}") from error
         except Exception:  # noqa: S110 (one may read files of buckets that one may not list)
             pass
-
-
-def is_object_store(url: str) -> bool:
-    return url.split("://", 1)[0].lower() in _OBJECT_STORES
 
 
 def _is_of_credentials(error: BaseException) -> bool:
@@ -99,7 +93,7 @@ def _reason(error: BaseException) -> str:
         return f"no credentials ({first_line(error)})"
     if isinstance(error, PermissionError):
         return f"permission denied ({first_line(error)})"
-    if getattr(error, "errno", None) == errno.ENOSPC:
+    if getattr(error, "errno", 0) == errno.ENOSPC:
         return f"{error.strerror}; set ALBERT_CACHE to a directory on a larger disk"
     return first_line(error)
 
@@ -107,32 +101,22 @@ def _reason(error: BaseException) -> str:
 # === Information ===
 
 
-def info_of(url: str) -> dict[str, Any]:
-    """Returns fsspec's information on a file or directory.
-
-    Raises:
-      AbsentError: there is none.
-    """
-    return call(url, "read", lambda fs, path: fs.info(path))
+def find_info(url: str) -> Info | None:
+    """Returns information on a file or directory; None if there is none."""
+    with contextlib.suppress(AbsentError):
+        return call(url, "read", lambda fs, path: fs.info(path))
+    return None
 
 
-def find_info(url: str) -> dict[str, Any] | None:
-    """Does what `info_of` does; returns None if there is no such file or directory."""
-    try:
-        return info_of(url)
-    except AbsentError:
-        return None
-
-
-def identity_of(info: dict[str, Any]) -> Identity:
+def identity_of(info: Info) -> Identity:
     """Returns the size of a file, and a hash of its ETag or time of change as a time stamp."""
     tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
     return int(info["size"] or 0), (1 + zlib.crc32(tag.encode()) % 2**31) * 10**9
 
 
-def list_infos(url: str, do: Callable[[Any, str], dict]) -> dict[str, dict[str, Any]]:
+def list_infos(url: str, do: Callable[[Any, str], dict[str, Info]]) -> dict[str, Info]:
     """Returns {address: information} of what `do(file system, path)` finds; {} if it is absent."""
-    def find(fs, path: str) -> dict[str, dict[str, Any]]:
+    def find(fs, path: str) -> dict[str, Info]:
         # Names lack the scheme, and in some file systems the host.
         key = url.split("://", 1)[1].partition("/")[2].strip("/")
         lead = path.strip("/").removesuffix(key).strip("/")
@@ -157,44 +141,33 @@ def list_infos(url: str, do: Callable[[Any, str], dict]) -> dict[str, dict[str, 
 def upload(path: str, url: str) -> None:
     """Makes the file at an address a copy of a local one. It appears complete."""
     def put(fs, name: str) -> None:
-        if is_object_store(url):
+        if not url.lower().startswith("hdfs:"):
             fs.put_file(path, name)
             return
-        fs.makedirs(posixpath.dirname(name), exist_ok=True)
+        # Unlike an object, a file in HDFS can be seen before its last byte is written.
         scratch = f"{name}.tmp-{uuid.uuid4().hex}"
+        fs.makedirs(posixpath.dirname(name), exist_ok=True)
         fs.put_file(path, scratch)
         if fs.exists(name):
             fs.rm_file(name)
         fs.mv(scratch, name)
 
-    _write(url, put)
+    call(url, "write", put)
 
 
 def write(url: str, content: bytes) -> None:
     """Writes a small file."""
-    _write(url, lambda fs, name: fs.pipe_file(name, content))
+    call(url, "write", lambda fs, name: fs.pipe_file(name, content))
 
 
 def create(url: str, content: bytes) -> bool:
     """Writes a small file if there is none of this name; returns whether this call wrote it."""
     def pipe(fs, name: str) -> bool:
-        if is_object_store(url):
-            with contextlib.suppress(FileExistsError):  # also after an attempt with a lost answer
-                fs.pipe_file(name, content, mode="create")
-        elif not fs.exists(name):  # without conditional writes, the last one of several wins
-            fs.makedirs(posixpath.dirname(name), exist_ok=True)
-            fs.pipe_file(name, content)
-            time.sleep(2)
+        with contextlib.suppress(FileExistsError):  # also after an attempt whose answer was lost
+            fs.pipe_file(name, content, mode="create")
         return fs.cat_file(name) == content
 
-    return _write(url, pipe)
-
-
-def _write(url: str, do: Callable[[Any, str], Result]) -> Result:
-    try:
-        return call(url, "write", do)
-    except AbsentError as error:
-        raise DataError(f"cannot write {url}: {error}") from error
+    return call(url, "write", pipe)
 
 
 def delete(url: str) -> None:

@@ -1,8 +1,8 @@
 """Directories that one process holds for itself: by a lock file, or by a lease in cloud storage.
 
-A lease is an object `.lease-<n>`, created on the condition that it is new, so one of several
-processes gets it. The highest number counts. Its holder rewrites it regularly. Whoever sees no
-change for `lease_seconds` creates the next number. So no clocks are compared.
+A lease is an object `.lease`, created on the condition that it is new, so one of several processes
+gets it. Its holder rewrites it regularly; one that does not change for `lease_seconds` is removed
+by the next process that wants it. So no clocks are compared.
 """
 
 import contextlib
@@ -10,13 +10,13 @@ import glob
 import json
 import logging
 import os
-import re
 import shutil
 import socket
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 from albert.errors import FlagError, RunDirBusyError, UserError
 from albert.storage import filesystem, fsspec_calls
@@ -25,14 +25,14 @@ from albert.storage.temporary import remove_dead
 log = logging.getLogger("albert")
 
 _LOCK_FILE = ".lock"
-_held: list["_Lease"] = []  # by this process
+_leases: list["_Lease"] = []  # of this process
 
 
 @contextlib.contextmanager
 def hold(directory: str) -> Iterator[None]:
     """Makes a directory and holds it for this process; released when the process ends.
 
-    One that represents an address gets the files that are there by now.
+    If it belongs to an address, the lease is there, and the files that are there are downloaded.
 
     Raises:
       RunDirBusyError: another process holds it (names pid, host and time).
@@ -50,7 +50,7 @@ def hold(directory: str) -> Iterator[None]:
         lock = filelock.FileLock(path, blocking=False)
         lock.acquire()
     except filelock.Timeout as error:
-        raise RunDirBusyError(f"{directory} is in use by {_read_text(path)}") from error
+        raise RunDirBusyError(f"{directory} is in use by {_text_of(path)}") from error
     except OSError as error:
         raise UserError(f"cannot lock {path}: {error.strerror}") from error
     try:
@@ -62,30 +62,29 @@ def hold(directory: str) -> Iterator[None]:
         lock.release()
 
 
-def _read_text(path: str) -> str:
+def _text_of(path: str) -> str:
     with contextlib.suppress(OSError), open(path, encoding="utf-8") as stream:
-        return stream.read().strip() or "another process"
+        return stream.read() or "another process"
     return "another process"
 
 
-def _this_process() -> dict[str, str | int]:
+def _this_process() -> dict[str, Any]:
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
 
 
-def _describe(holder: dict) -> str:
-    if not holder:
-        return "another process"
-    return f"pid {holder.get('pid')} on host {holder.get('host')} since {holder.get('since')}"
+def _describe(process: dict[str, Any]) -> str:
+    return "pid {pid} on host {host} since {since}".format_map(
+        dict.fromkeys(("pid", "host", "since"), "?") | process
+    )
 
 
 # === Work folders ===
 
 
 def work_folder_of(path: str) -> str:
-    """Returns the work folder of an output: in the same directory, or in the cache if it goes to an address."""
-    url = filesystem.address_of(path)
-    if filesystem.is_remote(url):
+    """Returns the work folder of an output: next to it, or in the cache if it is remote."""
+    if filesystem.is_remote(url := filesystem.address_of(path)):
         path = filesystem.path_in_cache(url, "work")
     parent, name = os.path.split(os.path.abspath(path))
     return os.path.join(parent, f".{name}.work")
@@ -104,7 +103,7 @@ def work_folder(path: str, identity: str) -> Iterator[str]:
     folder = work_folder_of(path)
     identity_file = os.path.join(folder, "job")
     with hold(folder):
-        if not os.path.exists(identity_file) or _read_text(identity_file) != identity:
+        if not os.path.exists(identity_file) or _text_of(identity_file) != identity:
             for entry in os.scandir(folder):
                 if entry.name != _LOCK_FILE:
                     (shutil.rmtree if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
@@ -137,132 +136,115 @@ def lease_seconds() -> float:
 
 def is_holding_lease() -> bool:
     """Whether this process holds a directory in cloud storage."""
-    return bool(_held)
+    return bool(_leases)
 
 
 def check_leases() -> None:
     """Raises a RunDirBusyError if another process has taken over a directory of this one."""
-    for lease in _held:
+    for lease in _leases:
         lease.check()
 
 
 @contextlib.contextmanager
-def _lease(url: str) -> Iterator["_Lease"]:
-    lease = _Lease(url)
+def _lease(directory: str) -> Iterator["_Lease"]:
+    lease = _Lease(directory)
     lease.take()
-    _held.append(lease)
+    _leases.append(lease)
     try:
         yield lease
     finally:
-        _held.remove(lease)
+        _leases.remove(lease)
         lease.release()
 
 
 class _Lease:
-    def __init__(self, url: str):
-        self._directory, self._number, self._seconds = url, 0, lease_seconds()
-        self._holder = _this_process() | {"id": uuid.uuid4().hex, "boot": _boot(), "renewals": 0}
-        self._confirmed = time.monotonic()
+    def __init__(self, directory: str):
+        self._directory, self._url, self._seconds = directory, f"{directory}/.lease", lease_seconds()
+        self._own = _this_process() | {"id": uuid.uuid4().hex, "boot": _boot(), "renewals": 0}
+        self._confirmed = 0.0  # when it was seen to be this process's
         self._is_released = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True, name="lease")
 
     def take(self) -> None:
-        last = self._last()
-        stale = self._wait_until_silent(last) if last else None
-        self._number = last + 1
-        # Whatever is created in the meantime is another process's.
-        if not fsspec_calls.create(self._url(self._number), self._text()):
-            raise self._busy(self._number)
-        newest, before = self._last(), self._read(last) if last else None
-        if newest > self._number or before not in (None, stale):
-            fsspec_calls.delete(self._url(self._number))
-            raise self._busy(newest if before in (None, stale) else last)
-        if last:
-            fsspec_calls.delete(self._url(last))
+        if not fsspec_calls.create(self._url, self._text()):
+            self._wait_until_silent()
+            fsspec_calls.delete(self._url)
+            if not fsspec_calls.create(self._url, self._text()):
+                raise self._busy(self._read())
+            time.sleep(min(self._seconds / 6, 2))  # another process may have removed this one, too
+        if not self._is_own():
+            raise self._busy(self._read())
         self._thread.start()
 
     def check(self) -> None:
-        if time.monotonic() - self._confirmed > self._seconds / 3:
-            if self._last() != self._number:
-                raise RunDirBusyError(
-                    f"output_dir {self._directory} was taken over by another process, because this "
-                    f"one was silent for more than {self._seconds:g} s: it writes nothing more there"
-                )
-            self._confirmed = time.monotonic()
+        if time.monotonic() - self._confirmed > self._seconds / 3 and not self._is_own():
+            raise RunDirBusyError(
+                f"output_dir {self._directory} was taken over by another process, because this one "
+                f"was silent for more than {self._seconds:g} s: it writes nothing more there"
+            )
 
     def release(self) -> None:
         self._is_released.set()
         self._thread.join()
         with contextlib.suppress(UserError):  # it expires without this
-            fsspec_calls.delete(self._url(self._number))
+            if self._is_own():
+                fsspec_calls.delete(self._url)
 
     def _renew(self) -> None:
         while not self._is_released.wait(self._seconds / 6):
             try:
-                if self._last() != self._number:
+                if not self._is_own():
                     return  # `check` raises the error
-                self._holder["renewals"] += 1
-                fsspec_calls.write(self._url(self._number), self._text())
-                self._confirmed = time.monotonic()
+                self._own["renewals"] += 1
+                fsspec_calls.write(self._url, self._text())
             except UserError as error:
                 log.warning("the lease of %s was not renewed: %s", self._directory, error)
 
-    def _wait_until_silent(self, number: int) -> bytes | None:
-        """Returns a lease's content once its holder is dead; None if it was released."""
-        first = self._read(number)
-        if first is None or _is_of_dead_process(_parse(first)):
-            return first
+    def _wait_until_silent(self) -> None:
+        """Returns when the holder is dead or has released the lease."""
+        first = self._read()
+        if not first or _is_of_dead_process(first):
+            return
         log.info("%s is held by %s: waiting up to %.0f s for a sign of life", self._directory,
-                 _describe(_parse(first)), self._seconds)
+                 _describe(first), self._seconds)
         end = time.monotonic() + self._seconds
         while time.monotonic() < end:
             time.sleep(min(self._seconds / 12, 2))
-            if (now := self._read(number)) is None:
-                return None
+            if not (now := self._read()):
+                return
             if now != first:
-                raise self._busy(number)
-        log.warning("%s: taken over from %s, which is silent", self._directory,
-                    _describe(_parse(first)))
-        return first
+                raise self._busy(now)
+        log.warning("%s: taken over from %s, which is silent", self._directory, _describe(first))
 
-    def _last(self) -> int:
-        """Returns the highest number of a lease of the directory; 0 if there is none."""
-        listed = fsspec_calls.list_infos(
-            self._directory, lambda fs, path: {i["name"]: i for i in fs.ls(path, detail=True)}
-        )
-        numbers = (re.search(r"/\.lease-(\d+)$", url) for url in listed)
-        return max((int(match[1]) for match in numbers if match), default=0)
-
-    def _url(self, number: int) -> str:
-        return f"{self._directory}/.lease-{number}"
+    def _is_own(self) -> bool:
+        now = time.monotonic()
+        if is_own := self._read().get("id") == self._own["id"]:
+            self._confirmed = now
+        return is_own
 
     def _text(self) -> bytes:
-        return json.dumps(self._holder).encode()
+        return json.dumps(self._own).encode()
 
-    def _read(self, number: int) -> bytes | None:
+    def _read(self) -> dict[str, Any]:
+        """Returns the holder; empty if there is none."""
         try:
-            return fsspec_calls.call(self._url(number), "read", lambda fs, path: fs.cat_file(path))
+            content = fsspec_calls.call(self._url, "read", lambda fs, path: fs.cat_file(path))
+            return dict(json.loads(content))
         except fsspec_calls.AbsentError:
-            return None
+            return {}
+        except (ValueError, TypeError):  # somebody else's file
+            return {"id": content}
 
-    def _busy(self, number: int) -> RunDirBusyError:
-        holder = _describe(_parse(self._read(number)))
-        return RunDirBusyError(f"output_dir {self._directory} is in use by {holder}")
-
-
-def _parse(content: bytes | None) -> dict:
-    with contextlib.suppress(ValueError):
-        if isinstance(value := json.loads(content or b""), dict):
-            return value
-    return {}
+    def _busy(self, holder: dict[str, Any]) -> RunDirBusyError:
+        return RunDirBusyError(f"output_dir {self._directory} is in use by {_describe(holder)}")
 
 
-def _is_of_dead_process(holder: dict) -> bool:
+def _is_of_dead_process(holder: dict[str, Any]) -> bool:
     """Whether the holder was a process of this machine that has ended."""
     if (holder.get("host"), holder.get("boot")) == (socket.gethostname(), _boot()):
         with contextlib.suppress(PermissionError, TypeError, OverflowError):
             try:
-                os.kill(holder.get("pid"), 0)
+                os.kill(holder["pid"], 0)
             except ProcessLookupError:
                 return True
     return False

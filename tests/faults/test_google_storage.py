@@ -47,7 +47,7 @@ def test_of_many_that_create_an_object_one_does(proxy):
     made = []
 
     def create(number: int) -> None:
-        made.append(fsspec_calls.create("gs://bucket/run/.lease-1", b"%d" % number))
+        made.append(fsspec_calls.create("gs://bucket/run/.lease", b"%d" % number))
 
     threads = [threading.Thread(target=create, args=[number]) for number in range(8)]
     for thread in threads:
