@@ -30,7 +30,7 @@ from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.records import records
 from albert.runtime import workers
-from albert.storage import files, work
+from albert.storage import files, filesystem, locks
 from albert.text import corpus_files
 from albert.text.documents import size_of_text
 
@@ -247,16 +247,21 @@ def _numpy_seed(values: flags.FlagValues) -> int:
 
 def _check_paths(inputs: list[str], splits: tuple[OutputSplit, ...]) -> None:
     outputs = [path for split in splits for path in split.outputs]
-    seen = {os.path.realpath(path) for path in inputs}
-    is_resumed = os.path.exists(work.work_folder_of(outputs[0]))
+
+    def identity(path: str) -> str:
+        address = filesystem.address_of(path)
+        return address if filesystem.is_remote(address) else os.path.realpath(path)
+
+    seen = set(map(identity, inputs))
+    is_resumed = os.path.exists(locks.work_folder_of(outputs[0]))
     for path in outputs:
-        if os.path.realpath(path) in seen:
+        if identity(path) in seen:
             raise FlagError(f"{path} is given twice, as a file to write and to read or write")
         if os.path.isdir(path):
             raise FlagError(f"{path} is a directory, not a file to write")
         if not is_resumed:  # else it may be ours, and its manifest still missing
             records.refuse_foreign(path)
-        seen.add(os.path.realpath(path))
+        seen.add(identity(path))
 
 
 cli = flags.command(__doc__, define_flags, main, takes_arguments=True)

@@ -10,8 +10,8 @@ from helpers import write_config
 
 import albert
 from albert import tokenization
-from albert.albert_tokenizer import encode_with_offsets
 from albert.errors import CheckpointError, DataError
+from albert.text.offsets import encode_with_offsets
 
 
 @pytest.fixture(params=["spm", "wordpiece"])
@@ -45,7 +45,7 @@ def test_short_rows_are_padded_and_long_ones_cut_from_the_longer_text(tokenizer)
     cut = tokenizer("the first one of very many", "a", max_length=6)["input_ids"][0].tolist()
     assert len(cut) == 6
     assert cut[-2:] == [*tokenizer.tokenizer.encode_text("a"), tokenizer.tokenizer.sep_id]
-    with pytest.raises(DataError, match="text 0 has .* places, 6 are the most"):
+    with pytest.raises(DataError, match="text 0 has .* tokens, 6 is the maximum"):
         tokenizer("the first one of very many", max_length=6, truncation=False)
 
 
@@ -167,6 +167,8 @@ def test_accents_and_case_are_kept_where_the_directory_says_so(hindi):
     settings(hindi, do_lower_case=False)
     lost = albert.AlbertTokenizer.from_pretrained(str(hindi))
     assert lost.tokenizer.preprocess(text) == "Cafe हिनदी"
+    asked = albert.AlbertTokenizer.from_pretrained(str(hindi), keep_accents=True)
+    assert asked.tokenizer.sha256 == kept.tokenizer.sha256
     settings(hindi, remove_space=False, model_max_length=8)
     spaced = albert.AlbertTokenizer.from_pretrained(str(hindi))
     assert spaced.tokenizer.preprocess(" A  b ") == " a  b "

@@ -241,7 +241,7 @@ def test_records_without_a_manifest_train_on_and_take_the_flag(folder, begin, ca
     assert warning.endswith("give the records' with --spm_model_file or --vocab_file")
     (folder / "short.txt").write_text("\n".join([*SPECIALS, "w1"]) + "\n")
     assert begin(folder, f"--vocab_file={folder}/short.txt") == 2
-    assert "6 pieces, config vocab_size is 38" in assert_one_clear_line(capsys.readouterr().err)
+    assert "6 tokens, config vocab_size is 38" in assert_one_clear_line(capsys.readouterr().err)
     assert begin(folder, f"--vocab_file={folder}/my_vocab.txt", "--nodo_lower_case") == 0
     assert not vocabulary_of(folder).do_lower_case
 

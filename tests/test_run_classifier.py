@@ -349,7 +349,7 @@ def test_a_vocabulary_of_another_model_is_refused(inputs, tmp_path):
     done = run(*inputs, f"--vocab_file={vocabulary}", "--task_name=sst-2", "--do_eval",
                f"--output_dir={tmp_path}/out")
     assert done.returncode == 2
-    assert "vocab file has 32 pieces, config vocab_size is 35" in done.stderr
+    assert "vocab file has 32 tokens, config vocab_size is 35" in done.stderr
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Tokenization: the original's own tests, golden values, and clear refusals."""
 
 import json
+import pickle
 import sys
 import time
 
@@ -249,6 +250,14 @@ def test_a_very_long_line_is_encoded_in_reasonable_time(spm):
     assert time.process_time() - start < 20
 
 
+@pytest.mark.parametrize("name", ["spm", "zh_vocab"])
+def test_tokenizers_can_be_pickled(name, request):
+    path, text = request.getfixturevalue(name), "Naïve 日本 1999, café"
+    tokenizer = FullTokenizer(path) if name == "zh_vocab" else FullTokenizer(None, True, path)
+    ids = tokenizer.encode_text(text)
+    assert pickle.loads(pickle.dumps(tokenizer)).encode_text(text) == ids
+
+
 # --- Refusals ---
 
 
@@ -289,7 +298,7 @@ def test_missing_special_pieces_are_all_named(tmp_path):
     tokenizer = FullTokenizer(write_vocab(tmp_path / "v.txt", ["a", "[SEP]"]))
     with pytest.raises(DataError, match=r"no \[CLS\], \[MASK\], \[PAD\]"):
         tokenization.check_special_pieces(tokenizer)
-    with pytest.raises(DataError, match=r"no piece \[MASK\]"):
+    with pytest.raises(DataError, match=r"no token \[MASK\]"):
         _ = tokenizer.mask_id
 
 
@@ -298,7 +307,7 @@ def test_vocabulary_of_another_size_than_the_config_is_refused(tmp_path, spm):
     tokenizer = FullTokenizer(None, spm_model_file=spm)
     tokenization.check_vocabulary(tokenizer, AlbertConfig(vocab_size=30000, **sizes))
     for size in (8000, 30001):
-        with pytest.raises(ConfigError, match=f"30,000 pieces, config vocab_size is {size:,}"):
+        with pytest.raises(ConfigError, match=f"30,000 tokens, config vocab_size is {size:,}"):
             tokenization.check_vocabulary(tokenizer, AlbertConfig(vocab_size=size, **sizes))
 
 

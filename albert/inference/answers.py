@@ -20,7 +20,8 @@ from albert.inference import heads, masks, scoring, vectors
 from albert.inference.onnx_file import OnnxFile
 from albert.inference.predictors import Predictor
 from albert.inference.session import CHUNK, Session
-from albert.storage import copies
+from albert.runtime.progress import Progress
+from albert.storage import filesystem
 
 _CLASSIFIERS = (heads.CLASSIFICATION, heads.MULTI_LABEL, heads.REGRESSION)
 
@@ -182,7 +183,7 @@ def open_session(
       UserError: no model or vocabulary there, these and the file do not fit each other, or Keras
         runs on another backend than TensorFlow and JAX.
     """
-    opened = OnnxFile(copies.local_copy(onnx_file, "onnx_file")) if onnx_file else None
+    opened = OnnxFile(filesystem.local_copy(onnx_file, "onnx_file")) if onnx_file else None
     if not opened:
         engines.require_backend()
     source = pretrained.open_path(path)
@@ -239,6 +240,4 @@ def _columns(value: Any, number: int) -> tuple[str, ...]:
 def _progress(inputs: Sequence, is_wanted: bool) -> Any:
     if not is_wanted:
         return None
-    from albert.training import summaries
-
-    return summaries.Progress("texts", 0, len(inputs), unit="texts")
+    return Progress("answered", len(inputs), "texts")

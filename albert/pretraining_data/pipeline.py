@@ -26,7 +26,7 @@ from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
 from albert.pretraining_data.outputs import Output, publish
 from albert.runtime.progress import Progress
 from albert.runtime.workers import Workers, preemptible
-from albert.storage import work as storage_work
+from albert.storage import locks
 from albert.text.documents import ReadingCounts, read_documents, split_documents
 
 log = logging.getLogger("albert")
@@ -42,7 +42,7 @@ def make_records(job: Job, processes: int) -> None:
              job.text_bytes / 1e6, processes, "es" if processes > 1 else "")
     with (
         preemptible("rerun the same command to resume"),
-        storage_work.work_folder(job.outputs[0], _identity(job)) as work,
+        locks.work_folder(job.outputs[0], _identity(job)) as work,
     ):
         _check_disk(job, work)
         if job.numpy_seed is None:
@@ -111,7 +111,7 @@ def _shuffle_pairs(
     names: dict[str, list[str]] = {split.name: [] for split in job.splits}
     megabytes: collections.deque[float] = collections.deque()  # of the tasks under way
     dtype = shuffle.token_dtype(job.recipe)
-    progress, done, num_reused = Progress("pairing", "MB", job.text_bytes / 1e6), 0.0, 0
+    progress, done, num_reused = Progress("paired", job.text_bytes / 1e6, "MB"), 0.0, 0
     passes = {split.name: split.passes for split in job.splits}
 
     def tasks() -> Iterator[tuple]:
@@ -131,8 +131,8 @@ def _shuffle_pairs(
 
     for _ in pool.map(shuffle.write_block, tasks()):
         done += megabytes.popleft()
-        progress.show(done)
-    progress.end()
+        progress.update(done)
+    progress.clear()
     if num_reused:
         log.info("resumed an unfinished run: %d of its tasks were done", num_reused)
     report.report_reading(job, counts)
@@ -167,7 +167,7 @@ def _write_split(
         Output(split, path, f"{prefix}-{k}.records") for k, path in enumerate(split.outputs)
     ]
     buckets = split.num_buckets(job.text_bytes) if paths else 0
-    progress = Progress(f"writing {split.name}", "buckets", buckets)
+    progress = Progress(f"wrote {split.name}", buckets, "buckets")
     with _writing(work), open(f"{prefix}.journal", "ab+") as journal:
         with open(f"{prefix}.files", "w", encoding="utf-8") as stream:
             stream.write("\n".join(paths))
@@ -189,8 +189,8 @@ def _write_split(
             journal.flush()
             os.unlink(part)
             output.add(*result)
-            progress.show(number + 1)
-    progress.end()
+            progress.update(number + 1)
+    progress.clear()
     return outputs
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from albert.errors import DataError
-from albert.storage import opening
+from albert.storage import filesystem
 
 log = logging.getLogger("albert")
 
@@ -50,7 +50,7 @@ _MARKS = (
 
 @dataclasses.dataclass
 class Counts:
-    """Counts of what was read."""
+    """Counts of lines and bytes, and of invalid ones."""
 
     lines: int = 0  # blank ones included
     bytes: int = 0  # of the text as UTF-8
@@ -89,7 +89,7 @@ def read_lines(
       DataError: a NUL character.
     """
     longest = LONGEST_LINE if longest is None else longest
-    number, rest = 1, b""
+    before, rest = counts.lines, b""
     # Where a part ends does not depend on where it began: reading can start anywhere.
     while part := rest + stream.readline(longest - len(rest)):
         rest = b""
@@ -99,6 +99,7 @@ def read_lines(
             part, rest = part[:cut], part[cut:]
             counts.cuts += 1
         if b"\0" in part:
+            number = counts.lines - before + 1
             raise DataError(f"{name}:{number}: a NUL byte: {_advice_on_binary(part)}")
         try:
             text = part.decode("utf-8")
@@ -106,13 +107,12 @@ def read_lines(
             text = part.decode("utf-8", "replace")
             counts.bad_utf8_lines += 1
             counts.first_bad = counts.first_bad or (
-                f"{name}:{number}: not UTF-8 text; {_advice_on_encoding(part)}"
+                f"{name}:{counts.lines - before + 1}: not UTF-8 text; {_advice_on_encoding(part)}"
             )
             if counts.bad_utf8_lines == _HOPELESS:
                 counts.check(0.5)
         if text[0] == "\ufeff":
             text = text.lstrip("\ufeff")
-        number += is_end
         counts.lines += is_end
         counts.bytes += len(part)
         yield text, is_end
@@ -153,7 +153,7 @@ def open_file(path: str, flag: str = "input_file") -> BinaryIO:
       DataError: it cannot be read (naming the flag).
     """
     try:
-        return opening.open_read(path)
+        return filesystem.open_read(path)
     except FileNotFoundError as error:
         raise DataError(f"--{flag}: no such file: {path}") from error
     except OSError as error:

@@ -1,4 +1,4 @@
-"""WordPiece: words at white space and punctuation, then the longest pieces from the left."""
+"""WordPiece: words at white space and punctuation, then the longest tokens from the left."""
 
 import unicodedata
 from collections.abc import Mapping
@@ -11,12 +11,11 @@ from albert.text.cleaning import convert_to_unicode
 def load_vocab(vocab_file: str) -> dict[str, int]:
     """Returns {token: id} of a vocabulary with one token a line.
 
-    A second column is ignored. A line of white space alone is the token " ".
-    A repeated token keeps its first id and uses up none: the ids of released
-    Chinese checkpoints depend on both.
+    A second column is ignored. A line of white space alone is the token " ". A repeated token keeps
+    its first id and uses no other: the ids of released Chinese checkpoints depend on both.
 
     Raises:
-      DataError: the file is absent, empty or not UTF-8.
+      DataError: the file does not exist, is empty or not UTF-8.
     """
     files.require_file(vocab_file, "vocab_file")
     vocab: dict[str, int] = {}
@@ -36,6 +35,15 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     return vocab
 
 
+# === Characters ===
+
+# Ideographs are words; Hangul, Hiragana and Katakana are parts of words.
+_IDEOGRAPHS = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)
+
+
 def _is_whitespace(char: str) -> bool:
     return char in " \t\n\r" or unicodedata.category(char) == "Zs"
 
@@ -46,15 +54,31 @@ def _is_control(char: str) -> bool:
 
 
 def _is_punctuation(char: str) -> bool:
-    # All ASCII but letters, digits and space: "^", "$" and "`" too, which
-    # Unicode calls symbols.
+    # All ASCII but letters, digits and space: also "^", "$" and "`", which Unicode calls symbols.
     if 33 <= ord(char) <= 126 and not char.isalnum():
         return True
     return unicodedata.category(char).startswith("P")
 
 
-class _CharTable(dict):
-    """A `str.translate` table whose entries are worked out when first met."""
+def _clean(char: str) -> str:
+    if char in "\0\ufffd" or _is_control(char):
+        return ""
+    if _is_whitespace(char):
+        return " "
+    is_ideograph = any(first <= ord(char) <= last for first, last in _IDEOGRAPHS)
+    return f" {char} " if is_ideograph else char
+
+
+def _without_mark(char: str) -> str:
+    return "" if unicodedata.category(char) == "Mn" else char
+
+
+def _separate(char: str) -> str:
+    return f" {char} " if _is_punctuation(char) else char
+
+
+class _Translation(dict):
+    """A `str.translate` table whose entries are computed when needed."""
 
     def __init__(self, replacement):
         super().__init__()
@@ -65,23 +89,7 @@ class _CharTable(dict):
         return self[code]
 
 
-def _clean_char(char: str) -> str:
-    if char in "\0\ufffd" or _is_control(char):
-        return ""
-    if _is_whitespace(char):
-        return " "
-    return f" {char} " if _is_cjk(ord(char)) else char
-
-
-# Ideographs are words of their own; Hangul, Hiragana and Katakana are not.
-_CJK_BLOCKS = (
-    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
-)
-
-
-def _is_cjk(code: int) -> bool:
-    return any(first <= code <= last for first, last in _CJK_BLOCKS)
+# === Tokenizers ===
 
 
 class BasicTokenizer:
@@ -89,9 +97,9 @@ class BasicTokenizer:
 
     def __init__(self, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
-        self._clean = _CharTable(_clean_char)
-        self._split = _CharTable(lambda c: f" {c} " if _is_punctuation(c) else c)
-        self._accents = _CharTable(lambda c: "" if unicodedata.category(c) == "Mn" else c)
+        self._cleaned = _Translation(_clean)
+        self._unaccented = _Translation(_without_mark)
+        self._separated = _Translation(_separate)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Returns words, single punctuation characters and single ideographs."""
@@ -102,21 +110,21 @@ class BasicTokenizer:
 
     def clean(self, text: str) -> str:
         """Returns the text without control characters, its ideographs between spaces."""
-        return text.translate(self._clean)
+        return text.translate(self._cleaned)
 
     def strip_accents(self, text: str) -> str:
         """Returns the text decomposed (NFD), without non-spacing marks."""
         if text.isascii():
             return text
-        return unicodedata.normalize("NFD", text).translate(self._accents)
+        return unicodedata.normalize("NFD", text).translate(self._unaccented)
 
     def separate(self, text: str) -> str:
         """Returns the text with each punctuation character between spaces."""
-        return text.translate(self._split)
+        return text.translate(self._separated)
 
 
 class WordpieceTokenizer:
-    """Cuts words into the longest pieces the vocabulary has, from the left."""
+    """Splits words into the longest tokens of the vocabulary, from the left."""
 
     def __init__(
         self,
@@ -130,15 +138,15 @@ class WordpieceTokenizer:
         self._longest = max(map(len, vocab), default=0)
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """Returns the pieces of words separated by white space; "##" marks continuations."""
+        """Returns the tokens of words separated by white space; "##" marks continuations."""
         words = convert_to_unicode(text).split()
-        return [piece for word in words for piece in self.tokenize_word(word)]
+        return [token for word in words for token in self.tokenize_word(word)]
 
     def tokenize_word(self, word: str) -> list[str]:
-        """Returns the pieces of one word, or the unknown token alone."""
+        """Returns the tokens of one word, or the unknown token alone."""
         if len(word) > self.max_input_chars_per_word:
             return [self.unk_token]
-        pieces, start = [], 0
+        tokens, start = [], 0
         while start < len(word):
             prefix = "##" if start else ""
             end = min(len(word), start + self._longest)
@@ -146,6 +154,6 @@ class WordpieceTokenizer:
                 end -= 1
             if end == start:
                 return [self.unk_token]
-            pieces.append(prefix + word[start:end])
+            tokens.append(prefix + word[start:end])
             start = end
-        return pieces
+        return tokens

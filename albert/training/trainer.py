@@ -18,7 +18,8 @@ from albert.formats import checkpoints
 from albert.formats.weights import Weights
 from albert.optimization import OptimizerConfig
 from albert.records.record_files import RecordFiles
-from albert.storage import files, opening, write_through
+from albert.runtime.progress import Progress, duration
+from albert.storage import files, filesystem, locks
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, evaluation, steps, summaries
 from albert.training.current_engine import current
@@ -68,7 +69,7 @@ def train(
     if eval_files:
         eval_files.check(task.for_evaluation().feature_spec(), config.vocab_size)
     own = (
-        write_through.lock_run_dir(run.output_dir) if engine.is_chief else contextlib.nullcontext()
+        locks.hold(run.output_dir) if engine.is_chief else contextlib.nullcontext()
     )
     with own, PreemptionLatch() as latch:
         loop = _Loop(
@@ -76,7 +77,7 @@ def train(
             measure_more,
         )
         loop.start(init, warm_start_options or {})
-        sizes = {os.path.basename(path): opening.size_of(path) for path in train_files.paths}
+        sizes = {os.path.basename(path): filesystem.size(path) for path in train_files.paths}
         facts = {f"--{name}": value for name, value in (flags or {}).items()}
         engine.check_agreement(
             facts | {"input files": sizes, f"step in {run.output_dir}": loop.state.step}
@@ -191,7 +192,7 @@ class _Loop:
         batches = train_steps = None
         if self.is_chief:
             self.writer = summaries.MetricsWriter(run.output_dir, state.step)
-        progress = summaries.Progress(self.task.name, state.step, run.last_step)
+        progress = Progress(self.task.name, run.last_step, "steps", state.step)
         if state.step >= run.last_step:
             log.info("already trained to step %d", state.step)
         pace = Pace(self.engine, run.iterations_per_loop)
@@ -395,10 +396,11 @@ class _Loop:
             return
         # Those from before a bad streak stay as long as it lasts: see _drop_bad_streak.
         keep = run.keep_checkpoint_max and run.keep_checkpoint_max + self.guard.consecutive
+        # The lines of metrics come first: those up to a checkpoint are never missing.
+        self.writer.upload()
         self.last_checkpoint = checkpoint_store.save(
             run.output_dir, state.step, tensors, sidecar, keep
         )
-        write_through.flush(run.output_dir)
         log.info("saved %s", self.last_checkpoint)
 
     def _evaluate(self, step: int) -> None:
@@ -437,9 +439,9 @@ class _Loop:
             name: value for name, value in last.results.items()
             if isinstance(value, int | float) and name != "global_step"
         })
-        write_through.flush(self.run.output_dir)
+        self.writer.upload()
         summaries.log_results(last.results)
-        log.info("evaluated in %s", summaries.duration(time.monotonic() - started))
+        log.info("evaluated in %s", duration(time.monotonic() - started))
 
     def _evaluated_weights(self, step: int) -> dict[str, np.ndarray] | None:
         """Returns the weights as they are; None if whoever opens the checkpoint gets the same."""

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from albert import albert_tokenizer, tokenization
+from albert import tokenization
 from albert.errors import DataError
 from albert.storage import files
 from albert.tasks.squad import alignment
+from albert.text.offsets import encode_with_offsets
 from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
@@ -279,7 +280,7 @@ def _spm_passage(
 
 def _wordpiece_passage(text: str, tokenizer: FullTokenizer) -> _Passage | None:
     """WordPiece cuts the original text, so the place of every token is known."""
-    ids, spans = albert_tokenizer.encode_with_offsets(tokenizer, text)
+    ids, spans = encode_with_offsets(tokenizer, text)
     if not ids:
         return None
     starts = [begin for begin, _ in spans]

@@ -1,0 +1,89 @@
+"""Positions of tokens in the text that they come from."""
+
+from albert.text.cleaning import scrub_surrogates
+from albert.text.sentencepiece import SPIECE_UNDERLINE, ends_in_digit_comma, split_digit_comma
+from albert.tokenization import FullTokenizer
+
+Span = tuple[int, int]  # first character of a token, one past the last
+
+
+def encode_with_offsets(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list[Span]]:
+    """Returns the ids of `tokenizer.encode_text(text)`, and the span of each token in `text`."""
+    return (_sentencepiece if tokenizer.is_spm else _wordpiece)(tokenizer, text)
+
+
+def _sentencepiece(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list[Span]]:
+    from sentencepiece import sentencepiece_pb2
+
+    clean = scrub_surrogates(tokenizer.preprocess(text))
+    proto = sentencepiece_pb2.SentencePieceText.FromString(
+        tokenizer.sp_model.encode(clean, out_type="serialized_proto")
+    )
+    # The library counts bytes.
+    characters = [i for i, char in enumerate(clean) for _ in char.encode("utf-8")] + [len(clean)]
+    tokens: list[str] = []
+    spans: list[Span] = []
+    for piece in proto.pieces:
+        begin, end = characters[piece.begin], characters[piece.end]
+        if not ends_in_digit_comma(piece.piece):
+            tokens.append(piece.piece)
+            spans.append((begin, end))
+            continue
+        begin += clean[begin] == " "
+        for part in split_digit_comma(tokenizer.sp_model, piece.piece):
+            stop = min(begin + len(part.lstrip(SPIECE_UNDERLINE)), end)
+            tokens.append(part)
+            spans.append((begin, stop))
+            begin = stop
+    origins = _origins(text, tokenizer, len(clean))
+    spans = [_in_original(span, clean, origins) for span in spans]
+    return tokenizer.convert_tokens_to_ids(tokens), spans
+
+
+def _in_original(span: Span, clean: str, origins: list[int]) -> Span:
+    """Returns the span in the original text, without the white space before a word."""
+    begin, end = span
+    while begin < end and clean[begin] == " ":
+        begin += 1
+    if begin < end:
+        return origins[begin], origins[end - 1] + 1
+    position = origins[min(begin, len(origins) - 1)] if origins else 0
+    return position, position
+
+
+def _origins(text: str, tokenizer: FullTokenizer, length: int) -> list[int]:
+    """Returns, for each character of the preprocessed text, the index of its original.
+
+    A character is preprocessed almost independently of its neighbours; where it isn't (Greek's final
+    sigma), the length stays the same.
+    """
+    origins: list[int] = []
+    is_after_space = False
+    for i, char in enumerate(text):
+        if char.isspace() and tokenizer.settings.remove_space:
+            is_after_space = bool(origins)
+            continue
+        clean = tokenizer.preprocess_character(char)
+        if clean and is_after_space:
+            origins.append(i - 1)
+            is_after_space = False
+        origins += [i] * len(clean)
+    return (origins + [len(text) - 1] * length)[:length]
+
+
+def _wordpiece(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list[Span]]:
+    basic, wordpiece = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer
+    # The index of each character of the words, concatenated.
+    origins = [i for i, char in enumerate(text) for _ in "".join(basic.tokenize(char))]
+    tokens: list[str] = []
+    spans: list[Span] = []
+    start = 0
+    for word in basic.tokenize(text):
+        for token in wordpiece.tokenize_word(word):
+            is_unknown = token == wordpiece.unk_token
+            size = len(word) if is_unknown else len(token.removeprefix("##"))
+            last = min(start + size, len(origins)) - 1
+            tokens.append(token)
+            spans.append((origins[min(start, last)], origins[last] + 1) if last >= 0 else (0, 0))
+            start += size
+    return tokenizer.convert_tokens_to_ids(tokens), spans
