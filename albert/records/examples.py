@@ -99,7 +99,8 @@ def _varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
     if highest < 1 << 32:
         numbers = numbers.astype(np.uint32)
     width = -(-highest.bit_length() // 7)
-    content, is_used = np.empty((len(numbers), width), np.uint8), np.ones((len(numbers), width), bool)
+    content = np.empty((len(numbers), width), np.uint8)
+    is_used = np.ones(content.shape, bool)
     for index in range(width):
         rest = numbers >> numbers.dtype.type(7 * index)
         content[:, index] = rest.astype(np.uint8) & np.uint8(0x7F)

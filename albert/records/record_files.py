@@ -221,7 +221,7 @@ class RecordFiles:
                 raise DataError(
                     f"{path} was made with a vocabulary of {manifest.vocab_size:,} tokens, config "
                     f"vocab_size is {vocab_size:,}: make the records with the model's vocabulary, "
-                    f"or set vocab_size to {manifest.vocab_size} in the configuration of a new model"
+                    f"or set vocab_size to {manifest.vocab_size} in the config of a new model"
                 )
 
 

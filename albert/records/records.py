@@ -77,7 +77,10 @@ class Manifest:
         """Returns the JSON object that `read` reads."""
         blocks = {} if self.blocks is None else {"blocks": list(map(list, self.blocks))}
         return {
-            "format_version": FORMAT_VERSION, "records": self.records, "bytes": self.bytes, **blocks,
+            "format_version": FORMAT_VERSION,
+            "records": self.records,
+            "bytes": self.bytes,
+            **blocks,
             "features": [[name, *feature] for name, feature in self.features.items()],
             "info": dict(self.info),
         }

@@ -84,7 +84,8 @@ def read_block(path: str, offset: int, size: int, first: int, count: int) -> lis
     payloads = _payloads(path, content, starts, sizes, offset, first)
     end = int(starts[-1] + sizes[-1]) + FOOTER_BYTES if len(starts) else 0
     if len(starts) != count or end != size:
-        raise _damaged(path, "corrupt", first + len(starts), offset + end)
+        how = "cut" if len(content) < size else "corrupt"
+        raise _damaged(path, how, first + len(starts), offset + end)
     return payloads
 
 
