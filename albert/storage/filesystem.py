@@ -184,7 +184,7 @@ class _RemoteFile(io.RawIOBase):
 def cache_directory() -> str:
     """Returns where downloaded and unpacked files are kept: $ALBERT_CACHE or the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.abspath(os.environ.get("ALBERT_CACHE") or os.path.join(base, "albert"))
+    return os.path.realpath(os.environ.get("ALBERT_CACHE") or os.path.join(base, "albert"))
 
 
 def path_in_cache(url: str, folder: str) -> str:

@@ -32,14 +32,13 @@ _leases: list["_Lease"] = []  # of this process
 def hold(directory: str) -> Iterator[None]:
     """Makes a directory and holds it for this process; released when the process ends.
 
-    If it belongs to an address, the lease is there, and the files that are there are downloaded.
+    A directory with an address is held there, by a lease.
 
     Raises:
       RunDirBusyError: another process holds it (names pid, host and time).
     """
     if filesystem.is_remote(url := filesystem.address_of(directory)):
         with _lease(url):
-            filesystem.refresh(url, directory)
             yield
         return
     import filelock
