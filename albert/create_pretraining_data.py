@@ -18,8 +18,9 @@ With --runner, an Apache Beam pipeline makes the same records on many machines.
 """
 
 import dataclasses
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from albert import tokenization
 from albert.cli import corpus_flags, flags
@@ -40,9 +41,7 @@ _SMALL_WORK = 16 << 20  # bytes of text times passes; one process is fastest up 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, then new ones."""
 
-    def define(kind: str, name: str, default, text: str, **kwargs) -> None:
-        flags.define(kind, values, name, default, text, **kwargs)
-
+    define = functools.partial(_define, values)
     define("path", "input_file", None,
            f"Text: {corpus_flags.WHERE}. Required.", use="texts", unless="runner")
     corpus_flags.define_flags(values)
@@ -87,6 +86,16 @@ def define_flags(values: flags.FlagValues) -> None:
            "long documents are divided.",
            least=0, below=1)
     define("integer", "eval_dupe_factor", 1, "Passes over the held-out text.", least=1)
+    _define_added_flags(define)
+
+
+def _define(
+    values: flags.FlagValues, kind: str, name: str, default, text: str, **kwargs
+) -> None:
+    flags.define(kind, values, name, default, text, **kwargs)
+
+
+def _define_added_flags(define: Callable[..., None]) -> None:
     define("bool", "document_break_between_files", True,
            "End documents with their file; if false, only a blank line ends them. The default is "
            "false with --original_draw_order, as in the original.")

@@ -1,4 +1,4 @@
-"""Gives a pretrained model the vocabulary of another language or domain, to pretrain it further.
+"""Gives a pretrained model the vocabulary of another language or domain, for further pretraining.
 
   python -m albert.train_sentencepiece --input=domain.txt --model_prefix=domain --vocab_size=8000
   python -m albert.extend_vocabulary --model=albert_base --spm_model_file=domain.model \\
@@ -6,8 +6,8 @@
   python -m albert.run_pretraining --init_checkpoint=domain_start \\
       --albert_config_file=domain_start/albert_config.json ...
 
-Pieces of both vocabularies keep their embeddings; a new one begins as the mean of the
-pieces that the old vocabulary cuts it into. All other weights stay as they are.
+Tokens of both vocabularies keep their embeddings. A new token's embedding starts as the mean of the
+tokens that the old vocabulary splits it into. All other weights are unchanged.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from albert.cli import flags
 from albert.errors import DataError, FlagError
 from albert.storage import files
 
-# Tables with a row for each piece.
+# Tables with a row for each token.
 _TABLES = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 
 
@@ -25,15 +25,15 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Directory of a pretrained model: ours, Hugging Face's or a TF-Hub module. "
                  "Required.", use="model")
     flags.define("path", values, "old_spm_model_file", None,
-                 "Its SentencePiece model, if not in its directory.", use="file")
+                 "The model's SentencePiece model, if not in its directory.", use="file")
     flags.define("path", values, "old_vocab_file", None,
-                 "Its WordPiece vocabulary, if not in its directory.", use="file")
+                 "The model's WordPiece vocabulary, if not in its directory.", use="file")
     flags.define("path", values, "spm_model_file", None, "The new SentencePiece model.", use="file")
     flags.define("path", values, "vocab_file", None, "The new WordPiece vocabulary, instead.",
                  use="file")
     flags.define("bool", values, "do_lower_case", True,
-                 "Whether the new one is of lower case; by default as the old one, else yes.")
-    flags.define("path", values, "output_dir", None, "Directory to write. Required.",
+                 "Lower-case the text; the default is the old vocabulary's setting.")
+    flags.define("path", values, "output_dir", None, "Output directory. Required.",
                  use="output")
 
 
@@ -64,14 +64,14 @@ def main(values: flags.FlagValues) -> None:
     pretrained.assign(before, source.weights())
     config = dataclasses.replace(source.config, vocab_size=new.vocab_size)
     after = modeling.AlbertForPreTraining(config)
-    theirs = modeling.named_weights(before)
+    old_weights = modeling.named_weights(before)
     for name, weight in modeling.named_weights(after).items():
-        value = theirs[name].numpy()
-        # A table may have more rows than there are pieces.
+        value = old_weights[name].numpy()
+        # A table may have more rows than there are tokens.
         weight.assign(transfer.rows(value[: old.vocab_size]) if name in _TABLES else value)
     pretrained.save(after, values.output_dir, new)
     flags.log.info(
-        "%s: %d pieces, %d of them kept, %d made of old ones, %d of none",
+        "%s: %d tokens, %d of them kept, %d made of old ones, %d of none",
         values.output_dir, new.vocab_size, transfer.is_shared.sum(),
         ((transfer.counts > 0) & ~transfer.is_shared).sum(), (transfer.counts == 0).sum(),
     )

@@ -21,6 +21,7 @@ from albert.cli import answering, flags
 from albert.errors import FlagError
 from albert.inference.session import numbers
 from albert.inference.vectors import POOLINGS, Embedder, check_layers
+from albert.runtime.progress import Progress
 from albert.storage import files
 
 log = logging.getLogger("albert")
@@ -62,9 +63,7 @@ def main(values: flags.FlagValues) -> None:
     texts = answering.read_texts(values.input_file)
     opened = answering.open_model(values)
     check_layers(opened, layers)
-    from albert.training import summaries
-
-    progress = summaries.Progress("lines", 0, len(texts), unit="lines")
+    progress = Progress("embedded", len(texts), "lines")
     found = Embedder(opened, values.pooling, layers, values.tokens).vectors(texts, progress)
     with _writer(values.output_file, values.tokens) as write:
         for text, result in zip(texts, found, strict=True):

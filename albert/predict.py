@@ -22,6 +22,7 @@ from albert.cli import answering, flags
 from albert.errors import FlagError
 from albert.formats import known_tasks
 from albert.inference import heads, predictors
+from albert.runtime.progress import Progress
 from albert.storage import files
 
 
@@ -68,14 +69,12 @@ def main(values: flags.FlagValues) -> None:
 
 
 def _write_answers(values: flags.FlagValues, predictor: predictors.Predictor, inputs) -> None:
-    from albert.training import summaries
-
     stream = progress = None
     given = [columns for columns in inputs if columns is not None]
     with contextlib.ExitStack() as stack:
         if values.output_file:
             stream = stack.enter_context(files.atomic_write(values.output_file))
-            progress = summaries.Progress("lines", 0, len(given), unit="lines")
+            progress = Progress("predicted", len(given), "lines")
         answers = predictor.predict(given, progress)
         for columns in inputs:
             answer = None if columns is None else next(answers)

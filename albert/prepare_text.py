@@ -130,15 +130,15 @@ def _documents(
     """Yields the documents of a text, split into sentences by several processes."""
     is_piped = any(map(corpus_files.is_pipe, paths))
     position, size = Position(), None if is_piped else sum(map(filesystem.size, paths))
-    progress = Progress("reading", "MB", size and size / 1e6)
+    progress = Progress("read", size and size / 1e6, "MB")
     processes = workers.available_cores() if size is None or size > _SMALL else 1
     with workers.Workers(processes) as pool:
         documents = read_documents(paths, str, reading, form=form, position=position)
         batches = ((batch, form.language) for batch in _batches(documents))
         for batch in pool.map(split_documents, batches):
             yield from batch
-            progress.show((reading.bytes if is_piped else position.bytes) / 1e6)
-    progress.end()
+            progress.update((reading.bytes if is_piped else position.bytes) / 1e6)
+    progress.clear()
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -180,16 +180,16 @@ def _report(corpus_file: str, corpus: Counts, dropped: dict[str, Counts]) -> Non
 
 
 def _filters(values: flags.FlagValues) -> list[filters.Filter]:
-    found = []
+    checks = []
     if values.min_document_words or values.max_document_words:
-        found.append(filters.by_length(values.min_document_words, values.max_document_words))
+        checks.append(filters.by_length(values.min_document_words, values.max_document_words))
     if values.keep_languages:
-        found.append(filters.by_language(values.keep_languages))
+        checks.append(filters.by_language(values.keep_languages))
     if values.drop_duplicates != "none":
-        found.append(filters.by_content())
+        checks.append(filters.by_content())
     if values.drop_duplicates == "near":
-        found.append(filters.by_likeness(values.duplicate_threshold, values.seed))
-    return found
+        checks.append(filters.by_similarity(values.duplicate_threshold, values.seed))
+    return checks
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -23,6 +23,7 @@ from albert.cli import answering, flags
 from albert.errors import DataError, FlagError
 from albert.inference.scoring import SentenceScorer, unigram_scores
 from albert.inference.session import Session
+from albert.runtime.progress import Progress
 from albert.storage import files
 from albert.tasks import minimal_pairs
 from albert.tasks.minimal_pairs import Pair
@@ -104,9 +105,7 @@ def _scorer(values: flags.FlagValues, opened: Session, model: Any = None) -> Cal
     scorer = SentenceScorer(opened, values.within_words, model)
 
     def scores(texts: Sequence[str]) -> list[float]:
-        from albert.training import summaries
-
-        progress = summaries.Progress("sentences", 0, len(texts), unit="sentences")
+        progress = Progress("scored", len(texts), "sentences")
         places = [f"pair {1 + i // 2}" for i in range(len(texts))]
         return [value for value, _ in scorer.scores(texts, places, progress)]
 

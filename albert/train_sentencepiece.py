@@ -1,11 +1,10 @@
-"""Trains a SentencePiece vocabulary with the layout of the released ALBERT models.
+"""Trains a SentencePiece vocabulary with the special tokens of the released ALBERT models.
 
   python -m albert.train_sentencepiece --input=text/corpus.txt --model_prefix=spm --vocab_size=2000
 
 Writes <model_prefix>.model and <model_prefix>.vocab: <pad> 0, <unk> 1, [CLS] 2, [SEP] 3,
-[MASK] 4, then ( ) " - . – £ €, then the learned pieces. Text goes through the
-preprocessing of the toolkit's tokenizer first, so that the pieces are those of
-the text as the model will see it. The same text, flags and seed give the same file.
+[MASK] 4, then ( ) " - . – £ €, then the learned tokens. Text is preprocessed like the
+model's input first. The same text, flags and seed give the same file.
 """
 
 from albert.cli import corpus_flags, flags
@@ -15,24 +14,24 @@ from albert.text import corpus_files, vocabulary
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "input", None,
-                 f"The text, one sentence a line: {corpus_flags.WHERE}; `-` is the standard input. "
+                 f"Text, one sentence a line: {corpus_flags.WHERE}; `-` is the standard input. "
                  "Required.", use="texts")
     corpus_flags.define_flags(values, with_layout=False)
     flags.define("path", values, "model_prefix", None,
-                 "Where <prefix>.model and <prefix>.vocab go. Required.", use="output")
+                 "Path of the output, without .model and .vocab. Required.", use="output")
     flags.define("integer", values, "vocab_size", 30000,
-                 f"Pieces, the {len(vocabulary.LAYOUT)} special ones included.",
+                 f"Number of tokens, including {len(vocabulary.LAYOUT)} special ones.",
                  above=len(vocabulary.LAYOUT))
     flags.define("float", values, "character_coverage", 0.99995,
-                 "Share of the text's characters that get a piece; the rest becomes <unk>.",
+                 "Fraction of the text's characters that get a token; the rest becomes <unk>.",
                  least=0.98, most=1)
     flags.define("enum", values, "model_type", "unigram", "Kind of segmentation model.",
                  enum_values=["unigram", "bpe"])
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
     flags.define("integer", values, "input_sentence_size", 10_000_000,
-                 "Most sentences to train on; 0 for all.", least=0)
+                 "Maximum number of sentences to train on; 0 for all.", least=0)
     flags.define("bool", values, "shuffle_input_sentence", True,
-                 "Sample those sentences at random rather than take the first.")
+                 "Sample those sentences at random instead of taking the first.")
     flags.define("integer", values, "seed", 12345, "Seed of that sample.")
 
 
@@ -45,7 +44,7 @@ def main(values: flags.FlagValues) -> None:
     vocabulary.publish(
         values.model_prefix, vocabulary.train(paths, settings, corpus_flags.form_of(values))
     )
-    flags.log.info("%s.model and .vocab: %d pieces", values.model_prefix, values.vocab_size)
+    flags.log.info("wrote %s.model and .vocab: %d tokens", values.model_prefix, values.vocab_size)
 
 
 cli = flags.command(__doc__, define_flags, main)

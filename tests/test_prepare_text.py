@@ -190,7 +190,7 @@ def test_near_doubles_are_left_out_and_counted(tmp_path):
         runs.append((tmp_path / "out" / "corpus.txt").read_bytes())
         assert stats["dropped"] == {
             "the same words as an earlier document": 5,
-            "nearly an earlier document (alike to 0.7)": 3,
+            "nearly an earlier document (similarity 0.7)": 3,
         }
     assert runs[0] == runs[1]
 
@@ -228,7 +228,7 @@ def test_it_is_told_how_far_a_large_text_is(tmp_path, monkeypatch, caplog):
         caplog.clear()
         helpers.run_here(prepare_text, f"--input_file={tmp_path / name}",
                          f"--output_dir={tmp_path / 'out'}")
-        told = re.findall(r"reading: ([0-9.]+) of ([0-9.]+) MB, [0-9.]+/s, ([0-9]+) s left",
+        told = re.findall(r"read ([0-9.]+)/([0-9.]+) MB, [0-9.]+ MB/s, ([0-9hms]+) left",
                           caplog.text)
         assert 5 < len(told) < 50, caplog.text  # one in 30 seconds
         done = [float(so_far) for so_far, *_ in told]
@@ -238,6 +238,6 @@ def test_it_is_told_how_far_a_large_text_is(tmp_path, monkeypatch, caplog):
         reader = subprocess.Popen(["cat"], stdin=stream, stdout=subprocess.PIPE)
         helpers.run_here(prepare_text, f"--input_file=/dev/fd/{reader.stdout.fileno()}",
                          f"--output_dir={tmp_path / 'out'}")
-    assert re.search(r"reading: [0-9.]+ MB, [0-9.]+/s\n", caplog.text)
+    assert re.search(r"read [0-9.]+ MB, [0-9.]+ MB/s\n", caplog.text)
 
 

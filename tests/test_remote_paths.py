@@ -19,6 +19,7 @@ from albert import (
 from albert.cli import flags, remote_paths
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import checkpoints
+from albert.pretraining_data import outputs
 from albert.storage import files, filesystem, fsspec_calls, locks, scratch
 from albert.training import checkpoint_store, summaries
 
@@ -571,7 +572,7 @@ def test_two_commands_with_a_common_stem_touch_no_files_but_their_own(where, mem
 
     # The first one is killed in the middle of publishing; the second one runs meanwhile.
     with contextlib.suppress(Dead), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "publish_copy", lambda *_: exec("raise Dead", {"Dead": Dead}))
+        patch.setattr(outputs, "_publish_file", lambda *_: exec("raise Dead", {"Dead": Dead}))
         jobs.create_data(*flags_of(16))
     abandon_scratch_folder()
     resumable = set(locks_of(tmp_path, where))

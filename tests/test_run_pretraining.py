@@ -305,7 +305,7 @@ def test_a_masked_position_outside_the_row_is_refused(position, job, tmp_path, c
     path = write_foreign_records(tmp_path / "foreign.tfrecord", make_bad)
     assert 2 == command(*job, f"--input_file={path}")
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert "foreign.tfrecord: masked_lm_positions outside the rows of 12 places" in line
+    assert "foreign.tfrecord: record 20: masked_lm_positions outside the sequence of 12 tokens" in line
 
 
 def test_full_rows_are_not_packed(job, capsys):

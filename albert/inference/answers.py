@@ -20,6 +20,7 @@ from albert.inference import heads, masks, scoring, vectors
 from albert.inference.onnx_file import OnnxFile
 from albert.inference.predictors import Predictor
 from albert.inference.session import CHUNK, Session
+from albert.runtime.progress import Progress
 from albert.storage import filesystem
 
 _CLASSIFIERS = (heads.CLASSIFICATION, heads.MULTI_LABEL, heads.REGRESSION)
@@ -239,6 +240,4 @@ def _columns(value: Any, number: int) -> tuple[str, ...]:
 def _progress(inputs: Sequence, is_wanted: bool) -> Any:
     if not is_wanted:
         return None
-    from albert.training import summaries
-
-    return summaries.Progress("texts", 0, len(inputs), unit="texts")
+    return Progress("answered", len(inputs), "texts")

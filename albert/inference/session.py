@@ -162,7 +162,7 @@ class Session:
 
         Args:
           compute: see `computer`.
-          progress: a `summaries.Progress` over the inputs.
+          progress: a `Progress` over the inputs.
         """
         for start in range(0, len(inputs), CHUNK):
             chunk = inputs[start : start + CHUNK]

@@ -30,7 +30,7 @@ class Embedder:
     def vectors(self, texts: Sequence[str], progress: Any = None) -> Iterator[Mapping[str, Any]]:
         """Yields each text's `vector` [D] and `input_ids` [L], in the order of the texts.
 
-        `progress` is a `summaries.Progress` over the texts.
+        `progress` is a `Progress` over the texts.
         """
         session, num_cut = self.session, 0
 

@@ -111,7 +111,7 @@ def _shuffle_pairs(
     names: dict[str, list[str]] = {split.name: [] for split in job.splits}
     megabytes: collections.deque[float] = collections.deque()  # of the tasks under way
     dtype = shuffle.token_dtype(job.recipe)
-    progress, done, num_reused = Progress("pairing", "MB", job.text_bytes / 1e6), 0.0, 0
+    progress, done, num_reused = Progress("paired", job.text_bytes / 1e6, "MB"), 0.0, 0
     passes = {split.name: split.passes for split in job.splits}
 
     def tasks() -> Iterator[tuple]:
@@ -131,8 +131,8 @@ def _shuffle_pairs(
 
     for _ in pool.map(shuffle.write_block, tasks()):
         done += megabytes.popleft()
-        progress.show(done)
-    progress.end()
+        progress.update(done)
+    progress.clear()
     if num_reused:
         log.info("resumed an unfinished run: %d of its tasks were done", num_reused)
     report.report_reading(job, counts)
@@ -167,7 +167,7 @@ def _write_split(
         Output(split, path, f"{prefix}-{k}.records") for k, path in enumerate(split.outputs)
     ]
     buckets = split.num_buckets(job.text_bytes) if paths else 0
-    progress = Progress(f"writing {split.name}", "buckets", buckets)
+    progress = Progress(f"wrote {split.name}", buckets, "buckets")
     with _writing(work), open(f"{prefix}.journal", "ab+") as journal:
         with open(f"{prefix}.files", "w", encoding="utf-8") as stream:
             stream.write("\n".join(paths))
@@ -189,8 +189,8 @@ def _write_split(
             journal.flush()
             os.unlink(part)
             output.add(*result)
-            progress.show(number + 1)
-    progress.end()
+            progress.update(number + 1)
+    progress.clear()
     return outputs
 
 

@@ -1,7 +1,7 @@
 """Processes, progress, seeds.
 
-    workers         processes that end with their owner
-    progress        how far work is, and how long it will take
+    workers         worker processes, and signals that end work in order
+    progress        rate of long work, and the time left
     seeds           one seed for each purpose
     schedules       numbers that change at steps of a run
 """

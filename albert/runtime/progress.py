@@ -1,40 +1,53 @@
-"""How far work is, and how long it will take: for people who wait."""
+"""Progress of long work: the rate, and the time left."""
 
 import logging
 import sys
 import time
-from collections.abc import Callable
 
 log = logging.getLogger("albert")
 
 
+def duration(seconds: float) -> str:
+    """Returns for example `1h02m`, `3m05s` or `12s`."""
+    seconds = int(seconds)
+    if seconds >= 3600:
+        return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+    return f"{seconds // 60}m{seconds % 60:02d}s" if seconds >= 60 else f"{seconds}s"
+
+
 class Progress:
-    """One line that is updated on a terminal; elsewhere a line now and then."""
+    """A line that is updated on a terminal; elsewhere a log line every 30 seconds."""
 
-    def __init__(self, what: str, unit: str, total: float | None):
-        """`total` is None where it is not known: then the time that is left is not told."""
-        self._what, self._unit, self._total = what, unit, total
+    def __init__(self, label: str, total: float | None, unit: str, done: float = 0):
+        """`total` is None if it is unknown; then the time left is not shown."""
+        self._label, self._total, self._unit = label, total, unit
         self._on_terminal = sys.stderr.isatty()
-        self._started = self._shown = time.monotonic()
+        self._start = self._shown = time.monotonic()
+        self._done_before = done
 
-    def show(self, done: float | Callable[[], float]) -> None:
-        """Says how far the work is, if it is time to; only then is a function called."""
+    def update(self, done: float, detail: str = "") -> None:
+        """Shows the state, if enough time has passed since the last time."""
         now = time.monotonic()
         if now - self._shown < (0.2 if self._on_terminal else 30):
             return
-        self._shown, done = now, done() if callable(done) else done
-        rate = done / (now - self._started)
-        line = f"{self._what}: {done:,.1f} {self._unit}, {rate:,.1f}/s"
+        self._shown = now
+        rate = (done - self._done_before) / max(now - self._start, 1e-9)
+        text = f"{self._label} {_number(done)}"
         if self._total is not None:
-            left = (self._total - done) / rate if rate else 0
-            line = (f"{self._what}: {done:,.1f} of {self._total:,.1f} {self._unit}, "
-                    f"{rate:,.1f}/s, {left:,.0f} s left")
+            left = duration((self._total - done) / rate) if rate > 0 else "?"
+            detail = f", {left} left{detail}"
+            text += f"/{_number(self._total)}"
+        text += f" {self._unit}, {rate:,.1f} {self._unit}/s{detail}"
         if self._on_terminal:
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
         else:
-            log.info("%s", line)
+            log.info("%s", text)
 
-    def end(self) -> None:
-        """Clears the line."""
+    def clear(self) -> None:
+        """Clears the line on the terminal."""
         if self._on_terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"

@@ -1,4 +1,4 @@
-"""A pool of processes that ends with its owner, and whose results come in order."""
+"""Worker processes that end with the process that started them, and signals that end work in order."""
 
 import collections
 import contextlib
@@ -14,6 +14,8 @@ from typing import Any
 
 from albert.errors import Preempted, UserError
 
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
 
 def available_cores() -> int:
     """Returns how many cores this process may use."""
@@ -27,12 +29,12 @@ class Workers:
         self.count = count
         self._pool: ProcessPoolExecutor | None = None
         if count > 1:
-            # Not forked: the owner may have imported TensorFlow, whose threads don't survive a
-            # fork. A fresh process costs a few tenths of a second.
+            # Not forked: TensorFlow's threads do not survive a fork. A new process takes a few tenths
+            # of a second.
             context = multiprocessing.get_context("spawn")
             self._is_over = context.Event()
             self._pool = ProcessPoolExecutor(
-                count, context, _follow, (os.getpid(), self._is_over)
+                count, context, _end_with, (os.getpid(), self._is_over)
             )
 
     def __enter__(self) -> "Workers":
@@ -40,14 +42,14 @@ class Workers:
 
     def __exit__(self, *_) -> None:
         if self._pool is not None:
-            self._is_over.set()  # tasks under way are given up
+            self._is_over.set()  # unfinished tasks are abandoned
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, function: Callable, tasks: Iterable[tuple]) -> Iterator[Any]:
         """Yields function(*task) in the order of the tasks, which are taken as needed.
 
         Raises:
-          UserError: a process died (most often for want of memory).
+          UserError: a process died (most often for lack of memory).
         """
         if self._pool is None:
             for task in tasks:
@@ -57,20 +59,19 @@ class Workers:
         try:
             for task in tasks:
                 waiting.append(self._pool.submit(function, *task))
-                # Some in reserve, for results come in order; not many, for they
-                # hold text.
+                # A few in reserve, since results are yielded in order; not many, since they hold text.
                 if len(waiting) > self.count + max(2, self.count // 2):
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
         except BrokenProcessPool as error:
             raise UserError(
-                "a worker process died, perhaps for want of memory: try a smaller --num_processes"
+                "a worker process died, perhaps for lack of memory: try a smaller --num_processes"
             ) from error
 
 
-def _follow(owner: int, is_over: Event) -> None:
-    """Ends this process when its owner does or has no more tasks, and leaves Ctrl-C to it."""
+def _end_with(owner: int, is_over: Event) -> None:
+    """Ends this process when its owner ends or has no more tasks, and leaves Ctrl-C to the owner."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
@@ -82,29 +83,26 @@ def _follow(owner: int, is_over: Event) -> None:
 
 
 @contextlib.contextmanager
+def on_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Handles SIGINT and SIGTERM with a function, in the main thread; does nothing in others."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextlib.contextmanager
 def preemptible(message: str) -> Iterator[None]:
-    """Turns the first SIGINT or SIGTERM into `Preempted`, so that clean-up happens."""
+    """Turns the first SIGINT or SIGTERM into `Preempted`, so that the block can clean up."""
     def stop(number: int, _) -> None:
-        for kind in STOPPING:
-            signal.signal(kind, signal.SIG_IGN)
+        for each in STOPPING:
+            signal.signal(each, signal.SIG_IGN)
         raise Preempted(f"stopped by {signal.Signals(number).name}: {message}", number)
 
     with on_signals(stop):
         yield
-
-
-STOPPING = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def on_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Lets a function handle SIGINT and SIGTERM, which only the main thread can; others do not."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {kind: signal.signal(kind, handler) for kind in STOPPING}
-    try:
-        yield
-    finally:
-        for kind, earlier in before.items():
-            signal.signal(kind, earlier)

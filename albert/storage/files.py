@@ -65,6 +65,7 @@ def publish(*moves: tuple[str, str]) -> None:
 
 def remove(*paths: str) -> None:
     """Removes files that this process or its run made, if they are there."""
+    paths = tuple(map(scratch.path_for, paths))
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -103,7 +104,7 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
     none, but never a mixture.
 
     Args:
-      last: the file without which the others are not a model. It is removed first and comes last.
+      last: the file without which the others are not a model. It is removed first and published last.
       others: names of this file in models of other kinds, which are removed, too.
 
     Raises:

@@ -32,7 +32,7 @@ _leases: list["_Lease"] = []  # of this process
 def hold(directory: str) -> Iterator[None]:
     """Makes a directory and holds it for this process; released when the process ends.
 
-    A directory with an address is held there, by a lease.
+    One that represents an address is held there, by a lease.
 
     Raises:
       RunDirBusyError: another process holds it (names pid, host and time).

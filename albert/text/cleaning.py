@@ -1,4 +1,4 @@
-"""Texts before they are cut into pieces."""
+"""Preprocessing of text before it is tokenized."""
 
 import dataclasses
 import re
@@ -10,15 +10,15 @@ _ASCII = re.compile(r"[\x00-\x7f]+")
 
 @dataclasses.dataclass(frozen=True)
 class TextSettings:
-    """What is done to a text before it is cut, by the names of Hugging Face's settings."""
+    """How text is preprocessed, by the names of Hugging Face's settings."""
 
     do_lower_case: bool = True
-    keep_accents: bool = False  # of SentencePiece: no NFKD, and combining marks stay
-    remove_space: bool = True  # of SentencePiece: white space collapses
+    keep_accents: bool = False  # SentencePiece: no NFKD, and keep combining marks
+    remove_space: bool = True  # SentencePiece: collapse white space
 
 
 def convert_to_unicode(text: str | bytes) -> str:
-    """Returns `text` as str; bytes are UTF-8 and undecodable ones are dropped."""
+    """Returns `text` as str; bytes are decoded as UTF-8, without invalid ones."""
     if isinstance(text, str):
         return text
     if isinstance(text, bytes):
@@ -27,14 +27,8 @@ def convert_to_unicode(text: str | bytes) -> str:
 
 
 def scrub_surrogates(text: str) -> str:
-    """Replaces lone surrogates, which no UTF-8 library accepts, by U+FFFD."""
+    """Replaces lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
-
-
-def _is_collapsed(text: str) -> bool:
-    """Whether white space is single spaces between words: in half the time of splitting."""
-    # The space is the only white space that is printable.
-    return text.isprintable() and "  " not in text and text[:1] != " " != text[-1:]
 
 
 def preprocess_text(
@@ -42,17 +36,22 @@ def preprocess_text(
 ) -> str:
     """Returns the text as SentencePiece models were trained on it.
 
-    White space collapses (unless `remove_space` is off), compatibility
-    characters decompose (NFKD), and accents go, with `lower` off too, unless
-    `keep_accents` leaves both alone. Quotes stay as they are: unlike XLNet,
-    ALBERT never rewrote them.
+    White space collapses (unless `remove_space` is off), compatibility characters decompose (NFKD),
+    and accents are dropped, even without `lower`, unless `keep_accents` keeps both. Quotation marks
+    stay: unlike XLNet, ALBERT never rewrote them.
     """
     text = convert_to_unicode(inputs)
     if remove_space and not _is_collapsed(text):
         text = " ".join(text.split())
     if not (keep_accents or text.isascii()):
         text = unicodedata.normalize("NFKD", text)
-        # Few other characters and fewer marks: cheaper than a test of each.
+        # There are few distinct characters: cheaper than testing each one in the text.
         for mark in {c for c in _ASCII.sub("", text) if unicodedata.combining(c)}:
             text = text.replace(mark, "")
     return text.lower() if lower else text
+
+
+def _is_collapsed(text: str) -> bool:
+    """Whether white space is single spaces between words; takes half the time of splitting."""
+    # The space is the only white space that is printable.
+    return text.isprintable() and "  " not in text and text[:1] != " " != text[-1:]

@@ -21,7 +21,7 @@ LONGEST_DOCUMENT = 8 << 20  # characters; a longer one is cut, so that memory st
 
 @dataclasses.dataclass
 class ReadingCounts(text_files.Counts):
-    """Counts of what was read."""
+    """Counts of lines, bytes and documents."""
 
     documents: int = 0
     sentences: int = 0  # lines with text

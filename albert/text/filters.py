@@ -1,4 +1,4 @@
-"""Documents that are left out of a prepared text, on request: doubles, lengths, languages."""
+"""Filters of documents: duplicates, lengths, languages."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -6,50 +6,50 @@ from collections.abc import Callable, Iterator, Sequence
 from albert.errors import FlagError
 from albert.text.documents import Document
 
-# Why a document is left out, or None.
+# Returns why a document is dropped, or None.
 Filter = Callable[[Document], str | None]
 
-_PERMUTATIONS = 128  # of MinHash: the similarity of two documents is known to about 0.05
-_SHINGLE = 5  # words, or characters of scripts that do not part words
-_WORD = 12  # characters; a longer usual word is of such a script
-_LOOKED_AT = 4000  # characters from which the language is told
+_PERMUTATIONS = 128  # of MinHash: the error of a similarity is about 0.05
+_SHINGLE = 5  # words, or characters of scripts without spaces between words
+_LONG_WORD = 12  # characters; if the mean is longer, the script has no spaces between words
+_SAMPLE = 4000  # characters from which the language is detected
 
 
-def by_length(least: int, most: int | None) -> Filter:
-    """Returns what drops documents of fewer or more words."""
+def by_length(min_words: int, max_words: int | None) -> Filter:
+    """Returns a filter that drops documents of fewer or more words."""
     def check(document: Document) -> str | None:
         words = sum(len(sentence.split()) for sentence in document)
-        if words < least:
-            return f"fewer than {least:,} words"
-        return f"more than {most:,} words" if most and words > most else None
+        if words < min_words:
+            return f"fewer than {min_words:,} words"
+        return f"more than {max_words:,} words" if max_words and words > max_words else None
 
     return check
 
 
-def by_language(wanted: Sequence[str]) -> Filter:
-    """Returns what drops documents that are of none of these languages (ISO 639-1 codes).
+def by_language(languages: Sequence[str]) -> Filter:
+    """Returns a filter that drops documents in other languages than these (ISO 639-1 codes).
 
     Raises:
-      FlagError: the library is not there, or does not know a language.
+      FlagError: the library is not installed, or does not know a language.
     """
     try:
         import py3langid
     except ImportError as error:
         raise FlagError("--keep_languages needs py3langid: pip install py3langid") from error
     known = {language for language, _ in py3langid.rank("")}
-    if unknown := set(wanted) - known:
+    if unknown := set(languages) - known:
         raise FlagError(f"--keep_languages: {', '.join(sorted(unknown))}: none of "
                         f"{', '.join(sorted(known))}")
 
     def check(document: Document) -> str | None:
-        found, _ = py3langid.classify(" ".join(document)[:_LOOKED_AT])
-        return None if found in wanted else f"not of the languages {', '.join(wanted)}"
+        language, _ = py3langid.classify(" ".join(document)[:_SAMPLE])
+        return None if language in languages else f"not of the languages {', '.join(languages)}"
 
     return check
 
 
 def by_content() -> Filter:
-    """Returns what drops documents whose words were there before; some 100 bytes each are held."""
+    """Returns a filter that drops copies of earlier documents; it holds 100 bytes of each."""
     seen: set[bytes] = set()
 
     def check(document: Document) -> str | None:
@@ -63,14 +63,14 @@ def by_content() -> Filter:
     return check
 
 
-def by_likeness(threshold: float, seed: int) -> Filter:
-    """Returns what drops documents that are nearly an earlier one.
+def by_similarity(threshold: float, seed: int) -> Filter:
+    """Returns a filter that drops near duplicates of earlier documents.
 
-    Their sets of runs of five words are alike to `threshold` (Jaccard), as MinHash tells. Some
-    kilobytes are held for each document.
+    Their sets of five-word sequences have a Jaccard similarity of `threshold`, estimated by MinHash.
+    It holds a few kilobytes of each document.
 
     Raises:
-      FlagError: the library is not there.
+      FlagError: the library is not installed.
     """
     try:
         import rensa
@@ -86,7 +86,7 @@ def by_likeness(threshold: float, seed: int) -> Filter:
         sketch.update(list(_shingles(document)))
         if known.add(str(next(numbers)), sketch):
             return None
-        return f"nearly an earlier document (alike to {threshold:g})"
+        return f"nearly an earlier document (similarity {threshold:g})"
 
     return check
 
@@ -94,7 +94,7 @@ def by_likeness(threshold: float, seed: int) -> Filter:
 def _shingles(document: Document) -> Iterator[str]:
     text = " ".join(document).lower()
     words: Sequence[str] = text.split()
-    if _WORD * len(words) < len(text):
+    if _LONG_WORD * len(words) < len(text):
         words = text
     for start in range(max(1, len(words) - _SHINGLE + 1)):
         yield " ".join(words[start : start + _SHINGLE])

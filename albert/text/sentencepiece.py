@@ -1,4 +1,4 @@
-"""SentencePiece, with the comma after a number as a token of its own."""
+"""SentencePiece, with the comma after a number as a separate token."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ _NEITHER_LETTER_NOR_SPECIAL = re.compile(f"[^a-z{re.escape(_ASCII_SPECIALS)}]")
 def encode_pieces(
     sp_model: Any, text: str, return_unicode: bool = True, sample: bool = False
 ) -> list[str]:
-    """Returns the tokens of `text`, with the comma of "2010," as a token of its own.
+    """Returns the tokens of `text`, with the comma of "2010," as a separate token.
 
     Args:
       sp_model: a `sentencepiece.SentencePieceProcessor`.
@@ -52,7 +52,7 @@ def encode_ids(sp_model: Any, text: str, sample: bool = False) -> list[int]:
 
 
 def is_start_piece(token: str, is_spm: bool) -> bool:
-    """Whether a token begins a word, for whole-word masking.
+    """Whether a token begins a word.
 
     A SentencePiece continuation consists only of ASCII letters and special characters, and is not
     one special character alone: "ing", ".com".

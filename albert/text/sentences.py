@@ -1,26 +1,26 @@
-"""Running text to sentences, in some three hundred languages. No TensorFlow."""
+"""Sentence splitting, in about three hundred languages. No TensorFlow."""
 
 import re
 from collections.abc import Iterator
 
-# The library never ends a sentence inside of a quotation, which may be a page of speech. So
-# quotation marks are shown to it as what may begin a sentence, and what may end one.
+# The library never ends a sentence within a quotation, which may be a page of speech. So quotation
+# marks are replaced by characters that may begin or end a sentence.
 _OPENS = re.compile(r"(?<![^\s(\[—–])[“”„\"«»]")
 _CLOSES = str.maketrans(dict.fromkeys("“”„\"«»", "’"))
 _ENDS_QUOTED = tuple("“”\"«»’'")
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """Returns the sentences of a text, white space collapsed, nothing else changed.
+    """Returns the sentences of a text, with white space collapsed and otherwise unchanged.
 
-    Joined by single spaces they give the (collapsed) text again, but for scripts whose sentences
-    have no space between them.
+    Joined by spaces, they are the collapsed text again, except for scripts without spaces between
+    sentences.
 
     Args:
-      language: its ISO 639 code, which decides what abbreviations there are; of an unknown one
-        the marks alone count.
+      language: ISO 639 code, which decides on abbreviations; in an unknown language, punctuation
+        alone ends sentences.
     """
-    text = " ".join(text.split())  # the library stumbles over white space of other kinds
+    text = " ".join(text.split())  # other white space confuses the library
     sentences: list[str] = []
     at = 0
     for part in _segments(_OPENS.sub("A", text).translate(_CLOSES), language):
@@ -33,20 +33,20 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     return sentences
 
 
-# The library takes time with the square of a text's length: it is given so many characters.
+# Characters given to the library, whose time grows with the square of the length.
 _WINDOW = 4096
 _LONGEST_SENTENCE = 8 * _WINDOW  # characters; a longer one is cut
 
 
 def _segments(text: str, language: str) -> Iterator[str]:
-    """Yields the parts of a text, each up to the end of a sentence; joined they are the text."""
+    """Yields the parts of a text up to the end of each sentence; concatenated, they are the text."""
     start, window = 0, _WINDOW
     while start < len(text):
         chunk = text[start : start + window]
         parts = _segments_of(chunk, language)
         if start + len(chunk) < len(text):
             if len(parts) > 1:
-                parts.pop()  # it may go on behind the window
+                parts.pop()  # it may continue after the window
             elif window < _LONGEST_SENTENCE:
                 window *= 2
                 continue
@@ -62,6 +62,6 @@ def _segments_of(text: str, language: str) -> list[str]:
     try:
         return sentencex.segment(language, text)
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of Rust, and no Exception of Python's
+        if type(error).__name__ != "PanicException":  # of Rust, not an Exception of Python
             raise
         return [text]

@@ -50,7 +50,7 @@ _MARKS = (
 
 @dataclasses.dataclass
 class Counts:
-    """Counts of what was read."""
+    """Counts of lines and bytes, and of invalid ones."""
 
     lines: int = 0  # blank ones included
     bytes: int = 0  # of the text as UTF-8

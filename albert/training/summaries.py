@@ -1,24 +1,15 @@
-"""What a run reports: metrics.jsonl, TensorBoard, log lines, and progress on a terminal."""
+"""What a run reports: metrics.jsonl, TensorBoard and log lines."""
 
 import contextlib
 import json
 import logging
 import os
-import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from albert.storage import files, scratch
 from albert.training.event_file import EventFile
 
 log = logging.getLogger("albert")
-
-def duration(seconds: float) -> str:
-    """Returns for example `1h02m`, `3m05s` or `12s`."""
-    seconds = int(seconds)
-    if seconds >= 3600:
-        return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
-    return f"{seconds // 60}m{seconds % 60:02d}s" if seconds >= 60 else f"{seconds}s"
 
 
 class MetricsWriter:
@@ -94,54 +85,6 @@ def _parse(line: str) -> dict | None:
     is_whole = line.endswith("\n") and isinstance(value, dict)
     is_row = is_whole and isinstance(value.get("step"), int) and isinstance(value.get("kind"), str)
     return value if is_row else None
-
-
-class Progress:
-    """Shows rate and time left: a line that is overwritten on a terminal, log lines elsewhere."""
-
-    def __init__(
-        self,
-        label: str,
-        done: int,
-        total: int,
-        *,
-        stream=None,
-        clock: Callable[[], float] = time.monotonic,
-        interval: float = 30.0,
-        unit: str = "steps",
-    ):
-        self._label, self._total, self._unit = label, total, unit
-        self._stream = sys.stderr if stream is None else stream
-        self._clock = clock
-        self._tty = self._stream.isatty()
-        self._interval = 0.2 if self._tty else interval
-        self._start_done, self._start = done, clock()
-        self._last = self._start
-        self._width = 0
-
-    def update(self, done: int, detail: str = "") -> None:
-        """Shows the state if enough time has passed since the last time."""
-        now = self._clock()
-        if now - self._last < self._interval:
-            return
-        self._last = now
-        rate = (done - self._start_done) / max(now - self._start, 1e-9)
-        left = duration((self._total - done) / rate) if rate > 0 else "?"
-        pace = f"{rate:,.1f} {self._unit}/s"
-        text = f"{self._label} {done:,}/{self._total:,}, {pace}, {left} left{detail}"
-        if self._tty:
-            self._stream.write("\r" + text.ljust(self._width))
-            self._stream.flush()
-            self._width = len(text)
-        else:
-            log.info("%s", text)
-
-    def clear(self) -> None:
-        """Wipes the terminal line, so that a log line can follow."""
-        if self._tty and self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._stream.flush()
-            self._width = 0
 
 
 def log_results(results: Mapping[str, float], title: str = "Eval results") -> None:

@@ -18,6 +18,7 @@ from albert.formats import checkpoints
 from albert.formats.weights import Weights
 from albert.optimization import OptimizerConfig
 from albert.records.record_files import RecordFiles
+from albert.runtime.progress import Progress, duration
 from albert.storage import files, filesystem, locks, scratch
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, evaluation, steps, summaries
@@ -193,7 +194,7 @@ class _Loop:
         batches = train_steps = None
         if self.is_chief:
             self.writer = summaries.MetricsWriter(run.output_dir, state.step)
-        progress = summaries.Progress(self.task.name, state.step, run.last_step)
+        progress = Progress(self.task.name, run.last_step, "steps", state.step)
         if state.step >= run.last_step:
             log.info("already trained to step %d", state.step)
         pace = Pace(self.engine, run.iterations_per_loop)
@@ -442,7 +443,7 @@ class _Loop:
         })
         self.writer.upload()
         summaries.log_results(last.results)
-        log.info("evaluated in %s", summaries.duration(time.monotonic() - started))
+        log.info("evaluated in %s", duration(time.monotonic() - started))
 
     def _evaluated_weights(self, step: int) -> dict[str, np.ndarray] | None:
         """Returns the weights as they are; None if whoever opens the checkpoint gets the same."""
