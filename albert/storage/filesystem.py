@@ -87,7 +87,8 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
             contents = [os.pread(stream.fileno(), end - start, start) for start, end in ranges]
     for content, (start, end) in zip(contents, ranges, strict=True):
         if len(content) != end - start:
-            raise DataError(f"{path}: cut off: {len(content):,} of {end - start:,} bytes at {start:,}")
+            size = f"{len(content):,} of {end - start:,} bytes"
+            raise DataError(f"{path}: cut off: {size} at {start:,}")
     return contents
 
 
@@ -205,7 +206,7 @@ def as_given(text: str) -> str:
 
 
 def address_of(path: str) -> str:
-    """Returns the address that a path represents, or else the path. An address is returned as is."""
+    """Returns the address that a path represents or is, or else the path."""
     given = path if is_remote(path) else as_given(os.path.abspath(path))
     return given if is_remote(given) else path
 

@@ -65,8 +65,8 @@ def _folder() -> str:
 def upload(*paths: str) -> None:
     """Makes objects what their files are now, one after the other: uploads or deletes them.
 
-    Paths that represent no address are ignored. A command that reads and writes a directory uploads while
-    it holds that directory, and at its end; a failure is logged, and retried with the next file.
+    Paths that represent no address are ignored. A command that reads and writes a directory uploads
+    while it holds it, and at its end; a failure is logged, and retried with the next file.
 
     Raises:
       UserError: cannot upload; RunDirBusyError: another process has taken over the directory.
