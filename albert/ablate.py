@@ -15,7 +15,7 @@ from albert.ablation import curves, report, runs
 from albert.ablation.grid import Grid
 from albert.cli import corpus_flags, flags
 from albert.errors import FlagError
-from albert.storage import files, locks
+from albert.storage import files, locks, scratch
 from albert.text import corpus_files
 
 
@@ -69,6 +69,7 @@ def main(values: flags.FlagValues) -> None:
         _pairs(values),
     )
     with locks.hold(values.output_dir):
+        scratch.synchronize(values.output_dir)
         for _ in work.execute(values.parallel, values.max_minutes * 60):
             results = work.results()
             report.write(grid, results, values.output_dir)

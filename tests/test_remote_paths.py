@@ -374,6 +374,7 @@ def a_run(url: str) -> None:
     with scratch.uploaded():
         local = scratch.open_directory(url)
         with locks.hold(local):
+            scratch.synchronize(local)
             writer = summaries.MetricsWriter(local, 0)
             for step in (1, 2, 3):
                 writer.write(step, "train", {})
@@ -506,6 +507,29 @@ def test_a_run_goes_on_while_nothing_can_be_uploaded(memory, tmp_path, monkeypat
     assert "timed out; trying again with the next file" in caplog.text
     assert memory.exists("/data/run/model.ckpt-3.index")
     assert len(memory.cat_file("/data/run/metrics.jsonl").splitlines()) == 6
+
+
+def test_what_a_command_makes_before_it_holds_a_directory_counts(memory):
+    memory.pipe_file("/data/run/a.json", b"{}")
+    with scratch.uploaded():
+        local = scratch.open_directory("memory://data/run")
+        files.write_json(os.path.join(local, "a.json"), {"mine": 1})
+        memory.pipe_file("/data/run/b.json", b"{}")  # by the last holder
+        assert memory.cat_file("/data/run/a.json") == b"{}"  # which may be at work
+        with locks.hold(local):
+            scratch.synchronize(local)
+            assert files.read_json(os.path.join(local, "a.json")) == {"mine": 1}
+            assert json.loads(memory.cat_file("/data/run/a.json")) == {"mine": 1}
+            assert os.path.exists(os.path.join(local, "b.json"))
+
+
+def test_a_cache_behind_a_link_serves_as_well(memory, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+    monkeypatch.setenv("ALBERT_CACHE", str(tmp_path / "link"))
+    with files.publish_dir("memory://data/model", "index") as folder:
+        pathlib.Path(folder, "index").touch()
+    assert memory.find("/data") == ["/data/model/index"]
 
 
 def test_a_process_that_lost_its_directory_uploads_nothing_more(memory, quick):

@@ -104,7 +104,7 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
     none, but never a mixture.
 
     Args:
-      last: the file without which the others are not a model. It is removed first and published last.
+      last: the file that makes the others a model: removed first, and published last.
       others: names of this file in models of other kinds, which are removed, too.
 
     Raises:

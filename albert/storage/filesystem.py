@@ -1,6 +1,6 @@
 """Reads, lists and copies files by path or by address (`s3://`, `gs://`, `abfs://`, `hdfs://`).
 
-A path in the cache may belong to an address, of which it is a local copy or a file to upload.
+A path in the cache may represent an address: as a local copy, or as a file to upload.
 fsspec is imported only if there is an address; see `fsspec_calls`.
 """
 
@@ -51,6 +51,8 @@ def without_file_scheme(path: str) -> str:
 def open_read(path: str) -> BinaryIO:
     """Opens a file for reading. A remote file is streamed, with read-ahead.
 
+    A path that represents an address means the file there, unless there is one here.
+
     Raises:
       DataError: a remote file is absent or unreadable; OSError: a local one is.
     """
@@ -85,7 +87,8 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
             contents = [os.pread(stream.fileno(), end - start, start) for start, end in ranges]
     for content, (start, end) in zip(contents, ranges, strict=True):
         if len(content) != end - start:
-            raise DataError(f"{path}: cut off: {len(content):,} of {end - start:,} bytes at {start:,}")
+            size = f"{len(content):,} of {end - start:,} bytes"
+            raise DataError(f"{path}: cut off: {size} at {start:,}")
     return contents
 
 
@@ -109,7 +112,7 @@ def size(path: str) -> int:
 
 
 def exists(path: str) -> bool:
-    """Whether there is such a file or directory, here or at the address of the path."""
+    """Whether there is such a file or directory, here or at the address that a path represents."""
     if os.path.lexists(path):
         return True
     return is_remote(url := address_of(path)) and find_info(url) is not None
@@ -178,17 +181,17 @@ class _RemoteFile(io.RawIOBase):
         return len(content)
 
 
-# === Paths in the cache ===
+# === Paths that represent addresses ===
 
 
 def cache_directory() -> str:
     """Returns where downloaded and unpacked files are kept: $ALBERT_CACHE or the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.abspath(os.environ.get("ALBERT_CACHE") or os.path.join(base, "albert"))
+    return os.path.realpath(os.environ.get("ALBERT_CACHE") or os.path.join(base, "albert"))
 
 
 def path_in_cache(url: str, folder: str) -> str:
-    """Returns the path in a folder of the cache that belongs to an address."""
+    """Returns the path that represents an address in a folder of the cache."""
     scheme, rest = url.split("://", 1)
     parts = [scheme.lower(), *filter(None, rest.split("/"))]
     if {".", ".."} & set(parts):
@@ -197,20 +200,20 @@ def path_in_cache(url: str, folder: str) -> str:
 
 
 def as_given(text: str) -> str:
-    """Returns a text with addresses in place of the paths that belong to them."""
+    """Returns a text with addresses instead of the paths that represent them."""
     cache = re.escape(cache_directory())
     return re.sub(rf"{cache}/(?:downloads|scratch-\d+)/([a-z][a-z0-9+.-]*)/", r"\1://", text)
 
 
 def address_of(path: str) -> str:
-    """Returns the address that a path belongs to, or else the path. An address is returned as is."""
+    """Returns the address that a path represents or is, or else the path."""
     given = path if is_remote(path) else as_given(os.path.abspath(path))
     return given if is_remote(given) else path
 
 
 @contextlib.contextmanager
 def addresses_in_errors() -> Iterator[None]:
-    """Puts addresses into messages of errors in place of the paths that belong to them."""
+    """Puts addresses into the messages of errors instead of the paths that represent them."""
     try:
         yield
     except UserError as error:

@@ -32,14 +32,13 @@ _leases: list["_Lease"] = []  # of this process
 def hold(directory: str) -> Iterator[None]:
     """Makes a directory and holds it for this process; released when the process ends.
 
-    If it belongs to an address, the lease is there, and the files that are there are downloaded.
+    One that represents an address is held there, by a lease.
 
     Raises:
       RunDirBusyError: another process holds it (names pid, host and time).
     """
     if filesystem.is_remote(url := filesystem.address_of(directory)):
         with _lease(url):
-            filesystem.refresh(url, directory)
             yield
         return
     import filelock
@@ -106,7 +105,8 @@ def work_folder(path: str, identity: str) -> Iterator[str]:
         if not os.path.exists(identity_file) or _text_of(identity_file) != identity:
             for entry in os.scandir(folder):
                 if entry.name != _LOCK_FILE:
-                    (shutil.rmtree if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
+                    is_dir = entry.is_dir(follow_symlinks=False)
+                    (shutil.rmtree if is_dir else os.unlink)(entry.path)
             with open(identity_file, "w", encoding="utf-8") as stream:
                 stream.write(identity)
         try:
@@ -159,7 +159,8 @@ def _lease(directory: str) -> Iterator["_Lease"]:
 
 class _Lease:
     def __init__(self, directory: str):
-        self._directory, self._url, self._seconds = directory, f"{directory}/.lease", lease_seconds()
+        self._directory, self._url = directory, f"{directory}/.lease"
+        self._seconds = lease_seconds()
         self._own = _this_process() | {"id": uuid.uuid4().hex, "boot": _boot(), "renewals": 0}
         self._confirmed = 0.0  # when it was seen to be this process's
         self._is_released = threading.Event()

@@ -1,8 +1,8 @@
 """The scratch folder, in which this process makes files for addresses.
 
-Its paths represent addresses. Whoever makes or removes a file there reports its name to `upload`;
-nothing else in the cloud storage is changed. The folder is `scratch-<n>` in the cache, locked while
-its process lives. The next process that takes the number empties it.
+Whoever makes or removes a file there reports its path to `upload`; nothing else in the cloud
+storage is changed. The folder is `scratch-<n>` in the cache, locked while its process lives. The
+next process that takes the number empties it.
 """
 
 import contextlib
@@ -19,16 +19,31 @@ from albert.storage import filesystem, fsspec_calls, locks
 
 log = logging.getLogger("albert")
 
-_locks: dict[str, Any] = {}  # {folder: its lock}, at most one
+_locks: dict[str, Any] = {}  # {scratch folder: its lock}, at most one
 _pending: list[str] = []  # paths to upload, in order
 _directories: list[str] = []  # that are read and written, not only written
 
 
 def path_for(path: str) -> str:
-    """Returns where to make an output: its path in the scratch folder if it is an address."""
+    """Returns where to make an output: a local path itself, or one in the scratch folder."""
     if not filesystem.is_remote(path):
         return filesystem.without_file_scheme(path)
     return filesystem.path_in_cache(path, os.path.basename(_folder()))
+
+
+def open_directory(url: str) -> str:
+    """Returns `path_for` a directory that is read and written, and downloads its files."""
+    path = path_for(url)
+    filesystem.refresh(url, path)
+    _directories.append(path)
+    return path
+
+
+def synchronize(directory: str) -> None:
+    """Uploads what was made so far, and downloads what was made before the directory was held."""
+    upload()
+    if filesystem.is_remote(url := filesystem.address_of(directory)):
+        filesystem.refresh(url, directory)
 
 
 def _folder() -> str:
@@ -47,19 +62,11 @@ def _folder() -> str:
     return next(iter(_locks))
 
 
-def open_directory(url: str) -> str:
-    """Returns `path_for` a directory that is read and written, and downloads its files."""
-    path = path_for(url)
-    filesystem.refresh(url, path)
-    _directories.append(path)
-    return path
-
-
 def upload(*paths: str) -> None:
     """Makes objects what their files are now, one after the other: uploads or deletes them.
 
-    Paths that do not represent addresses are ignored. A command with its own directory uploads
-    while it holds it, and at its end; it logs what fails, and tries again before the next file.
+    Paths that represent no address are ignored. A command that reads and writes a directory uploads
+    while it holds it, and at its end; a failure is logged, and retried with the next file.
 
     Raises:
       UserError: cannot upload; RunDirBusyError: another process has taken over the directory.
@@ -89,7 +96,7 @@ def _upload_pending() -> None:
 
 @contextlib.contextmanager
 def uploaded(path: str = "") -> Iterator[str]:
-    """Yields `path_for(path)`; at the end of the outermost block the scratch folder is removed.
+    """Yields `path_for(path)`; the end of the outermost block removes the scratch folder.
 
     Raises:
       UserError: something could not be uploaded (names where it stays).

@@ -19,7 +19,7 @@ from albert.formats.weights import Weights
 from albert.optimization import OptimizerConfig
 from albert.records.record_files import RecordFiles
 from albert.runtime.progress import Progress, duration
-from albert.storage import files, filesystem, locks
+from albert.storage import files, filesystem, locks, scratch
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, evaluation, steps, summaries
 from albert.training.current_engine import current
@@ -76,6 +76,8 @@ def train(
             engine, task, config, run, optimizer, train_files, eval_files, flags or {}, latch,
             measure_more,
         )
+        if engine.is_chief:
+            scratch.synchronize(run.output_dir)
         loop.start(init, warm_start_options or {})
         sizes = {os.path.basename(path): filesystem.size(path) for path in train_files.paths}
         facts = {f"--{name}": value for name, value in (flags or {}).items()}
