@@ -145,13 +145,13 @@ def _job(values: flags.FlagValues) -> Job:
     splits, recipe = _splits(values), _recipe(values)
     _check_paths(inputs, splits)
     tokenization.check_special_pieces(load_tokenizer(recipe))
-    form, reason = corpus_flags.recognise(
-        values, inputs, values.document_break_between_files, values.original_draw_order
-    )
+    form = corpus_flags.form_of(values)
+    if values.original_draw_order and form.layout == corpus_files.AUTO:
+        form = dataclasses.replace(form, layout=corpus_files.BLANK_LINES)
+    form = corpus_files.recognise(inputs, form, values.document_break_between_files)
     text_bytes = sum(size_of_text(path, form) for path in inputs)
     if not text_bytes:
         raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
-    flags.log.info("documents: %s", reason)
     # Those that cannot change the records are left out, so that manifests compare equal.
     told = {name: value for name, value in flags.to_dict(values).items()
             if name not in ("num_processes", "runner")}

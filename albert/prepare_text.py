@@ -80,10 +80,7 @@ def main(values: flags.FlagValues) -> None:
     corpus_file = os.path.join(values.output_dir, "corpus.txt")
     for path in paths:
         files.refuse_overwriting(corpus_file, path)
-    form, reason = corpus_flags.form_of(values), None
-    # A pipe is recognised while it is read.
-    if form.layout != corpus_files.AUTO or not any(map(corpus_files.is_pipe, paths)):
-        form, reason = corpus_flags.recognise(values, paths)
+    form = corpus_files.recognise(paths, corpus_flags.form_of(values))
     checks = _filters(values)
     reading, corpus = ReadingCounts(), Counts()
     dropped: dict[str, Counts] = collections.defaultdict(Counts)
@@ -105,8 +102,6 @@ def main(values: flags.FlagValues) -> None:
             "corpus": dataclasses.asdict(corpus),
             "flags": flags.to_dict(values),
         })
-    if reason:
-        flags.log.info("documents: %s", reason)
     reading.warn()
     _report(corpus_file, corpus, dropped)
 

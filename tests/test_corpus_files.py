@@ -48,7 +48,7 @@ def write_parquet(path, documents=DOCUMENTS, field="text", kind=None) -> pathlib
 
 
 def read(*paths, form=None) -> list[list[str]]:
-    form = form or corpus_files.recognise([str(p) for p in paths], Form("auto"))[0]
+    form = form or corpus_files.recognise([str(p) for p in paths], Form("auto"))
     documents = list(read_documents([str(p) for p in paths], str, ReadingCounts(), form=form))
     return split_documents(documents, form.language)
 
@@ -237,13 +237,14 @@ LONG = [" ".join(f"w{d} w{n}." for n in range(90)) for d in range(20)]
     ([""], "blank_lines", "all of it is one document", 0),
     (["a " * 900], "blank_lines", "all of it is one document", 1),
 ])
-def test_the_layout_is_recognised_and_said(texts, layout, said, documents, tmp_path):
+def test_the_layout_is_recognised_and_logged(texts, layout, said, documents, tmp_path, caplog):
+    caplog.set_level("INFO", "albert")
     paths = []
     for number, text in enumerate(texts):
         paths.append(str(tmp_path / f"{number}.txt"))
         pathlib.Path(paths[-1]).write_text(text)
-    form, reason = corpus_files.recognise(paths, Form("auto"))
-    assert form.layout == layout and said in reason
+    form = corpus_files.recognise(paths, Form("auto"))
+    assert form.layout == layout and said in caplog.text
     assert len(read(*paths, form=form)) == documents
 
 

@@ -70,6 +70,15 @@ def test_every_kind_of_file_gives_the_same_rows(name, tmp_path):
     assert own_file.read_table(str(packed), "train_file").rows == table.rows
 
 
+def test_half_of_a_surrogate_pair_in_json_is_replaced_and_counted(tmp_path, caplog):
+    texts = ["cut \ud83d", "an emoji \U0001f600", "plain"]
+    path = tmp_path / "my.jsonl"
+    path.write_text("".join(json.dumps({"text": text, "label": "a"}) + "\n" for text in texts))
+    table = own_file.read_table(str(path), "train_file")
+    assert [row[0] for row in table.rows] == ["cut \ufffd", "an emoji \U0001f600", "plain"]
+    assert "my.jsonl: 1 of 3 rows had half of a surrogate pair" in caplog.text
+
+
 def test_quotes_line_ends_and_semicolons_are_those_of_csv(tmp_path):
     path = tmp_path / "my.csv"
     path.write_text('\ufefftext;label\r\n"one; ""two""\r\nthree";5\r\nfour;10\r\n')

@@ -143,8 +143,8 @@ def test_unusable_input_is_one_line_and_exit_2_and_nothing_is_written(tmp_path, 
         source.write_bytes(content)
     result = run(f"--input_file={source}", f"--output_dir={tmp_path / 'out'}")
     assert result.returncode == 2
-    assert result.stderr.count("\n") == 1 and message in result.stderr
-    assert str(source) in result.stderr
+    line = helpers.assert_one_clear_line(result.stderr)
+    assert message in line and str(source) in line
     assert not (tmp_path / "out").exists()
 
 

@@ -114,7 +114,7 @@ def read_texts(path: str) -> list[str]:
     Raises:
       DataError: no such file, no lines, or not UTF-8 (file:line).
     """
-    name, counts = source_name(path), text_files.Counts()
+    name, counts = source_name(path), text_files.ReadingCounts()
     with contextlib.ExitStack() as stack:
         if path == STDIN:
             stream, _ = text_files.decode(sys.stdin.buffer, name)

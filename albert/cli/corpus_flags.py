@@ -1,7 +1,5 @@
 """Flags of the commands that read a corpus: its files and their form."""
 
-import dataclasses
-
 from albert.cli import flags
 from albert.text import corpus_files
 
@@ -36,15 +34,3 @@ def form_of(values: flags.FlagValues) -> corpus_files.Form:
     detects_json = layout == corpus_files.AUTO or "document_layout" not in values
     language = values.language if getattr(values, "split_sentences", False) else None
     return corpus_files.Form(layout, values.text_field, detects_json, language)
-
-
-def recognise(
-    values: flags.FlagValues, paths: list[str], break_between_files: bool = True,
-    as_original: bool = False,
-) -> tuple[corpus_files.Form, str]:
-    """Returns the form of a corpus, and the reason; see `corpus_files.recognise`."""
-    form = form_of(values)
-    if as_original and form.layout == corpus_files.AUTO:
-        form = dataclasses.replace(form, layout=corpus_files.BLANK_LINES)
-        return form, "a blank line ends a document, as in the original"
-    return corpus_files.recognise(paths, form, break_between_files)

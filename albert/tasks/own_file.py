@@ -22,6 +22,7 @@ from albert.errors import DataError, FlagError
 from albert.runtime.seeds import child_seed
 from albert.storage import files
 from albert.text import text_files
+from albert.text.cleaning import scrub_surrogates
 
 log = logging.getLogger("albert")
 
@@ -130,14 +131,22 @@ def _csv_rows(stream: io.TextIOBase, path: str, ending: str) -> Iterator[tuple[i
 
 
 def _json_rows(stream: io.TextIOBase, path: str, ending: str) -> Iterator[tuple[int, dict]]:
+    num_rows = num_replaced = 0
     for number, line in enumerate(stream, start=1):
         if not line.strip():
             continue
         values = files.parse_json_object(line, f"{path}:{number}")
-        yield number, {
+        row = {
             name: value if isinstance(value, str) else json.dumps(value)
             for name, value in values.items() if value is not None
         }
+        scrubbed = {scrub_surrogates(name): scrub_surrogates(text) for name, text in row.items()}
+        num_rows += 1
+        num_replaced += scrubbed != row
+        yield number, scrubbed
+    if num_replaced:
+        log.warning("%s: %s of %s rows had half of a surrogate pair, replaced by U+FFFD", path,
+                    f"{num_replaced:,}", f"{num_rows:,}")
 
 
 def find_columns(

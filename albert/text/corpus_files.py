@@ -102,7 +102,7 @@ def _expand(pattern: str, flag: str, lists: tuple[str, ...] = ()) -> list[str]:
 def _read_list(path: str, flag: str) -> list[str]:
     """Returns the names in a list; relative ones with the directory of the list."""
     with text_files.open_text(files.require_file(path, flag), flag) as stream:
-        lines = text_files.read_lines(stream, path, text_files.Counts())
+        lines = text_files.read_lines(stream, path, text_files.ReadingCounts())
         names = [name for text, _ in lines if (name := text.strip())]
     if not names:
         raise DataError(f"--{flag}: the list {path} names no file")
@@ -146,16 +146,13 @@ def _visible(paths: Iterable[str], directory: str, flag: str) -> list[str]:
 
 def recognise(
     paths: Sequence[str], form: Form, break_between_files: bool = True, flag: str = "input_file"
-) -> tuple[Form, str]:
-    """Returns the form with its layout decided, and the reason, for people to read.
+) -> Form:
+    """Returns the form with its layout decided by a sample, and logged; see `_layout_of`.
 
-    Blank lines in the sample end documents; a few among very many long lines are strays.
-
-    Args:
-      paths: files that can be read twice.
+    The layout of pipes remains `AUTO`: it is decided when they are read.
     """
-    if form.layout != AUTO:
-        return form, f"as --document_layout={form.layout} says"
+    if form.layout != AUTO or any(map(is_pipe, paths)):
+        return form
     sampled = paths[:: -(-len(paths) // _SAMPLED_FILES)]
     size = _SAMPLE // len(sampled)
 
@@ -166,23 +163,23 @@ def recognise(
                 if form.reader(head, path) is None:
                     yield stream.read(size)
 
-    layout, reason = _layout_of(samples(), size, len(paths) > 1 and break_between_files)
-    return dataclasses.replace(form, layout=layout), reason
+    layout = _layout_of(samples(), size, len(paths) > 1 and break_between_files)
+    return dataclasses.replace(form, layout=layout)
 
 
 def recognise_stream(stream: BinaryIO, is_plain: bool) -> tuple[BinaryIO, str]:
-    """Returns the layout of a text that is read once, which is logged, and the unread stream."""
+    """Returns a stream that cannot be read twice, at its beginning, and the layout of its text."""
     samples = []
     if is_plain:
         samples = [stream.read(_SAMPLE)]
         stream = text_files.as_stream(itertools.chain(samples, text_files.chunks(stream)))
-    layout, reason = _layout_of(samples, _SAMPLE, is_each_a_document=False)
-    log.info("documents: %s", reason)
-    return stream, layout
+    return stream, _layout_of(samples, _SAMPLE, is_each_a_document=False)
 
 
-def _layout_of(samples: Iterable[bytes], size: int, is_each_a_document: bool) -> tuple[str, str]:
-    """Returns the layout of plain texts, and the reason.
+def _layout_of(samples: Iterable[bytes], size: int, is_each_a_document: bool) -> str:
+    """Returns the layout of plain texts, and logs the reason.
+
+    Blank lines end documents; a few among very many long lines are strays.
 
     Args:
       samples: the first bytes of each text.
@@ -203,12 +200,12 @@ def _layout_of(samples: Iterable[bytes], size: int, is_each_a_document: bool) ->
     if not num_texts:
         reason = "each JSON object or row of a table is a document"
     elif blank and not (has_long_lines and blank * _MAX_STRAY < len(lengths)):
-        return BLANK_LINES, "a blank line ends a document"
+        reason = "a blank line ends a document"
     elif has_long_lines:
-        count = f"{blank} blank lines" if blank else "no blank line"
+        layout, count = LINES, f"{blank} blank lines" if blank else "no blank line"
         reason = f"each line is a document ({count} in the sample; {median:,.0f} bytes a line)"
-        layout = LINES
     else:
         which = "each file is a document" if is_each_a_document else "all of it is one document"
         reason = f"{which} (no blank line in the sample)"
-    return layout, f"{reason}; --document_layout decides otherwise"
+    log.info("documents: %s; --document_layout overrides this", reason)
+    return layout

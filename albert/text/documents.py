@@ -1,6 +1,5 @@
 """Reads a corpus as documents, and gathers documents into blocks; a corpus is never held in memory."""
 
-import dataclasses
 import io
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,6 +9,7 @@ from albert.storage import filesystem
 from albert.text import corpus_files, text_files
 from albert.text.corpus_files import AUTO, FILES, LINES, Form
 from albert.text.sentences import split_sentences
+from albert.text.text_files import ReadingCounts
 
 Document = list[str]  # its lines, none of them blank
 
@@ -17,15 +17,6 @@ LONGEST_DOCUMENT = 8 << 20  # characters; a longer one is cut, so that memory st
 
 
 # === Reading ===
-
-
-@dataclasses.dataclass
-class ReadingCounts(text_files.Counts):
-    """Counts of lines, bytes and documents."""
-
-    documents: int = 0
-    sentences: int = 0  # lines with text
-    cut_documents: int = 0  # positions at which a very long document was cut
 
 
 class Position:

@@ -49,12 +49,15 @@ _MARKS = (
 
 
 @dataclasses.dataclass
-class Counts:
-    """Counts of lines and bytes, and of invalid ones."""
+class ReadingCounts:
+    """What a reader has met."""
 
+    documents: int = 0
+    sentences: int = 0  # lines with text
     lines: int = 0  # blank ones included
     bytes: int = 0  # of the text as UTF-8
     cuts: int = 0  # positions at which a very long line was cut
+    cut_documents: int = 0  # positions at which a very long document was cut
     bad_utf8_lines: int = 0  # decoded with U+FFFD
     first_bad: str = ""  # file and line of the first of them, and its likely encoding
 
@@ -73,7 +76,7 @@ class Counts:
 
 
 def read_lines(
-    stream: BinaryIO, name: str, counts: Counts, longest: int | None = None
+    stream: BinaryIO, name: str, counts: ReadingCounts, longest: int | None = None
 ) -> Iterator[tuple[str, bool]]:
     r"""Yields (text, whether a line ends after it), updating `counts`.
 

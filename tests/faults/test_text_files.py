@@ -118,7 +118,7 @@ def test_the_lines_of_a_text_are_those_that_are_in_it(tmp_path):
 @pytest.mark.parametrize("form", FORMS)
 def test_the_size_of_a_text_is_that_of_its_lines(form, tmp_path):
     (tmp_path / "text").write_bytes(content := FORMS[form](TEXT))
-    counts = text_files.Counts()
+    counts = text_files.ReadingCounts()
     with text_files.open_text(str(tmp_path / "text")) as stream:
         for _ in text_files.read_lines(stream, "", counts):
             pass
