@@ -220,7 +220,7 @@ def test_records_of_another_vocabulary_are_refused_before_any_compute(
     with nothing_lost(tmp_path):
         assert jobs.pretrain(*arguments, *changed) == 2
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert "other.tfrecord was made with a vocabulary of 40 pieces" in line
+    assert "other.tfrecord was made with a vocabulary of 40 tokens" in line
     assert f"vocab_size is {pieces:,}: make the records with the model's vocabulary" in line
     assert not (tmp_path / "out").exists()
 
@@ -243,7 +243,7 @@ def test_a_sentencepiece_model_that_is_not_the_models_is_refused_before_any_comp
             *arguments, "--do_train", "--vocab_file=", f"--spm_model_file={tmp_path}/spm.model"
         ) == 2
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert {"of another size": "50 pieces"}.get(damage, "spm.model") in line
+    assert {"of another size": "50 tokens"}.get(damage, "spm.model") in line
     assert not (tmp_path / "out").exists()
 
 
