@@ -39,7 +39,7 @@ def test_a_run_that_is_done_is_evaluated_again_and_otherwise_left_alone(finished
         ({"hidden_size": 32, "intermediate_size": 48},
          "another architecture (hidden_size: checkpoint 16, config 32; "),
         # Its records say so first.
-        ({"vocab_size": 50}, "vocabulary of 40 pieces"),
+        ({"vocab_size": 50}, "vocabulary of 40 tokens"),
         ({"num_hidden_groups": 2}, "num_hidden_groups: checkpoint 1, config 2"),
     ],
 )
