@@ -40,7 +40,7 @@ setup(
         "safetensors>=0.5",
         "matplotlib>=3.9",
         "fsspec>=2024.12",
-        "filelock>=3.16",
+        "filelock>=4",
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],

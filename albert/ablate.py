@@ -15,7 +15,7 @@ from albert.ablation import curves, report, runs
 from albert.ablation.grid import Grid
 from albert.cli import corpus_flags, flags
 from albert.errors import FlagError
-from albert.storage import files, write_through
+from albert.storage import files, locks, scratch
 from albert.text import corpus_files
 
 
@@ -68,7 +68,8 @@ def main(values: flags.FlagValues) -> None:
          if (value := flags.given(values, name)) is not None},
         _pairs(values),
     )
-    with write_through.lock_run_dir(values.output_dir):
+    with locks.hold(values.output_dir):
+        scratch.synchronize(values.output_dir)
         for _ in work.execute(values.parallel, values.max_minutes * 60):
             results = work.results()
             report.write(grid, results, values.output_dir)

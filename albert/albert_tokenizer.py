@@ -16,7 +16,7 @@ from albert.errors import DataError
 from albert.formats import tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records import features
-from albert.storage import copies, files, shipped, write_through
+from albert.storage import files, filesystem, scratch, shipped
 from albert.text.offsets import Span, encode_with_offsets
 from albert.tokenization import FullTokenizer
 
@@ -37,7 +37,7 @@ class AlbertTokenizer:
         self.model_max_length = max_length
 
     @classmethod
-    @copies.in_errors()
+    @filesystem.addresses_in_errors()
     def from_pretrained(
         cls, path: str, do_lower_case: bool | None = None, keep_accents: bool | None = None,
         remove_space: bool | None = None,
@@ -50,7 +50,7 @@ class AlbertTokenizer:
         Raises:
           DataError: there is no vocabulary, or it has an unsupported setting.
         """
-        max_length, path = 512, copies.local_model(shipped.path_of(path), "path")
+        max_length, path = 512, filesystem.local_copy(shipped.path_of(path))
         if not os.path.isdir(path):
             vocabulary = Vocabulary(path) if path.endswith(".model") else Vocabulary(None, path)
         elif _has_no_model(path):
@@ -73,13 +73,13 @@ class AlbertTokenizer:
         """Copies the vocabulary file into a directory and returns its path."""
         name = os.path.basename(self.tokenizer.path)
         name = f"{filename_prefix}-{name}" if filename_prefix else name
-        with write_through.written(directory) as local:
+        with scratch.uploaded(directory) as local:
             files.publish_copy(self.tokenizer.path, os.path.join(local, name))
         return (os.path.join(directory, name),)
 
     def save_pretrained(self, directory: str) -> None:
         """Writes the vocabulary and its settings, into a model's directory or a new one."""
-        with write_through.written(directory) as local:
+        with scratch.uploaded(directory) as local:
             os.makedirs(local, exist_ok=True)
             tokenizer_files.write(self.tokenizer, local, self.model_max_length)
 

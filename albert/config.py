@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from albert.errors import ConfigError, DataError
-from albert.storage import copies, files, shipped
+from albert.storage import files, filesystem, shipped
 
 log = logging.getLogger("albert")
 
@@ -167,7 +167,7 @@ class AlbertConfig:
         Raises:
           ConfigError: see `from_dict`; DataError: no such file, or not JSON.
         """
-        found = copies.local_copy(path, "albert_config_file")
+        found = filesystem.local_copy(path, "albert_config_file")
         return cls.from_dict(files.read_json(found), origin=path)
 
     @classmethod

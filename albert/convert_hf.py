@@ -8,10 +8,10 @@ albert_config.json, model.ckpt-best and 30k-clean.model, as a released archive
 has them. The second does the reverse, with tokenizer files for `AutoTokenizer`.
 """
 
-import os
 
 from albert.cli import flags
 from albert.errors import FlagError
+from albert.storage import files
 
 DTYPES = "float32", "float16"
 
@@ -63,8 +63,7 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError("give either --hf_directory or --albert_directory")
     if values.dtype != "float32" and theirs:
         raise FlagError("--dtype goes with --albert_directory: our checkpoints are of float32")
-    if os.path.exists(values.output_dir):
-        raise FlagError(f"--output_dir: {values.output_dir} exists; remove it or name another")
+    files.refuse_existing(values.output_dir, "output_dir")
     flags.start_engine()
     from albert.export import hf_conversion
 

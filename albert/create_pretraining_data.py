@@ -18,8 +18,9 @@ With --runner, an Apache Beam pipeline makes the same records on many machines.
 """
 
 import dataclasses
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from albert import tokenization
 from albert.cli import corpus_flags, flags
@@ -30,7 +31,7 @@ from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import SENTENCE_OBJECTIVES, PairSettings
 from albert.records import records
 from albert.runtime import workers
-from albert.storage import files, work
+from albert.storage import files, filesystem, locks
 from albert.text import corpus_files
 from albert.text.documents import size_of_text
 
@@ -40,9 +41,7 @@ _SMALL_WORK = 16 << 20  # bytes of text times passes; one process is fastest up 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, then new ones."""
 
-    def define(kind: str, name: str, default, text: str, **kwargs) -> None:
-        flags.define(kind, values, name, default, text, **kwargs)
-
+    define = functools.partial(_define, values)
     define("path", "input_file", None,
            f"Text: {corpus_flags.WHERE}. Required.", use="texts", unless="runner")
     corpus_flags.define_flags(values)
@@ -87,6 +86,16 @@ def define_flags(values: flags.FlagValues) -> None:
            "long documents are divided.",
            least=0, below=1)
     define("integer", "eval_dupe_factor", 1, "Passes over the held-out text.", least=1)
+    _define_added_flags(define)
+
+
+def _define(
+    values: flags.FlagValues, kind: str, name: str, default, text: str, **kwargs
+) -> None:
+    flags.define(kind, values, name, default, text, **kwargs)
+
+
+def _define_added_flags(define: Callable[..., None]) -> None:
     define("bool", "document_break_between_files", True,
            "End documents with their file; if false, only a blank line ends them. The default is "
            "false with --original_draw_order, as in the original.")
@@ -247,16 +256,21 @@ def _numpy_seed(values: flags.FlagValues) -> int:
 
 def _check_paths(inputs: list[str], splits: tuple[OutputSplit, ...]) -> None:
     outputs = [path for split in splits for path in split.outputs]
-    seen = {os.path.realpath(path) for path in inputs}
-    is_resumed = os.path.exists(work.work_folder_of(outputs[0]))
+
+    def identity(path: str) -> str:
+        address = filesystem.address_of(path)
+        return address if filesystem.is_remote(address) else os.path.realpath(path)
+
+    seen = set(map(identity, inputs))
+    is_resumed = os.path.exists(locks.work_folder_of(outputs[0]))
     for path in outputs:
-        if os.path.realpath(path) in seen:
+        if identity(path) in seen:
             raise FlagError(f"{path} is given twice, as a file to write and to read or write")
         if os.path.isdir(path):
             raise FlagError(f"{path} is a directory, not a file to write")
         if not is_resumed:  # else it may be ours, and its manifest still missing
             records.refuse_foreign(path)
-        seen.add(os.path.realpath(path))
+        seen.add(identity(path))
 
 
 cli = flags.command(__doc__, define_flags, main, takes_arguments=True)

@@ -18,7 +18,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, FlagError, some
 from albert.formats import checkpoint_files, checkpoints, model_card, sidecars
-from albert.storage import files, work
+from albert.storage import files, filesystem
 
 log = logging.getLogger("albert")
 
@@ -47,10 +47,8 @@ def main(values: flags.FlagValues) -> None:
     if not os.path.isdir(source):
         raise FlagError(f"--albert_directory: no such directory: {source}")
     directory = os.path.dirname(os.path.abspath(values.export_path))
-    if os.path.isdir(directory):  # a kill right after the index was published
-        work.sweep(directory, os.path.basename(values.export_path) + ".tmp-")
-    if found := checkpoint_files.main_file(values.export_path):
-        raise FlagError(f"--export_path: {found} exists; name another")
+    for path in (values.export_path, *checkpoint_files.main_names(values.export_path)):
+        files.refuse_existing(path, "export_path")
     _check_record(values.export_path)
     config_file = values.albert_config_file or os.path.join(source, "albert_config.json")
     config = AlbertConfig.from_flag(config_file)
@@ -86,7 +84,7 @@ def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
     directory = os.path.dirname(os.path.abspath(prefix))
     if sidecar := sidecars.read_sidecar(weights.origin):
         files.write_json(prefix + ".json", sidecars.of_facts(sidecars.facts_of(sidecar), config))
-    if os.path.exists(os.path.join(directory, model_card.NAME)) and not _is_stray(directory):
+    if filesystem.exists(os.path.join(directory, model_card.NAME)) and not _is_stray(directory):
         return  # of a model exported before, or of what else is there
     model_card.of_weights(
         directory, weights, config, title=_TITLE, label_names=None, usage="",
@@ -97,11 +95,11 @@ def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
 
 def _is_stray(directory: str) -> bool:
     """Whether the README.md is the card of an export that was killed before its checkpoint."""
-    if checkpoint_files.prefixes(os.listdir(directory)):
+    names = filesystem.files_below(filesystem.address_of(directory))
+    if checkpoint_files.prefixes([name for name in names if "/" not in name]):
         return False
-    path = os.path.join(directory, model_card.NAME)
-    with open(path, encoding="utf-8", errors="replace") as stream:
-        return f"# {_TITLE}\n" in stream.read()
+    with filesystem.open_read(os.path.join(directory, model_card.NAME)) as stream:
+        return f"# {_TITLE}\n".encode() in stream.read()
 
 
 def model_tensors(config: AlbertConfig, weights) -> dict:

@@ -83,8 +83,7 @@ def main(values: flags.FlagValues) -> None:
             f"--export_path={values.export_path}: {suffix} is not a format that this command "
             "writes. Give a path that ends in .tflite or .onnx, or a directory for a SavedModel"
         )
-    if os.path.exists(values.export_path):
-        raise FlagError(f"--export_path: {values.export_path} exists; remove it or name another")
+    files.refuse_existing(values.export_path, "export_path")
     if suffix == ".onnx" and values.max_seq_length is not None:
         raise FlagError("--max_seq_length is not for .onnx, which takes any length")
     if not (os.path.exists(values.model_dir) or checkpoint_files.exists(values.model_dir)):

@@ -116,8 +116,7 @@ def _check(values: flags.FlagValues) -> dict[str, str]:
     if not os.path.isdir(values.albert_directory):
         raise FlagError(f"--albert_directory: no such directory: {values.albert_directory}")
     for name, path in paths.items():
-        if os.path.exists(path):
-            raise FlagError(f"--{name}: {path} exists; remove it or name another")
+        files.refuse_existing(path, name)
     if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
         raise FlagError(f"--{' and --'.join(paths)} must be different directories")
     return paths

@@ -11,7 +11,6 @@ tokens that the old vocabulary splits it into. All other weights are unchanged.
 """
 
 import dataclasses
-import os
 
 from albert.cli import flags
 from albert.errors import DataError, FlagError
@@ -44,8 +43,7 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError("give either --spm_model_file or --vocab_file, the new vocabulary")
     new_file = values.spm_model_file or values.vocab_file
     files.require_file(new_file, "spm_model_file" if values.spm_model_file else "vocab_file")
-    if os.path.exists(values.output_dir):
-        raise FlagError(f"--output_dir: {values.output_dir} exists; remove it or name another")
+    files.refuse_existing(values.output_dir, "output_dir")
     flags.start_engine()
     from albert import modeling, tokenization
     from albert.formats import pretrained, vocabulary_transfer

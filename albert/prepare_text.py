@@ -20,7 +20,7 @@ from albert.cli import corpus_flags, flags
 from albert.errors import DataError, some
 from albert.runtime import workers
 from albert.runtime.progress import Progress
-from albert.storage import files, opening
+from albert.storage import files, filesystem
 from albert.text import corpus_files, filters
 from albert.text.documents import (
     Document,
@@ -124,7 +124,7 @@ def _documents(
 ) -> Iterator[Document]:
     """Yields the documents of a text, split into sentences by several processes."""
     is_piped = any(map(corpus_files.is_pipe, paths))
-    position, size = Position(), None if is_piped else sum(map(opening.size_of, paths))
+    position, size = Position(), None if is_piped else sum(map(filesystem.size, paths))
     progress = Progress("read", size and size / 1e6, "MB")
     processes = workers.available_cores() if size is None or size > _SMALL else 1
     with workers.Workers(processes) as pool:

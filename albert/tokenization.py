@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from albert.errors import ConfigError, DataError
-from albert.storage import copies, files
+from albert.storage import files, filesystem
 from albert.text import sentencepiece
 from albert.text.cleaning import (
     TextSettings,
@@ -103,7 +103,7 @@ class FullTokenizer:
         self.sp_model: Any = None
         self.comma_ids: dict[int, list[int]] = {}  # tokens like "▁2010," and what they are split into
         if spm_model_file:
-            self.path = copies.local_copy(spm_model_file, "spm_model_file")
+            self.path = filesystem.local_copy(spm_model_file, "spm_model_file")
             self.sp_model = sentencepiece.load_model(self.path)
             count = self.sp_model.GetPieceSize()
             self.vocab = {self.sp_model.IdToPiece(i): i for i in range(count)}
@@ -112,7 +112,7 @@ class FullTokenizer:
                     parts = split_digit_comma(self.sp_model, token)
                     self.comma_ids[i] = list(map(self.sp_model.PieceToId, parts))
         elif vocab_file:
-            self.path = copies.local_copy(vocab_file, "vocab_file")
+            self.path = filesystem.local_copy(vocab_file, "vocab_file")
             self.vocab = load_vocab(self.path)
             self.basic_tokenizer = BasicTokenizer(do_lower_case)
             self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)

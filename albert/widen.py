@@ -10,10 +10,9 @@ embedding size, the layers and the vocabulary stay. A layer takes the square of 
 long, and has room to learn more.
 """
 
-import os
 
 from albert.cli import flags
-from albert.errors import FlagError
+from albert.storage import files
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -30,8 +29,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "model", "output_dir")
-    if os.path.exists(values.output_dir):
-        raise FlagError(f"--output_dir: {values.output_dir} exists; remove it or name another")
+    files.refuse_existing(values.output_dir, "output_dir")
     flags.start_engine()
     from albert import modeling
     from albert.formats import pretrained, width_transfer

@@ -307,7 +307,7 @@ def test_texts_that_are_not_there_are_refused(pattern, corpus, capsys):
     needs_beam()
     assert run(*arguments(corpus, input_file=pattern), "--runner=DirectRunner") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert "--input_file" in line and pattern.strip("*.tx") in line
+    assert pattern.strip("*.tx") in line
 
 
 def test_a_text_that_vanishes_ends_the_pipeline_in_one_line(corpus, monkeypatch, capsys):

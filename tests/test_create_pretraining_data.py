@@ -275,7 +275,7 @@ def run_in_a_fork(monkeypatch, owner, name, number, folder, **changes):
         (*PAIRING, 2, 2, 4),
         (*FRAMING, 1, None, 3),
         (outputs.Output, "add", 2, None, 1),  # after the third bucket was appended and noted
-        (outputs.files, "publish_copy", 1, None, 0),  # between the two files
+        (outputs, "_publish_file", 1, None, 0),  # between the two files
         (outputs.records, "manifest_path", 4, None, 0),  # before their manifests
     ],
 )

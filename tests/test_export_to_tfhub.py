@@ -367,7 +367,7 @@ def test_a_vocabulary_of_another_size_is_refused(source, tmp_path, capsys):
     pieces = AlbertConfig.from_json_file(str(source / "albert_config.json")).vocab_size
     write_config(source, vocab_size=pieces + 1)
     assert 2 == command(f"--albert_directory={source}", f"--export_path={tmp_path / 'm'}")
-    assert f"{pieces} pieces" in assert_one_clear_line(capsys.readouterr().err)
+    assert f"{pieces} tokens" in assert_one_clear_line(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("content", ["nothing", "no config", "foreign"])

@@ -1,4 +1,4 @@
-"""Paths of other places in flags, on fsspec's file system in memory."""
+"""Addresses in flags and in Python, on fsspec's file system in memory."""
 
 import contextlib
 import importlib
@@ -19,8 +19,9 @@ from albert import (
 from albert.cli import flags, remote_paths
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import checkpoints
-from albert.storage import copies, files, filesystem, lease, work, write_through
-from albert.training import checkpoint_store
+from albert.pretraining_data import outputs
+from albert.storage import files, filesystem, fsspec_calls, locks, scratch
+from albert.training import checkpoint_store, summaries
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert[test]'")
 
@@ -91,24 +92,22 @@ def test_each_path_flag_that_is_read_is_looked_for_where_it_says(name, module, m
 
 
 @pytest.mark.parametrize("name, module", COMMANDS, ids=lambda value: getattr(value, "__name__", value))
-def test_each_path_flag_that_is_written_is_mirrored(name, module, memory):
+def test_each_path_flag_that_is_written_stands_for_its_address(name, module, memory):
     values = flags.FlagValues()
     module.define_flags(values)
     values([name])
-    written = [f for f in values if getattr(values[f], "use", "") in ("output", "outputs", "prefix", "directory")]
+    written = [f for f in values if getattr(values[f], "use", "") in remote_paths._WRITTEN]
     for flag in written:
         values[flag].value = f"memory://data/{flag}/out"
     with remote_paths.local_paths(values):
         for flag in written:
             path = values[flag].value
-            assert "://" not in path and copies.as_given(path) == f"memory://data/{flag}/out"
+            assert "://" not in path and filesystem.address_of(path) == f"memory://data/{flag}/out"
             assert flags.to_dict(values)[flag] == f"memory://data/{flag}/out"
-            with files.atomic_write(f"{path}/made.txt") as stream:
-                stream.write("x")
+            files.write_json(os.path.join(path, "made.json"), {})
+            pathlib.Path(path, "other.json").write_text("{}")  # was not published
     for flag in written:
-        found = [name for name in memory.find(f"/data/{flag}")]
-        is_prefix = values[flag].use == "prefix"  # below which nothing is a directory
-        assert found == [f"/data/{flag}/out/made.txt"] or is_prefix, flag
+        assert memory.find(f"/data/{flag}") == [f"/data/{flag}/out/made.json"], flag
 
 
 def test_records_made_of_a_remote_text_have_the_bytes_of_a_local_one(memory, tmp_path):
@@ -127,8 +126,8 @@ def test_records_made_of_a_remote_text_have_the_bytes_of_a_local_one(memory, tmp
     assert made["/data/records/out.tfrecord"] == (tmp_path / "out.tfrecord").read_bytes()
     manifest = json.loads(made["/data/records/out.tfrecord.manifest.json"])
     assert manifest["info"]["flags"]["input_file"] == "memory://data/text/*.txt"
-    # What was sent does not stay on the disk.
-    assert not list((tmp_path / "cache/places/out").rglob("*.tfrecord"))
+    # Nothing stays on the disk.
+    assert not list((tmp_path / "cache").rglob("*.tfrecord"))
 
 
 def remote_job(system, folder, **changes) -> list[str]:
@@ -170,7 +169,7 @@ def test_a_remote_run_trains_stops_and_goes_on_as_a_local_one(memory, tmp_path):
     assert sidecar["flags"]["output_dir"] == "memory://data/run"
     assert not [name for name in memory.find("/data/run") if "tmp-" in name or "lease" in name]
     for name in memory.find("/data/run"):
-        assert b"/places/" not in memory.cat_file(name), name
+        assert str(tmp_path / "cache").encode() not in memory.cat_file(name), name
 
 
 @pytest.mark.slow
@@ -215,7 +214,7 @@ def test_a_classifier_is_trained_from_and_into_another_place(memory, tmp_path):
 
 
 @pytest.mark.parametrize("changes, told", [
-    ({"output_file": "memory://data/text/a.txt"}, "is an input: it is not overwritten"),
+    ({"output_file": "memory://data/text/a.txt"}, "is given twice, as a file to write and to read"),
     ({"input_file": "memory://data/none*"}, "no file matches memory://data/none*"),
     ({"input_file": "nosuch://data/a"}, "nosuch"),
     ({"output_file": "memory://x"}, "is a bucket"),
@@ -244,9 +243,9 @@ def test_a_scheme_whose_package_is_not_installed_is_one_line_with_what_to_instal
 
 
 def test_without_fsspec_one_line_says_what_to_install(monkeypatch, tmp_path, capfd):
-    real = filesystem.importlib.util.find_spec
+    real = fsspec_calls.importlib.util.find_spec
     monkeypatch.setattr(
-        filesystem.importlib.util, "find_spec",
+        fsspec_calls.importlib.util, "find_spec",
         lambda name, *more: None if name == "fsspec" else real(name, *more),
     )
     assert jobs.create_data(*jobs.data_flags(tmp_path, input_file="s3://bucket/a")) == 2
@@ -273,65 +272,65 @@ def quick(monkeypatch):
     monkeypatch.setenv("ALBERT_LEASE_SECONDS", "0.6")
 
 
-def foreign(system, number=1, **changes):
+def foreign(system, **changes):
     """Leaves the lease of a process on another machine."""
     holder = {"id": "x", "pid": 7, "host": "elsewhere", "since": "noon", "renewals": 0, **changes}
-    system.pipe_file(f"/data/run/.lease-{number}", json.dumps(holder).encode())
+    system.pipe_file("/data/run/.lease", json.dumps(holder).encode())
 
 
 def test_a_directory_that_another_process_renews_is_refused(memory, quick, monkeypatch):
-    with lease.held("memory://data/run"):
-        monkeypatch.setattr(work, "boot_id", lambda: "another machine")
+    with locks._lease("memory://data/run"):
+        monkeypatch.setattr(locks, "_boot", lambda: "another machine")
         with pytest.raises(RunDirBusyError, match=f"in use by pid {os.getpid()} on host"):
-            with lease.held("memory://data/run"):
+            with locks._lease("memory://data/run"):
                 pass
     assert not memory.find("/data/run")
 
 
 def test_a_silent_holder_is_succeeded_and_stops_when_it_wakes(memory, quick):
-    with lease.held("memory://data/run") as first:
-        first._ended.set()  # asleep: it renews nothing
+    with locks._lease("memory://data/run") as first:
+        first._is_released.set()  # asleep: it renews nothing
         first._thread.join()
-        with lease.held("memory://data/run") as second:
+        with locks._lease("memory://data/run") as second:
             second.check()
             with pytest.raises(RunDirBusyError, match="taken over by another process"):
                 first.check()
-            assert memory.find("/data/run") == ["/data/run/.lease-2"]
+            assert second._is_own()
 
 
 def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(memory, monkeypatch):
     monkeypatch.setenv("ALBERT_LEASE_SECONDS", "3000")
     said = jobs.python(
-        "import json\nfrom albert.storage import work\nimport os, socket\n"
+        "import json\nfrom albert.storage import locks\nimport os, socket\n"
         "print(json.dumps({'pid': os.getpid(), 'host': socket.gethostname(), "
-        "'boot': work.boot_id()}))"
+        "'boot': locks._boot()}))"
     )
     foreign(memory, **json.loads(said.strip().splitlines()[-1]))
-    with lease.held("memory://data/run"):
-        assert memory.find("/data/run") == ["/data/run/.lease-2"]
+    with locks._lease("memory://data/run"):
+        assert b'"x"' not in memory.cat_file("/data/run/.lease")
 
 
 def test_of_two_that_want_a_stale_lease_one_gets_it(memory, quick, monkeypatch):
     foreign(memory)
-    real = filesystem.create
+    real = fsspec_calls.create
 
     def late(url, content):
-        foreign(memory, number=2, id="y")  # another was faster
+        foreign(memory, id="y")  # another was faster
         return real(url, content)
 
-    monkeypatch.setattr(filesystem, "create", late)
-    with pytest.raises(RunDirBusyError), lease.held("memory://data/run"):
+    monkeypatch.setattr(fsspec_calls, "create", late)
+    with pytest.raises(RunDirBusyError), locks._lease("memory://data/run"):
         pass
-    assert b'"y"' in memory.cat_file("/data/run/.lease-2")
+    assert b'"y"' in memory.cat_file("/data/run/.lease")
 
 
 def test_a_second_run_on_a_remote_directory_is_refused(memory, quick, tmp_path, capfd, monkeypatch):
     arguments = remote_job(memory, tmp_path)
-    with lease.held("memory://data/run"):
-        monkeypatch.setattr(work, "boot_id", lambda: "another machine")
+    with locks._lease("memory://data/run"):
+        monkeypatch.setattr(locks, "_boot", lambda: "another machine")
         assert jobs.pretrain(*arguments) == 2
-        assert "memory://data/run is in use by pid" in capfd.readouterr().err
-        assert memory.find("/data/run") == ["/data/run/.lease-1"]
+        assert "output_dir memory://data/run is in use by pid" in capfd.readouterr().err
+        assert memory.find("/data/run") == ["/data/run/.lease"]
 
 
 # === Killed at any call ===
@@ -343,7 +342,7 @@ class Dead(BaseException):
 
 def dying(monkeypatch, after: int) -> list[int]:
     """Lets all calls that change something fail after so many; returns how many there were."""
-    calls, real = [0], filesystem.call
+    calls, real = [0], fsspec_calls.call
 
     def call(url, verb, do):
         if verb in ("write", "remove"):
@@ -352,38 +351,42 @@ def dying(monkeypatch, after: int) -> list[int]:
                 raise Dead
         return real(url, verb, do)
 
-    monkeypatch.setattr(filesystem, "call", call)
+    monkeypatch.setattr(fsspec_calls, "call", call)
     return calls
+
+
+def abandon_scratch_folder() -> None:
+    """Does what the end of a killed process does."""
+    scratch._pending.clear()
+    scratch._directories.clear()
+    for lock in scratch._locks.values():
+        lock.release()
+    scratch._locks.clear()
 
 
 SHAPES = {"bert/a": (2, 3), "global_step": ()}
 
 
-def a_run(local: str):
-    """Yields where a run of three checkpoints with their bests publishes what it has written."""
+def a_run(url: str) -> None:
+    """Three checkpoints with their evaluations, in the order in which the trainer makes them."""
     from faults.test_crashes import CONFIG
 
-    def log_line(step, kind):
-        with open(f"{local}/metrics.jsonl", "a") as stream:
-            stream.write(json.dumps({"step": step, "kind": kind}) + "\n")
-        write_through.note("append", f"{local}/metrics.jsonl")
-
-    for step in (1, 2, 3):
-        log_line(step, "train")
-        tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
-        sidecar = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
-        prefix = checkpoint_store.save(local, step, tensors, sidecar, keep=1)
-        yield
-        checkpoint_store.publish_best(prefix)
-        files.write_json(f"{local}/best.json", {"step": step})
-        log_line(step, "eval")
-        yield
-
-
-def downloaded(url: str, scratch) -> pathlib.Path:
-    folder = write_through.RemoteFolder(url, str(scratch))
-    folder.download()
-    return pathlib.Path(folder.local)
+    with scratch.uploaded():
+        local = scratch.open_directory(url)
+        with locks.hold(local):
+            scratch.synchronize(local)
+            writer = summaries.MetricsWriter(local, 0)
+            for step in (1, 2, 3):
+                writer.write(step, "train", {})
+                writer.upload()
+                tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
+                sidecar = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
+                prefix = checkpoint_store.save(local, step, tensors, sidecar, keep=1)
+                checkpoint_store.publish_best(prefix)
+                files.write_json(os.path.join(local, "best.json"), {"step": step})
+                writer.write(step, "eval", {})
+                writer.upload()
+            writer.close()
 
 
 def test_a_kill_at_any_call_leaves_a_checkpoint_and_the_lines_that_belong_to_it(
@@ -391,39 +394,44 @@ def test_a_kill_at_any_call_leaves_a_checkpoint_and_the_lines_that_belong_to_it(
 ):
     from faults.test_crashes import CONFIG
 
-    number, seen = 0, set()
+    number, seen, of_best = 0, set(), 0
     while True:
         memory.store.clear()
-        with monkeypatch.context() as patch, write_through.Session() as session:
-            folder, calls = session.open("memory://data/run"), dying(patch, number)
+        with monkeypatch.context() as patch:
+            calls = dying(patch, number)
             with contextlib.suppress(Dead):
-                for _ in a_run(folder.local):
-                    folder.flush()
-        left = downloaded("memory://data/run", tmp_path / f"left-{number}")
-        found = checkpoint_store.read_newest(str(left), SHAPES, CONFIG, "t")
-        written = left / "metrics.jsonl"
-        lines = map(json.loads, written.read_text().splitlines() if written.exists() else [])
-        lines = list(lines)
-        step = int(found[1]["global_step"]) if found else 0
-        seen.add(step)
-        if found:
-            assert (found[1]["bert/a"] == step).all()
-            assert {"step": step, "kind": "train"} in lines
-        if os.path.exists(left / "model.ckpt-best.index"):
-            best = checkpoints.open_weights(str(left / "model.ckpt-best"))
-            of_best = int(best.read("global_step"))
-            assert (best.read("bert/a") == of_best).all()
-        evaluated = [line["step"] for line in lines if line["kind"] == "eval"]
-        if evaluated:  # then the best is not sought again
-            assert json.loads((left / "best.json").read_text())["step"] >= max(evaluated)
-            assert of_best >= max(evaluated)
+                a_run("memory://data/run")
+        abandon_scratch_folder()
+        with scratch.uploaded():
+            left = pathlib.Path(scratch.open_directory("memory://data/run"))
+            found = checkpoint_store.read_newest(str(left), SHAPES, CONFIG, "t")
+            written = left / "metrics.jsonl"
+            lines = map(json.loads, written.read_text().splitlines() if written.exists() else [])
+            lines = list(lines)
+            step = int(found[1]["global_step"]) if found else 0
+            seen.add(step)
+            if found:
+                assert (found[1]["bert/a"] == step).all()
+                assert {"step": step, "kind": "train"} in lines
+            if os.path.exists(left / "model.ckpt-best.index"):
+                best = checkpoints.open_weights(str(left / "model.ckpt-best"))
+                of_best = int(best.read("global_step"))
+                assert (best.read("bert/a") == of_best).all()
+            evaluated = [line["step"] for line in lines if line["kind"] == "eval"]
+            if evaluated:  # then the best is not sought again
+                assert json.loads((left / "best.json").read_text())["step"] >= max(evaluated)
+                assert of_best >= max(evaluated)
         if calls[0] <= number:
             break
         number += 1
     assert seen == {0, 1, 2, 3} and number > 20
+    # The keep rule holds there, too.
+    assert {name for name in memory.find("/data/run") if name.endswith(".index")} == {
+        "/data/run/model.ckpt-3.index", "/data/run/model.ckpt-best.index"
+    }
 
 
-def test_a_kill_at_any_call_of_sending_records_leaves_them_with_their_manifest_or_none(
+def test_a_kill_at_any_call_of_uploading_records_leaves_them_with_their_manifest_or_none(
     memory, tmp_path, monkeypatch
 ):
     from helpers import write_pretraining_records
@@ -435,126 +443,188 @@ def test_a_kill_at_any_call_of_sending_records_leaves_them_with_their_manifest_o
     while True:
         memory.store.clear()
         for count in (3, 5):
-            with monkeypatch.context() as patch, write_through.Session() as session:
-                folder = session.open("memory://data/r")
-                write_pretraining_records(pathlib.Path(folder.local, "train.tfrecord"), count)
+            with monkeypatch.context() as patch:
                 calls = dying(patch, number if count == 5 else 99)
-                with contextlib.suppress(Dead):
-                    folder.flush()
-        if memory.exists("/data/r/train.tfrecord.manifest.json"):
-            source = RecordFiles(["memory://data/r/train.tfrecord"])
-            assert len(list(tfrecord.read_records(source.paths[0]))) == source.count
-            assert dict(source.manifests())[source.paths[0]].bytes == memory.size(
-                "/data/r/train.tfrecord"
-            )
-            assert source.count in (3, 5)
+                with contextlib.suppress(Dead), scratch.uploaded("memory://data/x.tfrecord") as path:
+                    write_pretraining_records(path, count)
+            abandon_scratch_folder()
+        if memory.exists("/data/x.tfrecord.manifest.json"):
+            source = RecordFiles(["memory://data/x.tfrecord"])
+            [(_, manifest)] = source.manifests()
+            assert manifest.bytes == filesystem.size(source.paths[0])
+            assert manifest.records == len(list(tfrecord.read_records(source.paths[0]))) in (3, 5)
         if calls[0] <= number:
             break
         number += 1
     assert number >= 3
 
 
-def test_what_cannot_be_sent_at_the_end_stays_here_and_is_named(
-    memory, tmp_path, monkeypatch, capfd
-):
-    text, vocabulary = jobs.write_corpus(tmp_path), jobs.write_vocabulary(tmp_path)
-
-    def refuse(source, url):
+def failing_uploads(monkeypatch):
+    """Lets no file be uploaded."""
+    def refuse(path, url):
         raise UserError(f"cannot write {url}: permission denied")
 
-    monkeypatch.setattr(filesystem, "upload", refuse)
+    monkeypatch.setattr(fsspec_calls, "upload", refuse)
+
+
+def test_what_cannot_be_uploaded_at_the_end_stays_here_and_is_named(
+    memory, tmp_path, monkeypatch, capfd
+):
+    failing_uploads(monkeypatch)
     assert jobs.create_data(*jobs.data_flags(
-        tmp_path, input_file=text, vocab_file=vocabulary,
-        output_file="memory://data/out.tfrecord",
+        tmp_path, input_file=jobs.write_corpus(tmp_path), output_file="memory://data/out.tfrecord",
     )) == 2
     line = capfd.readouterr().err.strip().splitlines()[-1]
     assert "cannot write memory://data/out.tfrecord: permission denied" in line
-    kept = line.rpartition(" is kept in ")[2]
+    kept = line.rpartition(" is in ")[2]
     assert list(pathlib.Path(kept).rglob("out.tfrecord"))
+
+
+def test_records_that_cannot_be_uploaded_are_not_made_again(memory, tmp_path, monkeypatch, capfd):
+    arguments = jobs.data_flags(tmp_path, output_file="memory://data/out.tfrecord")
+    with monkeypatch.context() as patch:
+        failing_uploads(patch)
+        assert jobs.create_data(*arguments) == 2
+    assert "tasks were done" not in capfd.readouterr().err
+    assert jobs.create_data(*arguments) == 0
+    assert "tasks were done" in capfd.readouterr().err
+    assert not list((tmp_path / "cache/work").rglob("*.pairs"))
+    assert jobs.create_data(*jobs.data_flags(tmp_path)) == 0
+    assert memory.cat_file("/data/out.tfrecord") == (tmp_path / "out.tfrecord").read_bytes()
+
+
+def test_a_run_goes_on_while_nothing_can_be_uploaded(memory, tmp_path, monkeypatch, caplog):
+    real, failures = fsspec_calls.upload, [0]
+
+    def upload(path, url):
+        failures[0] += 1
+        if failures[0] < 6:
+            raise UserError(f"cannot write {url}: timed out")
+        real(path, url)
+
+    monkeypatch.setattr(fsspec_calls, "upload", upload)
+    a_run("memory://data/run")
+    assert "timed out; trying again with the next file" in caplog.text
+    assert memory.exists("/data/run/model.ckpt-3.index")
+    assert len(memory.cat_file("/data/run/metrics.jsonl").splitlines()) == 6
+
+
+def test_what_a_command_makes_before_it_holds_a_directory_counts(memory):
+    memory.pipe_file("/data/run/a.json", b"{}")
+    with scratch.uploaded():
+        local = scratch.open_directory("memory://data/run")
+        files.write_json(os.path.join(local, "a.json"), {"mine": 1})
+        memory.pipe_file("/data/run/b.json", b"{}")  # by the last holder
+        assert memory.cat_file("/data/run/a.json") == b"{}"  # which may be at work
+        with locks.hold(local):
+            scratch.synchronize(local)
+            assert files.read_json(os.path.join(local, "a.json")) == {"mine": 1}
+            assert json.loads(memory.cat_file("/data/run/a.json")) == {"mine": 1}
+            assert os.path.exists(os.path.join(local, "b.json"))
+
+
+def test_a_cache_behind_a_link_serves_as_well(memory, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+    monkeypatch.setenv("ALBERT_CACHE", str(tmp_path / "link"))
+    with files.publish_dir("memory://data/model", "index") as folder:
+        pathlib.Path(folder, "index").touch()
+    assert memory.find("/data") == ["/data/model/index"]
+
+
+def test_a_process_that_lost_its_directory_uploads_nothing_more(memory, quick):
+    with pytest.raises(RunDirBusyError, match="was taken over"), scratch.uploaded():
+        local = scratch.open_directory("memory://data/run")
+        with locks.hold(local):
+            files.write_json(os.path.join(local, "a.json"), {})
+            [lease] = locks._leases
+            lease._is_released.set()
+            lease._thread.join()
+            foreign(memory)
+            lease._confirmed -= 1
+            files.write_json(os.path.join(local, "b.json"), {})
+    assert memory.find("/data/run") == ["/data/run/.lease", "/data/run/a.json"]
 
 
 # === Whose files they are ===
 
 
-@pytest.fixture
-def neighbours(memory):
-    """A bucket with a user's files, whose names begin as those of the outputs do."""
-    users = {f"/b/d/train.{ending}": ending.encode() for ending in ("txt", "128", "README.md")}
-    users |= {"/b/d/train": b"x", "/b/d/train.512.txt": b"y"}
+@pytest.mark.parametrize("where", ["disk", "memory"])
+def test_two_commands_with_a_common_stem_touch_no_files_but_their_own(where, memory, tmp_path):
+    """The text, the user's files and both outputs lie in one directory."""
+    system = fsspec.filesystem("file") if where == "disk" else memory
+    folder = str(tmp_path / "d") if where == "disk" else "memory://b/d"
+    text = jobs.write_corpus(tmp_path)
+    users = {f"train.{ending}": ending.encode() for ending in ("README.md", "16.txt", "32x")}
+    users |= {"train": b"x", "train.txt": pathlib.Path(text).read_bytes()}
+    system.makedirs(folder, exist_ok=True)
     for name, content in users.items():
-        memory.pipe_file(name, content)
-    del memory.store["/b/d/train.128"], users["/b/d/train.128"]
-    return users
+        system.pipe_file(f"{folder}/{name}", content)
 
+    def flags_of(length):
+        return jobs.data_flags(
+            tmp_path, input_file=f"{folder}/train.txt", output_file=f"{folder}/train.{length}",
+            max_seq_length=length,
+        )
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_two_commands_at_once_delete_no_files_but_their_own(order, memory, neighbours):
-    """They write to one directory, and their names share a stem."""
-    with contextlib.ExitStack() as stack:
-        sessions = [stack.enter_context(write_through.Session()) for _ in range(2)]
-        folders = [session.open("memory://b/d", is_kept=True) for session in sessions]
-        for number, length in enumerate((128, 512)):
-            for ending in ("", ".manifest.json"):
-                path = os.path.join(folders[number].local, f"train.{length}{ending}")
-                pathlib.Path(path).write_text(f"{number}{ending}")
-                folders[number].note("put", os.path.basename(path))
-        sessions[0].flush()
-        for number in order:
-            sessions[number].flush()
-    made = {f"/b/d/train.{length}{ending}": f"{number}{ending}".encode()
-            for number, length in enumerate((128, 512)) for ending in ("", ".manifest.json")}
-    assert copy_of(memory, "/b/d") == neighbours | made
+    def names():
+        return {name.rpartition("/d/")[2] for name in system.find(folder)}
 
-
-def test_records_are_made_beside_the_text_that_they_are_made_of(memory, tmp_path):
-    text, vocabulary = jobs.write_corpus(tmp_path), jobs.write_vocabulary(tmp_path)
-    put(memory, text, "memory://b/d/train.txt")
-    put(memory, vocabulary, "memory://b/vocab.txt")
-    for length in (16, 32):
-        assert jobs.create_data(*jobs.data_flags(
-            tmp_path, input_file="memory://b/d/train.txt", vocab_file="memory://b/vocab.txt",
-            output_file=f"memory://b/d/train.{length}", max_seq_length=length,
-        )) == 0
-    assert sorted(memory.find("/b/d")) == [
-        "/b/d/train.16", "/b/d/train.16.manifest.json", "/b/d/train.32",
-        "/b/d/train.32.manifest.json", "/b/d/train.txt",
-    ]
-
-
-def test_a_run_deletes_its_old_checkpoints_and_not_the_users_files(memory):
-    memory.pipe_file("/b/out/notes.txt", b"mine")
-    memory.pipe_file("/b/out/model.ckpt-1.index", b"of an earlier job")
-    with write_through.Session() as session:
-        folder = session.open("memory://b/out")
-        folder.download()
-        files.remove(f"{folder.local}/model.ckpt-1.index")  # as the trainer does
-        os.unlink(f"{folder.local}/notes.txt")  # an accident
-        with files.atomic_write(f"{folder.local}/model.ckpt-2.index") as stream:
-            stream.write("new")
-        session.flush()
-    assert copy_of(memory, "/b/out") == {
-        "/b/out/notes.txt": b"mine", "/b/out/model.ckpt-2.index": b"new",
+    # The first one is killed in the middle of publishing; the second one runs meanwhile.
+    with contextlib.suppress(Dead), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outputs, "_publish_file", lambda *_: exec("raise Dead", {"Dead": Dead}))
+        jobs.create_data(*flags_of(16))
+    abandon_scratch_folder()
+    resumable = set(locks_of(tmp_path, where))
+    assert resumable
+    assert jobs.create_data(*flags_of(32)) == 0
+    assert set(locks_of(tmp_path, where)) == resumable
+    assert names() - {".train.16.work"} >= {*users, "train.32", "train.32.manifest.json"}
+    assert jobs.create_data(*flags_of(16)) == 0
+    assert names() == {
+        *users, "train.16", "train.16.manifest.json", "train.32", "train.32.manifest.json"
     }
+    for name, content in users.items():
+        assert system.cat_file(f"{folder}/{name}") == content
+
+
+def locks_of(folder, where) -> list[str]:
+    """Returns the files of unfinished jobs."""
+    root = folder / ("d" if where == "disk" else "cache/work")
+    return [str(path) for path in root.rglob("*.pairs")]
+
+
+def test_a_run_deletes_its_old_checkpoints_and_not_the_users_files(memory, tmp_path):
+    memory.pipe_file("/data/run/notes.txt", b"mine")
+    memory.pipe_file("/data/run/deep/model.ckpt-1.index", b"mine")
+    a_run("memory://data/run")
+    a_run("memory://data/run")
+    assert memory.cat_file("/data/run/notes.txt") == b"mine"
+    assert memory.cat_file("/data/run/deep/model.ckpt-1.index") == b"mine"
+    assert len([name for name in memory.find("/data/run") if name.endswith(".index")]) == 3
 
 
 # === Listings of strangers ===
 
 
-def test_names_that_lead_out_of_the_mirror_are_refused(memory, tmp_path):
-    memory.store["/data/run/../../escape"] = memory.store.get("x") or fsspec.implementations.memory.MemoryFile(
+def test_names_that_lead_out_of_the_folder_are_refused(memory):
+    memory.store["/data/run/../../escape"] = fsspec.implementations.memory.MemoryFile(
         memory, "/data/run/../../escape", b"x"
     )
     with pytest.raises(DataError, match="cannot be a file name here"):
-        downloaded("memory://data/run", tmp_path / "m")
+        filesystem.local_copy("memory://data/run")
 
 
-def test_a_file_that_has_changed_is_fetched_anew(memory, tmp_path):
-    memory.pipe_file("/data/v.txt", b"one")
-    path = copies.local_copy("memory://data/v.txt", "vocab_file")
-    assert pathlib.Path(path).read_bytes() == b"one"
-    memory.pipe_file("/data/v.txt", b"two")
-    path = copies.local_copy("memory://data/v.txt", "vocab_file")
-    assert pathlib.Path(path).read_bytes() == b"two"
+def test_weights_of_checkpoints_are_downloaded_when_they_are_read(memory, tmp_path):
+    a_run("memory://data/run")
+    folder = filesystem.local_copy("memory://data/run")
+    assert filesystem.is_placeholder(f"{folder}/model.ckpt-3.data-00000-of-00001")
+    weights = checkpoints.open_weights(f"{folder}/model.ckpt-3")
+    assert (weights.read("bert/a") == 3).all()
+    assert not filesystem.is_placeholder(f"{folder}/model.ckpt-3.data-00000-of-00001")
+    for path in ("memory://data/run/model.ckpt-best", "memory://data/run/model.ckpt-best.index"):
+        copy = filesystem.local_copy(path)
+        assert (checkpoints.open_weights(copy).read("bert/a") == 3).all()
 
 
 # === From Python ===
@@ -585,7 +655,7 @@ def test_models_and_tokenizers_are_saved_to_and_opened_from_another_place(memory
     # Written over, as a run on a disk would be.
     model.save_pretrained("memory://data/model")
     assert "/data/model/vocab.txt" in memory.find("/data/model")
-    assert not list((tmp_path / "cache").glob("scratch.tmp-*"))
+    assert not list((tmp_path / "cache").glob("scratch-?"))
 
 
 @pytest.mark.parametrize("path, told", [

@@ -29,7 +29,7 @@ from tensorflow.core.util import event_pb2
 from albert import run_pretraining
 from albert.formats import checkpoint_files, checkpoints
 from albert.records import records, tfrecord
-from albert.storage import write_through
+from albert.storage import locks
 from albert.tasks.pretraining import PretrainingTask
 
 MODULE = "albert.run_pretraining"
@@ -365,7 +365,7 @@ def test_a_run_that_diverges_exits_3_and_keeps_its_last_good_checkpoint(job, tmp
 
 
 def test_two_processes_do_not_share_an_output_dir(job, tmp_path):
-    with write_through.lock_run_dir(str(tmp_path / "out")):
+    with locks.hold(str(tmp_path / "out")):
         result = run(MODULE, *job)
     assert result.returncode == 2
     assert f"in use by pid {os.getpid()}" in assert_one_clear_line(result.stderr)

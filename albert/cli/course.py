@@ -15,7 +15,7 @@ from albert.config import AlbertConfig
 from albert.errors import DataError, FlagError
 from albert.formats import tokenizer_files
 from albert.records.record_files import RecordFiles
-from albert.storage import copies, files
+from albert.storage import files, filesystem
 
 if TYPE_CHECKING:
     from albert.formats.weights import Weights
@@ -170,7 +170,7 @@ class Course:
             name, values.learning_rate, values.train_step, values.warmup_step
         )
         told = flags.to_dict(values) | {
-            "seed": run.seed, "output_dir": copies.as_given(run.output_dir),
+            "seed": run.seed, "output_dir": filesystem.address_of(run.output_dir),
         }
         told |= self.identity.recorded()
         evaluated = trainer.train(

@@ -17,7 +17,7 @@ from albert.errors import FlagError
 from albert.formats import archives
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records.record_files import RecordFiles
-from albert.storage import files
+from albert.storage import files, locks
 from albert.tasks.record_keeper import RecordKeeper
 
 if TYPE_CHECKING:
@@ -245,8 +245,8 @@ def work_directory(values: flags.FlagValues) -> str:
     """
     if values.cached_dir:
         return values.cached_dir
-    parent, name = os.path.split(os.path.abspath(values.output_dir))
-    path = os.path.join(parent, f".{name}.work")
+    path = locks.work_folder_of(values.output_dir)
+    parent = os.path.dirname(path)
     if os.path.isdir(parent) and not os.access(path if os.path.isdir(path) else parent, os.W_OK):
         raise FlagError(f"cannot write to {path}: give --cached_dir, a folder for record files")
     return path

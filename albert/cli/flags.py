@@ -29,7 +29,7 @@ from albert.errors import (
     UserError,
     WorkerLostError,
 )
-from albert.storage import copies, filesystem, shipped
+from albert.storage import filesystem, shipped
 
 FlagValues = absl_flags.FlagValues
 log = logging.getLogger("albert")
@@ -405,7 +405,7 @@ def _with_local_file(argument: str) -> str:
     name, equals, value = argument.partition("=")
     if name.lstrip("-") != "flagfile" or not filesystem.is_remote(value):
         return argument
-    return name + equals + copies.local_copy(value, "flagfile")
+    return name + equals + filesystem.local_copy(value, "flagfile")
 
 
 def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
@@ -429,7 +429,7 @@ class _Formatter(logging.Formatter):
     """Names remote files as the user did."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return copies.as_given(super().format(record))
+        return filesystem.as_given(super().format(record))
 
 
 def set_up_logging() -> None:
@@ -487,7 +487,7 @@ def run_command(
         sys.stdout.flush()
         return 0
     except (UserError, TrainingDivergedError, WorkerLostError) as error:
-        print(f"error: {copies.as_given(str(error))}", file=sys.stderr)
+        print(f"error: {filesystem.as_given(str(error))}", file=sys.stderr)
         return error.exit_code
     except Preempted as error:
         log.info("%s", error)
@@ -502,7 +502,7 @@ def run_command(
         if error.filename is None:
             traceback.print_exc()
             return 1
-        print(f"error: {copies.as_given(str(error.filename))}: {error.strerror}", file=sys.stderr)
+        print(f"error: {filesystem.as_given(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return 2
 
 

@@ -17,7 +17,7 @@ from albert.formats.pretrained import Pretrained
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records.record_files import RecordFiles
 from albert.records.records import Manifest
-from albert.storage import copies, files, filesystem
+from albert.storage import files, filesystem
 from albert.tokenization import FullTokenizer, check_vocabulary, identity
 
 log = logging.getLogger("albert")
@@ -104,7 +104,7 @@ def vocabulary(
     looked = []
     for found in _candidates(manifest, path, start, values.output_dir):
         where = found.spm_model_file or found.vocab_file
-        looked.append(copies.as_given(where))
+        looked.append(filesystem.address_of(where))
         if wanted is None:
             found = found.override(None, None, lower)
         elif wanted != _identity_of(found):
@@ -115,7 +115,7 @@ def vocabulary(
         except (ConfigError, DataError) as error:
             looked[-1] += f" ({error})"
             continue
-        log.info("vocabulary: %s", copies.as_given(where))
+        log.info("vocabulary: %s", filesystem.address_of(where))
         return tokenizer
     log.warning("%s will have no vocabulary: give the records' with --spm_model_file or "
                 "--vocab_file%s", values.output_dir,
@@ -171,7 +171,7 @@ def _candidates(
     told = _of_records(manifest, path)
     name = "spm_model_file" if told.spm_model_file else "vocab_file"
     beside = manifest.vocabulary.get("beside")
-    of_records = copies.as_given(os.path.abspath(path))
+    of_records = filesystem.address_of(path)
     scheme, mark, rest = of_records.rpartition("://")
     moved = isinstance(beside, str) and scheme + mark + os.path.normpath(
         os.path.join(os.path.dirname(rest), beside)
@@ -195,7 +195,7 @@ def _identity_of(vocabulary: Vocabulary) -> str:
 def _local(path: str) -> str | None:
     """Returns the path of a file here or elsewhere, None if there is none."""
     try:
-        found = copies.local_copy(path, "input_file")
+        found = filesystem.local_copy(path, "input_file")
     except UserError:
         return None
     return found if os.path.isfile(found) else None

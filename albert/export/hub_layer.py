@@ -15,7 +15,7 @@ import tensorflow as tf
 import albert.model.backend  # noqa: F401, I001  (before Keras)
 from albert.errors import CheckpointError, first_line
 from albert.export import text_graph
-from albert.storage import copies
+from albert.storage import filesystem
 
 
 class _ModuleVariable(keras.Variable):
@@ -139,7 +139,7 @@ def _as_int32(tensor):
 def _load(handle: str):
     import tensorflow_hub as hub
 
-    handle = copies.local_copy(handle, "handle")
+    handle = filesystem.local_copy(handle, "handle")
 
     if "://" not in handle and not os.path.isfile(os.path.join(handle, "saved_model.pb")):
         raise CheckpointError(f"{handle} is not a module: no saved_model.pb in it")

@@ -13,7 +13,8 @@ import zlib
 from collections.abc import Callable
 
 from albert.errors import CheckpointError, first_line
-from albert.storage import copies, files, shipped
+from albert.storage import files, filesystem, shipped
+from albert.storage.filesystem import cache_directory
 
 log = logging.getLogger("albert")
 
@@ -33,7 +34,7 @@ def located(path: str, is_model: Callable[[str], bool], flag: str) -> str:
     Raises:
       CheckpointError: an archive is damaged, or has a file that may not be unpacked.
     """
-    path = copies.local_model(shipped.path_of(path), flag)
+    path = filesystem.local_copy(shipped.path_of(path), flag)
     if is_archive(path):
         path = _unpacked(path, flag)
     if not os.path.isdir(path) or is_model(path):
@@ -58,11 +59,11 @@ def is_archive(path: str) -> bool:
 
 def kept(name: str, identity: str, make: Callable[[str], None]) -> str:
     """Returns a folder of the cache that `make` fills the first time that it is asked for."""
-    target = os.path.join(copies.cache_directory(), f"{name}-{identity[:16]}")
+    target = os.path.join(cache_directory(), f"{name}-{identity[:16]}")
     if os.path.isdir(target):
         return target
-    os.makedirs(copies.cache_directory(), exist_ok=True)
-    scratch = tempfile.mkdtemp(prefix=f".{name}-", dir=copies.cache_directory())
+    os.makedirs(cache_directory(), exist_ok=True)
+    scratch = tempfile.mkdtemp(prefix=f".{name}-", dir=cache_directory())
     try:
         make(scratch)
         try:

@@ -5,7 +5,6 @@ TensorFlow is absent, a checkpoint is `<prefix>.safetensors`. The index, or the 
 makes it a checkpoint: it appears last, and goes first.
 """
 
-import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +13,8 @@ from typing import Any
 from albert.engines import is_installed
 from albert.errors import CheckpointError
 from albert.formats import tensor_bundle, tensor_file
-from albert.storage import files, work
+from albert.storage import files
+from albert.storage.temporary import temporary_dir
 
 MAIN = (tensor_bundle.SUFFIXES[-1], tensor_file.SUFFIXES[-1])
 _PARTS = re.compile(r"\.(index|meta|safetensors|data-\d{5}-of-\d{5})$")
@@ -83,19 +83,13 @@ def write(
     """
     kind = _kind_written()
     try:
-        with work.temporary_dir(prefix) as scratch:
+        with temporary_dir(prefix) as scratch:
             inner = os.path.join(scratch, "checkpoint")
             kind.write(inner, tensors)
-            for suffix in kind.SUFFIXES:
-                with open(inner + suffix, "rb") as stream:
-                    os.fsync(stream.fileno())
             before()
-            for suffix in kind.SUFFIXES:
-                files.move(inner + suffix, prefix + suffix)
-            for other in main_names(prefix)[1:]:  # of the same step, where there was TensorFlow
-                with contextlib.suppress(FileNotFoundError):
-                    files.remove(other)
-            files.fsync(os.path.dirname(os.path.abspath(prefix)))
+            files.publish(*((inner + suffix, prefix + suffix) for suffix in kind.SUFFIXES))
+            # Of the same step, made where there was TensorFlow.
+            files.remove(*filter(os.path.exists, main_names(prefix)[1:]))
     except OSError as error:
         raise CheckpointError(
             f"cannot write {prefix}: {error.strerror or error}; is the disk full?"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from albert import __version__
 from albert.config import AlbertConfig
 from albert.formats import checkpoints, sidecars
-from albert.storage import files
+from albert.storage import files, filesystem
 from albert.tokenization import FullTokenizer
 
 if TYPE_CHECKING:
@@ -122,10 +122,10 @@ def publish_model(path: str, *last: str) -> Iterator[str]:
 
 def _is_of_the_user(path: str) -> bool:
     """Whether a file is there that does not begin as a card does."""
-    if not os.path.isfile(path):
-        return os.path.lexists(path)
-    with open(path, encoding="utf-8", errors="replace") as stream:
-        return stream.read(len(_BEGINNING)) != _BEGINNING
+    if os.path.isdir(path) or not filesystem.exists(path):
+        return os.path.isdir(path)
+    with filesystem.open_read(path) as stream:
+        return stream.read(len(_BEGINNING)) != _BEGINNING.encode()
 
 
 def card(

@@ -34,7 +34,7 @@ from albert.formats import (
 from albert.formats.model_facts import Facts
 from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
-from albert.storage import copies, files, shipped, write_through
+from albert.storage import files, filesystem, shipped
 from albert.tokenization import FullTokenizer, check_vocabulary
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Pretrained:
         return tokenizer
 
 
-@copies.in_errors()
+@filesystem.addresses_in_errors()
 def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
     """Returns what a directory of any of the layouts holds, or that of a checkpoint's prefix.
 
@@ -264,7 +264,7 @@ def class_of(source: Pretrained) -> str:
 
 
 
-@copies.in_errors()
+@filesystem.addresses_in_errors()
 def load(
     kind: type["keras.Model"],
     source: Pretrained,
@@ -345,7 +345,7 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
         )
     tensors = {name: weight.value for name, weight in named_weights(model).items()}
     main = checkpoint_files.main_names(checkpoints.BEST)
-    with write_through.written(path) as local, model_card.publish_model(local, *main) as scratch:
+    with model_card.publish_model(path, *main) as scratch:
         settings = dict(model.facts.settings) | model_facts.pick(model.get_config())
         facts = dataclasses.replace(model.facts, settings=settings)
         prefix = write(scratch, model.config, tensors, facts, tokenizer)

@@ -14,7 +14,7 @@ from albert.errors import DataError
 from albert.formats import model_facts
 from albert.formats.known_tasks import facts_of_task
 from albert.formats.model_facts import BOOL, COUNT, FINITE, POSITIVE, SETTINGS, TEXT, Facts
-from albert.storage import files
+from albert.storage import files, filesystem
 from albert.tokenization import TextSettings
 
 
@@ -65,7 +65,7 @@ def read_sidecar(prefix: str) -> dict[str, Any]:
       DataError: it is damaged, or a value in it is none that a run writes.
     """
     path = prefix + ".json"
-    if not os.path.lexists(path):
+    if not filesystem.exists(path):
         return {}
     sidecar = files.read_sealed_json(path)
     if not {"config", "records_seen"} & set(sidecar):

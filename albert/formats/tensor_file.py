@@ -15,6 +15,7 @@ import safetensors
 import safetensors.numpy
 
 from albert.errors import CheckpointError
+from albert.storage import filesystem
 
 SUFFIXES = (".safetensors",)
 _TENSORS, _HEADER = "crc32c", "crc32c_of_header"
@@ -30,7 +31,7 @@ class TensorFileReader:
     def __init__(self, prefix: str):
         self._path = prefix + SUFFIXES[0]
         try:
-            self._stream = safetensors.safe_open(self._path, framework="np")
+            self._stream = safetensors.safe_open(filesystem.local_copy(self._path), framework="np")
             names = self._stream.keys()
             slices = {name: self._stream.get_slice(name) for name in names}
             metadata = self._stream.metadata() or {}

@@ -21,7 +21,7 @@ from albert.inference.onnx_file import OnnxFile
 from albert.inference.predictors import Predictor
 from albert.inference.session import CHUNK, Session
 from albert.runtime.progress import Progress
-from albert.storage import copies
+from albert.storage import filesystem
 
 _CLASSIFIERS = (heads.CLASSIFICATION, heads.MULTI_LABEL, heads.REGRESSION)
 
@@ -183,7 +183,7 @@ def open_session(
       UserError: no model or vocabulary there, these and the file do not fit each other, or Keras
         runs on another backend than TensorFlow and JAX.
     """
-    opened = OnnxFile(copies.local_copy(onnx_file, "onnx_file")) if onnx_file else None
+    opened = OnnxFile(filesystem.local_copy(onnx_file, "onnx_file")) if onnx_file else None
     if not opened:
         engines.require_backend()
     source = pretrained.open_path(path)

@@ -101,7 +101,7 @@ class DynamicMasking:
 def _swapped_columns(segments: np.ndarray, width: int) -> np.ndarray:
     """Returns where in [CLS] A [SEP] B [SEP] each token of [CLS] B [SEP] A [SEP] is; [B, L]."""
     column, first, last = np.arange(width), segments[:, :1] + 1, segments.sum(axis=1)[:, None] + 2
-    rotated = column + first  # A [SEP] B [SEP], rotated until B comes first
+    rotated = column + first  # A [SEP] B [SEP], rotated until B leads
     rotated -= last * (rotated > last)
     return np.where((column == 0) | (column > last), column, rotated)
 

@@ -1,4 +1,4 @@
-"""Chooses the held-out part of a text: a fraction of its size, in whole documents if they are small.
+"""Chooses the held-out part of a text: a fraction of its size, in complete documents if they are small.
 
 The text is read once, in order. Documents of similar size (within a factor of two) compete with each
 other, so neither short nor long ones are preferred. A document that is a noticeable part of the text
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from albert.text.documents import Document, split_documents
 
-# Fractions of the smaller side of the split: the longest document held out whole, and a stretch.
+# Fractions of the smaller side of the split: the longest document that stays undivided, and a stretch.
 _DOCUMENT, _STRETCH = 1 / 6, 1 / 10
 _MAX_FRACTION = 0.1  # a larger side counts as this, so that halves come from many positions
 _MIN_STRETCH = 1000  # bytes: a few pairs

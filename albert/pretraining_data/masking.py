@@ -229,9 +229,9 @@ def _take_longest(
     """Takes one n-gram of each sequence if all of its words are free.
 
     Args:
-      taken: flat, see `_pack_taken`; updated in place.
+      taken: flat, see `_pack_taken`; updated.
       offset, shift: [M], element of `taken` and its bit at which the n-grams start.
-      length: uint8 [M], wanted words; reduced in place to what fits `left`.
+      length: uint8 [M], wanted words; reduced to what fits `left`.
       sizes: [ngram, M], tokens of n-grams of 1, 2, ... words.
       left: [M], remaining budget in tokens.
       is_taken: bool [M], output: whether the n-gram was free and is taken now.
@@ -359,7 +359,7 @@ def _replace(
     share: float,
     rng: SequenceRng,
 ) -> None:
-    """Replaces tokens in place: `share` by [MASK], half of the others by random tokens.
+    """Replaces tokens of `output`: `share` by [MASK], half of the others by random tokens.
 
     Args:
       positions: flat positions of the chosen tokens.
@@ -378,7 +378,7 @@ def _replace(
 
 
 def _permute(ids: np.ndarray, output: np.ndarray, positions: np.ndarray, rng: SequenceRng) -> None:
-    """Shuffles the tokens at these flat positions within their rows, in place."""
+    """Shuffles the tokens at these flat positions of `output` within their rows."""
     row, column = np.divmod(positions, ids.shape[1])
     shuffled = np.lexsort((rng.bits(SequenceRng.SHUFFLE, row, column), row))
     output.ravel()[positions] = ids.ravel().take(positions[shuffled])

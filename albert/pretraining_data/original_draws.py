@@ -1,7 +1,7 @@
 """The original's records, token for token: random numbers are drawn in the original's order.
 
 Everything is held in memory, in one process. The original draws n-gram lengths from NumPy's global
-generator, which it never seeds; here that generator has a seed of its own.
+generator, which it never seeds; here that generator has its own seed.
 """
 
 import dataclasses

@@ -12,7 +12,8 @@ from albert.pretraining_data.instances import Blocks, Statistics
 from albert.pretraining_data.job import Job, OutputSplit, load_tokenizer, vocabulary_info
 from albert.pretraining_data.report import Report
 from albert.records import records
-from albert.storage import copies, files, filesystem
+from albert.storage import files, filesystem
+from albert.storage.temporary import temporary_dir
 from albert.text.documents import ReadingCounts
 from albert.tokenization import identity
 
@@ -41,12 +42,12 @@ class Output:
 
 def publish(
     job: Job, outputs: list[Output], counts: ReadingCounts,
-    place: Callable[[str, str], None] | None = None,
+    publish_file: Callable[[str, str], None] = lambda source, path: _publish_file(source, path),
 ) -> None:
-    """Gives all record files their names, then writes their manifests and logs what they hold.
+    """Gives all record files their names, then writes their manifests and logs their contents.
 
     Args:
-      place: gives the file at a work path its name; by default `files.publish_copy`.
+      publish_file: gives the file at a work path its name.
 
     Raises:
       DataError: an output is empty.
@@ -61,13 +62,25 @@ def publish(
     for output in outputs:
         records.remove_manifest(output.path)
     for output in outputs:
-        (place or files.publish_copy)(output.work_path, output.path)
+        publish_file(output.work_path, output.path)
     for output, text in zip(outputs, texts, strict=True):
         with files.atomic_write(records.manifest_path(output.path)) as stream:
             stream.write(text)
         log.info("%s: %s records, %.1f MB", output.path, f"{output.statistics.records:,}",
                  output.bytes / 1e6)
     report.log()
+
+
+def _publish_file(source: str, path: str) -> None:
+    """Publishes a file that stays in the work folder until all are published."""
+    with temporary_dir(path) as folder:
+        link = os.path.join(folder, "file")
+        try:
+            os.link(source, link)
+        except OSError:  # another file system, or one without hard links
+            files.publish_copy(source, path)
+        else:
+            files.publish((link, path))
 
 
 def _check(job: Job, outputs: list[Output], documents: int) -> None:
@@ -113,8 +126,10 @@ def _manifest_info(
 def _vocabulary(job: Job, path: str) -> dict[str, Any]:
     """Returns the vocabulary's path as given and relative to the record file, and its settings."""
     def split(path: str) -> tuple[str, str]:
-        scheme, _, rest = (path if filesystem.is_remote(path) else
-                           copies.as_given(os.path.abspath(path))).rpartition("://")
+        address = filesystem.address_of(path)
+        if not filesystem.is_remote(address):
+            address = os.path.abspath(path)
+        scheme, _, rest = address.rpartition("://")
         return scheme, rest
 
     (scheme, vocabulary), (records_scheme, here) = split(job.recipe.vocabulary), split(path)

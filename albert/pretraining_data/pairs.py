@@ -15,7 +15,7 @@ import numpy as np
 from albert.text.documents import Document
 from albert.tokenization import FullTokenizer
 
-# Pairs are arrays of these: A is ids[a_start : a_start + a_length], B likewise. `lost` counts the
+# Pairs are arrays of these: A is ids[a_start : a_start + a_length], and B accordingly. `lost` counts the
 # tokens that were cut off the pair, or left out before it.
 PAIR = np.dtype([
     (name, "<i4") for name in ("a_start", "a_length", "b_start", "b_length", "label", "lost")
@@ -46,7 +46,7 @@ class PairSettings:
     sentence_objective: str = "sop"  # key of `SENTENCE_OBJECTIVES`
     strict_sentence_order: bool = False  # never take B from another document for lack of text
     fit_sentences: bool = False  # end pairs at the segment boundary nearest to the target length
-    single_sentences: bool = False  # every segment is a sequence of its own, with an empty B
+    single_sentences: bool = False  # every segment is a separate sequence, with an empty B
     is_swapped_later: bool = False  # keep A and B in order: the reader of the records swaps them
 
     @property
@@ -96,7 +96,7 @@ def pairs_of_block(block: Block, settings: PairSettings, seed: int) -> tuple[np.
     pairs["b_length"] = bounds[:, 3] - bounds[:, 2]
     truncate_pairs(pairs, settings.max_tokens, rng, settings.is_swapped_later)
     if settings.strict_sentence_order and len(pairs):
-        # Text in no pair belongs to the whole pass: its first pair accounts for it.
+        # Text in no pair belongs to the pass: its first pair accounts for it.
         pairs["lost"][0] += _count_unpaired(len(block.ids), bounds)
     return pairs, rng
 
@@ -181,7 +181,7 @@ def _random_segments(
 def truncate_pairs(
     pairs: np.ndarray, max_tokens: int, rng: np.random.Generator, is_swapped_later: bool = False
 ) -> None:
-    """Truncates pairs (`PAIR` [N]) to `max_tokens` in place and sets `lost`.
+    """Truncates pairs (`PAIR` [N]) to `max_tokens` and sets `lost`.
 
     The original drops one token at a time, from the longer segment (from B if both are equal), at
     the front or the end with equal probability. So the remaining lengths are determined, and the
@@ -189,7 +189,7 @@ def truncate_pairs(
 
     Args:
       is_swapped_later: A and B may still be swapped. Then chance decides which of two equal
-        segments loses the odd token; otherwise the lengths would tell whether they were swapped.
+        segments loses the odd token; otherwise the lengths would reveal whether they were swapped.
     """
     a, b = (pairs[name].astype(np.int64) for name in ("a_length", "b_length"))
     odd = rng.integers(0, 2, len(pairs)) if is_swapped_later else 0

@@ -26,7 +26,7 @@ from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
 from albert.pretraining_data.outputs import Output, publish
 from albert.runtime.progress import Progress
 from albert.runtime.workers import Workers, preemptible
-from albert.storage import work as storage_work
+from albert.storage import locks
 from albert.text.documents import ReadingCounts, read_documents, split_documents
 
 log = logging.getLogger("albert")
@@ -42,7 +42,7 @@ def make_records(job: Job, processes: int) -> None:
              job.text_bytes / 1e6, processes, "es" if processes > 1 else "")
     with (
         preemptible("rerun the same command to resume"),
-        storage_work.work_folder(job.outputs[0], _identity(job)) as work,
+        locks.work_folder(job.outputs[0], _identity(job)) as work,
     ):
         _check_disk(job, work)
         if job.numpy_seed is None:

@@ -24,7 +24,7 @@ _PERCENTILES = (5, 25, 50, 75, 95)
 
 
 def report_reading(job: Job, counts: ReadingCounts) -> None:
-    """Logs what is unusual about the text.
+    """Logs unusual properties of the text.
 
     Raises:
       DataError: it has no documents.
@@ -120,7 +120,7 @@ class Report:
             log.warning("%s", warning)
 
     def warnings(self) -> Iterator[str]:
-        """Yields what is unusual, with a remedy."""
+        """Yields unusual values, each with a remedy."""
         expected = sum(SENTENCE_OBJECTIVES[self.settings.sentence_objective])
         tolerance = _LABEL_RANGE + 1 / self.total.records**0.5
         if abs(self.label_1 - expected) > tolerance:

@@ -17,7 +17,7 @@ def random_keys(count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _mix(state: np.ndarray) -> np.ndarray:
-    """Applies SplitMix64's output function in place; uint64 of any shape."""
+    """Applies SplitMix64's output function to `state`, and returns it; uint64."""
     part = np.empty_like(state)  # twice as fast as a new array for each operation
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None)):
         np.right_shift(state, np.uint64(shift), out=part)

@@ -99,7 +99,8 @@ def _varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
     if highest < 1 << 32:
         numbers = numbers.astype(np.uint32)
     width = -(-highest.bit_length() // 7)
-    content, is_used = np.empty((len(numbers), width), np.uint8), np.ones((len(numbers), width), bool)
+    content = np.empty((len(numbers), width), np.uint8)
+    is_used = np.ones(content.shape, bool)
     for index in range(width):
         rest = numbers >> numbers.dtype.type(7 * index)
         content[:, index] = rest.astype(np.uint8) & np.uint8(0x7F)
@@ -275,8 +276,8 @@ def _values(
     return values if length is None else values.reshape(-1, size)
 
 
-# Decoded together: few enough for the processor's cache, and not to be mapped by the allocator.
-_VALUES_AT_ONCE = 1 << 14
+# Decoded together: few enough for the processor's cache, and for memory that is used again.
+_VALUES_AT_ONCE = 1 << 13
 
 
 def _values_of_some(

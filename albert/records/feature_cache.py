@@ -14,7 +14,7 @@ from albert.errors import DataError
 from albert.records import records
 from albert.records.examples import FeatureSpec
 from albert.records.records import Manifest
-from albert.storage import files, work
+from albert.storage import files
 
 log = logging.getLogger("albert")
 
@@ -37,7 +37,6 @@ def cached_records(
     key = hashlib.sha256(repr(sorted(info.items())).encode()).hexdigest()[:12]
     path = os.path.join(files.make_dirs(directory), f"{name}-{key}.tf_record")
     with _lock(directory):
-        work.sweep(directory)
         return _find_or_write(path, rows, spec, info)
 
 

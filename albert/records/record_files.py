@@ -22,7 +22,7 @@ from albert.records.tfrecord import (
     scan,
     size_of,
 )
-from albert.storage import files, filesystem, opening
+from albert.storage import files, filesystem
 
 log = logging.getLogger("albert")
 
@@ -196,7 +196,7 @@ class RecordFiles:
             if manifest:
                 _check_manifest(path, manifest, expected, tokenizer_sha256)
                 shards = (os.path.join(os.path.dirname(path), name) for name in manifest.shards)
-                absent.update(shard for shard in shards if not opening.exists(shard))
+                absent.update(shard for shard in shards if not filesystem.exists(shard))
         for path, count, manifest in zip(self.paths, self.counts, self._manifests, strict=True):
             if not count:
                 raise DataError(f"{path}: holds no records")
@@ -221,7 +221,7 @@ class RecordFiles:
                 raise DataError(
                     f"{path} was made with a vocabulary of {manifest.vocab_size:,} tokens, config "
                     f"vocab_size is {vocab_size:,}: make the records with the model's vocabulary, "
-                    f"or set vocab_size to {manifest.vocab_size} in the configuration of a new model"
+                    f"or set vocab_size to {manifest.vocab_size} in the config of a new model"
                 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from albert.errors import DataError
 from albert.records.examples import DTYPES, FeatureSpec, frame_examples
-from albert.storage import files, opening, work
+from albert.storage import files, filesystem, temporary
 
 FORMAT_VERSION = 1
 BATCH = 1024  # records serialised together, which makes a block
@@ -50,7 +50,7 @@ class Manifest:
           DataError: it is damaged, unusable, or of a later version.
         """
         where = manifest_path(path)
-        if not opening.exists(where):
+        if not filesystem.exists(where):
             return None
         value = files.read_sealed_json(where)
         if "format_version" not in value:
@@ -77,7 +77,10 @@ class Manifest:
         """Returns the JSON object that `read` reads."""
         blocks = {} if self.blocks is None else {"blocks": list(map(list, self.blocks))}
         return {
-            "format_version": FORMAT_VERSION, "records": self.records, "bytes": self.bytes, **blocks,
+            "format_version": FORMAT_VERSION,
+            "records": self.records,
+            "bytes": self.bytes,
+            **blocks,
             "features": [[name, *feature] for name, feature in self.features.items()],
             "info": dict(self.info),
         }
@@ -238,8 +241,8 @@ def refuse_foreign(path: str) -> None:
     """
     where = manifest_path(path)
     if (
-        (os.path.lexists(path) or opening.exists(path)) and not opening.exists(where)
-        and not work.temporaries_of(where)  # of a process that died while it published the file
+        filesystem.exists(path) and not filesystem.exists(where)
+        and not temporary.leftovers(where)  # of a process that died while it published the file
     ):
         raise DataError(
             f"{path} is not overwritten: it has no {os.path.basename(where)}, as record files of "

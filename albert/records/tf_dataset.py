@@ -32,7 +32,7 @@ def eval_batches(source: RecordFiles, spec: FeatureSpec, **options) -> tf.data.D
 
 @contextlib.contextmanager
 def data_errors(*sources: RecordFiles) -> Iterator[None]:
-    """Raises the error of a pipeline over these records, in place of TensorFlow's about it."""
+    """Raises the error of a pipeline over these records, instead of TensorFlow's about it."""
     try:
         yield
     except tf.errors.OpError as failure:
@@ -56,7 +56,7 @@ def _dataset(
     rows = batch_size // (share or Share()).num_replicas
     signature = _signature(spec, rows, is_cut, bool(packed_rows))
     options = tf.data.Options()
-    # tf.data's tuner can delay the end of a process for most of a minute.
+    # tf.data's tuner can delay the end of a process by almost a minute.
     options.autotune.enabled = False
     return tf.data.Dataset.from_generator(read, output_signature=signature).with_options(options)
 

@@ -11,7 +11,7 @@ import google_crc32c
 import numpy as np
 
 from albert.errors import DataError
-from albert.storage import opening
+from albert.storage import filesystem
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4  # length and its checksum; checksum of the payload
 _FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
@@ -84,7 +84,8 @@ def read_block(path: str, offset: int, size: int, first: int, count: int) -> lis
     payloads = _payloads(path, content, starts, sizes, offset, first)
     end = int(starts[-1] + sizes[-1]) + FOOTER_BYTES if len(starts) else 0
     if len(starts) != count or end != size:
-        raise _damaged(path, "corrupt", first + len(starts), offset + end)
+        how = "cut" if len(content) < size else "corrupt"
+        raise _damaged(path, how, first + len(starts), offset + end)
     return payloads
 
 
@@ -109,7 +110,7 @@ def scan(path: str) -> tuple[np.ndarray, np.ndarray]:
 def size_of(path: str) -> int:
     """Returns the size of a file in bytes; DataError if it cannot be read."""
     try:
-        return opening.size_of(path)
+        return filesystem.size(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
 
@@ -117,7 +118,7 @@ def size_of(path: str) -> int:
 def read_span(path: str, offset: int, size: int) -> bytes:
     """Returns up to `size` bytes of a file from a byte on; DataError if it cannot be read."""
     try:
-        [content] = opening.read_ranges(path, [(offset, offset + size)])
+        [content] = filesystem.read_ranges(path, [(offset, offset + size)])
         return content
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error

@@ -1,11 +1,11 @@
-"""Numbers that change at steps of a run: VALUE:STEP,..., up to each STEP a value of its own.
+"""Values that change during a run, given as VALUE:STEP,...: each holds up to its STEP.
 
-After the last STEP another value holds, the final one.
+After the last STEP, the final value holds, which is given separately.
 """
 
 from albert.errors import FlagError
 
-Schedule = tuple[tuple[int, int], ...]  # (value, step up to which it holds), the steps rising
+Schedule = tuple[tuple[int, int], ...]  # (value, last step for which it holds), in order
 
 
 def read(text: str | None, flag: str, what: str) -> Schedule:
@@ -31,8 +31,8 @@ def read(text: str | None, flag: str, what: str) -> Schedule:
 
 def total(schedule: Schedule, final: int, steps: int) -> int:
     """Returns the sum of the values of the first steps."""
-    found = begin = 0
+    result = begin = 0
     for value, end in schedule:
-        found += value * (min(end, steps) - min(begin, steps))
+        result += value * (min(end, steps) - min(begin, steps))
         begin = end
-    return found + final * (steps - min(begin, steps))
+    return result + final * (steps - min(begin, steps))

@@ -1,10 +1,10 @@
-"""One seed for each purpose, made of the seed of all: no two that are given share their numbers."""
+"""Seeds for separate purposes, derived from one seed."""
 
 import hashlib
 
 
 def child_seed(seed: int, *names: str | int) -> int:
-    """Returns a seed of 64 bits for one purpose; another's numbers are independent of it.
+    """Returns a 64-bit seed for one purpose, independent of the seeds of other purposes.
 
     Sums would not do: seed 1 in epoch 1 would be seed 2 in epoch 0.
     """

@@ -1,11 +1,10 @@
-"""Files and folders on this machine and in cloud storage: open, publish, hold.
+"""Files and directories, local and in cloud storage.
 
-    files           files and folders that appear complete or not at all; JSON, digests, globs
-    work            temporaries, work folders, directories held by a process
-    opening         files opened and found alike, here or there
-    filesystem      calls of fsspec: remote files listed, read, written
-    copies          local copies of remote files
-    write_through   directories in cloud storage, written through a scratch folder
-    lease           holds a remote directory for one process
+    files           publishes files and directories; JSON, digests, files named by flags
+    filesystem      opens, lists and copies files by path or address
+    scratch         the folder in which files for addresses are made, and their upload
+    locks           directories held by one process, and the work folders of jobs
+    temporary       temporary directories beside outputs
+    fsspec_calls    calls of fsspec, their retries and errors
     shipped         models that come with this package, by name
 """

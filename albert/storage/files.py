@@ -1,12 +1,11 @@
-"""Files are published, not written: whole and synced, or not at all.
+"""Files that are published: complete and synced to the disk, or not at all.
 
-Every artefact goes through `atomic_write` or `publish_dir`, which write beside
-the destination under a temporary name, sync, and rename. A crash leaves the
-previous artefact as it was.
+Outputs are made in a temporary directory and then given their names, the one that makes the others
+valid last. A crash leaves the previous files. Addresses can be given wherever paths can; see
+`scratch`.
 """
 
 import contextlib
-import ctypes
 import difflib
 import errno
 import hashlib
@@ -14,33 +13,23 @@ import json
 import math
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from albert.errors import DataError, UserError
-from albert.storage import filesystem, opening, work, write_through
+from albert.errors import DataError, FlagError, UserError
+from albert.storage import filesystem, scratch
+from albert.storage.temporary import leftovers, remove_dead, temporary_dir
 
 # Key of a JSON object that holds the digest of all the others.
 _SEAL = "content_sha256"
 MANIFEST_SUFFIX = ".manifest.json"
 
 
-def fsync(path: str) -> None:
-    """Makes a file's content, or a rename in a directory, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _parent(path: str) -> str:
-    return os.path.dirname(os.path.abspath(path))
+# === Publishing ===
 
 
 def make_dirs(path: str) -> str:
-    """Creates the directory if needed and returns it."""
+    """Creates a directory if needed and returns it."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -50,59 +39,57 @@ def make_dirs(path: str) -> str:
 
 @contextlib.contextmanager
 def atomic_write(path: str, mode: str = "w") -> Iterator[Any]:
-    """Yields an open file (text is UTF-8) that becomes `path` when the block ends well.
+    """Yields an open file (text is UTF-8) that becomes `path` when the block succeeds.
 
     It may be closed in the block.
     """
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    if filesystem.is_remote(path):
-        with tempfile.TemporaryDirectory() as folder:
-            local = os.path.join(folder, "file")
-            with open(local, mode, **text) as stream:
-                yield stream
-            filesystem.upload(local, path)
-        return
-    with _told_as_unwritable(path), work.temporary_file(path) as temporary:
-        with open(temporary, mode, **text) as stream:
+    options = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    with _writing(path), scratch.uploaded(path) as path, temporary_dir(path) as folder:
+        temporary = os.path.join(folder, "file")
+        with open(temporary, mode, **options) as stream:
             yield stream
-        fsync(temporary)
-        move(temporary, path)
-        fsync(_parent(path))
+        publish((temporary, path))
 
 
-def move(source: str, path: str) -> None:
-    """Gives a complete file its name, in place of another one."""
-    os.replace(source, path)
-    write_through.note("put", path)
+def publish(*moves: tuple[str, str]) -> None:
+    """Gives files their names, (from, to); the last one makes the others valid. Raises OSError."""
+    for source, _ in moves:
+        fsync(source)
+    for group in (moves[:-1], moves[-1:]):
+        for source, path in group:
+            os.replace(source, path)
+        for directory in {os.path.dirname(os.path.abspath(path)) for _, path in group}:
+            fsync(directory)
+    scratch.upload(*(path for _, path in moves))
 
 
-def remove(path: str) -> None:
-    """Removes a file that this toolkit has made, if it exists."""
-    if filesystem.is_remote(path):
-        filesystem.remove(path)
-        return
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    write_through.note("remove", path)
+def remove(*paths: str) -> None:
+    """Removes files that this process or its run made, if they are there."""
+    paths = tuple(map(scratch.path_for, paths))
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    scratch.upload(*paths)
+
+
+def fsync(path: str) -> None:
+    """Makes the content of a file, or the names in a directory, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def publish_copy(source: str, path: str) -> None:
-    """Publishes a file's content as `path`, which may be the file itself."""
-    if os.path.realpath(path) == os.path.realpath(source):
-        return
-    with _told_as_unwritable(path), work.temporary_file(path) as temporary:
-        try:
-            os.unlink(temporary)
-            os.link(source, temporary)
-        except OSError:  # another file system, or one without hard links
-            shutil.copyfile(source, temporary)
-        fsync(temporary)
-        move(temporary, path)
-        fsync(_parent(path))
+    """Publishes the content of a file as `path`, which may be the file itself."""
+    if os.path.realpath(path) != os.path.realpath(source):
+        with open(source, "rb") as content, atomic_write(path, "wb") as stream:
+            shutil.copyfileobj(content, stream, 1 << 20)
 
 
 @contextlib.contextmanager
-def _told_as_unwritable(path: str) -> Iterator[None]:
+def _writing(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -111,103 +98,69 @@ def _told_as_unwritable(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
-    """Yields a temporary directory; what is in it comes into `path` when the block ends well.
+    """Yields a temporary directory, whose files are published in `path` when the block succeeds.
 
-    An absent directory is made. One that holds a model of the same files and nothing else is
-    replaced. Both happen at once. Any other directory is the user's: there each file is added or
-    replaced whole, and every other file stays. After a crash it has the model that it had, the new
-    one, or none, but never a mixture.
+    Other files in `path` stay. After a crash the directory has its previous model, the new one, or
+    none, but never a mixture.
 
     Args:
-      last: the file without which the others are no model: it goes first and comes last.
-      others: what that file is called where the model is of another kind: it goes with it.
+      last: the file that makes the others a model: removed first, and published last.
+      others: names of this file in models of other kinds, which are removed, too.
 
     Raises:
-      UserError: it cannot be written, or a file or directory of the user's is in the way.
+      UserError: it cannot be written, or a file or directory of the same name is in the way.
     """
-    path = os.path.realpath(path)
-    with _told_as_unwritable(path), work.temporary_dir(path) as temporary:
-        work.sweep(_parent(path), f"{os.path.basename(path)}{work.OLD}")
-        yield temporary
-        names = _content(temporary)
-        for name in names:
-            fsync(os.path.join(temporary, name))
-        if not _replace_dir(temporary, path, last):
-            _add_to_dir(temporary, path, last, others)
-        fsync(_parent(path))
-        for name in (last, *others):
-            write_through.note("remove", os.path.join(path, name))
-        for name in [*sorted(names - {last}), last]:
-            if not name.endswith("/"):
-                write_through.note("put", os.path.join(path, name))
+    with _writing(path), scratch.uploaded(path) as path:
+        path = os.path.realpath(path)
+        with temporary_dir(path) as folder:
+            yield folder
+            names = sorted(filesystem.files_below(folder), key=lambda name: (name == last, name))
+            for name in names:
+                _refuse_obstacle(path, name)
+            if os.path.lexists(path) or filesystem.exists(path):
+                remove(*(os.path.join(path, name) for name in (last, *others)))
+            if os.path.lexists(path):
+                for name in names:
+                    os.makedirs(os.path.dirname(os.path.join(path, name)), exist_ok=True)
+                publish(*((os.path.join(folder, n), os.path.join(path, n)) for n in names))
+            else:
+                for name in names:
+                    fsync(os.path.join(folder, name))
+                os.rename(folder, path)
+                fsync(os.path.dirname(path))
+                scratch.upload(*(os.path.join(path, name) for name in names))
 
 
-def _replace_dir(new: str, path: str, last: str) -> bool:
-    """Gives a new directory its name, if nothing but an earlier one of its kind has it."""
-    if not os.path.lexists(path):
-        os.rename(new, path)
-        return True
-    theirs = _content(path)
-    if last not in theirs or theirs - _content(new):
-        return False
-    shutil.copymode(path, new)
-    if _exchange(new, path):
-        return True
-    old = work.temporary_name(path, work.OLD)
+def _refuse_obstacle(directory: str, name: str) -> None:
+    """Raises a UserError if a directory has the name of a file, or a file that of its directory."""
+    target = os.path.join(directory, name)
+    parents = [os.path.join(directory, *name.split("/")[:n]) for n in range(1, name.count("/") + 1)]
+    obstacles = [target] if os.path.isdir(target) else []
+    obstacles += [p for p in parents if os.path.lexists(p) and (
+        not os.path.isdir(p) or os.path.islink(p)
+    )]
+    if obstacles:
+        raise UserError(f"cannot write {directory}: {obstacles[0]} is in the way")
+
+
+def open_to_append(path: str) -> TextIO:
+    """Opens a text file of an output directory at its end; a symbolic link is refused.
+
+    Raises:
+      UserError: it cannot be opened, or it is a link, which would lead the output elsewhere.
+    """
     try:
-        os.rename(path, old)
-    except OSError:  # another file system is mounted there, for example
-        return False
-    try:
-        os.rename(new, path)
-    except OSError:
-        os.rename(old, path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-    return True
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(
+                f"{path} is a symbolic link: output is not written through it"
+            ) from error
+        raise UserError(f"cannot write {path} ({error.strerror})") from error
+    return open(descriptor, "a", encoding="utf-8")
 
 
-def _add_to_dir(new: str, path: str, last: str, others: Sequence[str]) -> None:
-    ours, theirs = _content(new), _content(path)
-    for name in sorted(ours):
-        other = name[:-1] if name.endswith("/") else name + "/"
-        if other in theirs:
-            raise UserError(f"cannot write {path}: {os.path.join(path, other)} is in the way")
-    for name in sorted({last, *others} & theirs):
-        os.unlink(os.path.join(path, name))
-        fsync(path)
-    for name in [*sorted(ours - {last}), last]:
-        target = os.path.join(path, name)
-        if name.endswith("/"):
-            os.makedirs(target, exist_ok=True)
-        else:
-            os.replace(os.path.join(new, name), target)
-            fsync(os.path.dirname(target))
-
-
-def _content(directory: str) -> set[str]:
-    """Returns the relative names of all that is in a directory; those of directories end in /."""
-    found, waiting = set(), [""]
-    while waiting:
-        place = waiting.pop()
-        for entry in os.scandir(os.path.join(directory, place)):
-            name = place + entry.name
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(name := name + "/")
-            found.add(name)
-    return found
-
-
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
-
-
-def _exchange(one: str, other: str) -> bool:
-    """Lets two directories swap names at once; False where the system cannot."""
-    call = getattr(ctypes.CDLL(None), "renameat2", None)
-    names = os.fsencode(one), os.fsencode(other)
-    return call is not None and call(
-        _AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE
-    ) == 0
+# === JSON ===
 
 
 def finite(value: Any) -> Any:
@@ -236,7 +189,7 @@ def read_json(path: str) -> Any:
       DataError: it is absent, unreadable, not UTF-8 or not JSON (with line and column).
     """
     try:
-        with opening.open_read(path) as stream:
+        with filesystem.open_read(path) as stream:
             return json.loads(stream.read().decode("utf-8-sig"))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
@@ -317,21 +270,7 @@ def read_sealed_json(path: str) -> dict[str, Any]:
     return value
 
 
-def open_to_append(path: str) -> TextIO:
-    """Opens a text file of an output directory at its end; a symbolic link is refused.
-
-    Raises:
-      UserError: it cannot be opened, or a link would lead the output elsewhere.
-    """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise UserError(
-                f"{path} is a symbolic link: output is not written through it"
-            ) from error
-        raise UserError(f"cannot write {path} ({error.strerror})") from error
-    return open(descriptor, "a", encoding="utf-8")
+# === Inputs ===
 
 
 def sha256(path: str) -> str:
@@ -347,10 +286,8 @@ def require_file(path: str | None, flag: str) -> str:
     """Returns `path` if it is a readable file, else raises a DataError naming the flag."""
     if not path:
         raise DataError(f"--{flag} is needed")
-    if not opening.exists(path):
+    if not os.path.exists(path):
         raise DataError(f"--{flag}: no such file: {path}")
-    if filesystem.is_remote(path):
-        return path
     if os.path.isdir(path):
         raise DataError(f"--{flag}: a directory, not a file: {path}")
     if not os.path.isfile(path):
@@ -363,11 +300,21 @@ def require_file(path: str | None, flag: str) -> str:
     return path
 
 
+def refuse_existing(path: str, flag: str) -> None:
+    """Raises a FlagError if an output exists."""
+    remove_dead(leftovers(path))  # of a process that was killed after it had published
+    if filesystem.exists(path):
+        raise FlagError(f"--{flag}: {path} exists; remove it or name another")
+
+
 def refuse_overwriting(path: str | None, *inputs: str | None) -> None:
     """Raises a DataError if a file to write is one of those to read, by whatever name."""
-    for other in filter(None, inputs):
-        both_exist = path and os.path.exists(path) and os.path.exists(other)
-        if both_exist and os.path.samefile(path, other):
+    for other in filter(None, inputs if path else ()):
+        output, source = filesystem.address_of(path), filesystem.address_of(other)
+        is_same_file = os.path.exists(output) and os.path.exists(source) and os.path.samefile(
+            output, source
+        )
+        if is_same_file or output == source and filesystem.is_remote(source):
             raise DataError(f"{path} is an input: it is not overwritten; name another file")
 
 
@@ -376,13 +323,11 @@ def expand_globs(
 ) -> list[str]:
     """Returns the files that a comma-separated list of globs names, in that order.
 
-    Manifests beside record files are left out, so that `data/train*` works.
-
     Args:
-      find: returns the files of one pattern, for file systems of other kinds; see `find_files`.
+      find: returns the files of one pattern; `find_files` by default.
 
     Raises:
-      DataError: a pattern matches no file.
+      DataError: a pattern matches no file, or several match the same one.
     """
     paths: list[str] = []
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
@@ -399,12 +344,14 @@ def expand_globs(
 
 
 def find_files(pattern: str, flag: str) -> list[str]:
-    """Returns the file of this name, or else the files that match it as a glob, sorted.
+    """Returns the file of this name, else the files that match it as a glob, sorted.
+
+    Manifests of record files are left out, so that `data/train*` works.
 
     Raises:
       DataError: there is none, or one cannot be read.
     """
-    found = [path for path in opening.find(pattern) if not path.endswith(MANIFEST_SUFFIX)]
+    found = [path for path in filesystem.glob(pattern) if not path.endswith(MANIFEST_SUFFIX)]
     if not found:
         raise DataError(f"--{flag}: no file matches {pattern}")
-    return found if filesystem.is_remote(pattern) else [require_file(p, flag) for p in found]
+    return [path if filesystem.is_remote(path) else require_file(path, flag) for path in found]

@@ -1,348 +1,331 @@
-"""Calls of fsspec: remote files listed, read, written.
+"""Reads, lists and copies files by path or by address (`s3://`, `gs://`, `abfs://`, `hdfs://`).
 
-Transient errors are retried for a few seconds; lasting ones are reported in one line. fsspec is
-imported when the first address is used.
+A path in the cache may represent an address: as a local copy, or as a file to upload.
+fsspec is imported only if there is an address; see `fsspec_calls`.
 """
 
+import concurrent.futures
 import contextlib
-import dataclasses
-import datetime
-import errno
-import importlib.util
+import glob as local_glob
+import io
+import logging
 import os
 import posixpath
 import re
-import time
-import uuid
-import zlib
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO
 
-from albert.errors import DataError, UserError, first_line
-
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-_WEB = ("http", "https")  # addresses of TF-Hub modules
-# Stores in which a file appears with its last byte. Elsewhere it is renamed when complete.
-_OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory")
-_EXTRAS = {
-    "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure",
-    "az": "azure", "hdfs": "hdfs",
-}
-_ATTEMPTS = 7
-_THREADS = 8  # files transferred at once
-_LASTING = (
-    FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError,
-    ImportError, ValueError, TypeError, AttributeError, NotImplementedError, UserError,
+from albert.errors import DataError, UserError
+from albert.storage.fsspec_calls import (
+    AbsentError,
+    Identity,
+    call,
+    find_info,
+    identity_of,
+    list_infos,
 )
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # of this machine's disk: retrying is in vain
-_TIMES = ("LastModified", "mtime", "updated", "last_modified", "modified", "created")
-_TAGS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "VersionId")
+from albert.storage.temporary import temporary_dir
 
-Result = TypeVar("Result")
+log = logging.getLogger("albert")
+
+_REMOTE = re.compile(r"(?!(?:file|https?)://)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_CHECKPOINT_FILE = re.compile(r"\.(index|meta|safetensors|data-\d{5}-of-\d{5})$")
+_WEIGHTS = re.compile(r"ckpt-[^/]*\.(safetensors|data-\d{5}-of-\d{5})$")
+_SMALL = 64 << 20  # bytes of the largest file that is copied because a checkpoint is
+_READ_AHEAD = 2 << 20  # bytes
 
 
 def is_remote(path: str | None) -> bool:
-    """Whether a path is the address of a file system other than this machine's."""
-    match = _SCHEME.match(path or "")
-    return bool(match) and match[1].lower() not in (*_WEB, "file")
+    """Whether a path is an address; those of the web are of TF-Hub modules, and are not."""
+    return bool(_REMOTE.match(path or ""))
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A remote file."""
-
-    url: str
-    size: int
-    # Time of modification in nanoseconds. Below a second, a checksum of what identifies the content.
-    stamp: int
+def without_file_scheme(path: str) -> str:
+    """Returns a local path without `file://`."""
+    return path[len("file://") :] if path.lower().startswith("file://") else path
 
 
-# === Listing ===
+# === Reading and listing ===
 
 
-def scheme_of(url: str) -> str:
-    return url.split("://", 1)[0].lower()
+def open_read(path: str) -> BinaryIO:
+    """Opens a file for reading. A remote file is streamed, with read-ahead.
+
+    A path that represents an address means the file there, unless there is one here.
+
+    Raises:
+      DataError: a remote file is absent or unreadable; OSError: a local one is.
+    """
+    path = path if os.path.lexists(path) else address_of(path)
+    if is_remote(path):
+        return io.BufferedReader(_RemoteFile(path), _READ_AHEAD)
+    return open(path, "rb")
 
 
-def bucket_of(url: str) -> str:
-    """Returns the address of the bucket, container or host of a file."""
+def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Returns the bytes [start, end) of each range; from a remote file, all at the same time.
+
+    Raises:
+      DataError: a remote file is absent or unreadable, or a file is shorter than a range; OSError:
+        a local file is absent or unreadable.
+    """
+    contents: list = [None] * len(ranges)
+
+    def fetch(fs, name: str) -> None:
+        missing = [i for i, content in enumerate(contents) if content is None]
+        starts, ends = ([ranges[i][side] for i in missing] for side in (0, 1))
+        parts = fs.cat_ranges([name] * len(missing), starts, ends, on_error="return")
+        for i, part in zip(missing, parts, strict=True):
+            if isinstance(part, Exception):
+                raise part
+            contents[i] = part
+
+    if ranges and is_remote(path):
+        call(path, "read", fetch)
+    elif ranges:
+        with open(path, "rb", buffering=0) as stream:
+            contents = [os.pread(stream.fileno(), end - start, start) for start, end in ranges]
+    for content, (start, end) in zip(contents, ranges, strict=True):
+        if len(content) != end - start:
+            size = f"{len(content):,} of {end - start:,} bytes"
+            raise DataError(f"{path}: cut off: {size} at {start:,}")
+    return contents
+
+
+def identity(path: str) -> Identity:
+    """Returns the size and a time stamp of a file; if it changes, one of them does.
+
+    Raises:
+      DataError: a remote file is absent or unreadable; OSError: a local one is.
+    """
+    if is_remote(path):
+        if info := find_info(path):
+            return identity_of(info)
+        raise AbsentError(f"no such file: {path}")
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
+
+
+def size(path: str) -> int:
+    """Returns the number of bytes of a file; raises what `identity` does."""
+    return identity(path)[0]
+
+
+def exists(path: str) -> bool:
+    """Whether there is such a file or directory, here or at the address that a path represents."""
+    if os.path.lexists(path):
+        return True
+    return is_remote(url := address_of(path)) and find_info(url) is not None
+
+
+def is_dir(path: str) -> bool:
+    """Whether there is a directory of this name."""
+    if is_remote(path):
+        return (find_info(path) or {}).get("type") == "directory"
+    return os.path.isdir(path)
+
+
+def glob(pattern: str) -> list[str]:
+    """Returns the file of this name, else the files that match it as a glob, sorted."""
+    if not is_remote(pattern):
+        return [pattern] if os.path.exists(pattern) else sorted(local_glob.glob(pattern))
+    if (find_info(pattern) or {}).get("type") == "file":
+        return [pattern]
+    found = list_infos(pattern, lambda fs, name: fs.glob(name, detail=True))
+    return sorted(url for url, info in found.items() if info["type"] == "file")
+
+
+def files_below(path: str) -> dict[str, Identity]:
+    """Returns {relative name: identity} of all files below a directory, sorted."""
+    found = {}
+    if is_remote(path):
+        base = path.rstrip("/") + "/"
+        for url, info in list_infos(path, lambda fs, name: fs.find(name, detail=True)).items():
+            name = url.removeprefix(base)
+            if info["type"] != "file" or url.endswith("/") or name == url:
+                continue
+            if {"", ".", ".."} & set(name.split("/")) or "\\" in name or "\0" in name:
+                raise DataError(f"{path}: {name!r} cannot be a file name here: move it away")
+            found[name] = identity_of(info)
+    else:
+        for folder, _, names in os.walk(path):
+            for file in (os.path.join(folder, name) for name in names):
+                found[os.path.relpath(file, path)] = identity(file)
+    return dict(sorted(found.items()))
+
+
+class _RemoteFile(io.RawIOBase):
+    """A seekable stream of a remote file."""
+
+    def __init__(self, url: str):
+        self._url, self._size, self._position = url, size(url), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(start + offset, 0)
+        return self._position
+
+    def readinto(self, buffer) -> int:
+        end = min(self._position + len(buffer), self._size)
+        if self._position >= end:
+            return 0
+        [content] = read_ranges(self._url, [(self._position, end)])
+        buffer[: len(content)] = content
+        self._position = end
+        return len(content)
+
+
+# === Paths that represent addresses ===
+
+
+def cache_directory() -> str:
+    """Returns where downloaded and unpacked files are kept: $ALBERT_CACHE or the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.realpath(os.environ.get("ALBERT_CACHE") or os.path.join(base, "albert"))
+
+
+def path_in_cache(url: str, folder: str) -> str:
+    """Returns the path that represents an address in a folder of the cache."""
     scheme, rest = url.split("://", 1)
-    return f"{scheme}://{rest.lstrip('/').split('/', 1)[0]}"
+    parts = [scheme.lower(), *filter(None, rest.split("/"))]
+    if {".", ".."} & set(parts):
+        raise DataError(f"{url}: an address must not contain . or ..")
+    return os.path.join(cache_directory(), folder, *parts)
 
 
-def entry_of(url: str) -> Entry | None:
-    """Returns a remote file; None if there is none of this name, or it is a directory."""
-    found = info_of(url)
-    return _entry(url, found) if found and found["type"] == "file" else None
+def as_given(text: str) -> str:
+    """Returns a text with addresses instead of the paths that represent them."""
+    cache = re.escape(cache_directory())
+    return re.sub(rf"{cache}/(?:downloads|scratch-\d+)/([a-z][a-z0-9+.-]*)/", r"\1://", text)
 
 
-def is_directory(url: str) -> bool:
-    """Whether there is a remote directory of this name."""
-    found = info_of(url)
-    return bool(found) and found["type"] == "directory"
+def address_of(path: str) -> str:
+    """Returns the address that a path represents or is, or else the path."""
+    given = path if is_remote(path) else as_given(os.path.abspath(path))
+    return given if is_remote(given) else path
 
 
-def info_of(url: str) -> dict[str, Any] | None:
+@contextlib.contextmanager
+def addresses_in_errors() -> Iterator[None]:
+    """Puts addresses into the messages of errors instead of the paths that represent them."""
     try:
-        return call(url, "read", lambda fs, path: fs.info(path))
-    except AbsentError:
-        require_bucket(url)
-        return None
+        yield
+    except UserError as error:
+        error.args = (as_given(str(error)),)
+        raise
 
 
-def list_tree(url: str) -> dict[str, Entry]:
-    """Returns {relative name: file} of all files below a remote directory; may be empty."""
-    return _listed(url, lambda fs, path: fs.find(path, detail=True))
+# === Local copies ===
 
 
-def list_directory(url: str) -> dict[str, Entry]:
-    """Returns {name: file} of the files in a remote directory; may be empty."""
-    return _listed(url, lambda fs, path: {one["name"]: one for one in fs.ls(path, detail=True)})
+def local_copy(path: str, flag: str = "path") -> str:
+    """Returns the path of a local copy of a remote file, directory or checkpoint.
 
-
-def _listed(url: str, list_files: Callable) -> dict[str, Entry]:
-    url = url.rstrip("/")
-    try:
-        found = call(url, "list", list_files)
-    except AbsentError:
-        found = {}
-    if not found:
-        require_bucket(url)
-    base = file_system(url)[1].strip("/")
-    entries = {}
-    for name, info in found.items():
-        relative = name.strip("/").removeprefix(base).strip("/")
-        if info["type"] == "file" and relative and not name.endswith("/"):
-            if {"", ".", ".."} & set(relative.split("/")) or "\\" in relative or "\0" in relative:
-                raise DataError(f"{url}: {relative!r} cannot be a file name here: move it away")
-            entries[relative] = _entry(f"{url}/{relative}", info)
-    return entries
-
-
-def match(pattern: str) -> list[Entry]:
-    """Returns the remote file of this name, or the files that match it as a glob, sorted."""
-    if (named := entry_of(pattern)) or not set("*?[") & set(pattern):
-        return [named] if named else []
-    try:
-        found = call(pattern, "list", lambda fs, path: fs.glob(path, detail=True))
-    except AbsentError:
-        found = {}
-    if not found:
-        require_bucket(pattern)
-    # What a file system calls its files may lack the host, as in HDFS.
-    fs, path = file_system(pattern)
-    start = pattern[: len(pattern) - len(path.lstrip("/"))]
-    entries = [
-        _entry(f"{start}{name.lstrip('/')}", info)
-        for name, info in found.items() if info["type"] == "file"
-    ]
-    return sorted(entries, key=lambda entry: entry.url)
-
-
-def _entry(url: str, info: dict[str, Any]) -> Entry:
-    when = next((info[key] for key in _TIMES if info.get(key) is not None), 0)
-    if isinstance(when, str):
-        when = datetime.datetime.fromisoformat(when.replace("Z", "+00:00"))
-    if isinstance(when, datetime.datetime):
-        when = when.timestamp()
-    tag = next((str(info[key]) for key in _TAGS if info.get(key)), repr(when))
-    stamp = int(float(when)) * 10**9 + zlib.crc32(tag.encode()) % 10**9
-    return Entry(url, int(info["size"] or 0), stamp)
-
-
-def require_bucket(url: str) -> None:
-    """Raises a DataError if the bucket of an address does not exist."""
-    bucket = bucket_of(url)
-    if scheme_of(url) not in _OBJECT_STORES or scheme_of(url) == "memory":
-        return
-    try:
-        call(bucket, "list", lambda fs, path: fs.ls(path, detail=False))
-    except AbsentError as error:
-        raise DataError(f"there is no bucket {bucket}") from error
-    except UserError:  # one may read files of buckets that one may not list
-        return
-
-
-# === Remote files, read and written completely ===
-
-
-def read(url: str) -> bytes:
-    """Returns the bytes of a remote file.
+    Copies stay in the cache until the remote file changes. A checkpoint is named by its prefix or
+    one of its files, and the small files in its directory are copied, too. The weights of other
+    checkpoints are placeholders, which a call with their path downloads. A local path is returned
+    as it is.
 
     Raises:
-      DataError: it does not exist, or cannot be read.
+      DataError: it is absent (names the `flag`) or unreadable; UserError: the disk is full.
     """
-    try:
-        return call(url, "read", lambda fs, path: fs.cat_file(path))
-    except AbsentError as error:
-        raise DataError(f"no such file: {url}") from error
+    if not is_remote(path):
+        path = without_file_scheme(path)
+        if is_placeholder(path):
+            url = address_of(path)
+            _download({path: (url, identity(url))})
+        return path
+    url, target = path.rstrip("/"), path_in_cache(path, "downloads")
+    info, prefix = find_info(url), _CHECKPOINT_FILE.sub("", url)
+    if info and info["type"] == "file" and prefix == url:
+        _download({target: (url, identity_of(info))})
+        return target
+    is_wanted, folder = (lambda name, size: True), target
+    if not info or info["type"] == "file":
+        base, (url, folder) = os.path.basename(prefix), map(os.path.dirname, (url, target))
+
+        def is_wanted(name: str, size: int) -> bool:
+            is_own = name.startswith(f"{base}.")
+            return is_own or "/" not in name and (size <= _SMALL or bool(_WEIGHTS.search(name)))
+
+    names = refresh(url, folder, is_wanted)
+    if not info and not any(name.startswith(f"{base}.") for name in names):
+        raise AbsentError(f"--{flag}: no such file: {path}")
+    for name in files_below(folder):
+        if name not in names and is_wanted(name, 0):
+            os.unlink(os.path.join(folder, name))
+    return target
 
 
-def download(entry: Entry, path: str) -> None:
-    """Copies a remote file to `path`, with its stamp as the time of modification.
+def refresh(
+    url: str, folder: str, is_wanted: Callable[[str, int], bool] = lambda name, size: True
+) -> set[str]:
+    """Downloads the files below an address that have changed; returns their relative names.
 
-    Raises:
-      UserError: it cannot be read, or the copy cannot be written.
+    Hidden files are left out.
+
+    Args:
+      is_wanted: whether a file of some name and size is downloaded.
     """
-    temporary = f"{path}.{uuid.uuid4().hex}.part"
+    os.makedirs(folder, exist_ok=True)
+    found = {
+        name: known for name, known in files_below(url).items()
+        if not posixpath.basename(name).startswith(".") and is_wanted(name, known[0])
+    }
+    _download({os.path.join(folder, n): (f"{url}/{n}", known) for n, known in found.items()}, True)
+    return set(found)
 
-    def get(fs, name: str) -> None:
-        fs.get_file(name, temporary)
-        if (size := os.path.getsize(temporary)) != entry.size:  # it may have been replaced
-            raise ConnectionError(f"got {size:,} of {entry.size:,} bytes")
 
+def is_placeholder(path: str) -> bool:
+    """Whether a file is a placeholder for weights that have not been downloaded."""
     try:
+        return os.stat(path).st_mtime_ns == 0 and is_remote(address_of(path))
+    except OSError:
+        return False
+
+
+def _download(files: dict[str, tuple[str, Identity]], is_lazy: bool = False) -> None:
+    """Makes each path a copy of (address, identity); if lazy, weights become placeholders."""
+    wanted = []
+    for path, (_, known) in files.items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        call(entry.url, "read", get)
-        os.utime(temporary, ns=(entry.stamp, entry.stamp))
-        os.replace(temporary, path)
-    except AbsentError as error:
-        raise DataError(f"{entry.url}: gone while it was being read") from error
-    except OSError as error:
-        raise UserError(f"cannot keep a copy of {entry.url}: {path}: {error.strerror}") from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        if os.path.exists(path) and identity(path) == known:
+            continue
+        if is_lazy and _WEIGHTS.search(path):
+            with _replacing(path, stamp=0) as scratch:
+                os.truncate(scratch, known[0])
+        else:
+            wanted.append(path)
+    if wanted:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda path: _fetch(path, *files[path]), wanted))
+        more = f" and {len(wanted) - 1} more" if len(wanted) > 1 else ""
+        megabytes = sum(files[path][1][0] for path in wanted) / 1e6
+        log.info("downloaded %s%s (%.1f MB)", files[wanted[0]][0], more, megabytes)
 
 
-def upload(path: str, url: str) -> None:
-    """Copies a local file to `url`, where it appears complete.
+def _fetch(path: str, url: str, known: Identity) -> None:
+    def get(fs, name: str) -> None:
+        fs.get_file(name, scratch)
+        if os.path.getsize(scratch) != known[0]:  # it may have been replaced in the meantime
+            raise ConnectionError(f"got {os.path.getsize(scratch):,} of {known[0]:,} bytes")
 
-    Raises:
-      UserError: it cannot be written.
-    """
-    def put(fs, name: str) -> None:
-        if scheme_of(url) in _OBJECT_STORES:
-            fs.put_file(path, name)
-            return
-        temporary = f"{name}.tmp-{uuid.uuid4().hex}"
-        try:
-            fs.makedirs(posixpath.dirname(name), exist_ok=True)
-            fs.put_file(path, temporary)
-            if fs.exists(name):
-                fs.rm_file(name)
-            fs.mv(temporary, name)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                fs.rm_file(temporary)
-            raise
-
-    _write(url, put)
+    with _replacing(path, known[1]) as scratch:
+        call(url, "read", get)
 
 
-def write(url: str, content: bytes) -> None:
-    """Writes a small remote file."""
-    _write(url, lambda fs, path: fs.pipe_file(path, content))
-
-
-def create(url: str, content: bytes) -> bool:
-    """Writes a small remote file if there is none of this name; returns whether it did.
-
-    Of several processes that call it at once, one gets True.
-    """
-    def make(fs, path: str) -> bool:
-        if scheme_of(url) in _OBJECT_STORES:
-            try:
-                fs.pipe_file(path, content, mode="create")
-            except FileExistsError:
-                # A retried call may have written it at its first attempt.
-                return fs.cat_file(path) == content
-            return True
-        if fs.exists(path):
-            return False
-        # No conditional creation here: the one whose content is read after a while has won.
-        fs.makedirs(posixpath.dirname(path), exist_ok=True)
-        fs.pipe_file(path, content)
-        time.sleep(2)
-        return fs.cat_file(path) == content
-
-    return _write(url, make)
-
-
-def _write(url: str, do: Callable[[Any, str], Result]) -> Result:
-    try:
-        return call(url, "write", do)
-    except AbsentError as error:
-        require_bucket(url)
-        raise UserError(f"cannot write {url}: {first_line(error)}") from error
-
-
-def remove(url: str) -> None:
-    """Removes a remote file, if it exists."""
-    with contextlib.suppress(AbsentError):
-        call(url, "remove", lambda fs, path: fs.rm_file(path))
-
-
-def together(do: Callable[..., None], tasks: Iterable[tuple]) -> None:
-    """Calls `do(*task)` for several tasks at once; raises the first error at the end."""
-    tasks = list(tasks)
-    if len(tasks) < 2:
-        for task in tasks:
-            do(*task)
-        return
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for done in [pool.submit(do, *task) for task in tasks]:
-            done.result()
-
-
-# === One call ===
-
-
-class AbsentError(Exception):
-    """There is no such file, directory or bucket."""
-
-
-def file_system(url: str):
-    scheme = scheme_of(url)
-    install = f"pip install 'albert[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else ""
-    if importlib.util.find_spec("fsspec") is None:
-        raise DataError(f"{url}: {scheme}:// needs fsspec: {install or 'pip install fsspec'}")
-    import fsspec
-
-    try:
-        # Others write there too: listings are not cached.
-        return fsspec.core.url_to_fs(url, use_listings_cache=False)
-    except ImportError as error:
-        raise DataError(
-            f"{url}: {scheme}:// needs a package that is not installed: "
-            f"{install or first_line(error)}"
-        ) from error
-    except ValueError as error:
-        raise DataError(f"{url}: {first_line(error)}") from error
-    except Exception as error:  # whatever a file system's library raises
-        raise DataError(f"{bucket_of(url)}: {_reason(error)}") from error
-
-
-def call(url: str, verb: str, do: Callable[[Any, str], Result]) -> Result:
-    """Calls `do(file system, path)`; retries transient errors.
-
-    Raises:
-      AbsentError: there is no such file; UserError: any other failure.
-    """
-    fs, path = file_system(url)
-    for attempt in range(_ATTEMPTS):
-        try:
-            return do(fs, path)
-        except FileNotFoundError as error:
-            raise AbsentError(first_line(error)) from error
-        except UserError:
-            raise
-        except Exception as error:
-            is_lasting = isinstance(error, _LASTING) or getattr(error, "errno", None) in _FULL
-            if is_lasting or _is_of_credentials(error) or attempt == _ATTEMPTS - 1:
-                raise DataError(f"cannot {verb} {url}: {_reason(error)}") from error
-            time.sleep(0.1 * 2**attempt)
-    raise AssertionError
-
-
-def _is_of_credentials(error: BaseException) -> bool:
-    return "Credential" in type(error).__name__ or "credentials" in str(error).lower()
-
-
-def _reason(error: BaseException) -> str:
-    if _is_of_credentials(error):
-        return f"no credentials ({first_line(error)})"
-    if isinstance(error, PermissionError):
-        return f"permission denied ({first_line(error)})"
-    return first_line(error)
+@contextlib.contextmanager
+def _replacing(path: str, stamp: int) -> Iterator[str]:
+    """Yields a file that replaces `path` at the end, with this time stamp."""
+    with temporary_dir(os.path.join(cache_directory(), "download")) as folder:
+        scratch = os.path.join(folder, "file")
+        open(scratch, "wb").close()
+        yield scratch
+        os.utime(scratch, ns=(stamp, stamp))
+        os.replace(scratch, path)

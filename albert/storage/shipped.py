@@ -13,7 +13,7 @@ def names() -> list[str]:
 def path_of(value: str) -> str:
     """Returns the directory of a model that is named, and any other value as it is.
 
-    A file or a folder of that name comes first.
+    A file or a folder of that name has priority.
     """
     is_name = os.path.basename(value) == value and not os.path.exists(value)
     return os.path.join(FOLDER, value) if is_name and value in names() else value

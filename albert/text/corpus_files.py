@@ -90,9 +90,9 @@ def _expand(pattern: str, flag: str, lists: tuple[str, ...] = ()) -> list[str]:
         names = _read_list(pattern[1:], flag)
         return [found for name in names for found in _expand(name, flag, (*lists, path))]
     if filesystem.is_remote(pattern):
-        if set("*?[") & set(pattern) or not filesystem.is_directory(pattern):
+        if set("*?[") & set(pattern) or not filesystem.is_dir(pattern):
             return files.find_files(pattern, flag)
-        names = filesystem.list_tree(pattern)
+        names = filesystem.files_below(pattern)
         return _visible((f"{pattern.rstrip('/')}/{name}" for name in names), pattern, flag)
     if os.path.isdir(pattern):
         return [files.require_file(path, flag) for path in _files_below(pattern, flag)]

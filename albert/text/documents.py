@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
-from albert.storage import opening
+from albert.storage import filesystem
 from albert.text import corpus_files, text_files
 from albert.text.corpus_files import AUTO, FILES, LINES, Form
 from albert.text.sentences import split_sentences
@@ -132,7 +132,7 @@ def size_of_text(path: str, form: Form = Form(), flag: str = "input_file") -> in
         stream, head = text_files.decode(file, path)
         if reader := form.reader(head, path):
             return sum(len(content) for _, content in reader(stream, path, form.text_field))
-        return opening.size_of(path) if stream is file else sum(map(len, text_files.chunks(stream)))
+        return filesystem.size(path) if stream is file else sum(map(len, text_files.chunks(stream)))
 
 
 def split_documents(documents: Sequence[Document], language: str | None) -> list[Document]:

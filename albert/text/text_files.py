@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from albert.errors import DataError
-from albert.storage import opening
+from albert.storage import filesystem
 
 log = logging.getLogger("albert")
 
@@ -156,7 +156,7 @@ def open_file(path: str, flag: str = "input_file") -> BinaryIO:
       DataError: it cannot be read (naming the flag).
     """
     try:
-        return opening.open_read(path)
+        return filesystem.open_read(path)
     except FileNotFoundError as error:
         raise DataError(f"--{flag}: no such file: {path}") from error
     except OSError as error:

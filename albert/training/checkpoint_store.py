@@ -1,6 +1,5 @@
 """Writes a run's checkpoints, deletes old ones, keeps the best, and sets damaged ones aside."""
 
-import contextlib
 import logging
 import os
 import re
@@ -13,7 +12,8 @@ import numpy as np
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, UserError
 from albert.formats import checkpoint_files, checkpoints, sidecars
-from albert.storage import files, work, write_through
+from albert.storage import files, filesystem
+from albert.storage.temporary import temporary_dir
 
 log = logging.getLogger("albert")
 
@@ -36,8 +36,7 @@ def save(
         files.write_sealed_json(prefix + ".json", {"step": step, **sidecar})
         checkpoint_files.write(prefix, tensors)
     except UserError as error:
-        with contextlib.suppress(FileNotFoundError):
-            files.remove(prefix + ".json")
+        files.remove(prefix + ".json")
         raise CheckpointError(str(error)) from error
     if keep > 0:
         for old in list(checkpoints.list_steps(directory).values())[:-keep]:
@@ -58,8 +57,7 @@ def delete_after(directory: str, step: int) -> str | None:
 
 def delete(prefix: str) -> None:
     """Removes a checkpoint."""
-    for path in checkpoint_files.files_of(prefix):
-        files.remove(path)
+    files.remove(*checkpoint_files.files_of(prefix))
 
 
 def _sweep_orphans(directory: str, newest: int) -> None:
@@ -75,8 +73,7 @@ def _write_state_file(directory: str) -> None:
     """Writes TensorFlow's `checkpoint` file, for other tools."""
     names = [os.path.basename(p) for p in checkpoints.list_steps(directory).values()]
     if not names:
-        with contextlib.suppress(FileNotFoundError):
-            files.remove(os.path.join(directory, "checkpoint"))
+        files.remove(os.path.join(directory, "checkpoint"))
         return
     with files.atomic_write(os.path.join(directory, "checkpoint")) as stream:
         stream.write(f'model_checkpoint_path: "{names[-1]}"\n')
@@ -104,50 +101,33 @@ def publish_best(prefix: str, tensors: Mapping[str, Any] | None = None) -> str:
 
 
 def _copy_best(prefix: str, best: str) -> None:
-    # What makes it a checkpoint comes last here, so that a part never looks like a whole one.
-    sources = checkpoint_files.files_of(prefix)[::-1]
-    targets = {source: best + source.removeprefix(prefix) for source in sources}
-    with contextlib.ExitStack() as stack:
-        copies = {
-            target: stack.enter_context(work.temporary_file(target))
-            for target in targets.values()
-        }
-        for source, target in targets.items():
-            _copy_synced(source, copies[target])
-        _take_away(best)
-        for source, target in targets.items():
-            files.move(copies[target], target)
-            log.info("saved %s to %s", source, target)
-        files.fsync(os.path.dirname(os.path.abspath(best)))
+    with temporary_dir(best) as folder:
+        moves = []
+        for source in reversed(checkpoint_files.files_of(prefix)):  # the index comes last
+            copy, target = os.path.join(folder, os.path.basename(source)), best + source.removeprefix(prefix)
+            shutil.copyfile(filesystem.local_copy(source), copy)
+            moves.append((copy, target))
+        _remove_index(best)
+        files.publish(*moves)
+    log.info("saved %s to %s", prefix, best)
 
 
 def _write_best(prefix: str, best: str, tensors: Mapping[str, Any]) -> None:
-    source, target = prefix + ".json", best + ".json"
-    with work.temporary_file(target) as copy:
-        if has_sidecar := os.path.exists(source):
-            _copy_synced(source, copy)
+    def before() -> None:
+        _remove_index(best)
+        if os.path.exists(prefix + ".json"):
+            files.publish_copy(prefix + ".json", best + ".json")
+        else:
+            files.remove(best + ".json")
 
-        def before() -> None:
-            _take_away(best)
-            if has_sidecar:
-                files.move(copy, target)
-            elif os.path.exists(target):
-                files.remove(target)
-
-        checkpoint_files.write(best, tensors, before)
+    checkpoint_files.write(best, tensors, before)
     log.info("saved the weights of %s that were evaluated to %s", prefix, best)
 
 
-def _take_away(best: str) -> None:
-    """Unmakes the best checkpoint: there is none while its files are replaced."""
-    while old := checkpoint_files.main_file(best):
-        files.remove(old)
-
-
-def _copy_synced(source: str, target: str) -> None:
-    shutil.copyfile(source, target)
-    with open(target, "rb") as stream:
-        os.fsync(stream.fileno())
+def _remove_index(best: str) -> None:
+    """Makes sure that there is no best checkpoint while its files are replaced."""
+    while index := checkpoint_files.main_file(best):
+        files.remove(index)
 
 
 def read_newest(
@@ -181,8 +161,8 @@ def read_newest(
             log.warning("%s unreadable (%s), using %s", bad, reason, prefix)
             if may_set_aside:
                 for path in checkpoint_files.files_of(bad):
-                    files.move(path, path + ".corrupt")
-                    write_through.note("remove", path)
+                    files.publish((filesystem.local_copy(path), path + ".corrupt"))
+                    files.remove(path)
         return found
     if damaged:
         raise CheckpointError(

@@ -22,7 +22,7 @@ from albert.formats import checkpoints, sidecars
 from albert.formats.weights import Weights
 from albert.model.encoder_options import Depth, Growing
 from albert.records.record_files import RecordFiles
-from albert.storage import files, opening
+from albert.storage import files, filesystem
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, steps
 from albert.training.current_engine import current
@@ -74,7 +74,7 @@ def what_is_measured(
     return {
         "task": task.name,
         "metric": task.best_metric,
-        "files": sorted(_fingerprint(path, opening.stamp_of(path)) for path in source.paths),
+        "files": sorted(_fingerprint(path, filesystem.identity(path)) for path in source.paths),
         # A full pass gives the same result for any batch size.
         "batches": [run.max_eval_steps, _batch_size(run)] if run.max_eval_steps else "all",
         "row_length": spec.row_length,
@@ -85,19 +85,12 @@ def what_is_measured(
     }
 
 
-def _head_of(path: str) -> bytes:
-    end = min(opening.size_of(path), _FINGERPRINT_BYTES)
-    return opening.read_ranges(path, [(0, end)])[0]
-
-
 @functools.lru_cache(maxsize=4096)
-def _fingerprint(path: str, changed: int) -> list[Any]:
-    """Returns [name, size, digest of the first bytes] of a file.
-
-    `changed` is the file's time of modification: a changed file is read anew.
-    """
-    start = hashlib.sha256(_head_of(path)).hexdigest()
-    return [os.path.basename(path), opening.size_of(path), start[:16]]
+def _fingerprint(path: str, identity: filesystem.Identity) -> list[Any]:
+    """Returns [name, size, digest of the first bytes] of a file, read again if it has changed."""
+    size, _ = identity
+    [start] = filesystem.read_ranges(path, [(0, min(size, _FINGERPRINT_BYTES))])
+    return [os.path.basename(path), size, hashlib.sha256(start).hexdigest()[:16]]
 
 
 def keep_if_best(

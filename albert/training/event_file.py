@@ -7,7 +7,6 @@ import time
 
 from albert.records.protobuf import field, varint
 from albert.records.tfrecord import frame_records
-from albert.storage import write_through
 
 
 class EventFile:
@@ -16,8 +15,8 @@ class EventFile:
     def __init__(self, directory: str):
         os.makedirs(directory, exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}.v2"
-        self._path = os.path.join(directory, name)
-        self._stream = open(self._path, "ab")
+        self.path = os.path.join(directory, name)
+        self._stream = open(self.path, "ab")
         self._write(field(3, b"brain.Event:2"))  # file_version
 
     def write(self, step: int, values: dict[str, float]) -> None:
@@ -36,4 +35,3 @@ class EventFile:
         wall_time = b"\x09" + struct.pack("<d", time.time())
         self._stream.write(frame_records([wall_time + content]))
         self._stream.flush()
-        write_through.note("append", self._path)

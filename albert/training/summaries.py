@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 
-from albert.storage import files, write_through
+from albert.storage import files, scratch
 from albert.training.event_file import EventFile
 
 log = logging.getLogger("albert")
@@ -48,7 +48,6 @@ class MetricsWriter:
         try:
             self._stream.write(json.dumps(line) + "\n")
             self._stream.flush()
-            write_through.note("append", self._path)
         except OSError as error:
             raise files.UserError(f"cannot write {self._path} ({error.strerror})") from error
         if kind == "eval":
@@ -64,12 +63,17 @@ class MetricsWriter:
             self._board_failed = True
             log.warning("no more TensorBoard summaries: %s", error.strerror)
 
+    def upload(self) -> None:
+        """Uploads what was written, if the directory is in cloud storage."""
+        scratch.upload(self._path, *(board.path for board in self._boards.values()))
+
     def close(self) -> None:
         with contextlib.suppress(OSError):  # the write that failed has reported it
             self._stream.close()
         for board in self._boards.values():
             with contextlib.suppress(OSError):
                 board.close()
+        self.upload()
 
 
 def _parse(line: str) -> dict | None:

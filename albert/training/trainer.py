@@ -19,7 +19,7 @@ from albert.formats.weights import Weights
 from albert.optimization import OptimizerConfig
 from albert.records.record_files import RecordFiles
 from albert.runtime.progress import Progress, duration
-from albert.storage import files, opening, write_through
+from albert.storage import files, filesystem, locks, scratch
 from albert.tasks.task import Task
 from albert.training import checkpoint_store, evaluation, steps, summaries
 from albert.training.current_engine import current
@@ -69,15 +69,17 @@ def train(
     if eval_files:
         eval_files.check(task.for_evaluation().feature_spec(), config.vocab_size)
     own = (
-        write_through.lock_run_dir(run.output_dir) if engine.is_chief else contextlib.nullcontext()
+        locks.hold(run.output_dir) if engine.is_chief else contextlib.nullcontext()
     )
     with own, PreemptionLatch() as latch:
         loop = _Loop(
             engine, task, config, run, optimizer, train_files, eval_files, flags or {}, latch,
             measure_more,
         )
+        if engine.is_chief:
+            scratch.synchronize(run.output_dir)
         loop.start(init, warm_start_options or {})
-        sizes = {os.path.basename(path): opening.size_of(path) for path in train_files.paths}
+        sizes = {os.path.basename(path): filesystem.size(path) for path in train_files.paths}
         facts = {f"--{name}": value for name, value in (flags or {}).items()}
         engine.check_agreement(
             facts | {"input files": sizes, f"step in {run.output_dir}": loop.state.step}
@@ -396,10 +398,11 @@ class _Loop:
             return
         # Those from before a bad streak stay as long as it lasts: see _drop_bad_streak.
         keep = run.keep_checkpoint_max and run.keep_checkpoint_max + self.guard.consecutive
+        # The lines of metrics come first: those up to a checkpoint are never missing.
+        self.writer.upload()
         self.last_checkpoint = checkpoint_store.save(
             run.output_dir, state.step, tensors, sidecar, keep
         )
-        write_through.flush(run.output_dir)
         log.info("saved %s", self.last_checkpoint)
 
     def _evaluate(self, step: int) -> None:
@@ -438,7 +441,7 @@ class _Loop:
             name: value for name, value in last.results.items()
             if isinstance(value, int | float) and name != "global_step"
         })
-        write_through.flush(self.run.output_dir)
+        self.writer.upload()
         summaries.log_results(last.results)
         log.info("evaluated in %s", duration(time.monotonic() - started))
 

@@ -13,7 +13,7 @@ from helpers import assert_one_clear_line, metrics, write_config
 from invariants import nothing_lost, snapshot
 
 from albert.formats import checkpoint_files, checkpoints
-from albert.storage import write_through
+from albert.storage import locks
 from albert.training import trainer
 from faults import jobs
 from faults.test_full_disk import file_limit
@@ -143,7 +143,7 @@ def test_a_fine_tuner_that_is_done_trains_nothing_and_says_the_same(
 def test_a_directory_in_use_is_refused_by_every_fine_tuner(name, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     flags = [*TUNERS[name].flags(tmp_path), *TUNERS[name].asked, f"--cached_dir={tmp_path / 'c'}"]
-    with write_through.lock_run_dir(str(tmp_path / "out")):
+    with locks.hold(str(tmp_path / "out")):
         before = snapshot(tmp_path / "out")
         assert TUNERS[name].run(*flags) == 2
         assert snapshot(tmp_path / "out") == before

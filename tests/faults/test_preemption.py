@@ -13,7 +13,7 @@ from invariants import assert_tidy, nothing_lost
 
 from albert.formats import checkpoints, sidecars
 from albert.records import tf_dataset
-from albert.storage import write_through
+from albert.storage import locks
 from albert.training import evaluation, trainer
 from faults import jobs
 
@@ -43,8 +43,10 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
     assert "Traceback" not in stderr
     assert int(jobs.tensors(prefix)["global_step"]) == step
     assert_tidy(tmp_path)
-    with write_through.lock_run_dir(str(out)):
-        assert f"pid {os.getpid()}" in (out / ".lock.holder").read_text()
+    # The lock of a dead process is no lock, whatever its file says.
+    assert f"pid {process.pid}" in (out / ".lock").read_text()
+    with locks.hold(str(out)):
+        assert f"pid {os.getpid()}" in (out / ".lock").read_text()
 
 
 def test_a_second_signal_kills_by_its_default_action():

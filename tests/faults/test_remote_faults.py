@@ -173,7 +173,7 @@ def test_a_second_process_on_a_remote_directory_is_refused_and_the_first_ends_we
         second = started(*flags)
         _, said = second.communicate(timeout=300)
         assert second.returncode == 2, said
-        assert f"s3://bucket/run is in use by pid {first.pid} on host" in said
+        assert f"output_dir s3://bucket/run is in use by pid {first.pid} on host" in said
         first.terminate()
         _, said = first.communicate(timeout=300)
         assert first.returncode == 143, said
@@ -220,6 +220,7 @@ def test_remote_records_are_read_in_blocks_and_give_the_same_batches(
 ):
     from albert.records import batches, data_order, records
     from albert.records.record_files import RecordFiles
+    from albert.storage import files
     from albert.tasks.pretraining import PretrainingTask
 
     store = system(proxy)
@@ -230,8 +231,9 @@ def test_remote_records_are_read_in_blocks_and_give_the_same_batches(
     for number in range(3):
         write_pretraining_records(tmp_path / f"train-{number}.tfrecord", 50)
     upload(store, tmp_path, "train-*", "records/")
+    paths = files.expand_globs("s3://bucket/records/train*", "input_file")
     spec = PretrainingTask(12, 3).feature_spec()
-    remote = RecordFiles.of_flag("s3://bucket/records/train*", "input_file").check(spec, 40)
+    remote = RecordFiles(paths).check(spec, 40)
     local = RecordFiles(sorted(map(str, tmp_path.glob("train-?.tfrecord"))))
     proxy.faults = 0.1
     found, expected = (
@@ -242,3 +244,4 @@ def test_remote_records_are_read_in_blocks_and_give_the_same_batches(
         one, other = next(found), next(expected)
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
+    assert not list((tmp_path / "cache").rglob("train-*"))  # none was downloaded as a file

@@ -19,7 +19,7 @@ from albert import modeling, predict
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, UserError
 from albert.formats import checkpoints, hf_tensors, keras_hub, pretrained, sidecars
-from albert.storage import files, work
+from albert.storage import files, temporary
 from albert.tasks import glue
 from albert.training import checkpoint_store
 from faults import jobs
@@ -72,13 +72,12 @@ FORBIDDEN_ENDS = re.compile(
 ALLOWED = {
     ("__init__", "importlib.import_module"): "our own modules, by our own table",
     ("engines", "importlib.util"): "asks whether TensorFlow and JAX are there, by constant names",
-    ("storage/filesystem", "importlib.util"): "asks whether fsspec is there, by its name",
+    ("storage/fsspec_calls", "importlib.util"): "asks whether fsspec is there, by its name",
     ("pretraining_data/beam", "importlib.import_module"):
         "the runner that the user names in --runner",
     
     ("cli/engine_start", "subprocess"): "grep, which leaves out what TensorFlow always says",
     ("ablation/runs", "subprocess"): "our own commands, each in a process of its own",
-    ("storage/files", "ctypes"): "to call a function of the C library that is loaded already",
     ("formats/archives", "archive.extractall"): "with Python's filter for data, sizes checked first",
     ("formats/hf_tensors", "h5py"): "arrays by name, none that lies in another file",
     ("export/hub_layer", "tensorflow_hub.load"): "to compute with a module's graph is its purpose",
@@ -427,10 +426,10 @@ def test_clean_up_follows_no_link(tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/file").write_text("x")
     (tmp_path / "run").mkdir()
-    litter = work.temporary_name("x").replace(f"-{os.getpid()}-", "-999999999-")
-    (tmp_path / "run" / litter).symlink_to(tmp_path / "precious")
-    work.sweep(str(tmp_path / "run"))
-    assert (tmp_path / "precious/file").exists() and not list((tmp_path / "run").iterdir())
+    (tmp_path / "run/.x.tmp-abcdefgh").symlink_to(tmp_path / "precious")
+    with temporary.temporary_dir(str(tmp_path / "run/x")):
+        assert (tmp_path / "precious/file").exists()
+    assert (tmp_path / "precious/file").exists()
 
 
 # --- Modules of strangers ---

@@ -1,6 +1,7 @@
 """Temporaries, and directories that are the user's as well as ours."""
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -28,39 +29,30 @@ from albert.config import AlbertConfig
 from albert.errors import DataError, RunDirBusyError, UserError
 from albert.formats import model_card
 from albert.records import records
-from albert.storage import files, work
+from albert.storage import files, locks, temporary
 from albert.tokenization import FullTokenizer
 from faults import jobs
 
 CONFIG = AlbertConfig(100, 8, 16, 2, num_attention_heads=2, intermediate_size=8)
 HOLDER = """
-import os, sys, time
-from albert.storage import work
-kind, path, child = sys.argv[1:]
-with getattr(work, f"temporary_{kind}")(path) as name:
-    if child == "fork":
-        begun, begins = os.pipe()
-        if os.fork() == 0:
-            os.write(begins, b".")
-            time.sleep(60)
-            os._exit(0)
-        os.read(begun, 1)
-    print(os.path.basename(name), os.getpid(), flush=True)
+import sys
+from albert.storage import temporary
+with temporary.temporary_dir(sys.argv[1]) as directory:
+    print(directory, flush=True)
     sys.stdin.read()
 """
 
 
 @contextlib.contextmanager
-def holding(kind, path, *before, child=""):
-    """A process of its own that has a temporary; yields the process and the temporary's name."""
+def holding(path, *before):
+    """A process with a temporary directory for `path`; yields the process and the directory."""
     process = subprocess.Popen(
-        [*before, sys.executable, "-c", HOLDER, kind, str(path), child], text=True,
+        [*before, sys.executable, "-c", HOLDER, str(path)], text=True,
         env=os.environ | {"PYTHONPATH": str(REPO)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     try:
-        name, pid = process.stdout.readline().split()
-        yield process, name, int(pid)
+        yield process, process.stdout.readline().strip()
     finally:
         process.kill()
         process.wait()
@@ -75,87 +67,85 @@ def has_namespaces() -> bool:
     return False
 
 
-# --- Temporaries ---
+# --- Temporary directories ---
 
 
-@pytest.mark.parametrize("kind", ["file", "dir"])
-def test_a_temporary_is_litter_when_its_process_was_killed_and_not_before(kind, tmp_path):
-    with holding(kind, tmp_path / "x") as (process, name, _):
-        work.sweep(str(tmp_path))
-        assert os.listdir(tmp_path) == [name]
+def test_the_next_job_removes_the_temporary_directory_of_a_killed_one_and_of_no_other(tmp_path):
+    write = [lambda name=name: files.write_json(str(tmp_path / name), {}) for name in "xy"]
+    with holding(tmp_path / "x") as (process, directory):
+        write[0]()
+        assert os.path.isdir(directory)  # its process lives
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert os.listdir(tmp_path) == [name]
-        work.sweep(str(tmp_path))
-        assert not os.listdir(tmp_path)
+        write[1]()
+        assert os.path.isdir(directory)  # that is another job
+        write[0]()
+        assert sorted(os.listdir(tmp_path)) == ["x", "y"]
 
 
-@pytest.mark.skipif(not has_namespaces(), reason="needs the right to make a namespace of processes")
-@pytest.mark.parametrize("kind", ["file", "dir"])
-def test_a_temporary_of_another_container_is_left_alone(kind, tmp_path):
-    """Its process has a number there that no process has here."""
-    away = ["unshare", "--pid", "--fork", "--kill-child"]
-    with holding(kind, tmp_path / "x", *away) as (_, name, pid):
-        assert pid < 10
-        work.sweep(str(tmp_path))
-        assert os.listdir(tmp_path) == [name]
+@pytest.mark.skipif(not has_namespaces(), reason="needs the right to create a PID namespace")
+def test_a_temporary_directory_of_another_container_is_left_alone(tmp_path):
+    with holding(tmp_path / "x", "unshare", "--pid", "--fork", "--kill-child") as (_, directory):
+        files.write_json(str(tmp_path / "x"), {})
+        assert os.path.isdir(directory)
 
 
-def hidden(path) -> str:
-    """Returns a name for a temporary whose process seems to be dead."""
-    return work.temporary_name(str(path)).replace(f"-{os.getpid()}-", "-999999999-")
+def test_files_are_published_where_there_are_no_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
 
-
-def test_the_name_tells_whose_a_temporary_is(tmp_path):
-    dead = hidden(tmp_path / "x")
-    own = f"{dead.rpartition('-999999999-')[0]}-{os.getpid()}-77"
-    elsewhere = dead.replace(work.temporary_name("").split("-")[1], "0123abcd")
-    parent = own.replace(f"-{os.getpid()}-", f"-{os.getppid()}-")
-    for name in (dead, own, elsewhere, parent):
-        open(name, "w").close()
-    with work.temporary_file(str(tmp_path / "y")) as mine:
-        work.sweep(str(tmp_path))
-        # One of our own number that is not ours is of a process before us.
-        left = {mine, elsewhere, parent}
-        assert {str(path) for path in tmp_path.iterdir()} == left
-
-
-def test_a_fork_that_outlives_its_parent_does_not_keep_litter_alive(tmp_path):
-    with holding("dir", tmp_path / "x", child="fork") as (process, name, _):
-        second = process.stdout  # the fork's line is never printed: it sleeps
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert second and os.listdir(tmp_path) == [name]
-        work.sweep(str(tmp_path))
-        assert not os.listdir(tmp_path)
+    monkeypatch.setattr(temporary.fcntl, "flock", refuse)
+    with temporary.temporary_dir(str(tmp_path / "x")) as other:
+        files.write_json(str(tmp_path / "x"), {})
+        assert os.path.isdir(other)  # whose process may live
+    assert os.listdir(tmp_path) == ["x"]
 
 
 def test_a_work_folder_stays_until_its_job_succeeds(tmp_path):
     path = str(tmp_path / "x")
-    with pytest.raises(KeyboardInterrupt), work.work_folder(path, "one") as folder:
+    with pytest.raises(KeyboardInterrupt), locks.work_folder(path, "one") as folder:
         pathlib.Path(folder, "done").touch()
         raise KeyboardInterrupt
-    with pytest.raises(RunDirBusyError), work.work_folder(path, "one") as folder:
+    with pytest.raises(RunDirBusyError), locks.work_folder(path, "one") as folder:
         assert os.path.exists(os.path.join(folder, "done"))
-        with work.work_folder(path, "two"):
+        with locks.work_folder(path, "two"):
             pass
-    with pytest.raises(ValueError), work.work_folder(path, "two") as folder:
-        assert not os.path.exists(os.path.join(folder, "done"))  # another job's
+    with pytest.raises(ValueError), locks.work_folder(path, "two") as folder:
+        assert not os.path.exists(os.path.join(folder, "done"))  # of another job
         raise ValueError
-    assert not os.listdir(tmp_path)  # where nothing was done, nothing stays
-    with work.work_folder(path, "one") as folder:
+    assert not os.listdir(tmp_path)  # nothing was done, so nothing is kept
+    with locks.work_folder(path, "one") as folder:
         pathlib.Path(folder, "done").touch()
     assert not os.listdir(tmp_path)
 
 
-def test_files_of_the_user_are_no_litter(tmp_path):
-    for name in ("x.tmp-1", "notes.tmp", "x.tmp-999999999", "x.tmp-backup-1"):
-        (tmp_path / name).write_text("mine")
+def test_a_job_removes_no_work_but_its_own(tmp_path):
+    with contextlib.suppress(KeyboardInterrupt), locks.work_folder(str(tmp_path / "x.1"), "a") as own:
+        pathlib.Path(own, "done").touch()
+        raise KeyboardInterrupt
+    (tmp_path / "x").write_text("of the user")
+    (tmp_path / ".x.1.tmp-notes").mkdir()
     before = snapshot(tmp_path)
-    work.sweep(str(tmp_path))
-    files.write_json(str(tmp_path / "y"), {})
-    (tmp_path / "y").unlink()
-    assert snapshot(tmp_path) == before
+    with locks.work_folder(str(tmp_path / "x.2"), "b"):
+        files.write_json(str(tmp_path / "x.2"), {})
+    (tmp_path / "x.2").unlink()
+    assert snapshot(tmp_path) == before and (tmp_path / ".x.1.tmp-notes").exists()
+
+
+def test_a_held_directory_is_refused_with_its_holder_and_free_after_a_kill(tmp_path):
+    code = "import sys; from albert.storage import locks\nwith locks.hold(sys.argv[1]):" \
+           " print('held', flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run")], cwd=REPO,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with process:
+        process.stdout.readline()
+        with pytest.raises(RunDirBusyError, match=f"is in use by pid {process.pid} on host"):
+            with locks.hold(str(tmp_path / "run")):
+                pass
+        process.kill()
+        process.wait()
+        with locks.hold(str(tmp_path / "run")):
+            assert f"pid {os.getpid()}" in (tmp_path / "run/.lock").read_text()
 
 
 def test_threads_that_write_the_same_file_leave_one_whole_file(tmp_path):
@@ -223,16 +213,6 @@ def test_an_empty_directory_of_the_user_is_filled_and_not_replaced(tmp_path):
     before = folder.stat()
     publish(folder)
     assert (folder.stat().st_ino, folder.stat().st_mode) == (before.st_ino, before.st_mode)
-
-
-def test_a_directory_that_is_ours_alone_is_replaced_at_once(tmp_path):
-    publish(tmp_path / "own", text="old")
-    os.chmod(tmp_path / "own", 0o700)
-    inode = (tmp_path / "own").stat().st_ino
-    publish(tmp_path / "own")
-    assert (tmp_path / "own").stat().st_ino != inode
-    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "own/index").read_text() == "new"
 
 
 def test_a_link_to_a_directory_is_followed_and_stays(tmp_path):
@@ -351,7 +331,7 @@ def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):
     for value in range(2):
         records.write_records(path, [{"x": [value]}], spec, {})
         records.refuse_foreign(path)
-    with work.temporary_file(records.manifest_path(path)):
+    with temporary.temporary_dir(records.manifest_path(path)):
         records.remove_manifest(path)
         records.refuse_foreign(path)
     with pytest.raises(DataError, match="is not overwritten: it has no x.tfrecord.manifest.json"):

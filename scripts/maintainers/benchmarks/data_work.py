@@ -16,6 +16,8 @@ from benchmarks import inputs
 from benchmarks.model_work import flops
 from benchmarks.turns import Side, compare, outputs_path
 
+_NUM_FILES = 20  # that the records of `input_pipeline` are spread over
+
 
 def _text(values, folder: str) -> str:
     """Returns the text that the benchmark reads: --corpus_bytes of --input_file, or all of it."""
@@ -122,9 +124,9 @@ def _masks_on_the_fly(values, config, folder, spec):
 
 
 def input_pipeline(values, config, folder):
-    """Records to batches: whole batches parsed at once, against one record after another.
+    """Records to batches: many records parsed at once, against one after another.
 
-    And records that hold masks, against pairs that are masked as they are read.
+    And records in many files, and records that hold masks against those masked as they are read.
     """
     device = training_plan.DEVICES["h200"]
     share = device.utilization if values.utilization is None else values.utilization
@@ -139,6 +141,12 @@ def input_pipeline(values, config, folder):
         sides = [
             Side("ours", "ours_data.py", spec, threads=1),
             Side("record by record", "theirs_input.py", spec, threads=1),
+            Side(f"ours, from {_NUM_FILES} files", "ours_data.py", spec | {
+                "records": inputs.write_records(
+                    files.make_dirs(os.path.join(folder, "files")), config, count, length,
+                    _NUM_FILES,
+                ),
+            }, threads=1),
         ]
         found = compare(sides, os.path.join(folder, f"{batch}-{length}"), rounds=values.rounds,
                         tolerance=0.0, work=count)

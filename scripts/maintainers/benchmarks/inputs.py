@@ -104,19 +104,23 @@ def read_rows(path: str, folder: str, batch: int) -> tuple[str, int, int]:
     return found, task.max_seq_length, int(rows["input_mask"].sum())
 
 
-def write_records(folder: str, config: AlbertConfig, count: int, length: int) -> str:
-    """Writes `make_rows` as a record file; returns its path."""
+def write_records(
+    folder: str, config: AlbertConfig, count: int, length: int, num_files: int = 1
+) -> str:
+    """Writes `make_rows` as record files; returns their path, with a `*` if there are several."""
     from albert.records import records
     from albert.tasks.pretraining import PretrainingTask
 
     rows = make_rows(config, count, length)
-    path = os.path.join(folder, f"rows-{count}-{length}.tfrecord")
-    records.write_records(
-        path, ({name: value[i] for name, value in rows.items()} for i in range(count)),
-        PretrainingTask(length, min(PREDICTIONS, length)).feature_spec(),
-        {"vocab_size": config.vocab_size},
-    )
-    return path
+    spec = PretrainingTask(length, min(PREDICTIONS, length)).feature_spec()
+    path = os.path.join(folder, f"rows-{count}-{length}-*.tfrecord")
+    for file in range(num_files):
+        records.write_records(
+            path.replace("*", str(file)),
+            ({k: v[i] for k, v in rows.items()} for i in range(file, count, num_files)),
+            spec, {"vocab_size": config.vocab_size},
+        )
+    return path if num_files > 1 else path.replace("*", "0")
 
 
 def records_spec(values, text: str, length: int) -> dict:

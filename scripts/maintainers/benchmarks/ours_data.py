@@ -56,7 +56,7 @@ def _input_pipeline(spec):
     from albert.tasks.pretraining import PretrainingTask
 
     tf.config.threading.set_intra_op_parallelism_threads(spec["threads"])
-    source = RecordFiles([spec["records"]])
+    source = RecordFiles.of_flag(spec["records"], "records")
     features = PretrainingTask(spec["length"], spec["predictions"]).feature_spec()
     if spec.get("masks_on_the_fly"):
         settings = masking.MaskingSettings(spec["predictions"])

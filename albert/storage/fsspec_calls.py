@@ -1,0 +1,176 @@
+"""Calls of fsspec: transient errors are retried, all others become one line with the address."""
+
+import contextlib
+import errno
+import importlib.util
+import posixpath
+import time
+import uuid
+import zlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from albert.errors import DataError, UserError, first_line
+
+Identity = tuple[int, int]  # (size in bytes, time stamp in ns) of a file
+Info = dict[str, Any]  # as fsspec describes a file or directory
+Result = TypeVar("Result")
+
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure",
+           "az": "azure", "hdfs": "hdfs"}
+_DELAYS = [0.1 * 2**n for n in range(6)]  # in seconds, before a call is tried again
+_PERMANENT = (FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError,
+              ValueError, TypeError, AttributeError, NotImplementedError)
+_PERMANENT_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)
+_TAGS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "VersionId", "LastModified",
+         "last_modified", "mtime", "updated", "modified", "created")
+
+
+class AbsentError(DataError):
+    """There is no such remote file or directory."""
+
+
+def call(url: str, verb: str, do: Callable[[Any, str], Result]) -> Result:
+    """Returns `do(file system, path)`. Transient errors are retried for a few seconds.
+
+    Raises:
+      AbsentError: there is no such file; DataError: any other error.
+    """
+    fs, path = _file_system(url)
+    for delay in (*_DELAYS, None):
+        try:
+            return do(fs, path)
+        except UserError:
+            raise
+        except FileNotFoundError as error:
+            require_bucket(url)
+            raise AbsentError(f"no such file: {url}") from error
+        except Exception as error:  # of whatever type a file system's library raises
+            is_permanent = isinstance(error, _PERMANENT) or _is_of_credentials(error)
+            if is_permanent or getattr(error, "errno", 0) in _PERMANENT_CODES or delay is None:
+                raise DataError(f"cannot {verb} {url}: {_reason(error)}") from error
+        time.sleep(delay)
+    raise AssertionError
+
+
+def _file_system(url: str):
+    scheme = url.split("://", 1)[0].lower()
+    install = f"pip install 'albert[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else ""
+    if importlib.util.find_spec("fsspec") is None:
+        raise DataError(f"{url}: {scheme}:// needs fsspec: {install or 'pip install fsspec'}")
+    import fsspec
+
+    try:
+        # Others write there too, so earlier listings are not trusted.
+        return fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:
+        raise DataError(f"{url}: {scheme}:// needs a package that is not installed: "
+                        f"{install or first_line(error)}") from error
+    except Exception as error:  # of whatever type a file system's library raises
+        raise DataError(f"{url}: {_reason(error)}") from error
+
+
+def require_bucket(url: str) -> None:
+    """Raises a DataError if an address is in a bucket that does not exist."""
+    scheme, rest = url.split("://", 1)
+    bucket = f"{scheme}://{rest.split('/', 1)[0]}"
+    if _EXTRAS.get(scheme, "hdfs") != "hdfs":
+        fs, path = _file_system(bucket)
+        try:
+            fs.ls(path, detail=False)
+        except FileNotFoundError as error:
+            raise DataError(f"there is no bucket {bucket}") from error
+        except Exception:  # noqa: S110 (one may read files of buckets that one may not list)
+            pass
+
+
+def _is_of_credentials(error: BaseException) -> bool:
+    return "Credential" in type(error).__name__ or "credentials" in str(error).lower()
+
+
+def _reason(error: BaseException) -> str:
+    if _is_of_credentials(error):
+        return f"no credentials ({first_line(error)})"
+    if isinstance(error, PermissionError):
+        return f"permission denied ({first_line(error)})"
+    if getattr(error, "errno", 0) == errno.ENOSPC:
+        return f"{error.strerror}; set ALBERT_CACHE to a directory on a larger disk"
+    return first_line(error)
+
+
+# === Information ===
+
+
+def find_info(url: str) -> Info | None:
+    """Returns information on a file or directory; None if there is none."""
+    with contextlib.suppress(AbsentError):
+        return call(url, "read", lambda fs, path: fs.info(path))
+    return None
+
+
+def identity_of(info: Info) -> Identity:
+    """Returns the size of a file, and a hash of its ETag or time of change as a time stamp."""
+    tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
+    return int(info["size"] or 0), (1 + zlib.crc32(tag.encode()) % 2**31) * 10**9
+
+
+def list_infos(url: str, do: Callable[[Any, str], dict[str, Info]]) -> dict[str, Info]:
+    """Returns {address: information} of what `do(file system, path)` finds; {} if it is absent."""
+    def find(fs, path: str) -> dict[str, Info]:
+        # Names lack the scheme, and in some file systems the host.
+        key = url.split("://", 1)[1].partition("/")[2].strip("/")
+        lead = path.strip("/").removesuffix(key).strip("/")
+        root = url.rstrip("/").removesuffix(key).rstrip("/")
+        return {
+            f"{root}/{name.strip('/').removeprefix(lead).lstrip('/')}": info
+            for name, info in do(fs, path).items()
+        }
+
+    try:
+        found = call(url, "list", find)
+    except AbsentError:
+        found = {}
+    if not found:
+        require_bucket(url)
+    return found
+
+
+# === Writing ===
+
+
+def upload(path: str, url: str) -> None:
+    """Makes the file at an address a copy of a local one. It appears complete."""
+    def put(fs, name: str) -> None:
+        if not url.lower().startswith("hdfs:"):
+            fs.put_file(path, name)
+            return
+        # Unlike an object, a file in HDFS can be seen before its last byte is written.
+        scratch = f"{name}.tmp-{uuid.uuid4().hex}"
+        fs.makedirs(posixpath.dirname(name), exist_ok=True)
+        fs.put_file(path, scratch)
+        if fs.exists(name):
+            fs.rm_file(name)
+        fs.mv(scratch, name)
+
+    call(url, "write", put)
+
+
+def write(url: str, content: bytes) -> None:
+    """Writes a small file."""
+    call(url, "write", lambda fs, name: fs.pipe_file(name, content))
+
+
+def create(url: str, content: bytes) -> bool:
+    """Writes a small file if there is none of this name; returns whether this call wrote it."""
+    def pipe(fs, name: str) -> bool:
+        with contextlib.suppress(FileExistsError):  # also after an attempt whose answer was lost
+            fs.pipe_file(name, content, mode="create")
+        return fs.cat_file(name) == content
+
+    return call(url, "write", pipe)
+
+
+def delete(url: str) -> None:
+    """Removes a file, if it is there."""
+    with contextlib.suppress(AbsentError):
+        call(url, "remove", lambda fs, name: fs.rm_file(name))

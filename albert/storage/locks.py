@@ -1,0 +1,259 @@
+"""Directories that one process holds for itself: by a lock file, or by a lease in cloud storage.
+
+A lease is an object `.lease`, created on the condition that it is new, so one of several processes
+gets it. Its holder rewrites it regularly; one that does not change for `lease_seconds` is removed
+by the next process that wants it. So no clocks are compared.
+"""
+
+import contextlib
+import glob
+import json
+import logging
+import os
+import shutil
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from albert.errors import FlagError, RunDirBusyError, UserError
+from albert.storage import filesystem, fsspec_calls
+from albert.storage.temporary import remove_dead
+
+log = logging.getLogger("albert")
+
+_LOCK_FILE = ".lock"
+_leases: list["_Lease"] = []  # of this process
+
+
+@contextlib.contextmanager
+def hold(directory: str) -> Iterator[None]:
+    """Makes a directory and holds it for this process; released when the process ends.
+
+    One that represents an address is held there, by a lease.
+
+    Raises:
+      RunDirBusyError: another process holds it (names pid, host and time).
+    """
+    if filesystem.is_remote(url := filesystem.address_of(directory)):
+        with _lease(url):
+            yield
+        return
+    import filelock
+
+    path = os.path.join(directory, _LOCK_FILE)
+    try:
+        os.makedirs(directory, exist_ok=True)
+        lock = filelock.FileLock(path, blocking=False)
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise RunDirBusyError(f"{directory} is in use by {_text_of(path)}") from error
+    except OSError as error:
+        raise UserError(f"cannot lock {path}: {error.strerror}") from error
+    try:
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(_describe(_this_process()))
+        remove_dead(glob.glob(os.path.join(glob.escape(directory), ".*.tmp-????????")))
+        yield
+    finally:
+        lock.release()
+
+
+def _text_of(path: str) -> str:
+    with contextlib.suppress(OSError), open(path, encoding="utf-8") as stream:
+        return stream.read() or "another process"
+    return "another process"
+
+
+def _this_process() -> dict[str, Any]:
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+
+
+def _describe(process: dict[str, Any]) -> str:
+    return "pid {pid} on host {host} since {since}".format_map(
+        dict.fromkeys(("pid", "host", "since"), "?") | process
+    )
+
+
+# === Work folders ===
+
+
+def work_folder_of(path: str) -> str:
+    """Returns the work folder of an output: next to it, or in the cache if it is remote."""
+    if filesystem.is_remote(url := filesystem.address_of(path)):
+        path = filesystem.path_in_cache(url, "work")
+    parent, name = os.path.split(os.path.abspath(path))
+    return os.path.join(parent, f".{name}.work")
+
+
+@contextlib.contextmanager
+def work_folder(path: str, identity: str) -> Iterator[str]:
+    """Yields the folder in which a job makes `path`; it is removed on success only.
+
+    It is held by one process at a time, and keeps the work of earlier runs of the same job. The
+    work of a job of another identity is removed.
+
+    Raises:
+      RunDirBusyError: another process is making `path`.
+    """
+    folder = work_folder_of(path)
+    identity_file = os.path.join(folder, "job")
+    with hold(folder):
+        if not os.path.exists(identity_file) or _text_of(identity_file) != identity:
+            for entry in os.scandir(folder):
+                if entry.name != _LOCK_FILE:
+                    is_dir = entry.is_dir(follow_symlinks=False)
+                    (shutil.rmtree if is_dir else os.unlink)(entry.path)
+            with open(identity_file, "w", encoding="utf-8") as stream:
+                stream.write(identity)
+        try:
+            yield folder
+        except BaseException:
+            if set(os.listdir(folder)) <= {_LOCK_FILE, "job"}:  # nothing is worth keeping
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# === Leases ===
+
+
+def lease_seconds() -> float:
+    """Returns how long the holder of a lease may be silent: $ALBERT_LEASE_SECONDS, else 60.
+
+    Raises:
+      FlagError: it is not a number from 0.5 to 86400.
+    """
+    text = os.environ.get("ALBERT_LEASE_SECONDS", "60")
+    with contextlib.suppress(ValueError):
+        if 0.5 <= float(text) <= 86400:
+            return float(text)
+    raise FlagError(f"ALBERT_LEASE_SECONDS={text}: give seconds, from 0.5 to 86400")
+
+
+def is_holding_lease() -> bool:
+    """Whether this process holds a directory in cloud storage."""
+    return bool(_leases)
+
+
+def check_leases() -> None:
+    """Raises a RunDirBusyError if another process has taken over a directory of this one."""
+    for lease in _leases:
+        lease.check()
+
+
+@contextlib.contextmanager
+def _lease(directory: str) -> Iterator["_Lease"]:
+    lease = _Lease(directory)
+    lease.take()
+    _leases.append(lease)
+    try:
+        yield lease
+    finally:
+        _leases.remove(lease)
+        lease.release()
+
+
+class _Lease:
+    def __init__(self, directory: str):
+        self._directory, self._url = directory, f"{directory}/.lease"
+        self._seconds = lease_seconds()
+        self._own = _this_process() | {"id": uuid.uuid4().hex, "boot": _boot(), "renewals": 0}
+        self._confirmed = 0.0  # when it was seen to be this process's
+        self._is_released = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True, name="lease")
+
+    def take(self) -> None:
+        if not fsspec_calls.create(self._url, self._text()):
+            self._wait_until_silent()
+            fsspec_calls.delete(self._url)
+            if not fsspec_calls.create(self._url, self._text()):
+                raise self._busy(self._read())
+            time.sleep(min(self._seconds / 6, 2))  # another process may have removed this one, too
+        if not self._is_own():
+            raise self._busy(self._read())
+        self._thread.start()
+
+    def check(self) -> None:
+        if time.monotonic() - self._confirmed > self._seconds / 3 and not self._is_own():
+            raise RunDirBusyError(
+                f"output_dir {self._directory} was taken over by another process, because this one "
+                f"was silent for more than {self._seconds:g} s: it writes nothing more there"
+            )
+
+    def release(self) -> None:
+        self._is_released.set()
+        self._thread.join()
+        with contextlib.suppress(UserError):  # it expires without this
+            if self._is_own():
+                fsspec_calls.delete(self._url)
+
+    def _renew(self) -> None:
+        while not self._is_released.wait(self._seconds / 6):
+            try:
+                if not self._is_own():
+                    return  # `check` raises the error
+                self._own["renewals"] += 1
+                fsspec_calls.write(self._url, self._text())
+            except UserError as error:
+                log.warning("the lease of %s was not renewed: %s", self._directory, error)
+
+    def _wait_until_silent(self) -> None:
+        """Returns when the holder is dead or has released the lease."""
+        first = self._read()
+        if not first or _is_of_dead_process(first):
+            return
+        log.info("%s is held by %s: waiting up to %.0f s for a sign of life", self._directory,
+                 _describe(first), self._seconds)
+        end = time.monotonic() + self._seconds
+        while time.monotonic() < end:
+            time.sleep(min(self._seconds / 12, 2))
+            if not (now := self._read()):
+                return
+            if now != first:
+                raise self._busy(now)
+        log.warning("%s: taken over from %s, which is silent", self._directory, _describe(first))
+
+    def _is_own(self) -> bool:
+        now = time.monotonic()
+        if is_own := self._read().get("id") == self._own["id"]:
+            self._confirmed = now
+        return is_own
+
+    def _text(self) -> bytes:
+        return json.dumps(self._own).encode()
+
+    def _read(self) -> dict[str, Any]:
+        """Returns the holder; empty if there is none."""
+        try:
+            content = fsspec_calls.call(self._url, "read", lambda fs, path: fs.cat_file(path))
+            return dict(json.loads(content))
+        except fsspec_calls.AbsentError:
+            return {}
+        except (ValueError, TypeError):  # somebody else's file
+            return {"id": content}
+
+    def _busy(self, holder: dict[str, Any]) -> RunDirBusyError:
+        return RunDirBusyError(f"output_dir {self._directory} is in use by {_describe(holder)}")
+
+
+def _is_of_dead_process(holder: dict[str, Any]) -> bool:
+    """Whether the holder was a process of this machine that has ended."""
+    if (holder.get("host"), holder.get("boot")) == (socket.gethostname(), _boot()):
+        with contextlib.suppress(PermissionError, TypeError, OverflowError):
+            try:
+                os.kill(holder["pid"], 0)
+            except ProcessLookupError:
+                return True
+    return False
+
+
+def _boot() -> str:
+    """Returns what distinguishes this start of the machine, and this container, from others."""
+    with contextlib.suppress(OSError):
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as stream:
+            return f"{stream.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    return ""

@@ -1,0 +1,65 @@
+"""Temporary directories beside outputs, which the next job removes if their process was killed."""
+
+import contextlib
+import fcntl
+import glob
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+
+
+def leftovers(path: str) -> list[str]:
+    """Returns the temporary directories for `path`, whether their processes live or not."""
+    parent, name = os.path.split(os.path.abspath(path))
+    return glob.glob(os.path.join(glob.escape(parent), f".{glob.escape(name)}.tmp-????????"))
+
+
+def remove_dead(directories: list[str]) -> None:
+    """Removes temporary directories whose processes have ended."""
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            lock = _lock(directory)
+            shutil.rmtree(directory, ignore_errors=True)
+            os.close(lock)
+
+
+@contextlib.contextmanager
+def temporary_dir(path: str) -> Iterator[str]:
+    """Yields a new hidden directory beside `path`, in which `path` can be made.
+
+    It is locked while this process lives, and removed at the end. If a process was killed, the next
+    one that makes `path` removes its directory, even if it ran on another machine. Where the file
+    system has no locks, that directory stays.
+    """
+    parent, name = os.path.split(os.path.abspath(path))
+    os.makedirs(parent, exist_ok=True)
+    remove_dead(leftovers(path))
+    lock = None
+    while lock is None:
+        directory = os.path.join(parent, f".{name}.tmp-{secrets.token_hex(4)}")
+        os.mkdir(directory)
+        try:
+            lock = _lock(directory)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # removed by another process before it was locked
+        except OSError:
+            lock = -1  # no locks here
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
+
+
+def _lock(directory: str) -> int:
+    """Returns a descriptor that holds a directory locked; OSError if another process does."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.stat(directory)  # raises an error if it was removed in the meantime
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
