@@ -280,7 +280,7 @@ def foreign(system, **changes):
 
 def test_a_directory_that_another_process_renews_is_refused(memory, quick, monkeypatch):
     with locks._lease("memory://data/run"):
-        monkeypatch.setattr(locks, "_boot", lambda: "another machine")
+        monkeypatch.setattr(locks, "_machine", lambda: "another machine")
         with pytest.raises(RunDirBusyError, match=f"in use by pid {os.getpid()} on host"):
             with locks._lease("memory://data/run"):
                 pass
@@ -303,7 +303,7 @@ def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(memory,
     said = jobs.python(
         "import json\nfrom albert.storage import locks\nimport os, socket\n"
         "print(json.dumps({'pid': os.getpid(), 'host': socket.gethostname(), "
-        "'boot': locks._boot()}))"
+        "'machine': locks._machine()}))"
     )
     foreign(memory, **json.loads(said.strip().splitlines()[-1]))
     with locks._lease("memory://data/run"):
@@ -327,7 +327,7 @@ def test_of_two_that_want_a_stale_lease_one_gets_it(memory, quick, monkeypatch):
 def test_a_second_run_on_a_remote_directory_is_refused(memory, quick, tmp_path, capfd, monkeypatch):
     arguments = remote_job(memory, tmp_path)
     with locks._lease("memory://data/run"):
-        monkeypatch.setattr(locks, "_boot", lambda: "another machine")
+        monkeypatch.setattr(locks, "_machine", lambda: "another machine")
         assert jobs.pretrain(*arguments) == 2
         assert "output_dir memory://data/run is in use by pid" in capfd.readouterr().err
         assert memory.find("/data/run") == ["/data/run/.lease"]

@@ -12,7 +12,7 @@ import logging
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from albert.errors import DataError, UserError
@@ -243,42 +243,41 @@ def local_copy(path: str, flag: str = "path") -> str:
         return path
     url, target = path.rstrip("/"), path_in_cache(path, "downloads")
     info, prefix = find_info(url), _CHECKPOINT_FILE.sub("", url)
-    if info and info["type"] == "file" and prefix == url:
+    if info and info["type"] == "directory":
+        folder, names = target, refresh(url, target)
+    elif info and prefix == url:
         _download({target: (url, identity_of(info))})
         return target
-    is_wanted, folder = (lambda name, size: True), target
-    if not info or info["type"] == "file":
-        base, (url, folder) = os.path.basename(prefix), map(os.path.dirname, (url, target))
-
-        def is_wanted(name: str, size: int) -> bool:
-            is_own = name.startswith(f"{base}.")
-            return is_own or "/" not in name and (size <= _SMALL or bool(_WEIGHTS.search(name)))
-
-    names = refresh(url, folder, is_wanted)
-    if not info and not any(name.startswith(f"{base}.") for name in names):
-        raise AbsentError(f"--{flag}: no such file: {path}")
-    for name in files_below(folder):
-        if name not in names and is_wanted(name, 0):
+    else:
+        base, folder = os.path.basename(prefix), os.path.dirname(target)
+        names = refresh(os.path.dirname(url), folder, base)
+        if not any(name.startswith(f"{base}.") for name in names):
+            raise AbsentError(f"--{flag}: no such file: {path}")
+    for name in set(files_below(folder)) - names:  # they were removed there
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, name))
     return target
 
 
-def refresh(
-    url: str, folder: str, is_wanted: Callable[[str, int], bool] = lambda name, size: True
-) -> set[str]:
-    """Downloads the files below an address that have changed; returns their relative names.
+def refresh(url: str, folder: str, checkpoint: str = "") -> set[str]:
+    """Downloads the files below an address that have changed; returns the names of all of them.
 
-    Hidden files are left out.
+    Hidden files are not downloaded.
 
     Args:
-      is_wanted: whether a file of some name and size is downloaded.
+      checkpoint: if it is given, only its files and the small ones next to them are downloaded.
     """
+    def is_wanted(name: str, size: int) -> bool:
+        is_beside = "/" not in name and (size <= _SMALL or bool(_WEIGHTS.search(name)))
+        is_own = not checkpoint or name.startswith(f"{checkpoint}.")
+        return (is_own or is_beside) and not posixpath.basename(name).startswith(".")
+
     os.makedirs(folder, exist_ok=True)
-    found = {
-        name: known for name, known in files_below(url).items()
-        if not posixpath.basename(name).startswith(".") and is_wanted(name, known[0])
-    }
-    _download({os.path.join(folder, n): (f"{url}/{n}", known) for n, known in found.items()}, True)
+    found = files_below(url)
+    _download({
+        os.path.join(folder, name): (f"{url}/{name}", known)
+        for name, known in found.items() if is_wanted(name, known[0])
+    }, is_lazy=True)
     return set(found)
 
 

@@ -161,7 +161,7 @@ class _Lease:
     def __init__(self, directory: str):
         self._directory, self._url = directory, f"{directory}/.lease"
         self._seconds = lease_seconds()
-        self._own = _this_process() | {"id": uuid.uuid4().hex, "boot": _boot(), "renewals": 0}
+        self._own = _this_process() | {"id": uuid.uuid4().hex, "machine": _machine(), "renewals": 0}
         self._confirmed = 0.0  # when it was seen to be this process's
         self._is_released = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True, name="lease")
@@ -203,19 +203,18 @@ class _Lease:
 
     def _wait_until_silent(self) -> None:
         """Returns when the holder is dead or has released the lease."""
-        first = self._read()
-        if not first or _is_of_dead_process(first):
-            return
-        log.info("%s is held by %s: waiting up to %.0f s for a sign of life", self._directory,
-                 _describe(first), self._seconds)
+        first = now = self._read()
+        if now and not _is_of_dead_process(now):
+            log.info("%s is held by %s: waiting up to %.0f s for a sign of life", self._directory,
+                     _describe(now), self._seconds)
         end = time.monotonic() + self._seconds
-        while time.monotonic() < end:
+        while now and not _is_of_dead_process(now) and time.monotonic() < end:
             time.sleep(min(self._seconds / 12, 2))
-            if not (now := self._read()):
-                return
-            if now != first:
+            now = self._read()
+            if now and now != first:
                 raise self._busy(now)
-        log.warning("%s: taken over from %s, which is silent", self._directory, _describe(first))
+        if now:
+            log.warning("%s: taken over from %s", self._directory, _describe(first))
 
     def _is_own(self) -> bool:
         now = time.monotonic()
@@ -242,16 +241,11 @@ class _Lease:
 
 def _is_of_dead_process(holder: dict[str, Any]) -> bool:
     """Whether the holder was a process of this machine that has ended."""
-    if (holder.get("host"), holder.get("boot")) == (socket.gethostname(), _boot()):
-        with contextlib.suppress(PermissionError, TypeError, OverflowError):
-            try:
-                os.kill(holder["pid"], 0)
-            except ProcessLookupError:
-                return True
-    return False
+    is_of_here = bool(_machine()) and holder.get("machine") == _machine()
+    return is_of_here and not os.path.exists(f"/proc/{holder.get('pid')}")
 
 
-def _boot() -> str:
+def _machine() -> str:
     """Returns what distinguishes this start of the machine, and this container, from others."""
     with contextlib.suppress(OSError):
         with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as stream:

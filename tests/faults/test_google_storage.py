@@ -60,7 +60,7 @@ def test_of_many_that_create_an_object_one_does(proxy):
 def test_a_directory_that_another_process_renews_is_refused(proxy, monkeypatch):
     monkeypatch.setenv("ALBERT_LEASE_SECONDS", "3")
     with locks._lease("gs://bucket/run"):
-        monkeypatch.setattr(locks, "_boot", lambda: "another machine")
+        monkeypatch.setattr(locks, "_machine", lambda: "another machine")
         with pytest.raises(RunDirBusyError, match="in use by pid"):
             with locks._lease("gs://bucket/run"):
                 pass
