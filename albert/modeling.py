@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import albert.model.backend  # noqa: F401, I001  (before Keras)
 import keras
 from keras import ops
 
-import albert.model.backend  # noqa: F401, I001  (before Keras)
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
 from albert.formats.model_facts import PROBLEM_TYPES, Facts

@@ -8,10 +8,10 @@ left out of both decay and trust ratio (spec of the released models).
 import dataclasses
 import re
 
+import albert.model.backend  # noqa: F401, I001  (before Keras)
 import keras
 from keras import ops
 
-import albert.model.backend  # noqa: F401, I001  (before Keras)
 from albert.errors import FlagError
 
 WEIGHT_DECAY = 0.01

@@ -9,10 +9,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import albert.model.backend  # noqa: F401, I001  (before Keras)
 import keras
 import tensorflow as tf
 
-import albert.model.backend  # noqa: F401, I001  (before Keras)
 from albert.errors import CheckpointError, first_line
 from albert.export import text_graph
 from albert.storage import filesystem

@@ -140,7 +140,7 @@ def test_a_crash_anywhere_in_writing_records_leaves_records_with_their_manifest_
         write(path, 1, 5)
         crashed = crash_at(number, lambda path=path: write(path, 2, 7), path.parent)
         manifest = records.Manifest.read(str(path))
-        count = tfrecord.verify_records(str(path))
+        count = len(list(tfrecord.read_records(str(path))))
         assert count in (5, 7)
         if manifest:
             assert manifest.records == count

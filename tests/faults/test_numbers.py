@@ -31,7 +31,7 @@ from faults import jobs, odd_pretraining
 def write_with_one_odd_record(path, weight, count=40):
     """Random records, one of which weighs its masked token by `weight`."""
     rows = list(pretraining_rows(count))
-    rows[7]["masked_lm_weights"] = np.array([weight, 0, 0], "float32")
+    rows[4]["masked_lm_weights"] = np.array([weight, 0, 0], "float32")
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
     records.write_records(str(path), rows, spec, {"vocab_size": VOCAB})
 
