@@ -99,7 +99,6 @@ setup(
             "albert-run-token-classifier = albert.run_token_classifier:cli",
             "albert-score = albert.score:cli",
             "albert-train-sentencepiece = albert.train_sentencepiece:cli",
-            "albert-widen = albert.widen:cli",
         ]
     },
 )

@@ -98,7 +98,7 @@ class _BuiltModel(keras.Model):
           inputs: a dict of int tensors, as the tokenizer makes it; or the ids alone.
           training: whether dropout falls; `dropout_seed`, two integers, makes it a function of
             them alone.
-          depth: how many layers to apply, if not all; or a `Growing` one.
+          depth: how many layers to apply, if not all.
           output_hidden_states: adds what `Encoded.hidden_states` returns. Of a model that was
             made with `EncoderOptions(output_hidden_states=True)`, the default.
           output_attentions: adds `attentions`: the probabilities of each block, in a list,

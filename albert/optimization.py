@@ -31,7 +31,6 @@ class OptimizerConfig:
     poly_power: float = 1.0  # power of the polynomial decay
     start_warmup_step: int = 0  # step at which the warm-up begins
     num_decay_steps: int = 0  # the last steps, in which alone the rate falls; 0: in all
-    weight_average: float = 0.0  # decay of the average of the weights; 0: there is none
 
 
 @keras.saving.register_keras_serializable("albert")
@@ -88,9 +87,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
       exclude_from_weight_decay: regular expressions searched in a variable's path.
       clip_norm: largest global norm of the gradients; None does not clip.
       sums_over_replicas: off where the caller has summed the gradients already.
-      average_decay: keeps an average of each weight beside it, updated where the weight is:
-        a = d a + (1 - d) w with d = min(average_decay, (1 + n) / (10 + n)), n the steps since
-        `average_from`. Whoever begins it gives it its first value. 0: there is none.
     """
 
     slot_names = ("adam_m", "adam_v")
@@ -105,7 +101,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         exclude_from_weight_decay: tuple[str, ...] | None = None,
         clip_norm: float | None = None,
         sums_over_replicas: bool = True,
-        average_decay: float = 0.0,
         name: str = "adam_weight_decay",
         **kwargs,
     ):
@@ -117,8 +112,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.exclude_from_weight_decay_patterns = tuple(exclude_from_weight_decay or ())
         self.clip_norm = clip_norm
         self.sums_over_replicas = sums_over_replicas
-        self.average_decay = average_decay
-        self.average_from = 0  # iterations when the average began
 
     def build(self, variables):
         if self.built:
@@ -128,8 +121,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             tuple(self.add_variable_from_reference(v, name=slot) for slot in self._slots_of(v))
             for v in variables
         ]
-        averaged = variables if self.average_decay else ()
-        self.averages = [self.add_variable_from_reference(v, name="average") for v in averaged]
         self._decayed = [
             not _matches(v.path, self.exclude_from_weight_decay_patterns) for v in variables
         ]
@@ -143,13 +134,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                 self._slots_of(variable), self.moments[self._get_variable_index(variable)],
                 strict=True,
             )
-        }
-
-    def named_averages(self, names: dict[str, keras.Variable]) -> dict[str, keras.Variable]:
-        """Returns {"<variable>/average": its average, ...}; empty without `average_decay`."""
-        return {
-            f"{name}/average": self.averages[self._get_variable_index(variable)]
-            for name, variable in names.items() if self.averages
         }
 
     def _slots_of(self, variable) -> tuple[str, ...]:
@@ -184,17 +168,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         step = rate * self._trust_ratio(index, old, update) * update
         for moment, was, now in zip(moments, before, after, strict=True):
             self.assign(moment, ops.where(finite, now, was))
-        new = ops.where(finite, old - step, old)
-        self.assign(variable, new)
-        if self.averages:
-            average = ops.convert_to_tensor(self.averages[index])
-            nearer = average + (1.0 - self._average_decay()) * (new - average)
-            self.assign(self.averages[index], ops.where(finite, nearer, average))
-
-    def _average_decay(self):
-        """Returns how much of the averages this step keeps: less at first, when they are young."""
-        steps = ops.cast(self.iterations, "float32") - self.average_from
-        return ops.minimum(self.average_decay, (1.0 + steps) / (10.0 + steps))
+        self.assign(variable, ops.where(finite, old - step, old))
 
     def _direction(self, moments, gradient):
         """Returns the update before decay and rate, and the new values of the moments."""
@@ -214,7 +188,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             "exclude_from_weight_decay": self.exclude_from_weight_decay_patterns,
             "clip_norm": self.clip_norm,
             "sums_over_replicas": self.sums_over_replicas,
-            "average_decay": self.average_decay,
         }
 
 
@@ -350,7 +323,7 @@ def create_optimizer(
     """
     schedule = dataclasses.asdict(config)
     classes = {"adamw": AdamWeightDecay, "lamb": Lamb, "muon": Muon}
-    name, average_decay = schedule.pop("name"), schedule.pop("weight_average")
+    name = schedule.pop("name")
     if name not in classes:
         raise FlagError(f"--optimizer must be one of {', '.join(classes)}, got {name!r}")
     return classes[name](
@@ -359,5 +332,4 @@ def create_optimizer(
         exclude_from_weight_decay=EXCLUDED,
         clip_norm=CLIP_NORM,
         sums_over_replicas=sums_over_replicas,
-        average_decay=average_decay,
     )

@@ -91,20 +91,6 @@ def define_flags(values: flags.FlagValues) -> None:
                  "LAYERS:STEP,...: up to each STEP, train with only so many LAYERS, which is "
                  "faster. After the last STEP, the model has all its layers. All layers must "
                  "share their weights.")
-    flags.define("string", values, "batch_schedule", None,
-                 "SIZE:STEP,...: up to each STEP, train with only so many sequences a step; after the "
-                 "last, with --train_batch_size. The learning rate does not change with it. A batch "
-                 "that grows over 60 % of the budget is in the recipe of \"cramming\" (Geiping and "
-                 "Goldstein 2022).")
-    flags.define("integer", values, "depth_fade_steps", 0,
-                 "Steps in which layers that --depth_schedule adds come to count in full, along a "
-                 "line. At once, a second layer at step 3,000 took a loss of 4.93 to 5.46, and 500 "
-                 "steps to get back. 0: at once.", least=0)
-    flags.define("float", values, "weight_average", 0.0,
-                 "Keep an average of the weights of the last steps, with this decay, as 0.999; "
-                 "evaluations, model.ckpt-best and whatever opens the run's checkpoints take it, "
-                 "and the training goes on from the weights themselves. GPT-BERT's configuration "
-                 "has 0.999 (its gain is not stated). 0: no average.", least=0, below=1)
     flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.",
                  least=0)
     flags.define("float", values, "masked_lm_budget", 0.0,
@@ -152,8 +138,7 @@ def _check(values: flags.FlagValues, start: Pretrained | None) -> AlbertConfig:
             f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings "
             f"{config.max_position_embeddings} of the model"
         )
-    _check_fade(values, _depth_schedule(values.depth_schedule, config))
-    _batch_schedule(values)
+    _depth_schedule(values.depth_schedule, config)
     return config
 
 
@@ -171,30 +156,6 @@ def _depth_schedule(text: str | None, config: AlbertConfig) -> Schedule:
     if stages and (config.num_hidden_groups > 1 or config.parameter_sharing != "all"):
         raise FlagError("--depth_schedule: only layers that share all their weights can be added")
     return stages
-
-
-def _batch_schedule(values: flags.FlagValues) -> Schedule:
-    stages = schedules.read(values.batch_schedule, "batch_schedule", "SIZE")
-    if stages and values.scale_learning_rate:
-        raise FlagError(
-            "--batch_schedule: a rate scaled by --scale_learning_rate is that of one batch size, "
-            "and the learning rate does not change with the batch: give --learning_rate alone"
-        )
-    return stages
-
-
-def _check_fade(values: flags.FlagValues, depth_schedule: Schedule) -> None:
-    if not values.depth_fade_steps:
-        return
-    if not depth_schedule:
-        raise FlagError("--depth_fade_steps goes with --depth_schedule")
-    ends = [end for _, end in depth_schedule]
-    for end, following in zip(ends, [*ends[1:], values.num_train_steps], strict=True):
-        if following - end <= values.depth_fade_steps:
-            raise FlagError(
-                f"--depth_fade_steps={values.depth_fade_steps}: layers are added at step {end}, and "
-                f"what follows, at step {following}, must come later than the fade's end"
-            )
 
 
 def _check_eval_pairs(values: flags.FlagValues) -> None:
@@ -235,7 +196,7 @@ def main(values: flags.FlagValues) -> None:
         used["eval_masks"] = eval_files
     for source in used.values():
         source.check_vocabulary(config.vocab_size)
-    rows = schedules.total(_batch_schedule(values), values.train_batch_size, values.num_train_steps)
+    rows = values.train_batch_size * values.num_train_steps
     recipe = {
         name: pretraining_masks.masks(values, name, source, rows) for name, source in used.items()
     }
@@ -274,7 +235,6 @@ def _run(
     task = PretrainingTask(values.max_seq_length, values.max_predictions_per_seq, **recipe)
     chosen = flags.select(values, run_settings.RunConfig)
     chosen["depth_schedule"] = _depth_schedule(values.depth_schedule, config)
-    chosen["batch_schedule"] = _batch_schedule(values)
     run = run_settings.RunConfig(**chosen)
     optimizer = flags.optimizer_config(values)
     if values.scale_learning_rate:
@@ -326,12 +286,10 @@ def _evaluate(task, config, run, eval_files, init):
     results = found.results
     summaries.log_results(results)
     if own:
-        of_average = checkpoints.has_average(weights)
         measured = evaluation.what_is_measured(
-            task, config, run, eval_files, results["global_step"], of_average
+            task, config, run, eval_files, results["global_step"]
         )
-        tensors = checkpoints.read_model(weights) if of_average else None
-        evaluation.keep_if_best(task, own[-1], results, measured, tensors)
+        evaluation.keep_if_best(task, own[-1], results, measured)
     return found
 
 

@@ -22,5 +22,4 @@
     saved_model          the one place where a SavedModel is written
     model_card           the README.md of a directory that holds a model
     vocabulary_transfer  another vocabulary for the same model
-    width_transfer       the weights of a model for a wider one
 """

@@ -1,10 +1,9 @@
 """Which checkpoint a path means, and what it gives a model. No TensorFlow at import.
 
 The names in a checkpoint `model.ckpt-<step>` are the released ones, with `<variable>/adam_m`,
-`adam_v` and `global_step`, so a checkpoint of the original is one of ours. A run with an average of
-its weights keeps it as `<variable>/average`: whoever opens such a checkpoint, but the run that goes
-on, gets the averaged weights. Which files a checkpoint has, `checkpoint_files` knows. What tensors
-cannot hold stands in `model.ckpt-<step>.json`, see `sidecars`.
+`adam_v` and `global_step`, so a checkpoint of the original is one of ours. Which
+files a checkpoint has, `checkpoint_files` knows. What tensors cannot hold stands in
+`model.ckpt-<step>.json`, see `sidecars`.
 """
 
 import dataclasses
@@ -12,7 +11,7 @@ import difflib
 import logging
 import os
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ RUN_FOLDER = "seed-{}"  # of one of the runs of --num_runs, with its seed
 _STEP = re.compile(r"model\.ckpt-(\d+)$")
 _FOREIGN = (".h5", ".keras", ".pkl", ".pickle", ".bin", ".pt", ".pth", ".npz")
 _COUNTED = re.compile(r"/(attention|ffn)_\d+/")
-AVERAGE = "/average"  # after the name of a weight: its average
 _SLOT = re.compile(r"/((adam|lamb)_[mv]|momentum|average)$|^global_step$")
 _GROUP = re.compile(r"/group_\d+/")
 # Models that are not of this toolkit's architecture, by a scope that only they have.
@@ -53,14 +51,12 @@ class MismatchError(CheckpointError):
     """A sound checkpoint of something else; unlike damage, never a reason to look further."""
 
 
-def open_weights(
-    path: str, flag: str = "init_checkpoint", averaged: bool = True
-) -> Weights:
+def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     """Returns the tensors of a name-based checkpoint of ours or of the original.
 
     `path` is a prefix, any of its files, or a directory (best, else newest).
     Names of older releases and of fine-tuned TF-Hub modules are made the
-    released ones, see `released_names`. Weights that have an average are that, if it is wanted.
+    released ones, see `released_names`.
 
     Raises:
       CheckpointError: absent (with the nearest names), of another kind, or damaged.
@@ -77,9 +73,7 @@ def open_weights(
         if any(scope in name for name in names):
             raise CheckpointError(f"--{flag}: {prefix} is {kind}")
     reader.check_whole()
-    keys = released_names(names)
-    averages = {n.removesuffix(AVERAGE): key for n, key in keys.items() if n.endswith(AVERAGE)}
-    return Weights(prefix, reader, keys | averages if averaged else keys)
+    return Weights(prefix, reader, released_names(names))
 
 
 def released_names(names: Iterable[str]) -> dict[str, str]:
@@ -216,16 +210,13 @@ def check_architecture(
         )
 
 
-def read_all(
-    prefix: str, shapes: Mapping[str, tuple[int, ...]], may_lack: Container[str] = ()
-) -> dict[str, np.ndarray]:
-    """Returns the named tensors of a checkpoint as they are; those it `may_lack` if it has them.
+def read_all(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Returns the named tensors of a checkpoint.
 
     Raises:
       CheckpointError: one is absent, has another shape, or the file is damaged.
     """
-    weights = open_weights(prefix, averaged=False)
-    shapes = {n: s for n, s in shapes.items() if n in weights.shapes or n not in may_lack}
+    weights = open_weights(prefix)
     problems = [f"{n}: not in the checkpoint" for n in shapes if n not in weights.shapes]
     problems += _misfits({n: n for n in shapes if n in weights.shapes}, shapes, weights)
     if problems:
@@ -294,17 +285,6 @@ def warm_start(
 def is_slot(name: str) -> bool:
     """Whether a tensor is of the optimizer or the step count, and not of the model."""
     return bool(_SLOT.search(name))
-
-
-def read_model(weights: Weights) -> dict[str, np.ndarray]:
-    """Returns the model's weights in a checkpoint, and `global_step`."""
-    names = [n for n in weights.shapes if not is_slot(n) or n == "global_step"]
-    return {name: weights.read(name) for name in names}
-
-
-def has_average(weights: Weights) -> bool:
-    """Whether a checkpoint keeps averages of its weights."""
-    return any(name.endswith(AVERAGE) for name in weights.shapes)
 
 
 def describe_start(account: Mapping[str, Any]) -> str:

@@ -45,7 +45,6 @@ _OBJECT = (lambda value: isinstance(value, dict), "an object")
 _KINDS: dict[str, model_facts.Kind] = {
     "step": COUNT, "task": TEXT, "architecture": TEXT, "version": TEXT, "config": _OBJECT,
     "flags": _OBJECT, "facts": _OBJECT, "records_seen": COUNT,
-    "average_from": COUNT,
     "window": (_is_window, "a count of steps and a list of sums"),
     "loss_scale": (lambda v: _is_numbers(v) and len(v) == 2, "two numbers"),
     "recent_losses": (_is_numbers, "a list of numbers"),

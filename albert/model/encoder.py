@@ -21,7 +21,7 @@ from keras import ops
 from albert.config import AlbertConfig
 from albert.model.attention import ATTENTION, Kept
 from albert.model.dropout import NO_DROPOUT, Dropout
-from albert.model.encoder_options import Depth, EncoderOptions, Growing
+from albert.model.encoder_options import Depth, EncoderOptions
 from albert.model.layer_order import BlockInPass, Engine, Layer, ending_at, unrolled
 from albert.model.layers import dense_layer, get_activation, layer_norm, truncated_normal
 from albert.model.row_layout import Mask, RowLayout, mask_of
@@ -289,23 +289,17 @@ class AlbertEncoder(keras.layers.Layer):
         """Returns the layers to apply, in their order."""
         mask = mask_of(layout.row_mask(), self.compute_dtype, layout.row_groups())
         config = self.config
-        depth = how.depth
-        if not isinstance(depth, Growing):
-            depth = Growing(depth, whole=config.num_hidden_layers, share=None)
         # What distinguishes a layer; those of the same are one object.
         kinds = [
-            (config.attention_group(i), config.feed_forward_group(i), i < depth.whole)
-            for i in range(depth.layers or config.num_hidden_layers)
+            (config.attention_group(i), config.feed_forward_group(i))
+            for i in range(how.depth or config.num_hidden_layers)
         ]
         layers = {
-            (g, h, is_whole): [
-                BlockInPass(
-                    attending, transforming, layout, mask, how.dropout, kept=how.kept,
-                    share=None if is_whole else ops.cast(depth.share, self.compute_dtype),
-                )
+            (g, h): [
+                BlockInPass(attending, transforming, layout, mask, how.dropout, kept=how.kept)
                 for attending, transforming in zip(self.groups[g], self.groups[h], strict=True)
             ]
-            for g, h, is_whole in dict.fromkeys(kinds)
+            for g, h in dict.fromkeys(kinds)
         }
         return [layers[kind] for kind in kinds]
 

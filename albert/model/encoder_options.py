@@ -1,7 +1,6 @@
 """How an encoder computes, and how many of its layers."""
 
 import dataclasses
-from typing import Any
 
 import keras
 
@@ -16,19 +15,7 @@ def loop_engine() -> str:
     return loops.get(keras.backend.backend(), "unrolled")
 
 
-@dataclasses.dataclass(frozen=True)
-class Growing:
-    """A depth on its way from one number of layers to a larger one.
-
-    A layer f that was added makes hidden + share * (f(hidden) - hidden) of hidden.
-    """
-
-    layers: int | None  # to apply; None: all
-    whole: int  # how many of them, the first ones, count in full
-    share: Any  # of the others: 0 as if they were not there, 1 in full; a scalar tensor, or a number
-
-
-Depth = int | Growing | None  # layers to apply; None: all
+Depth = int | None  # layers to apply; None: all
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,6 @@ class BlockInPass:
     dropout: Dropout
     places: Any = None  # [B, K] of each example; None: all
     kept: Kept | None = None  # takes the attention's probabilities
-    share: Any = None  # a scalar: how far the states go towards the block's; None: all the way
 
     @property
     def weights(self) -> list[keras.Variable]:
@@ -55,16 +54,9 @@ class BlockInPass:
                 attended = self.attending.attend(
                     hidden, self.layout, self.mask, own, self.places, self.kept
                 )
-                return self._reached(hidden, self.transforming.transform(attended, own))
+                return self.transforming.transform(attended, own)
 
         return (keras.remat(compute) if remat else compute)(hidden, *values)
-
-    def _reached(self, before, after):
-        if self.share is None:
-            return after
-        if self.places is not None:
-            before = self.layout.at(before, self.places)
-        return before + self.share * (after - before)
 
 
 Layer = Sequence[BlockInPass]

@@ -27,12 +27,3 @@ def read(text: str | None, flag: str, what: str) -> Schedule:
     if list(ends) != sorted(set(ends)) or ends[0] < 1 or min(values) < 1:
         raise FlagError(f"--{flag}={text}: steps must rise, {what.lower()} be at least 1")
     return tuple(stages)
-
-
-def total(schedule: Schedule, final: int, steps: int) -> int:
-    """Returns the sum of the values of the first steps."""
-    result = begin = 0
-    for value, end in schedule:
-        result += value * (min(end, steps) - min(begin, steps))
-        begin = end
-    return result + final * (steps - min(begin, steps))

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -81,20 +81,15 @@ def _write_state_file(directory: str) -> None:
             stream.write(f'all_model_checkpoint_paths: "{name}"\n')
 
 
-def publish_best(prefix: str, tensors: Mapping[str, Any] | None = None) -> str:
-    """Makes a checkpoint `model.ckpt-best`: copies it, or writes these tensors with what lies beside.
-
-    The log lines of a copy are those of the original.
+def publish_best(prefix: str) -> str:
+    """Copies a checkpoint to `model.ckpt-best`. The log lines of the copy are those of the original.
 
     Raises:
       CheckpointError: it could not be written.
     """
     best = os.path.join(os.path.dirname(prefix), checkpoints.BEST)
     try:
-        if tensors is None:
-            _copy_best(prefix, best)
-        else:
-            _write_best(prefix, best, tensors)
+        _copy_best(prefix, best)
     except OSError as error:
         raise CheckpointError(f"cannot write {best} ({error.strerror or error})") from error
     return best
@@ -112,18 +107,6 @@ def _copy_best(prefix: str, best: str) -> None:
     log.info("saved %s to %s", prefix, best)
 
 
-def _write_best(prefix: str, best: str, tensors: Mapping[str, Any]) -> None:
-    def before() -> None:
-        _remove_index(best)
-        if os.path.exists(prefix + ".json"):
-            files.publish_copy(prefix + ".json", best + ".json")
-        else:
-            files.remove(best + ".json")
-
-    checkpoint_files.write(best, tensors, before)
-    log.info("saved the weights of %s that were evaluated to %s", prefix, best)
-
-
 def _remove_index(best: str) -> None:
     """Makes sure that there is no best checkpoint while its files are replaced."""
     while index := checkpoint_files.main_file(best):
@@ -136,12 +119,10 @@ def read_newest(
     config: AlbertConfig,
     task: str,
     may_set_aside: bool = True,
-    may_lack: Container[str] = (),
 ) -> tuple[str, dict[str, np.ndarray], dict[str, Any]] | None:
     """Returns (prefix, tensors, sidecar) of the newest undamaged checkpoint; None: there is none.
 
     For each damaged one there is a warning. With `may_set_aside`, it is renamed to `*.corrupt`.
-    Tensors that it `may_lack` are there if it has them.
 
     Raises:
       CheckpointError: it is of another architecture, or all are damaged.
@@ -151,7 +132,7 @@ def read_newest(
         try:
             sidecar = sidecars.read_sidecar(prefix)
             checkpoints.check_architecture(sidecar, config, prefix, task)
-            found = prefix, checkpoints.read_all(prefix, shapes, may_lack), sidecar
+            found = prefix, checkpoints.read_all(prefix, shapes), sidecar
         except checkpoints.MismatchError:
             raise
         except (CheckpointError, DataError) as error:

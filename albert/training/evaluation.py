@@ -20,7 +20,7 @@ from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, sidecars
 from albert.formats.weights import Weights
-from albert.model.encoder_options import Depth, Growing
+from albert.model.encoder_options import Depth
 from albert.records.record_files import RecordFiles
 from albert.storage import files, filesystem
 from albert.tasks.task import Task
@@ -60,17 +60,10 @@ class Evaluated:
 
 
 def what_is_measured(
-    task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles, step: int,
-    of_average: bool = False,
+    task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles, step: int
 ) -> dict[str, Any]:
-    """Returns everything, beside the weights, on which an evaluation's result depends (as JSON).
-
-    `of_average` tells that the weights are averages.
-    """
+    """Returns everything, beside the weights, on which an evaluation's result depends (as JSON)."""
     spec = task.for_evaluation().feature_spec()
-    layers, share = run.depth_before(step), None
-    if isinstance(layers, Growing):
-        layers, share = layers.layers, layers.share
     return {
         "task": task.name,
         "metric": task.best_metric,
@@ -79,9 +72,7 @@ def what_is_measured(
         "batches": [run.max_eval_steps, _batch_size(run)] if run.max_eval_steps else "all",
         "row_length": spec.row_length,
         "masks": spec.complete and repr(spec.complete),
-        "layers": layers or config.num_hidden_layers,
-        "share_of_new_layers": share,
-        "weights": "average" if of_average else None,
+        "layers": run.depth_before(step) or config.num_hidden_layers,
     }
 
 
@@ -94,13 +85,12 @@ def _fingerprint(path: str, identity: filesystem.Identity) -> list[Any]:
 
 
 def keep_if_best(
-    task: Task, prefix: str, results: Mapping[str, Any], measured: Mapping[str, Any],
-    tensors: Mapping[str, Any] | None = None,
+    task: Task, prefix: str, results: Mapping[str, Any], measured: Mapping[str, Any]
 ) -> bool:
     """Publishes a checkpoint as the best one if it beats the best so far. Returns whether it did.
 
     The best of earlier processes counts too, if it was evaluated in the same way: see
-    `what_is_measured`. `tensors` are those that were evaluated, if not all of the checkpoint's.
+    `what_is_measured`.
     """
     directory = os.path.dirname(prefix)
     value = float(results[task.best_metric])
@@ -117,7 +107,7 @@ def keep_if_best(
     elif best and value <= best["value"]:
         return False
     if os.path.basename(prefix) != checkpoints.BEST:
-        checkpoint_store.publish_best(prefix, tensors)
+        checkpoint_store.publish_best(prefix)
     files.write_sealed_json(
         os.path.join(directory, BEST_FILE),
         {

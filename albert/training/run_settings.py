@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from albert.config import AlbertConfig
-from albert.model.encoder_options import Depth, EncoderOptions, Growing
+from albert.model.encoder_options import EncoderOptions
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.runtime import schedules
@@ -21,24 +21,6 @@ _FULL_ENOUGH = 0.8
 
 
 @dataclasses.dataclass(frozen=True)
-class Stage:
-    """What distinguishes a part of a run, whose steps are one program."""
-
-    batch_size: int | None = None  # sequences of a step; None: not told
-    layers: int | None = None  # that the encoder has; None: all
-    # Layers that the step `begin` added fade in over so many steps, beside `whole` ones.
-    fade_steps: int = 0
-    begin: int = 0
-    whole: int = 0
-
-    def depth(self, step: Any) -> Depth:
-        """Returns the depth of the step after `step`, which may be a float tensor."""
-        if not self.fade_steps:
-            return self.layers
-        return Growing(self.layers, self.whole, (step - self.begin) / self.fade_steps)
-
-
-@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """The settings of a run, apart from what is trained. Every value comes from a flag."""
 
@@ -46,9 +28,7 @@ class RunConfig:
     num_train_steps: int = 1000  # the step at which training is done
     until_step: int = 0  # end at this step, with the schedules of num_train_steps; 0: do not
     depth_schedule: schedules.Schedule = ()  # layers: a shallow model that grows deeper
-    depth_fade_steps: int = 0  # in which layers that were added come to count in full
     train_batch_size: int = 32  # sequences of a step
-    batch_schedule: schedules.Schedule = ()  # sequences of the first steps
     eval_batch_size: int = 8  # sequences of an evaluation or prediction batch
     save_checkpoints_steps: int = 1000  # steps between checkpoints
     keep_checkpoint_max: int = 5  # newest checkpoints kept; 0 keeps all
@@ -74,34 +54,13 @@ class RunConfig:
         """The step at which this process ends."""
         return min(self.until_step or self.num_train_steps, self.num_train_steps)
 
-    @property
-    def changes(self) -> list[int]:
-        """The steps with which another stage begins."""
-        ends = [until for _, until in self.depth_schedule]
-        faded = [end + self.depth_fade_steps for end in ends]
-        return ends + faded + [until for _, until in self.batch_schedule]
+    def depth_after(self, step: int) -> int | None:
+        """Returns how many layers the encoder has in the step after `step`; None: all."""
+        return next((layers for layers, until in self.depth_schedule if step < until), None)
 
-    def records_before(self, step: int) -> int:
-        """Returns how many sequences the first `step` steps take."""
-        return schedules.total(self.batch_schedule, self.train_batch_size, step)
-
-    def stage_at(self, step: int) -> Stage:
-        """Returns the stage of the step after `step`."""
-        size = self.records_before(step + 1) - self.records_before(step)
-        layers = next((layers for layers, until in self.depth_schedule if step < until), None)
-        before, begin = max(
-            (stage for stage in self.depth_schedule if stage[1] <= step),
-            key=lambda stage: stage[1], default=(0, 0),
-        )
-        is_grown = before and (layers is None or layers > before)
-        if is_grown and step < begin + self.depth_fade_steps:
-            return Stage(size, layers, self.depth_fade_steps, begin, before)
-        return Stage(size, layers)
-
-    def depth_before(self, step: int) -> Depth:
-        """Returns the depth of the step that led to `step`."""
-        before = max(step - 1, 0)
-        return self.stage_at(before).depth(before)
+    def depth_before(self, step: int) -> int | None:
+        """Returns how many layers the encoder had in the step that led to `step`; None: all."""
+        return self.depth_after(max(step - 1, 0))
 
 
 def build_model(task: Task, config: AlbertConfig, run: RunConfig) -> keras.Model:

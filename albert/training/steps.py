@@ -16,7 +16,6 @@ from albert.optimization import global_norm
 from albert.runtime.seeds import child_seed
 from albert.tasks.task import Task
 from albert.training.current_engine import current
-from albert.training.run_settings import Stage
 
 # Columns of a training step's row before the task's (sum, weight) pairs.
 LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
@@ -29,12 +28,12 @@ SPIKE_DEVIATIONS, SPIKE_WINDOW = 6.0, 128
 class TrainStep:
     """A training step of a task: `gradients` on each replica, then `update`.
 
-    `stage` says how many layers it trains. An engine may replace `micro_gradients` by a compiled
+    `depth` is how many layers it trains. An engine may replace `micro_gradients` by a compiled
     form.
     """
 
-    def __init__(self, task: Task, state, run, stage: Stage = Stage()):
-        self.engine, self.task, self.state, self.run, self.stage = current(), task, state, run, stage
+    def __init__(self, task: Task, state, run, depth: Depth = None):
+        self.engine, self.task, self.state, self.run, self.depth = current(), task, state, run, depth
         self.names = sorted(task.statistic_names)
         self.trained = {
             name: weight for name, weight in state.weights.items()
@@ -59,14 +58,12 @@ class TrainStep:
         scale = self._scale()
         count = run.gradient_accumulation_steps
         step = ops.cast(self.state.optimizer.iterations, "int32")
-        # A fading stage alone depends on it.
-        of_stage = [ops.cast(step, "float32")] if self.stage.fade_steps else []
         first = engine.replica() * count
 
         def part(i):
             # The first micro-batch of the first replica draws what a single device would draw.
             seed = dropout_seed(run.seed, step, first + i)
-            return self.micro_gradients(_rows(batch, i, count), seed, weights, scale, *of_stage)
+            return self.micro_gradients(_rows(batch, i, count), seed, weights, scale)
 
         sums, found = engine.add_up(part, count)
         sums, found = engine.sum_over_replicas(sums), engine.sum_over_replicas(found)
@@ -75,12 +72,10 @@ class TrainStep:
     def _scale(self):
         return ops.convert_to_tensor(self.state.loss_scale)[0]
 
-    def _micro_gradients(self, batch, seed, weights, scale, step=None):
+    def _micro_gradients(self, batch, seed, weights, scale):
         """Returns what `gradients` does, of a micro-batch, times the scale of the loss."""
-        depth = self.stage.depth(step)
-
         def losses():
-            outputs = self.state.model(batch, training=True, dropout_seed=seed, depth=depth)
+            outputs = self.state.model(batch, training=True, dropout_seed=seed, depth=self.depth)
             sums = self.task.loss_sums(batch, outputs)
             first, *others = (sums[name] / weights[name] for name in sums)
             loss = sum(others, first)
@@ -137,9 +132,9 @@ def dropout_seed(seed: int, step, part):
     return current().fold_in(key, (step, part))
 
 
-def train_steps(task: Task, state, run, stage: Stage = Stage()):
+def train_steps(task: Task, state, run, depth: Depth = None):
     """Returns what makes several steps in one call; see `Engine.train_steps`."""
-    step = TrainStep(task, state, run, stage)
+    step = TrainStep(task, state, run, depth)
     return step.engine.train_steps(step)
 
 

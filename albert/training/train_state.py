@@ -1,7 +1,6 @@
 """What a training step changes: the model, its optimizer, and what goes on beside them."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -10,7 +9,6 @@ from keras import ops
 
 from albert import modeling
 from albert.config import AlbertConfig
-from albert.formats import checkpoints
 from albert.optimization import OptimizerConfig, create_optimizer
 from albert.tasks.task import Task
 from albert.training import steps
@@ -30,8 +28,7 @@ class TrainState:
         self.optimizer = create_optimizer(optimizer, sums_over_replicas=False)
         # Everything exists before anything is restored into it.
         self.optimizer.build(list(self.weights.values()))
-        self.averages = self.optimizer.named_averages(self.weights)
-        self.slots = self.optimizer.named_slots(self.weights) | self.averages
+        self.slots = self.optimizer.named_slots(self.weights)
         # Scale of the loss in half precision, whose gradients underflow without it.
         half = run.mixed_precision == "float16"
         self.loss_scale = _number([2.0**15 if half else 1.0, 0.0])
@@ -50,7 +47,7 @@ class TrainState:
 
     @property
     def named(self) -> dict[str, Any]:
-        """The variables of a checkpoint but `global_step`: weights, moments, and averages."""
+        """The variables of a checkpoint but `global_step`: weights and moments."""
         return self.weights | self.slots
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -59,26 +56,6 @@ class TrainState:
     def tensors(self) -> dict[str, np.ndarray]:
         """Returns what a checkpoint holds. All workers must call it."""
         return current().whole(self.named) | {"global_step": np.int64(self.step)}
-
-    def begin_average(self) -> None:
-        """Makes the averages those of the weights as they are, from this step on. All must call it."""
-        weights = current().whole(self.weights)
-        self.assign({name + checkpoints.AVERAGE: value for name, value in weights.items()})
-        self.optimizer.average_from = self.step
-
-    @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Gives the weights the values of their averages, if there are any, inside the block.
-
-        All workers must enter it.
-        """
-        kept = current().whole(self.weights if self.averages else {})
-        averages = current().whole(self.averages)
-        try:
-            self.assign({n.removesuffix(checkpoints.AVERAGE): v for n, v in averages.items()})
-            yield
-        finally:
-            self.assign(kept)
 
     def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
         named = self.named | {"global_step": self.optimizer.iterations}

@@ -26,7 +26,7 @@ from albert.training.current_engine import current
 from albert.training.engine import Engine
 from albert.training.guards import DivergenceGuard, PreemptionLatch
 from albert.training.pace import Averages, Pace
-from albert.training.run_settings import RunConfig, Stage, row_options
+from albert.training.run_settings import RunConfig, row_options
 from albert.training.train_state import TrainState
 
 log = logging.getLogger("albert")
@@ -63,8 +63,6 @@ def train(
         )
     spec = task.feature_spec()
     engine.check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)
-    for size, _ in run.batch_schedule:
-        engine.check_batch_size(size, run.gradient_accumulation_steps, "--batch_schedule: ")
     train_files.check(spec, config.vocab_size)
     if eval_files:
         eval_files.check(task.for_evaluation().feature_spec(), config.vocab_size)
@@ -110,10 +108,8 @@ class _Loop:
         self.evaluated = evaluation.Evaluated()
         self.last_checkpoint: str | None = None
         self.averages = self._new_averages(None)
-        self._has_dropped_average = False
         self._evaluator: steps.EvalStep | None = None
         self._eval_batches = None
-        self._stage: Stage | None = None  # of the next step
 
     def start(self, init: Weights | None, options: Mapping[str, bool]) -> None:
         # Where training starts, first that applies:
@@ -123,7 +119,7 @@ class _Loop:
         run, state = self.run, self.state
         found = checkpoint_store.read_newest(
             run.output_dir, state.shapes(), self.config, self.task.name,
-            may_set_aside=self.is_chief, may_lack=state.averages,
+            may_set_aside=self.is_chief,
         )
         if found:
             prefix, tensors, sidecar = found
@@ -140,8 +136,6 @@ class _Loop:
             origin = checkpoints.describe_start(account)
         else:
             origin = "random weights"
-        if state.averages and not (found and set(state.averages) <= set(tensors)):
-            state.begin_average()
         if self.is_chief:
             path = os.path.join(run.output_dir, "albert_config.json")
             with files.atomic_write(path) as stream:
@@ -154,11 +148,6 @@ class _Loop:
             run.output_dir,
         )
         log.info("start: %s", origin)
-        if state.averages:
-            log.info(
-                "average of the weights from step %d on: evaluations are of it",
-                state.optimizer.average_from,
-            )
 
     def _restore_sidecar(self, sidecar: Mapping[str, Any]) -> None:
         step = self.state.step
@@ -166,7 +155,7 @@ class _Loop:
             log.warning(
                 "no model.ckpt-%d.json: data position and averages are taken from the step", step
             )
-        self.records_seen = sidecar.get("records_seen", self.run.records_before(step))
+        self.records_seen = sidecar.get("records_seen", self.run.train_batch_size * step)
         self.averages = self._new_averages(sidecar.get("window"))
         before = sidecar.get("flags", {})
         # In the other precisions the scale is 1, which float16 cannot start from.
@@ -177,10 +166,6 @@ class _Loop:
         missing = steps.SPIKE_WINDOW - len(losses)
         self.state.recent_losses.assign([float("nan")] * missing + losses)
         self.guard.restore(sidecar.get("skipped", {}))
-        self.state.optimizer.average_from = sidecar.get("average_from", 0)
-        if "average_from" in sidecar and not self.state.averages:
-            self._has_dropped_average = True
-            log.warning("the average of the weights, of step %d, is dropped", step)
         for name in sorted(set(before) & set(self.flags)):
             # NaN, the default of some flag, is null in a sidecar.
             if not files.is_same_json(before[name], files.finite(self.flags[name])):
@@ -191,7 +176,7 @@ class _Loop:
 
     def run_to_end(self) -> None:
         run, state = self.run, self.state
-        batches = train_steps = None
+        batches = train_steps = depth = None
         if self.is_chief:
             self.writer = summaries.MetricsWriter(run.output_dir, state.step)
         progress = Progress(self.task.name, run.last_step, "steps", state.step)
@@ -210,11 +195,10 @@ class _Loop:
             has_stalled = self._has_stalled(state.step)
             while state.step < run.last_step and not has_stalled:
                 step = state.step
-                before, stage = self._stage, self._enter_stage(step)
-                if stage != before:
-                    train_steps = steps.train_steps(self.task, state, run, stage)
-                if before is None or stage.batch_size != before.batch_size:
-                    batches = self._batches(stage.batch_size)
+                if train_steps is None or depth != run.depth_after(step):
+                    depth = run.depth_after(step)
+                    train_steps = self._train_steps(step, depth)
+                batches = batches or self._batches()
                 count = min(pace.count, _until(step, run))
                 started = time.monotonic()
                 control = pace.control(self.latch.raised, self.is_chief)
@@ -265,26 +249,19 @@ class _Loop:
     def _measured(self, step: int) -> dict[str, Any]:
         """Returns what the evaluation of `step` depends on, beside the weights."""
         return evaluation.what_is_measured(
-            self.task, self.config, self.run, self.eval_files, step, bool(self.state.averages)
+            self.task, self.config, self.run, self.eval_files, step
         )
 
-    def _enter_stage(self, step: int) -> Stage:
-        """Returns the stage of the step after `step`, and tells what is new in it."""
-        stage, before = self.run.stage_at(step), self._stage
-        self._stage = stage
-        if self.run.batch_schedule and (not before or before.batch_size != stage.batch_size):
-            log.info("step %d: %d sequences", step, stage.batch_size)
-        if self.run.depth_schedule and stage != before:
-            fades = f"; those above {stage.whole} fade in up to step {stage.begin + stage.fade_steps}"
-            log.info(
-                "step %d: %d layers%s", step, stage.layers or self.config.num_hidden_layers,
-                fades if stage.fade_steps else "",
-            )
-        return stage
+    def _train_steps(self, step: int, depth: int | None):
+        """Returns what makes the steps after `step`, with so many layers."""
+        if self.run.depth_schedule:
+            log.info("step %d: %d layers", step, depth or self.config.num_hidden_layers)
+        return steps.train_steps(self.task, self.state, self.run, depth)
 
-    def _batches(self, size: int) -> Iterator[Any]:
+    def _batches(self) -> Iterator[Any]:
         """Returns endless batches, from the next record on."""
         engine, run, spec = self.engine, self.run, self.task.feature_spec()
+        size = run.train_batch_size
         parts = engine.num_replicas * run.gradient_accumulation_steps
         options = row_options(
             run, spec, self.train_files, size // parts, engine.num_replicas > 1
@@ -336,7 +313,7 @@ class _Loop:
         for i, row in enumerate(rows):
             self.averages.add(row)
             first = self.records_seen
-            self.records_seen += self._stage.batch_size
+            self.records_seen += self.run.train_batch_size
             if row[steps.BAD]:
                 log.warning("step %d skipped: loss %s, gradient norm %s, %s", step + i + 1,
                             row[steps.LOSS], row[steps.NORM], self._describe_batch(first))
@@ -363,7 +340,7 @@ class _Loop:
     def _describe_batch(self, first: int) -> str:
         """Returns the numbers of a batch's records, in the shuffled order of their epoch."""
         epoch, start = divmod(first, self.train_files.count)
-        return f"records {start:,} to {start + self._stage.batch_size - 1:,} of epoch {epoch:,}"
+        return f"records {start:,} to {start + self.run.train_batch_size - 1:,} of epoch {epoch:,}"
 
     def _save(self) -> None:
         """Saves everything of this step.
@@ -391,8 +368,6 @@ class _Loop:
             "version": __version__,
         }
         run, state = self.run, self.state
-        if state.averages:
-            sidecar["average_from"] = state.optimizer.average_from
         if not self.is_chief:
             self.last_checkpoint = os.path.join(run.output_dir, f"model.ckpt-{state.step}")
             return
@@ -406,14 +381,8 @@ class _Loop:
         log.info("saved %s", self.last_checkpoint)
 
     def _evaluate(self, step: int) -> None:
-        if not self.eval_files:
+        if not (self.eval_files and self.writer):
             return
-        with self.state.averaged():
-            if self.writer:
-                self._evaluate_as_it_is(step)
-
-    def _evaluate_as_it_is(self, step: int) -> None:
-        """Evaluates the weights that the model has now."""
         depth = self.run.depth_before(step)
         if self._evaluator is None or self._evaluator.depth != depth:
             self._evaluator = steps.EvalStep(self.task.for_evaluation(), self.state.model, depth)
@@ -433,8 +402,7 @@ class _Loop:
             last.results.update(self.measure_more(self.state.model, depth, end_if_asked))
         # The line comes last: if it is missing, the next process evaluates again.
         is_best = evaluation.keep_if_best(
-            self.task, self.last_checkpoint, last.results, self._measured(step),
-            self._evaluated_weights(step),
+            self.task, self.last_checkpoint, last.results, self._measured(step)
         )
         self.evaluated = evaluation.Evaluated(last, last if is_best else self.evaluated.best)
         self.writer.write(step, "eval", {
@@ -445,16 +413,10 @@ class _Loop:
         summaries.log_results(last.results)
         log.info("evaluated in %s", duration(time.monotonic() - started))
 
-    def _evaluated_weights(self, step: int) -> dict[str, np.ndarray] | None:
-        """Returns the weights as they are; None if whoever opens the checkpoint gets the same."""
-        if not (self.state.averages or self._has_dropped_average):
-            return None
-        return self.engine.whole(self.state.weights) | {"global_step": np.int64(step)}
-
 
 def _until(step: int, run: RunConfig) -> int:
     """Returns the steps left until something is due."""
     due = [run.last_step - step]
-    due += [change - step for change in run.changes if change > step]
+    due += [end - step for _, end in run.depth_schedule if end > step]
     due += [every - step % every for every in (run.save_checkpoints_steps, run.log_steps)]
     return min(due)
