@@ -74,7 +74,6 @@ setup(
     },
     entry_points={
         "console_scripts": [
-            "albert-ablate = albert.ablate:cli",
             "albert-compile-plan = albert.compile_plan:cli",
             "albert-convert-hf = albert.convert_hf:cli",
             "albert-create-pretraining-data = albert.create_pretraining_data:cli",
@@ -89,7 +88,6 @@ setup(
             "albert-model-info = albert.model_info:cli",
             "albert-predict = albert.predict:cli",
             "albert-prepare-text = albert.prepare_text:cli",
-            "albert-report = albert.report:cli",
             "albert-run-classifier = albert.run_classifier:cli",
             "albert-run-pretraining = albert.run_pretraining:cli",
             "albert-run-race = albert.run_race:cli",

@@ -101,4 +101,4 @@ classify small_en "$(digest "$repository/albert/models/small_en/model.safetensor
 step_number=$((step_number + 1))
 echo
 echo "[$step_number/$total_steps] report"
-"$python" -m albert.report "--directory=$out" "--albert_config_file=$config"
+"$python" "$repository/scripts/quickstart/report.py" "--directory=$out" "--albert_config_file=$config"

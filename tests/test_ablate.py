@@ -1,4 +1,4 @@
-"""albert.ablate: grids that can be run, gone on with, and told honestly."""
+"""scripts/ablate.py: grids that can be run, gone on with, and told honestly."""
 
 import dataclasses
 import json
@@ -15,9 +15,6 @@ from faults import jobs
 from helpers import REPO, assert_one_clear_line, run_here, start
 
 from albert import create_pretraining_data, modeling, run_pretraining
-from albert.ablation import report, runs
-from albert.ablation.grid import Grid
-from albert.ablation.runs import Result
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.formats import pretrained
@@ -25,6 +22,12 @@ from albert.storage import shipped
 from albert.text import vocabulary
 from albert.tokenization import FullTokenizer
 from albert.training import run_report
+
+sys.path.append(str(REPO / "scripts"))
+
+from ablation import report, runs  # noqa: E402
+from ablation.grid import Grid  # noqa: E402
+from ablation.runs import Result  # noqa: E402
 
 GRIDS = sorted((REPO / "configs/ablations").glob("*.json"))
 
@@ -221,12 +224,13 @@ def test_parallel_runs_have_cores_of_their_own():
 
 
 def ablate(folder, *more, grid, spm):
-    process = start(
-        "albert.ablate", f"--grid={grid}", f"--input_file={folder / 'corpus.txt'}",
-        f"--spm_model_file={spm}", f"--output_dir={folder / 'out'}", *more, cwd=folder,
+    return subprocess.run(
+        [sys.executable, REPO / "scripts/ablate.py", f"--grid={grid}",
+         f"--input_file={folder / 'corpus.txt'}", f"--spm_model_file={spm}",
+         f"--output_dir={folder / 'out'}", *more],
+        cwd=folder, env=os.environ | {"PYTHONPATH": str(REPO)}, capture_output=True, text=True,
+        timeout=500,
     )
-    out, err = process.communicate(timeout=500)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 @pytest.fixture

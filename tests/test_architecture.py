@@ -29,7 +29,6 @@ ROOMS = {
         *DATA, "model", "formats", "tasks", "tasks.squad", "training", "pretraining_data",
         "inference",
     },
-    "ablation": {*DATA, "model", "training"},
 }
 
 

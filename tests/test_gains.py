@@ -1,13 +1,16 @@
 """The maintainers' tools that measure what small_en gains: samples, sums and tables."""
 
 import json
+import sys
 
 import pytest
 from helpers import REPO
 
-from albert.ablation import report
-from albert.ablation.grid import Grid
-from albert.ablation.runs import Result
+sys.path.append(str(REPO / "scripts"))
+
+from ablation import report  # noqa: E402
+from ablation.grid import Grid  # noqa: E402
+from ablation.runs import Result  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,10 @@
 """report.py and quickstart.sh: figures from files, and one clear error for what is missing."""
 
 import json
+import os
 import pathlib
 import subprocess
+import sys
 
 import helpers
 import pytest
@@ -14,6 +16,12 @@ from albert.storage.files import write_json
 from albert.training import run_report
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "scripts/quickstart"
+
+sys.path.append(str(FOLDER))
+
+import report as quickstart_report  # noqa: E402
+
 SPEC = FeatureSpec({
     "input_ids": ("int64", 4),
     "masked_lm_ids": ("int64", 3),
@@ -72,11 +80,14 @@ def directory(tmp_path) -> pathlib.Path:
 
 
 def report(directory: pathlib.Path) -> subprocess.CompletedProcess:
-    return helpers.run("albert.report", f"--directory={directory}")
+    return subprocess.run(
+        [sys.executable, FOLDER / "report.py", f"--directory={directory}"], cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )
 
 
 def test_baselines_count_only_real_predictions(directory):
-    base = run_report.baselines([str(directory / "records/heldout.tfrecord")])
+    base = quickstart_report.baselines([str(directory / "records/heldout.tfrecord")])
     assert base.commonest_token == pytest.approx(3 / 5)
     assert base.majority_order == pytest.approx(2 / 3)
     assert (base.masked_tokens, base.pairs) == (5, 3)

@@ -1,35 +1,8 @@
-"""Learning curves of a pretraining run as one picture. Needs matplotlib, loaded when called."""
+"""Pictures in one style. They need matplotlib, which is imported when the first one is drawn."""
 
 from typing import Any
 
 from albert.storage import files
-from albert.training.run_report import Baselines
-
-_TRAIN, _HELD_OUT, _BASELINE = "#9db4cc", "#d1495b", "#6b6b6b"
-_SMOOTHED = "#2a6496"
-
-
-def draw(path: str, metrics: dict[str, list[dict[str, Any]]], base: Baselines | None) -> None:
-    """Publishes a PNG: loss, the two accuracies (training and held-out), learning rate."""
-    figure, axes = panels_of(2, 2, (11, 7.2), sharex=True)
-    panels = [
-        ("loss", "Loss (masked LM + sentence order)", None, ""),
-        ("masked_lm_accuracy", "Masked-LM accuracy", base and base.commonest_token,
-         "always the commonest token"),
-        ("sentence_order_accuracy", "Sentence-order accuracy", base and base.majority_order,
-         "always the commoner order"),
-        ("learning_rate", "Learning rate", None, ""),
-    ]
-    for axis, (key, title, baseline, baseline_label) in zip(axes.flat, panels, strict=True):
-        dress(axis, title)
-        _draw_series(axis, key, metrics)
-        if baseline is not None:
-            axis.axhline(baseline, color=_BASELINE, linestyle="--", linewidth=1.2,
-                         label=f"{baseline_label} ({baseline:.3f})")
-        _set_limits(axis, key)
-    for axis in axes[1]:
-        axis.set_xlabel("step")
-    publish(figure, path)
 
 
 def panels_of(rows: int, columns: int, size: tuple[float, float], **options: Any):
@@ -62,38 +35,3 @@ def dress(axis, title: str) -> None:
     axis.set_axisbelow(True)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
-
-
-def _draw_series(axis, key: str, metrics: dict[str, list[dict[str, Any]]]) -> None:
-    """Draws the training's values, their smoothed course, and those of held-out records."""
-    train = [(line["step"], line[key]) for line in metrics["train"] if key in line]
-    held_out = [(line["step"], line[key]) for line in metrics["eval"] if key in line]
-    if key == "learning_rate":
-        axis.plot(*zip(*train, strict=True), color=_SMOOTHED, linewidth=1.8) if train else None
-        return
-    if train:
-        steps, values = zip(*train, strict=True)
-        axis.plot(steps, values, color=_TRAIN, linewidth=0.9)
-        axis.plot(steps, _smooth(values), color=_SMOOTHED, linewidth=1.8, label="training")
-    if held_out:
-        axis.plot(*zip(*held_out, strict=True), color=_HELD_OUT, linewidth=1.8, marker="o",
-                  markersize=4, label=f"held out ({held_out[-1][1]:.3f} at the end)")
-
-
-def _smooth(values: tuple[float, ...], weight: float = 0.6) -> list[float]:
-    """Returns the exponential moving average, corrected for its start at zero."""
-    smoothed, average, mass = [], 0.0, 0.0
-    for value in values:
-        average = weight * average + (1 - weight) * value
-        mass = weight * mass + (1 - weight)
-        smoothed.append(average / mass)
-    return smoothed
-
-
-def _set_limits(axis, key: str) -> None:
-    axis.set_xlim(left=0)
-    if key == "learning_rate":
-        axis.set_ylim(bottom=0)
-        axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
-    elif axis.get_legend_handles_labels()[1]:
-        axis.legend(frameon=False, fontsize=9)

@@ -18,9 +18,9 @@ import subprocess
 import sys
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPO))
+sys.path[:0] = [str(REPO), str(REPO / "scripts")]
 
-from albert.ablation import report  # noqa: E402
+from ablation import report  # noqa: E402
 from albert.storage import files, shipped  # noqa: E402
 from albert.tokenization import FullTokenizer  # noqa: E402
 from albert.training import run_report  # noqa: E402
@@ -31,9 +31,9 @@ RANDOM = "random weights"
 POINT = ("step", "tokens", "minutes", "masked_lm_loss", "masked_lm_accuracy")
 
 
-def command(name: str, *flags: str) -> None:
+def command(*program: str) -> None:
     environment = os.environ | {"PYTHONPATH": str(REPO)}
-    done = subprocess.run([sys.executable, "-m", f"albert.{name}", *flags], env=environment)
+    done = subprocess.run([sys.executable, *program], env=environment)
     if done.returncode:
         sys.exit(done.returncode)
 
@@ -99,10 +99,10 @@ def main() -> None:
     out = arguments.output_dir.absolute()
     text, own = out / "text", out / "own"
     if not (text / "stats.json").exists():
-        command("prepare_text", f"--output_dir={text}", f"--input_file={arguments.input_file}")
+        command("-m", "albert.prepare_text", f"--output_dir={text}", f"--input_file={arguments.input_file}")
     corpus = text / "corpus.txt"
     if not own.with_suffix(".model").exists():
-        command("train_sentencepiece", f"--input={corpus}", f"--model_prefix={own}",
+        command("-m", "albert.train_sentencepiece", f"--input={corpus}", f"--model_prefix={own}",
                 f"--vocab_size={arguments.vocab_size}")
     vocabularies = {
         "of the text": f"{own}.model",
@@ -112,7 +112,7 @@ def main() -> None:
              "vocabularies": {}}
     for name, spm_model_file in vocabularies.items():
         folder = out / name.replace(" ", "_")
-        command("ablate", f"--grid={GRID}", f"--input_file={corpus}",
+        command(str(REPO / "scripts/ablate.py"), f"--grid={GRID}", f"--input_file={corpus}",
                 f"--spm_model_file={spm_model_file}", f"--output_dir={folder}", *arguments.flags)
         results = json.loads((folder / "results.json").read_text("utf-8"))
         per_word = pieces_per_word(corpus, spm_model_file)

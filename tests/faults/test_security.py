@@ -77,7 +77,6 @@ ALLOWED = {
         "the runner that the user names in --runner",
     
     ("cli/engine_start", "subprocess"): "grep, which leaves out what TensorFlow always says",
-    ("ablation/runs", "subprocess"): "our own commands, each in a process of its own",
     ("formats/archives", "archive.extractall"): "with Python's filter for data, sizes checked first",
     ("formats/hf_tensors", "h5py"): "arrays by name, none that lies in another file",
     ("export/hub_layer", "tensorflow_hub.load"): "to compute with a module's graph is its purpose",

@@ -7,8 +7,8 @@ import os
 import statistics
 from collections.abc import Sequence
 
-from albert.ablation.grid import Grid
-from albert.ablation.runs import Result
+from ablation.grid import Grid
+from ablation.runs import Result
 from albert.storage import files
 from albert.training import run_report
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from albert.ablation.grid import Grid
-from albert.ablation.runs import Result
+from ablation.grid import Grid
+from ablation.runs import Result
 from albert.training import curves
 
 

@@ -17,7 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
 from albert import tokenization
-from albert.ablation.grid import Grid, Setting, tokens_per_step
+from ablation.grid import Grid, Setting, tokens_per_step
 from albert.errors import DataError, Preempted
 from albert.model import model_size
 from albert.runtime import workers

@@ -1,6 +1,6 @@
 """Compares settings of pretraining on your own text, each with several seeds.
 
-  python -m albert.ablate --grid=configs/ablations/table5.json --input_file=corpus.txt
+  python scripts/ablate.py --grid=configs/ablations/table5.json --input_file=corpus.txt
       --spm_model_file=spm.model --output_dir=table5
 
 After every run it writes report.md (means, spreads, and whether the settings come out in the
@@ -11,8 +11,8 @@ the same command goes on from there.
 import os
 from typing import Any
 
-from albert.ablation import curves, report, runs
-from albert.ablation.grid import Grid
+from ablation import curves, report, runs
+from ablation.grid import Grid
 from albert.cli import corpus_flags, flags
 from albert.errors import FlagError
 from albert.storage import files, locks, scratch
