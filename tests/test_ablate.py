@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from faults import jobs
-from helpers import REPO, assert_one_clear_line, run_here, start
+from helpers import REPO, assert_one_clear_line, run_here
 
 from albert import create_pretraining_data, modeling, run_pretraining
 from albert.cli import flags
