@@ -7,7 +7,7 @@ makes it a checkpoint: it appears last, and goes first.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from albert.engines import is_installed
@@ -71,8 +71,12 @@ def open_reader(prefix: str) -> "tensor_bundle.BundleReader | tensor_file.Tensor
     return tensor_bundle.BundleReader(prefix)
 
 
-def write(prefix: str, tensors: Mapping[str, Any]) -> None:
+def write(
+    prefix: str, tensors: Mapping[str, Any], before: Callable[[], None] = lambda: None
+) -> None:
     """Publishes a checkpoint: a tensor bundle, or one file where TensorFlow is absent.
+
+    `before` is called when all is written and nothing is published yet.
 
     Raises:
       CheckpointError: it could not be written (disk full, say); nothing is left behind.
@@ -82,6 +86,7 @@ def write(prefix: str, tensors: Mapping[str, Any]) -> None:
         with temporary_dir(prefix) as scratch:
             inner = os.path.join(scratch, "checkpoint")
             kind.write(inner, tensors)
+            before()
             files.publish(*((inner + suffix, prefix + suffix) for suffix in kind.SUFFIXES))
             # Of the same step, made where there was TensorFlow.
             files.remove(*filter(os.path.exists, main_names(prefix)[1:]))
