@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.model import model_size
-from albert.model.model_size import Workload
+from albert.model import costs
+from albert.model.costs import Workload
 
 if TYPE_CHECKING:
     from albert.training.compilation import Compiled
@@ -96,7 +96,7 @@ def _facts(values, config, step, found: "Compiled", largest: "Compiled | None") 
         field.name: values[field.name].value for field in dataclasses.fields(Workload)
         if field.name in values
     })
-    flops = model_size.training_flops(config, workload) * workload.tokens_per_batch
+    flops = costs.training_flops(config, workload) * workload.tokens_per_batch
     return {
         "topology": values.topology,
         "devices": step.mesh.size,

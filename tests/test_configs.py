@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from albert.config import AlbertConfig
-from albert.model.model_size import parameter_count, parameter_counts
+from albert.model.costs import parameter_count, parameter_counts
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
 RELEASED_KEYS = {

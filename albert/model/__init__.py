@@ -15,7 +15,5 @@
     backend          refuses what Keras runs on and this package does not
     quantization     what Keras's `quantize` did, so that it is saved
     weight_names     every weight under its name in a released checkpoint
-    model_size       parameters, operations and bytes of an architecture
-    training_plan    how a pretraining run fits on devices
-    cost_report      both side by side for several architectures, as values and as a table
+    costs            parameters, FLOPs, memory and plans of an architecture
 """

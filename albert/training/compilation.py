@@ -19,8 +19,6 @@ from jax.sharding import NamedSharding
 from albert.config import AlbertConfig
 from albert.engines import has_tpu_compiler
 from albert.errors import FlagError
-from albert.model import model_size
-from albert.model.model_size import Workload
 from albert.optimization import OptimizerConfig
 from albert.tasks.task import Task
 from albert.training import jax_engine, steps
@@ -179,32 +177,6 @@ class StepCompiler:
             over = (found.needed - found.capacity) / max(slope, 1.0)
             rows = min(rows - 1, int(rows - over))
         return None
-
-
-def activation_factor(
-    task: Task, config: AlbertConfig, workload: Workload, generation: str
-) -> float:
-    """Returns how many times `model_size.activation_bytes` a step takes on a TPU.
-
-    It is the step of a few rows at once, compiled for the smallest slice of a generation.
-    """
-    rows = min(workload.rows_at_once, _FEW_ROWS)
-    run = RunConfig(
-        "", train_batch_size=rows * 4, mixed_precision=workload.mixed_precision,
-        remat=workload.remat,
-    )
-    optimizer = OptimizerConfig(workload.optimizer, 0.001, 100, 10)
-    found = StepCompiler(task, config, run, optimizer, _SMALLEST[generation]).compile()
-    few = dataclasses.replace(
-        workload, train_batch_size=rows, num_devices=1, gradient_accumulation_steps=1
-    )
-    told = model_size.memory_bytes(config, few)
-    return max(found.needed - (sum(told.values()) - told["activations"]), 0) / told["activations"]
-
-
-# Slices of four devices, and so many rows of each that what does not grow with them is little.
-_SMALLEST = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
-_FEW_ROWS = 8
 
 
 def _round_down(rows: int) -> int:

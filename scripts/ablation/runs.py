@@ -19,7 +19,7 @@ from typing import Any
 from albert import tokenization
 from ablation.grid import Grid, Setting, tokens_per_step
 from albert.errors import DataError, Preempted
-from albert.model import model_size
+from albert.model import costs
 from albert.runtime import workers
 from albert.storage import files
 from albert.training import run_report
@@ -296,7 +296,7 @@ class Work:
                         "minutes": minutes_to(lines["train"], line["step"])}
                 for line in lines["eval"]
             ],
-            model_size.parameter_count(self._configs[setting.name]),
+            costs.parameter_count(self._configs[setting.name]),
             sum(_command(where)["seconds"] for where in (*stages, folder)) / 60,
         )
 

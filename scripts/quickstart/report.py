@@ -18,7 +18,7 @@ from typing import Any
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import DataError
-from albert.model import model_size
+from albert.model import costs
 from albert.records import examples
 from albert.records.tfrecord import read_records
 from albert.storage import files
@@ -164,14 +164,14 @@ class Quickstart:
             os.path.join(self.directory, "pretrained"), "global_step", "masked_lm_accuracy",
             "sentence_order_accuracy", "masked_lm_loss", "sentence_order_loss",
         )
-        base, parts = self.baselines, model_size.parameter_counts(self.config)
+        base, parts = self.baselines, costs.parameter_counts(self.config)
         lines = self.metrics["train"]
         rates = sorted(x["tokens_per_second"] for x in lines if "tokens_per_second" in x)
         rate = f", {rates[len(rates) // 2]:,.0f} tokens/s (median)" if rates else ""
         return f"""\
 ## Pretraining
 
-{sum(parts.values()):,} parameters (backbone {model_size.parameter_count(self.config):,}), \
+{sum(parts.values()):,} parameters (backbone {costs.parameter_count(self.config):,}), \
 {steps:,.0f} steps{rate}.
 
 | on held-out documents ({base.masked_tokens:,} masked tokens, {base.pairs:,} pairs) \

@@ -8,7 +8,7 @@ import numpy as np
 from albert import tokenization
 from albert.cli import flags
 from albert.formats import hf_tokenizer
-from albert.model import training_plan
+from albert.model import costs
 from albert.storage import files
 from albert.text.documents import size_of_text
 from albert.training.run_report import table
@@ -128,7 +128,7 @@ def input_pipeline(values, config, folder):
 
     And records in many files, and records that hold masks against those masked as they are read.
     """
-    device = training_plan.DEVICES["h200"]
+    device = costs.DEVICES["h200"]
     share = device.utilization if values.utilization is None else values.utilization
     results, rows, told = [], [], []
     for batch, length in inputs.sizes(values, (256,), (128,)):

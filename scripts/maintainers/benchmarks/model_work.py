@@ -11,7 +11,7 @@ import numpy as np
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.model import model_size
+from albert.model import costs
 from albert.storage import files
 from albert.training.run_report import table
 from benchmarks import inputs
@@ -157,11 +157,11 @@ def _on_rows(values, config, folder, kind, work, theirs):
 
 def flops(config: AlbertConfig, length: int, work: str) -> float:
     """Returns the FLOPs of a token's matrix products, forward or in a training step."""
-    workload = model_size.Workload(
+    workload = costs.Workload(
         max_seq_length=length,
         max_predictions_per_seq=min(inputs.PREDICTIONS, length) if work == "pretrain" else 0,
     )
-    count = model_size.training_flops if work == "pretrain" else model_size.forward_flops
+    count = costs.training_flops if work == "pretrain" else costs.forward_flops
     return count(config, workload)
 
 
