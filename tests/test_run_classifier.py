@@ -12,7 +12,7 @@ import pytest
 from helpers import REPO, cpu_seconds_of_children, run_here
 
 from albert import run_classifier
-from albert.cli import fine_tuning, flags
+from albert.cli import encoder, flags
 from albert.errors import CheckpointError, FlagError
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -326,7 +326,7 @@ def test_flags_that_cannot_work_are_refused_with_the_remedy(inputs, tmp_path, ar
 ])
 def test_flags_of_the_original_that_count_for_nothing_are_named(arguments, expected, caplog):
     values = flags.parse(run_classifier.define_flags, ["x", *arguments])
-    fine_tuning.check_encoder_flags(values)
+    encoder.check_encoder_flags(values)
     assert caplog.text.count("no effect") == bool(expected) and expected in caplog.text
 
 
