@@ -134,8 +134,8 @@ def test_word_classes_are_judged_by_accuracy(inputs, tmp_path):
         "--save_checkpoints_steps=2", "--train_batch_size=2")
     assert "eval_f1" not in results(tmp_path / "out")
     assert results(tmp_path / "out", "best")["metric"] == "eval_accuracy"
-    flags_told = json.loads((tmp_path / "out/model.ckpt-best.json").read_text())["flags"]
-    assert flags_told["label_list"] == ", NN VB"
+    recorded = json.loads((tmp_path / "out/model.ckpt-best.json").read_text())["flags"]
+    assert recorded["labels"] == [",", "NN", "VB"]
     assert (tmp_path / "out/vocab.txt").exists()
 
 
