@@ -68,7 +68,7 @@ def define_flags(values: flags.FlagValues) -> None:
     fine_tuning_settings.define_encoder_flags(values)
     flags.define("float", values, "classifier_dropout", 0.1,
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",
-                 least=0, below=1)
+                 lower_bound=0, below=1)
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("path", values, "export_dir", None,
                  "Write a SavedModel that takes serialized tf.Example strings there.", use="output")

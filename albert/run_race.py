@@ -45,13 +45,13 @@ def define_flags(values: flags.FlagValues) -> None:
                      "file in --cached_dir with a checksum in its name.", use="output")
     flags.define("integer", values, "max_qa_length", 128,
                  "Longest question with an option, in tokens; longer ones lose their beginning.",
-                 least=1)
+                 lower_bound=1)
     flags.define("bool", values, "high_only", False, "Leave out the level middle.")
     flags.define("bool", values, "middle_only", False, "Leave out the level high.")
     fine_tuning_settings.define_encoder_flags(values)
     flags.define("float", values, "dropout_prob", 0.1,
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",
-                 least=0, below=1)
+                 lower_bound=0, below=1)
     fine_tuning_settings.define_training_flags(
         values, learning_rate=1e-5, train_step=12000, warmup_step=1000,
         save_checkpoints_steps=100, by_default=True,

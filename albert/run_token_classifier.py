@@ -45,7 +45,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "those of train.txt, or those that the checkpoint was trained with.")
     fine_tuning_settings.define_encoder_flags(values)
     flags.define("float", values, "classifier_dropout", 0.1, "Dropout on the encoder's output.",
-                 least=0, below=1)
+                 lower_bound=0, below=1)
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
     fine_tuning_settings.define_training_flags(
         values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,

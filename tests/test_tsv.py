@@ -177,7 +177,7 @@ def test_chinese_pairs_are_trained_evaluated_and_predicted(chinese, tmp_path):
         (["--label_list=a,b,a"], "is not two or more different labels"),
         (["--task_name=rte"], "--label_list, --text_column, --text_pair_column, --label_column: "
                               "only --task_name=tsv takes this"),
-        (["--classifier_dropout=1"], "--classifier_dropout=1: must be a number"),
+        (["--classifier_dropout=1"], "--classifier_dropout=1.0: must be a number"),
         (["--albert_dropout=-0.1"], "--albert_dropout=-0.1: must be a number"),
     ],
 )

@@ -1,6 +1,7 @@
 """What the commands share.
 
     flags               definitions, ranges, errors, exit codes
+    run_flags           devices, steps, checkpoints and masks of every training
     corpus_flags        where a corpus lies, and in what form
     remote_paths        flags that name files of other places: fetched before, sent after
     engine_start        TensorFlow and JAX, imported late, quick and quiet

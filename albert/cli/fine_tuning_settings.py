@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-from albert.cli import flags
+from albert.cli import flags, run_flags
 from albert.errors import FlagError
 
 
@@ -28,10 +28,11 @@ def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) ->
                  "Fine-tuned checkpoint to evaluate, predict with or export; by default the best "
                  "of --output_dir, else its newest, else --init_checkpoint.", use="model")
     flags.define("integer", values, "max_seq_length", max_seq_length,
-                 "Longest input, in tokens with [CLS] and [SEP]; longer ones are cut.", least=4)
+                 "Longest input, in tokens with [CLS] and [SEP]; longer ones are cut.",
+                 lower_bound=4)
     flags.define("float", values, "albert_dropout", None,
                  "Both dropout rates of the encoder (ALBERT DR of the paper's table 14); those of "
-                 "its configuration if absent.", least=0, below=1)
+                 "its configuration if absent.", lower_bound=0, below=1)
 
 
 def define_training_flags(
@@ -54,20 +55,22 @@ def define_training_flags(
                  "Folder for the record files that are made of the data, which hold the texts; by "
                  "default .NAME.work beside an --output_dir of this NAME.",
                  use="directory")
-    flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.", least=1)
+    flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.",
+                 lower_bound=1)
     flags.define("integer", values, "eval_batch_size", 8, "Examples of an evaluation batch.",
-                 least=1)
+                 lower_bound=1)
     flags.define("integer", values, "predict_batch_size", 8, "Examples of a prediction batch.",
-                 least=1)
+                 lower_bound=1)
     flags.define("float", values, "learning_rate", learning_rate,
                  "Highest learning rate; it decays to 0.", above=0)
-    flags.define("integer", values, "train_step", train_step, "Training steps in all.", least=1)
+    flags.define("integer", values, "train_step", train_step, "Training steps in all.",
+                 lower_bound=1)
     if "num_train_epochs" not in values:  # SQuAD's commands have one of the original's
         flags.define("float", values, "num_train_epochs", None,
                      "Passes over the training data, instead of --train_step.", above=0)
     flags.define("integer", values, "warmup_step", warmup_step,
-                 "Steps in which the rate rises to --learning_rate.", least=0)
-    flags.define_packing_flag(values)
+                 "Steps in which the rate rises to --learning_rate.", lower_bound=0)
+    run_flags.define_packing_flag(values)
     flags.define("bool", values, "pad_to_max_seq_length", False,
                  "Do all the work that the original does: rows padded to --max_seq_length, and the "
                  "last layer at every token where only [CLS] is read. Slower; results differ only "
@@ -77,12 +80,12 @@ def define_training_flags(
     flags.define("integer", values, "num_runs", 1,
                  "Number of runs, with the seeds --seed, --seed + 1 and so on, each in a folder of "
                  "--output_dir. The median and the spread are reported; the best run predicts.",
-                 least=1)
+                 lower_bound=1)
     flags.define("integer", values, "early_stopping_patience", 0,
                  "End the training after so many evaluations without improvement; 0: never.",
-                 least=0)
-    flags.define_run_flags(values, save_checkpoints_steps=save_checkpoints_steps)
-    flags.define_device_flags(values)
+                 lower_bound=0)
+    run_flags.define_run_flags(values, save_checkpoints_steps=save_checkpoints_steps)
+    run_flags.define_device_flags(values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +184,7 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
     flags.refuse_together(values, "train_step", "num_train_epochs")
     if values.pad_to_max_seq_length and flags.given(values, "pack_rows"):
         raise FlagError("--pack_rows has no effect with --pad_to_max_seq_length")
-    flags.check_device_flags(values)
+    run_flags.check_device_flags(values)
     is_by_epochs = flags.given(values, "num_train_epochs") is not None
     return FineTuningSettings(**{
         "output_dir": values.output_dir,

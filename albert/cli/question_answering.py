@@ -42,16 +42,18 @@ def define_flags(values: flags.FlagValues) -> None:
     fine_tuning_settings.define_encoder_flags(values, max_seq_length=384)
     flags.define("integer", values, "doc_stride", 128,
                  "A long passage is cut into windows; so many tokens lie between their starts.",
-                 least=1)
+                 lower_bound=1)
     flags.define("integer", values, "max_query_length", 64,
-                 "Longest question, in tokens; longer ones are cut.", least=1)
+                 "Longest question, in tokens; longer ones are cut.", lower_bound=1)
     flags.define("float", values, "num_train_epochs", 3.0, "Passes over the training questions.",
                  above=0)
     flags.define("float", values, "warmup_proportion", 0.1,
-                 "Share of the training steps in which the learning rate rises.", least=0, most=1)
+                 "Share of the training steps in which the learning rate rises.",
+                 lower_bound=0, upper_bound=1)
     flags.define("integer", values, "n_best_size", 20, "Answers to keep for each question.",
-                 least=1)
-    flags.define("integer", values, "max_answer_length", 30, "Longest answer, in tokens.", least=1)
+                 lower_bound=1)
+    flags.define("integer", values, "max_answer_length", 30, "Longest answer, in tokens.",
+                 lower_bound=1)
     fine_tuning_settings.define_training_flags(
         values, learning_rate=5e-5, train_step=None, warmup_step=None,
         save_checkpoints_steps=1000, by_default=False,
@@ -70,11 +72,12 @@ def define_v1_flags(values: flags.FlagValues) -> None:
 
 def define_v2_flags(values: flags.FlagValues) -> None:
     """Defines the flags of version 2.0 only."""
-    flags.define("integer", values, "start_n_top", 5, "First tokens of an answer to try.", least=1)
+    flags.define("integer", values, "start_n_top", 5, "First tokens of an answer to try.",
+                 lower_bound=1)
     flags.define("integer", values, "end_n_top", 5, "Last tokens to try for each first one.",
-                 least=1)
+                 lower_bound=1)
     flags.define("float", values, "dropout_prob", 0.1, "Dropout in the answerability head.",
-                 least=0, below=1)
+                 lower_bound=0, below=1)
     flags.define("float", values, "null_score_diff_threshold", None,
                  "Null odds above which a question has no answer. By default the one with the "
                  "best F1 on --predict_file; if that has no answers, the one that the checkpoint's "
