@@ -233,7 +233,8 @@ def _run(
     from albert.training import run_settings, summaries, trainer
     from albert.training.current_engine import current
 
-    task = PretrainingTask(values.max_seq_length, values.max_predictions_per_seq, **recipe)
+    predictions = pretraining_masks.num_predictions(values)
+    task = PretrainingTask(values.max_seq_length, predictions, **recipe)
     chosen = flags.select(values, run_settings.RunConfig)
     chosen["depth_schedule"] = _depth_schedule(values.depth_schedule, config)
     run = run_settings.RunConfig(**chosen)
@@ -246,7 +247,7 @@ def _run(
     if values.init_checkpoint:
         init = (start.weights() if start else
                 pretrained.open_any_weights(values.init_checkpoint))
-    last, told = None, flags.to_dict(values)
+    last, told = None, flags.to_dict(values) | {"max_predictions_per_seq": predictions}
     if tokenizer:
         told["do_lower_case"] = tokenizer.do_lower_case
         if current().is_chief:  # first, so that a run that is killed is a whole model, too

@@ -51,22 +51,18 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
             )
         if not (values.spm_model_file or values.vocab_file or says_more):
             raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
-    elif values.init_checkpoint:
+        if values.spm_model_file and values.vocab_file:
+            log.warning("--vocab_file: no effect beside --spm_model_file")
+        return
+    if values.init_checkpoint:
         raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
-    _warn_of_ineffective_flags(values)
-
-
-def _warn_of_ineffective_flags(values: flags.FlagValues) -> None:
-    """Warns of flags of the original's commands that another flag overrides."""
-    names = ("albert_config_file", "spm_model_file", "vocab_file")
-    if values.albert_hub_module_handle:
-        given = [name for name in names if getattr(values, name) != FROM_HUB]
-        ineffective = flags.given_as_typed(values, *given)
-        if ineffective:
-            log.warning("%s: no effect beside --albert_hub_module_handle, which has its own",
-                        ", ".join(ineffective))
-    elif values.spm_model_file and values.vocab_file:
-        log.warning("--vocab_file: no effect beside --spm_model_file")
+    names = [
+        name for name in ("albert_config_file", "spm_model_file", "vocab_file")
+        if getattr(values, name) != FROM_HUB
+    ]
+    if ineffective := flags.given_as_typed(values, *names):  # flags of the original's commands
+        log.warning("%s: no effect beside --albert_hub_module_handle, which has its own",
+                    ", ".join(ineffective))
 
 
 def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encoder:

@@ -46,7 +46,7 @@ def define_training_flags(
     save_checkpoints_steps: int,
     by_default: bool,
 ) -> None:
-    """What is done, how it is trained, and how often.
+    """Defines what is done and how it is trained.
 
     With `by_default`, --do_train and --do_eval are on unless they are switched off.
     """
@@ -84,10 +84,17 @@ def define_training_flags(
                  "--output_dir. The median and the spread are reported; the best run predicts.",
                  lower_bound=1)
     flags.define("integer", values, "early_stopping_patience", 0,
-                 "End the training after so many evaluations without improvement; 0: never.",
+                 "End the training after this many evaluations without improvement; 0: never.",
                  lower_bound=0)
     run_flags.define_run_flags(values, save_checkpoints_steps=save_checkpoints_steps)
     run_flags.define_device_flags(values)
+
+
+_DECIDED_BY_DATA = (
+    "do_train", "do_eval", "max_seq_length", "train_batch_size", "eval_batch_size",
+    "learning_rate", "train_step", "num_train_epochs", "warmup_step", "save_checkpoints_steps",
+    "early_stopping_patience",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,19 +159,7 @@ class FineTuningSettings:
 
     def as_flags(self) -> dict[str, Any]:
         """Returns what a run records in place of the flags: values that data may have decided."""
-        return {
-            "do_train": self.do_train,
-            "do_eval": self.do_eval,
-            "max_seq_length": self.max_seq_length,
-            "train_batch_size": self.train_batch_size,
-            "eval_batch_size": self.eval_batch_size,
-            "learning_rate": self.learning_rate,
-            "train_step": self.train_step,
-            "num_train_epochs": self.num_train_epochs,
-            "warmup_step": self.warmup_step,
-            "save_checkpoints_steps": self.save_checkpoints_steps,
-            "early_stopping_patience": self.early_stopping_patience,
-        }
+        return {name: getattr(self, name) for name in _DECIDED_BY_DATA}
 
 
 def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
@@ -212,7 +207,7 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
 
 
 def work_directory(values: flags.FlagValues) -> str:
-    """Returns where a run keeps what it makes of the user's texts: not in the model's directory.
+    """Returns where a run keeps record files, which hold the user's texts: not beside the model.
 
     Raises:
       FlagError: it can't be made, and --cached_dir is not given.

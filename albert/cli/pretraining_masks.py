@@ -16,22 +16,23 @@ log = logging.getLogger("albert")
 def check_flags(values: flags.FlagValues) -> None:
     """Raises a FlagError for flags without effect, and for too few predictions."""
     if values.masked_lm_budget:
-        _set_predictions(values)
+        num_predictions(values)
         return
-    names = ("last_masked_lm_budget", *run_flags.MASKING_FLAGS)
-    given = [name for name in names if values[name].present]
-    if given:
-        raise FlagError(
-            f"--{given[0]} has no effect without --masked_lm_budget: the records hold masks"
-        )
+    for name in ("last_masked_lm_budget", *run_flags.MASKING_FLAGS):
+        if values[name].present:
+            raise FlagError(
+                f"--{name} has no effect without --masked_lm_budget: the records hold masks"
+            )
 
 
-def _set_predictions(values: flags.FlagValues) -> None:
-    """Sets --max_predictions_per_seq to what --masked_lm_budget needs, if it is not given.
+def num_predictions(values: flags.FlagValues) -> int:
+    """Returns --max_predictions_per_seq, by default as many as --masked_lm_budget needs.
 
     Raises:
       FlagError: fewer are given.
     """
+    if not values.masked_lm_budget:
+        return values.max_predictions_per_seq
     share = max(values.masked_lm_budget, values.last_masked_lm_budget or 0.0)
     settings = MaskingSettings(values.max_seq_length, share)
     needed = int(num_to_predict(values.max_seq_length, settings))
@@ -42,7 +43,7 @@ def _set_predictions(values: flags.FlagValues) -> None:
             f"{share:g} of {values.max_seq_length} tokens: leave it out, or lower "
             "--masked_lm_budget"
         )
-    values.max_predictions_per_seq = needed if given is None else given
+    return needed if given is None else given
 
 
 def masks(
@@ -78,7 +79,7 @@ def masks(
     first, last = values.masked_lm_budget, values.last_masked_lm_budget or values.masked_lm_budget
     is_training = use == "masks"
     settings = MaskingSettings(
-        values.max_predictions_per_seq, first if is_training else last,
+        num_predictions(values), first if is_training else last,
         **flags.select(values, run_flags.MASKING_FLAGS),
     )
     found = dynamic_masking.dynamic_masking(source, values.max_seq_length, settings, seed)
