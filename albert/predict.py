@@ -3,7 +3,7 @@
   python -m albert.predict --model=out --input_file=texts.tsv
   echo "EU rejects German call" | python -m albert.predict --model=ner
 
-The directory tells what it was fine-tuned for: an output directory of run_classifier,
+The directory says what the model was fine-tuned for: an output directory of run_classifier,
 run_race, run_token_classifier or run_squad_v1 and _v2, or Hugging Face's layout;
 --task says it where the directory does not. A line is one text, or several separated by
 tabs: a pair for a task of pairs; question and passage for question answering;
@@ -12,7 +12,7 @@ of an empty line is null where several texts are needed.
 
 A classifier answers with `label`, its `probability` and all `probabilities`. One that gives
 a text several labels answers with `labels`, those with a probability of 0.5 or more, and all
-`probabilities`, each by itself. A regression answers with `value`.
+`probabilities`, each independent. A regression answers with `value`.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ from albert.storage import files
 def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values)
     flags.define("enum", values, "task", None,
-                 "What the model was fine-tuned for; by default what its directory tells.",
+                 "What the model was fine-tuned for; by default what its directory says.",
                  enum_values=heads.TASKS)
     flags.define("string", values, "label_list", None,
                  "Names of the labels in the order of their ids, separated by commas, those of words "
-                 "also by blanks; by default those that the directory tells, else numbers.")
+                 "also by blanks; by default those that the directory names, else numbers.")
     flags.define("bool", values, "is_tokenized", False,
                  "Cut texts into words at blanks only. By default punctuation around words is cut "
                  "off too. For token_classification.")

@@ -8,7 +8,7 @@
       --save_checkpoints_steps=100
 
 With --do_eval every checkpoint is evaluated and the best is kept; evaluation
-alone, prediction and export use it. The same command again goes on from the
+alone, prediction and export use it. Rerun the command and it resumes from the
 newest checkpoint of --output_dir.
 
 --task_name=tsv takes train.tsv, dev.tsv and test.tsv of --data_dir, with
@@ -73,7 +73,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "export_dir", None,
                  "Write a SavedModel that takes serialized tf.Example strings there.", use="output")
     flags.define("float", values, "threshold_to_export", float("nan"),
-                 "A constant that the exported model returns beside its predictions.",
+                 "A constant that the exported model returns with its predictions.",
                  may_be_nan=True)
     fine_tuning_settings.define_training_flags(
         values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
@@ -137,7 +137,7 @@ class ClassifierFineTuning(FineTuning):
     """The fine-tuning of a classifier or of a regression.
 
     Args:
-      choices: what was found and chosen for one's own texts, for the report.
+      choices: columns, labels and settings of --train_file, for the report.
     """
 
     def __init__(self, values, settings, encoder, data, choices=()):

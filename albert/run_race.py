@@ -84,7 +84,7 @@ def levels_of(values: flags.FlagValues) -> list[str]:
 
 
 def read_data(values: flags.FlagValues, splits, tokenizer) -> FineTuningData:
-    """Returns the questions of each split; none where a feature file stands for them."""
+    """Returns the questions of each split; none where a feature file replaces them."""
     levels, questions = levels_of(values), {}
     for split in splits:
         path = getattr(values, FEATURE_FLAGS[split])

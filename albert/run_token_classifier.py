@@ -9,9 +9,9 @@
 
 --data_dir holds train.txt, dev.txt and test.txt: a word a line with its columns
 separated by blanks or tabs, the first the word, the last its label, and an empty line
-after each sentence. Precision, recall and F1 are of whole entities, as conlleval
+after each sentence. Precision, recall and F1 are of entire entities, as conlleval
 counts them; the checkpoint of the best F1 is kept. With --scheme=none the labels are
-of words, and their accuracy is what counts. The same command again goes on from
+of words, and their accuracy is what counts. Rerun the command and it resumes from
 the newest checkpoint of --output_dir.
 """
 
@@ -38,7 +38,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("enum", values, "scheme", "bio",
                  "How labels mark entities: B- begins one and I- continues it (bio); B- only "
                  "begins one that touches another (iob1, as in the files of CoNLL-2003); E- ends "
-                 "one and S- is a whole one too (iobes); labels are not of entities (none).",
+                 "one and S- is an entire one too (iobes); labels are not of entities (none).",
                  enum_values=conll.SCHEMES)
     flags.define("string", values, "label_list", None,
                  "Labels in the order of their ids, separated by commas or by blanks; by default "

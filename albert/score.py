@@ -1,16 +1,16 @@
-"""Tells how likely a pretrained ALBERT finds sentences, and which of two it prefers.
+"""Scores how likely a pretrained ALBERT finds sentences, and which of two it prefers.
 
   python -m albert.score --model=albert_base --pairs_file=BLiMP.zip --output_file=blimp.json
   echo "The cats sleep." | python -m albert.score --model=albert_base
 
 The score of a sentence is its pseudo-log-likelihood: the sum of the log-probabilities of its
-pieces, each where it alone is masked. Sentences are lines of --input_file or of the standard
+tokens, each where it alone is masked. Sentences are lines of --input_file or of the standard
 input; each gives one JSON object, in order. An empty line has no tokens and the score 0.
 
-With --pairs_file the model chooses between an acceptable sentence and one that is not. Told is how
-often it prefers the acceptable one, as the mean over the paradigms; equal scores count half. Beside
-it stand the same with random weights, on a part of the pairs, and with the frequencies of the
-vocabulary's pieces. 0.5 is chance.
+With --pairs_file the model chooses between an acceptable sentence and one that is not. The result
+is how often it prefers the acceptable one, as the mean over the paradigms; equal scores count half.
+For comparison there are the same for random weights, on a part of the pairs, and for the
+frequencies of the vocabulary's tokens. 0.5 is chance.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Minimal pairs in BLiMP's format: *.jsonl, packed or not, a folder of such, or a "
                  "*.zip.", use="file")
     flags.define("integer", values, "pairs_per_paradigm", None,
-                 "So many pairs of each paradigm, the first ones; all by default. 100 are enough "
+                 "Number of pairs of each paradigm, from the first; all by default. 100 are enough "
                  "for a curve.", lower_bound=1)
     flags.define("bool", values, "within_words", False,
-                 "Mask the later pieces of a word together with one of its pieces. Else words of "
-                 "several pieces have an advantage: each piece gives the others away.")
+                 "Mask the later tokens of a word together with one of its tokens. Else words of "
+                 "several tokens have an advantage: each token gives the others away.")
     flags.define("path", values, "output_file", None,
                  "Where the results go, as JSON; the standard output by default.", use="output")
 

@@ -3,7 +3,7 @@
     flags               definitions, ranges, errors, exit codes
     run_flags           devices, steps, checkpoints and masks of every training
     corpus_flags        where a corpus lies, and in what form
-    remote_paths        flags that name files of other places: fetched before, sent after
+    remote_paths        flags that name files in cloud storage: downloaded before, uploaded after
     engine_start        TensorFlow and JAX, imported late, quick and quiet
     fine_tuning_settings  the flags of the fine-tuning commands, and the settings made of them
     encoder             the encoder from which a fine-tuning starts

@@ -33,8 +33,8 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
                  "be compressed. Each line, even an empty one, has its own output. - reads the "
                  "standard input.", use="file")
     flags.define("integer", values, "max_seq_length", None,
-                 "Longest input, in pieces; longer ones are cut, or refused by fill_mask. By "
-                 "default that of the training, else the most that the model takes.",
+                 "Maximum input length in tokens; longer inputs are truncated, or refused by "
+                 "fill_mask. Default: that of the training, else the maximum of the model.",
                  lower_bound=4)
     flags.define("integer", values, "batch_size", batch_size,
                  "Inputs computed together; fewer need less memory.", lower_bound=1)
@@ -96,7 +96,7 @@ def tokenizer_of(values: flags.FlagValues, source: Pretrained) -> tokenization.F
     try:
         tokenizer = dataclasses.replace(source, vocabulary=told).tokenizer(*given)
     except (UserError, OSError) as error:
-        # The reason is not shown: a stranger may have named the file to learn what is in it.
+        # The reason is not shown: a stranger may have named the file to learn its content.
         raise DataError(
             f"{source.directory} has no vocabulary, and {path}, which its checkpoint names, is "
             "none of this model: give --spm_model_file or --vocab_file"

@@ -1,4 +1,4 @@
-"""What a classifier of one's own texts can do, as a page with pictures.
+"""A report on a classifier of your own texts, with pictures.
 
 Legend: N held-out rows, C labels.
 """
@@ -44,7 +44,7 @@ def write(directory: str, rows: HeldOut, settings: Sequence[tuple[str, str]]) ->
     """Publishes report.md, confusion.png and curves.png; returns the report's path.
 
     Args:
-      settings: (what was chosen, its value and why), for a table.
+      settings: (setting, its value and the reason), for a table.
     """
     confusion = rows.confusion
     _draw_confusion(os.path.join(directory, "confusion.png"), rows.labels, confusion)
@@ -106,7 +106,7 @@ def _errors(rows: HeldOut) -> str:
          f"{rows.probabilities[i, found[i]]:.3f}")
         for i in wrong[np.argsort(-sure, kind="stable")][:_MOST_ERRORS].tolist()
     ]
-    return "## The surest errors\n\n" + run_report.table(
+    return "## Most confident errors\n\n" + run_report.table(
         ("text", "is", "taken for", "probability"), lines
     )
 

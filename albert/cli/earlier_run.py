@@ -22,7 +22,7 @@ class Identity:
     num_choices: int | None = None
 
     def recorded(self) -> dict[str, Any]:
-        """Returns what a run keeps with each checkpoint, beside its flags."""
+        """Returns what a run records with each checkpoint in addition to its flags."""
         names = ("tokenizer_sha256", "do_lower_case", "num_choices")
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
@@ -34,7 +34,7 @@ class Identity:
         may evaluate it, but not resume its training.
 
         Raises:
-          FlagError: names both values; DataError: what lies beside the checkpoint is damaged.
+          FlagError: names both values; DataError: the checkpoint's sidecar is damaged.
         """
         sidecar = sidecars.read_sidecar(origin)
         facts, flags = sidecars.facts_of(sidecar), sidecar.get("flags", {})
@@ -64,7 +64,7 @@ class Identity:
 def check_directory(directory: str, identity: Identity) -> None:
     """Refuses to train in a directory that holds another model, or a run whose ids mean other things.
 
-    Call it before anything is written: what is there then stays as it is.
+    Call it before anything is written, so that the directory's content stays as it is.
 
     Raises:
       FlagError: names the directory or the checkpoint, and the remedy.
@@ -86,7 +86,7 @@ def check_directory(directory: str, identity: Identity) -> None:
 
 
 def _comparable(best: str, *newest_first: str) -> Iterator[str]:
-    """Yields the best checkpoint and the newest one, if what lies beside them can be read."""
+    """Yields the best and the newest checkpoint whose sidecar can be read."""
     for group in ([best], newest_first):
         for prefix in group:
             try:

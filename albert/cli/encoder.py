@@ -31,7 +31,7 @@ class Encoder:
 
     @functools.cached_property
     def weights(self) -> Any:
-        """The first weights: of what was opened, or --init_checkpoint; None for random ones."""
+        """The initial weights: of `source`, or of --init_checkpoint; None for random ones."""
         from albert.formats import pretrained
 
         if self.source is not None:

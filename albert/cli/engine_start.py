@@ -16,7 +16,7 @@ def set_environment() -> None:
     """Sets what TensorFlow and Keras read when they are imported, unless it is set already."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if platform.machine() in ("x86_64", "AMD64"):
-        # By itself TensorFlow takes oneDNN's matrix products only where there are instructions
+        # By default TensorFlow takes oneDNN's matrix products only where there are instructions
         # for neural networks; on AVX2 alone they are faster too
         # (docs/evidence/performance_diary.md).
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -32,7 +32,7 @@ _START_UP_NOISE = (
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Leaves these lines out of what is written to file descriptor 2.
+    """Filters these lines from the output to file descriptor 2.
 
     A process does it that outlives this one, which may crash with its last words.
     """
@@ -100,7 +100,7 @@ def start(engine: str) -> None:
     """Imports an engine, tensorflow or jax, and Keras with it.
 
     Raises:
-      FlagError: Keras is there already, with another one.
+      FlagError: Keras has been imported with another one.
     """
     if "keras" in sys.modules:
         loaded = sys.modules["keras"].backend.backend()

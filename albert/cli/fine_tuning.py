@@ -85,7 +85,7 @@ class FineTuning:
     def export(
         self, model: "keras.Model", directory: str, complete: Callable[[str], None]
     ) -> None:
-        """Publishes a SavedModel; `complete(scratch)` adds what is published with it."""
+        """Publishes a SavedModel; `complete(scratch)` adds its card."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -382,7 +382,7 @@ def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
         if odd := keys ^ set(run):
             raise DataError(
                 f"eval_results.json of the run of seed {seed} has other numbers than the first's "
-                f"({', '.join(sorted(odd))}): remove it to have the run evaluated anew"
+                f"({', '.join(sorted(odd))}): remove it, and the run is evaluated again"
             )
     for key in sorted(keys):
         values = [run[key] for run in results.values()]

@@ -46,7 +46,7 @@ def define_training_flags(
     save_checkpoints_steps: int,
     by_default: bool,
 ) -> None:
-    """Defines what is done and how it is trained.
+    """Defines the actions and the training settings.
 
     With `by_default`, --do_train and --do_eval are on unless they are switched off.
     """
@@ -158,7 +158,7 @@ class FineTuningSettings:
         return dataclasses.replace(self, train_step=max(1, steps))
 
     def as_flags(self) -> dict[str, Any]:
-        """Returns what a run records in place of the flags: values that data may have decided."""
+        """Returns values that data may have decided, which a run records instead of the flags."""
         return {name: getattr(self, name) for name in _DECIDED_BY_DATA}
 
 
@@ -207,7 +207,7 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
 
 
 def work_directory(values: flags.FlagValues) -> str:
-    """Returns where a run keeps record files, which hold the user's texts: not beside the model.
+    """Returns the directory of record files, which hold the user's texts: not the model's.
 
     Raises:
       FlagError: it can't be made, and --cached_dir is not given.

@@ -1,4 +1,4 @@
-"""How a command starts: flags, logging, exit codes. TensorFlow comes when it is asked for.
+"""How a command starts: flags, logging, exit codes. TensorFlow is imported on request.
 
 A command module has `define_flags(values)`, `main(values)` and
 `cli = flags.command(__doc__, define_flags, main)`. Flags live in a
@@ -160,7 +160,7 @@ def require(values: FlagValues, *names: str) -> None:
 
 
 def to_dict(values: FlagValues) -> dict:
-    """Returns {flag name: value} of a command, as kept beside its results."""
+    """Returns {flag name: value} of a command, as recorded with its results."""
     def value_of(flag):
         return getattr(flag, "given", flag.value)
 
@@ -272,7 +272,7 @@ class _Formatter(logging.Formatter):
 def set_up_logging() -> None:
     """Sends the toolkit's log lines to stderr, and quietens TensorFlow's start-up."""
     set_environment()
-    # Anew for each command, because the process's stderr may have been replaced since.
+    # For each command, because the process's stderr may have been replaced since.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         _Formatter("%(asctime)s %(levelname).1s %(message)s", datefmt="%H:%M:%S")

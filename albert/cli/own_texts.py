@@ -53,8 +53,8 @@ class OwnTexts:
     """The examples of --train_file, and settings that fit them where no flag was given.
 
     Attributes:
-      data: what is trained on and measured with.
-      choices: what was found and chosen, as (name, value), for the report.
+      data: the examples to train on and to evaluate with.
+      choices: columns, labels and settings as (name, value), for the report.
     """
 
     def __init__(self, values: flags.FlagValues, encoder: Encoder):
@@ -168,7 +168,7 @@ class OwnTexts:
 
 
 def learning_rate(hidden_size: int) -> float:
-    """Returns a rate that suits models of this width; larger ones want a lower one."""
+    """Returns a learning rate that suits models of this width; wider ones need a lower one."""
     for least, rate in ((2048, 1e-5), (768, 3e-5), (256, 1e-4)):
         if hidden_size >= least:
             return rate
@@ -176,7 +176,7 @@ def learning_rate(hidden_size: int) -> float:
 
 
 def epochs(num_rows: int) -> float:
-    """Returns how often to read so many rows: few rows more often."""
+    """Returns the number of passes over the rows: more if they are few."""
     for least, count in ((5000, 3.0), (1000, 5.0)):
         if num_rows >= least:
             return count
@@ -184,6 +184,6 @@ def epochs(num_rows: int) -> float:
 
 
 def row_length(lengths: Sequence[int], most: int) -> int:
-    """Returns the places of a row in which 99 % of the texts fit whole; a multiple of 16."""
+    """Returns the sequence length, a multiple of 16, in which 99 % of the texts fit."""
     wanted = int(np.quantile(np.asarray(lengths), 0.99, method="higher"))
     return min(max(32, -(-wanted // 16) * 16), most)

@@ -1,4 +1,4 @@
-"""How a pretraining run masks records that hold no masks of their own. No engine."""
+"""How a pretraining run masks records that hold no masks. No engine."""
 
 import dataclasses
 import logging
@@ -53,7 +53,7 @@ def masks(
 
     Args:
       use: `masks` of the training, or `eval_masks`.
-      num_rows: sequences that the whole training reads.
+      num_rows: sequences that the training reads in all.
 
     Raises:
       DataError: records with and without masks together, or not those that the flags ask for.

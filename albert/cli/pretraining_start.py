@@ -1,6 +1,6 @@
 """What a pretraining run starts from: its architecture and its vocabulary. No engine at import.
 
-The run itself reads ids and needs no vocabulary. It is kept beside the checkpoints, so that
+The run itself reads ids and needs no vocabulary. It is stored with the checkpoints, so that
 whatever opens the run's directory finds it.
 """
 
@@ -42,7 +42,7 @@ def architecture(values: flags.FlagValues, start: Pretrained | None) -> AlbertCo
     """Returns the architecture of the flag, of what the run starts from, or of its directory.
 
     Raises:
-      FlagError: none of them tells it.
+      FlagError: none of them has it.
     """
     own = os.path.join(values.output_dir, _CONFIG)
     if values.albert_config_file:
@@ -177,7 +177,7 @@ def _candidates(
         os.path.join(os.path.dirname(rest), beside)
     )
     for where in (moved, getattr(told, name)):
-        # A manifest may be a stranger's: it sends nobody from local records to other places.
+        # A manifest may be a stranger's: it must not lead from local records to cloud storage.
         if where and not (filesystem.is_remote(where) and not mark) and (found := _local(where)):
             yield dataclasses.replace(told, **{name: found})
     if start and (start.vocabulary.spm_model_file or start.vocabulary.vocab_file):

@@ -41,7 +41,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  use="output")
     fine_tuning_settings.define_encoder_flags(values, max_seq_length=384)
     flags.define("integer", values, "doc_stride", 128,
-                 "A long passage is cut into windows; so many tokens lie between their starts.",
+                 "Tokens between the starts of the windows that a long passage is cut into.",
                  lower_bound=1)
     flags.define("integer", values, "max_query_length", 64,
                  "Longest question, in tokens; longer ones are cut.", lower_bound=1)
@@ -107,7 +107,7 @@ def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
     if values.max_seq_length <= values.max_query_length + 3:
         raise FlagError(
             f"--max_seq_length={values.max_seq_length} must be greater than "
-            f"--max_query_length={values.max_query_length} + 3, or there is no place for passages"
+            f"--max_query_length={values.max_query_length} + 3, or there is no room for passages"
         )
     for name in ("start_n_top", "end_n_top"):
         if name in values and getattr(values, name) > values.max_seq_length:
@@ -237,7 +237,7 @@ class Squad2FineTuning(Squad1FineTuning):
         }
 
     def with_known_answers(self, decoded):
-        # The threshold with the best F1 decides what is left unanswered, unless one is given.
+        # Unless a threshold is given, the one with the best F1 decides which answers are withheld.
         results, answers = squad_decode.evaluate_with_threshold(
             self.dataset, decoded["predictions.json"], decoded["null_odds.json"],
             threshold=self.values.null_score_diff_threshold,

@@ -1,4 +1,4 @@
-"""Addresses in flags: what a command reads is downloaded, what it makes is uploaded.
+"""Addresses in flags: inputs of a command are downloaded, its outputs are uploaded.
 
 A path flag declares by its `use` what the command does with it:
 
@@ -27,7 +27,7 @@ _WRITTEN = ("output", "outputs", "prefix", "directory")
 
 @contextlib.contextmanager
 def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
-    """Replaces addresses in flags by local paths in the block, and uploads what is made there.
+    """Replaces addresses in flags by local paths in the block, and uploads the outputs.
 
     Raises:
       DataError: an input is absent; UserError: an input or an output cannot be reached.

@@ -23,13 +23,14 @@ def define_device_flags(values: flags.FlagValues) -> None:
     flags.define(
         "enum", values, "distribution_strategy", None,
         "Devices to use: one, all of this machine, or those of several machines, which TF_CONFIG "
-        "lists (JAX finds those of a TPU slice by itself). By default what there is.",
+        "lists (JAX finds those of a TPU slice automatically). By default all there are.",
         enum_values=["one_device", "mirrored", "multi_worker"],
     )
     flags.define("integer", values, "num_gpus", None,
                  "GPUs of each machine to use; all if absent, 0 for none.", lower_bound=0)
     flags.define("integer", values, "num_virtual_devices", 0,
-                 "Split the CPU into so many devices, to try out training on several.", lower_bound=0)
+                 "Split the CPU into this many devices, to try out training on several.",
+                 lower_bound=0)
     flags.define("bool", values, "use_tpu", False,
                  "Run on the TPUs of this machine, with --engine=jax. An error if there are none.")
     for name in _OLD_TPU_FLAGS[:-1]:
@@ -60,7 +61,7 @@ def define_step_flags(values: flags.FlagValues) -> None:
                  "which large models need. With JAX only; the result is the same.")
     flags.define("bool", values, "per_replica_loss", False,
                  "Divide each replica's loss by its own weights and average, as the original does, "
-                 "instead of by those of the whole batch.")
+                 "instead of by those of the entire batch.")
     flags.define(
         "enum", values, "mixed_precision", "float32",
         "Precision of the matrix products; weights stay float32.",
@@ -75,7 +76,7 @@ def define_run_flags(values: flags.FlagValues, *, save_checkpoints_steps: int) -
     flags.define("integer", values, "save_checkpoints_steps", save_checkpoints_steps,
                  "Steps between checkpoints.", lower_bound=1)
     flags.define("integer", values, "keep_checkpoint_max", 5,
-                 "Newest checkpoints to keep, beside the best.", lower_bound=0)
+                 "Newest checkpoints to keep, besides the best.", lower_bound=0)
     flags.define("integer", values, "iterations_per_loop", 1000,
                  "Most training steps in one call into TensorFlow or JAX.", lower_bound=1)
     flags.define("bool", values, "skip_loss_spikes", False,
@@ -100,29 +101,30 @@ MASKING_FLAGS = (
 
 
 def define_masking_flags(values: flags.FlagValues) -> None:
-    """What is masked, wherever masks are drawn; see `masking.MaskingSettings`."""
+    """How masks are drawn; see `masking.MaskingSettings`."""
     from albert.pretraining_data.masking import MAX_NGRAM
 
-    flags.define("bool", values, "do_whole_word_mask", True, "Mask whole words instead of pieces.")
-    flags.define("bool", values, "do_permutation", False, "Also let as many tokens again swap places.")
+    flags.define("bool", values, "do_whole_word_mask", True,
+                 "Mask whole words instead of single tokens.")
+    flags.define("bool", values, "do_permutation", False, "Also permute as many tokens again.")
     flags.define("bool", values, "favor_shorter_ngram", True,
                  "n-grams with p(n) ~ 1/n; if false, reversed.")
-    flags.define("integer", values, "ngram", 3, "Most words masked together.",
+    flags.define("integer", values, "ngram", 3, "Maximum number of words masked together.",
                  lower_bound=1, upper_bound=MAX_NGRAM)
     flags.define("bool", values, "mask_across_segments", True,
                  "Let words and n-grams reach over [SEP], as in the original.")
     flags.define("bool", values, "replace_by_span", False,
                  "Draw for each n-gram, not for each of its tokens, whether [MASK] (80 %), a random "
-                 "piece (10 %) or the piece itself stands there.")
+                 "token (10 %) or the token itself replaces it.")
     flags.define("float", values, "mask_token_share", 0.8,
                  "Share of the chosen tokens that become [MASK]; of the others half stay, and half become "
-                 "a random piece. 1: all become [MASK], which did no worse for BERT-large (Wettig et al. "
+                 "a random token. 1: all become [MASK], which did no worse for BERT-large (Wettig et al. "
                  "2023). Such a model is measured fairly where held-out records have 1 too.",
                  lower_bound=0, upper_bound=1)
 
 
 def check_device_flags(values: flags.FlagValues) -> None:
-    """Refuses device flags that contradict each other; what is there, TensorFlow tells later.
+    """Refuses device flags that contradict each other; the devices are looked for later.
 
     Raises:
       FlagError: names the flags.

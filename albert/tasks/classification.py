@@ -100,7 +100,7 @@ class ClassificationTask(Task):
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoiceTask(ClassificationTask):
-    """Cross entropy over C choices. A record holds a row of L places for each choice."""
+    """Cross entropy over C choices. A record holds a sequence of length L for each choice."""
 
     # (name, number of examples) of each part of the evaluated file, in order.
     parts: tuple[tuple[str, int], ...] = ()

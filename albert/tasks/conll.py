@@ -4,7 +4,7 @@ A line holds columns separated by blanks or tabs: the first is a word, the last 
 An empty line ends a sentence. `-DOCSTART-` lines separate documents and belong to no
 sentence. A `token_classification.TokenClassificationTask` is trained on these files.
 
-Legend: L places of a row.
+Legend: L sequence length.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ _SEPARATOR = re.compile("[ \t]+")
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words as they stand in the file; `labels` is None where there are none."""
+    """Words as they are in the file; `labels` is None where there are none."""
 
     words: tuple[str, ...]
     labels: tuple[str, ...] | None
@@ -106,7 +106,7 @@ def read_sentences(
       needs_labels: whether a file of words alone is refused.
 
     Raises:
-      DataError: no sentences, no labels, or a label that is unknown or out of place (file:line).
+      DataError: no sentences, no labels, or a label that is unknown or cannot be there (file:line).
     """
     sentences: list[Sentence] = []
     lines = itertools.groupby(read_lines(path), lambda line: _is_word(line[1]))
@@ -135,7 +135,7 @@ def _is_word(columns: Sequence[str]) -> bool:
 def _checked_labels(
     located: Sequence[tuple[str, str]], scheme: str, known: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Returns the labels of a sentence, given with their places. `iob1` is turned into `bio`."""
+    """Returns the labels of a sentence, given with file:line. `iob1` is turned into `bio`."""
     labels, before = [], OUTSIDE
     for label, place in located:
         _check_form(label, place, scheme)
@@ -188,17 +188,17 @@ def collect_labels(sentences: Iterable[Sentence], scheme: str) -> tuple[str, ...
 
 
 def encode_words(tokenizer: "FullTokenizer", words: Sequence[str]) -> list[list[int]]:
-    """Returns the ids of each word's pieces, at least one for every word.
+    """Returns the ids of each word's tokens, at least one for every word.
 
-    Each word is encoded by itself, so that no piece belongs to two words. If cleaning
-    leaves nothing of a word (a lone accent, an invisible character), it is the unknown piece.
+    Each word is encoded alone, so that no token belongs to two words. If cleaning
+    leaves nothing of a word (a lone accent, an invisible character), it is the unknown token.
     """
     unknown = unknown_id(tokenizer)
     return [ids or [unknown] for ids in tokenizer.encode_batch(words)]
 
 
 def unknown_id(tokenizer: "FullTokenizer") -> int:
-    """Returns the id of the unknown piece, [MASK]'s if there is none."""
+    """Returns the id of the unknown token, [MASK]'s if there is none."""
     return tokenizer.vocab.get("<unk>" if tokenizer.is_spm else "[UNK]", tokenizer.mask_id)
 
 
@@ -213,13 +213,13 @@ class Part:
 
 
 def parts(sizes: Sequence[int], room: int) -> list[Part]:
-    """Returns the windows of at most `room` pieces that label each word of a sentence once.
+    """Returns the windows of at most `room` tokens that label each word of a sentence once.
 
-    Two neighbouring windows share about a quarter of their pieces. Each window labels half
+    Two neighbouring windows share about a quarter of their tokens. Each window labels half
     of these, so that every word is labelled with some of its context in view.
 
     Args:
-      sizes: pieces of each word, none more than `room`.
+      sizes: number of tokens of each word, none above `room`.
     """
     found: list[Part] = []
     start, first = 0, 0
@@ -284,10 +284,10 @@ def sentence_rows(
     max_seq_length: int,
     overflow: Overflow,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the records of one sentence; the label of a word is on its first piece.
+    """Yields the records of one sentence; the label of a word is on its first token.
 
     Args:
-      pieces: of each word (see `encode_words`).
+      pieces: token ids of each word (see `encode_words`).
       label_ids: of each word, from 0.
     """
     room = max_seq_length - 2

@@ -1,8 +1,8 @@
-"""Precision, recall and F1 of whole entities, as the CoNLL shared tasks count them.
+"""Precision, recall and F1 of entire entities, as the CoNLL shared tasks count them.
 
 An entity is found if its type, first word and last word are right. Labels are `O`,
 or a prefix and a type: `B-` begins an entity, `I-` is in one, `E-` ends one,
-`S-` is a whole one (IOBES). A model may predict labels that do not fit together. An
+`S-` is an entire one (IOBES). A model may predict labels that do not fit together. An
 entity then begins at any prefix that does not continue the entity before it:
 `O I-PER` is an entity. The official script conlleval counts in the same way (Tjong Kim Sang and
 Buchholz, 2000, https://aclanthology.org/W00-0726).
@@ -43,7 +43,7 @@ def may_follow(label: str, before: str) -> bool:
 
 
 def _continues(before: tuple[str, str], here: tuple[str, str]) -> bool:
-    """Whether the entity of the word before goes on."""
+    """Whether the entity of the previous word continues."""
     return before[0] in "BI" and here[0] in "IE" and before[1] == here[1]
 
 

@@ -17,13 +17,13 @@ log = logging.getLogger("albert")
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningData:
-    """What a model is fine-tuned on, evaluated with, and what it predicts."""
+    """The examples to train on, to evaluate with and to predict."""
 
     task: str  # by the name that `formats.known_tasks` has for it
     examples: Mapping[str, Sequence[Any]]  # of each split that is used: train, dev, test
     # In the order of their ids; empty for a regression, None where nothing is classified.
     labels: tuple[str, ...] | None = None
-    # What the data decide beyond the flags. It is kept with each checkpoint, beside the flags.
+    # Facts about the data that a run records with its flags.
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -47,7 +47,7 @@ class RecordKeeper:
 
     tokenizer: "FullTokenizer"
     max_seq_length: int
-    directory: str  # of record files without a path of their own
+    directory: str  # of record files that are given no path
 
     def keep(
         self,

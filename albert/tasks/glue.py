@@ -99,7 +99,7 @@ class GlueTask:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One row of a task file, as it stands there."""
+    """One row of a task file, as it is there."""
 
     guid: str
     text_a: str
@@ -123,7 +123,7 @@ def _task(
 
     Args:
       test, texts: columns of the texts in test.tsv, and in the others where these differ.
-      kind: what the files of dev and test are named for, beside the split.
+      kind: what the names of the dev and test files have in addition to the split.
       layout: of train and dev, as `Split` has it.
     """
     name = name or folder.lower()

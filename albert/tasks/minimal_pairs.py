@@ -53,7 +53,7 @@ def read_pairs(path: str, limit: int | None = None, flag: str = "pairs_file") ->
 
 
 def first_of_each(pairs: Sequence[Pair], count: int) -> list[Pair]:
-    """Returns the first pairs of each paradigm, so many at most."""
+    """Returns the first `count` pairs of each paradigm."""
     seen: collections.Counter[str] = collections.Counter()
     found = []
     for pair in pairs:

@@ -69,8 +69,8 @@ def read_table(
 
     Args:
       flag: named in errors.
-      has_header: whether the first line of a *.csv or *.tsv file names the columns, or what tells
-        it from all lines; else the columns' names are their numbers, from 0.
+      has_header: whether the first line of a *.csv or *.tsv file names the columns, or a function
+        of all lines that decides it; else the columns' names are their numbers, from 0.
 
     Raises:
       DataError: it is absent, empty or malformed; FlagError: another kind of file.
@@ -165,10 +165,10 @@ def _open_utf8(path: str, flag: str) -> Iterator[io.TextIOBase]:
 def find_columns(
     table: Table, text: str | None, pair: str | None, label: str | None, needs_label: bool = True
 ) -> Columns:
-    """Returns the columns that are named or numbered, else those whose names tell what they hold.
+    """Returns the columns that are named or numbered, else those with a usual name.
 
     Raises:
-      UserError: there is no such column, or none that tells.
+      UserError: there is no such column, or none with a usual name.
     """
     given = [
         _column(table, value, flag) for value, flag in
@@ -234,7 +234,7 @@ def has_header(
 ) -> bool:
     """Returns whether the first row names the columns, and logs it where it is not certain.
 
-    Columns that are given by number tell nothing of it. Then the first row is data if its label
+    If columns are given by number, the first row is data if its label
     is that of another row or one of `labels`, or for a regression if it is a number.
     """
     first, others = rows[0], rows[1:]
@@ -245,7 +245,7 @@ def has_header(
     try:
         columns = find_columns(Table(path, numbers, [], []), text, pair, label)
     except FlagError:
-        return True  # a name must tell which column holds the labels
+        return True  # only a name shows which column holds the labels
     place = columns.label
     value, seen = first[place], {row[place] for row in others if len(row) == len(first)}
     is_data = glue.number(value) is not None if is_regression else value in seen or value in labels

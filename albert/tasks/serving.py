@@ -18,7 +18,7 @@ _INPUTS = ("input_ids", "input_mask", "segment_ids")
 class _Module(tf.Module):
     def __init__(self, model: keras.Model):
         super().__init__()
-        # Keras 3 variables are not found by tf.Module by themselves.
+        # Keras 3 variables are not found by tf.Module.
         self.model_variables = [weight.value for weight in model.weights]
 
 

@@ -24,11 +24,11 @@ from albert.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class TokenClassificationTask(Task):
-    """Cross entropy over C labels at the first piece of each word; other places do not count."""
+    """Cross entropy over C labels at the first token of each word; other positions do not count."""
 
     max_seq_length: int  # L
     labels: tuple[str, ...]  # C, in the order of their ids
-    has_entities: bool = True  # whether the labels mark entities; then whole entities are scored
+    has_entities: bool = True  # whether the labels mark entities; then entire entities are scored
     classifier_dropout: float = 0.1  # on the encoder's output in training
     name: str = WORDS
     statistic_names = ("eval_accuracy", "eval_loss")

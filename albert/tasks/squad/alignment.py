@@ -37,7 +37,7 @@ def align(original: Sequence[int], cleaned: Sequence[int]) -> Alignment | None:
     """Returns the alignment of two texts, None for a mismatch.
 
     Args:
-      original: code points of each character as it is cleaned by itself, -1
+      original: code points of each character as it is cleaned alone, -1
         where that is not one character.
       cleaned: code points.
 
@@ -88,7 +88,7 @@ def _shifted(original: list[int], cleaned: list[int]) -> Alignment | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """Consecutive rows of a table. Bit k of a row tells of column `first` + k."""
+    """Consecutive rows of a table. Bit k of a row is of column `first` + k."""
 
     start: int  # first row
     first: int
@@ -99,7 +99,7 @@ class _Block:
 class _Table:
     """Lengths f[i, j] of the common subsequences of both beginnings, within a band of columns.
 
-    In a row, f grows by 0 or 1 from one column to the next. The bits of an integer tell where
+    In a row, f grows by 0 or 1 from one column to the next. The bits of an integer show where
     it grows. Columns left of the band keep the value they had. It is never above the values in
     the band, so it changes nothing. Row i knows columns i - distance ... i + distance - 1.
     """
@@ -129,7 +129,7 @@ class _Table:
         self.length = base + row.bit_count()
 
     def alignment(self) -> Alignment:
-        """Follows the pointers back from the last cell, and returns the links on the way.
+        """Follows the pointers back from the last cell, and returns the links along it.
 
         As the original, it goes up if that keeps f, else left if that does. Only if neither
         does, it takes a link.
@@ -161,7 +161,7 @@ class _Table:
 def convert_indices(
     index: np.ndarray, positions: np.ndarray, length: int | None = None, is_start: bool = True
 ) -> np.ndarray:
-    """Returns the counterparts of positions, or places near by where there are none.
+    """Returns the counterparts of positions, or nearby positions where there are none.
 
     If a position has no counterpart, the result lies after the nearest linked character
     before it (`is_start`), or before the nearest linked character after it. `length` is that

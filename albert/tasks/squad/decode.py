@@ -128,7 +128,7 @@ def evaluate_with_threshold(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Returns (results, answers with the threshold).
 
-    By default it is the threshold with the best F1 on this data. The results then tell it as
+    By default it is the threshold with the best F1 on this data. The results then have it as
     `null_score_diff_threshold`.
 
     The original afterwards compares the odds with 1.0, as if they were probabilities, and so
@@ -194,12 +194,12 @@ def to_json(value: Any) -> str:
 
 
 def _largest(scores: np.ndarray, count: int) -> np.ndarray:
-    """Returns the places of the largest scores, the largest first; of equal ones the first."""
+    """Returns the positions of the largest scores, the largest first; of equal ones the first."""
     return np.argsort(-scores, kind="stable")[:count]
 
 
 def _plausible(window: Window, grid: np.ndarray, max_answer_length: int) -> np.ndarray:
-    """Returns which (first, last) places [.., 2] can be an answer of the window."""
+    """Returns which (first, last) positions [.., 2] can be an answer of the window."""
     offset = _offset(window)
     size = len(window.tok_start_to_orig_index)
     has_most_context = np.zeros(len(window.tokens), bool)
@@ -213,7 +213,7 @@ def _plausible(window: Window, grid: np.ndarray, max_answer_length: int) -> np.n
 
 
 def _offset(window: Window) -> int:
-    """Returns the place of the passage's first token."""
+    """Returns the position of the passage's first token."""
     return window.tokens.index("[SEP]") + 1
 
 

@@ -41,7 +41,7 @@ class Window:
 
     `tok_start_to_orig_index` and `tok_end_to_orig_index` hold the first and the last character
     of each token in this part of the passage. `tokens`, `input_ids`, `input_mask`,
-    `segment_ids` and `p_mask` hold a value for each place of the row.
+    `segment_ids` and `p_mask` hold a value for each position.
     """
 
     tok_start_to_orig_index: list[int]
@@ -55,7 +55,7 @@ class Window:
     unique_id: int = 0
     example_index: int | None = None  # None in training
     doc_span_index: int = 0  # which window of its question
-    # For the places of the row that hold the passage.
+    # For the positions of the passage.
     token_is_max_context: dict[int, bool] = dataclasses.field(default_factory=dict)
     start_position: int | None = None
     end_position: int | None = None
@@ -228,7 +228,7 @@ def _spm_passage(
     """SentencePiece cuts a cleaned text, with which the original one is aligned.
 
     Args:
-      codes: the code point of each character cleaned by itself, -1 where that is not one
+      codes: the code point of each character cleaned alone, -1 where that is not one
         character; those of `text` are added.
     """
     pieces = tokenizer.tokenize(tokenizer.preprocess(text))

@@ -68,7 +68,7 @@ def evaluate_v1(
     """Returns `exact_match` and `f1` in per cent, of all questions; one without answer scores 0.
 
     Args:
-      dataset: what stands under "data" in the file.
+      dataset: the content of "data" in the file.
       predictions: {question id: answer}.
     """
     exact = f1 = 0.0
@@ -160,7 +160,7 @@ def evaluate_v2(
     with an error there.
 
     Args:
-      dataset: what stands under "data" in the file.
+      dataset: the content of "data" in the file.
       predictions: {question id: answer}, "" for no answer.
       null_odds: {question id: odds (or a probability) of having no answer}; without them
         nothing is left unanswered but empty predictions, and there is no best_*.

@@ -26,7 +26,7 @@ from albert.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class SquadV1Task(Task):
-    """Two logits of each token; the loss is the mean of their cross entropies over L places."""
+    """Two logits of each token; the loss is the mean of their cross entropies over L positions."""
 
     max_seq_length: int  # L
     # From the predictions of all windows to the official numbers; None without known answers.
