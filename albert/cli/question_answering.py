@@ -287,22 +287,15 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
             dataset = read_dataset(path)
         else:
             log.info("%s has questions without answers: no evaluation", path)
-            _refuse_evaluation(values)
+            asked = ("do_eval", "early_stopping_patience")
+            if asked := [f"--{name}" for name in asked if flags.given(values, name)]:
+                raise FlagError(
+                    f"{', '.join(asked)}: {path} has questions without answers, and cannot be "
+                    "evaluated"
+                )
             settings = dataclasses.replace(settings, do_eval=False)
     data = FineTuningData(fine_tuning.task_name, examples)
     fine_tuning(values, settings, encoder, data, dataset).run()
-
-
-def _refuse_evaluation(values: flags.FlagValues) -> None:
-    """Raises a FlagError for flags that ask for an evaluation, there being no answers."""
-    asked = [
-        f"--{name}" for name in ("do_eval", "early_stopping_patience") if flags.given(values, name)
-    ]
-    if asked:
-        raise FlagError(
-            f"{', '.join(asked)}: {values.predict_file} has questions without answers, and "
-            "cannot be evaluated"
-        )
 
 
 def _with_steps(

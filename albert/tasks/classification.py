@@ -30,7 +30,7 @@ class ClassificationTask(Task):
     max_seq_length: int  # L
     num_labels: int  # C
     is_regression: bool
-    metric: str  # key in glue_metrics.SCORERS
+    metric: str  # one of glue_metrics.METRICS
     best_metric: str
     classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
     class_weights: tuple[float, ...] = ()  # of each label in the loss of training; none: all 1
@@ -81,7 +81,7 @@ class ClassificationTask(Task):
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         labels, logits = predictions["label_ids"], predictions["logits"]
-        results = metrics.SCORERS[self.metric](labels, logits)
+        results = metrics.score(self.metric, labels, logits)
         if self.label_names:
             results |= metrics.f1_by_label(labels, likeliest(logits), self.label_names)
         return results

@@ -58,7 +58,7 @@ class GlueTask:
     name: str
     directory: str  # under --data_dir
     labels: tuple[str, ...]  # in the order of their ids; empty for regression
-    metric: str  # key in glue_metrics.SCORERS
+    metric: str  # one of glue_metrics.METRICS
     train: Split | None
     dev: Split | None
     test: Split

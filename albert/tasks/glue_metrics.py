@@ -6,11 +6,13 @@ such a model has learned nothing. No TensorFlow.
 Legend: N rows, C classes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from albert.tasks.choice_metrics import likeliest
+
+METRICS = ("accuracy", "accuracy_and_f1", "matthews", "regression")
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -110,40 +112,29 @@ def mean_squared_error(labels: np.ndarray, predictions: np.ndarray) -> float:
     return float(np.mean(differences**2)) if len(labels) else 0.0
 
 
-def score_accuracy(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
-    """Labels [N], logits [N, C] -> eval_accuracy: most tasks."""
-    return {"eval_accuracy": accuracy(labels, likeliest(logits))}
+def score(metric: str, labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
+    """Returns the numbers of one of METRICS.
 
-
-def score_accuracy_and_f1(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
-    """Labels [N], logits [N, 2] -> eval_accuracy, f1: MRPC and QQP."""
-    return score_accuracy(labels, logits) | {"f1": f1(labels, likeliest(logits))}
-
-
-def score_matthews(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
-    """Labels [N], logits [N, C] -> eval_accuracy, matthew_corr (sic): CoLA."""
-    correlation = matthews(labels, likeliest(logits))
-    return score_accuracy(labels, logits) | {"matthew_corr": correlation}
-
-
-def score_regression(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
-    """Labels [N], logits [N, 1] or [N] -> pearson, spearman, MSE: STS-B."""
-    values = np.reshape(logits, [-1])
-    return {
-        "pearson": pearson(labels, values),
-        "spearman": spearman(labels, values),
-        "MSE": mean_squared_error(labels, values),
-    }
-
-
-SCORERS: dict[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]] = {
-    "accuracy": score_accuracy,
-    "accuracy_and_f1": score_accuracy_and_f1,
-    "matthews": score_matthews,
-    "regression": score_regression,
-}
+    Args:
+      labels: [N], class ids, or values of a regression.
+      logits: [N, C]; of a regression [N, 1] or [N].
+    """
+    if metric == "regression":  # STS-B
+        values = np.reshape(logits, [-1])
+        return {
+            "pearson": pearson(labels, values),
+            "spearman": spearman(labels, values),
+            "MSE": mean_squared_error(labels, values),
+        }
+    predictions = likeliest(logits)
+    results = {"eval_accuracy": accuracy(labels, predictions)}
+    if metric == "accuracy_and_f1":  # MRPC and QQP
+        results["f1"] = f1(labels, predictions)
+    elif metric == "matthews":  # CoLA; the key is the original's
+        results["matthew_corr"] = matthews(labels, predictions)
+    return results
 
 
 def best_metric(metric: str) -> str:
-    """Returns the key of a scorer's results that picks the best checkpoint, as in the original."""
+    """Returns the key of the numbers that picks the best checkpoint, as in the original."""
     return {"matthews": "matthew_corr", "regression": "pearson"}.get(metric, "eval_accuracy")

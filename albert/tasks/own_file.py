@@ -195,7 +195,8 @@ def find_columns(
     missing = "text" if of_text is None else "label" if of_label is None and needs_label else None
     if missing:
         raise FlagError(
-            f"{table.path}: give --{missing}_column, one of its columns: {_listed(table)}"
+            f"{table.path}: give --{missing}_column, one of its columns: "
+            f"{', '.join(table.names)[:300]}"
         )
     return _different(table, Columns(of_text, of_pair, of_label))
 
@@ -211,11 +212,8 @@ def _column(table: Table, value: str | None, flag: str) -> int | None:
         return table.names.index(value)
     if value.isdecimal() and int(value) < len(table.names):
         return int(value)
-    raise FlagError(f"--{flag}={value}: {table.path} has no such column ({_listed(table)})")
-
-
-def _listed(table: Table) -> str:
-    return ", ".join(table.names)[:300]
+    names = ", ".join(table.names)[:300]
+    raise FlagError(f"--{flag}={value}: {table.path} has no such column ({names})")
 
 
 def _different(table: Table, columns: Columns) -> Columns:
@@ -250,11 +248,9 @@ def has_header(
     value, seen = first[place], {row[place] for row in others if len(row) == len(first)}
     is_data = glue.number(value) is not None if is_regression else value in seen or value in labels
     is_data &= list(first) != numbers  # what pandas calls unnamed columns
-    log.info(
-        "%s: the first line is taken as %s: %s in column %s; --%stsv_header decides otherwise",
-        path, "data, there is no header" if is_data else "the header", repr(value)[:80], place,
-        "" if is_data else "no",
-    )
+    kind, opposite = ("data, there is no header", "") if is_data else ("the header", "no")
+    log.info("%s: the first line is taken as %s: %s in column %s; --%stsv_header decides otherwise",
+             path, kind, repr(value)[:80], place, opposite)
     return not is_data
 
 

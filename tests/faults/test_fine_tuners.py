@@ -300,11 +300,11 @@ def of_race(**change) -> str:
 
 BAD_FILES = {
     "classifier": ("train.tsv", [
-        ("text\tlabel\nw1\t0\nw2\n", "train.tsv:3: expected at least 2"),
+        ("text\tlabel\nw1\t0\nw2\n", "train.tsv:3: 1 columns, the first line has 2"),
         ("text\tlabel\nw1\tentails\n", "train.tsv:2: label 'entails' is not one of 0, 1"),
         ("", "train.tsv: the file is empty"),
-        ("text\tlabel\n", "no examples in it"),
-        ("w1\t0\nw2\t1\n", "train.tsv:1: no column 'text'"),
+        ("text\tlabel\n", "no rows below the names of the columns"),
+        ("w1\t0\nw2\t1\n", "train.tsv has no such column (w1, 0)"),
     ]),
     "squad": ("squad.json", [
         ("{", "squad.json:1:2: not JSON"),
@@ -344,7 +344,7 @@ def test_a_bad_file_of_a_task_is_one_line_with_its_place_and_nothing_is_written(
 
 
 LAST_FILES = {
-    "classifier": ("test.tsv", "text\n", "test.tsv: no examples in it"),
+    "classifier": ("test.tsv", "text\n", "test.tsv: no rows below the names of the columns"),
     "squad": ("other.json", "{", "other.json:1:2: not JSON"),
     "race": ("RACE/test/high/0.txt", "{", "0.txt:1:2: not JSON"),
 }

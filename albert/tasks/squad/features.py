@@ -222,6 +222,18 @@ class _Passage:
     token_of_end: np.ndarray
 
 
+def _passage(
+    example: SquadExample, tokenizer: FullTokenizer, codes: dict[str, int]
+) -> _Passage | None:
+    """Returns the passage of a question, None where it can't be aligned with its tokens."""
+    if not tokenizer.is_spm:
+        return _wordpiece_passage(example.paragraph_text, tokenizer)
+    try:
+        return _spm_passage(example.paragraph_text, tokenizer, codes)
+    except DataError as error:
+        raise DataError(f"{example.place}: {error}") from error
+
+
 def _spm_passage(
     text: str, tokenizer: FullTokenizer, codes: dict[str, int]
 ) -> _Passage | None:
@@ -281,9 +293,8 @@ def make_windows(
 ) -> Iterator[Window]:
     """Yields the windows of every question, in order, as [CLS] question [SEP] passage [SEP].
 
-    A passage that does not fit makes several windows, which begin `doc_stride` tokens apart. If
-    a passage cannot be aligned with its tokens, its questions have no window; one warning
-    names them.
+    A passage that does not fit makes several windows, which begin `doc_stride` tokens apart.
+    Questions whose passage cannot be aligned with its tokens have none; one warning names them.
 
     Raises:
       ValueError: `doc_stride` is not positive, or a question may leave no room for a passage.
@@ -300,13 +311,7 @@ def make_windows(
     for index, example in enumerate(examples):
         text = example.paragraph_text
         if text not in passages:
-            try:
-                passages[text] = (
-                    _spm_passage(text, tokenizer, codes) if tokenizer.is_spm
-                    else _wordpiece_passage(text, tokenizer)
-                )
-            except DataError as error:
-                raise DataError(f"{example.place}: {error}") from error
+            passages[text] = _passage(example, tokenizer, codes)
         passage = passages[text]
         if passage is None:
             left_out.append(example.qas_id)
