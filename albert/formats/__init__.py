@@ -7,6 +7,7 @@
     tensor_file          a checkpoint in one safetensors file, where TensorFlow is absent
     weights              the tensors of a model's files, by the released names
     sidecars             the JSON file beside a checkpoint
+    model_classes        the registry of model classes
     known_tasks          what the name of a task tells of its model
     model_facts          labels, head and kind of a model, checked when read
     tokenizer_files      the vocabulary beside a model, and its settings

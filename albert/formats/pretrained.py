@@ -31,6 +31,7 @@ from albert.formats import (
     tf_models,
     tokenizer_files,
 )
+from albert.formats.model_classes import LABEL_HEAD, class_of_weights, reads_pooler
 from albert.formats.model_facts import Facts
 from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
@@ -246,22 +247,9 @@ def open_tensors(path: str, config: AlbertConfig) -> Weights:
 
 # === Models ===
 
-# Of a model without facts: a weight that only this class has, the first that is there.
-_CLASSES = {
-    "output_weights": "AlbertForSequenceClassification",
-    "cls/squad/output_weights": "AlbertForQuestionAnswering",
-    "start_logits/dense/kernel": "AlbertForBeamQuestionAnswering",
-    "cls/seq_relationship/output_weights": "AlbertForPreTraining",
-    "cls/predictions/output_bias": "AlbertForMaskedLM",
-}
-
-
 def class_of(source: Pretrained) -> str:
     """Returns the name of the class that a model was saved as; what its weights say, if need be."""
-    shapes = source.weights().shapes
-    found = (kind for name, kind in _CLASSES.items() if name in shapes)
-    return source.facts.architecture or next(found, "AlbertModel")
-
+    return source.facts.architecture or class_of_weights(source.weights().shapes).name
 
 
 @filesystem.addresses_in_errors()
@@ -284,9 +272,9 @@ def load(
     """
     weights, known = source.weights(), inspect.signature(kind).parameters
     if "num_labels" not in options and "num_labels" in known:
-        if "output_weights" not in weights.shapes:
+        if LABEL_HEAD not in weights.shapes:
             raise CheckpointError(f"{source.path} has no classifier yet: give num_labels")
-        options["num_labels"] = weights.shapes["output_weights"][0]
+        options["num_labels"] = weights.shapes[LABEL_HEAD][0]
     is_same = source.facts.architecture in (None, kind.__name__)
     if is_same:
         saved = source.facts.settings
@@ -296,7 +284,8 @@ def load(
     model = kind(source.config, **options)
     new = assign(model, weights)["new"]
     # What the model never reads may be absent.
-    needed = [name for name in new if kind.reads_pooler or not name.startswith("bert/pooler/")]
+    has_use = reads_pooler(kind)
+    needed = [name for name in new if has_use or not name.startswith("bert/pooler/")]
     if needed and complete:
         raise CheckpointError(
             f"{source.path} has no trained {some(needed)}: it was not trained for this"
