@@ -134,7 +134,7 @@ class _BuiltModel(keras.Model):
         """Returns the model of a directory, whoever wrote it (see `albert.formats.pretrained`).
 
         A released archive, packed or not, one of our output directories, a Hugging Face
-        directory, a preset of keras-hub, a TF-Hub module, or a checkpoint's prefix; `options`,
+        directory, a TF-Hub module, or a checkpoint's prefix; `options`,
         as `num_labels`, are the class's.
 
         Raises:

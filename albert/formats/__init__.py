@@ -16,7 +16,7 @@
     hf_tokenizer         its tokenizer.json, written
     tokenizer_json       the same, read
     hf_tensors           its files of tensors, and HDF5
-    keras_hub            presets of keras-hub
+    layouts              what a path is: which kind of model, or none
     archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
     tf_models            those that tf-models-official exported
