@@ -7,6 +7,7 @@
     tensor_file          a checkpoint in one safetensors file, where TensorFlow is absent
     weights              the tensors of a model's files, by the released names
     sidecars             the JSON file beside a checkpoint
+    model_classes        the registry of model classes
     known_tasks          what the name of a task tells of its model
     model_facts          labels, head and kind of a model, checked when read
     tokenizer_files      the vocabulary beside a model, and its settings
@@ -15,7 +16,7 @@
     hf_tokenizer         its tokenizer.json, written
     tokenizer_json       the same, read
     hf_tensors           its files of tensors, and HDF5
-    keras_hub            presets of keras-hub
+    layouts              what a path is: which kind of model, or none
     archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
     tf_models            those that tf-models-official exported

@@ -1,8 +1,4 @@
-"""Where a model lies that a path means: in a packed archive, in the one folder below it, or here.
-
-Released models come as `albert_base_v2.tar.gz` with one folder inside. Some models come with this
-package, and are meant by their names.
-"""
+"""Packed models, and the cache that they are unpacked to. Released ones are `*.tar.gz`."""
 
 import logging
 import os
@@ -13,7 +9,7 @@ import zlib
 from collections.abc import Callable
 
 from albert.errors import CheckpointError, first_line
-from albert.storage import files, filesystem, shipped
+from albert.storage import files, shipped
 from albert.storage.filesystem import cache_directory
 
 log = logging.getLogger("albert")
@@ -21,30 +17,6 @@ log = logging.getLogger("albert")
 MOST_BYTES = 16 << 30  # unpacked; the largest model has one
 _ENDINGS = (".tar.gz", ".tgz", ".tar")
 _ERRORS = (tarfile.TarError, EOFError, zlib.error, OSError, ValueError)
-
-
-def located(path: str, is_model: Callable[[str], bool], flag: str) -> str:
-    """Returns what `path` means: itself, or where its archive, its folder or its name has the model.
-
-    An archive is unpacked once, into `cache_directory`.
-
-    Args:
-      is_model: whether a directory holds a model itself.
-
-    Raises:
-      CheckpointError: an archive is damaged, or has a file that may not be unpacked.
-    """
-    path = filesystem.local_copy(shipped.path_of(path), flag)
-    if is_archive(path):
-        path = _unpacked(path, flag)
-    if not os.path.isdir(path) or is_model(path):
-        return path
-    below = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name[0] != "."]
-    models = [folder for folder in below if os.path.isdir(folder) and is_model(folder)]
-    if len(models) != 1:
-        return path
-    log.info("%s: the model in %s", path, models[0])
-    return models[0]
 
 
 def is_whole(path: str) -> bool:
@@ -76,7 +48,13 @@ def kept(name: str, identity: str, make: Callable[[str], None]) -> str:
     return target
 
 
-def _unpacked(path: str, flag: str) -> str:
+def unpacked(path: str, flag: str) -> str:
+    """Returns the directory in `cache_directory` that an archive is unpacked to, once.
+
+    Raises:
+      CheckpointError: it is damaged, or has a file that may not be unpacked.
+    """
+
     def unpack(folder: str) -> None:
         with tarfile.open(path) as archive:
             size = sum(member.size for member in archive)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from albert import __version__
 from albert.config import AlbertConfig
-from albert.formats import checkpoints, sidecars
+from albert.formats import checkpoints, model_classes, sidecars
+from albert.formats.model_classes import MODEL_CLASSES, ModelClass
 from albert.storage import files, filesystem
 from albert.tokenization import FullTokenizer
 
@@ -46,25 +47,6 @@ _LIMITATIONS = """\
   tell whether two segments are in order, not to be near for like meanings.
 """
 
-# What each class of `albert` gives, and where in its outputs.
-_CLASSES = {
-    "AlbertModel": ("vectors for a text and for each of its pieces", "pooled_output"),
-    "AlbertForPreTraining": (
-        "the pieces behind masks, and the order of two segments", "sop_logits"
-    ),
-    "AlbertForMaskedLM": ("the pieces behind masks", "prediction_logits"),
-    "AlbertForSequenceClassification": (
-        "scores of labels, or a number, for a text or a pair of texts", "logits"
-    ),
-    "AlbertForTokenClassification": ("scores of labels for every piece of a text", "logits"),
-    "AlbertForMultipleChoice": ("a score for each of several choices", "logits"),
-    "AlbertForQuestionAnswering": (
-        "scores of the first and the last piece of an answer in a text", "start_logits"
-    ),
-    "AlbertForBeamQuestionAnswering": (
-        "the likeliest answers in a text, and whether there is none", "cls_logits"
-    ),
-}
 _USAGE = """
 import albert
 
@@ -74,12 +56,6 @@ model = albert.{architecture}.from_pretrained("{name}")
 outputs = model(inputs)
 print(outputs["{output}"])
 """
-# What the tokenizer is given, where it is not one text.
-_TEXTS = {
-    "AlbertForMultipleChoice": '["A text."] * 2, ["One end.", "Another end."]',
-    "AlbertForQuestionAnswering": '"A question?", "A text."',
-    "AlbertForBeamQuestionAnswering": '"A question?", "A text."',
-}
 _USAGE_OF_IDS = """
 import albert
 
@@ -201,25 +177,23 @@ def of_weights(
     return write(path, **known | parts)
 
 
-def input_lines(architecture: str, options: str = "") -> str:
+def input_lines(kind: ModelClass, options: str = "") -> str:
     """Returns the code that makes a class's `inputs`; `options` follow the tokenizer's texts."""
-    lines = f"""inputs = tokenizer({_TEXTS.get(architecture, '"A text."')}{options})"""
-    if architecture == "AlbertForMultipleChoice":
+    lines = f"inputs = tokenizer({kind.example}{options})"
+    if kind.task == model_classes.CHOICE:
         lines += "\ninputs = {name: rows[None] for name, rows in inputs.items()}  # one question"
     return lines
 
 
 def of_class(architecture: str, name: str, has_tokenizer: bool = True) -> dict[str, str]:
     """Returns title, summary and usage of a directory with a model of a class of `albert`."""
-    what, output = _CLASSES.get(architecture, _CLASSES["AlbertModel"])
-    if architecture not in _CLASSES:
-        architecture = "AlbertModel"
+    kind = MODEL_CLASSES.get(architecture, model_classes.ENCODER)
     usage = _USAGE if has_tokenizer else _USAGE_OF_IDS
     return {
-        "title": f"{architecture} ({name})",
-        "summary": f"An ALBERT that gives {what}.",
+        "title": f"{kind.name} ({name})",
+        "summary": f"An ALBERT that gives {kind.gives}.",
         "usage": usage.format(
-            architecture=architecture, name=name, output=output, inputs=input_lines(architecture)
+            architecture=kind.name, name=name, output=kind.outputs[0], inputs=input_lines(kind)
         ),
     }
 

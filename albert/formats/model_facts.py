@@ -16,8 +16,6 @@ from albert.tokenization import TextSettings
 SINGLE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classification"
 REGRESSION = "regression"
 PROBLEM_TYPES = (SINGLE_LABEL, MULTI_LABEL, REGRESSION)  # by Hugging Face's names
-# The classes of `albert` whose outputs have names.
-LABELLED = ("AlbertForSequenceClassification", "AlbertForTokenClassification")
 
 
 def is_count(value: Any) -> bool:
