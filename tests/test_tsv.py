@@ -8,7 +8,7 @@ import pytest
 from albert import run_classifier
 from albert.cli import flags
 from albert.errors import DataError, FlagError
-from albert.tasks import glue, tsv
+from albert.tasks import glue, glue_metrics, tsv
 from albert.tokenization import FullTokenizer
 
 HEADER = "id\tpremise\thypothesis\tgold\n"
@@ -54,7 +54,7 @@ def test_labels_are_taken_as_they_are_written_or_as_texts_are_cleaned(tmp_path):
 
 def test_numbers_are_a_regression(tmp_path):
     task = make(tmp_path, labels=())
-    assert task.is_regression and task.best_metric == "pearson"
+    assert task.is_regression and glue_metrics.best_metric(task.metric) == "pearson"
     assert [e.label for e in read(tmp_path, HEADER + "1\ta\tb\t-2.5\n", labels=())] == [-2.5]
 
 
@@ -177,7 +177,7 @@ def test_chinese_pairs_are_trained_evaluated_and_predicted(chinese, tmp_path):
         (["--label_list=a,b,a"], "is not two or more different labels"),
         (["--task_name=rte"], "--label_list, --text_column, --text_pair_column, --label_column: "
                               "only --task_name=tsv takes this"),
-        (["--classifier_dropout=1"], "--classifier_dropout=1: must be a number"),
+        (["--classifier_dropout=1"], "--classifier_dropout=1.0: must be a number"),
         (["--albert_dropout=-0.1"], "--albert_dropout=-0.1: must be a number"),
     ],
 )

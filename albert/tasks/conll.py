@@ -22,7 +22,7 @@ from albert.records import features
 from albert.records.examples import FeatureSpec
 from albert.storage import files
 from albert.tasks import entity_metrics as entities
-from albert.tasks.record_keeper import RecordKeeper, digest
+from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper, digest
 from albert.text import text_files
 
 if TYPE_CHECKING:
@@ -338,22 +338,17 @@ def sentences_rows(
         yield from sentence_rows(pieces, numbers, tokenizer, max_seq_length, overflow)
 
 
-def sentence_records(
-    path: str,
-    split: str,
-    sentences: Sequence[Sentence],
-    labels: Sequence[str],
-    keeper: RecordKeeper,
-) -> str:
-    """Returns the record file of the sentences of `path`."""
-    length, overflow = keeper.max_seq_length, Overflow()
+def sentence_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:
+    """Returns the record file of a split's sentences."""
+    sentences, length, overflow = data.examples[split], keeper.max_seq_length, Overflow()
 
     def rows():
-        yield from sentences_rows(sentences, labels, keeper.tokenizer, length, overflow)
-        overflow.report(path, length)
+        yield from sentences_rows(sentences, data.labels, keeper.tokenizer, length, overflow)
+        overflow.report(f"{split}.txt", length)
 
     depends_on = {
-        "task": WORDS, "split": split, "sentences": digest(sentences), "labels": list(labels),
+        "task": WORDS, "split": split, "sentences": digest(sentences),
+        "labels": list(data.labels),
     }
     return keeper.keep(f"{WORDS}_{split}", rows(), feature_spec(length), depends_on)
 

@@ -1,8 +1,7 @@
-"""Labelled texts in one file, as people have them: read, understood, and parted. No TensorFlow.
+"""Your own labelled texts in one file: reading it, and splitting off a held-out part. No TensorFlow.
 
-A file is CSV, TSV or JSON lines. Its columns are found by their names, its labels are those that
-occur, and a part of it is held out to measure with. What comes of it are train.tsv and dev.tsv,
-as `albert.tasks.tsv` reads them.
+A file is CSV, TSV or JSON lines. Its columns are found by their names, and its labels are those
+that occur.
 """
 
 import collections
@@ -12,15 +11,17 @@ import io
 import itertools
 import json
 import logging
-import math
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from albert.errors import DataError, FlagError
 from albert.runtime.seeds import child_seed
 from albert.storage import files
+from albert.tasks import glue
+from albert.tasks.glue import Example
 from albert.text import text_files
 from albert.text.cleaning import scrub_surrogates
 
@@ -32,7 +33,6 @@ TEXTS = ("text", "sentence", "sentence1", "text_a", "premise", "question1", "que
 PAIRS = ("text_pair", "sentence2", "text_b", "text2", "hypothesis", "question2")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "tag", "score",
           "rating")
-TEXT, PAIR, LABEL = "text", "text_pair", "label"  # the columns that are written
 MOST_LABELS = 200
 _LONGEST_FIELD = 1 << 24  # characters
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
@@ -215,7 +215,7 @@ def has_header(
         return True  # a name must tell which column holds the labels
     place = int(columns.label)
     value, seen = first[place], {row[place] for row in others if len(row) == len(first)}
-    is_data = is_number(value) if is_regression else value in seen or value in labels
+    is_data = glue.number(value) is not None if is_regression else value in seen or value in labels
     is_data &= list(first) != numbers  # what pandas calls unnamed columns
     log.info(
         "%s: the first line is taken as %s: %s in column %s; --%stsv_header decides otherwise",
@@ -258,50 +258,55 @@ def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
             f"{where} has {len(counts)} different values in {len(rows)} rows: give --label_column, "
             "or --regression if they are numbers"
         )
-    if odd := [label for label in counts if "," in label]:
-        raise DataError(f"{where}: a label may not have a comma: {odd[0]!r}")
     are_numbers = all(label.lstrip("-").isdecimal() for label in counts)
     return sorted(counts, key=int if are_numbers else str)
 
 
-def is_number(label: str) -> bool:
-    """Returns whether a label is a finite number."""
-    try:
-        return math.isfinite(float(label))
-    except ValueError:
-        return False
+def examples_of(
+    table: Table, rows: Sequence[Row], labels: Sequence[str], normalize: Callable[[str], str] = str
+) -> list[Example]:
+    """Returns the rows as examples.
 
+    Args:
+      labels: in the order of their ids; empty for a regression.
+      normalize: cleans a label that is not one of them before it is looked up again.
 
-def parted(rows: Sequence[Row], share: float, seed: int, by_label: bool) -> tuple[list, list]:
-    """Returns (training rows, held-out rows), each in the order of the file.
-
-    Of each label the same share is held out. Rows with the same texts stay together. A label of
-    one text only stays in training.
+    Raises:
+      DataError: a label is none of them, or of a regression not a number (file:line).
     """
-    groups: dict[Row, list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault(row[:-1], []).append(number)
-    strata: dict[str, list[list[int]]] = {}
+    return [
+        Example(
+            str(line), text, pair[0] if pair else None,
+            glue.gold_label(label, labels, f"{table.path}:{line}", normalize),
+        )
+        for line, (text, *pair, label) in zip(table.lines, rows, strict=True)
+    ]
+
+
+def split_off(
+    examples: Sequence[Example], share: float, seed: int, by_label: bool
+) -> tuple[list[Example], list[Example]]:
+    """Returns (training examples, held-out examples), each in the order of the file.
+
+    Of each label the same share is held out. Examples with the same texts stay together. A label
+    that only one text has stays in training.
+    """
+    groups: dict[tuple[str, str | None], list[int]] = {}
+    for number, example in enumerate(examples):
+        groups.setdefault((example.text_a, example.text_b), []).append(number)
+    strata: dict[Any, list[list[int]]] = {}
     for numbers in groups.values():
-        strata.setdefault(rows[numbers[0]][-1] if by_label else "", []).append(numbers)
+        strata.setdefault(examples[numbers[0]].label if by_label else "", []).append(numbers)
     rng = np.random.default_rng(child_seed(seed, "held-out rows"))
     held_out: set[int] = set()
-    for _, some in sorted(strata.items()):
-        count = min(max(1, round(share * len(some))), len(some) - 1)
-        for group in rng.permutation(len(some))[:count].tolist():
-            held_out.update(some[group])
+    for _, stratum in sorted(strata.items()):
+        count = min(max(1, round(share * len(stratum))), len(stratum) - 1)
+        for group in rng.permutation(len(stratum))[:count].tolist():
+            held_out.update(stratum[group])
     train, dev = [], []
-    for number, row in enumerate(rows):
-        (dev if number in held_out else train).append(row)
+    for number, example in enumerate(examples):
+        (dev if number in held_out else train).append(example)
     return train, dev
-
-
-def write_rows(path: str, rows: Sequence[Row], columns: Columns, has_labels: bool = True) -> None:
-    """Publishes rows as `albert.tasks.tsv` reads them."""
-    names = [TEXT, *([PAIR] if columns.pair else []), *([LABEL] if has_labels else [])]
-    with files.atomic_write(path) as stream:
-        for row in (names, *rows):
-            stream.write("\t".join(row) + "\n")
 
 
 # === Settings by the size of model and data ===

@@ -71,8 +71,8 @@ def make_task(
         )
 
     return GlueTask(
-        TSV, "", tuple(labels), "accuracy" if labels else "regression", layout("train"), layout("dev"), layout("test"),
-        is_strict=True,
+        TSV, "", tuple(labels), "accuracy" if labels else "regression",
+        layout("train"), layout("dev"), layout("test"), is_strict=True,
     )
 
 

@@ -13,7 +13,7 @@ from albert.errors import DataError
 from albert.records import feature_cache
 from albert.records.examples import FeatureSpec
 from albert.storage import files
-from albert.tasks.record_keeper import RecordKeeper
+from albert.tasks.fine_tuning_data import RecordKeeper
 from albert.tasks.squad.features import SquadExample, Window, make_windows
 
 log = logging.getLogger("albert")
