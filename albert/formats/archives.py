@@ -41,7 +41,7 @@ def kept(name: str, identity: str, make: Callable[[str], None]) -> str:
         try:
             os.rename(scratch, target)
         except OSError:
-            if not os.path.isdir(target):  # not made by another process meanwhile
+            if not os.path.isdir(target):  # another process did not make it in the meantime
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""TF-Hub modules: what they hold, read as data. A module is never called here.
+"""Reads TF-Hub modules as data. A module is never called here.
 
 Two kinds are read: ours (a TensorFlow 2 SavedModel with `weights` by released
 name) and the original's TF1 format (a name-based bundle of variables).
@@ -69,7 +69,7 @@ def read_assets(directory: str, flag: str) -> tuple[AlbertConfig, Vocabulary]:
     # The released modules are of lower-cased models and say so in a graph only.
     settings = files.read_json_object(path) if os.path.isfile(path) else {}
     spm = next((os.path.join(assets, n) for n in names if n.endswith(".model")), None)
-    # Beside a SentencePiece model a .vocab file is only a listing of its pieces.
+    # Beside a SentencePiece model a .vocab file only lists its tokens.
     vocab = next((os.path.join(assets, n) for n in names if n.endswith((".vocab", ".txt"))), None)
     text = tokenizer_files.text_settings(settings, path)
     return AlbertConfig.from_json_file(config), Vocabulary(spm, None if spm else vocab, text)
