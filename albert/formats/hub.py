@@ -63,7 +63,10 @@ def read_assets(directory: str, flag: str) -> tuple[AlbertConfig, Vocabulary]:
     assets = os.path.join(directory, "assets")
     config = os.path.join(assets, CONFIG_ASSET)
     if not os.path.isfile(config):
-        raise CheckpointError(f"--{flag}: no {CONFIG_ASSET} in {assets}")
+        raise CheckpointError(
+            f"--{flag}: {directory} is a SavedModel, but not a TF-Hub module of an ALBERT: no "
+            f"{CONFIG_ASSET} in {assets}"
+        )
     names = sorted(os.listdir(assets))
     path = os.path.join(assets, TOKENIZATION_ASSET)
     # The released modules are of lower-cased models and say so in a graph only.

@@ -56,7 +56,7 @@ class Pretrained:
     weights: Callable[[], Weights]  # opened once; a CheckpointError if it cannot be
     # The vocabulary of the training, according to the run's state: a stranger may have written
     # that, so it is only used after a check.
-    told_vocabulary: Vocabulary = Vocabulary()
+    training_vocabulary: Vocabulary = Vocabulary()
 
     def __post_init__(self):
         object.__setattr__(self, "weights", functools.cache(self.weights))

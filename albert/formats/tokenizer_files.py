@@ -189,7 +189,7 @@ def _from_fast(path: str) -> tuple[str, TextSettings]:
         with files.atomic_write(os.path.join(folder, "spiece.model"), "wb") as stream:
             stream.write(model)
 
-    folder = archives.kept("tokenizer", hashlib.sha256(model).hexdigest(), write)
+    folder = archives.cached("tokenizer", hashlib.sha256(model).hexdigest(), write)
     return os.path.join(folder, "spiece.model"), settings
 
 
