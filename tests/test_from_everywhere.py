@@ -277,7 +277,7 @@ def test_a_module_of_tf_models_gives_its_numbers_and_reads_its_settings(golden_p
 
 
 @pytest.mark.parametrize("spoil, message", [
-    ("metadata", "does not tell its architecture"), ("cut", "settings are damaged"),
+    ("metadata", "does not say its architecture"), ("cut", "settings are damaged"),
     ("weights", "variables"),
 ])
 def test_a_damaged_module_of_tf_models_is_refused(spoil, message, golden_path, tmp_path):

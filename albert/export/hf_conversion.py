@@ -94,10 +94,10 @@ class Conversion:
         )
         source = dataclasses.replace(source, facts=facts, vocabulary=vocabulary)
         write, last = (
-            (_write_ours, checkpoint_files.main_names(checkpoints.BEST)) if self.is_from_theirs
-            else (_write_theirs, [huggingface.WEIGHTS_FILE])
+            (_write_ours, checkpoints.BEST + checkpoint_files.INDEX) if self.is_from_theirs
+            else (_write_theirs, huggingface.WEIGHTS_FILE)
         )
-        with model_card.publish_model(self.output_dir, *last) as scratch:
+        with model_card.publish_model(self.output_dir, last) as scratch:
             write(scratch, source, model, tensors, tokenizer)
             self._write_card(scratch, source, tensors, sidecar, tokenizer)
         log.info("%s", checkpoints.describe_start(account))

@@ -29,8 +29,8 @@ def is_archive(path: str) -> bool:
     return path.endswith(_ENDINGS) and os.path.isfile(path)
 
 
-def kept(name: str, identity: str, make: Callable[[str], None]) -> str:
-    """Returns a folder of the cache that `make` fills the first time that it is asked for."""
+def cached(name: str, identity: str, make: Callable[[str], None]) -> str:
+    """Returns a folder of the cache; `make` fills it if it is new."""
     target = os.path.join(cache_directory(), f"{name}-{identity[:16]}")
     if os.path.isdir(target):
         return target
@@ -41,7 +41,7 @@ def kept(name: str, identity: str, make: Callable[[str], None]) -> str:
         try:
             os.rename(scratch, target)
         except OSError:
-            if not os.path.isdir(target):  # not made by another process meanwhile
+            if not os.path.isdir(target):  # another process did not make it in the meantime
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -67,7 +67,7 @@ def unpacked(path: str, flag: str) -> str:
     for ending in _ENDINGS:
         name = name.removesuffix(ending)
     try:
-        target = kept(name, files.sha256(path), unpack)
+        target = cached(name, files.sha256(path), unpack)
     except _ERRORS as error:
         raise CheckpointError(f"--{flag}: cannot unpack {path}: {first_line(error)}") from error
     log.info("%s: unpacked in %s", path, target)

@@ -23,7 +23,7 @@ from albert.storage import files
 Shapes = dict[str, tuple[int, ...]]
 Read = Callable[[str], np.ndarray]
 
-# What a damaged archive raises, beside what NumPy says itself.
+# A damaged archive raises any of these.
 _NPZ_ERRORS = (
     OSError, ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, MemoryError,
     SyntaxError, TypeError, struct.error, zipfile.BadZipFile, zlib.error,
@@ -179,10 +179,10 @@ def _of_tf_classes(stream: Any) -> dict[str, Any]:
 
 
 def _inside(group: Any, path: str) -> Any:
-    """Returns what lies at a path below an HDF5 group.
+    """Returns the item at a path below an HDF5 group.
 
     Raises:
-      ValueError: a link on the way may lead elsewhere, to another file too.
+      ValueError: a link in the path may lead elsewhere, even to another file.
     """
     import h5py
 

@@ -103,7 +103,7 @@ def _activation(values: Mapping[str, Any], origin: str, gelu: str) -> str:
 
 
 def facts_from_theirs(values: Mapping[str, Any], origin: str) -> Facts:
-    """Returns what a Hugging Face `config.json` says of its model beside the architecture.
+    """Returns what a Hugging Face `config.json` says of its model besides the architecture.
 
     Raises:
       DataError: names the key whose value is of the wrong kind.
@@ -137,7 +137,7 @@ def config_to_theirs(
     """Returns the `config.json` of the facts' architecture.
 
     `token_ids` gives `pad`, `cls` and `sep`; `num_labels` how many outputs the head
-    has, if these are labels. What they have no key for stands under FACTS_KEY.
+    has, if these are labels. FACTS_KEY holds everything that their format has no key for.
     """
     acts = {"gelu": "gelu_new", "gelu_erf": "gelu", "": "linear"}
     act = (config.hidden_act or "").lower()

@@ -1,4 +1,4 @@
-"""What the name of a task tells of a model that was trained for it. No TensorFlow."""
+"""Labels and kind of model for each task that a run can be trained for. No TensorFlow."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a path is: the one place that decides which kind of model its files are. No TensorFlow."""
+"""Decides which kind of model is at a path. Nothing else looks for that. No TensorFlow."""
 
 import enum
 import logging

@@ -32,19 +32,19 @@ _ARCHITECTURE = {
     "num_attention_heads": "attention heads",
     "intermediate_size": "intermediate size",
     "hidden_act": "activation",
-    "max_position_embeddings": "longest sequence, in pieces",
-    "vocab_size": "pieces of the vocabulary",
+    "max_position_embeddings": "longest sequence, in tokens",
+    "vocab_size": "vocabulary size",
     "hidden_dropout_prob": "dropout",
     "attention_probs_dropout_prob": "dropout of the attention",
 }
 
 _LIMITATIONS = """\
-- It knows what its training text says, with that text's errors and prejudices;
-  look at what it gives for your use before you rely on it.
-- Longer texts than {max_position_embeddings} pieces must be cut or split.
+- It has the errors and biases of its training text: check its outputs for your use
+  before you rely on them.
+- Texts of more than {max_position_embeddings} tokens must be truncated or split.
 - {case}
 - Pretrained outputs are a start for fine-tuning: `pooled_output` was trained to
-  tell whether two segments are in order, not to be near for like meanings.
+  distinguish two segments in order from swapped ones, not for similarity of meaning.
 """
 
 _USAGE = """
@@ -124,7 +124,7 @@ def card(
       parameters: their number; the row is left out if it is not known.
       tokenizer: the `FullTokenizer`, if the model has one.
       label_names: those of a classifier's outputs, in their order.
-      sidecar: the JSON beside the checkpoint, `{}` for one of the original toolkit.
+      sidecar: the JSON next to the checkpoint, `{}` for one of the original toolkit.
       results: what evaluation found, {name: value}.
       usage: Python code that uses the model.
     """
@@ -158,7 +158,7 @@ def of_weights(
 
     Args:
       path: the file, or the directory whose README.md it is.
-      weights: the model's; the record beside them says where it is from.
+      weights: the model's; the run's state next to them says where it is from.
       name: what the usage calls the directory; its own name by default.
       parts: of `card`, instead of those of the model's class.
     """
@@ -217,7 +217,7 @@ def _tokenizer(tokenizer: FullTokenizer) -> str:
     kind = "SentencePiece" if tokenizer.is_spm else "WordPiece"
     case = "lower-cased" if tokenizer.do_lower_case else "cased"
     return (
-        f"{kind}, {tokenizer.vocab_size:,} pieces, {case} text: "
+        f"{kind}, {tokenizer.vocab_size:,} tokens, {case} text: "
         f"`{os.path.basename(tokenizer.path)}` (SHA-256 {files.sha256(tokenizer.path)}).\n"
     )
 
@@ -230,7 +230,7 @@ def _labels(names: Sequence[str]) -> str:
 
 def _case(tokenizer: FullTokenizer | None) -> str:
     if tokenizer is None:
-        return "Texts must be cut by the tokenizer that it was trained with."
+        return "Use the tokenizer that it was trained with."
     keeps = tokenizer.settings.keep_accents if tokenizer.is_spm else not tokenizer.do_lower_case
     lost = ["upper case"] * tokenizer.do_lower_case + ["accents"] * (not keeps)
     return f"Lost before the model sees a text: {' and '.join(lost) or 'control characters'}."
@@ -243,7 +243,7 @@ def _origin(sidecar: Mapping[str, Any]) -> str:
             "them: the data and settings are not known here.\n"
         )
     if "task" not in sidecar:
-        return "Saved from a Python program or converted; data and settings are not told.\n"
+        return "Saved from a Python program or converted; its data and settings are unknown.\n"
     flags = {k: v for k, v in sidecar.get("flags", {}).items() if v not in (None, False, "")}
     flags.pop("labels", None)  # of the data; the card lists them elsewhere
     listing = "".join(f"--{name}={value}\n" for name, value in sorted(flags.items()))

@@ -46,7 +46,7 @@ log = logging.getLogger("albert")
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A model's directory, opened once and handed on: what it says, and its weights on demand."""
+    """An opened model: its metadata and, on demand, its weights."""
 
     path: str  # as it was given: a directory, a checkpoint's prefix or a module's address
     directory: str
@@ -54,21 +54,21 @@ class Pretrained:
     vocabulary: Vocabulary  # an empty one if it has none
     facts: Facts
     weights: Callable[[], Weights]  # opened once; a CheckpointError if it cannot be
-    # Where the training had its vocabulary, by what lies beside the checkpoint: a stranger may
-    # have written it, so it is believed only after a check.
-    told_vocabulary: Vocabulary = Vocabulary()
+    # The vocabulary of the training, according to the run's state: a stranger may have written
+    # that, so it is only used after a check.
+    training_vocabulary: Vocabulary = Vocabulary()
 
     def __post_init__(self):
         object.__setattr__(self, "weights", functools.cache(self.weights))
 
     def tokenizer(self, *given: Any) -> FullTokenizer | None:
-        """Returns the tokenizer of its vocabulary or of what is `given`, None if there is neither.
+        """Returns the tokenizer of the model's vocabulary or of a `given` one, None if it has none.
 
         Args:
           given: the arguments of `Vocabulary.override`, if any.
 
         Raises:
-          DataError: it is damaged, or not of as many pieces as the config's.
+          DataError: it is damaged, or not of the config's vocabulary size.
         """
         vocabulary = self.vocabulary.override(*given) if given else self.vocabulary
         if not vocabulary:
@@ -124,7 +124,7 @@ def open_archive(
     try:
         prefix = checkpoints.resolve_prefix(path)
         sidecar = sidecars.read_sidecar(prefix)
-    except CheckpointError:  # told when the weights are wanted
+    except CheckpointError:  # raised again when the weights are wanted
         prefix, sidecar = path, {}
     facts, told = sidecars.facts_of(sidecar), sidecar.get("flags", {})
     if (threshold := sidecars.null_threshold(prefix, sidecar)) is not None:
@@ -209,7 +209,7 @@ def open_tensors(path: str, config: AlbertConfig) -> Weights:
 # === Models ===
 
 def class_of(source: Pretrained) -> str:
-    """Returns the name of the class that a model was saved as; what its weights say, if need be."""
+    """Returns the name of the class that a model was saved as, else the one of its weights."""
     return source.facts.architecture or class_of_weights(source.weights().shapes).name
 
 
@@ -294,8 +294,7 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
             "by model.save('NAME.keras'), or save_pretrained before quantize"
         )
     tensors = {name: weight.value for name, weight in named_weights(model).items()}
-    main = checkpoint_files.main_names(checkpoints.BEST)
-    with model_card.publish_model(path, *main) as scratch:
+    with model_card.publish_model(path, checkpoints.BEST + checkpoint_files.INDEX) as scratch:
         settings = dict(model.facts.settings) | model_facts.pick(model.get_config())
         facts = dataclasses.replace(model.facts, settings=settings)
         prefix = write(scratch, model.config, tensors, facts, tokenizer)
