@@ -35,7 +35,7 @@ from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
 from albert.formats import known_tasks
 from albert.formats.known_tasks import TSV
-from albert.tasks import glue, glue_metrics, tsv
+from albert.tasks import glue, glue_metrics, own_file
 from albert.tasks.fine_tuning_data import FineTuningData
 
 # What only --task_name=tsv looks at.
@@ -125,14 +125,12 @@ def read_data(
     name = values.task_name.lower()
     if name in glue.TASKS:
         return glue.read_data(glue.TASKS[name], values.data_dir, splits, normalize)
-    labels = known_tasks.parse_labels(values.label_list) if values.label_list else ()
-    task = tsv.make_task(
-        values.data_dir, splits, labels=labels, text=values.text_column,
-        text_pair=values.text_pair_column, label=values.label_column,
-        has_header=values.tsv_header,
+    return own_file.read_folder(
+        values.data_dir, splits,
+        labels=known_tasks.parse_labels(values.label_list) if values.label_list else (),
+        text=values.text_column, text_pair=values.text_pair_column, label=values.label_column,
+        has_header=values.tsv_header, normalize=normalize,
     )
-    data = glue.read_data(task, values.data_dir, splits, normalize)
-    return dataclasses.replace(data, settings={"labels": list(labels) or None})
 
 
 class ClassifierFineTuning(FineTuning):

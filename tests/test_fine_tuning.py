@@ -10,7 +10,7 @@ import pytest
 import test_run_classifier as classifier
 
 from albert import predict
-from albert.cli import fine_tuning, flags
+from albert.cli import fine_tuning, fine_tuning_settings, flags
 from albert.errors import CheckpointError, DataError, FlagError
 from albert.formats import checkpoints
 from albert.training import steps
@@ -220,7 +220,7 @@ def test_dropout_flags_change_training_and_their_absence_changes_nothing(inputs,
 def test_features_need_a_named_folder_where_nothing_can_be_written_beside_the_run(
     inputs, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(fine_tuning.os, "access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr(fine_tuning_settings.os, "access", lambda path, mode: mode != os.W_OK)
     with pytest.raises(FlagError, match=r"cannot write to .*/\.out\.work: give --cached_dir"):
         run(*inputs, f"--output_dir={tmp_path / 'out'}", "--do_train")
     assert not [*tmp_path.iterdir()]

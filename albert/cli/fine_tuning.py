@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from albert.cli import earlier_run, flags
 from albert.cli.encoder import Encoder
-from albert.cli.fine_tuning_settings import FineTuningSettings
+from albert.cli.fine_tuning_settings import FineTuningSettings, work_directory
 from albert.errors import DataError, FlagError
 from albert.formats import tokenizer_files
 from albert.records.record_files import RecordFiles
-from albert.storage import files, filesystem, locks
+from albert.storage import files, filesystem
 from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 
 if TYPE_CHECKING:
@@ -344,21 +344,6 @@ class FineTuning:
 
         self.export(model, directory, complete)
         log.info("SavedModel of %s: %s", result.weights.origin, directory)
-
-
-def work_directory(values: flags.FlagValues) -> str:
-    """Returns where a run keeps what it makes of the user's texts: not in the model's directory.
-
-    Raises:
-      FlagError: it can't be made, and --cached_dir is not given.
-    """
-    if values.cached_dir:
-        return values.cached_dir
-    path = locks.work_folder_of(values.output_dir)
-    parent = os.path.dirname(path)
-    if os.path.isdir(parent) and not os.access(path if os.path.isdir(path) else parent, os.W_OK):
-        raise FlagError(f"cannot write to {path}: give --cached_dir, a folder for record files")
-    return path
 
 
 def weights_to_use(

@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
+import os
 from typing import Any
 
 from albert.cli import flags, run_flags
 from albert.errors import FlagError
+from albert.storage import locks
 
 
 def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) -> None:
@@ -207,3 +209,18 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
         "num_runs": values.num_runs,
         "seed": values.seed,
     } | decided)
+
+
+def work_directory(values: flags.FlagValues) -> str:
+    """Returns where a run keeps what it makes of the user's texts: not in the model's directory.
+
+    Raises:
+      FlagError: it can't be made, and --cached_dir is not given.
+    """
+    if values.cached_dir:
+        return values.cached_dir
+    path = locks.work_folder_of(values.output_dir)
+    parent = os.path.dirname(path)
+    if os.path.isdir(parent) and not os.access(path if os.path.isdir(path) else parent, os.W_OK):
+        raise FlagError(f"cannot write to {path}: give --cached_dir, a folder for record files")
+    return path

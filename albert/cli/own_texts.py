@@ -4,7 +4,10 @@ No TensorFlow at import.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from albert.cli import flags
 from albert.cli.encoder import Encoder
@@ -60,21 +63,22 @@ class OwnTexts:
         given = values.text_column, values.text_pair_column, values.label_column
         table, columns = self._open("train_file", given)
         rows = own_file.rows_of(table, columns)
-        files = {"train": (table, rows)}
+        files = {"train": (table, columns, rows)}
+        used = columns.text, columns.pair, columns.label
+        names = [None if number is None else table.names[number] for number in used]
         if values.dev_file:
-            found = columns.text, columns.pair, columns.label
-            asked = [a if a is not None else b for a, b in zip(given, found, strict=True)]
-            dev_table, dev_columns = self._open("dev_file", asked, {row[-1] for row in rows})
-            files["dev"] = dev_table, own_file.rows_of(dev_table, dev_columns)
+            asked = [a if a is not None else b for a, b in zip(given, names, strict=True)]
+            dev = self._open("dev_file", asked, {row[-1] for row in rows})
+            files["dev"] = *dev, own_file.rows_of(*dev)
         labels: tuple[str, ...] = ()
         if values.label_list:
             labels = known_tasks.parse_labels(values.label_list)
         elif not values.regression:
-            every = [row for _, some in files.values() for row in some]
+            every = [row for *_, some in files.values() for row in some]
             labels = tuple(own_file.labels_of(every, table, columns))
         examples = {
-            split: own_file.examples_of(table, rows, labels, encoder.tokenizer.preprocess)
-            for split, (table, rows) in files.items()
+            split: own_file.examples_of(*file, labels, encoder.tokenizer.preprocess)
+            for split, file in files.items()
         }
         held_out = values.dev_file
         if not held_out:
@@ -90,10 +94,10 @@ class OwnTexts:
         warn_of_labels(values.train_file, [one.label for one in examples["train"]], labels)
         self.data = FineTuningData(
             known_tasks.TSV, examples, labels,
-            {"labels": list(labels) or None, "text_pair_column": columns.pair},
+            {"labels": list(labels) or None, "text_pair_column": names[1]},
         )
         self._report("file", values.train_file)
-        self._report("columns", ", ".join(filter(None, dataclasses.astuple(columns))))
+        self._report("columns", ", ".join(filter(None, names)))
         self._report("held out", held_out)
         if labels:
             self._report("labels", ", ".join(labels))
@@ -122,11 +126,11 @@ class OwnTexts:
             settings,
             max_seq_length=self._choose(
                 "max_seq_length",
-                own_file.row_length(lengths, config.max_position_embeddings),
+                row_length(lengths, config.max_position_embeddings),
                 "99 % of the texts fit",
             ),
             learning_rate=self._choose(
-                "learning_rate", own_file.learning_rate(config.hidden_size),
+                "learning_rate", learning_rate(config.hidden_size),
                 f"for a model of width {config.hidden_size}",
             ),
             train_batch_size=self._choose(
@@ -138,10 +142,10 @@ class OwnTexts:
         )
         if flags.given(self._values, "train_step") is not None:
             return settings
-        epochs = self._choose("num_train_epochs", own_file.epochs(count), f"for {count:,} rows")
-        settings = dataclasses.replace(settings, train_step=None, num_train_epochs=epochs)
+        passes = self._choose("num_train_epochs", epochs(count), f"for {count:,} rows")
+        settings = dataclasses.replace(settings, train_step=None, num_train_epochs=passes)
         settings = settings.with_steps(count)
-        per_epoch = max(1, round(settings.train_step / epochs))
+        per_epoch = max(1, round(settings.train_step / passes))
         return dataclasses.replace(
             settings,
             warmup_step=self._choose(
@@ -161,3 +165,25 @@ class OwnTexts:
     def _report(self, name: str, value: str) -> None:
         self.choices.append((name, value))
         flags.log.info("%s: %s", name, value)
+
+
+def learning_rate(hidden_size: int) -> float:
+    """Returns a rate that suits models of this width; larger ones want a lower one."""
+    for least, rate in ((2048, 1e-5), (768, 3e-5), (256, 1e-4)):
+        if hidden_size >= least:
+            return rate
+    return 3e-4
+
+
+def epochs(num_rows: int) -> float:
+    """Returns how often to read so many rows: few rows more often."""
+    for least, count in ((5000, 3.0), (1000, 5.0)):
+        if num_rows >= least:
+            return count
+    return 10.0
+
+
+def row_length(lengths: Sequence[int], most: int) -> int:
+    """Returns the places of a row in which 99 % of the texts fit whole; a multiple of 16."""
+    wanted = int(np.quantile(np.asarray(lengths), 0.99, method="higher"))
+    return min(max(32, -(-wanted // 16) * 16), most)

@@ -13,8 +13,8 @@ import numpy as np
 
 from albert.cli import fine_tuning_settings, flags
 from albert.cli.encoder import open_encoder
-from albert.cli.fine_tuning import FineTuning, work_directory
-from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
+from albert.cli.fine_tuning import FineTuning
+from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of, work_directory
 from albert.errors import FlagError
 from albert.storage import files
 from albert.tasks.fine_tuning_data import FineTuningData

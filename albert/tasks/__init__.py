@@ -9,9 +9,8 @@
     glue                  GLUE's nine tasks and MNLI's mismatched part
     race                  RACE
     conll                 words with labels, a sentence a block of lines
-    own_file              your own labelled texts in one file
+    own_file              your own labelled texts, as tables
     minimal_pairs         pairs of sentences of which one is acceptable
-    tsv                   texts of your own in columns that you name
     glue_metrics          GLUE's official metrics
     entity_metrics        precision, recall and F1 of entities
     choice_metrics        accuracy of choices

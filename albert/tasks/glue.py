@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.errors import DataError, FlagError
-from albert.formats.known_tasks import GLUE_LABELS, TSV
+from albert.formats.known_tasks import GLUE_LABELS
 from albert.records import features
 from albert.tasks import prediction_files
 from albert.tasks.choice_metrics import likeliest
@@ -43,7 +43,6 @@ class Split:
     has_header: bool = True
     skips_short_rows: bool = False
     skips_unlabelled_rows: bool = False
-    num_columns: int | None = None  # what every row must have, if that is known
 
     @property
     def min_columns(self) -> int:
@@ -64,7 +63,6 @@ class GlueTask:
     dev: Split | None
     test: Split
     submission: str | None = None  # file name of the benchmark's server
-    is_strict: bool = False  # whether invalid UTF-8 is an error, not replaced
 
     @property
     def is_regression(self) -> bool:
@@ -93,9 +91,9 @@ class GlueTask:
         """
         path = os.path.join(data_dir, self.directory, self.split(name).file)
         if not os.path.isfile(path):
-            file = os.path.basename(path)
-            held = f"folder {self.directory}" if self.directory else f"file {file}"
-            raise DataError(f"no such file: {path}; --data_dir must hold the {held}")
+            raise DataError(
+                f"no such file: {path}; --data_dir must hold the folder {self.directory}"
+            )
         return path
 
 
@@ -183,7 +181,7 @@ def read_examples(
     """
     layout, path = task.split(split), task.path(data_dir, split)
     examples, num_skipped, num_unlabelled = [], 0, 0
-    for line, columns in read_tsv(path, task.is_strict):
+    for line, columns in read_tsv(path):
         if layout.has_header and line == 1:
             _check_header(task, layout, path, columns)
             continue
@@ -361,12 +359,7 @@ def _check_columns(task: GlueTask, layout: Split, count: int, place: str) -> Non
     if count < layout.min_columns:
         raise DataError(
             f"{place}: expected at least {layout.min_columns} tab-separated columns, got {count}"
-            + (f"; is this the {task.directory} file of GLUE?" if task.directory else "")
-        )
-    if layout.num_columns not in (None, count):
-        raise DataError(
-            f"{place}: {count} tab-separated columns, the first line has {layout.num_columns}; a "
-            "tab or line feed inside a text must be removed"
+            f"; is this the {task.directory} file of GLUE?"
         )
 
 
@@ -380,7 +373,6 @@ def _check_header(task: GlueTask, layout: Split, path: str, columns: list[str]) 
     else:
         is_data = layout.guid is not None and columns[layout.guid].isdecimal()
     if is_data:
-        start, remedy = columns[0][:40], "; give --notsv_header" if task.name == TSV else ""
         raise DataError(
-            f"{path}:1: a header line is expected, this is data: {start!r} ...{remedy}"
+            f"{path}:1: a header line is expected, this is data: {columns[0][:40]!r} ..."
         )
