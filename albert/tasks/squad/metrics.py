@@ -108,46 +108,6 @@ def raw_scores(
     return exact, f1
 
 
-def apply_no_answer_threshold(
-    scores: Scores,
-    null_odds: Mapping[str, float],
-    answerable: Mapping[str, bool],
-    threshold: float = 1.0,
-) -> Scores:
-    """Returns the scores if questions with odds above the threshold were left unanswered."""
-    return {
-        qid: float(not answerable[qid]) if null_odds[qid] > threshold else score
-        for qid, score in scores.items()
-    }
-
-
-def find_best_threshold(
-    predictions: Mapping[str, str],
-    scores: Scores,
-    null_odds: Mapping[str, float],
-    answerable: Mapping[str, bool],
-) -> tuple[float, float]:
-    """Returns (best score in per cent, the odds from which on questions stay unanswered).
-
-    Questions are answered one after another in the order of their odds. Of equally good
-    thresholds the first counts. 0 means that no question is answered.
-    """
-    # Only a question with a prediction can be left unanswered; others score 0.
-    current = best = sum(not has_one and qid in scores for qid, has_one in answerable.items())
-    threshold = 0.0
-    for qid in sorted(null_odds, key=null_odds.__getitem__):
-        if qid not in scores:
-            continue
-        if answerable[qid]:
-            change = scores[qid]
-        else:
-            change = -1 if predictions[qid] else 0
-        current += change
-        if current > best:
-            best, threshold = current, null_odds[qid]
-    return (100.0 * best / len(answerable) if answerable else 0.0), threshold
-
-
 def evaluate_v2(
     dataset: Sequence[Mapping[str, Any]],
     predictions: Mapping[str, str],
@@ -170,7 +130,10 @@ def evaluate_v2(
     odds = dict.fromkeys(predictions, 0.0) if null_odds is None else null_odds
     raw = dict(zip(("exact", "f1"), raw_scores(dataset, predictions), strict=True))
     final = {
-        name: apply_no_answer_threshold(scores, odds, answerable, threshold)
+        name: {
+            qid: float(not answerable[qid]) if odds[qid] > threshold else score
+            for qid, score in scores.items()
+        }
         for name, scores in raw.items()
     }
     results = averages(final, list(answerable))
@@ -190,11 +153,27 @@ def best_scores(
     null_odds: Mapping[str, float],
     answerable: Mapping[str, bool],
 ) -> dict[str, float]:
-    """Returns best_exact, best_exact_thresh, best_f1 and best_f1_thresh."""
+    """Returns best_exact, best_exact_thresh, best_f1 and best_f1_thresh, the best in per cent.
+
+    From odds of the threshold on, questions stay unanswered; 0 means all of them. Questions are
+    answered one after another in the order of their odds. Of equally good thresholds the first
+    counts.
+    """
     results = {}
+    by_odds = sorted(null_odds, key=null_odds.__getitem__)
     for name, scores in raw.items():
-        best, threshold = find_best_threshold(predictions, scores, null_odds, answerable)
-        results |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
+        # Only a question with a prediction can be left unanswered; others score 0.
+        current = best = sum(not has_one and qid in scores for qid, has_one in answerable.items())
+        threshold = 0.0
+        for qid in (qid for qid in by_odds if qid in scores):
+            if answerable[qid]:
+                current += scores[qid]
+            elif predictions[qid]:
+                current -= 1
+            if current > best:
+                best, threshold = current, null_odds[qid]
+        results[f"best_{name}"] = 100.0 * best / len(answerable) if answerable else 0.0
+        results[f"best_{name}_thresh"] = threshold
     return results
 
 
