@@ -185,14 +185,26 @@ def read_examples(
         if layout.has_header and line == 1:
             _check_header(task, layout, path, columns)
             continue
-        if layout.skips_short_rows and len(columns) < layout.min_columns:
-            num_skipped += 1
-            continue
-        _check_columns(task, layout, len(columns), f"{path}:{line}")
+        if len(columns) < layout.min_columns:
+            if layout.skips_short_rows:
+                num_skipped += 1
+                continue
+            raise DataError(
+                f"{path}:{line}: expected at least {layout.min_columns} tab-separated columns, got "
+                f"{len(columns)}; is this the {task.directory} file of GLUE?"
+            )
         if layout.skips_unlabelled_rows and columns[layout.label] == NO_LABEL:
             num_unlabelled += 1
             continue
-        examples.append(_example_of_row(task, layout, split, path, line, columns, normalize))
+        label: str | float = task.labels[0] if task.labels else 0.0
+        if layout.label is not None:
+            label = gold_label(columns[layout.label], task.labels, f"{path}:{line}", normalize)
+        if layout.guid is not None:
+            guid = columns[layout.guid]
+        else:
+            guid = str(line - 1 - layout.has_header) if split == "test" else f"{split}-{line - 1}"
+        text_b = None if layout.text_b is None else columns[layout.text_b]
+        examples.append(Example(guid, columns[layout.text_a], text_b, label))
     if num_skipped:
         log.warning("%s: skipped %s rows with too few columns", path, f"{num_skipped:,}")
     if num_unlabelled:
@@ -314,20 +326,6 @@ def read_tsv(path: str, is_strict: bool = False) -> Iterator[tuple[int, list[str
         raise DataError(f"{path}: the file is empty")
 
 
-def _example_of_row(task, layout, split, path, line, columns, normalize) -> Example:
-    label: str | float = 0.0 if task.is_regression else task.labels[0]
-    if layout.label is not None:
-        label = gold_label(columns[layout.label], task.labels, f"{path}:{line}", normalize)
-    if layout.guid is not None:
-        guid = columns[layout.guid]
-    elif split == "test":
-        guid = str(line - 1 - layout.has_header)
-    else:
-        guid = f"{split}-{line - 1}"
-    text_b = None if layout.text_b is None else columns[layout.text_b]
-    return Example(guid, columns[layout.text_a], text_b, label)
-
-
 def gold_label(
     text: str, labels: Sequence[str], place: str, normalize: Callable[[str], str]
 ) -> str | float:
@@ -353,14 +351,6 @@ def number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def _check_columns(task: GlueTask, layout: Split, count: int, place: str) -> None:
-    if count < layout.min_columns:
-        raise DataError(
-            f"{place}: expected at least {layout.min_columns} tab-separated columns, got {count}"
-            f"; is this the {task.directory} file of GLUE?"
-        )
 
 
 def _check_header(task: GlueTask, layout: Split, path: str, columns: list[str]) -> None:
