@@ -56,7 +56,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  use="output")
     flags.define("integer", values, "max_seq_length", None,
                  "Ids to which texts are packed: of the preprocessing its default, of the text "
-                 "embedding the most; 128, or the position table's length if shorter.", least=3)
+                 "embedding the most; 128, or the position table's length if shorter.",
+                 lower_bound=3)
     flags.define("enum", values, "text_embedding", "pooled",
                  "Vector of the text embedding: the pooler's output, the last layer at [CLS], or "
                  "the last layer's mean.", enum_values=["pooled", "cls", "mean"])
