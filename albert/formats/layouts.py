@@ -86,6 +86,5 @@ def absent(path: str, flag: str, layout: Layout | None) -> CheckpointError:
         return CheckpointError(f"--{flag}: {path} has checkpoints, but no {CONFIG_FILE}")
     wanted = Layout.ALBERT, Layout.HUGGING_FACE, Layout.HUB_MODULE
     return CheckpointError(
-        f"--{flag}: {path} holds no model: neither "
-        + ", nor ".join(layout.value for layout in wanted)
+        f"--{flag}: {path} holds neither " + ", nor ".join(layout.value for layout in wanted)
     )
