@@ -229,5 +229,5 @@ def test_inputs_that_do_not_fit_are_refused_by_their_number(wrong, message, tmp_
 
 
 def test_a_session_needs_no_absl(tmp_path):
-    code = "import sys, albert.inference.answers; assert not any('absl' in m for m in sys.modules)"
+    code = "import sys, albert.inference.answering_session; assert not any('absl' in m for m in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

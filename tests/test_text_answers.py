@@ -192,7 +192,7 @@ def test_what_has_no_such_form_is_refused(tmp_path):
     os.remove(tmp_path / "untold/model.ckpt-best.json")  # which tells its class
     for model, more, message in (
         ("model", [], "is pretrained, not fine-tuned: fine-tune it, or try albert.fill_mask"),
-        ("untold", [], "does not tell what it was fine-tuned for: write it anew"),
+        ("untold", [], "does not say what it was fine-tuned for: save it again"),
         ("model", ["--quantize"], "--head and --quantize are for"),
     ):
         done = run("albert.export_model", f"--model_dir={tmp_path / model}",

@@ -1,0 +1,109 @@
+"""The predictor for a fine-tuned model. No TensorFlow."""
+
+from collections.abc import Sequence
+
+from albert.errors import CheckpointError, FlagError
+from albert.formats import model_facts
+from albert.inference.predictors import (
+    ChoicePredictor,
+    MultiLabelClassifier,
+    Regressor,
+    TextClassifier,
+    TokenClassifier,
+)
+from albert.inference.question_answering import BeamQuestionAnswerer, QuestionAnswerer
+from albert.inference.session import Session
+
+_PREDICTORS = {kind.task: kind for kind in (
+    TextClassifier, MultiLabelClassifier, Regressor, TokenClassifier, QuestionAnswerer,
+    ChoicePredictor,
+)}
+TASKS = tuple(_PREDICTORS)
+_TASK_OF_CLASS = {kind.class_name: kind.task for kind in (
+    TextClassifier, TokenClassifier, QuestionAnswerer, BeamQuestionAnswerer, ChoicePredictor,
+)}
+_TASK_OF_PROBLEM = {
+    model_facts.SINGLE_LABEL: TextClassifier.task,
+    model_facts.MULTI_LABEL: MultiLabelClassifier.task,
+    model_facts.REGRESSION: Regressor.task,
+}
+# Weights that only the head of SQuAD 2.0, or only that of 1.1, has.
+_BEAM_HEAD = "answer_class/dense_0/kernel"
+_SPAN_HEAD = "cls/squad/output_weights"
+_LABEL_HEAD = "output_weights"
+
+
+def predictor_of(
+    session: Session, task: str | None, labels: Sequence[str] = (), is_tokenized: bool = False,
+    remedy: str = "save it again with save_pretrained of its class",
+) -> TextClassifier:
+    """Returns the predictor for a task; by default for the one in the model's directory.
+
+    Args:
+      labels: names of the labels, if not those of the directory.
+      is_tokenized: texts are split into words at blanks only.
+      remedy: what a user can do if the directory does not name the task.
+
+    Raises:
+      UserError: the model is only pretrained, the task is unknown or is not the model's, or the
+        labels do not fit the model.
+    """
+    task = _task(session, task, remedy)
+    if is_tokenized and task != TokenClassifier.task:
+        raise FlagError(f"--is_tokenized has no effect on {task}")
+    shapes = session.source.weights().shapes
+    is_beam = _BEAM_HEAD in shapes
+    has_head = is_beam or _SPAN_HEAD in shapes
+    if not (has_head if task == QuestionAnswerer.task else _LABEL_HEAD in shapes):
+        raise CheckpointError(
+            f"{session.source.path} has no head for {task}: it was not fine-tuned"
+        )
+    if task == QuestionAnswerer.task:
+        return (BeamQuestionAnswerer if is_beam else QuestionAnswerer)(session)
+    if task == ChoicePredictor.task:
+        return ChoicePredictor(session)
+    labels = _label_names(session, labels)
+    if task == TokenClassifier.task:
+        return TokenClassifier(session, labels, is_tokenized=is_tokenized)
+    count = session.source.facts.num_texts
+    return _PREDICTORS[task](session, labels, count or 1, count or 2)
+
+
+def known_task(session: Session) -> str | None:
+    """Returns the task that the model's directory is for, None if nothing there says it."""
+    facts = session.source.facts
+    task = _TASK_OF_CLASS.get(facts.architecture)
+    if task != TextClassifier.task:
+        return task
+    is_one_number = session.source.weights().shapes.get(_LABEL_HEAD, [0])[0] == 1
+    default = Regressor.task if is_one_number else task
+    return _TASK_OF_PROBLEM.get(facts.problem_type, default)
+
+
+def _task(session: Session, task: str | None, remedy: str) -> str:
+    path, known = session.source.path, known_task(session)
+    # Not every directory says which kind of classifier it holds.
+    is_free = known == TextClassifier.task and not session.source.facts.problem_type
+    if task and known not in (None, task) and not (is_free and task == MultiLabelClassifier.task):
+        raise FlagError(f"--task={task}: {path} was fine-tuned for {known}")
+    if task or known:
+        return task or known
+    shapes = session.source.weights().shapes
+    if not any(head in shapes for head in (_SPAN_HEAD, _BEAM_HEAD, _LABEL_HEAD)):
+        raise FlagError(
+            f"{path} is pretrained, not fine-tuned: fine-tune it, or try albert.fill_mask"
+        )
+    raise FlagError(f"{path} does not say what it was fine-tuned for: {remedy}")
+
+
+def _label_names(session: Session, given: Sequence[str]) -> tuple[str, ...]:
+    path, count = session.source.path, session.source.weights().shapes[_LABEL_HEAD][0]
+    labels = tuple(given or session.source.facts.label_names or map(str, range(count)))
+    if len(labels) != count:
+        raise FlagError(
+            f"{path} has {count} labels, not {len(labels)} ({' '.join(labels)}): give "
+            "--label_list"
+        )
+    if len(set(labels)) < count:
+        raise FlagError(f"{path} names a label twice ({' '.join(labels)}): give --label_list")
+    return labels
