@@ -35,7 +35,7 @@ from albert.formats.model_facts import LABELLED
 from albert.formats.pretrained import Pretrained
 from albert.inference import fine_tuned, onnx_file
 from albert.inference.onnx_file import HEADS
-from albert.inference.predictors import ChoicePredictor, TextClassifier
+from albert.inference.predictors import ChoicePredictor, TaskPredictor
 from albert.inference.question_answering import QuestionAnswerer
 from albert.inference.session import Session
 from albert.storage import files
@@ -67,7 +67,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  enum_values=list(HEADS))
     flags.define("integer", values, "max_seq_length", None,
                  "Length of LiteRT's input; 128, or the position table's length if shorter. For a "
-                 "SavedModel the most tokens of a sequence; by default that of the training.",
+                 "SavedModel the maximum length in tokens; by default that of the training.",
                  least=1)
     answering.define_vocabulary_flags(values)
     flags.define("bool", values, "quantize", False,
@@ -176,7 +176,7 @@ def _export_texts(values: flags.FlagValues) -> None:
     log.info("%s: signatures %s", values.export_path, ", ".join(signatures))
 
 
-def _example_inputs(predictor: TextClassifier) -> str:
+def _example_inputs(predictor: TaskPredictor) -> str:
     if isinstance(predictor, QuestionAnswerer):
         inputs = {"question": ["Who sat?"], "passage": ["A cat sat."]}
     elif isinstance(predictor, ChoicePredictor):
@@ -219,7 +219,7 @@ def _write_card(
     values: flags.FlagValues, source: Pretrained, head: str, labels: Sequence[str] | None,
     sizes: str, differences: Mapping[str, Any],
 ) -> None:
-    """Writes NAME.README.md beside the file."""
+    """Writes NAME.README.md next to the file."""
     stem, suffix = os.path.splitext(values.export_path)
     suffix = suffix.lower()
     outputs = ", ".join(f"`{name}` (differs by up to {difference:.1g})"

@@ -40,10 +40,6 @@ def main(values: flags.FlagValues, texts: list[str]) -> None:
         if tokenization.scrub_surrogates(text) != text:  # what Python makes of other bytes
             raise DataError(f"{place}: not UTF-8 text: {text!r:.80}")
     opened = answering.open_model(values)
-    if values.top_k > opened.source.config.vocab_size:
-        raise FlagError(
-            f"--top_k={values.top_k}: the vocabulary has {opened.source.config.vocab_size} tokens"
-        )
     as_text = _masks_as_json if values.format == "json" else _as_table
     # All of them, before the first is printed.
     answers = dict(zip(filled, MaskFiller(opened, values.top_k).predict(inputs), strict=True))

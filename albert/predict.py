@@ -12,7 +12,7 @@ null if several texts are needed.
 
 A classifier answers with `label`, its `probability` and all `probabilities`. One that gives
 a text several labels answers with `labels`, those with a probability of 0.5 or more, and all
-`probabilities`, each by itself. A regression answers with `value`.
+`probabilities`, independent of each other. A regression answers with `value`.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from albert.cli import answering, flags
 from albert.errors import FlagError
 from albert.formats import known_tasks
 from albert.inference import fine_tuned
-from albert.inference.predictors import ChoicePredictor, TextClassifier, TokenClassifier
+from albert.inference.predictors import ChoicePredictor, TaskPredictor, TokenClassifier
 from albert.inference.question_answering import QuestionAnswerer
 from albert.runtime.progress import Progress
 from albert.storage import files
@@ -71,7 +71,7 @@ def main(values: flags.FlagValues) -> None:
     _write_answers(values, predictor, inputs)
 
 
-def _write_answers(values: flags.FlagValues, predictor: TextClassifier, inputs) -> None:
+def _write_answers(values: flags.FlagValues, predictor: TaskPredictor, inputs) -> None:
     stream = progress = None
     given = [columns for columns in inputs if columns is not None]
     with contextlib.ExitStack() as stack:

@@ -20,7 +20,7 @@ _IMPOSSIBLE = float("-inf")
 
 
 def export(
-    predictor: predictors.TextClassifier, path: str, complete: Callable[[str], None]
+    predictor: predictors.TaskPredictor, path: str, complete: Callable[[str], None]
 ) -> list[str]:
     """Publishes a SavedModel whose signatures take strings, and returns their names.
 
@@ -49,7 +49,7 @@ class _TextModel(tf.__internal__.tracking.AutoTrackable):
     """What the modules share: the model's weights, its tokenizer and its labels."""
 
     def __init__(
-        self, predictor: predictors.TextClassifier,
+        self, predictor: predictors.TaskPredictor,
         ids_of: Callable[..., Any] = text_graph.ids_of,
     ):
         session, model = predictor.session, predictor.load_model()

@@ -20,7 +20,7 @@ from albert.inference import embedding, predictors, question_answering
 from albert.inference.fine_tuned import predictor_of
 from albert.inference.mask_filling import MaskFiller
 from albert.inference.onnx_file import OnnxFile
-from albert.inference.predictors import TextClassifier
+from albert.inference.predictors import TaskPredictor, TextClassifier
 from albert.inference.scoring import SentenceScorer
 from albert.inference.session import CHUNK, Predictor, Session
 from albert.runtime.progress import Progress
@@ -129,7 +129,7 @@ class AnsweringSession(Session):
         return _predictions(scorer, texts, isinstance(texts, str), _text_and_origin, progress)
 
     def _fine_tuned(
-        self, inputs: Any, kinds: Sequence[type[TextClassifier]], progress: bool
+        self, inputs: Any, kinds: Sequence[type[TaskPredictor]], progress: bool
     ) -> Any:
         predictor, tasks = self.predictor, [kind.task for kind in kinds]
         if predictor.task not in tasks:
@@ -149,7 +149,7 @@ class AnsweringSession(Session):
         return _predictions(predictor, inputs, is_one, checked, progress)
 
     @property
-    def predictor(self) -> TextClassifier:
+    def predictor(self) -> TaskPredictor:
         """The predictor for the task that the model was fine-tuned for."""
         return self.once("predictor", lambda: predictor_of(self, None))
 
@@ -200,7 +200,7 @@ def _predictions(
     if is_one:
         [answer] = predictor.predict([checked(inputs, 1)], _progress(1, progress))
         return answer
-    if not isinstance(inputs, Iterable):
+    if not isinstance(inputs, Iterable) or isinstance(inputs, bytes):
         raise DataError(f"neither text nor texts: {inputs!r:.80}")
     return _in_chunks(predictor, iter(inputs), checked, progress)
 

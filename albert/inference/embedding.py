@@ -30,7 +30,7 @@ class Embedder(Predictor):
         self.session, self.pooling, self.with_tokens = session, pooling, with_tokens
         config = session.source.config
         count = config.num_hidden_layers * config.inner_group_num
-        if any(abs(layer) > count for layer in layers):
+        if not layers or not all(1 <= abs(layer) <= count for layer in layers):
             listed = ",".join(map(str, layers))
             raise FlagError(f"--layers={listed}: {session.source.path} has {count} layers")
         # Counted from the end, because a loop over the layers returns only the last one.

@@ -8,6 +8,7 @@ from albert.inference.predictors import (
     ChoicePredictor,
     MultiLabelClassifier,
     Regressor,
+    TaskPredictor,
     TextClassifier,
     TokenClassifier,
 )
@@ -36,7 +37,7 @@ _LABEL_HEAD = "output_weights"
 def predictor_of(
     session: Session, task: str | None, labels: Sequence[str] = (), is_tokenized: bool = False,
     remedy: str = "save it again with save_pretrained of its class",
-) -> TextClassifier:
+) -> TaskPredictor:
     """Returns the predictor for a task; by default for the one in the model's directory.
 
     Args:

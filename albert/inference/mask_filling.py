@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from albert.albert_tokenizer import AlbertTokenizer
-from albert.errors import DataError
+from albert.errors import DataError, FlagError
 from albert.inference.session import Batch, Predictor, Session, numbers
 
 MASK = "[MASK]"
@@ -21,9 +21,15 @@ class MaskFiller(Predictor):
 
     An input is a text and its origin, for errors. An answer has for each [MASK] a list of
     {"piece", "id", "probability"}.
+
+    Raises:
+      FlagError: the vocabulary does not have `top_k` tokens.
     """
 
     def __init__(self, session: Session, top_k: int):
+        vocab_size = session.source.config.vocab_size
+        if not 1 <= top_k <= vocab_size:
+            raise FlagError(f"--top_k={top_k}: the vocabulary has {vocab_size} tokens")
         self.session, self.top_k = session, top_k
         self._tokenizer = AlbertTokenizer(session.tokenizer, session.max_seq_length)
 

@@ -30,16 +30,16 @@ WORD = re.compile(r"\w(?:\S*\w)?|\S")
 
 
 @dataclasses.dataclass
-class TextClassifier(Predictor):
-    """One label for a text or a pair of texts."""
+class TaskPredictor(Predictor):
+    """What the predictors of fine-tuned models share. An input is the texts of a line."""
 
     session: Session
     labels: Sequence[str] = ()  # C
     min_texts: int = 1  # of an input
     max_texts: int = 2
 
-    task = "classification"
-    class_name = "AlbertForSequenceClassification"
+    task = ""  # value of `predict`'s --task
+    class_name = ""  # of the model
     outputs = ("logits",)  # of the model, that `decode` needs
 
     @property
@@ -63,6 +63,17 @@ class TextClassifier(Predictor):
                 f"{' or '.join(str(n) for n in sorted(wanted))}"
             )
 
+    def compute(self, model, batch):
+        outputs = model(batch, training=False)
+        return {name: outputs[name] for name in self.outputs}
+
+
+class TextClassifier(TaskPredictor):
+    """One label for a text or a pair of texts."""
+
+    task = "classification"
+    class_name = "AlbertForSequenceClassification"
+
     def encode(self, inputs):
         tokenizer = self.session.tokenizer
         firsts = tokenizer.encode_batch([columns[0] for columns in inputs])
@@ -75,18 +86,8 @@ class TextClassifier(Predictor):
         ]
         return Batch([[row] for row, _ in rows], num_cut=sum(is_cut for _, is_cut in rows))
 
-    def compute(self, model, batch):
-        outputs = model(batch, training=False)
-        return {name: outputs[name] for name in self.outputs}
-
     def decode(self, context, outputs):
-        for logits, values in _with_probabilities(outputs, softmax):
-            best = likeliest(logits)
-            yield {
-                "label": self.labels[best],
-                "probability": values[best],
-                "probabilities": dict(zip(self.labels, values, strict=True)),
-            }
+        return _likeliest_labels(self.labels, outputs)
 
 
 class MultiLabelClassifier(TextClassifier):
@@ -117,6 +118,17 @@ class Regressor(TextClassifier):
                 yield {"values": dict(zip(self.labels, values, strict=True))}
 
 
+def _likeliest_labels(labels, outputs):
+    """Yields each input's likeliest label or option, from its logits."""
+    for logits, values in _with_probabilities(outputs, softmax):
+        best = likeliest(logits)
+        yield {
+            "label": labels[best],
+            "probability": values[best],
+            "probabilities": dict(zip(labels, values, strict=True)),
+        }
+
+
 def _with_probabilities(outputs, activation):
     """Yields each input's logits [C] and its probabilities as numbers."""
     if outputs:
@@ -126,7 +138,7 @@ def _with_probabilities(outputs, activation):
 
 
 @dataclasses.dataclass
-class TokenClassifier(TextClassifier):
+class TokenClassifier(TaskPredictor):
     """A label for every word of a text, and the entities that the labels mark."""
 
     max_texts: int = 1
@@ -174,7 +186,7 @@ class TokenClassifier(TextClassifier):
 
 
 @dataclasses.dataclass
-class ChoicePredictor(TextClassifier):
+class ChoicePredictor(TaskPredictor):
     """One of several options. A line is passage, question, options."""
 
     labels: Sequence[str] = race.ANSWERS
@@ -209,6 +221,9 @@ class ChoicePredictor(TextClassifier):
             [without_padding({n: x.reshape(shape) for n, x in model_inputs(row).items()})]
             for row in rows
         ])
+
+    def decode(self, context, outputs):
+        return _likeliest_labels(self.labels, outputs)
 
 
 def without_padding(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from albert.errors import FlagError
-from albert.inference.predictors import TextClassifier, without_padding
+from albert.inference.predictors import TaskPredictor, without_padding
 from albert.inference.session import Batch, Outputs, Row, model_inputs, numbers
 from albert.tasks.squad import decode as squad_decode
 from albert.tasks.squad import features as squad_features
 
 
 @dataclasses.dataclass
-class QuestionAnswerer(TextClassifier):
+class QuestionAnswerer(TaskPredictor):
     """The part of a passage that answers a question. A line is question, passage."""
 
     min_texts: int = 2

@@ -5,6 +5,7 @@ No engine at import: a command checks its input before it loads one.
 Legend: B batch, L sequence.
 """
 
+import bisect
 import dataclasses
 import functools
 import logging
@@ -149,7 +150,12 @@ class Session:
 class Predictor:
     """Answers inputs with a session's model.
 
-    `encode` and `decode` keep nothing, so threads may share a predictor.
+    A subclass has four methods, which keep nothing, so that threads may share a predictor:
+
+      load_model()             returns the model
+      encode(inputs)           returns a `Batch` with the rows of each input
+      compute(model, batch)    returns tensors {name: [B, ...]}; it is compiled
+      decode(context, outputs) yields the answer to each input, from the outputs of its rows
     """
 
     session: Session
@@ -159,22 +165,6 @@ class Predictor:
     def key(self) -> Any:
         """What distinguishes the compiled function from those of the session's other predictors."""
         return type(self)
-
-    def encode(self, inputs: Sequence[Any]) -> Batch:
-        """Returns the rows of each input, and what `decode` needs to know of them."""
-        raise NotImplementedError
-
-    def load_model(self) -> Any:
-        """Returns the model, with its weights."""
-        raise NotImplementedError
-
-    def compute(self, model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the outputs [B, ...] that `decode` needs, as tensors."""
-        raise NotImplementedError
-
-    def decode(self, context: Any, outputs: Sequence[Sequence[Outputs]]) -> Iterator[Any]:
-        """Yields the answer to each input from the outputs of its rows."""
-        raise NotImplementedError
 
     def predict(self, inputs: Sequence[Any], progress: Any = None) -> Iterator[Any]:
         """Yields the answer to each input; finally warns of inputs that were cut.
@@ -224,7 +214,7 @@ def batched(
         order = sorted(range(len(rows)), key=lambda index: -sizes[index])
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
-            length = next(n for n in lengths if n >= sizes[chosen[0]])
+            length = lengths[bisect.bisect_left(lengths, sizes[chosen[0]])]
             batch = {
                 name: np.stack([_padded(rows[i][name], sizes[i], length) for i in chosen])
                 for name in rows[chosen[0]]
