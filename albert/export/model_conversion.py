@@ -89,8 +89,8 @@ def to_onnx(
     """Returns the ONNX model, for any number of examples of any length.
 
     Its metadata are what `OnnxFile.check` reads, and the labels' names. With `quantize`, large
-    matrices are int8, each with one scale, and so is what they are multiplied with (dynamic
-    quantization).
+    matrices are int8, each with one scale, and so are the values multiplied with them
+    (dynamic quantization).
     """
     tf2onnx = import_onnx()
     import onnx
