@@ -120,7 +120,7 @@ def test_nothing_of_a_run_needs_tensorflow(job, tmp_path):
     flags = [*job, "--do_eval", "--num_train_steps=10", f"--output_dir={tmp_path}"]
     # JAX is taken unasked, and the first weights lie in a file of TensorFlow's kind.
     without_tensorflow(PRETRAINING, *flags)
-    assert (tmp_path / "model.ckpt-10.safetensors").exists()
+    assert (tmp_path / "model.ckpt-10.index").exists()
     assert (tmp_path / "eval_results.json").exists() and list((tmp_path / "summaries").iterdir())
     # With TensorFlow the run goes on.
     do(*flags, "--num_train_steps=20")

@@ -87,7 +87,7 @@ def tokenizer_of(values: flags.FlagValues, source: Pretrained) -> tokenization.F
     given = values.spm_model_file, values.vocab_file, values.do_lower_case
     if tokenizer := source.tokenizer(*given):
         return tokenizer
-    told = source.told_vocabulary
+    told = source.training_vocabulary
     path = told.spm_model_file or told.vocab_file
     if not (path and os.path.isfile(path)):
         raise DataError(

@@ -16,12 +16,19 @@ from albert.formats import (
     hf_tokenizer,
     huggingface,
     model_card,
-    model_facts,
     pretrained,
     sidecars,
     tokenizer_files,
 )
 from albert.formats.known_tasks import split_labels
+from albert.formats.model_classes import (
+    AT_HUGGING_FACE,
+    ENCODER,
+    LABEL_HEAD,
+    MODEL_CLASSES,
+    class_of_weights,
+    is_labelled,
+)
 from albert.formats.pretrained import Pretrained
 from albert.formats.weights import Weights
 from albert.storage import files
@@ -29,13 +36,6 @@ from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
 
-# Where the name of a weight identifies the class; several have `output_weights`.
-_BY_WEIGHT = {
-    "cls/seq_relationship/output_weights": "AlbertForPreTraining",
-    "cls/predictions/output_bias": "AlbertForMaskedLM",
-    "cls/squad/output_weights": "AlbertForQuestionAnswering",
-    "output_weights": "AlbertForSequenceClassification",
-}
 _THEIR_USAGE = """
 from transformers import AutoTokenizer, {architecture}
 
@@ -80,10 +80,8 @@ def convert(flags: Conversion) -> None:
     source = _open_ours(flags) if is_ours else _open_theirs(flags)
     weights = source.weights()
     architecture = flags.architecture or _architecture(source, weights, is_ours)
-    if architecture not in huggingface.ARCHITECTURES:
-        raise FlagError(
-            f"architecture {architecture} is not one of {', '.join(huggingface.ARCHITECTURES)}"
-        )
+    if architecture not in AT_HUGGING_FACE:
+        raise FlagError(f"architecture {architecture} is not one of {', '.join(AT_HUGGING_FACE)}")
     model, account = _load(architecture, source, weights)
     tensors = {
         name: weight.numpy().astype(flags.dtype)
@@ -98,10 +96,8 @@ def convert(flags: Conversion) -> None:
         label_names=_labels(flags.label_list, source, model),
     )
     source = dataclasses.replace(source, facts=facts, vocabulary=vocabulary)
-    main_files = (
-        [huggingface.WEIGHTS_FILE] if is_ours else checkpoint_files.main_names(checkpoints.BEST)
-    )
-    with model_card.publish_model(flags.output_dir, *main_files) as scratch:
+    main_file = huggingface.WEIGHTS_FILE if is_ours else checkpoints.BEST + checkpoint_files.INDEX
+    with model_card.publish_model(flags.output_dir, main_file) as scratch:
         if is_ours:
             _write_theirs(scratch, source, model, tensors, tokenizer)
         else:
@@ -147,10 +143,10 @@ def _open_ours(flags: Conversion) -> Pretrained:
 def _architecture(source: Pretrained, weights: Weights, is_ours: bool) -> str:
     """Returns the class that the source names, else that of its weights."""
     named = source.facts.architecture
-    if named and not (is_ours and named not in huggingface.ARCHITECTURES):
+    if named and not (is_ours and named not in AT_HUGGING_FACE):
         return named
-    by_weight = (name for weight, name in _BY_WEIGHT.items() if weight in weights.shapes)
-    return next(by_weight, "AlbertModel")
+    by_weight = class_of_weights(weights.shapes)
+    return (by_weight if by_weight.is_at_hugging_face else ENCODER).name
 
 
 def _load(
@@ -159,10 +155,10 @@ def _load(
     """Returns our model, its head as wide as the checkpoint's, and `pretrained.assign`'s account."""
     keras.utils.set_random_seed(0)  # a pooler that is not in the checkpoint is reproducible
     sizes = {}
-    if architecture in model_facts.LABELLED:
-        shape = weights.shapes.get("output_weights")
+    if is_labelled(architecture):
+        shape = weights.shapes.get(LABEL_HEAD)
         if shape is None:
-            raise CheckpointError(f"{weights.origin} has no classifier (output_weights)")
+            raise CheckpointError(f"{weights.origin} has no classifier ({LABEL_HEAD})")
         sizes["num_labels"] = shape[0]
     model = getattr(modeling, architecture)(source.config, **sizes)
     account = pretrained.assign(model, weights)
@@ -203,7 +199,7 @@ def _write_theirs(
         limit = config.max_position_embeddings
         hf_tokenizer.write(tokenizer, scratch, min(source.vocabulary.max_length or limit, limit))
     architecture = source.facts.architecture
-    num_labels = model.num_labels if architecture in model_facts.LABELLED else None
+    num_labels = model.num_labels if is_labelled(architecture) else None
     files.write_json(
         os.path.join(scratch, huggingface.CONFIG_FILE),
         huggingface.config_to_theirs(config, source.facts, ids, num_labels),
@@ -224,7 +220,9 @@ def _write_card(
     precision = "bit for bit" if flags.dtype == "float32" else f"in {flags.dtype}"
     parts["summary"] += f" Converted from `{origin}`, {precision}."
     if is_ours:
-        inputs = model_card.input_lines(architecture, ', return_tensors="pt", padding=True')
+        inputs = model_card.input_lines(
+            MODEL_CLASSES[architecture], ', return_tensors="pt", padding=True'
+        )
         parts["usage"] = _THEIR_USAGE.format(architecture=architecture, name=name, inputs=inputs)
     model_card.write(
         scratch, config=source.config, tokenizer=tokenizer,

@@ -18,9 +18,10 @@ import numpy as np
 import tensorflow as tf
 
 from albert.formats import saved_model
+from albert.formats.model_classes import ModelClass
 from albert.formats.weights import Weights
 from albert.inference import onnx_file
-from albert.inference.onnx_file import HEADS, INPUTS
+from albert.inference.onnx_file import INPUTS
 
 _OPSET = 17  # the newest operators that runtimes of several years support
 
@@ -83,7 +84,7 @@ def import_onnx():
 
 
 def to_onnx(
-    model: keras.Model, head: str, weights: Weights, label_names: Sequence[str] | None,
+    model: keras.Model, kind: ModelClass, weights: Weights, label_names: Sequence[str] | None,
     quantize: bool,
 ) -> bytes:
     """Returns the ONNX model, for any number of examples of any length.
@@ -97,11 +98,11 @@ def to_onnx(
 
     shape = input_shape(model, None, None)
     proto, _ = tf2onnx.convert.from_function(
-        _graph(model, HEADS[head][1], shape), input_signature=_specs(shape), opset=_OPSET
+        _graph(model, kind.outputs, shape), input_signature=_specs(shape), opset=_OPSET
     )
     if quantize:
         proto = _quantized(proto)
-    metadata = {onnx_file.HEAD_KEY: head, onnx_file.WEIGHTS_KEY: onnx_file.digest(weights)}
+    metadata = {onnx_file.HEAD_KEY: kind.head, onnx_file.WEIGHTS_KEY: onnx_file.digest(weights)}
     if label_names:
         metadata["albert_label_names"] = json.dumps(list(label_names), ensure_ascii=False)
     onnx.helper.set_model_props(proto, metadata)

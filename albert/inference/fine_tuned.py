@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from albert.errors import CheckpointError, FlagError
 from albert.formats import model_facts
+from albert.formats.model_classes import LABEL_HEAD, MODEL_CLASSES, class_of_weights
 from albert.inference.predictors import (
     ChoicePredictor,
     MultiLabelClassifier,
@@ -20,18 +21,11 @@ _PREDICTORS = {kind.task: kind for kind in (
     ChoicePredictor,
 )}
 TASKS = tuple(_PREDICTORS)
-_TASK_OF_CLASS = {kind.class_name: kind.task for kind in (
-    TextClassifier, TokenClassifier, QuestionAnswerer, BeamQuestionAnswerer, ChoicePredictor,
-)}
 _TASK_OF_PROBLEM = {
     model_facts.SINGLE_LABEL: TextClassifier.task,
     model_facts.MULTI_LABEL: MultiLabelClassifier.task,
     model_facts.REGRESSION: Regressor.task,
 }
-# Weights that only the head of SQuAD 2.0, or only that of 1.1, has.
-_BEAM_HEAD = "answer_class/dense_0/kernel"
-_SPAN_HEAD = "cls/squad/output_weights"
-_LABEL_HEAD = "output_weights"
 
 
 def predictor_of(
@@ -52,31 +46,32 @@ def predictor_of(
     task = _task(session, task, remedy)
     if is_tokenized and task != TokenClassifier.task:
         raise FlagError(f"--is_tokenized has no effect on {task}")
-    shapes = session.source.weights().shapes
-    is_beam = _BEAM_HEAD in shapes
-    has_head = is_beam or _SPAN_HEAD in shapes
-    if not (has_head if task == QuestionAnswerer.task else _LABEL_HEAD in shapes):
+    kind, shapes = _PREDICTORS[task], session.source.weights().shapes
+    kinds = [BeamQuestionAnswerer, kind] if kind is QuestionAnswerer else [kind]
+    kind = next((k for k in kinds if MODEL_CLASSES[k.class_name].weight in shapes), None)
+    if not kind:
         raise CheckpointError(
             f"{session.source.path} has no head for {task}: it was not fine-tuned"
         )
     if task == QuestionAnswerer.task:
-        return (BeamQuestionAnswerer if is_beam else QuestionAnswerer)(session)
+        return kind(session)
     if task == ChoicePredictor.task:
         return ChoicePredictor(session)
     labels = _label_names(session, labels)
     if task == TokenClassifier.task:
         return TokenClassifier(session, labels, is_tokenized=is_tokenized)
     count = session.source.facts.num_texts
-    return _PREDICTORS[task](session, labels, count or 1, count or 2)
+    return kind(session, labels, count or 1, count or 2)
 
 
 def known_task(session: Session) -> str | None:
     """Returns the task that the model's directory is for, None if nothing there says it."""
     facts = session.source.facts
-    task = _TASK_OF_CLASS.get(facts.architecture)
+    kind = MODEL_CLASSES.get(facts.architecture)
+    task = kind and kind.task
     if task != TextClassifier.task:
         return task
-    is_one_number = session.source.weights().shapes.get(_LABEL_HEAD, [0])[0] == 1
+    is_one_number = session.source.weights().shapes.get(LABEL_HEAD, [0])[0] == 1
     default = Regressor.task if is_one_number else task
     return _TASK_OF_PROBLEM.get(facts.problem_type, default)
 
@@ -89,8 +84,7 @@ def _task(session: Session, task: str | None, remedy: str) -> str:
         raise FlagError(f"--task={task}: {path} was fine-tuned for {known}")
     if task or known:
         return task or known
-    shapes = session.source.weights().shapes
-    if not any(head in shapes for head in (_SPAN_HEAD, _BEAM_HEAD, _LABEL_HEAD)):
+    if not class_of_weights(session.source.weights().shapes).task:
         raise FlagError(
             f"{path} is pretrained, not fine-tuned: fine-tune it, or try albert.fill_mask"
         )
@@ -98,7 +92,7 @@ def _task(session: Session, task: str | None, remedy: str) -> str:
 
 
 def _label_names(session: Session, given: Sequence[str]) -> tuple[str, ...]:
-    path, count = session.source.path, session.source.weights().shapes[_LABEL_HEAD][0]
+    path, count = session.source.path, session.source.weights().shapes[LABEL_HEAD][0]
     labels = tuple(given or session.source.facts.label_names or map(str, range(count)))
     if len(labels) != count:
         raise FlagError(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from albert.errors import DataError
+from albert.formats.model_classes import MODEL_CLASSES
 from albert.inference.session import (
     Batch,
     Predictor,
@@ -40,7 +41,6 @@ class TaskPredictor(Predictor):
 
     task = ""  # value of `predict`'s --task
     class_name = ""  # of the model
-    outputs = ("logits",)  # of the model, that `decode` needs
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class TaskPredictor(Predictor):
 
     def compute(self, model, batch):
         outputs = model(batch, training=False)
-        return {name: outputs[name] for name in self.outputs}
+        return {name: outputs[name] for name in MODEL_CLASSES[self.class_name].outputs}
 
 
 class TextClassifier(TaskPredictor):

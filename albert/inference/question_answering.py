@@ -23,7 +23,6 @@ class QuestionAnswerer(TaskPredictor):
 
     task = "question_answering"
     class_name = "AlbertForQuestionAnswering"
-    outputs = ("start_logits", "end_logits")
     fallback = {"answer": squad_decode.NO_ANSWER}  # where a passage has no possible answer
 
     def __post_init__(self):
@@ -80,7 +79,7 @@ class QuestionAnswerer(TaskPredictor):
 
     def _result(self, window: squad_features.Window, row: Outputs) -> Any:
         """Returns the outputs of a window that `_decode` needs, without those of padding."""
-        return [row[name][: window.paragraph_len] for name in self.outputs]
+        return [row[name][: window.paragraph_len] for name in ("start_logits", "end_logits")]
 
     def _decode(self, *inputs, **options):
         return squad_decode.decode_v1(*inputs, **options)
@@ -102,10 +101,6 @@ class BeamQuestionAnswerer(QuestionAnswerer):
     """Like QuestionAnswerer, for passages that may have no answer (SQuAD 2.0)."""
 
     class_name = "AlbertForBeamQuestionAnswering"
-    outputs = (
-        "start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index",
-        "cls_logits",
-    )
     fallback = {"answer": "", "no_answer_score": squad_decode.NO_WINDOW}
 
     @property

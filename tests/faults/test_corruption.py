@@ -32,7 +32,6 @@ from albert.formats import (
     model_card,
     pretrained,
     sidecars,
-    tensor_file,
 )
 from albert.formats.model_facts import Facts
 from albert.formats.weights import Weights
@@ -96,13 +95,6 @@ def make_checkpoint(folder):
         "loss_scale": [1.0, 0.0], "recent_losses": [1.0], "skipped": {
             "recent": 3, "bad": [1], "consecutive": 0},
     }, 0)
-
-
-def make_one_file(folder):
-    """A checkpoint as it is written where TensorFlow is absent."""
-    tensor_file.write(
-        str(folder / "model.ckpt-3"), model_of(folder) | {"global_step": np.int64(3)}
-    )
 
 
 def read_checkpoint(folder):
@@ -342,9 +334,6 @@ READERS = {
     "checkpoint": Reader(
         ("model.ckpt-3.index", "model.ckpt-3.data-00000-of-00001"), make_checkpoint,
         read_checkpoint, is_checked=True,
-    ),
-    "one file": Reader(
-        ("model.ckpt-3.safetensors",), make_one_file, read_checkpoint, is_checked=True,
     ),
     "sidecar": Reader(
         ("model.ckpt-3.json",), make_checkpoint,

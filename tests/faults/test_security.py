@@ -18,7 +18,7 @@ from invariants import nothing_lost, snapshot
 from albert import modeling, predict
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, UserError
-from albert.formats import checkpoints, hf_tensors, keras_hub, pretrained, sidecars
+from albert.formats import checkpoints, hf_tensors, pretrained, sidecars
 from albert.storage import files, temporary
 from albert.tasks import glue
 from albert.training import checkpoint_store
@@ -295,16 +295,6 @@ def test_an_hdf5_file_gives_no_more_than_its_own_numbers(trick, tmp_path):
         return
     with pytest.raises(CheckpointError, match=message):
         hf_tensors.open_tensors(path)
-
-
-def test_a_preset_of_keras_hub_links_to_no_other_file(tmp_path):
-    with h5py.File(tmp_path / "other.h5", "w") as stream:
-        stream["secret"] = np.ones(3)
-    with h5py.File(tmp_path / "model.weights.h5", "w") as stream:
-        stream["layers/dense/vars/1"] = np.ones(2)
-        stream["layers/dense/vars/0"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/secret")
-    shapes, _ = hf_tensors.open_h5(str(tmp_path / "model.weights.h5"), keras_hub._variables)
-    assert list(shapes) == ["layers/dense/vars/1"]
 
 
 # --- Sizes that lie ---

@@ -107,11 +107,13 @@ def _onnx_file(spec, head):
     import albert
     from albert.export import model_conversion
     from albert.formats import pretrained
+    from albert.formats.model_classes import EXPORT_HEADS
     from albert.inference import onnx_file
 
-    model = getattr(albert, onnx_file.HEADS[head][0]).from_pretrained(spec["model"])
+    kind = EXPORT_HEADS[head]
+    model = getattr(albert, kind.name).from_pretrained(spec["model"])
     weights = pretrained.open_path(spec["model"]).weights()
-    content = model_conversion.to_onnx(model, head, weights, None, spec.get("is_int8", False))
+    content = model_conversion.to_onnx(model, kind, weights, None, spec.get("is_int8", False))
     return onnx_file.OnnxFile(content, spec["threads"])
 
 
