@@ -67,7 +67,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "max_seq_length", None,
                  "Length of LiteRT's input; 128, or the position table's length if shorter. For a "
                  "SavedModel the maximum length in tokens; by default that of the training.",
-                 least=1)
+                 lower_bound=1)
     answering.define_vocabulary_flags(values)
     flags.define("bool", values, "quantize", False,
                  "Store the large matrices of .tflite or .onnx as int8 (dynamic range): a quarter "

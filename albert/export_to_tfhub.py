@@ -56,9 +56,10 @@ def define_flags(values: flags.FlagValues) -> None:
                  use="output")
     flags.define("integer", values, "max_seq_length", None,
                  "Length in ids of packed texts: the preprocessing's default, the text "
-                 "embedding's maximum; 128, or the position table's length if shorter.", least=3)
+                 "embedding's maximum; 128, or the position table's length if shorter.",
+                 lower_bound=3)
     flags.define("enum", values, "text_embedding", "pooled",
-                 "Vector of the text embedding: the pooler's output, or the last layer at [CLS], or "
+                 "Vector of the text embedding: the pooler's output, the last layer at [CLS], or "
                  "its mean.", enum_values=["pooled", "cls", "mean"])
     flags.define("path", values, "albert_config_file", None,
                  "Architecture, if not albert_directory/albert_config.json.", use="file")

@@ -34,11 +34,11 @@ def define_flags(values: flags.FlagValues) -> None:
                  "What the model was fine-tuned for; by default what its directory says.",
                  enum_values=fine_tuned.TASKS)
     flags.define("string", values, "label_list", None,
-                 "Names of the labels in the order of their ids, separated by commas, those of words "
-                 "also by blanks; by default those of the directory, else numbers.")
+                 "Names of the labels in the order of their ids, separated by commas, those of "
+                 "words also by blanks; by default those of the directory, else numbers.")
     flags.define("bool", values, "is_tokenized", False,
-                 "Split texts into words at blanks only. By default punctuation around words is split "
-                 "off too. For token_classification.")
+                 "Split texts into words at blanks only. By default punctuation around words is "
+                 "split off too. For token_classification.")
     flags.define("path", values, "onnx_file", None,
                  "The .onnx file that export_model wrote of this model: onnxruntime then computes.",
                  use="file")

@@ -37,12 +37,13 @@ def define_flags(values: flags.FlagValues) -> None:
                  "*.zip.", use="file")
     flags.define("integer", values, "pairs_per_paradigm", None,
                  "Number of pairs of each paradigm, the first ones; all by default. 100 are enough "
-                 "for a curve.", least=1)
+                 "for a curve.", lower_bound=1)
     flags.define("bool", values, "within_words", False,
                  "Mask the later tokens of a word together with one of its tokens. Otherwise words "
                  "of several tokens have an advantage: each token gives the others away.")
     flags.define("path", values, "output_file", None,
-                 "File to write the results to, as JSON; the standard output by default.", use="output")
+                 "File to write the results to, as JSON; the standard output by default.",
+                 use="output")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -56,7 +57,8 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError("give one of --input_file and --pairs_file")
     pairs = minimal_pairs.read_pairs(values.pairs_file, values.pairs_per_paradigm)
     opened = answering.open_model(values)
-    results = {"model": values.model, "scoring": "within words" if values.within_words else "pieces"}
+    scoring = "within words" if values.within_words else "pieces"
+    results = {"model": values.model, "scoring": scoring}
     results |= _accuracies(pairs, SentenceScorer(opened, values.within_words))
     results["random weights"] = _untrained(values, opened, pairs)
     unigrams = unigram_scores(opened.tokenizer, [text for p in pairs for text in (p.good, p.bad)])

@@ -12,7 +12,7 @@ from test_export_to_tfhub import command as export_to_tfhub
 
 import albert
 from albert import modeling, run_classifier
-from albert.cli import fine_tuning, flags
+from albert.cli import encoder, flags
 from albert.formats import pretrained
 from albert.formats.model_classes import is_labelled
 from albert.formats.model_facts import MULTI_LABEL
@@ -182,7 +182,7 @@ def test_what_is_fine_tuned_from_a_directory_reads_its_texts_as_it_does(source):
         (["--do_lower_case"], TextSettings(do_lower_case=True, keep_accents=True)),
     ):
         values = flags.parse(run_classifier.define_flags, [*arguments, *more])
-        assert fine_tuning.open_encoder(values).tokenizer.settings == expected
+        assert encoder.open_encoder(values, 8).tokenizer.settings == expected
 
 
 def test_a_card_tells_the_names_of_the_labels(source):

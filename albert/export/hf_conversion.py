@@ -152,7 +152,7 @@ def _architecture(source: Pretrained, weights: Weights, is_ours: bool) -> str:
 def _load(
     architecture: str, source: Pretrained, weights: Weights
 ) -> tuple[keras.Model, dict[str, Any]]:
-    """Returns our model, its head as wide as the checkpoint's, and `pretrained.assign`'s account."""
+    """Returns our model, its head as wide as the checkpoint's, and which weights were assigned."""
     keras.utils.set_random_seed(0)  # a pooler that is not in the checkpoint is reproducible
     sizes = {}
     if is_labelled(architecture):

@@ -6,8 +6,6 @@ All inputs are int32 [B, L], or [B, C, L] of multiple choice with C choices: `in
 
 import io
 import json
-import logging
-import os
 import tempfile
 import warnings
 import zipfile
@@ -101,26 +99,12 @@ def to_onnx(
         _graph(model, kind.outputs, shape), input_signature=_specs(shape), opset=_OPSET
     )
     if quantize:
-        proto = _quantized(proto)
+        proto = onnx_file.quantized(proto)
     metadata = {onnx_file.HEAD_KEY: kind.head, onnx_file.WEIGHTS_KEY: onnx_file.digest(weights)}
     if label_names:
         metadata["albert_label_names"] = json.dumps(list(label_names), ensure_ascii=False)
     onnx.helper.set_model_props(proto, metadata)
     return proto.SerializeToString()
-
-
-def _quantized(proto):
-    import onnx
-    from onnxruntime import quantization
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "int8.onnx")
-        logging.disable(logging.WARNING)  # it recommends what changes nothing here
-        try:
-            quantization.quantize_dynamic(proto, path, weight_type=quantization.QuantType.QInt8)
-        finally:
-            logging.disable(logging.NOTSET)
-        return onnx.load(path)
 
 
 def largest_difference(model: keras.Model, outputs: Sequence[str], run: Runner, length: int):

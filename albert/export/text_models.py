@@ -100,7 +100,7 @@ class _TextLabels(_TextModel):
         self._min_texts, self._max_texts = predictor.min_texts, predictor.max_texts
 
     def signatures(self) -> dict[str, Any]:
-        """Returns what takes `text`, `text` and `text_pair`, or either, as the model was trained."""
+        """Returns what takes `text`, or `text` and `text_pair`, or either, as in training."""
         @tf.function(input_signature=[_texts("text")])
         def single(text):
             return self._answers(self.packed([self.ids(text)]))

@@ -50,8 +50,10 @@ def facts_of_task(task: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
     """
     architecture = CLASS_OF_RUN.get(TSV if task in GLUE_LABELS else task)
     facts = {"architecture": architecture, "label_names": None}
-    if listed := flags.get("label_list"):
-        # A run records labels of words with blanks between them: a comma may be one.
+    if flags.get("labels"):
+        facts["label_names"] = tuple(flags["labels"])
+    elif listed := flags.get("label_list"):
+        # Runs before version 0.3 recorded labels of words with blanks between them.
         facts["label_names"] = tuple(listed.split()) if task == WORDS else split_labels(listed)
     if task == TSV:
         is_number, is_pair = flags.get("regression"), bool(flags.get("text_pair_column"))

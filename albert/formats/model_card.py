@@ -245,6 +245,7 @@ def _origin(sidecar: Mapping[str, Any]) -> str:
     if "task" not in sidecar:
         return "Saved from a Python program or converted; its data and settings are unknown.\n"
     flags = {k: v for k, v in sidecar.get("flags", {}).items() if v not in (None, False, "")}
+    flags.pop("labels", None)  # of the data; the card lists them elsewhere
     listing = "".join(f"--{name}={value}\n" for name, value in sorted(flags.items()))
     return (
         f"Step {sidecar.get('step', 'unknown')} of the task `{sidecar.get('task', 'unknown')}`, "

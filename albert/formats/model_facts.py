@@ -47,6 +47,9 @@ POSITIVE: Kind = (is_positive, "a whole number above 0")
 RATE: Kind = (_is_rate, "a number from 0 to 1, 1 excluded")
 FINITE: Kind = (_is_finite, "a number")
 TEXT: Kind = (is_text, "a text")
+LABELS: Kind = (
+    lambda v: isinstance(v, list) and bool(v) and all(map(is_text, v)), "a list of texts",
+)
 BOOL: Kind = (lambda value: isinstance(value, bool), "true or false")
 
 # How a model is built and its inputs are cut, where that is not its config's: names of flags
@@ -62,9 +65,7 @@ SETTINGS: dict[str, Kind] = {
 _KINDS: dict[str, Kind] = {
     "architecture": TEXT,
     "task": TEXT,
-    "label_names": (
-        lambda v: isinstance(v, list) and bool(v) and all(map(is_text, v)), "a list of texts",
-    ),
+    "label_names": LABELS,
     "problem_type": (
         lambda v: v in PROBLEM_TYPES if is_text(v) else False, f"one of {', '.join(PROBLEM_TYPES)}",
     ),

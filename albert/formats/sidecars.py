@@ -12,7 +12,16 @@ from albert.config import AlbertConfig
 from albert.errors import DataError
 from albert.formats import model_facts
 from albert.formats.known_tasks import facts_of_task
-from albert.formats.model_facts import BOOL, COUNT, FINITE, POSITIVE, SETTINGS, TEXT, Facts
+from albert.formats.model_facts import (
+    BOOL,
+    COUNT,
+    FINITE,
+    LABELS,
+    POSITIVE,
+    SETTINGS,
+    TEXT,
+    Facts,
+)
 from albert.storage import files, filesystem
 from albert.tokenization import TextSettings
 
@@ -51,7 +60,7 @@ _KINDS: dict[str, model_facts.Kind] = {
 }
 # Of a run's flags those that anything but the run itself looks at.
 _FLAGS: dict[str, model_facts.Kind] = {
-    **SETTINGS, "max_seq_length": POSITIVE, "label_list": TEXT, "text_pair_column": TEXT,
+    **SETTINGS, "max_seq_length": POSITIVE, "labels": LABELS, "label_list": TEXT, "text_pair_column": TEXT,
     "regression": BOOL, "do_lower_case": BOOL, "spm_model_file": TEXT, "vocab_file": TEXT,
 }
 

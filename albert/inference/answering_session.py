@@ -82,7 +82,7 @@ class AnsweringSession(Session):
         return self._fine_tuned(texts, (predictors.TokenClassifier,), progress)
 
     def fill_mask(self, texts: Any, *, top_k: int = 5) -> Any:
-        """Returns for each [MASK] in a text the likeliest tokens: [[{"piece", "id", "probability"}]].
+        """Returns the likeliest tokens for each [MASK]: [[{"piece", "id", "probability"}]].
 
         Args:
           texts: a string, or an iterable of strings.

@@ -4,6 +4,9 @@ Legend: B batch, C choices, L sequence.
 """
 
 import hashlib
+import logging
+import os
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,7 +63,8 @@ class OnnxFile:
                 model, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # its errors have no class in common
-            raise CheckpointError(f"{self._name} is no model of ONNX: {first_line(error)}") from error
+            reason = first_line(error)
+            raise CheckpointError(f"{self._name} is no model of ONNX: {reason}") from error
         self._outputs = [one.name for one in self._session.get_outputs()]
         self._metadata = dict(self._session.get_modelmeta().custom_metadata_map)
 
@@ -92,3 +96,19 @@ def digest(weights: Weights) -> str:
     for name in sorted(weights.shapes):
         sha256.update(name.encode() + np.ascontiguousarray(weights.read(name)).tobytes())
     return sha256.hexdigest()
+
+
+def quantized(proto: Any) -> Any:
+    """Returns an ONNX model with int8 matrices, see `export.model_conversion.to_onnx`."""
+    import_onnxruntime()
+    import onnx
+    from onnxruntime import quantization
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "int8.onnx")
+        logging.disable(logging.WARNING)  # it recommends what changes nothing here
+        try:
+            quantization.quantize_dynamic(proto, path, weight_type=quantization.QuantType.QInt8)
+        finally:
+            logging.disable(logging.NOTSET)
+        return onnx.load(path)

@@ -21,6 +21,7 @@ from albert.errors import CheckpointError, UserError
 from albert.formats import checkpoints, hf_tensors, pretrained, sidecars
 from albert.storage import files, temporary
 from albert.tasks import glue
+from albert.tasks.fine_tuning_data import FineTuningData
 from albert.training import checkpoint_store
 from faults import jobs
 
@@ -376,7 +377,7 @@ def test_ids_of_the_data_are_content_and_never_names_or_lines(guid, tmp_path):
     examples = [glue.Example(guid, "a", None, "0"), glue.Example("7", "a", None, "0")]
     before = snapshot(tmp_path)
     written = glue.write_predictions(
-        glue.SST_2, examples, {"logits": np.eye(2), "probabilities": np.eye(2)}, str(out)
+        FineTuningData("sst-2", {"test": examples}, ("0", "1")), {"logits": np.eye(2), "probabilities": np.eye(2)}, str(out)
     )
     assert not before and {os.path.dirname(path) for path in written} == {str(out)}
     assert set(snapshot(tmp_path)) == set(written)
