@@ -17,11 +17,11 @@ _WHERE = {
     "AlbertForTokenClassification": "modeling",
     "AlbertModel": "modeling",
     "AlbertTokenizer": "albert_tokenizer",
-    "AnsweringSession": "inference.answers",
+    "AnsweringSession": "inference.answering_session",
     "HubLayer": "export.hub_layer",
-    "compiled": "inference.compilation",
+    "compiled": "inference.compiled_call",
     "from_pretrained": "modeling",
-    "open_session": "inference.answers",
+    "open_session": "inference.answering_session",
 }
 _MODULES = ("config", "errors", "modeling", "optimization", "tokenization")
 __all__ = sorted(_WHERE)

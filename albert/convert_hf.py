@@ -69,7 +69,7 @@ def main(values: flags.FlagValues) -> None:
 
     given = flags.select(values, hf_conversion.Conversion)
     given["do_lower_case"] = flags.given(values, "do_lower_case")
-    hf_conversion.Conversion(**given).run()
+    hf_conversion.convert(hf_conversion.Conversion(**given))
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -6,21 +6,20 @@
   python -m albert.export_model --model_dir=out --export_path=encoder.tflite \\
       --max_seq_length=128 --quantize
 
-`--model_dir` is an output directory of ours, a released archive, a directory of
+`--model_dir` is an output directory of this package, a released archive, a directory of
 Hugging Face's layout or a TF-Hub module.
 
-A path that does not end in `.tflite` or `.onnx` becomes a directory with a SavedModel that
-takes texts and gives answers, with the tokenizer inside, for every kind of fine-tuned model.
-It needs tensorflow-text.
+A path that does not end in `.tflite` or `.onnx` becomes a directory with a SavedModel from
+texts to answers, with the tokenizer inside, for every kind of fine-tuned model. It needs
+tensorflow-text.
 
-A `.tflite` or `.onnx` file holds the model with the head that it was fine-tuned with; of a
+A `.tflite` or `.onnx` file holds the model with the head that it was fine-tuned with; for a
 model that is only pretrained, the encoder. Inputs are `input_ids`, `input_mask` and
 `segment_ids`, int32: [1, max_seq_length] in LiteRT, [B, L] of any size in ONNX; for multiple
 choice [1, C, max_seq_length] and [B, C, L] with C choices. The names of the labels are in
 ONNX's metadata as `albert_label_names`, in `.tflite` files as `labels.txt`
-(`unzip -p classifier.tflite labels.txt`). What was written is run and compared with the model
-before it is published. `albert.open_session` and `albert.predict` compute with an `.onnx` file,
-if they are given one.
+(`unzip -p classifier.tflite labels.txt`). The file is run and compared with the model before
+it is published. `albert.open_session` and `albert.predict` can compute with an `.onnx` file.
 """
 
 import json
@@ -34,19 +33,19 @@ from albert.errors import CheckpointError, FlagError
 from albert.formats import checkpoint_files, model_card, pretrained
 from albert.formats.model_classes import EXPORT_HEADS, MODEL_CLASSES
 from albert.formats.pretrained import Pretrained
-from albert.inference import heads, onnx_file
-from albert.inference.predictors import Predictor
+from albert.inference import fine_tuned, onnx_file
+from albert.inference.predictors import ChoicePredictor, TaskPredictor
+from albert.inference.question_answering import QuestionAnswerer
 from albert.inference.session import Session
 from albert.storage import files
 
 log = logging.getLogger("albert")
 
-# Of the largest value: other runtimes add in another order.
-_TOLERANCE = 1e-4
+_TOLERANCE = 1e-4  # of the largest value: other runtimes add in another order
 
 _PRETRAINED = {"encoder", "masked_lm"}  # heads that a fine-tuned model may have too
 
-# Suffixes of models in formats that are not written here: a directory of such a name would mislead.
+# Suffixes of other formats: a directory of such a name would mislead.
 _FOREIGN = (
     ".bin", ".ckpt", ".engine", ".gguf", ".h5", ".hdf5", ".keras", ".lite", ".mlmodel",
     ".mlpackage", ".npz", ".pb", ".plan", ".pt", ".pth", ".safetensors", ".torchscript", ".zip",
@@ -58,19 +57,20 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "model_dir", None,
                  "Directory of the model, or a checkpoint's prefix. Required.", use="model")
     flags.define("path", values, "export_path", None,
-                 "What to write: a file that ends in .tflite or .onnx, or a directory for a "
-                 "SavedModel that takes texts. Required.", use="output")
+                 "File to write, which ends in .tflite or .onnx, or a directory for a SavedModel "
+                 "that takes texts. Required.", use="output")
     flags.define("enum", values, "head", None,
                  "Head of the .tflite or .onnx file; by default the one that the model was "
-                 "fine-tuned with; of a pretrained model encoder, or masked_lm if it has no pooler.",
+                 "fine-tuned with; for a pretrained model encoder, or masked_lm if it has no "
+                 "pooler.",
                  enum_values=list(EXPORT_HEADS))
     flags.define("integer", values, "max_seq_length", None,
-                 "Length of LiteRT's input; 128, or the position table's length if shorter. Of a "
-                 "SavedModel the most pieces of a row; by default that of the training.",
+                 "Length of LiteRT's input; 128, or the position table's length if shorter. For a "
+                 "SavedModel the maximum length in tokens; by default that of the training.",
                  lower_bound=1)
     answering.define_vocabulary_flags(values)
     flags.define("bool", values, "quantize", False,
-                 "Keep the large matrices of .tflite or .onnx as int8 (dynamic range): a quarter "
+                 "Store the large matrices of .tflite or .onnx as int8 (dynamic range): a quarter "
                  "of the size.")
 
 
@@ -95,9 +95,9 @@ def main(values: flags.FlagValues) -> None:
 
 def _export_file(values: flags.FlagValues, suffix: str) -> None:
     """Writes a `.tflite` or `.onnx` file and its card."""
-    given = [n for n in ("spm_model_file", "vocab_file") if getattr(values, n)]
-    if given:
-        raise FlagError(f"--{given[0]} is for a SavedModel of texts only")
+    for name in ("spm_model_file", "vocab_file"):
+        if getattr(values, name):
+            raise FlagError(f"--{name} is for a SavedModel of texts only")
     flags.start_tensorflow()
     from albert import modeling
     from albert.export import model_conversion
@@ -113,20 +113,19 @@ def _export_file(values: flags.FlagValues, suffix: str) -> None:
     kind = EXPORT_HEADS[head]
     model = pretrained.load(getattr(modeling, kind.name), source, complete=True)
     labels = source.facts.label_names if head == trained and kind.has_labels else None
-    length = _length(values, model.config.max_position_embeddings)
+    length = _length(values.max_seq_length, model.config.max_position_embeddings)
     if suffix == ".onnx":
-        content = model_conversion.to_onnx(model, kind.outputs)
-        if values.quantize:
-            content = onnx_file.quantized(content)
-        content = onnx_file.described(content, head, source.weights(), labels)
+        content = model_conversion.to_onnx(
+            model, kind, source.weights(), labels, values.quantize
+        )
         run = onnx_file.OnnxFile(content)
     else:
         content = model_conversion.to_tflite(model, kind.outputs, length, values.quantize)
         if labels:
             content = model_conversion.with_labels(content, labels)
         run = model_conversion.run_tflite(content)
-    found = model_conversion.largest_difference(model, kind.outputs, run, length)
-    for name, (difference, largest) in found.items():
+    differences = model_conversion.largest_difference(model, kind.outputs, run, length)
+    for name, (difference, largest) in differences.items():
         log.info("%s: largest difference from the model %.2g, of values up to %.2g",
                  name, difference, largest)
         if not values.quantize and not difference <= _TOLERANCE * max(largest, 1.0):
@@ -135,12 +134,12 @@ def _export_file(values: flags.FlagValues, suffix: str) -> None:
                 "nothing was written: please report this"
             )
     # The card first: there is never a model without one. A card alone, which only a kill
-    # between the two leaves, is written anew by the next run.
+    # between the two leaves, is overwritten by the next run.
     with files.atomic_write(values.export_path, "wb") as stream:
         stream.write(content)
         stream.flush()
         sizes = ", ".join(map(str, model_conversion.input_shape(model, 1, length)))
-        _write_card(values, source, head, labels, sizes, found)
+        _write_card(values, source, head, labels, sizes, differences)
     log.info("%s: %s, %s bytes", values.export_path, kind.name, f"{len(content):,}")
 
 
@@ -159,11 +158,11 @@ def _export_texts(values: flags.FlagValues) -> None:
         raise FlagError("--head and --quantize are for .tflite and .onnx only")
     source = pretrained.open_path(values.model_dir, "model_dir")
     tokenizer = answering.tokenizer_of(values, source)
-    predictor = heads.predictor_of(
+    predictor = fine_tuned.predictor_of(
         Session.of(source, tokenizer, values.max_seq_length, batch_size=1), None
     )
     flags.start_tensorflow()
-    from albert.export import text_answers
+    from albert.export import text_models
 
     name = os.path.basename(os.path.abspath(values.export_path))
 
@@ -176,23 +175,22 @@ def _export_texts(values: flags.FlagValues) -> None:
             usage=_USAGE_OF_TEXTS.format(name=name, inputs=_example_inputs(predictor)),
         )
 
-    signatures = text_answers.export(predictor, values.export_path, complete)
+    signatures = text_models.export(predictor, values.export_path, complete)
     log.info("%s: signatures %s", values.export_path, ", ".join(signatures))
 
 
-def _example_inputs(predictor: Predictor) -> str:
-    match predictor.task:
-        case heads.QUESTIONS:
-            inputs = {"question": ["Who sat?"], "passage": ["A cat sat."]}
-        case heads.CHOICE:
-            inputs = {
-                "passage": ["A cat sat."], "question": ["Who sat?"],
-                "options": [["A cat.", "A dog.", "I did.", "None."]],
-            }
-        case _:
-            inputs = {"text": ["A text."]}
-            if predictor.least > 1:
-                inputs["text_pair"] = ["Another."]
+def _example_inputs(predictor: TaskPredictor) -> str:
+    if isinstance(predictor, QuestionAnswerer):
+        inputs = {"question": ["Who sat?"], "passage": ["A cat sat."]}
+    elif isinstance(predictor, ChoicePredictor):
+        inputs = {
+            "passage": ["A cat sat."], "question": ["Who sat?"],
+            "options": [["A cat.", "A dog.", "I did.", "None."]],
+        }
+    else:
+        inputs = {"text": ["A text."]}
+        if predictor.min_texts > 1:
+            inputs["text_pair"] = ["Another."]
     return ", ".join(f"{name}=tf.constant({json.dumps(x)})" for name, x in inputs.items())
 
 
@@ -222,13 +220,13 @@ outputs = model.run(None, {{"input_ids": ids, "input_mask": mask, "segment_ids":
 
 def _write_card(
     values: flags.FlagValues, source: Pretrained, head: str, labels: Sequence[str] | None,
-    sizes: str, found: Mapping[str, Any],
+    sizes: str, differences: Mapping[str, Any],
 ) -> None:
-    """Writes NAME.README.md beside the file."""
+    """Writes NAME.README.md next to the file."""
     stem, suffix = os.path.splitext(values.export_path)
     suffix = suffix.lower()
     outputs = ", ".join(f"`{name}` (differs by up to {difference:.1g})"
-                        for name, (difference, _) in found.items())
+                        for name, (difference, _) in differences.items())
     exact = "large matrices as int8, the rest as float32" if values.quantize else "float32"
     name = os.path.basename(values.export_path)
     model_card.of_weights(
@@ -240,15 +238,15 @@ def _write_card(
     )
 
 
-def _length(values: flags.FlagValues, most: int) -> int:
-    if values.max_seq_length is None:
-        return min(128, most)
-    if not 1 <= values.max_seq_length <= most:
+def _length(length: int | None, limit: int) -> int:
+    if length is None:
+        return min(128, limit)
+    if not 1 <= length <= limit:
         raise FlagError(
-            f"--max_seq_length={values.max_seq_length} is not within 1 ... {most}, "
+            f"--max_seq_length={length} is not within 1 ... {limit}, "
             "the config's max_position_embeddings"
         )
-    return values.max_seq_length
+    return length
 
 
 cli = flags.command(__doc__, define_flags, main)

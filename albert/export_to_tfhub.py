@@ -44,7 +44,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "do_lower_case", True,
                  "Whether the model is of lower-cased text; by default what its directory says, "
                  "else yes.")
-    flags.define("bool", values, "use_einsum", True, "Accepted, and of no effect in TensorFlow 2.")
+    flags.define("bool", values, "use_einsum", True, "Accepted without effect in TensorFlow 2.")
     flags.define("path", values, "export_path", None,
                  "Directory to write the encoder to. One of the three paths is required.",
                  use="output")
@@ -55,12 +55,12 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Directory to write preprocessing and encoder in one to (needs tensorflow-text).",
                  use="output")
     flags.define("integer", values, "max_seq_length", None,
-                 "Ids to which texts are packed: of the preprocessing its default, of the text "
-                 "embedding the most; 128, or the position table's length if shorter.",
+                 "Length in ids of packed texts: the preprocessing's default, the text "
+                 "embedding's maximum; 128, or the position table's length if shorter.",
                  lower_bound=3)
     flags.define("enum", values, "text_embedding", "pooled",
                  "Vector of the text embedding: the pooler's output, the last layer at [CLS], or "
-                 "the last layer's mean.", enum_values=["pooled", "cls", "mean"])
+                 "its mean.", enum_values=["pooled", "cls", "mean"])
     flags.define("path", values, "albert_config_file", None,
                  "Architecture, if not albert_directory/albert_config.json.", use="file")
     flags.define("path", values, "spm_model_file", None,
@@ -167,7 +167,7 @@ def _collect_assets(
         stream.write(config.to_json_string())
     files.write_json(paths[1], tokenizer_files.settings_of(tokenizer, None))
     vocabularies = [tokenizer.path]
-    # The list of pieces, for readers; the SentencePiece model holds it itself.
+    # The list of tokens, for readers; the SentencePiece model has it too.
     listing = os.path.splitext(tokenizer.path)[0] + ".vocab"
     if tokenizer.is_spm and os.path.isfile(listing):
         vocabularies.insert(0, listing)
@@ -192,7 +192,7 @@ import tensorflow as tf
 import tensorflow_hub as hub
 
 encoder = hub.load("{name}")
-ids = tf.constant([[2, 40, 41, 3]])  # [CLS], two pieces, [SEP]
+ids = tf.constant([[2, 40, 41, 3]])  # [CLS], two tokens, [SEP]
 outputs = encoder({{
     "input_word_ids": ids, "input_mask": tf.ones_like(ids), "input_type_ids": tf.zeros_like(ids),
 }})

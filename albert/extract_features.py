@@ -1,12 +1,12 @@
-"""Turns texts into vectors: one for each line, and if wanted one for each of its pieces.
+"""Turns texts into vectors: one for each line, and optionally one for each of its tokens.
 
   python -m albert.extract_features --model=albert_base --pooling=mean \\
       --input_file=sentences.txt --output_file=vectors.npz
 
 --output_file ends in .jsonl (one object a line: text, vector, and with --tokens
-the pieces and their vectors) or in .npz (vectors [N, D]; with --tokens also
+the tokens and their vectors) or in .npz (vectors [N, D]; with --tokens also
 token_vectors [T, D] and input_ids [T] of all lines one after another, and offsets
-[N + 1]: line i has the places offsets[i] to offsets[i + 1]). Lines keep their order.
+[N + 1]: line i is offsets[i] to offsets[i + 1] of these). Lines keep their order.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ import numpy as np
 
 from albert.cli import answering, flags
 from albert.errors import FlagError
+from albert.inference.embedding import POOLINGS, Embedder
 from albert.inference.session import numbers
-from albert.inference.vectors import POOLINGS, Embedder, check_layers
 from albert.runtime.progress import Progress
 from albert.storage import files
 
@@ -30,19 +30,19 @@ log = logging.getLogger("albert")
 def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values)
     flags.define("path", values, "output_file", None,
-                 "Where the vectors go, *.jsonl or *.npz. Required.", use="output")
+                 "File to write the vectors to, *.jsonl or *.npz. Required.", use="output")
     flags.define("enum", values, "pooling", "pooled",
                  "A line's vector: the pooled output (a trained layer on [CLS]), the output at "
-                 "[CLS], or the mean over all places, [CLS] and [SEP] among them.",
+                 "[CLS], or the mean over all tokens, [CLS] and [SEP] included.",
                  enum_values=POOLINGS)
     flags.define("string", values, "layers", "-1",
                  "Layers for cls, mean and --tokens, separated by commas: 1 is the first, -1 the "
-                 "last; of several the vectors are put end to end.")
-    flags.define("bool", values, "tokens", False, "Write the vectors of all pieces too.")
+                 "last; vectors of several layers are concatenated.")
+    flags.define("bool", values, "tokens", False, "Write the vectors of all tokens too.")
 
 
 def _check(values: flags.FlagValues) -> list[int]:
-    """Returns the layers as they were given."""
+    """Returns --layers as a list."""
     answering.check_flags(values)
     flags.require(values, "output_file")
     if not values.output_file.endswith((".jsonl", ".npz")):
@@ -62,11 +62,10 @@ def main(values: flags.FlagValues) -> None:
     layers = _check(values)
     texts = answering.read_texts(values.input_file)
     opened = answering.open_model(values)
-    check_layers(opened, layers)
+    embedder = Embedder(opened, values.pooling, layers, values.tokens)
     progress = Progress("embedded", len(texts), "lines")
-    found = Embedder(opened, values.pooling, layers, values.tokens).vectors(texts, progress)
     with _writer(values.output_file, values.tokens) as write:
-        for text, result in zip(texts, found, strict=True):
+        for text, result in zip(texts, embedder.predict(texts, progress), strict=True):
             write(text, result)
     log.info("%s vectors: %s", f"{len(texts):,}", values.output_file)
 
@@ -95,8 +94,8 @@ def _json_line(text: str, result: Mapping[str, Any]) -> str:
     line = {"text": text, "vector": numbers(result["vector"])}
     if "tokens" in result:
         line["tokens"] = [
-            {"piece": piece, "vector": numbers(vector)}
-            for piece, vector in zip(result["pieces"], result["tokens"], strict=True)
+            {"piece": token, "vector": numbers(vector)}
+            for token, vector in zip(result["pieces"], result["tokens"], strict=True)
         ]
     return json.dumps(line, ensure_ascii=False)
 

@@ -1,9 +1,9 @@
-"""Tells what a pretrained ALBERT puts in the place of each [MASK] of a text.
+"""Prints the tokens that a pretrained ALBERT predicts for each [MASK] of a text.
 
   python -m albert.fill_mask --model=albert_base "Hello I'm a [MASK] model."
 
 Texts are arguments, lines of --input_file, or lines of the standard input. For each
-[MASK] the likeliest pieces come with their probabilities, as a table or, with
+[MASK] it prints the likeliest tokens with their probabilities, as a table or, with
 --format=json, as one JSON object a text. An empty line has no masks.
 """
 
@@ -13,12 +13,12 @@ from typing import Any
 from albert import tokenization
 from albert.cli import answering, flags
 from albert.errors import DataError, FlagError
-from albert.inference.masks import MASK, MaskFiller, require_mask
+from albert.inference.mask_filling import MASK, MaskFiller, require_mask
 
 
 def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values)
-    flags.define("integer", values, "top_k", 5, "Pieces told for each [MASK].", lower_bound=1)
+    flags.define("integer", values, "top_k", 5, "Tokens to print for each [MASK].", lower_bound=1)
     flags.define("enum", values, "format", "text", "Table or JSON lines.",
                  enum_values=["text", "json"])
 
@@ -34,33 +34,28 @@ def main(values: flags.FlagValues, texts: list[str]) -> None:
         if not any(map(str.strip, texts)):
             raise DataError(f"{name}: nothing in it")
     filled = [i for i, text in enumerate(texts) if text.strip() or not are_lines]
-    chosen, places = [texts[i] for i in filled], [f"{origin}{i + 1}" for i in filled]
-    for text, place in zip(chosen, places, strict=True):
+    inputs = [(texts[i], f"{origin}{i + 1}") for i in filled]
+    for text, place in inputs:
         require_mask(text, place)
         if tokenization.scrub_surrogates(text) != text:  # what Python makes of other bytes
             raise DataError(f"{place}: not UTF-8 text: {text!r:.80}")
     opened = answering.open_model(values)
-    if values.top_k > opened.source.config.vocab_size:
-        raise FlagError(
-            f"--top_k={values.top_k}: there are {opened.source.config.vocab_size} pieces in all"
-        )
     as_text = _masks_as_json if values.format == "json" else _as_table
-    # All of them, before the first is told.
-    filler = MaskFiller(opened, values.top_k)
-    answers = dict(zip(filled, filler.fill(chosen, places), strict=True))
+    # All of them, before the first is printed.
+    answers = dict(zip(filled, MaskFiller(opened, values.top_k).predict(inputs), strict=True))
     for i, text in enumerate(texts):
         print(as_text(text, answers.get(i, [])), flush=True)
 
 
-def _masks_as_json(text: str, found: list[list[dict[str, Any]]]) -> str:
-    return json.dumps({"text": text, "masks": found}, ensure_ascii=False)
+def _masks_as_json(text: str, masks: list[list[dict[str, Any]]]) -> str:
+    return json.dumps({"text": text, "masks": masks}, ensure_ascii=False)
 
 
-def _as_table(text: str, found: list[list[dict[str, Any]]]) -> str:
+def _as_table(text: str, masks: list[list[dict[str, Any]]]) -> str:
     lines = [text]
-    for number, pieces in enumerate(found, start=1):
+    for number, tokens in enumerate(masks, start=1):
         lines.append(f"  {MASK} {number}")
-        lines += [f"    {p['probability']:.4f}  {p['piece']}" for p in pieces]
+        lines += [f"    {one['probability']:.4f}  {one['piece']}" for one in tokens]
     return "\n".join(lines)
 
 

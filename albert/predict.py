@@ -3,16 +3,16 @@
   python -m albert.predict --model=out --input_file=texts.tsv
   echo "EU rejects German call" | python -m albert.predict --model=ner
 
-The directory says what the model was fine-tuned for: an output directory of run_classifier,
-run_race, run_token_classifier or run_squad_v1 and _v2, or Hugging Face's layout;
---task says it where the directory does not. A line is one text, or several separated by
-tabs: a pair for a task of pairs; question and passage for question answering;
-passage, question and four options for multiple choice. Each line has its answer, in order; that
-of an empty line is null where several texts are needed.
+--model is an output directory of run_classifier, run_race, run_token_classifier or
+run_squad_v1 and _v2, or has Hugging Face's layout. It says what the model was fine-tuned
+for; if not, give --task. A line is one text, or several separated by tabs: a pair for a
+task of pairs; question and passage for question answering; passage, question and four
+options for multiple choice. There is one answer a line, in order; an empty line's answer is
+null if several texts are needed.
 
 A classifier answers with `label`, its `probability` and all `probabilities`. One that gives
 a text several labels answers with `labels`, those with a probability of 0.5 or more, and all
-`probabilities`, each independent. A regression answers with `value`.
+`probabilities`, independent of each other. A regression answers with `value`.
 """
 
 import contextlib
@@ -21,7 +21,9 @@ import json
 from albert.cli import answering, flags
 from albert.errors import FlagError
 from albert.formats import known_tasks
-from albert.inference import heads, predictors
+from albert.inference import fine_tuned
+from albert.inference.predictors import ChoicePredictor, TaskPredictor, TokenClassifier
+from albert.inference.question_answering import QuestionAnswerer
 from albert.runtime.progress import Progress
 from albert.storage import files
 
@@ -30,18 +32,18 @@ def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values)
     flags.define("enum", values, "task", None,
                  "What the model was fine-tuned for; by default what its directory says.",
-                 enum_values=heads.TASKS)
+                 enum_values=fine_tuned.TASKS)
     flags.define("string", values, "label_list", None,
-                 "Names of the labels in the order of their ids, separated by commas, those of words "
-                 "also by blanks; by default those that the directory names, else numbers.")
+                 "Names of the labels in the order of their ids, separated by commas, those of "
+                 "words also by blanks; by default those of the directory, else numbers.")
     flags.define("bool", values, "is_tokenized", False,
-                 "Cut texts into words at blanks only. By default punctuation around words is cut "
-                 "off too. For token_classification.")
+                 "Split texts into words at blanks only. By default punctuation around words is "
+                 "split off too. For token_classification.")
     flags.define("path", values, "onnx_file", None,
-                 "What export_model wrote of this model as .onnx: then onnxruntime computes.",
+                 "The .onnx file that export_model wrote of this model: onnxruntime then computes.",
                  use="file")
     flags.define("path", values, "output_file", None,
-                 "Where the answers go; the standard output by default.", use="output")
+                 "File to write the answers to; the standard output by default.", use="output")
 
 
 def main(values: flags.FlagValues) -> None:
@@ -50,16 +52,17 @@ def main(values: flags.FlagValues) -> None:
     opened = answering.open_model(values)
     labels = ()
     if values.label_list:
-        of_words = heads.TOKENS in (values.task, heads.known_task(opened))
+        of_words = TokenClassifier.task in (values.task, fine_tuned.known_task(opened))
         labels = known_tasks.parse_labels(values.label_list, of_words)
-    predictor = heads.predictor_of(
-        opened, values.task, labels, values.is_tokenized, f"give --task={'|'.join(heads.TASKS)}"
+    predictor = fine_tuned.predictor_of(
+        opened, values.task, labels, values.is_tokenized,
+        f"give --task={'|'.join(fine_tuned.TASKS)}",
     )
-    if labels and predictor.task in (heads.QUESTIONS, heads.CHOICE):
+    if labels and isinstance(predictor, QuestionAnswerer | ChoicePredictor):
         raise FlagError(f"--label_list has no effect on {predictor.task}")
     name = answering.source_name(values.input_file)
     inputs = [
-        predictor.columns(line) if line.strip(" ") or predictor.least == 1 else None
+        predictor.columns(line) if line.strip(" ") or predictor.min_texts == 1 else None
         for line in lines
     ]
     for number, columns in enumerate(inputs, start=1):
@@ -68,7 +71,7 @@ def main(values: flags.FlagValues) -> None:
     _write_answers(values, predictor, inputs)
 
 
-def _write_answers(values: flags.FlagValues, predictor: predictors.Predictor, inputs) -> None:
+def _write_answers(values: flags.FlagValues, predictor: TaskPredictor, inputs) -> None:
     stream = progress = None
     given = [columns for columns in inputs if columns is not None]
     with contextlib.ExitStack() as stack:

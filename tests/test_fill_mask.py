@@ -125,11 +125,11 @@ def refused(capsys, module, *arguments, takes_arguments=False) -> str:
     [
         (["--model={}/AlbertForPreTraining", "no mask"], "argument 1: no [MASK] in the text"),
         (["--model={}/AlbertForPreTraining", "[MASK]", "w1 " * 50 + "[MASK]"],
-         "argument 2: 53 pieces with [CLS] and [SEP], 48 are the most"),
+         "argument 2: 53 tokens with [CLS] and [SEP], at most 48 fit"),
         (["--model={}/AlbertForPreTraining", "[MASK] \udcff"], "argument 1: not UTF-8 text"),
         (["--model={}/AlbertForPreTraining", "--max_seq_length=49", "[MASK]"],
          "--max_seq_length=49 exceeds max_position_embeddings 48"),
-        (["--model={}/AlbertForPreTraining", "--top_k=41", "[MASK]"], "there are 40 pieces"),
+        (["--model={}/AlbertForPreTraining", "--top_k=41", "[MASK]"], "the vocabulary has 40 tokens"),
         (["--model={}/AlbertForPreTraining", "--top_k=0", "[MASK]"],
          "--top_k=0: must be a whole number"),
         (["--model={}/AlbertForPreTraining", "--input_file={}/none", ], "no such file"),

@@ -169,12 +169,12 @@ def test_a_file_of_another_model_is_refused_with_what_helps(tmp_path):
 def test_probabilities_are_those_of_keras():
     from keras import ops
 
-    from albert.inference import arrays
+    from albert.inference import session
 
     values = np.array([[-1000.0, -3, 0, 2], [80, -80, 1000, 0]], np.float32)
     for name in ("softmax", "sigmoid"):
         np.testing.assert_allclose(
-            getattr(arrays, name)(values), getattr(ops, name)(values), rtol=1e-6, atol=1e-30
+            getattr(session, name)(values), getattr(ops, name)(values), rtol=1e-6, atol=1e-30
         )
 
 

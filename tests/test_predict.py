@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import types
 
 import helpers
-import keras
 import numpy as np
 import pytest
 import test_run_race
@@ -146,16 +144,15 @@ def test_the_label_is_that_of_the_greatest_logit_where_probabilities_are_equal()
         def __call__(self, batch, training):
             return {"logits": batch}
 
-    session = types.SimpleNamespace(ops=keras.ops)
-    labeller = predictors.TokenLabeller(session, ("O", "B-X", "B-Y"))
-    outputs = {name: x.numpy() for name, x in labeller.compute(Model(), TIED).items()}
+    labeller = predictors.TokenClassifier(None, ("O", "B-X", "B-Y"))
+    outputs = labeller.compute(Model(), TIED)
     (found,) = labeller.decode([("w1", [(0, 2)], [np.array([0])])], [[outputs]])
     assert found["labels"] == ["B-X"]
     for predictor in (
-        predictors.Predictor(session, ("a", "b", "c")),
-        predictors.Chooser(session, ("A", "B", "C")),
+        predictors.TextClassifier(None, ("a", "b", "c")),
+        predictors.ChoicePredictor(None, ("A", "B", "C")),
     ):
-        outputs = {name: x.numpy()[0] for name, x in predictor.compute(Model(), TIED).items()}
+        outputs = {name: x[0] for name, x in predictor.compute(Model(), TIED).items()}
         (answer,) = predictor.decode(None, [[outputs]])
         probabilities = list(answer["probabilities"].values())
         assert probabilities[0] == probabilities[1] == answer["probability"]
@@ -211,7 +208,7 @@ def test_words_are_labelled_as_in_the_file(tmp_path):
 
 
 def test_words_keep_punctuation_inside_them():
-    found = predict.predictors.WORD.findall('He said: "don\'t pay $3.50 in U.S.A.!" (état-major)')
+    found = predictors.WORD.findall('He said: "don\'t pay $3.50 in U.S.A.!" (état-major)')
     assert found == ["He", "said", ":", '"', "don't", "pay", "$", "3.50", "in", "U.S.A", ".", "!",
                      '"', "(", "état-major", ")"]
 
@@ -277,8 +274,8 @@ def test_question_answering(tmp_path, capsys, version):
     line = refused(capsys, f"--model={out}", f"--input_file={tmp_path}/in.txt",
                    "--max_seq_length=11")
     assert line.endswith(
-        "--max_seq_length=11 leaves no place for passages: the model was trained with questions "
-        "of up to 8 pieces, so that 12 is the least"
+        "--max_seq_length=11 is too short for passages: the model was trained with questions "
+        "of up to 8 tokens, so it must be at least 12"
     )
 
 
@@ -496,7 +493,7 @@ def test_hugging_faces_layout_with_its_label_names(saved, tmp_path):
     [
         ("AlbertForPreTraining", ["--task=classification"], "has no head for classification"),
         ("AlbertForPreTraining", [], "is pretrained, not fine-tuned: fine-tune it, or try"),
-        ("untold", [], "does not tell what it was fine-tuned for: give --task="),
+        ("untold", [], "does not say what it was fine-tuned for: give --task="),
         ("AlbertForPreTraining", ["--task=question_answering"],
          "has no head for question_answering"),
         ("AlbertForSequenceClassification", ["--task=token_classification"],
@@ -546,10 +543,10 @@ def test_a_line_for_single_texts_has_no_tab(capsys, tmp_path):
 
 
 def test_how_many_texts_a_line_has_is_the_tasks():
-    single = predict.predictors.Predictor(None, least=1, most=1)
+    single = predictors.TextClassifier(None, min_texts=1, max_texts=1)
     with pytest.raises(DataError, match="in.txt:2: 2 texts, expected 1$"):
         single.check(single.columns("w1\tw2"), "in.txt:2")
-    words = predict.predictors.TokenLabeller(None)
+    words = predictors.TokenClassifier(None)
     words.check(words.columns("w1\tw2"), "in.txt:2")  # between words, a tab is a blank
 
 

@@ -93,7 +93,7 @@ def test_scorers_of_several_models_on_one_session_keep_apart(folder):
     session = albert.open_session(str(folder))
     own = session.score("w4 w5")["log_probability"]
     other = scoring.SentenceScorer(session, model=modeling.AlbertForMaskedLM(CONFIG))
-    assert next(other.scores(["w4 w5"], [""]))[0] != pytest.approx(own, abs=1e-3)
+    assert next(other.predict([("w4 w5", "")]))["log_probability"] != pytest.approx(own, abs=1e-3)
     assert session.score("w4 w5")["log_probability"] == own
 
 
@@ -103,7 +103,7 @@ def test_words_of_sentencepiece_begin_with_its_underline(golden_path):
     tokenizer = FullTokenizer(None, spm_model_file=str(golden_path("spm/30k-clean.model")))
     ids = tokenizer.encode_text("the unbelievableness of it.")
     pieces = tokenizer.convert_ids_to_tokens(ids)
-    ends = scoring._ends_of_words(tokenizer, ids)
+    ends = scoring.word_ends(tokenizer, ids)
     for place, end in enumerate(ends):
         assert not any(piece.startswith("\u2581") for piece in pieces[place + 1 : end])
         assert end == len(pieces) or pieces[end].startswith("\u2581")

@@ -228,6 +228,42 @@ def test_inputs_that_do_not_fit_are_refused_by_their_number(wrong, message, tmp_
         albert.open_session(str(tmp_path), max_seq_length=100)
 
 
+@pytest.mark.parametrize("ask, message", [
+    (lambda s: s.fill_mask("[MASK]", top_k=0), "top_k=0: the vocabulary has 40 tokens"),
+    (lambda s: s.fill_mask("[MASK]", top_k=41), "top_k=41: the vocabulary has 40 tokens"),
+    (lambda s: s.fill_mask(b"[MASK]"), "neither text nor texts: b'"),
+    (lambda s: s.embed("w1", layers=(0,)), "layers=0: .* has 2 layers"),
+    (lambda s: s.embed("w1", layers=()), "has 2 layers"),
+    (lambda s: s.embed(b"w1"), "neither text nor texts: b'"),
+])
+def test_what_no_model_can_compute_is_refused(ask, message, tmp_path):
+    _, session = saved(tmp_path, "AlbertForPreTraining", layers=2)
+    with pytest.raises(UserError, match=message):
+        ask(session)
+
+
+def test_a_model_is_loaded_once_for_masks_of_any_number_and_for_scores(tmp_path, monkeypatch):
+    _, session = saved(tmp_path, "AlbertForPreTraining")
+    loads, load = [], type(session).load
+    monkeypatch.setattr(
+        type(session), "load", lambda *args, **options: loads.append(1) or load(*args, **options)
+    )
+    one, two = session.fill_mask("w1 [MASK]", top_k=1), session.fill_mask("w1 [MASK]", top_k=2)
+    assert one[0][0]["id"] == two[0][0]["id"]
+    session.score("w1 w2")
+    assert len(loads) == 1
+
+
+def test_many_masks_are_no_reason_for_warnings_of_the_compiler(tmp_path):
+    saved(tmp_path, "AlbertForPreTraining")
+    code = "import sys, albert; session = albert.open_session(sys.argv[1])\n" \
+        "for n in range(7): session.fill_mask('[MASK] ' * 2**(n % 6), top_k=1 + n % 2)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True
+    )
+    assert "retracing" not in done.stderr
+
+
 def test_a_session_needs_no_absl(tmp_path):
-    code = "import sys, albert.inference.answers; assert not any('absl' in m for m in sys.modules)"
+    code = "import sys, albert.inference.answering_session; assert not any('absl' in m for m in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -158,7 +158,9 @@ def test_a_reader_answers_with_the_passages_own_characters(tmp_path, pieces, is_
     expected = list(session.answer(inputs))
     assert found["answer"] == [one["answer"] for one in expected]
     assert not passages[1] and found["answer"][1] == ("" if is_v2 else "empty")
-    for name in expected[0].keys() - {"answer"}:
+    if is_v2:
+        assert found["best_answer"] == [one["best_answer"] for one in expected]
+    for name in expected[0].keys() - {"answer", "best_answer"}:
         np.testing.assert_allclose(
             found[name], [one[name] for one in expected], rtol=1e-4, atol=1e-5
         )
@@ -192,7 +194,7 @@ def test_what_has_no_such_form_is_refused(tmp_path):
     os.remove(tmp_path / "untold/model.ckpt-best.json")  # which tells its class
     for model, more, message in (
         ("model", [], "is pretrained, not fine-tuned: fine-tune it, or try albert.fill_mask"),
-        ("untold", [], "does not tell what it was fine-tuned for: write it anew"),
+        ("untold", [], "does not say what it was fine-tuned for: save it again"),
         ("model", ["--quantize"], "--head and --quantize are for"),
     ):
         done = run("albert.export_model", f"--model_dir={tmp_path / model}",

@@ -1,4 +1,4 @@
-"""A model goes from Hugging Face's layout to ours or back, weights bit for bit."""
+"""Converts a model from Hugging Face's layout to ours or back, weights bit for bit."""
 
 import dataclasses
 import logging
@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 import keras
+import numpy as np
 
 from albert import modeling, tokenization
-from albert.config import AlbertConfig
 from albert.errors import CheckpointError, FlagError, some
 from albert.formats import (
     checkpoint_files,
@@ -16,7 +16,6 @@ from albert.formats import (
     hf_tokenizer,
     huggingface,
     model_card,
-    model_classes,
     pretrained,
     sidecars,
     tokenizer_files,
@@ -24,6 +23,7 @@ from albert.formats import (
 from albert.formats.known_tasks import split_labels
 from albert.formats.model_classes import (
     AT_HUGGING_FACE,
+    ENCODER,
     LABEL_HEAD,
     MODEL_CLASSES,
     class_of_weights,
@@ -32,6 +32,7 @@ from albert.formats.model_classes import (
 from albert.formats.pretrained import Pretrained
 from albert.formats.weights import Weights
 from albert.storage import files
+from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
 
@@ -47,10 +48,7 @@ outputs = model(**inputs)
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """What is converted, and what is known of it beside what its directory says.
-
-    The fields are the flags of `convert_hf`; None is not given.
-    """
+    """The flags of `convert_hf`; None if not given."""
 
     output_dir: str
     hf_directory: str | None = None
@@ -71,136 +69,135 @@ class Conversion:
     def is_from_theirs(self) -> bool:
         return bool(self.hf_directory or self.hf_weights_file)
 
-    def run(self) -> None:
-        """Converts; `output_dir` appears whole or not at all.
 
-        Raises:
-          UserError: a file is missing, malformed or of another model.
-        """
-        source, sidecar = (
-            (self._open_theirs(), None) if self.is_from_theirs else self._open_ours()
-        )
-        weights = source.weights()
-        architecture = self._architecture(source, weights)
-        model = _build(architecture, source.config, weights)
-        tensors, account = _tensors(model, weights)
-        tensors = {name: value.astype(self.dtype) for name, value in tensors.items()}
-        vocabulary = self._vocabulary(source)
-        tokenizer = vocabulary.open() if vocabulary else None
-        if tokenizer is None:
-            log.warning("no tokenizer in %s: none written", source.directory)
-        facts = dataclasses.replace(
-            source.facts, architecture=architecture, label_names=self._labels(source, model)
-        )
-        source = dataclasses.replace(source, facts=facts, vocabulary=vocabulary)
-        write, last = (
-            (_write_ours, checkpoints.BEST + checkpoint_files.INDEX) if self.is_from_theirs
-            else (_write_theirs, huggingface.WEIGHTS_FILE)
-        )
-        with model_card.publish_model(self.output_dir, last) as scratch:
-            write(scratch, source, model, tensors, tokenizer)
-            self._write_card(scratch, source, tensors, sidecar, tokenizer)
-        log.info("%s", checkpoints.describe_start(account))
-        log.info("%s: %s", architecture, self.output_dir)
+def convert(flags: Conversion) -> None:
+    """Converts a model; `output_dir` appears complete or not at all.
 
-    def _open_theirs(self) -> Pretrained:
-        if not (self.hf_weights_file or self.hf_config_file):
-            if not huggingface.is_directory(self.hf_directory):
-                files.require_file(os.path.join(self.hf_directory, "config.json"), "hf_directory")
-                huggingface.find_weights(self.hf_directory)
-            return pretrained.open_path(self.hf_directory, "hf_directory", self.gelu)
-        directory = self.hf_directory or os.path.dirname(self.hf_weights_file) or "."
-        origin = self.hf_config_file or os.path.join(directory, "config.json")
-        files.require_file(origin, "hf_config_file")
-        weights = self.hf_weights_file or huggingface.find_weights(directory)
-        if weights.endswith((".bin", ".pt", ".pth", ".pkl")):
-            raise CheckpointError(
-                f"--hf_weights_file: {weights} is a pickle, which can run any code when it is "
-                "opened: it is not read; where you trust it, convert it with transformers' "
-                "save_pretrained"
+    Raises:
+      UserError: a file is missing, malformed or of another model.
+    """
+    is_ours = not flags.is_from_theirs
+    source = _open_ours(flags) if is_ours else _open_theirs(flags)
+    weights = source.weights()
+    architecture = flags.architecture or _architecture(source, weights, is_ours)
+    if architecture not in AT_HUGGING_FACE:
+        raise FlagError(f"architecture {architecture} is not one of {', '.join(AT_HUGGING_FACE)}")
+    model, account = _load(architecture, source, weights)
+    tensors = {
+        name: weight.numpy().astype(flags.dtype)
+        for name, weight in modeling.named_weights(model).items()
+    }
+    vocabulary = _vocabulary(flags, source)
+    tokenizer = vocabulary.open() if vocabulary else None
+    if tokenizer is None:
+        log.warning("no tokenizer in %s: none written", source.directory)
+    facts = dataclasses.replace(
+        source.facts, architecture=architecture,
+        label_names=_labels(flags.label_list, source, model),
+    )
+    source = dataclasses.replace(source, facts=facts, vocabulary=vocabulary)
+    main_file = huggingface.WEIGHTS_FILE if is_ours else checkpoints.BEST + checkpoint_files.INDEX
+    with model_card.publish_model(flags.output_dir, main_file) as scratch:
+        if is_ours:
+            _write_theirs(scratch, source, model, tensors, tokenizer)
+        else:
+            pretrained.write(
+                scratch, source.config, tensors, facts, tokenizer, "30k-clean.model"
             )
-        files.require_file(weights, "hf_weights_file")
-        return pretrained.open_hugging_face(directory, origin, weights, self.gelu)
+        _write_card(flags, scratch, source, tensors, tokenizer)
+    log.info("%s", checkpoints.describe_start(account))
+    log.info("%s: %s", architecture, flags.output_dir)
 
-    def _open_ours(self) -> tuple[Pretrained, dict[str, Any]]:
-        """Returns the model, and what lies beside its checkpoint."""
-        directory = self.albert_directory or os.path.dirname(self.checkpoint)
-        origin = self.albert_config_file or os.path.join(directory, "albert_config.json")
-        source = pretrained.open_archive(
-            directory, self.checkpoint or directory, "checkpoint", origin
+
+def _open_theirs(flags: Conversion) -> Pretrained:
+    if not (flags.hf_weights_file or flags.hf_config_file):
+        if not huggingface.is_directory(flags.hf_directory):
+            files.require_file(os.path.join(flags.hf_directory, "config.json"), "hf_directory")
+            huggingface.find_weights(flags.hf_directory)
+        return pretrained.open_path(flags.hf_directory, "hf_directory", flags.gelu)
+    directory = flags.hf_directory or os.path.dirname(flags.hf_weights_file) or "."
+    config_file = flags.hf_config_file or os.path.join(directory, "config.json")
+    files.require_file(config_file, "hf_config_file")
+    weights = flags.hf_weights_file or huggingface.find_weights(directory)
+    if weights.endswith((".bin", ".pt", ".pth", ".pkl")):
+        raise CheckpointError(
+            f"--hf_weights_file: {weights} is a pickle, which can run any code when it is "
+            "opened: it is not read; where you trust it, convert it with transformers' "
+            "save_pretrained"
         )
-        weights = source.weights()
-        sidecar = sidecars.read_sidecar(weights.origin)
-        checkpoints.check_architecture(sidecar, source.config, weights.origin)
-        return source, sidecar
-
-    def _vocabulary(self, source: Pretrained) -> tokenizer_files.Vocabulary:
-        """Returns the vocabulary that was found, or given instead."""
-        for flag in ("spm_model_file", "vocab_file"):
-            if path := getattr(self, flag):
-                files.require_file(path, flag)
-        return source.vocabulary.override(
-            self.spm_model_file, self.vocab_file, self.do_lower_case
-        )
-
-    def _architecture(self, source: Pretrained, weights: Weights) -> str:
-        """Returns the class: the flag, else what the source says, else what the weights tell."""
-        known = source.facts.architecture
-        if not self.is_from_theirs and known not in AT_HUGGING_FACE:
-            known = None
-        of_weights = class_of_weights(weights.shapes)
-        if not of_weights.is_at_hugging_face:
-            of_weights = model_classes.ENCODER
-        name = self.architecture or known or of_weights.name
-        if name not in AT_HUGGING_FACE:
-            raise FlagError(f"architecture {name} is not one of {', '.join(AT_HUGGING_FACE)}")
-        return name
-
-    def _labels(self, source: Pretrained, model: keras.Model) -> tuple[str, ...] | None:
-        """Returns the names of a classifier's labels that are given, or known."""
-        count = getattr(model, "num_labels", None)
-        if count is None or hasattr(model, "num_choices"):
-            return None
-        given = self.label_list
-        labels = split_labels(given) if given else source.facts.label_names
-        if labels and len(labels) != count:
-            whose = "--label_list has" if given else "the directory tells"
-            raise FlagError(f"{whose} {len(labels)} labels, the classifier {count}")
-        return labels
-
-    def _write_card(self, directory, source, tensors, sidecar, tokenizer) -> None:
-        name = os.path.basename(os.path.abspath(self.output_dir))
-        architecture = source.facts.architecture
-        has_usage = tokenizer is not None or not self.is_from_theirs
-        parts = model_card.of_class(architecture, name, has_usage)
-        origin = os.path.basename(os.path.abspath(source.directory))
-        exactly = "bit for bit" if self.dtype == "float32" else f"in {self.dtype}"
-        parts["summary"] += f" Converted from `{origin}`, {exactly}."
-        if not self.is_from_theirs:
-            inputs = model_card.input_lines(
-                MODEL_CLASSES[architecture], ', return_tensors="pt", padding=True'
-            )
-            parts["usage"] = _THEIR_USAGE.format(
-                architecture=architecture, name=name, inputs=inputs
-            )
-        model_card.write(
-            directory, config=source.config, tokenizer=tokenizer,
-            label_names=source.facts.label_names, sidecar=sidecar,
-            parameters=sum(value.size for value in tensors.values()), **parts,
-        )
+    files.require_file(weights, "hf_weights_file")
+    return pretrained.open_hugging_face(directory, config_file, weights, flags.gelu)
 
 
-def _write_ours(scratch, source: Pretrained, model, tensors, tokenizer) -> None:
-    pretrained.write(scratch, source.config, tensors, source.facts, tokenizer, "30k-clean.model")
+def _open_ours(flags: Conversion) -> Pretrained:
+    directory = flags.albert_directory or os.path.dirname(flags.checkpoint)
+    source = pretrained.open_archive(
+        directory, flags.checkpoint or directory, "checkpoint",
+        flags.albert_config_file or os.path.join(directory, "albert_config.json"),
+    )
+    origin = source.weights().origin
+    checkpoints.check_architecture(sidecars.read_sidecar(origin), source.config, origin)
+    return source
 
 
-def _write_theirs(scratch, source: Pretrained, model, tensors, tokenizer) -> None:
+def _architecture(source: Pretrained, weights: Weights, is_ours: bool) -> str:
+    """Returns the class that the source names, else that of its weights."""
+    named = source.facts.architecture
+    if named and not (is_ours and named not in AT_HUGGING_FACE):
+        return named
+    by_weight = class_of_weights(weights.shapes)
+    return (by_weight if by_weight.is_at_hugging_face else ENCODER).name
+
+
+def _load(
+    architecture: str, source: Pretrained, weights: Weights
+) -> tuple[keras.Model, dict[str, Any]]:
+    """Returns our model, its head as wide as the checkpoint's, and which weights were assigned."""
+    keras.utils.set_random_seed(0)  # a pooler that is not in the checkpoint is reproducible
+    sizes = {}
+    if is_labelled(architecture):
+        shape = weights.shapes.get(LABEL_HEAD)
+        if shape is None:
+            raise CheckpointError(f"{weights.origin} has no classifier ({LABEL_HEAD})")
+        sizes["num_labels"] = shape[0]
+    model = getattr(modeling, architecture)(source.config, **sizes)
+    account = pretrained.assign(model, weights)
+    absent = [name for name in account["new"] if not name.startswith("bert/pooler/")]
+    if absent:
+        raise CheckpointError(f"{weights.origin} has no {some(absent)}: another --architecture?")
+    return model, account
+
+
+def _vocabulary(flags: Conversion, source: Pretrained) -> tokenizer_files.Vocabulary:
+    """Returns the vocabulary of the flags, or the source's."""
+    for name in ("spm_model_file", "vocab_file"):
+        if path := getattr(flags, name):
+            files.require_file(path, name)
+    return source.vocabulary.override(flags.spm_model_file, flags.vocab_file, flags.do_lower_case)
+
+
+def _labels(given: str | None, source: Pretrained, model: keras.Model) -> tuple[str, ...] | None:
+    """Returns the names of a classifier's labels, from --label_list or the source."""
+    count = getattr(model, "num_labels", None)
+    if count is None or hasattr(model, "num_choices"):
+        return None
+    labels = split_labels(given) if given else source.facts.label_names
+    if labels and len(labels) != count:
+        whose = "--label_list" if given else "the directory"
+        raise FlagError(f"{whose} has {len(labels)} labels, the classifier {count}")
+    return labels
+
+
+def _write_theirs(
+    scratch: str, source: Pretrained, model: keras.Model, tensors: dict[str, np.ndarray],
+    tokenizer: FullTokenizer | None,
+) -> None:
     config, ids = source.config, {"pad": 0, "cls": 2, "sep": 3}
     if tokenizer:
         tokenization.check_vocabulary(tokenizer, config)
         ids = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
-        most = config.max_position_embeddings
-        hf_tokenizer.write(tokenizer, scratch, min(source.vocabulary.max_length or most, most))
+        limit = config.max_position_embeddings
+        hf_tokenizer.write(tokenizer, scratch, min(source.vocabulary.max_length or limit, limit))
     architecture = source.facts.architecture
     num_labels = model.num_labels if is_labelled(architecture) else None
     files.write_json(
@@ -211,24 +208,25 @@ def _write_theirs(scratch, source: Pretrained, model, tensors, tokenizer) -> Non
     huggingface.serialize(converted, os.path.join(scratch, huggingface.WEIGHTS_FILE))
 
 
-def _build(architecture: str, config: AlbertConfig, weights: Weights) -> keras.Model:
-    """Returns our model of the architecture, its head as wide as the checkpoint's."""
-    keras.utils.set_random_seed(0)  # what is not in the checkpoint is the same every time
-    sizes = {}
-    if is_labelled(architecture):
-        shape = weights.shapes.get(LABEL_HEAD)
-        if shape is None:
-            raise CheckpointError(f"{weights.origin} has no classifier ({LABEL_HEAD})")
-        sizes["num_labels"] = shape[0]
-    return getattr(modeling, architecture)(config, **sizes)
-
-
-def _tensors(model: keras.Model, weights: Weights):
-    """Returns (every weight of the model by name, account); only the pooler may be new."""
-    account = pretrained.assign(model, weights)
-    absent = [name for name in account["new"] if not name.startswith("bert/pooler/")]
-    if absent:
-        raise CheckpointError(
-            f"{weights.origin} has no {some(absent)}: another --architecture?"
+def _write_card(
+    flags: Conversion, scratch: str, source: Pretrained, tensors: dict[str, np.ndarray],
+    tokenizer: FullTokenizer | None,
+) -> None:
+    name = os.path.basename(os.path.abspath(flags.output_dir))
+    architecture = source.facts.architecture
+    is_ours = not flags.is_from_theirs
+    parts = model_card.of_class(architecture, name, tokenizer is not None or is_ours)
+    origin = os.path.basename(os.path.abspath(source.directory))
+    precision = "bit for bit" if flags.dtype == "float32" else f"in {flags.dtype}"
+    parts["summary"] += f" Converted from `{origin}`, {precision}."
+    if is_ours:
+        inputs = model_card.input_lines(
+            MODEL_CLASSES[architecture], ', return_tensors="pt", padding=True'
         )
-    return {n: w.numpy() for n, w in modeling.named_weights(model).items()}, account
+        parts["usage"] = _THEIR_USAGE.format(architecture=architecture, name=name, inputs=inputs)
+    model_card.write(
+        scratch, config=source.config, tokenizer=tokenizer,
+        label_names=source.facts.label_names,
+        sidecar=sidecars.read_sidecar(source.weights().origin) if is_ours else None,
+        parameters=sum(value.size for value in tensors.values()), **parts,
+    )

@@ -1,8 +1,8 @@
-"""The SavedModels behind `export_to_tfhub`: what they compute and under which names.
+"""The SavedModels behind `export_to_tfhub`: their functions, signatures and names.
 
-Three kinds, each after TF-Hub's common API of its kind: the text encoder (packed
-ids to vectors), its preprocessing (texts to packed ids), and a text embedding
-(texts to vectors) that holds both.
+There are three kinds, each with TF-Hub's common API for it: the text encoder (packed ids to
+vectors), its preprocessing (texts to packed ids), and a text embedding (texts to vectors)
+that holds both.
 
 Legend: B batch, L sequence, H hidden, P predictions, V vocabulary. All ids are int32.
 """
@@ -27,7 +27,7 @@ def _tokens(name: str) -> tf.TensorSpec:
     return tf.TensorSpec([None, None], tf.int32, name=name)
 
 
-# Ours follow TF-Hub's common API for text encoders; the signatures' are the original's.
+# The first are of TF-Hub's common API for text encoders, the second of the original's signatures.
 _HUB_INPUTS = {n: _tokens(n) for n in ("input_word_ids", "input_mask", "input_type_ids")}
 _INPUTS = {n: _tokens(n) for n in ("input_ids", "input_mask", "segment_ids")}
 _TEXTS = tf.TensorSpec([None], tf.string, name="text")
@@ -59,7 +59,7 @@ def export_module(
     root = _part(encoder, _encode(model), _HUB_INPUTS)
     root.weights = {name: v.value for name, v in named.items()}
     root.assets = [tf.saved_model.Asset(asset) for asset in assets]
-    # Parts that train by themselves: the encoder with one head each.
+    # Parts that can be trained too: the encoder with one head each.
     positions = {"masked_lm_positions": _tokens("masked_lm_positions")}
     for name, head, more in (
         ("mlm", "cls/predictions/", positions), ("sop", "cls/seq_relationship/", {})
@@ -87,7 +87,7 @@ def _encode(model: AlbertForPreTraining, head: str | None = None) -> Callable:
     """Returns the computation of the encoder, or of the encoder with one head."""
 
     def compute(inputs, training=False):
-        # Drawn anew by each call: a module has no step to derive its dropout from.
+        # A module has no step to derive its dropout from, so each call draws a seed.
         seed = tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64) if training else None
         features = _named(
             _checked(inputs["input_word_ids"], model.config), inputs["input_mask"],
@@ -115,7 +115,7 @@ def _checked(ids, config: AlbertConfig):
         f"the sequence is longer than the model's position table: at most {most} ids",
     )
     with tf.control_dependencies([check]):
-        # Hides a known shape: else shape inference fails first, with a riddle.
+        # Hides a known shape: otherwise shape inference fails first, with an obscure message.
         return tf.raw_ops.PlaceholderWithDefault(input=ids, shape=[None, None])
 
 
@@ -125,24 +125,22 @@ def _masked_lm_logits(model: AlbertForPreTraining, outputs, positions):
 
 
 def _signatures(model: AlbertForPreTraining, vocabulary: tf.saved_model.Asset, lower: bool):
-    def base(input_ids, input_mask, segment_ids):
+    def encode(input_ids, input_mask, segment_ids):
         inputs = _named(_checked(input_ids, model.config), input_mask, segment_ids)
         outputs = model.bert(inputs, training=False)
         return {key: outputs[key] for key in ("sequence_output", "pooled_output")}
 
-    @tf.function(input_signature=[*_INPUTS.values()])
-    def tokens(input_ids, input_mask, segment_ids):
-        return base(input_ids, input_mask, segment_ids)
+    tokens = tf.function(encode, input_signature=[*_INPUTS.values()])
 
     @tf.function(input_signature=[*_INPUTS.values()])
     def sop(input_ids, input_mask, segment_ids):
-        outputs = base(input_ids, input_mask, segment_ids)
+        outputs = encode(input_ids, input_mask, segment_ids)
         logits = model.seq_relationship(outputs["pooled_output"])
         return outputs | {"sop_log_probs": tf.nn.log_softmax(logits)}
 
     @tf.function(input_signature=[*_INPUTS.values(), _tokens("mlm_positions")])
     def mlm(input_ids, input_mask, segment_ids, mlm_positions):
-        outputs = base(input_ids, input_mask, segment_ids)
+        outputs = encode(input_ids, input_mask, segment_ids)
         logits = _masked_lm_logits(model, outputs, mlm_positions)
         # [B, P, V], flat in the original
         return outputs | {"mlm_logits": tf.reshape(logits, [-1, tf.shape(logits)[-1]])}
@@ -152,10 +150,7 @@ def _signatures(model: AlbertForPreTraining, vocabulary: tf.saved_model.Asset, l
         return {"vocab_file": vocabulary.asset_path, "do_lower_case": tf.constant(lower)}
 
     return {
-        "serving_default": tokens,
-        "tokens": tokens,
-        "sop": sop,
-        "mlm": mlm,
+        "serving_default": tokens, "tokens": tokens, "sop": sop, "mlm": mlm,
         "tokenization_info": tokenization_info,
     }
 
@@ -214,7 +209,7 @@ def _bert_pack_inputs(tokenizer: FullTokenizer, config: AlbertConfig, default: i
     @tf.function
     def bert_pack_inputs(inputs, seq_length=default):
         shortest = tf.debugging.assert_greater(
-            seq_length, len(inputs) + 1, "seq_length has no room for a text"
+            seq_length, len(inputs) + 1, "seq_length is too short for a text"
         )
         longest = tf.debugging.assert_less_equal(
             seq_length, most,
@@ -237,9 +232,8 @@ def export_text_embedding(
 ) -> None:
     """Writes the module from texts [B] to vectors [B, H], after TF-Hub's API for embeddings.
 
-    What is beyond `seq_length` ids of a text is cut. `pooling`: `pooled`, the
-    pooler's output; `cls`, the last layer at [CLS]; `mean`, its mean over the
-    text's ids, [CLS] and [SEP] among them.
+    Texts are cut to `seq_length` ids. `pooling`: `pooled`, the pooler's output; `cls`, the last
+    layer at [CLS]; `mean`, its mean over the text's ids, [CLS] and [SEP] included.
     """
     encoder = {n: v for n, v in named_weights(model).items() if n.startswith("bert/")}
     ids = text_graph.ids_of(tokenizer)
@@ -247,7 +241,7 @@ def export_text_embedding(
 
     def compute(text, training=False):
         rows = ids(text)
-        # No longer than the longest text asks for: padding costs as much as words do.
+        # As long as the longest text: padding costs as much as tokens do.
         used = tf.cast(tf.reduce_max(tf.concat([[0], rows.row_lengths()], 0)), tf.int32)
         inputs = text_graph.pack([rows], tf.minimum(used + 2, seq_length), tokenizer)
         outputs = encode(inputs, training)

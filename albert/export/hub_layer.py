@@ -1,7 +1,7 @@
 """`HubLayer`: a TF-Hub module as a Keras 3 layer that trains.
 
 `hub.KerasLayer` is of Keras 2, and Keras 3's own `TFSMLayer` copies a module's
-variables, so that what it trains is not what the module computes with.
+variables, so training it does not change the module's results.
 """
 
 import inspect
@@ -39,8 +39,8 @@ class HubLayer(keras.layers.Layer):
 
     A module that takes texts takes a list of strings, an array or a tensor of them [B].
 
-    The weights are there from construction on, so `save_weights` and
-    `load_weights` of a model around the layer hold them. A `.keras` file holds
+    The weights exist from construction on, so `save_weights` and
+    `load_weights` of a model around the layer include them. A `.keras` file holds
     the handle, not the graph: the module must still be there when it is loaded.
 
     Args:
@@ -81,7 +81,7 @@ class HubLayer(keras.layers.Layer):
         # What tf.train.Checkpoint finds; it looks into no list of Keras.
         self.checkpointed = tf.Module()
         self.checkpointed.variables_of_module = [v.value for v in self.module_weights]
-        self.trainable = trainable  # after the variables are there, which it tells
+        self.trainable = trainable  # sets that of the variables, which must be there
         self.built = True
 
     def __call__(self, inputs, *others, **options):

@@ -1,10 +1,11 @@
-"""A model as LiteRT (`.tflite`) or ONNX bytes, and what those bytes compute.
+"""A model as a LiteRT (`.tflite`) or ONNX file, compared with the model before it is published.
 
 All inputs are int32 [B, L], or [B, C, L] of multiple choice with C choices: `input_ids`,
 `input_mask`, `segment_ids`.
 """
 
 import io
+import json
 import tempfile
 import warnings
 import zipfile
@@ -15,11 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 from albert.formats import saved_model
+from albert.formats.model_classes import ModelClass
+from albert.formats.weights import Weights
 from albert.inference import onnx_file
 from albert.inference.onnx_file import INPUTS
 
-# The newest operators that the runtimes of several years know.
-_OPSET = 17
+_OPSET = 17  # the newest operators that runtimes of several years support
 
 # The heads of question answering add -1e30 to the logits of impossible positions, or -2e30.
 _MASKED = -1e29
@@ -79,13 +81,29 @@ def import_onnx():
     return tf2onnx
 
 
-def to_onnx(model: keras.Model, outputs: Sequence[str]) -> bytes:
-    """Returns the ONNX model, for any number of examples of any length."""
+def to_onnx(
+    model: keras.Model, kind: ModelClass, weights: Weights, label_names: Sequence[str] | None,
+    quantize: bool,
+) -> bytes:
+    """Returns the ONNX model, for any number of examples of any length.
+
+    Its metadata are what `OnnxFile.check` reads, and the labels' names. With `quantize`, large
+    matrices are int8, each with one scale, and so are the values multiplied with them
+    (dynamic quantization).
+    """
     tf2onnx = import_onnx()
+    import onnx
+
     shape = input_shape(model, None, None)
     proto, _ = tf2onnx.convert.from_function(
-        _graph(model, outputs, shape), input_signature=_specs(shape), opset=_OPSET
+        _graph(model, kind.outputs, shape), input_signature=_specs(shape), opset=_OPSET
     )
+    if quantize:
+        proto = onnx_file.quantized(proto)
+    metadata = {onnx_file.HEAD_KEY: kind.head, onnx_file.WEIGHTS_KEY: onnx_file.digest(weights)}
+    if label_names:
+        metadata["albert_label_names"] = json.dumps(list(label_names), ensure_ascii=False)
+    onnx.helper.set_model_props(proto, metadata)
     return proto.SerializeToString()
 
 

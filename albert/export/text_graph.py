@@ -1,9 +1,9 @@
-"""The tokenizer as a TensorFlow graph: raw strings to the very ids of `tokenization`.
+"""The tokenizer as a TensorFlow graph: raw strings to the same ids as `tokenization`.
 
-What a character turns into is worked out with Python's own Unicode data when
-the graph is made, not with the ICU of the process that runs it: TensorFlow's
-`tf.strings.lower` follows that process's locale (in a Turkish one, "I" becomes
-a dotless i), and its normalisation another version of Unicode than Python's.
+Characters are mapped by Python's own Unicode data when the graph is built, not by the ICU
+of the process that runs it: TensorFlow's `tf.strings.lower` follows that process's locale
+(in a Turkish one, "I" becomes a dotless i), and its normalisation another version of
+Unicode than Python's.
 
 Legend: B batch, (n) a ragged number of tokens, L sequence.
 """
@@ -139,18 +139,18 @@ class SentencePieceIds(_AutoTrackable):
             self._characters = CharacterMap(
                 lambda c: lower(tokenization.preprocess_text(c, False, keep_accents=keep))
             )
-        # Row i: what piece i is cut into ("2010," into "2010" and ","), else i alone.
+        # Row i: what token i is split into ("2010," into "2010" and ","), else i alone.
         cut = [tokenizer.comma_ids.get(i, [i]) for i in range(tokenizer.vocab_size)]
-        # Without a piece "," an unknown piece, a run of unknown characters, may
+        # Without a token "," an unknown token, a run of unknown characters, may
         # end in a digit and a comma as well; both of its parts are unknown again.
         self._unknown_comma = ""
         if "," not in tokenizer.vocab:
             self._unknown_comma = f"(?s).*{character_class(str.isdigit)},"
             self._unknown_id, self._cut_unknown = tokenizer.sp_model.unk_id(), len(cut)
             cut.append([self._unknown_id] * 2)
-            # Of one kind with these, so that both cut a text at the same places.
+            # Of the same implementation, so that both split a text alike.
             self._ids = text.SentencepieceTokenizer(proto, out_type=tf.int32)
-            self._pieces = text.SentencepieceTokenizer(proto, out_type=tf.string)
+            self._tokens = text.SentencepieceTokenizer(proto, out_type=tf.string)
         self._cut = np.array([i for row in cut for i in row], np.int32)
         self._cut_lengths = np.array([len(row) for row in cut], np.int64)
 
@@ -170,35 +170,34 @@ class SentencePieceIds(_AutoTrackable):
         return self._parts(rows, self._cut).merge_dims(1, 2)
 
     def _rows_of_cut(self, ids: tf.RaggedTensor, texts):
-        """Returns which row of `_cut` the pieces of cleaned texts are cut by, [B, (pieces)]."""
+        """Returns the row of `_cut` for each token of cleaned texts, [B, (n)]."""
         if not self._unknown_comma:
             return ids
-        pieces = self._pieces.tokenize(texts).values
-        is_cut = tf.strings.regex_full_match(pieces, self._unknown_comma)
+        tokens = self._tokens.tokenize(texts).values
+        is_cut = tf.strings.regex_full_match(tokens, self._unknown_comma)
         is_cut &= tf.equal(ids.values, self._unknown_id)
         return ids.with_values(tf.where(is_cut, self._cut_unknown, ids.values))
 
     def _parts(self, rows: tf.RaggedTensor, values: np.ndarray) -> tf.RaggedTensor:
-        """Returns [B, (pieces), (parts)] of values that lie as those of `_cut`."""
+        """Returns [B, (n), (parts)] of values in the order of `_cut`."""
         return tf.gather(tf.RaggedTensor.from_row_lengths(values, self._cut_lengths), rows)
 
 
 def _segmenter(text, proto: bytes, tokenizer: tokenization.FullTokenizer):
-    """Returns the implementation that cuts as the installed sentencepiece does.
+    """Returns the implementation that splits as the installed sentencepiece does.
 
-    Both of tensorflow-text's find a best segmentation. Of several equally good
-    ones ("e", "ee" or "ee", "e") the quick one takes ours, but it is for unigram
-    models without special features only. Which may be used is tried out, on
-    texts that have every piece of the vocabulary in them.
+    Both of tensorflow-text's find a best segmentation. Of several equally good ones ("e", "ee"
+    or "ee", "e") the fast one takes ours, but it supports only unigram models without special
+    features. Whether it can be used is tried on texts with every token of the vocabulary.
     """
-    pieces = [p.replace(tokenization.SPIECE_UNDERLINE, " ") for p in tokenizer.vocab]
-    probes = ["".join(pieces[i : i + 8]) for i in range(0, len(pieces), 8)]
-    probes += [f"x{char}{char}{char}" for char in pieces if len(char) == 1]
+    tokens = [t.replace(tokenization.SPIECE_UNDERLINE, " ") for t in tokenizer.vocab]
+    probes = ["".join(tokens[i : i + 8]) for i in range(0, len(tokens), 8)]
+    probes += [f"x{char}{char}{char}" for char in tokens if len(char) == 1]
     probes = [tokenization.scrub_surrogates(probe) for probe in probes]
     expected = tokenizer.sp_model.EncodeAsIds(probes)
-    quick = text.FastSentencepieceTokenizer(proto)
-    if quick.tokenize(tf.constant([p.encode() for p in probes])).to_list() == expected:
-        return quick
+    fast = text.FastSentencepieceTokenizer(proto)
+    if fast.tokenize(tf.constant([p.encode() for p in probes])).to_list() == expected:
+        return fast
     return text.SentencepieceTokenizer(proto, out_type=tf.int32)
 
 
@@ -209,7 +208,7 @@ class WordPieceIds(_AutoTrackable):
         text = import_tensorflow_text()
         basic, wordpiece = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer
         if wordpiece.unk_token not in tokenizer.vocab:
-            raise DataError(f"{tokenizer.path}: the vocabulary has no piece {wordpiece.unk_token}")
+            raise DataError(f"{tokenizer.path}: the vocabulary has no token {wordpiece.unk_token}")
         self._lower = basic.do_lower_case
         if self._lower:
             self._clean = CharacterMap(lambda c: _lower_but_sigma(basic.clean(c)))
@@ -273,9 +272,9 @@ def pack(segments: Sequence[tf.RaggedTensor], seq_length, tokenizer: tokenizatio
     `seq_length` may be a tensor. Too long a pair is cut from the end of its longer text.
     """
     text = import_tensorflow_text()
-    room = seq_length - len(segments) - 1
-    # Handing out places in turn, first to last, is cutting the longest, last to first.
-    segments = text.RoundRobinTrimmer(room).trim(list(segments))
+    max_tokens = seq_length - len(segments) - 1
+    # Filling the row with tokens of both in turn is truncating the longer one.
+    segments = text.RoundRobinTrimmer(max_tokens).trim(list(segments))
     ids, types = text.combine_segments(segments, tokenizer.cls_id, tokenizer.sep_id)
     ids, mask = text.pad_model_inputs(ids, seq_length, pad_value=tokenizer.pad_id)
     types, _ = text.pad_model_inputs(types, seq_length)

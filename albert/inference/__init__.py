@@ -1,13 +1,13 @@
 """Answers from a model that is opened once.
 
-    compilation  compiles what is computed of a batch, with TensorFlow or JAX
-    onnx_file    an exported model, which onnxruntime computes
-    arrays       what is computed of its outputs
-    session      the model's directory, lines of text, batches of few lengths
-    answers      the session that answers texts, for Python
-    heads        which predictor a fine-tuned model needs
-    predictors   from texts to answers, for each kind of fine-tuned model
-    masks        what a model puts in the place of each [MASK]
-    vectors      texts as vectors
-    scoring      how likely a model finds a sentence
+    answering_session   the session that answers texts, for Python
+    session             the opened model, batches of few lengths, and what every predictor does
+    fine_tuned          the predictor for a fine-tuned model
+    predictors          classifiers of texts and tokens, multiple choice
+    question_answering  parts of passages
+    mask_filling        the likeliest tokens for each [MASK]
+    embedding           texts as vectors
+    scoring             how likely a model finds a sentence
+    compiled_call       compiles a model's call with TensorFlow or JAX
+    onnx_file           an exported model, which onnxruntime computes
 """

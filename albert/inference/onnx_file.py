@@ -1,14 +1,13 @@
-"""An exported model (`.onnx`) and onnxruntime, which computes it. No engine.
+"""An exported model (`.onnx`), which onnxruntime computes. No engine.
 
 Legend: B batch, C choices, L sequence.
 """
 
 import hashlib
-import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from albert.storage import files
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 # Keys of the file's metadata.
-_WEIGHTS, _HEAD, _LABELS = "albert_weights", "albert_head", "albert_label_names"
+WEIGHTS_KEY, HEAD_KEY = "albert_weights", "albert_head"
 
 
 def import_onnxruntime() -> Any:
@@ -37,7 +36,7 @@ def import_onnxruntime() -> Any:
 
 
 def missing(error: ImportError) -> FlagError:
-    """Returns the error that tells how to install what ONNX needs."""
+    """Returns the error that says how to install what ONNX needs."""
     return FlagError(f"ONNX needs more packages ({error}): pip install onnx tf2onnx onnxruntime")
 
 
@@ -64,9 +63,10 @@ class OnnxFile:
                 model, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # its errors have no class in common
-            raise CheckpointError(f"{self._name} is no model of ONNX: {first_line(error)}") from error
+            reason = first_line(error)
+            raise CheckpointError(f"{self._name} is no model of ONNX: {reason}") from error
         self._outputs = [one.name for one in self._session.get_outputs()]
-        self._told = dict(self._session.get_modelmeta().custom_metadata_map)
+        self._metadata = dict(self._session.get_modelmeta().custom_metadata_map)
 
     def __call__(self, inputs: Mapping[str, np.ndarray], **options: Any) -> dict[str, np.ndarray]:
         """Returns the outputs of int32 inputs [B, L], or [B, C, L] of multiple choice.
@@ -80,43 +80,26 @@ class OnnxFile:
         """Raises a CheckpointError if it is not such a model with these weights."""
         head = MODEL_CLASSES[class_name].head
         if head in (None, "masked_lm"):  # that file gives all positions, a session needs a few
-            raise FlagError(f"{self._name}: what {class_name} does is not computed by onnxruntime")
+            raise FlagError(f"{self._name}: onnxruntime does not compute what {class_name} does")
         again = f"write it with albert.export_model --head={head}"
-        if self._told.get(_HEAD) != head:
+        if self._metadata.get(HEAD_KEY) != head:
             raise CheckpointError(f"{self._name} does not hold the head {head} of albert: {again}")
-        if self._told.get(_WEIGHTS) != digest(weights):
+        if self._metadata.get(WEIGHTS_KEY) != digest(weights):
             raise CheckpointError(
                 f"{self._name} was made of other weights than those of {weights.origin}: {again}"
             )
 
 
 def digest(weights: Weights) -> str:
-    """Returns what tells weights from others."""
-    found = hashlib.sha256()
+    """Returns a hash of all weights and their names."""
+    sha256 = hashlib.sha256()
     for name in sorted(weights.shapes):
-        found.update(name.encode() + np.ascontiguousarray(weights.read(name)).tobytes())
-    return found.hexdigest()
+        sha256.update(name.encode() + np.ascontiguousarray(weights.read(name)).tobytes())
+    return sha256.hexdigest()
 
 
-def described(
-    content: bytes, head: str, weights: Weights, label_names: Sequence[str] | None = None
-) -> bytes:
-    """Returns the model with the metadata that `OnnxFile.check` reads, and the labels' names."""
-    import onnx
-
-    metadata = {_HEAD: head, _WEIGHTS: digest(weights)}
-    if label_names:
-        metadata[_LABELS] = json.dumps(list(label_names), ensure_ascii=False)
-    model = onnx.load_from_string(content)
-    onnx.helper.set_model_props(model, metadata)
-    return model.SerializeToString()
-
-
-def quantized(content: bytes) -> bytes:
-    """Returns the model with its large matrices as int8, each with one scale.
-
-    What they are multiplied with is made int8 as it is computed (dynamic quantization).
-    """
+def quantized(proto: Any) -> Any:
+    """Returns an ONNX model with int8 matrices, see `export.model_conversion.to_onnx`."""
     import_onnxruntime()
     import onnx
     from onnxruntime import quantization
@@ -125,10 +108,7 @@ def quantized(content: bytes) -> bytes:
         path = os.path.join(folder, "int8.onnx")
         logging.disable(logging.WARNING)  # it recommends what changes nothing here
         try:
-            quantization.quantize_dynamic(
-                onnx.load_from_string(content), path, weight_type=quantization.QuantType.QInt8
-            )
+            quantization.quantize_dynamic(proto, path, weight_type=quantization.QuantType.QInt8)
         finally:
             logging.disable(logging.NOTSET)
-        with open(path, "rb") as stream:
-            return stream.read()
+        return onnx.load(path)

@@ -1,31 +1,34 @@
-"""How likely a masked-LM finds a sentence. No TensorFlow at import.
+"""How likely a masked LM finds a sentence. No TensorFlow at import.
 
-The pseudo-log-likelihood of a sentence (Salazar et al. 2020, arXiv 1910.14659) is the sum, over its
-pieces, of the log-probability of a piece where that piece alone is masked. `[CLS]` and `[SEP]` are
-there, and are neither masked nor scored. With `within_words` (Kauf and Ivanova 2023, arXiv
-2305.10588) the later pieces of the same word are masked too.
+The pseudo-log-likelihood of a sentence (Salazar et al. 2020, arXiv 1910.14659) is the sum, over
+its tokens, of the log-probability of a token where that token alone is masked. `[CLS]` and `[SEP]`
+are there, and are neither masked nor scored. With `within_words` (Kauf and Ivanova 2023, arXiv
+2305.10588) the later tokens of the same word are masked too.
 
-Legend: B batch, n pieces of a sentence, V vocabulary.
+Legend: B batch, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from albert import tokenization
 from albert.errors import DataError
-from albert.inference.session import Row, Session
+from albert.inference.session import Batch, Predictor, Row, Session
 from albert.tasks import minimal_pairs
 from albert.tasks.minimal_pairs import Pair
 from albert.tokenization import FullTokenizer
 
 
-class SentenceScorer:
-    """Pseudo-log-likelihoods of sentences.
+class SentenceScorer(Predictor):
+    """Pseudo-log-likelihoods of sentences, as natural logarithms.
+
+    An input is a text and its origin, for errors. An answer is {"log_probability", "pieces"},
+    the second the number of tokens.
 
     Args:
-      within_words: mask the later pieces of a word together with one of its pieces.
+      within_words: mask the later tokens of a word together with one of its tokens.
       model: what computes, an `AlbertForMaskedLM`; by default the session's.
       depth: of its call.
     """
@@ -35,129 +38,131 @@ class SentenceScorer:
         depth: Any = None,
     ):
         self.session, self.within_words = session, within_words
-        self._given, self._depth = model, depth
+        self._model, self._depth = model, depth
 
-    def scores(
-        self, texts: Sequence[str], places: Sequence[str], progress: Any = None
-    ) -> Iterator[tuple[float, int]]:
-        """Yields for each text its pseudo-log-likelihood, natural, and the number of its pieces.
+    @property
+    def key(self):
+        return SentenceScorer, self._model, self._depth
 
-        Args:
-          places: where each text is from.
-          progress: as of `Session.outputs`.
+    def load_model(self):
+        return self._model or self.session.masked_lm()
+
+    def encode(self, inputs: Sequence[tuple[str, str]]) -> Batch:
+        """Returns for each text the rows in which one of its tokens is masked.
 
         Raises:
-          DataError: a text has more pieces than a row has places for; names its place.
+          DataError: a text has more tokens than fit.
         """
-        most, named = self.session.max_seq_length - 2, list(zip(texts, places, strict=True))
-
-        def encode(some: Sequence[tuple[str, str]]) -> tuple[list[list[Row]], None]:
-            found = []
-            ids_of = self.session.tokenizer.encode_batch([text for text, _ in some])
-            for ids, (text, place) in zip(ids_of, some, strict=True):
-                if len(ids) > most:
-                    raise DataError(f"{place}: {len(ids)} tokens, at most {most} fit: {text!r:.80}")
-                found.append(self._rows(ids))
-            return found, None
-
-        key = SentenceScorer, self._given, self._depth
-        compute = self.session.once(key, self._computer)
-        for _, outputs in self.session.outputs(named, encode, compute, progress):
-            for of_one in outputs:
-                yield float(np.sum([one["log_probability"] for one in of_one], dtype=float)), len(of_one)
+        limit, all_rows = self.session.max_seq_length - 2, []
+        all_ids = self.session.tokenizer.encode_batch([text for text, _ in inputs])
+        for ids, (text, origin) in zip(all_ids, inputs, strict=True):
+            if len(ids) > limit:
+                raise DataError(f"{origin}: {len(ids)} tokens, at most {limit} fit: {text!r:.80}")
+            all_rows.append(self._rows(ids))
+        return Batch(all_rows)
 
     def _rows(self, ids: Sequence[int]) -> list[Row]:
-        """Returns a row for each piece, in which that piece is masked."""
-        tokenizer, count = self.session.tokenizer, len(ids)
-        whole = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
-        ends = _ends_of_words(tokenizer, ids) if self.within_words else range(1, count + 1)
-        mask, segments = np.ones_like(whole), np.zeros_like(whole)
+        tokenizer = self.session.tokenizer
+        sequence = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
+        ends = word_ends(tokenizer, ids) if self.within_words else range(1, len(ids) + 1)
+        mask, segments = np.ones_like(sequence), np.zeros_like(sequence)
         rows = []
-        for place, end in enumerate(ends):
-            masked = whole.copy()
-            masked[1 + place : 1 + end] = tokenizer.mask_id
+        for start, end in enumerate(ends):
+            masked = sequence.copy()
+            masked[1 + start : 1 + end] = tokenizer.mask_id
             rows.append({
                 "input_ids": masked, "input_mask": mask, "segment_ids": segments,
-                # [1, 1], so that they are not padded like the rows
-                "masked_lm_positions": np.array([[1 + place]]), "piece": np.array([[ids[place]]]),
+                # [1, 1], so that they are not padded like the sequences
+                "masked_lm_positions": np.array([[1 + start]]),
+                "masked_lm_ids": np.array([[ids[start]]]),
             })
         return rows
 
-    def _computer(self):
+    def compute(self, model, batch):
         from keras import ops
 
-        if model := self._given:
-            self.session.add(model)
-        else:
-            model = self.session.load("AlbertForMaskedLM", needed_outputs_only=True)
+        inputs = {name: value for name, value in batch.items() if name != "masked_lm_ids"}
+        inputs["masked_lm_positions"] = inputs["masked_lm_positions"][..., 0]  # [B, 1]
+        outputs = model(inputs, training=False, depth=self._depth)
+        logits = outputs["prediction_logits"][:, 0]  # [B, V]
+        log_probs = ops.log_softmax(ops.cast(logits, "float32"))
+        chosen = ops.take_along_axis(log_probs, batch["masked_lm_ids"][:, 0], axis=-1)
+        return {"log_probability": chosen[:, 0]}
 
-        def compute(batch):
-            inputs = {name: value for name, value in batch.items() if name != "piece"}
-            inputs["masked_lm_positions"] = inputs["masked_lm_positions"][..., 0]  # [B, 1]
-            outputs = model(inputs, training=False, depth=self._depth)
-            logits = outputs["prediction_logits"][:, 0]  # [B, V]
-            likely = ops.log_softmax(ops.cast(logits, "float32"))
-            found = ops.take_along_axis(likely, batch["piece"][:, 0], axis=-1)
-            return {"log_probability": found[:, 0]}
+    def decode(self, context, outputs):
+        for rows in outputs:
+            total = np.sum([row["log_probability"] for row in rows], dtype=float)
+            yield {"log_probability": float(total), "pieces": len(rows)}
 
-        return self.session.computer(compute)
+
+def pair_scores(
+    scorer: SentenceScorer, pairs: Sequence[Pair], origin: str = "", progress: Any = None,
+    after_each: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Returns `minimal_pairs.accuracies` of a scorer's log-probabilities.
+
+    Args:
+      origin: where the pairs are from, for errors.
+      after_each: is called after each sentence.
+    """
+    inputs = [
+        (text, f"{origin}pair {number}")
+        for number, pair in enumerate(pairs, start=1) for text in (pair.good, pair.bad)
+    ]
+    scores = []
+    for answer in scorer.predict(inputs, progress):
+        after_each()
+        scores.append(answer["log_probability"])
+    return minimal_pairs.accuracies(pairs, scores[::2], scores[1::2])
 
 
 class PairsPreferred:
-    """How often a model that is being trained prefers the good sentence of minimal pairs.
+    """How often a model in training prefers the good sentence of minimal pairs.
 
     Called as `training.evaluation.MeasureMore`, it returns {"pairs_accuracy"}, the mean over the
     paradigms.
     """
 
-    def __init__(self, pairs: Sequence[Pair], tokenizer: FullTokenizer, longest: int):
-        self._pairs, self._tokenizer, self._longest = pairs, tokenizer, longest
-        self._scorers: dict[Any, SentenceScorer] = {}
+    def __init__(self, pairs: Sequence[Pair], tokenizer: FullTokenizer, max_seq_length: int):
+        self._pairs = pairs
+        self._session = Session(None, tokenizer, max_seq_length, batch_size=256)
 
     def __call__(
         self, model: Any, depth: Any, end_if_asked: Callable[[], None]
     ) -> dict[str, float]:
-        if depth not in self._scorers:
-            session = Session(None, self._tokenizer, self._longest, batch_size=256)
-            self._scorers = {depth: SentenceScorer(session, model=model, depth=depth)}
-        texts = [text for pair in self._pairs for text in (pair.good, pair.bad)]
-        places = [f"--eval_pairs, pair {1 + i // 2}" for i in range(len(texts))]
-        found = []
-        for value, _ in self._scorers[depth].scores(texts, places):
-            end_if_asked()
-            found.append(value)
-        result = minimal_pairs.accuracies(self._pairs, found[::2], found[1::2])
+        scorer = SentenceScorer(self._session, model=model, depth=depth)
+        result = pair_scores(scorer, self._pairs, "--eval_pairs, ", after_each=end_if_asked)
         return {"pairs_accuracy": result["accuracy"]}
 
 
 def unigram_scores(tokenizer: Any, texts: Sequence[str]) -> list[float] | None:
-    """Returns the sums of the log-probabilities that the vocabulary itself gives the pieces.
+    """Returns the sums of the log-probabilities that the vocabulary itself gives the tokens.
 
-    Only a SentencePiece model of kind unigram has them; of others None is returned.
+    Only a SentencePiece model of kind unigram has them; for others None is returned.
     """
     if not tokenizer.is_spm:
         return None
     from sentencepiece import sentencepiece_model_pb2
 
-    trained = sentencepiece_model_pb2.ModelProto.FromString(
+    spec = sentencepiece_model_pb2.ModelProto.FromString(
         tokenizer.sp_model.serialized_model_proto()
     ).trainer_spec
-    if trained.model_type != trained.UNIGRAM:
+    if spec.model_type != spec.UNIGRAM:
         return None
-    of_piece = np.array([tokenizer.sp_model.GetScore(i) for i in range(tokenizer.vocab_size)])
-    return [float(of_piece[ids].sum()) for ids in tokenizer.encode_batch(texts)]
+    scores = np.array([tokenizer.sp_model.GetScore(i) for i in range(tokenizer.vocab_size)])
+    return [float(scores[ids].sum()) for ids in tokenizer.encode_batch(texts)]
 
 
-def _ends_of_words(tokenizer: Any, ids: Sequence[int]) -> list[int]:
-    """Returns for each piece where its word ends."""
-    pieces = tokenizer.convert_ids_to_tokens(ids)
+def word_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
+    """Returns for each token the index behind its word."""
+    tokens = tokenizer.convert_ids_to_tokens(ids)
     if tokenizer.is_spm:
-        begins = [piece.startswith(tokenization.SPIECE_UNDERLINE) for piece in pieces]
+        is_start = [token.startswith(tokenization.SPIECE_UNDERLINE) for token in tokens]
     else:
-        begins = [not piece.startswith("##") for piece in pieces]
+        is_start = [not token.startswith("##") for token in tokens]
     ends, end = [], len(ids)
-    for place in range(len(ids) - 1, -1, -1):
+    for index in range(len(ids) - 1, -1, -1):
         ends.append(end)
-        if begins[place]:
-            end = place
+        if is_start[index]:
+            end = index
     return ends[::-1]

@@ -1,15 +1,17 @@
-"""A model that is opened once, and computes rows in batches of few lengths.
+"""An opened model, and what computes batches of its inputs.
 
 No engine at import: a command checks its input before it loads one.
 
-Legend: B rows of a batch, L places of a row.
+Legend: B batch, L sequence.
 """
 
+import bisect
 import dataclasses
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,32 +19,34 @@ from albert import tokenization
 from albert.errors import FlagError
 from albert.formats import pretrained
 from albert.formats.pretrained import Pretrained
-from albert.inference import arrays
-from albert.inference.compilation import Function, compiled_function
+from albert.inference.compiled_call import compiled_function
 from albert.inference.onnx_file import OnnxFile
 from albert.records import features, packing
 
 log = logging.getLogger("albert")
 
-# So many texts are tokenised, sorted by length and computed together.
-CHUNK = 4096
+CHUNK = 4096  # inputs that are encoded, sorted by length and computed together
 
 Row = Mapping[str, np.ndarray]  # arrays [..., L]; some have another last dimension
 Outputs = Mapping[str, np.ndarray]
 # From rows to (index of a row, its outputs), in any order.
 Compute = Callable[[Sequence[Row]], Iterator[tuple[int, Outputs]]]
-# From inputs to the unpadded rows of each, and what else is needed to decode their outputs.
-Encode = Callable[[Sequence[Any]], tuple[Sequence[Sequence[Row]], Any]]
 
 
-# === The model ===
+class Batch(NamedTuple):
+    """Encoded inputs."""
+
+    rows: Sequence[Sequence[Row]]  # unpadded, of each input
+    context: Any = None  # what `decode` needs to know of the inputs
+    num_cut: int = 0  # inputs, or words, that were too long
+
 
 _Kind = TypeVar("_Kind", bound="Session")
 
 
 @dataclasses.dataclass(eq=False)
 class Session:
-    """An opened model and its tokenizer, with the sizes of rows and batches.
+    """An opened model and its tokenizer, with the sizes of sequences and batches.
 
     Threads may share a session: nothing that belongs to a call is kept on it.
     """
@@ -53,9 +57,7 @@ class Session:
     batch_size: int
     onnx: OnnxFile | None = None  # computes instead of the engine
 
-    # Not of a copy that `dataclasses.replace` makes: of the models that were loaded, and `once`.
-    _variables: list = dataclasses.field(init=False, default_factory=list)
-    _made: dict = dataclasses.field(init=False, default_factory=dict)
+    _cache: dict = dataclasses.field(init=False, default_factory=dict)
     _lock: Any = dataclasses.field(init=False, default_factory=threading.RLock)
 
     @classmethod
@@ -69,22 +71,22 @@ class Session:
           max_seq_length: by default that of the training, else the most that the model takes.
           name: what errors call it.
         """
-        most = source.config.max_position_embeddings
-        if (max_seq_length or 0) > most:
+        limit = source.config.max_position_embeddings
+        if (max_seq_length or 0) > limit:
             raise FlagError(
-                f"{name}={max_seq_length} exceeds max_position_embeddings {most} of {source.path}"
+                f"{name}={max_seq_length} exceeds max_position_embeddings {limit} of {source.path}"
             )
-        told = source.facts.max_seq_length or source.vocabulary.max_length or most
-        return cls(source, tokenizer, max_seq_length or min(told, most), batch_size)
+        default = source.facts.max_seq_length or source.vocabulary.max_length or limit
+        return cls(source, tokenizer, max_seq_length or min(default, limit), batch_size)
 
     def load(
         self, class_name: str, *, all_states: bool = False, needed_outputs_only: bool = False,
         complete: bool = True, **options: Any,
-    ):
+    ) -> Any:
         """Returns the model of a class of `albert`, see `EncoderOptions` and `pretrained.load`.
 
         Only with `all_states` does it return the hidden states after every layer.
-        With an ONNX file that file computes, from arrays to arrays.
+        With an ONNX file, that file computes, from arrays to arrays.
         """
         if self.onnx:
             if all_states:
@@ -97,116 +99,129 @@ class Session:
         engine = "unrolled" if all_states else loop_engine()
         how = modeling.EncoderOptions(engine=engine, needed_outputs_only=needed_outputs_only)
         kind = getattr(modeling, class_name)
-        model = pretrained.load(kind, self.source, how, complete=complete, **options)
-        return self.add(model)
+        return pretrained.load(kind, self.source, how, complete=complete, **options)
+
+    def masked_lm(self) -> Any:
+        """Returns the model with the masked-LM head, which is loaded once."""
+        return self.once("masked_lm", lambda: self.load(
+            "AlbertForMaskedLM", needed_outputs_only=True
+        ))
 
     @property
     def ops(self) -> Any:
-        """What computes with a model's outputs: `keras.ops`, or of an ONNX file its like."""
+        """The module that computes with a model's outputs: `keras.ops`, or NumPy with ONNX."""
         if self.onnx:
-            return arrays
+            return np
         from keras import ops
 
         return ops
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Returns what `make` returned for this key, which the first of all threads calls."""
+        """Returns what `make` returned for this key; the first thread that asks calls it."""
         with self._lock:
-            if key not in self._made:
-                self._made[key] = make()
-            return self._made[key]
-
-    def add(self, model: Any) -> Any:
-        """Returns a model, whose weights `computer` now knows."""
-        self._variables.extend(model.variables)
-        return model
+            if key not in self._cache:
+                self._cache[key] = make()
+            return self._cache[key]
 
     def row(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[Row, bool]:
-        """Returns the unpadded row of the ids of one text or of two, and whether it was cut."""
+        """Returns the unpadded sequence of one text's ids or two's, and whether it was cut."""
         needed = len(first) + len(second or ()) + (2 if second is None else 3)
         length = min(needed, self.max_seq_length)
         ids = self.tokenizer.cls_id, self.tokenizer.sep_id
         packed = features.pack(first, second, length, *ids).as_dict()
         return model_inputs(packed), needed > length
 
-    def report_cut(self, count: int, what: str) -> None:
-        """Warns of inputs that were longer than a row."""
-        if count:
-            log.warning("%s %s are longer than --max_seq_length=%d and were cut", f"{count:,}",
-                        what, self.max_seq_length)
+    def compiled(self, model: Any, function: Callable[[Any, Any], Any]) -> Compute:
+        """Returns what computes rows with `function(model, batch)`, which is compiled.
 
-    def computer(self, function: Function) -> "Compute":
-        """Returns what computes any rows with a function of a batch, which is compiled.
-
-        A batch is as long as its longest row; with JAX, which compiles every length, it is filled
-        up to one of a few lengths.
+        A batch is as long as its longest row. With JAX, which compiles every length, it is padded
+        to one of a few lengths.
         """
-        lengths: Sequence[int] = range(1, self.max_seq_length + 1)
-        if self.onnx:
-            return batched(function, self.batch_size, lengths)
-        from albert.model.encoder_options import loop_engine
+        call, lengths = functools.partial(function, model), range(1, self.max_seq_length + 1)
+        if not self.onnx:
+            from albert.model.encoder_options import loop_engine
 
-        if loop_engine() == "scan":
-            lengths = packing.row_lengths(self.max_seq_length)
-        compute = compiled_function(function, self._variables)
-        return batched(compute, self.batch_size, lengths)
+            call = compiled_function(call, model.variables)
+            if loop_engine() == "scan":
+                lengths = packing.row_lengths(self.max_seq_length)
+        return batched(call, self.batch_size, lengths)
 
-    def outputs(
-        self,
-        inputs: Sequence[Any],
-        encode: Encode,
-        compute: Compute,
-        progress: Any = None,
-    ) -> Iterator[tuple[Any, list[list[Outputs]]]]:
-        """Yields, chunk by chunk, what `encode` returned beside the rows, and the rows' outputs.
+
+class Predictor:
+    """Answers inputs with a session's model.
+
+    A subclass has four methods, which keep nothing, so that threads may share a predictor:
+
+      load_model()             returns the model
+      encode(inputs)           returns a `Batch` with the rows of each input
+      compute(model, batch)    returns tensors {name: [B, ...]}; it is compiled
+      decode(context, outputs) yields the answer to each input, from the outputs of its rows
+    """
+
+    session: Session
+    counted = "inputs"  # what `Batch.num_cut` counts
+
+    @property
+    def key(self) -> Any:
+        """What distinguishes the compiled function from those of the session's other predictors."""
+        return type(self)
+
+    def predict(self, inputs: Sequence[Any], progress: Any = None) -> Iterator[Any]:
+        """Yields the answer to each input; finally warns of inputs that were cut.
 
         Args:
-          compute: see `computer`.
           progress: a `Progress` over the inputs.
         """
+        compute = self.session.once(
+            self.key, lambda: self.session.compiled(self.load_model(), self.compute)
+        )
+        num_cut = 0
         for start in range(0, len(inputs), CHUNK):
             chunk = inputs[start : start + CHUNK]
-            rows, context = encode(chunk)
-            places = [(i, j) for i, some in enumerate(rows) for j in range(len(some))]
-            found: list[list[Any]] = [[None] * len(some) for some in rows]
-            for done, (place, outputs) in enumerate(compute([rows[i][j] for i, j in places])):
-                i, j = places[place]
-                found[i][j] = outputs
+            batch = self.encode(chunk)
+            flat = [(i, j) for i, rows in enumerate(batch.rows) for j in range(len(rows))]
+            outputs: list[list[Any]] = [[None] * len(rows) for rows in batch.rows]
+            for done, (index, found) in enumerate(compute([batch.rows[i][j] for i, j in flat])):
+                i, j = flat[index]
+                outputs[i][j] = found
                 if progress:
-                    progress.update(start + done * len(chunk) // len(places))
+                    progress.update(start + done * len(chunk) // len(flat))
             if progress:
                 progress.clear()
-            yield context, found
+            num_cut += batch.num_cut
+            yield from self.decode(batch.context, outputs)
+        if num_cut:
+            log.warning("%s %s are longer than --max_seq_length=%d and were cut",
+                        f"{num_cut:,}", self.counted, self.session.max_seq_length)
 
 
 def model_inputs(values: Mapping[str, Any]) -> Row:
-    """Returns those values of a row that a model reads."""
+    """Returns the values that a model reads."""
     return {name: values[name] for name in ("input_ids", "input_mask", "segment_ids")}
 
 
-# === Batches ===
-
-
-def batched(function: Function, batch_size: int, lengths: Sequence[int]) -> Compute:
+def batched(
+    function: Callable[[Any], Any], batch_size: int, lengths: Sequence[int]
+) -> Compute:
     """Returns a function from rows to (index of a row, its outputs), the longest row first.
 
-    A batch holds rows of nearly the same length, filled up to one of `lengths`. Arrays are padded
+    A batch holds rows of nearly the same length, padded to one of `lengths`. Arrays are padded
     if they are as long as the row's `input_ids`.
     """
 
     def compute(rows: Sequence[Row]) -> Iterator[tuple[int, Outputs]]:
-        sizes = [one["input_ids"].shape[-1] for one in rows]
+        sizes = [row["input_ids"].shape[-1] for row in rows]
         order = sorted(range(len(rows)), key=lambda index: -sizes[index])
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
-            length = next(n for n in lengths if n >= sizes[chosen[0]])
+            length = lengths[bisect.bisect_left(lengths, sizes[chosen[0]])]
             batch = {
                 name: np.stack([_padded(rows[i][name], sizes[i], length) for i in chosen])
                 for name in rows[chosen[0]]
             }
-            outputs = {k: np.asarray(v) for k, v in function(batch).items()}
-            for place, index in enumerate(chosen):
-                yield index, {name: value[place] for name, value in outputs.items()}
+            outputs = {name: np.asarray(value) for name, value in function(batch).items()}
+            for position, index in enumerate(chosen):
+                yield index, {name: value[position] for name, value in outputs.items()}
 
     return compute
 
@@ -215,8 +230,23 @@ def _padded(values: np.ndarray, size: int, length: int) -> np.ndarray:
     values = np.asarray(values, np.int32)
     if values.shape[-1] != size:
         return values
-    room = [(0, 0)] * (values.ndim - 1) + [(0, length - size)]
-    return np.pad(values, room)
+    return np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, length - size)])
+
+
+# === Numbers ===
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Returns the softmax over the last axis, in float32."""
+    logits = np.asarray(logits, np.float32)
+    powers = np.exp(logits - np.max(logits, -1, keepdims=True))
+    return powers / np.sum(powers, -1, keepdims=True)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Returns the sigmoid in float32, without an infinite power for either sign."""
+    power = np.exp(-np.abs(np.asarray(logits, np.float32)))
+    return np.where(logits < 0, power, np.float32(1.0)) / (1 + power)
 
 
 def numbers(values: np.ndarray) -> list[float]:

@@ -301,7 +301,7 @@ def gemm_rate(precision: str, size: int = 2048, seconds: float = 2.0) -> float:
     """Returns the FLOP/s of the best of many large square products of the engine."""
     from keras import ops
 
-    from albert.inference.compilation import compiled_function
+    from albert.inference.compiled_call import compiled_function
 
     normal = np.random.default_rng(1).standard_normal((size, size), np.float32)
     batch = {"a": ops.cast(ops.convert_to_tensor(normal), precision)}

@@ -48,7 +48,7 @@ def _inference(spec, rows):
     from keras import ops
 
     import albert
-    from albert.inference.compilation import compiled_function
+    from albert.inference.compiled_call import compiled_function
 
     names = ("sequence_output", "pooled_output")
     if spec.get("is_onnx"):
@@ -106,15 +106,14 @@ def _onnx_file(spec, head):
     """Returns the model as export_model writes it, opened; int8 if asked for."""
     import albert
     from albert.export import model_conversion
+    from albert.formats import pretrained
     from albert.formats.model_classes import EXPORT_HEADS
     from albert.inference import onnx_file
 
     kind = EXPORT_HEADS[head]
-    content = model_conversion.to_onnx(
-        getattr(albert, kind.name).from_pretrained(spec["model"]), kind.outputs
-    )
-    if spec.get("is_int8"):
-        content = onnx_file.quantized(content)
+    model = getattr(albert, kind.name).from_pretrained(spec["model"])
+    weights = pretrained.open_path(spec["model"]).weights()
+    content = model_conversion.to_onnx(model, kind, weights, None, spec.get("is_int8", False))
     return onnx_file.OnnxFile(content, spec["threads"])
 
 

@@ -68,11 +68,13 @@ def _graph(function: Function) -> Function:
         key = tuple((name, _any_size(x.shape), x.dtype) for name, x in sorted(tensors.items()))
         with lock:
             if key not in graphs:
-                signature = {name: tf.TensorSpec(shape, dtype) for name, shape, dtype in key}
+                # Traced at once: TensorFlow warns of several functions from one line of code
+                # that are traced by their first call.
                 graphs[key] = tf.function(
                     lambda batch: function(batch[""] if "" in batch else batch),
-                    input_signature=[signature], autograph=False,
-                )
+                    input_signature=[{n: tf.TensorSpec(shape, dtype) for n, shape, dtype in key}],
+                    autograph=False,
+                ).get_concrete_function()
         return graphs[key](tensors)
 
     return call

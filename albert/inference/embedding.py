@@ -1,0 +1,79 @@
+"""Texts as vectors. No TensorFlow at import.
+
+Legend: B batch, L sequence, D size of a vector.
+"""
+
+from collections.abc import Sequence
+
+from albert.errors import FlagError
+from albert.inference.session import Batch, Predictor, Session
+
+POOLINGS = ("pooled", "cls", "mean")
+
+
+class Embedder(Predictor):
+    """Texts as vectors: an answer has `vector` [D] and `input_ids` [L].
+
+    Args:
+      pooling: see `albert.extract_features`.
+      layers: the layers for `cls`, `mean` and the tokens; 1 is the first, -1 the last.
+      with_tokens: adds the `pieces` and their vectors, `tokens` [L, D].
+
+    Raises:
+      FlagError: the model does not have these layers.
+    """
+
+    def __init__(
+        self, session: Session, pooling: str, layers: Sequence[int] = (-1,),
+        with_tokens: bool = False,
+    ):
+        self.session, self.pooling, self.with_tokens = session, pooling, with_tokens
+        config = session.source.config
+        count = config.num_hidden_layers * config.inner_group_num
+        if not layers or not all(1 <= abs(layer) <= count for layer in layers):
+            listed = ",".join(map(str, layers))
+            raise FlagError(f"--layers={listed}: {session.source.path} has {count} layers")
+        # Counted from the end, because a loop over the layers returns only the last one.
+        self._layers = tuple(layer if layer < 0 else layer - 1 - count for layer in layers)
+
+    @property
+    def key(self):
+        return Embedder, self.pooling, self._layers, self.with_tokens
+
+    def load_model(self):
+        is_pooled = self.pooling == "pooled"
+        return self.session.load(
+            "AlbertModel", complete=is_pooled, all_states=set(self._layers) != {-1},
+            needed_outputs_only=is_pooled and not self.with_tokens,
+        )
+
+    def encode(self, inputs):
+        rows = [self.session.row(ids) for ids in self.session.tokenizer.encode_batch(inputs)]
+        return Batch([[row] for row, _ in rows], rows, sum(is_cut for _, is_cut in rows))
+
+    def compute(self, model, batch):
+        """Returns `vector` [B, D] and, if wanted, `tokens` [B, L, D]."""
+        ops = self.session.ops
+        outputs = model(batch, training=False, output_hidden_states=True)
+        if self.pooling == "pooled":
+            vector = ops.array(outputs["pooled_output"], "float32")
+            if not self.with_tokens:
+                return {"vector": vector}
+        states = outputs.get("encoder_outputs") or [outputs["sequence_output"]]
+        chosen = ops.concatenate([states[i] for i in self._layers], axis=-1)
+        chosen = ops.array(chosen, "float32")
+        if self.pooling == "cls":
+            vector = chosen[:, 0]
+        elif self.pooling == "mean":
+            mask = ops.array(batch["input_mask"], "float32")[:, :, None]
+            vector = ops.sum(chosen * mask, axis=1) / ops.sum(mask, axis=1)
+        return {"vector": vector} | ({"tokens": chosen} if self.with_tokens else {})
+
+    def decode(self, context, outputs):
+        for (row, _), (one,) in zip(context, outputs, strict=True):
+            ids = row["input_ids"]
+            answer = {**one, "input_ids": ids}
+            if self.with_tokens:
+                answer["tokens"] = one["tokens"][: len(ids)]
+                answer["pieces"] = self.session.tokenizer.convert_ids_to_tokens(ids)
+            yield answer

@@ -1,0 +1,95 @@
+"""The likeliest tokens for each [MASK] of a text. No TensorFlow at import.
+
+Legend: B batch, L sequence, P masks, K tokens.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from albert.albert_tokenizer import AlbertTokenizer
+from albert.errors import DataError, FlagError
+from albert.inference.session import Batch, Predictor, Session, numbers
+
+MASK = "[MASK]"
+
+
+class MaskFiller(Predictor):
+    """The likeliest tokens for each [MASK].
+
+    An input is a text and its origin, for errors. An answer has for each [MASK] a list of
+    {"piece", "id", "probability"}.
+
+    Raises:
+      FlagError: the vocabulary does not have `top_k` tokens.
+    """
+
+    def __init__(self, session: Session, top_k: int):
+        vocab_size = session.source.config.vocab_size
+        if not 1 <= top_k <= vocab_size:
+            raise FlagError(f"--top_k={top_k}: the vocabulary has {vocab_size} tokens")
+        self.session, self.top_k = session, top_k
+        self._tokenizer = AlbertTokenizer(session.tokenizer, session.max_seq_length)
+
+    @property
+    def key(self):
+        return MaskFiller, self.top_k
+
+    def load_model(self):
+        return self.session.masked_lm()
+
+    def encode(self, inputs: Sequence[tuple[str, str]]) -> Batch:
+        """Returns a row of each text.
+
+        Raises:
+          DataError: a text has no [MASK], or is too long.
+        """
+        rows = [_row(self._tokenizer, text, origin) for text, origin in inputs]
+        counts = [len(row["masked_lm_positions"]) for row in rows]
+        # A power of two, so that few shapes are compiled.
+        width = 1 << (max(counts, default=1) - 1).bit_length()
+        for row, count in zip(rows, counts, strict=True):
+            # [P, 1], so that it is not padded like the arrays [L]
+            positions = np.pad(row["masked_lm_positions"], (0, width - count))
+            row["masked_lm_positions"] = positions[:, None]
+        return Batch([[row] for row in rows], counts)
+
+    def compute(self, model, batch):
+        from keras import ops
+
+        positions = batch["masked_lm_positions"][..., 0]  # [B, P]
+        outputs = model({**batch, "masked_lm_positions": positions}, training=False)
+        logits = ops.cast(outputs["prediction_logits"], "float32")
+        _, ids = ops.top_k(logits, self.top_k)  # [B, P, K]; probabilities may be equal
+        probabilities = ops.take_along_axis(ops.softmax(logits), ids, axis=-1)
+        return {"ids": ids, "probabilities": probabilities}
+
+    def decode(self, context, outputs):
+        for count, (one,) in zip(context, outputs, strict=True):
+            pairs = zip(one["ids"], one["probabilities"], strict=True)
+            yield [self._tokens(*pair) for pair in itertools.islice(pairs, count)]
+
+    def _tokens(self, ids: np.ndarray, probabilities: np.ndarray) -> list[dict[str, Any]]:
+        tokens = self.session.tokenizer.convert_ids_to_tokens(ids)
+        return [
+            {"piece": token, "id": int(i), "probability": p}
+            for token, i, p in zip(tokens, ids, numbers(probabilities), strict=True)
+        ]
+
+
+def require_mask(text: str, origin: str) -> None:
+    """Raises a DataError for a text without a [MASK]."""
+    if MASK not in text:
+        raise DataError(f"{origin}: no {MASK} in the text: {text!r:.80}")
+
+
+def _row(tokenizer: AlbertTokenizer, text: str, origin: str) -> dict[str, Any]:
+    require_mask(text, origin)
+    length, limit = len(tokenizer.encode(text)), tokenizer.model_max_length
+    if length > limit:
+        raise DataError(f"{origin}: {length} tokens with [CLS] and [SEP], at most {limit} fit")
+    row: dict[str, Any] = {name: values[0] for name, values in tokenizer(text).items()}
+    (row["masked_lm_positions"],) = np.nonzero(row["input_ids"] == tokenizer.tokenizer.mask_id)
+    return row

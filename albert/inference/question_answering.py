@@ -1,0 +1,141 @@
+"""Part of a passage as the answer to a question. No TensorFlow at import.
+
+A passage that is longer than a sequence is read in overlapping windows, see `tasks.squad`.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from albert.errors import FlagError
+from albert.inference.predictors import TaskPredictor, without_padding
+from albert.inference.session import Batch, Outputs, Row, model_inputs, numbers
+from albert.tasks.squad import decode as squad_decode
+from albert.tasks.squad import features as squad_features
+
+
+@dataclasses.dataclass
+class QuestionAnswerer(TaskPredictor):
+    """The part of a passage that answers a question. A line is question, passage."""
+
+    min_texts: int = 2
+
+    task = "question_answering"
+    class_name = "AlbertForQuestionAnswering"
+    fallback = {"answer": squad_decode.NO_ANSWER}  # where a passage has no possible answer
+
+    def __post_init__(self):
+        self.max_query_length()
+
+    def max_query_length(self) -> int:
+        """Returns the maximum length of a question: that of the training, else half a row or 64.
+
+        Raises:
+          FlagError: a question of this length leaves no token for a passage.
+        """
+        length = self.session.max_seq_length
+        trained = self.session.source.facts.settings.get("max_query_length")
+        if trained is None:
+            return min(64, (length - 3) // 2)
+        if length <= trained + 3:
+            raise FlagError(
+                f"--max_seq_length={length} is too short for passages: the model was trained with "
+                f"questions of up to {trained} tokens, so it must be at least {trained + 4}"
+            )
+        return trained
+
+    def encode(self, inputs):
+        examples = [
+            squad_features.SquadExample(str(i), question, passage, None, None, False, f"input {i}")
+            for i, (question, passage) in enumerate(inputs)
+        ]
+        windows: list[list[squad_features.Window]] = [[] for _ in inputs]
+        for window in squad_features.make_windows(
+            examples, self.session.tokenizer, max_seq_length=self.session.max_seq_length,
+            doc_stride=self.setting("doc_stride", 128),
+            max_query_length=self.max_query_length(), is_training=False,
+        ):
+            windows[window.example_index].append(window)
+        rows = [[self._row(window) for window in of_one] for of_one in windows]
+        return Batch(rows, (examples, [window for of_one in windows for window in of_one]))
+
+    def _row(self, window: squad_features.Window) -> Row:
+        names = ("input_ids", "input_mask", "segment_ids")
+        return without_padding({name: np.asarray(getattr(window, name)) for name in names})
+
+    def decode(self, context, outputs):
+        examples, windows = context
+        rows = [row for of_one in outputs for row in of_one]
+        answers, nbest, *odds = self._decode(
+            examples, windows,
+            {w.unique_id: self._result(w, row) for w, row in zip(windows, rows, strict=True)},
+            **self.sizes,
+        )
+        for example in examples:
+            qid = example.qas_id
+            answer = {"answer": answers[qid], "probability": _float32(nbest[qid][0]["probability"])}
+            yield answer | {"no_answer_score": _float32(by_id[qid]) for by_id in odds}
+
+    def _result(self, window: squad_features.Window, row: Outputs) -> Any:
+        """Returns the outputs of a window that `_decode` needs, without those of padding."""
+        return [row[name][: window.paragraph_len] for name in ("start_logits", "end_logits")]
+
+    def _decode(self, *inputs, **options):
+        return squad_decode.decode_v1(*inputs, **options)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of candidates an answer is chosen from, and its maximum length in tokens."""
+        return {
+            "n_best_size": self.setting("n_best_size", 20),
+            "max_answer_length": self.setting("max_answer_length", 30),
+        }
+
+    def setting(self, name: str, default: Any) -> Any:
+        """Returns a flag of the training, or a default."""
+        return self.session.source.facts.settings.get(name, default)
+
+
+class BeamQuestionAnswerer(QuestionAnswerer):
+    """Like QuestionAnswerer, for passages that may have no answer (SQuAD 2.0)."""
+
+    class_name = "AlbertForBeamQuestionAnswering"
+    fallback = {"answer": "", "no_answer_score": squad_decode.NO_WINDOW}
+
+    @property
+    def threshold(self) -> float:
+        """The `no_answer_score` above which a question is left unanswered.
+
+        0, where an answer and none are equally likely, if the model's directory holds none.
+        """
+        return self.setting("null_score_diff_threshold", 0.0)
+
+    def decode(self, context, outputs):
+        for answer in super().decode(context, outputs):
+            # Scores were rounded to the shortest decimals of the same float32.
+            has_none = np.float32(answer["no_answer_score"]) > np.float32(self.threshold)
+            best = answer["answer"]
+            yield answer | {"answer": "" if has_none else best, "best_answer": best}
+
+    @property
+    def model_options(self):
+        return {name: self.setting(name, 5) for name in ("start_n_top", "end_n_top")}
+
+    def _row(self, window):
+        # 1 where an answer may be. Batches pad it with 0, where none may be.
+        allowed = 1 - np.asarray(window.p_mask)[: window.paragraph_len]
+        return {**super()._row(window), "allowed": allowed}
+
+    def compute(self, model, batch):
+        return super().compute(model, model_inputs(batch) | {"p_mask": 1 - batch["allowed"]})
+
+    def _result(self, window, row):
+        return row
+
+    def _decode(self, *inputs, **options):
+        return squad_decode.decode_v2(*inputs, **options, **self.model_options)
+
+
+def _float32(value: float) -> float:
+    return numbers(np.array([value]))[0]
