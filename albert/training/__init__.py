@@ -2,7 +2,7 @@
 
     trainer            the loop: steps, saves, evaluations, stops
     train_state        what a step changes: model, optimizer, and what goes on beside them
-    steps              gradients, accumulation and updates of one step
+    steps              one visible step: forward, loss, gradients, sum over replicas, skip?, update
     evaluation         losses and metrics on held-out rows; the best checkpoint
     checkpoint_store   writes a run's checkpoints, keeps the best, sets damaged ones aside
     run_settings       the settings of a run; its model and the form of its rows follow from them
