@@ -5,7 +5,7 @@ Legend: B batch, L sequence, H hidden, E embedding, N heads, P predictions.
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import albert.model.backend  # noqa: F401, I001  (before Keras)
@@ -88,11 +88,12 @@ class PretrainedModel(keras.Model):
             check_attentions(options)
         if output_hidden_states is None:
             output_hidden_states = options.output_hidden_states
-        attentions = [] if output_attentions else None
+        attentions: list = []
         positions = self._positions(inputs)
         encoded = self._encoder().encode(
             self._encoder_inputs(inputs), dropout, positions,
-            self.reads_all and positions is None, depth, attentions,
+            self.reads_all and positions is None, depth,
+            attentions.append if output_attentions else None,
         )
         outputs = self._outputs(encoded, inputs, dropout)
         if output_hidden_states:
@@ -231,12 +232,12 @@ class AlbertModel(PretrainedModel):
         positions: Any = None,
         reads_all: bool = False,
         depth: Depth = None,
-        attentions: list | None = None,
+        collect: Callable | None = None,
     ) -> Encoded:
         """Returns the hidden states, for a head.
 
         `positions` [B, P] are those that the head reads beside `[CLS]`, if not all; `depth` and
-        `attentions` as of `AlbertEncoder`.
+        `collect` as of `AlbertEncoder`.
         """
         layout = layout_of(inputs)
         words, embedded = self.embeddings(
@@ -247,7 +248,7 @@ class AlbertModel(PretrainedModel):
         needed = layout.first_and(positions) if is_short else None
         states = self.encoder(
             embedded, layout=layout, dropout=dropout, positions=needed, depth=depth,
-            attentions=attentions,
+            collect=collect,
         )
         last, chosen = states[-1], None
         if needed is not None:

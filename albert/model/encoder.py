@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -112,9 +112,9 @@ class _Attention(keras.layers.Layer):
         return ops.transpose(ops.reshape(x, heads), (0, 2, 1, 3))  # [B, N, L, D]
 
     def call(
-        self, hidden, mask: Mask, dropout: Dropout = NO_DROPOUT, attentions: list | None = None
+        self, hidden, mask: Mask, dropout: Dropout = NO_DROPOUT, collect: Callable | None = None
     ):
-        return self._attend(hidden, self.key(hidden), self.value(hidden), mask, dropout, attentions)
+        return self._attend(hidden, self.key(hidden), self.value(hidden), mask, dropout, collect)
 
     def at(self, hidden, asking, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
         """Like `call`, but only for the hidden states `asking` [B, K, H] of each example."""
@@ -123,11 +123,11 @@ class _Attention(keras.layers.Layer):
         return self._attend(asking, key, value, mask, dropout)
 
     def _attend(
-        self, asking, key, value, mask: Mask, dropout: Dropout, attentions: list | None = None
+        self, asking, key, value, mask: Mask, dropout: Dropout, collect: Callable | None = None
     ):
         query = self._heads(_times(self.query(asking), 1.0 / math.sqrt(self.config.head_size)))
-        if attentions is not None:
-            attentions.append(probabilities(query, self._heads(key), mask.adder))
+        if collect is not None:
+            collect(probabilities(query, self._heads(key), mask.adder))
         attend = ATTENTION[self.options.attn_implementation]
         rate = self.config.attention_probs_dropout_prob
         most = self.config.max_position_embeddings  # no row is longer
@@ -191,11 +191,11 @@ class AlbertBlock(keras.layers.Layer):
 
     def attend(
         self, hidden, layout: RowLayout, mask: Mask, dropout: Dropout, positions=None,
-        attentions: list | None = None,
+        collect: Callable | None = None,
     ):
         """Returns LayerNorm(hidden + attention(hidden)), [R, M, H], or at `positions` [B, K, H]."""
         if positions is None:
-            attended = self.attention(hidden, mask, dropout=dropout, attentions=attentions)
+            attended = self.attention(hidden, mask, dropout=dropout, collect=collect)
             return self.attention_norm(attended + hidden)
         asking = layout.at(hidden, positions)
         attended = self.attention.at(hidden, asking, layout, dropout)
@@ -249,13 +249,14 @@ class AlbertEncoder(keras.layers.Layer):
         dropout: Dropout = NO_DROPOUT,
         positions=None,
         depth: Depth = None,
-        attentions: list | None = None,
+        collect: Callable | None = None,
     ):
         """Returns the hidden states [R, M, H] after each block; of layers in a loop, the last ones.
 
         With `positions` [B, K], the last is computed at these of each example alone,
         [B, K, H]: nothing later reads the others. `depth` is how many layers to apply,
-        if not all. `attentions` gets the probabilities of each block, [B, N, L, L].
+        if not all. `collect` is called with the attention probabilities of each block,
+        [B, N, L, L].
         """
         hidden, states = embedded, []
         if self.embedding_projection is not None:
@@ -268,7 +269,7 @@ class AlbertEncoder(keras.layers.Layer):
             attending, transforming = self._halves(layer, j)
             # Made here, so that a second computation in the backward pass draws the same.
             drawn = dropout.of_block(number * blocks + j)
-            hidden = attending.attend(hidden, layout, mask, drawn, positions, attentions)
+            hidden = attending.attend(hidden, layout, mask, drawn, positions, collect)
             return transforming.transform(hidden, drawn)
 
         for layer, count in self._runs(depth, positions is not None):
