@@ -6,6 +6,7 @@ devices, and gradient accumulation all compute the same.
 """
 
 import functools
+import logging
 
 import keras
 import numpy as np
@@ -17,6 +18,8 @@ from albert.runtime.seeds import child_seed
 from albert.tasks.task import Task
 from albert.training.current_engine import current
 from albert.training.engine import Engine
+
+log = logging.getLogger("albert")
 
 # Columns of a training step's row before the task's (sum, weight) pairs.
 LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
@@ -86,6 +89,9 @@ def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
 def train_steps(task: Task, state, run, depth: Depth = None):
     """Returns what makes several steps in one call; see `Engine.train_steps`."""
     engine = current()
+    if run.depth_schedule:
+        layers = depth or state.model.config.num_hidden_layers
+        log.info("step %d: %d layers", state.step, layers)
     step = functools.partial(
         train_step, task=task, state=state, run=run, depth=depth, engine=engine
     )
