@@ -7,7 +7,6 @@ Every weight's path below its model is its name in a released checkpoint (`named
 """
 
 import dataclasses
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,16 +16,16 @@ from keras import ops
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
-from albert.formats.model_facts import PROBLEM_TYPES, Facts
-from albert.model import answers, quantization
-from albert.model.attention import Kept
-from albert.model.dropout import NO_DROPOUT, Dropout
-from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding, Pass
-from albert.model.encoder_options import Depth, EncoderOptions
+from albert.formats.model_facts import PROBLEM_TYPES
+from albert.model import answers
+from albert.model.dropout import Dropout
+from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
+from albert.model.encoder_options import EncoderOptions
 from albert.model.heads import LabelHead, MaskedLmHead, cross_entropy, label_logits, label_weights
-from albert.model.layers import dense_layer, gelu, get_activation, precision
-from albert.model.row_layout import INPUT_NAMES, layout_of, segments_of, weighted
+from albert.model.layers import gelu, get_activation
+from albert.model.row_layout import INPUT_NAMES, weighted
 from albert.model.weight_names import named_weights, parameter_shapes
+from albert.model_base import AlbertModel, ModelWithHead, PretrainedModel, registered
 
 __all__ = [
     "AlbertConfig",
@@ -53,241 +52,8 @@ __all__ = [
 HEAD_INITIALIZER_RANGE = 0.02
 
 
-_registered = keras.saving.register_keras_serializable("albert")
-
-
-class _BuiltModel(keras.Model):
-    """A model that owns all its weights from construction on: they can be restored at once."""
-
-    def __init__(
-        self,
-        config: AlbertConfig,
-        name: str,
-        encoder_options: EncoderOptions = EncoderOptions(),
-        dtype: Any = None,
-    ):
-        super().__init__(name=name, dtype=dtype)
-        self.config = config
-        self.encoder_options = encoder_options
-        # What goes with it into a directory: names of labels, how texts are prepared, and more.
-        self.facts = Facts(architecture=type(self).__name__)
-        # For users' own loops; the trainer passes dropout_seed, a function of the step.
-        self.seed_generator = keras.random.SeedGenerator()
-        with precision(self.dtype_policy):
-            self._make_layers()
-        self.build()
-
-    def _make_layers(self) -> None:
-        """Makes the layers, which `build` builds."""
-        raise NotImplementedError
-
-    def call(
-        self,
-        inputs: Any,
-        training: bool = False,
-        dropout_seed: Any = None,
-        depth: Depth = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-    ) -> dict[str, Any]:
-        """Returns the model's outputs, by name.
-
-        Args:
-          inputs: a dict of int tensors, as the tokenizer makes it; or the ids alone.
-          training: whether dropout falls; `dropout_seed`, two integers, makes it a function of
-            them alone.
-          depth: how many layers to apply, if not all.
-          output_hidden_states: adds what `Encoded.hidden_states` returns. Of a model that was
-            made with `EncoderOptions(output_hidden_states=True)`, the default.
-          output_attentions: adds `attentions`: the probabilities of each block, in a list,
-            [B, N, L, L] each. Its default is an option too.
-
-        Raises:
-          ValueError: these attentions are not there: see `model.attention.Kept`.
-        """
-        if not isinstance(inputs, Mapping):
-            inputs = {"input_ids": inputs}
-        dropout, options = NO_DROPOUT, self.encoder_options
-        if training:
-            dropout = Dropout(self.seed_generator.next() if dropout_seed is None else dropout_seed)
-        if output_attentions is None:
-            output_attentions = options.output_attentions
-        if output_hidden_states is None:
-            output_hidden_states = options.output_hidden_states
-        kept = Kept(options) if output_attentions else None
-        outputs, encoded = self._outputs(inputs, Pass(dropout, depth, kept))
-        if output_hidden_states:
-            outputs = encoded.hidden_states() | outputs
-        return outputs | ({"attentions": kept.probabilities} if kept else {})
-
-    def _outputs(
-        self, inputs: Mapping[str, Any], how: Pass
-    ) -> tuple[dict[str, Any], Encoded]:
-        """Returns what the model is for, and the hidden states that it comes from."""
-        raise NotImplementedError
-
-    @classmethod
-    def from_pretrained(
-        cls, path: str, *, attn_implementation: str = "eager",
-        output_hidden_states: bool = False, output_attentions: bool = False, **options: Any,
-    ) -> "_BuiltModel":
-        """Returns the model of a directory, whoever wrote it (see `albert.formats.pretrained`).
-
-        A released archive, packed or not, one of our output directories, a Hugging Face
-        directory, a TF-Hub module, or a checkpoint's prefix; `options`,
-        as `num_labels`, are the class's.
-
-        Raises:
-          CheckpointError: no such model there, or its encoder does not fit.
-          ValueError: no such `attn_implementation`.
-        """
-        from albert.formats import pretrained
-
-        how = EncoderOptions(
-            attn_implementation, output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-        )
-        return pretrained.load(cls, pretrained.opened(path), how, **options)
-
-    def save_pretrained(self, path: str) -> None:
-        """Writes a directory that `from_pretrained` and every command take."""
-        from albert.formats import pretrained
-
-        pretrained.save(self, path)
-
-    def get_config(self) -> dict[str, Any]:
-        arguments = inspect.signature(type(self)).parameters.keys()
-        settings = sorted(arguments - {"config", "name", "encoder_options", "dtype"})
-        values = {name: getattr(self, name) for name in settings}
-        return {
-            "config": self.config.to_dict(),
-            **values,
-            "name": self.name,
-            "trainable": self.trainable,
-            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
-            "encoder_options": dataclasses.asdict(self.encoder_options),
-            "facts": self.facts.to_dict(),
-            "quantized": quantization.quantized_layers(self),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        values = dict(config)
-        facts, options = values.pop("facts", {}), values.pop("encoder_options", {})
-        quantized = values.pop("quantized", {})
-        is_trainable, policy = values.pop("trainable", True), values.pop("dtype", None)
-        values["config"] = AlbertConfig.from_dict(values["config"])
-        if isinstance(policy, Mapping):
-            policy = keras.dtype_policies.deserialize(policy)
-        model = cls(
-            **values, dtype=policy,
-            # The engine is of the backend, which may be another one now.
-            encoder_options=EncoderOptions(**dict(options) | {"engine": "unrolled"}),
-        )
-        model.facts, model.trainable = Facts.from_dict(facts, "facts"), is_trainable
-        quantization.quantize_layers(model, quantized)
-        return model
-
-
-@_registered
-class AlbertModel(_BuiltModel):
-    """The encoder with its pooler.
-
-    Call it with a dict of int tensors [B, L]: `input_ids`, and optionally
-    `input_mask` (default ones) and `segment_ids` (default zeros). Hugging Face's names
-    `attention_mask` and `token_type_ids` are taken too. Returns a dict:
-    `sequence_output` [B, L, H] and `pooled_output` [B, H].
-
-    With `EncoderOptions.needed_outputs_only`, the last block is computed where a head
-    reads it alone, at `[CLS]` and at masked positions, and the output is
-    `pooled_output`. Where masked positions may be more than all places
-    (`first_and` of the row layout), it is computed at all.
-    """
-
-    weight_scope = "bert/"  # within a model with a head, its name
-
-    def __init__(
-        self,
-        config: AlbertConfig,
-        name: str = "bert",
-        encoder_options: EncoderOptions = EncoderOptions(),
-        dtype: Any = None,
-    ):
-        super().__init__(config, name, encoder_options, dtype)
-
-    def _make_layers(self) -> None:
-        self.embeddings = FactorizedEmbedding(self.config)
-        self.encoder = AlbertEncoder(self.config, self.encoder_options)
-        self.pooler = dense_layer(self.config.hidden_size, self.config, "dense", ops.tanh)
-
-    def build(self, input_shape=None):
-        self.embeddings.build()
-        self.encoder.build()
-        with keras.name_scope("pooler"):
-            self.pooler.build((None, self.config.hidden_size))
-
-    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
-        encoded = self.encode(inputs, how)
-        pooled = {"pooled_output": encoded.pooled}
-        return ({"sequence_output": encoded.sequence} if encoded.states else {}) | pooled, encoded
-
-    def encode(
-        self,
-        inputs: Mapping[str, Any],
-        how: Pass,
-        positions: Any = None,
-        reads_all: bool = False,
-    ) -> Encoded:
-        """Returns the hidden states, for a head.
-
-        `positions` [B, P] are those that the head reads beside `[CLS]`, if not all.
-        """
-        dropout = how.dropout
-        layout = layout_of(inputs)
-        words, embedded = self.embeddings(
-            ops.convert_to_tensor(inputs["input_ids"]), segments_of(inputs),
-            position_ids=layout.position_ids, dropout=dropout,
-        )
-        is_short = self.encoder_options.needed_outputs_only and not reads_all
-        places = layout.first_and(positions) if is_short else None
-        states = self.encoder(
-            embedded, layout=layout, dropout=dropout, places=places, depth=how.depth,
-            kept=how.kept,
-        )
-        last, chosen = states[-1], None
-        if places is not None:
-            first, chosen, states = last[:, 0], last[:, 1:], ()
-        else:
-            first = layout.first(last)
-            if positions is not None:
-                chosen = layout.at(last, positions)
-        return Encoded(layout, words, embedded, states, self.pooler(first), chosen)
-
-
-class _ModelWithHead(_BuiltModel):
-    """The encoder, `bert`, and what a class puts on it."""
-
-    default_name: str
-
-    def __init__(
-        self,
-        config: AlbertConfig,
-        name: str | None = None,
-        encoder_options: EncoderOptions = EncoderOptions(),
-        dtype: Any = None,
-    ):
-        super().__init__(config, name or self.default_name, encoder_options, dtype)
-
-    def _make_layers(self) -> None:
-        self.bert = AlbertModel(self.config, encoder_options=self.encoder_options)
-        self._make_head()
-
-    def _make_head(self) -> None:
-        """Makes the layers of the head, which `build` builds."""
-
-
-@_registered
-class AlbertForMaskedLM(_ModelWithHead):
+@registered
+class AlbertForMaskedLM(ModelWithHead):
     """Encoder with the masked-LM head alone.
 
     Inputs as `AlbertModel`, and optionally `masked_lm_positions` [B, P]. Returns
@@ -296,6 +62,7 @@ class AlbertForMaskedLM(_ModelWithHead):
     """
 
     default_name = "albert_for_masked_lm"
+    reads_all = True
 
     def _make_head(self) -> None:
         self.predictions = MaskedLmHead(self.config)
@@ -304,20 +71,19 @@ class AlbertForMaskedLM(_ModelWithHead):
         with keras.name_scope("cls"):
             self.predictions.build()
 
-    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
+    def _positions(self, inputs: Mapping[str, Any]):
         positions = inputs.get("masked_lm_positions")
-        if positions is not None:
-            positions = ops.convert_to_tensor(positions)
-        encoded = self.bert.encode(inputs, how, positions, reads_all=positions is None)
-        hidden, table = encoded.chosen, self.bert.embeddings.word_embeddings
-        if positions is None:
-            hidden = encoded.sequence
-        elif self.encoder_options.weighted_positions_only and "masked_lm_weights" in inputs:
-            hidden = weighted(hidden, inputs["masked_lm_weights"])
-        return {"prediction_logits": self.predictions(hidden, table)}, encoded
+        return None if positions is None else ops.convert_to_tensor(positions)
+
+    def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
+        hidden = encoded.sequence if encoded.chosen is None else encoded.chosen
+        if encoded.chosen is not None and self.encoder_options.weighted_positions_only:
+            if "masked_lm_weights" in inputs:
+                hidden = weighted(hidden, inputs["masked_lm_weights"])
+        return {"prediction_logits": self.predictions(hidden, self.bert.embeddings.word_embeddings)}
 
 
-@_registered
+@registered
 class AlbertForPreTraining(AlbertForMaskedLM):
     """Encoder with the masked-LM and sentence-order heads (sections 3.1 and 3.2).
 
@@ -337,12 +103,12 @@ class AlbertForPreTraining(AlbertForMaskedLM):
         with keras.name_scope("cls"):
             self.seq_relationship.build()
 
-    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
-        outputs, encoded = super()._outputs(inputs, how)
-        return outputs | {"sop_logits": self.seq_relationship(encoded.pooled)}, encoded
+    def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
+        outputs = super()._outputs(encoded, inputs, dropout)
+        return outputs | {"sop_logits": self.seq_relationship(encoded.pooled)}
 
 
-class _LabelModel(_ModelWithHead):
+class _LabelModel(ModelWithHead):
     """Encoder with a linear layer at the top level, on whose input `classifier_dropout` falls."""
 
     def __init__(
@@ -391,7 +157,7 @@ class _LabelModel(_ModelWithHead):
         return label_logits(kept, self.output_weights, self.output_bias)
 
 
-@_registered
+@registered
 class AlbertForSequenceClassification(_LabelModel):
     """Encoder with C logits from the pooled output: GLUE, and regression with C = 1.
 
@@ -400,23 +166,22 @@ class AlbertForSequenceClassification(_LabelModel):
 
     default_name = "albert_for_sequence_classification"
 
-    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
-        encoded = self.bert.encode(inputs, how)
-        return {"logits": self._logits(encoded.pooled, how.dropout)}, encoded
+    def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
+        return {"logits": self._logits(encoded.pooled, dropout)}
 
 
-@_registered
+@registered
 class AlbertForTokenClassification(_LabelModel):
     """Encoder with C logits of every token: inputs as `AlbertModel`, `logits` [B, L, C]."""
 
     default_name = "albert_for_token_classification"
+    reads_all = True
 
-    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
-        encoded = self.bert.encode(inputs, how, reads_all=True)
-        return {"logits": self._logits(encoded.sequence, how.dropout)}, encoded
+    def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
+        return {"logits": self._logits(encoded.sequence, dropout)}
 
 
-@_registered
+@registered
 class AlbertForMultipleChoice(_LabelModel):
     """Encoder with one logit of each of C choices (RACE); its head has one label.
 
@@ -438,15 +203,17 @@ class AlbertForMultipleChoice(_LabelModel):
         self.num_choices = num_choices
         super().__init__(config, 1, classifier_dropout, name, encoder_options, dtype)
 
-    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
+    def _encoder_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        if "packed_places" in inputs:  # there, each choice is an example of its own
+            return inputs
+        names = ("input_ids", *INPUT_NAMES)
+        return {name: self._rows(inputs[name]) for name in names if name in inputs}
+
+    def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
+        logits = self._logits(encoded.pooled, dropout)  # [B * C, 1]
         shape = inputs["input_ids"].shape
         choices = (shape[1] if len(shape) == 3 else None) or self.num_choices
-        if "packed_places" not in inputs:  # there, each choice is an example of a row
-            names = ("input_ids", *INPUT_NAMES)
-            inputs = {name: self._rows(inputs[name]) for name in names if name in inputs}
-        encoded = self.bert.encode(inputs, how)
-        logits = self._logits(encoded.pooled, how.dropout)  # [B * C, 1]
-        return {"logits": ops.reshape(logits, (-1, choices))}, encoded
+        return {"logits": ops.reshape(logits, (-1, choices))}
 
     def _rows(self, x):
         x = ops.convert_to_tensor(x)
@@ -454,14 +221,15 @@ class AlbertForMultipleChoice(_LabelModel):
         return ops.reshape(x, (-1, length))  # [B * C, L]
 
 
-@_registered
-class AlbertForQuestionAnswering(_ModelWithHead):
+@registered
+class AlbertForQuestionAnswering(ModelWithHead):
     """Encoder with two logits of each token, the answer's first and last (SQuAD 1.1).
 
     Inputs as `AlbertModel`. Returns `start_logits` and `end_logits` [B, L]; nothing is masked.
     """
 
     default_name = "albert_for_question_answering"
+    reads_all = True
 
     def _make_head(self) -> None:
         self.squad = LabelHead(self.config, 2, HEAD_INITIALIZER_RANGE, name="squad")
@@ -470,14 +238,13 @@ class AlbertForQuestionAnswering(_ModelWithHead):
         with keras.name_scope("cls"):
             self.squad.build()
 
-    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
-        encoded = self.bert.encode(inputs, how, reads_all=True)
+    def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         logits = self.squad(encoded.sequence)  # [B, L, 2]
-        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}, encoded
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
 
-@_registered
-class AlbertForBeamQuestionAnswering(_ModelWithHead):
+@registered
+class AlbertForBeamQuestionAnswering(ModelWithHead):
     """Encoder with first tokens, last tokens given the first, and answerability (SQuAD 2.0).
 
     Inputs as `AlbertModel`, and optionally `p_mask` [B, L], 1 where no answer can be: by
@@ -490,6 +257,7 @@ class AlbertForBeamQuestionAnswering(_ModelWithHead):
     """
 
     default_name = "albert_for_beam_question_answering"
+    reads_all = True
 
     def __init__(
         self,
@@ -515,28 +283,27 @@ class AlbertForBeamQuestionAnswering(_ModelWithHead):
         for head in (self.start_head, self.end_head, self.answer_class):
             head.build()
 
-    def _outputs(self, inputs: Mapping[str, Any], how: Pass):
-        encoded = self.bert.encode(inputs, how, reads_all=True)
+    def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         sequence, impossible = encoded.sequence, answers.p_mask(inputs, encoded.layout)
         start_logits = answers.without(self.start_head(sequence), impossible)
         start_log_probs = ops.log_softmax(start_logits)
         expected = ops.cast(ops.softmax(start_logits), sequence.dtype)[:, None]  # [B, 1, L]
         start_feature = ops.matmul(expected, sequence)[:, 0]  # [B, H]
         of_none = self.answer_class(
-            start_feature, sequence[:, 0], dropout=how.dropout, rate=self.classifier_dropout
+            start_feature, sequence[:, 0], dropout=dropout, rate=self.classifier_dropout
         )
         outputs = {"cls_logits": of_none}
         gold = inputs.get("start_positions")
         if gold is not None:
             starts = ops.reshape(ops.convert_to_tensor(gold), (-1, 1))
             ends = answers.end_log_probs(self.end_head, sequence, starts, impossible)[:, 0]
-            return outputs | {"start_log_probs": start_log_probs, "end_log_probs": ends}, encoded
+            return outputs | {"start_log_probs": start_log_probs, "end_log_probs": ends}
         widths = self.start_n_top, self.end_n_top
         found = answers.beam(self.end_head, sequence, start_log_probs, impossible, widths)
-        return outputs | found, encoded
+        return outputs | found
 
 
-def from_pretrained(path: str, **options: Any) -> _BuiltModel:
+def from_pretrained(path: str, **options: Any) -> PretrainedModel:
     """Returns the model of a directory, of the class that it was saved as.
 
     Arguments as of each class's `from_pretrained`.
@@ -549,6 +316,6 @@ def from_pretrained(path: str, **options: Any) -> _BuiltModel:
     source = pretrained.open_path(path)
     name = pretrained.class_of(source)
     kind = globals().get(name)
-    if not (isinstance(kind, type) and issubclass(kind, _BuiltModel)):
+    if not (isinstance(kind, type) and issubclass(kind, PretrainedModel)):
         raise CheckpointError(f"{path}: {name} is no class of this toolkit")
     return kind.from_pretrained(source, **options)

@@ -6,7 +6,9 @@ left out of both decay and trust ratio (spec of the released models).
 """
 
 import dataclasses
+import functools
 import re
+from collections.abc import Callable
 
 import albert.model.backend  # noqa: F401, I001  (before Keras)
 import keras
@@ -74,22 +76,17 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable("albert")
 class AdamWeightDecay(keras.optimizers.Optimizer):
-    """Adam with decay inside the update and no bias correction (BERT's AdamW).
-
-    m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  u = m / (sqrt(v) + eps) + wd w;  w = w - lr u
+    """Adam with decay inside the update and no bias correction (BERT's AdamW): see `adamw`.
 
     Gradients are made dense, summed over replicas and clipped by their global norm, in
     that order. Keras's own clipping comes before the sum, and takes the norm of an
-    embedding gradient slice by slice. A gradient that is not finite leaves weights and
-    moments untouched on every replica.
+    embedding gradient slice by slice. If a gradient isn't finite, weights and slots stay as they
+    are on every replica.
 
     Args:
       exclude_from_weight_decay: regular expressions searched in a variable's path.
-      clip_norm: largest global norm of the gradients; None does not clip.
-      sums_over_replicas: off where the caller has summed the gradients already.
+      clip_norm: maximum global norm of the gradients; None does not clip.
     """
-
-    slot_names = ("adam_m", "adam_v")
 
     def __init__(
         self,
@@ -100,7 +97,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         epsilon: float = 1e-6,
         exclude_from_weight_decay: tuple[str, ...] | None = None,
         clip_norm: float | None = None,
-        sums_over_replicas: bool = True,
         name: str = "adam_weight_decay",
         **kwargs,
     ):
@@ -111,73 +107,71 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.epsilon = epsilon
         self.exclude_from_weight_decay_patterns = tuple(exclude_from_weight_decay or ())
         self.clip_norm = clip_norm
-        self.sums_over_replicas = sums_over_replicas
 
     def build(self, variables):
         if self.built:
             return
         super().build(variables)
-        self.moments = [
-            tuple(self.add_variable_from_reference(v, name=slot) for slot in self._slots_of(v))
+        self.slots = [
+            tuple(self.add_variable_from_reference(v, name=slot) for slot in self.slot_names(v))
             for v in variables
         ]
-        self._decayed = [
-            not _matches(v.path, self.exclude_from_weight_decay_patterns) for v in variables
-        ]
+
+    def slot_names(self, variable) -> tuple[str, ...]:
+        """Returns the names of the slots of a variable: of what its rule remembers."""
+        return ("adam_m", "adam_v")
+
+    def rule(self, variable) -> Callable:
+        """Returns the function (gradient, weight, slots, rate) -> (weight, slots) of a variable."""
+        return functools.partial(adamw, **self._adam_options(variable.path))
+
+    def _adam_options(self, path: str) -> dict[str, float]:
+        excluded = _matches(path, self.exclude_from_weight_decay_patterns)
+        return {
+            "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon,
+            "decay": 0.0 if excluded else self.weight_decay_rate,
+        }
 
     def named_slots(self, names: dict[str, keras.Variable]) -> dict[str, keras.Variable]:
         """Returns {"<variable>/adam_m": slot, ...} for the named trainable weights."""
         return {
-            f"{name}/{slot}": moment
+            f"{name}/{slot_name}": slot
             for name, variable in names.items()
-            for slot, moment in zip(
-                self._slots_of(variable), self.moments[self._get_variable_index(variable)],
+            for slot_name, slot in zip(
+                self.slot_names(variable), self.slots[self._get_variable_index(variable)],
                 strict=True,
             )
         }
 
-    def _slots_of(self, variable) -> tuple[str, ...]:
-        """Returns the names of what is kept for a variable."""
-        return self.slot_names
+    def update(self, gradients, variables, norm, is_sound) -> None:
+        """Clips gradients and applies them, if `is_sound`; counts the step in any case.
 
-    def _clip_gradients(self, grads):
-        # TensorFlow sums over replicas later, and clips what it has summed.
-        sums_later = keras.backend.backend() == "tensorflow"
-        return grads if sums_later else clip_by_global_norm(grads, self.clip_norm)
+        Args:
+          gradients: dense, summed over replicas.
+          norm: their `global_norm`.
+        """
+        self._update(gradients, variables, self._get_current_learning_rate(), norm, is_sound)
+        self._iterations.assign_add(1)
 
-    def _all_reduce_sum_gradients(self, grads_and_vars):
-        """Called by Keras on TensorFlow alone."""
-        import tensorflow as tf
+    def _update(self, gradients, variables, rate, norm, is_sound) -> None:
+        for gradient, variable in zip(clip(gradients, norm, self.clip_norm), variables, strict=True):
+            index = self._get_variable_index(variable)
+            assigned = (variable, *self.slots[index])
+            weight, *slots = before = [ops.convert_to_tensor(x) for x in assigned]
+            rule = self.rule(variable)
+            weight, slots = rule(gradient, weight, slots, ops.cast(rate, weight.dtype))
+            for target, old, new in zip(assigned, before, (weight, *slots), strict=True):
+                self.assign(target, ops.where(is_sound, new, old))
 
-        dense = [(None if g is None else tf.convert_to_tensor(g), v) for g, v in grads_and_vars]
-        reduced = super()._all_reduce_sum_gradients(dense) if self.sums_over_replicas else dense
-        grads = clip_by_global_norm([g for g, _ in reduced], self.clip_norm)
-        return [(g, v) for g, (_, v) in zip(grads, reduced, strict=True)]
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        """Called by Keras's `apply`."""
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
 
-    def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
-        # clip_by_global_norm makes every gradient NaN when any of them is not finite.
-        finite = ops.isfinite(ops.reshape(gradient, (-1,))[0])
-        old = ops.convert_to_tensor(variable)
-        moments = self.moments[index]
-        before = [ops.convert_to_tensor(moment) for moment in moments]
-        update, after = self._direction(before, gradient)
-        if self._decayed[index]:
-            update += self.weight_decay_rate * old
-        rate = ops.cast(learning_rate, variable.dtype)
-        step = rate * self._trust_ratio(index, old, update) * update
-        for moment, was, now in zip(moments, before, after, strict=True):
-            self.assign(moment, ops.where(finite, now, was))
-        self.assign(variable, ops.where(finite, old - step, old))
-
-    def _direction(self, moments, gradient):
-        """Returns the update before decay and rate, and the new values of the moments."""
-        first = self.beta_1 * moments[0] + (1.0 - self.beta_1) * gradient
-        second = self.beta_2 * moments[1] + (1.0 - self.beta_2) * ops.square(gradient)
-        return first / (ops.sqrt(second) + self.epsilon), (first, second)
-
-    def _trust_ratio(self, index, weight, update):
-        return 1.0
+            dense = [(tf.convert_to_tensor(g), None) for g in grads]
+            grads = [g for g, _ in self._all_reduce_sum_gradients(dense)]
+        norm = global_norm(grads)
+        self._update(grads, trainable_variables, learning_rate, norm, ops.isfinite(norm))
 
     def get_config(self):
         return super().get_config() | {
@@ -187,19 +181,15 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             "epsilon": self.epsilon,
             "exclude_from_weight_decay": self.exclude_from_weight_decay_patterns,
             "clip_norm": self.clip_norm,
-            "sums_over_replicas": self.sums_over_replicas,
         }
 
 
 @keras.saving.register_keras_serializable("albert")
 class Lamb(AdamWeightDecay):
-    """LAMB (arXiv 1904.00962) in the form that the released models were trained with.
-
-    Four stages: Adam's update without bias correction, weight decay added to
-    it, the trust ratio ||w|| / ||u|| (1 where either norm is 0), the rate.
+    """LAMB (arXiv 1904.00962) in the form that the released models were trained with: see `lamb`.
 
     Args:
-      exclude_from_layer_adaptation: regular expressions for a ratio of 1;
+      exclude_from_layer_adaptation: regular expressions for a trust ratio of 1;
         empty means those of `exclude_from_weight_decay`.
     """
 
@@ -215,20 +205,9 @@ class Lamb(AdamWeightDecay):
             exclude_from_layer_adaptation or self.exclude_from_weight_decay_patterns
         )
 
-    def build(self, variables):
-        if self.built:
-            return
-        super().build(variables)
-        self._adapted = [
-            not _matches(v.path, self.exclude_from_layer_adaptation) for v in variables
-        ]
-
-    def _trust_ratio(self, index, weight, update):
-        if not self._adapted[index]:
-            return 1.0
-        weight_norm, update_norm = _norm(weight), _norm(update)
-        both = ops.logical_and(weight_norm > 0, update_norm > 0)
-        return ops.where(both, weight_norm / ops.where(both, update_norm, 1.0), 1.0)
+    def rule(self, variable) -> Callable:
+        is_adapted = not _matches(variable.path, self.exclude_from_layer_adaptation)
+        return functools.partial(lamb if is_adapted else adamw, **self._adam_options(variable.path))
 
     def get_config(self):
         return super().get_config() | {
@@ -240,40 +219,99 @@ class Lamb(AdamWeightDecay):
 class Muon(Lamb):
     """LAMB, whose updates of matrices are orthogonal: every direction is learned at one rate.
 
-    For a matrix (a variable that ends with "kernel") Adam's update is replaced by that of Muon
-    (Jordan et al. 2024, kellerjordan.github.io/posts/muon): the gradients' running sum, looked
-    ahead by one step, is brought near to U V^T of its singular value decomposition U S V^T. Decay
+    A matrix (a variable that ends with "kernel") is updated by `muon`. Decay
     and trust ratio stay LAMB's, so the rate means the same for all variables. Where one layer is
     used many times there are few matrices, and this costs little.
 
     Args:
-      momentum: how much of the running sum is kept at each step.
+      momentum: how much of the running sum stays at each step.
     """
-
-    matrix_slot_names = ("momentum",)
 
     def __init__(self, learning_rate=0.001, momentum: float = 0.95, name: str = "muon", **kwargs):
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.momentum = momentum
 
-    def _slots_of(self, variable):
-        is_matrix = len(variable.shape) == 2 and variable.path.endswith("kernel")
-        return self.matrix_slot_names if is_matrix else self.slot_names
+    def slot_names(self, variable) -> tuple[str, ...]:
+        return ("momentum",) if _is_matrix(variable) else super().slot_names(variable)
 
-    def _direction(self, moments, gradient):
-        if len(moments) == 2:
-            return super()._direction(moments, gradient)
-        total = self.momentum * moments[0] + gradient
-        return orthogonal(gradient + self.momentum * total), (total,)
+    def rule(self, variable) -> Callable:
+        if not _is_matrix(variable):
+            return super().rule(variable)
+        is_adapted = not _matches(variable.path, self.exclude_from_layer_adaptation)
+        return functools.partial(
+            muon, momentum=self.momentum, decay=self._adam_options(variable.path)["decay"],
+            is_adapted=is_adapted,
+        )
 
     def get_config(self):
         return super().get_config() | {"momentum": self.momentum}
 
 
-def orthogonal(matrix):
-    """Returns a matrix near to the orthogonal one that is nearest to `matrix` [M, N].
+def _is_matrix(variable) -> bool:
+    return len(variable.shape) == 2 and variable.path.endswith("kernel")
 
-    Its singular values lie between about 0.7 and 1.2. Five steps of Newton and Schulz with the
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+# --- Update rules: (gradient, weight, slots, rate) -> (weight, slots) ---
+#
+# The step enters through the rate alone: no rule corrects the bias of its running averages.
+
+
+def adamw(gradient, weight, slots, rate, *, beta_1, beta_2, epsilon, decay):
+    """u = m / (sqrt(v) + epsilon) + decay w;  w = w - rate u.
+
+    m = beta_1 m + (1 - beta_1) g;  v = beta_2 v + (1 - beta_2) g^2; no bias correction.
+    """
+    update, slots = _adam(gradient, slots, beta_1, beta_2, epsilon)
+    return weight - rate * _decayed(update, weight, decay), slots
+
+
+def lamb(gradient, weight, slots, rate, *, beta_1, beta_2, epsilon, decay):
+    """Adam's update, weight decay, the trust ratio, and the rate: w = w - rate r u.
+
+    u as in `adamw`;  r = ||w|| / ||u||, or 1 where either norm is 0 (arXiv 1904.00962).
+    """
+    update, slots = _adam(gradient, slots, beta_1, beta_2, epsilon)
+    update = _decayed(update, weight, decay)
+    return weight - rate * _trust_ratio(weight, update) * update, slots
+
+
+def muon(gradient, weight, slots, rate, *, momentum, decay, is_adapted=True):
+    """u = orthogonal(g + momentum s) + decay w;  w = w - rate r u, with `lamb`'s trust ratio r.
+
+    s = momentum s + g, the gradients' running sum, looked ahead by one step (Jordan et al. 2024,
+    kellerjordan.github.io/posts/muon).
+    """
+    total = momentum * slots[0] + gradient
+    update = _decayed(orthogonal(gradient + momentum * total), weight, decay)
+    ratio = _trust_ratio(weight, update) if is_adapted else 1.0
+    return weight - rate * ratio * update, (total,)
+
+
+def _adam(gradient, slots, beta_1, beta_2, epsilon):
+    first = beta_1 * slots[0] + (1.0 - beta_1) * gradient
+    second = beta_2 * slots[1] + (1.0 - beta_2) * ops.square(gradient)
+    return first / (ops.sqrt(second) + epsilon), (first, second)
+
+
+def _decayed(update, weight, decay: float):
+    return update + decay * weight if decay else update
+
+
+def _trust_ratio(weight, update):
+    weight_norm, update_norm = _norm(weight), _norm(update)
+    both = ops.logical_and(weight_norm > 0, update_norm > 0)
+    return ops.where(both, weight_norm / ops.where(both, update_norm, 1.0), 1.0)
+
+
+def orthogonal(matrix):
+    """Returns a matrix near the orthogonal one that is nearest to `matrix` [M, N].
+
+    That is U V^T of the singular value decomposition U S V^T; singular values of the result lie
+    between about 0.7 and 1.2. Five steps of Newton and Schulz with the
     coefficients of Jordan et al. 2024, in the precision of the matrix.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
@@ -286,36 +324,31 @@ def orthogonal(matrix):
     return ops.transpose(x) if is_tall else x
 
 
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(re.search(pattern, name) for pattern in patterns)
-
-
 def _norm(x):
     """Returns the L2 norm of all values of a tensor."""
     return ops.sqrt(ops.sum(ops.square(x)))
 
 
+# --- Gradients ---
+
+
 def global_norm(gradients):
-    """Returns the L2 norm over all dense gradients (None ones left out)."""
-    squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients if g is not None]
-    return ops.sqrt(sum(squares[1:], squares[0]))
+    """Returns the L2 norm over all dense gradients."""
+    # By its scope, TensorFlow's optimizer of graphs decides in which order it adds.
+    with keras.name_scope("global_norm"):
+        squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients]
+        return ops.sqrt(sum(squares[1:], squares[0]))
 
 
-def clip_by_global_norm(gradients, clip_norm: float | None):
-    """Returns the gradients scaled to a global norm of at most `clip_norm`.
-
-    If any value is not finite, every returned value is NaN: that is how each
-    variable's update learns of it.
-    """
-    norm = global_norm(gradients)
-    scale = 1.0 if clip_norm is None else clip_norm / ops.maximum(norm, clip_norm)
-    scale = ops.where(ops.isfinite(norm), scale, float("nan"))
-    return [None if g is None else g * ops.cast(scale, g.dtype) for g in gradients]
+def clip(gradients, norm, clip_norm: float | None):
+    """Returns gradients of this global norm, scaled to a norm of at most `clip_norm`."""
+    if clip_norm is None:
+        return gradients
+    scale = clip_norm / ops.maximum(norm, clip_norm)
+    return [g * ops.cast(scale, g.dtype) for g in gradients]
 
 
-def create_optimizer(
-    config: OptimizerConfig, sums_over_replicas: bool = True
-) -> AdamWeightDecay:
+def create_optimizer(config: OptimizerConfig) -> AdamWeightDecay:
     """Returns the optimizer with the settings of the released models (decay 0.01, clip 1.0).
 
     Raises:
@@ -331,5 +364,4 @@ def create_optimizer(
         weight_decay_rate=WEIGHT_DECAY,
         exclude_from_weight_decay=EXCLUDED,
         clip_norm=CLIP_NORM,
-        sums_over_replicas=sums_over_replicas,
     )

@@ -105,14 +105,14 @@ def test_rows_of_a_length_unknown_until_run_time_are_attended_to_in_blocks_too(
 ):
     models, batch = twins(CONFIG.with_dropout(0.0)), make_batch(is_packed)
     expected = outputs_and_gradients(models["eager"], batch, training)
-    seen, compute = [], attention._probabilities
+    seen, compute = [], attention.probabilities
 
     def probabilities(query, *others):
         note = tf.numpy_function(lambda n: seen.append(int(n)), [tf.shape(query)[2]], [])
         with tf.control_dependencies([note]):
             return compute(tf.identity(query), *others)
 
-    monkeypatch.setattr(attention, "_probabilities", probabilities)
+    monkeypatch.setattr(attention, "probabilities", probabilities)
     unknown = {
         name: tf.TensorSpec([None] * len(value.shape), tf.as_dtype(value.dtype))
         for name, value in batch.items()

@@ -25,6 +25,7 @@ from albert.records import batches, examples, packing, records
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import run_settings, steps, train_state
+from albert.training.tensorflow_engine import TensorFlowEngine
 
 # All different, so that a shape tells what a tensor is.
 VOCAB, EMBEDDING, LAYERS, BATCH, LENGTH, PREDICTIONS = 61, 9, 3, 4, 12, 3
@@ -109,7 +110,7 @@ def test_nothing_of_a_step_is_converted_by_autograph(monkeypatch):
     batch = batch_of(pretraining_rows(BATCH))
     rows = tf.data.Dataset.from_tensors(batch).repeat()
     train(iter(rows), 1, [0.0, 0.0])
-    steps.EvalStep(TASK, train.step.state.model)(batch)
+    steps.EvalStep(TASK, train.state.model)(batch)
     assert not converted
 
 
@@ -143,8 +144,9 @@ class StepGraph:
             metadata = context.context().export_run_metadata()
         finally:
             context.context().disable_graph_collection()
-        [traced] = train.step.micro_gradients._list_all_concrete_functions()
-        self.traced = traced.graph.get_operations()
+        [step] = train._step._list_all_concrete_functions()
+        graphs = [f.graph for f in step.graph._functions.values() if f.graph]
+        self.traced = max((g.get_operations() for g in graphs), key=len)  # of the gradients
         graphs = [g.post_optimization_graph for g in metadata.function_graphs]
         self.run = max((g.node for g in graphs), key=len)
         self.counts = collections.Counter(node.op for node in self.run)
@@ -159,10 +161,9 @@ def graph(request):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
-def test_micro_batches_are_computed_one_after_another(count):
+def test_micro_batches_are_computed_one_after_another(count, monkeypatch):
     # Not all at a time, with the activations of all of them.
-    train, seen = train_steps(gradient_accumulation_steps=count), []
-    compute = train.step._micro_gradients
+    seen, grad = [], TensorFlowEngine.grad
 
     def note(what, value):
         def tell(x):
@@ -174,13 +175,18 @@ def test_micro_batches_are_computed_one_after_another(count):
         told = tf.numpy_function(tell, [value], value.dtype, stateful=False)
         return tf.ensure_shape(told, value.shape)
 
-    @tf.function
-    def gradients(batch, *others):
-        first = {"input_ids": note("begin", batch["input_ids"])}
-        sums, grads = compute(batch | first, *others)
-        return note("end", sums), grads
+    def noting(engine, *arguments):
+        compute = grad(engine, *arguments)
 
-    train.step.micro_gradients = gradients
+        def gradients(batch, *others):
+            first = {"input_ids": note("begin", batch["input_ids"])}
+            sums, found = compute(batch | first, *others)
+            return note("end", sums), found
+
+        return gradients
+
+    monkeypatch.setattr(TensorFlowEngine, "grad", noting)
+    train = train_steps(gradient_accumulation_steps=count)
     take_steps(train, same_batch(), 2)
     assert seen == ["begin", "end"] * (2 * count)
 
@@ -258,8 +264,7 @@ def test_steps_are_traced_once_however_many_packed_rows_a_batch_has():
     }
     take_steps(train, tf.data.Dataset.from_generator(batches, output_signature=spec), 4)
     assert len(shapes) > 1
-    for function in (train._step, train.step.micro_gradients):
-        assert function.experimental_get_tracing_count() == 1
+    assert train._step.experimental_get_tracing_count() == 1
 
 
 @pytest.mark.parametrize("use_xla", [False, True])

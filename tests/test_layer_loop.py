@@ -35,13 +35,18 @@ IN_LOOP = EncoderOptions(engine="graph_loop")
 @pytest.fixture
 def seen(monkeypatch):
     """Returns the loops that are made: how many layers each has, and types of its weights."""
-    loops, make = [], layer_loop.GraphLoop._looped
+    loops, repeat, scope = [], layer_loop.repeat, keras.StatelessScope
 
-    def looped(self, layer, first, count, *others):
-        loops.append((count, {value.dtype for value in self._values.values()}))
-        return make(self, layer, first, count, *others)
+    def repeated(layer, hidden, first, count, *others):
+        loops.append((count, set()))
+        return repeat(layer, hidden, first, count, *others)
 
-    monkeypatch.setattr(layer_loop.GraphLoop, "_looped", looped)
+    def scope_of(state_mapping):
+        loops[-1][1].update(value.dtype for _, value in state_mapping)
+        return scope(state_mapping=state_mapping)
+
+    monkeypatch.setattr(layer_loop, "repeat", repeated)
+    monkeypatch.setattr(layer_loop.keras, "StatelessScope", scope_of)
     return loops
 
 

@@ -131,7 +131,7 @@ def test_every_weight_of_a_model_is_decayed_or_excluded_as_in_the_original():
     weights = named_weights(AlbertForPreTraining(config))
     optimizer = create_optimizer(OptimizerConfig("lamb"))
     optimizer.build(list(weights.values()))
-    decayed = {n for n, d in zip(weights, optimizer._decayed, strict=True) if d}
+    decayed = {n for n, weight in weights.items() if optimizer.rule(weight).keywords["decay"]}
     assert decayed == {
         n for n in weights if n.endswith(("kernel", "embeddings", "output_weights"))
     }
@@ -187,3 +187,59 @@ def test_muon_moves_matrices_along_the_orthogonal_sum_and_all_else_as_lamb():
         update = np.asarray(orthogonal(ahead)) + 0.01 * weight
         weight = weight - 0.1 * np.linalg.norm(weight) / np.linalg.norm(update) * update
     np.testing.assert_allclose(ends[Muon][0], weight, rtol=1e-5, atol=1e-6)
+
+
+def adam_without_bias_correction(optax, beta_1, beta_2, epsilon):
+    """Returns the first stage of the released optimizers, of which optax has the parts."""
+    import jax
+
+    def start(weights):
+        zeros = jax.tree.map(lambda x: 0 * x, weights)
+        return zeros, zeros
+
+    def update(gradients, state, weights=None):
+        first = optax.tree.update_moment(gradients, state[0], beta_1, 1)
+        second = optax.tree.update_moment(gradients, state[1], beta_2, 2)
+        found = jax.tree.map(lambda m, v: m / (v**0.5 + epsilon), first, second)
+        return found, (first, second)
+
+    return optax.GradientTransformation(start, update)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_twenty_steps_equal_those_of_optax(name):
+    optax = pytest.importorskip("optax")
+    from jax import numpy as jnp
+
+    rng = np.random.default_rng(3)
+    shapes = {"encoder/dense/kernel": (5, 7), "encoder/dense/bias": (7,), "word_embeddings": (9, 5)}
+    start = {path: rng.normal(size=shape).astype("float32") for path, shape in shapes.items()}
+    steps = [
+        {path: (3 * rng.normal(size=w.shape)).astype("float32") for path, w in start.items()}
+        for _ in range(20)
+    ]
+    ours = create_optimizer(OptimizerConfig(name, 0.05, num_train_steps=25, num_warmup_steps=4))
+    variables = [variable_at(path, w) for path, w in start.items()]
+    ours.build(variables)
+    for gradients in steps:
+        ours.apply([keras.ops.convert_to_tensor(g) for g in gradients.values()], variables)
+
+    matrices = {path: not path.endswith("bias") for path in shapes}
+    stages = [
+        optax.clip_by_global_norm(1.0), adam_without_bias_correction(optax, 0.9, 0.999, 1e-6),
+        optax.add_decayed_weights(0.01, matrices),
+    ]
+    if name == "lamb":
+        stages.append(optax.masked(optax.scale_by_trust_ratio(), matrices))
+    rate = WarmupPolynomialDecay(0.05, 25, 4)
+    theirs = optax.chain(*stages, optax.scale_by_learning_rate(lambda step: float(rate(int(step)))))
+    weights = {path: jnp.asarray(w) for path, w in start.items()}
+    state = theirs.init(weights)
+    for gradients in steps:
+        updates, state = theirs.update(gradients, state, weights)
+        weights = optax.apply_updates(weights, updates)
+    for variable, path in zip(variables, shapes, strict=True):
+        expected = np.asarray(weights[path])
+        np.testing.assert_allclose(
+            variable.numpy(), expected, rtol=0, atol=1e-6 * np.abs(expected).max(), err_msg=path
+        )

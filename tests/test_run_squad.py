@@ -16,7 +16,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.formats import checkpoints, pretrained
 from albert.tasks.squad.task import SquadV1Task, SquadV2Task
-from albert.training import trainer
+from albert.training.history import History
 
 COMMANDS = {"v1": run_squad_v1, "v2": run_squad_v2, "both": run_squad}
 
@@ -137,7 +137,7 @@ def test_a_file_without_answers_is_predicted_without_the_training_file(
 def test_training_goes_on_where_it_stopped_to_the_same_bits(
     workshop, trained, tmp_path, monkeypatch
 ):
-    jobs.sigterm_when(monkeypatch, trainer._Loop, "_take_note", lambda *_: True)
+    jobs.sigterm_when(monkeypatch, History, "note", lambda *_: True)
     assert train(workshop, 1, tmp_path / "out") == 143
     assert max(checkpoints.list_steps(str(tmp_path / "out"))) < 6
     assert train(workshop, 1, tmp_path / "out") == 0

@@ -2,8 +2,7 @@
 
     encoder          embeddings, attention, feed-forward and the encoder that shares them
     encoder_options  how it computes, given at a model's construction
-    layer_order      a pass through it: for each layer, for each inner block
-    layer_loop       the same with equal layers in one loop of TensorFlow's graph
+    layer_loop       layers that share their weights, in one loop of TensorFlow's graph
     layer_scan       the same by JAX's scan
     attention        the product of queries and keys, whole or in blocks
     jax_attention    attention by the kernel of a GPU or TPU, on JAX

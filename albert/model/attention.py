@@ -26,7 +26,7 @@ def eager(query, key, value, mask: Mask, dropout, rate: float, most: int):
         unknown until run time they are one block, and `fused` draws other numbers.
       most: no less than Q.
     """
-    probs = _probabilities(query, key, mask.adder)
+    probs = probabilities(query, key, mask.adder)
     if rate and dropout.is_live:
         count = ops.shape(query)[2]
         starts = _block_starts(count if isinstance(count, int) else 1)
@@ -57,7 +57,7 @@ def fused(query, key, value, mask: Mask, dropout, rate: float, most: int):
 
         def block(query, key, value, adder, part=part):
             # The part is made anew each time: a second computation draws the same.
-            return ops.matmul(part.again()(_probabilities(query, key, adder), rate), value)
+            return ops.matmul(part.again()(probabilities(query, key, adder), rate), value)
 
         stop = start + QUERY_BLOCK
         adder = mask.adder if mask.adder.shape[2] == 1 else mask.adder[:, :, start:stop]
@@ -70,30 +70,19 @@ def fused(query, key, value, mask: Mask, dropout, rate: float, most: int):
 ATTENTION = {"eager": eager, "fused": fused}
 
 
-class Kept:
-    """Takes the probabilities of each block of a forward pass, before dropout.
-
-    Raises:
-      ValueError: these options leave them inside a loop, or do not compute all of them.
-    """
-
-    def __init__(self, options: Any):
-        in_the_way = [
-            name
-            for name, is_set in (
-                (f'engine="{options.engine}"', options.engine != "unrolled"),
-                ("remat", options.remat),
-                ("needed_outputs_only", options.needed_outputs_only),
-            )
-            if is_set
-        ]
-        if in_the_way:
-            raise ValueError(f"output_attentions does not go with {', '.join(in_the_way)}")
-        self.probabilities: list = []  # of each block, [B, N, L, L]
-
-    def take(self, query, key, mask: Mask) -> None:
-        """Takes those of a block; the arguments are those of `eager`."""
-        self.probabilities.append(_probabilities(query, key, mask.adder))
+def check_attentions(options: Any) -> None:
+    """Raises a ValueError if a model of these options can't return its attention probabilities."""
+    in_the_way = [
+        name
+        for name, is_set in (
+            (f'engine="{options.engine}"', options.engine != "unrolled"),
+            ("remat", options.remat),
+            ("needed_outputs_only", options.needed_outputs_only),
+        )
+        if is_set
+    ]
+    if in_the_way:
+        raise ValueError(f"output_attentions does not go with {', '.join(in_the_way)}")
 
 
 def _block_starts(count: int) -> list[int]:
@@ -101,7 +90,8 @@ def _block_starts(count: int) -> list[int]:
     return list(range(0, count, QUERY_BLOCK))
 
 
-def _probabilities(query, key, adder):
+def probabilities(query, key, adder):
+    """Returns softmax(query key^T + adder), [B, N, Q, L]."""
     scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) + adder  # [B, N, Q, L]
     # Half precision is too coarse to sum hundreds of probabilities in.
     return ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), query.dtype)

@@ -1,8 +1,8 @@
 """ALBERT's encoder in Keras 3: factorized embedding and shared layers (section 3.1).
 
 Legend: B batch, L sequence, H hidden, E embedding, N heads, D = H / N, I
-intermediate, V vocabulary; R rows of M places (see `row_layout`): B rows of L
-places unless rows are packed.
+intermediate, V vocabulary; R rows of M tokens (see `row_layout`): B rows of L
+tokens unless several examples are packed in one.
 
 A layer's weights carry the names of a released checkpoint. The scopes
 `attention_1`, `ffn_1` and the place of the LayerNorms are the released ones,
@@ -11,29 +11,21 @@ its backends; precision, compilation and distribution come from outside.
 """
 
 import dataclasses
+import functools
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.model.attention import ATTENTION, Kept
+from albert.model.attention import ATTENTION, probabilities
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder_options import Depth, EncoderOptions
-from albert.model.layer_order import BlockInPass, Engine, Layer, ending_at, unrolled
 from albert.model.layers import dense_layer, get_activation, layer_norm, truncated_normal
 from albert.model.row_layout import Mask, RowLayout, mask_of
-
-
-@dataclasses.dataclass(frozen=True)
-class Pass:
-    """What one forward pass has of its own."""
-
-    dropout: Dropout = NO_DROPOUT
-    depth: Depth = None  # layers to apply, if not all
-    kept: Kept | None = None  # takes the attention's probabilities
 
 
 class FactorizedEmbedding(keras.layers.Layer):
@@ -120,22 +112,22 @@ class _Attention(keras.layers.Layer):
         return ops.transpose(ops.reshape(x, heads), (0, 2, 1, 3))  # [B, N, L, D]
 
     def call(
-        self, hidden, mask: Mask, dropout: Dropout = NO_DROPOUT, kept: Kept | None = None
+        self, hidden, mask: Mask, dropout: Dropout = NO_DROPOUT, collect: Callable | None = None
     ):
-        return self._attend(hidden, self.key(hidden), self.value(hidden), mask, dropout, kept)
+        return self._attend(hidden, self.key(hidden), self.value(hidden), mask, dropout, collect)
 
-    def of_places(self, hidden, asking, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
-        """Returns what a call returns at some places [B, K, H] of each example alone."""
+    def at(self, hidden, asking, layout: RowLayout, dropout: Dropout = NO_DROPOUT):
+        """Like `call`, but only for the hidden states `asking` [B, K, H] of each example."""
         key, value = layout.every(self.key(hidden)), layout.every(self.value(hidden))
         mask = mask_of(layout.key_mask(), self.compute_dtype)
         return self._attend(asking, key, value, mask, dropout)
 
     def _attend(
-        self, asking, key, value, mask: Mask, dropout: Dropout, kept: Kept | None = None
+        self, asking, key, value, mask: Mask, dropout: Dropout, collect: Callable | None = None
     ):
         query = self._heads(_times(self.query(asking), 1.0 / math.sqrt(self.config.head_size)))
-        if kept:
-            kept.take(query, self._heads(key), mask)
+        if collect is not None:
+            collect(probabilities(query, self._heads(key), mask.adder))
         attend = ATTENTION[self.options.attn_implementation]
         rate = self.config.attention_probs_dropout_prob
         most = self.config.max_position_embeddings  # no row is longer
@@ -198,15 +190,15 @@ class AlbertBlock(keras.layers.Layer):
                 getattr(self, name).build((None, None, self.config.hidden_size))
 
     def attend(
-        self, hidden, layout: RowLayout, mask: Mask, dropout: Dropout, places=None,
-        kept: Kept | None = None,
+        self, hidden, layout: RowLayout, mask: Mask, dropout: Dropout, positions=None,
+        collect: Callable | None = None,
     ):
-        """Returns LayerNorm(hidden + attention(hidden)), [R, M, H], or at `places` [B, K, H]."""
-        if places is None:
-            attended = self.attention(hidden, mask, dropout=dropout, kept=kept)
+        """Returns LayerNorm(hidden + attention(hidden)), [R, M, H], or at `positions` [B, K, H]."""
+        if positions is None:
+            attended = self.attention(hidden, mask, dropout=dropout, collect=collect)
             return self.attention_norm(attended + hidden)
-        asking = layout.at(hidden, places)
-        attended = self.attention.of_places(hidden, asking, layout, dropout)
+        asking = layout.at(hidden, positions)
+        attended = self.attention.at(hidden, asking, layout, dropout)
         return self.attention_norm(attended + asking)
 
     def transform(self, hidden, dropout: Dropout):
@@ -249,59 +241,89 @@ class AlbertEncoder(keras.layers.Layer):
                 with keras.name_scope(f"group_{g}"):
                     for block in blocks:
                         block.build()
-        self._run_engine = self._engine()
-
-    def _engine(self) -> Engine:
-        if self.options.engine == "unrolled":
-            return unrolled
-        if self.options.engine == "scan":
-            from albert.model.layer_scan import scan  # the one module that knows JAX
-
-            return scan
-        from albert.model.layer_loop import GraphLoop  # the one module that knows TensorFlow
-
-        return GraphLoop(self.weights)
 
     def call(
         self,
         embedded,
         layout: RowLayout,
         dropout: Dropout = NO_DROPOUT,
-        places=None,
+        positions=None,
         depth: Depth = None,
-        kept: Kept | None = None,
+        collect: Callable | None = None,
     ):
-        """Returns the hidden states [R, M, H] after each block, as far as the engine keeps them.
+        """Returns the hidden states [R, M, H] after each block; of layers in a loop, the last ones.
 
-        With `places` [B, K], the last is computed at these of each example alone,
+        With `positions` [B, K], the last is computed at these of each example alone,
         [B, K, H]: nothing later reads the others. `depth` is how many layers to apply,
-        if not all.
+        if not all. `collect` is called with the attention probabilities of each block,
+        [B, N, L, L].
         """
-        hidden = embedded
+        hidden, states = embedded, []
         if self.embedding_projection is not None:
             hidden = self.embedding_projection(hidden)
-        layers = self._layers_of_pass(layout, Pass(dropout, depth, kept))
-        if places is not None:
-            layers = ending_at(places, layers)
-        return self._run_engine(layers, hidden, self.options)
-
-    def _layers_of_pass(self, layout: RowLayout, how: Pass) -> list[Layer]:
-        """Returns the layers to apply, in their order."""
         mask = mask_of(layout.row_mask(), self.compute_dtype, layout.row_groups())
+        depth, blocks = depth or self.config.num_hidden_layers, self.config.inner_group_num
+
+        def block(hidden, layer, j, number, positions=None):
+            """The j-th block of a layer; `number` is the layer's own, or a tensor in a loop."""
+            attending, transforming = self._halves(layer, j)
+            # Made here, so that a second computation in the backward pass draws the same.
+            drawn = dropout.of_block(number * blocks + j)
+            hidden = attending.attend(hidden, layout, mask, drawn, positions, collect)
+            return transforming.transform(hidden, drawn)
+
+        for layer, count in self._runs(depth, positions is not None):
+            if count > 1:
+                hidden = self._repeat(block, hidden, layer, count)
+                states.append(hidden)
+                continue
+            for j in range(blocks):
+                is_end = (layer, j) == (depth - 1, blocks - 1)
+                apply = functools.partial(
+                    block, layer=layer, j=j, number=layer, positions=positions if is_end else None
+                )
+                hidden = (keras.remat(apply) if self.options.remat else apply)(hidden)
+                states.append(hidden)
+        return states
+
+    def _halves(self, layer: int, j: int) -> tuple[AlbertBlock, AlbertBlock]:
+        """Returns whose attention and whose feed-forward layer the j-th block of a layer has."""
+        attention, feed_forward = (
+            self.config.attention_group(layer), self.config.feed_forward_group(layer)
+        )
+        return self.groups[attention][j], self.groups[feed_forward][j]
+
+    def _runs(self, depth: int, ends_alone: bool) -> Iterator[tuple[int, int]]:
+        """Yields the first of several equal layers, and how many they are: 1 if not in a loop."""
         config = self.config
-        # What distinguishes a layer; those of the same are one object.
-        kinds = [
-            (config.attention_group(i), config.feed_forward_group(i))
-            for i in range(how.depth or config.num_hidden_layers)
-        ]
-        layers = {
-            (g, h): [
-                BlockInPass(attending, transforming, layout, mask, how.dropout, kept=how.kept)
-                for attending, transforming in zip(self.groups[g], self.groups[h], strict=True)
-            ]
-            for g, h in dict.fromkeys(kinds)
-        }
-        return [layers[kind] for kind in kinds]
+        kinds: list = [(config.attention_group(i), config.feed_forward_group(i)) for i in range(depth)]
+        if self.options.engine == "unrolled":
+            kinds = list(range(depth))
+        elif ends_alone:  # the last one computes less than the others
+            kinds[-1] = None
+        first = 0
+        for _, equal in itertools.groupby(kinds):
+            count = len(list(equal))
+            yield first, count
+            first += count
+
+    def _repeat(self, block, hidden, layer: int, count: int):
+        """Returns the states after `count` layers, which share their weights, in one loop."""
+        if self.options.engine == "scan":
+            from albert.model import layer_scan as loops  # the one module that knows JAX
+        else:
+            from albert.model import layer_loop as loops  # the one module that knows TensorFlow
+        js = range(self.config.inner_group_num)
+
+        def apply(hidden, number):
+            for j in js:
+                hidden = block(hidden, layer, j, number)
+            return hidden
+
+        weights = {id(w): w for j in js for half in self._halves(layer, j) for w in half.weights}
+        return loops.repeat(
+            apply, hidden, layer, count, list(weights.values()), self.options.remat
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,7 +333,7 @@ class Encoded:
     layout: RowLayout
     words: Any  # [R, M, E]
     embedded: Any  # [R, M, E]
-    states: Sequence[Any]  # [R, M, H] after each block; none if the last is not of all places
+    states: Sequence[Any]  # [R, M, H] after each block; none if the last is not of all tokens
     pooled: Any  # [B, H]
     chosen: Any  # [B, P, H], the last of them at the positions asked for, if any were
 
@@ -324,8 +346,8 @@ class Encoded:
         """Returns all that the encoder computed, each example's by itself.
 
         `word_embedding_output` and `embedding_output` (after LayerNorm) [B, L, E],
-        `encoder_outputs`, a list of [B, L, H], one for each block (a loop over layers keeps
-        fewer), `sequence_output`, the last of them, and `pooled_output` [B, H].
+        `encoder_outputs`, a list of [B, L, H], one for each block (of layers in a loop,
+        for the last), `sequence_output`, the last of them, and `pooled_output` [B, H].
         """
         every = self.layout.every
         found = {

@@ -1,4 +1,4 @@
-"""Equal layers applied in one loop of TensorFlow's graph.
+"""A layer applied several times in one loop of TensorFlow's graph.
 
 Layers that share their weights (section 3.1) are the same computation. Unrolled,
 a graph holds it once for each of them, with its gradient; in a loop it is there
@@ -9,47 +9,40 @@ GiB for xxlarge. Each step takes as long either way, but not under XLA, which is
 the faster with layers unrolled.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from albert.model.encoder_options import EncoderOptions
-from albert.model.layer_order import Layer, in_runs
 
+def repeat(
+    layer: Callable[[Any, Any], Any], hidden, first: int, count: int,
+    weights: Sequence[keras.Variable], remat: bool,
+):
+    """Returns layer(... layer(hidden, first) ..., first + count - 1).
 
-class GraphLoop:
-    """An engine whose loop goes by once for each of several equal layers in a row.
-
-    Of the states after these, only the last are returned.
+    Args:
+      weights: those that the layer reads.
+      remat: whether the backward pass computes each layer again.
     """
+    # Read outside of the loop, which sums their gradients. `weight.value` would be cast in mixed
+    # precision, and the sum would be of what is rounded.
+    values = [tf.convert_to_tensor(weight._value) for weight in weights]
+    shape = hidden.shape
 
-    def __init__(self, weights: Sequence[keras.Variable]):
-        # Read here: within a call, mixed precision would read them cast, and sum what is rounded.
-        self._values = {id(weight): weight.value for weight in weights}
+    def body(number, hidden):
+        def apply(hidden, *values):
+            with keras.StatelessScope(state_mapping=list(zip(weights, values, strict=True))):
+                return layer(hidden, number)
 
-    def __call__(self, layers: Sequence[Layer], hidden, options: EncoderOptions) -> list:
-        def run(layer: Layer, first: int, count: int, hidden):
-            return self._looped(layer, first, count, hidden, options)
+        hidden = (keras.remat(apply) if remat else apply)(hidden, *values)
+        # A layer loses static sizes, such as a batch of 1, which a loop may not.
+        hidden.set_shape(shape)
+        return number + 1, hidden
 
-        return in_runs(layers, hidden, options, run)
-
-    def _looped(self, layer: Layer, first: int, count: int, hidden, options: EncoderOptions):
-        """Returns the states after `count` such layers, the first of number `first`."""
-        weights = list({id(w): w for block in layer for w in block.weights}.values())
-        values = [tf.convert_to_tensor(self._values[id(weight)]) for weight in weights]
-
-        def body(index, hidden):
-            for i, block in enumerate(layer):
-                hidden = block(hidden, index * len(layer) + i, options.remat, weights, values)
-            # A block loses static sizes, such as a batch of 1, which a loop may not.
-            hidden.set_shape(shape)
-            return index + 1, hidden
-
-        shape = hidden.shape
-
-        return tf.while_loop(
-            lambda index, hidden: index < first + count, body, (tf.constant(first), hidden),
-            # Not several layers at a time, each with what it keeps.
-            parallel_iterations=1, maximum_iterations=count,
-        )[1]
+    return tf.while_loop(
+        lambda number, hidden: number < first + count, body, (tf.constant(first), hidden),
+        # Not several layers at a time, each with what it keeps.
+        parallel_iterations=1, maximum_iterations=count,
+    )[1]

@@ -1,8 +1,11 @@
 """Training and evaluation, for any task.
 
     trainer            the loop: steps, saves, evaluations, stops
+    checkpointer       starts, restores and saves a run
+    evaluator          evaluates its checkpoints, keeps the best, runs out of patience
+    history            position in the data, running averages, skipped steps
     train_state        what a step changes: model, optimizer, and what goes on beside them
-    steps              gradients, accumulation and updates of one step
+    steps              one visible step: forward, loss, gradients, sum over replicas, skip?, update
     evaluation         losses and metrics on held-out rows; the best checkpoint
     checkpoint_store   writes a run's checkpoints, keeps the best, sets damaged ones aside
     run_settings       the settings of a run; its model and the form of its rows follow from them
@@ -11,8 +14,9 @@
     tensorflow_engine  one of them: graphs, tf.distribute, tf.data
     jax_engine         the other: functional steps, jax.sharding, NumPy batches
     compilation        its step compiled for TPUs that are not there
-    guards             end a run early: at a signal, or when its numbers diverge
-    pace               running averages, and how many steps one call makes
+    divergence         ends a run whose numbers diverge
+    preemption         remembers a signal that asks for the end
+    step_timer         how many steps one call makes
     summaries          metrics.jsonl, TensorBoard, log lines, progress
     event_file         TensorBoard's files
     curves             learning curves as a picture

@@ -130,8 +130,8 @@ class StepCompiler:
         run = self.run
         batch_size = rows * self.mesh.size * run.gradient_accumulation_steps
         with self._scope():
-            step = steps.TrainStep(self.task, self.state, run)
-            lowered = jax_engine.TrainSteps(step, self.mesh).lower(self._batch(batch_size))
+            train_steps = steps.train_steps(self.task, self.state, run)
+            lowered = train_steps.lower(self._batch(batch_size))
         try:
             program = lowered.compile()
         except jax.errors.JaxRuntimeError as error:

@@ -65,17 +65,26 @@ class Engine(abc.ABC):
         """Returns the number of this replica."""
 
     @abc.abstractmethod
-    def sum_over_replicas(self, values: Any) -> Any:
-        """Returns the sums of a structure of tensors over all replicas."""
+    def on_replicas(
+        self, function: Callable[[Any], Any], batch: Any, variables: Sequence[keras.Variable]
+    ) -> Any:
+        """Returns function(each replica's part of a batch), which must be equal on all of them.
+
+        `variables` are those that the function reads.
+        """
 
     @abc.abstractmethod
-    def gradients(
-        self, function: Callable[[], tuple[Any, Any]], model: keras.Model,
-        weights: Mapping[str, keras.Variable],
-    ) -> tuple[Any, dict[str, Any]]:
-        """Returns (second value of `function`, {name: gradient of its first, dense}).
+    def psum(self, values: Any) -> Any:
+        """Returns the sums of a structure of tensors over all replicas, as JAX's `psum`."""
 
-        Weights that the first value does not depend on may be left out.
+    @abc.abstractmethod
+    def grad(
+        self, function: Callable[..., tuple[Any, Any]], model: keras.Model,
+        weights: Mapping[str, keras.Variable], use_xla: bool,
+    ) -> Callable[..., tuple[Any, dict[str, Any]]]:
+        """Returns a function of the same arguments: (second value, {name: gradient of the first}).
+
+        Gradients are dense. Weights that the first value does not depend on may be left out.
         """
 
     @abc.abstractmethod
@@ -101,12 +110,16 @@ class Engine(abc.ABC):
         return {name: variable.numpy() for name, variable in variables.items()}
 
     @abc.abstractmethod
-    def train_steps(self, step: Any) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    def train_steps(
+        self, step: Callable[[Any], Any], state: Any, run: Any
+    ) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
         """Returns a function of (iterator of batches, count, control) that makes `count` steps.
 
-        `step` is a `steps.TrainStep`.
-
         It returns the rows of the steps [count, columns], and `control` summed over replicas.
+
+        Args:
+          step: `steps.train_step` as a function of the batch alone.
+          state: the `TrainState` that it updates.
         """
 
     @abc.abstractmethod

@@ -130,21 +130,35 @@ class JaxEngine(Engine):
     def replica(self):
         return jax.lax.axis_index(ROWS)
 
-    def sum_over_replicas(self, values):
+    def on_replicas(self, function, batch, variables):
+        def of_replica(values, batch):
+            with keras.StatelessScope(list(zip(variables, values, strict=True))):
+                return function(batch)
+
+        return jax.shard_map(
+            of_replica, mesh=self.mesh, in_specs=(EVERYWHERE, BY_ROW), out_specs=EVERYWHERE,
+            check_vma=False,
+        )([variable.value for variable in variables], batch)
+
+    def psum(self, values):
         return jax.lax.psum(values, ROWS)
 
-    def gradients(self, function, model: keras.Model, weights: Mapping[str, keras.Variable]):
-        values = {name: weight.value for name, weight in weights.items()}
+    def grad(self, function, model: keras.Model, weights: Mapping[str, keras.Variable], use_xla):
         chosen = {id(weight) for weight in weights.values()}
-        others = [(v, v.value) for v in model.variables if id(v) not in chosen]
 
-        def compute(values):
-            mapping = [*others, *((weights[name], value) for name, value in values.items())]
-            with keras.StatelessScope(state_mapping=mapping):
-                return function()
+        def compute(*arguments):
+            values = {name: weight.value for name, weight in weights.items()}
+            others = [(v, v.value) for v in model.variables if id(v) not in chosen]
 
-        grads, found = jax.grad(compute, has_aux=True)(values)
-        return found, grads
+            def of_values(values):
+                mapping = [*others, *((weights[name], value) for name, value in values.items())]
+                with keras.StatelessScope(state_mapping=mapping):
+                    return function(*arguments)
+
+            grads, found = jax.grad(of_values, has_aux=True)(values)
+            return found, grads
+
+        return compute
 
     def add_up(self, part, count: int):
         if count == 1:
@@ -178,8 +192,8 @@ class JaxEngine(Engine):
 
         return {name: collected(variable.value) for name, variable in variables.items()}
 
-    def train_steps(self, step) -> "TrainSteps":
-        return TrainSteps(step, self.mesh)
+    def train_steps(self, step, state, run) -> "TrainSteps":
+        return TrainSteps(step, state, run, self.mesh)
 
     def eval_outputs(self, step) -> "EvalOutputs":
         return EvalOutputs(step, mesh_of(self._own_devices))
@@ -327,15 +341,13 @@ class _EvalBatches:
 class TrainSteps:
     """Training steps, called with (iterator, count, control); see `Engine.train_steps`."""
 
-    def __init__(self, step, mesh: Mesh):
+    def __init__(self, step, state, run, mesh: Mesh):
         self.step, self.mesh = step, mesh
-        self.variables = step.state.variables
+        self.variables = state.variables
         self._everywhere = NamedSharding(mesh, EVERYWHERE)
-        moments = {id(moment) for moment in step.state.slots.values()}
-        self._is_moment = [id(v) in moments for v in self.variables]
+        slots = {id(slot) for slot in state.slots.values()} if run.shard_moments else ()
         self._shardings = [
-            self._in_parts(v.shape) if is_moment and step.run.shard_moments else self._everywhere
-            for v, is_moment in zip(self.variables, self._is_moment, strict=True)
+            self._in_parts(v.shape) if id(v) in slots else self._everywhere for v in self.variables
         ]
         # The old values are given up to the new ones: there is never memory for both.
         self._one = jax.jit(
@@ -350,20 +362,8 @@ class TrainSteps:
         return NamedSharding(self.mesh, PartitionSpec(*parts))
 
     def _compute(self, values, batch):
-        def but_moments(of_all):
-            return [x for x, is_it in zip(of_all, self._is_moment, strict=True) if not is_it]
-
-        def of_replica(values, batch):
-            mapping = zip(but_moments(self.variables), values, strict=True)
-            with keras.StatelessScope(list(mapping)):
-                return self.step.gradients(batch)
-
-        sums, found = jax.shard_map(
-            of_replica, mesh=self.mesh, in_specs=(EVERYWHERE, BY_ROW), out_specs=EVERYWHERE,
-            check_vma=False,
-        )(but_moments(values), batch)
-        with self._scope(values) as scope:
-            row = self.step.update(sums, found)
+        with keras.StatelessScope(list(zip(self.variables, values, strict=True))) as scope:
+            row = self.step(batch)
         return [scope.get_current_value(v) for v in self.variables], row
 
     def lower(self, batch: Mapping[str, jax.ShapeDtypeStruct]):
@@ -373,9 +373,6 @@ class TrainSteps:
             for v, sharding in zip(self.variables, self._shardings, strict=True)
         ]
         return self._one.lower(values, batch)
-
-    def _scope(self, values) -> keras.StatelessScope:
-        return keras.StatelessScope(list(zip(self.variables, values, strict=True)))
 
     def __call__(self, iterator, count: int, control) -> tuple[np.ndarray, np.ndarray]:
         values = [

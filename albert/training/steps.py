@@ -1,11 +1,12 @@
 """What one step of training or evaluation computes, on either engine.
 
-Each replica has its part of the batch's rows. Losses are divided by the weight of the whole
+Each replica has its part of the batch's sequences. Losses are divided by the weight of the whole
 batch. Gradients are summed over micro-batches, and then over replicas. So one device, several
 devices, and gradient accumulation all compute the same.
 """
 
-from typing import Any
+import functools
+import logging
 
 import keras
 import numpy as np
@@ -16,6 +17,9 @@ from albert.optimization import global_norm
 from albert.runtime.seeds import child_seed
 from albert.tasks.task import Task
 from albert.training.current_engine import current
+from albert.training.engine import Engine
+
+log = logging.getLogger("albert")
 
 # Columns of a training step's row before the task's (sum, weight) pairs.
 LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
@@ -25,99 +29,95 @@ LOSS, NORM, RATE, BAD, OVERFLOW, TOKENS, PAIRS = range(7)
 SPIKE_DEVIATIONS, SPIKE_WINDOW = 6.0, 128
 
 
-class TrainStep:
-    """A training step of a task: `gradients` on each replica, then `update`.
+def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
+    """Makes a step with a batch, of which each replica has a part. Returns its row [columns].
 
-    `depth` is how many layers it trains. An engine may replace `micro_gradients` by a compiled
-    form.
+    Args:
+      state: the `TrainState`, which is updated.
+      depth: how many layers are trained; None: all.
+      engine: differentiates, sums over replicas, and has compiled this function.
     """
+    scale = ops.convert_to_tensor(state.loss_scale)[0]
+    count, names = run.gradient_accumulation_steps, sorted(task.statistic_names)
 
-    def __init__(self, task: Task, state, run, depth: Depth = None):
-        self.engine, self.task, self.state, self.run, self.depth = current(), task, state, run, depth
-        self.names = sorted(task.statistic_names)
-        self.trained = {
-            name: weight for name, weight in state.weights.items()
-            if weight.trainable and not (run.freeze_encoder and name.startswith("bert/"))
-        }
-        self.micro_gradients = self._micro_gradients
+    def loss_of(batch, seed, weights, scale):
+        # --- Forward ---
+        outputs = state.model(batch, training=True, dropout_seed=seed, depth=depth)
+        # --- Loss ---
+        sums, pairs = task.loss_sums(batch, outputs), task.statistics(batch, outputs)
+        first, *others = (sums[name] / weights[name] for name in sums)
+        loss = sum(others, first)
+        tokens, *flat = (ops.cast(x, "float32") for x in (
+            ops.sum(batch["input_mask"]), *(x for name in names for x in pairs[name])
+        ))
+        return loss * scale, ops.stack([loss, tokens, *flat])
 
-    def gradients(self, batch) -> tuple[Any, dict[str, Any]]:
-        """Returns ([loss, tokens, sums and weights of the statistics], {weight: gradient}).
+    # --- Gradients ---
+    gradients_of = engine.grad(loss_of, state.model, state.trained, run.use_xla)
 
-        They are of the whole batch.
-
-        Args:
-          batch: this replica's part.
-        """
-        engine, run = self.engine, self.run
-        weights = self.task.loss_weights(batch)
+    def of_replica(batch):
+        weights = task.loss_weights(batch)
         if run.per_replica_loss:
             weights = {name: w * engine.num_replicas for name, w in weights.items()}
         else:
-            weights = engine.sum_over_replicas(weights)
-        scale = self._scale()
-        count = run.gradient_accumulation_steps
-        step = ops.cast(self.state.optimizer.iterations, "int32")
+            weights = engine.psum(weights)
+        step = ops.cast(state.optimizer.iterations, "int32")
         first = engine.replica() * count
 
         def part(i):
             # The first micro-batch of the first replica draws what a single device would draw.
             seed = dropout_seed(run.seed, step, first + i)
-            return self.micro_gradients(_rows(batch, i, count), seed, weights, scale)
+            return gradients_of(_part_of(batch, i, count), seed, weights, scale)
 
-        sums, found = engine.add_up(part, count)
-        sums, found = engine.sum_over_replicas(sums), engine.sum_over_replicas(found)
-        return sums, {name: g / scale for name, g in found.items()}
+        # --- Sum over replicas ---
+        return engine.psum(engine.add_up(part, count))
 
-    def _scale(self):
-        return ops.convert_to_tensor(self.state.loss_scale)[0]
+    sums, found = engine.on_replicas(of_replica, batch, state.replicated)
+    gradients = {name: found[name] / scale for name in state.weights if name in found}
+    norm = global_norm(list(gradients.values()))
 
-    def _micro_gradients(self, batch, seed, weights, scale):
-        """Returns what `gradients` does, of a micro-batch, times the scale of the loss."""
-        def losses():
-            outputs = self.state.model(batch, training=True, dropout_seed=seed, depth=self.depth)
-            sums = self.task.loss_sums(batch, outputs)
-            first, *others = (sums[name] / weights[name] for name in sums)
-            loss = sum(others, first)
-            pairs = self.task.statistics(batch, outputs)
-            flat = [ops.cast(x, "float32") for name in self.names for x in pairs[name]]
-            tokens = ops.cast(ops.sum(batch["input_mask"]), "float32")
-            return loss * scale, ops.stack([loss, tokens, *flat])
+    # --- Skip? ---
+    is_sound, bad, overflow = _judge(sums[0], norm, scale, state, run)
 
-        return self.engine.gradients(losses, self.state.model, self.trained)
+    # --- Update ---
+    rate, weights = state.optimizer.learning_rate, [state.weights[name] for name in gradients]
+    state.optimizer.update(list(gradients.values()), weights, norm, is_sound)
+    head = [sums[0], norm, rate, ops.cast(bad, "float32"), ops.cast(overflow, "float32")]
+    return ops.concatenate([ops.stack(head), sums[1:]], axis=0)
 
-    def update(self, sums, found: dict[str, Any]):
-        """Updates weights, moments and the rest of the state. Returns the step's row [columns].
 
-        Args:
-          sums, found: what `gradients` returned.
-        """
-        state, optimizer, scale = self.state, self.state.optimizer, self._scale()
-        names = [name for name in state.weights if name in found]
-        grads = [found[name] for name in names]
-        norm = global_norm(grads)
-        has_loss = ops.isfinite(sums[0])
-        finite = ops.logical_and(has_loss, ops.isfinite(norm))
-        spike = ops.zeros_like(finite)
-        if self.run.skip_loss_spikes:
-            spike = is_spike(ops.convert_to_tensor(state.recent_losses), sums[0])
-            remember(state.recent_losses, sums[0])
-        # The optimizer skips the update when a gradient is not finite.
-        is_sound = ops.logical_and(finite, ops.logical_not(spike))
-        poison = ops.where(is_sound, 1.0, float("nan"))
-        rate = optimizer._learning_rate(ops.convert_to_tensor(optimizer.iterations))
-        optimizer.apply([g * poison for g in grads], [state.weights[name] for name in names])
+def train_steps(task: Task, state, run, depth: Depth = None):
+    """Returns what makes several steps in one call; see `Engine.train_steps`."""
+    engine = current()
+    if run.depth_schedule:
+        layers = depth or state.model.config.num_hidden_layers
+        log.info("step %d: %d layers", state.step, layers)
+    step = functools.partial(
+        train_step, task=task, state=state, run=run, depth=depth, engine=engine
+    )
+    return engine.train_steps(step, state, run)
+
+
+def _judge(loss, norm, scale, state, run):
+    """Returns whether a step's gradients are applied, whether it is bad, and whether it overflows.
+
+    An overflow lowers the scale of the loss in float16; spikes and other numbers that aren't
+    finite are bad steps.
+    """
+    finite = ops.logical_and(ops.isfinite(loss), ops.isfinite(norm))
+    spike = overflow = ops.zeros_like(finite)
+    if run.skip_loss_spikes:
+        spike = is_spike(ops.convert_to_tensor(state.recent_losses), loss)
+        remember(state.recent_losses, loss)
+    if run.mixed_precision == "float16":
         # The scale makes gradients larger, not the loss. So if only the gradient is not finite, a
         # lower scale may help, unless the scale is 1 already.
-        overflow = ops.zeros_like(finite)
-        if self.run.mixed_precision == "float16":
-            can_help = ops.logical_and(has_loss, scale > 1.0)
-            overflow = ops.logical_and(ops.logical_not(finite), can_help)
-            _update_loss_scale(state.loss_scale, finite, overflow)
-        fails = ops.logical_and(ops.logical_not(finite), ops.logical_not(overflow))
-        bad = ops.logical_or(fails, spike)
-        head = [sums[0], norm, rate, ops.cast(bad, "float32"), ops.cast(overflow, "float32")]
-        return ops.concatenate([ops.stack(head), sums[1:]], axis=0)
+        can_help = ops.logical_and(ops.isfinite(loss), scale > 1.0)
+        overflow = ops.logical_and(ops.logical_not(finite), can_help)
+        _update_loss_scale(state.loss_scale, finite, overflow)
+    is_sound = ops.logical_and(finite, ops.logical_not(spike))
+    fails = ops.logical_and(ops.logical_not(finite), ops.logical_not(overflow))
+    return is_sound, ops.logical_or(fails, spike), overflow
 
 
 def dropout_seed(seed: int, step, part):
@@ -132,14 +132,8 @@ def dropout_seed(seed: int, step, part):
     return current().fold_in(key, (step, part))
 
 
-def train_steps(task: Task, state, run, depth: Depth = None):
-    """Returns what makes several steps in one call; see `Engine.train_steps`."""
-    step = TrainStep(task, state, run, depth)
-    return step.engine.train_steps(step)
-
-
-def _rows(batch, i, count: int):
-    """Returns the i-th of `count` equal parts of a batch: of its examples and of their rows."""
+def _part_of(batch, i, count: int):
+    """Returns the i-th of `count` equal parts of a batch: of its examples and of their sequences."""
     if count == 1:
         return batch
 
@@ -201,7 +195,7 @@ class EvalStep:
         return loss, numbers, {name: np.asarray(value) for name, value in predictions.items()}
 
     def outputs(self, batch):
-        """Returns (sums and weights of the loss, statistics, predictions) of a replica's rows."""
+        """Returns (sums and weights of the loss, statistics, predictions) of a replica's part."""
         outputs = self.model(batch, training=False, depth=self.depth)
         pairs = {
             name: (ops.cast(a, "float32"), ops.cast(b, "float32"))

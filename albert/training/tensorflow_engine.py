@@ -125,19 +125,21 @@ class TensorFlowEngine(Engine):
     def replica(self):
         return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
 
-    def sum_over_replicas(self, values):
-        context = tf.distribute.get_replica_context()
-        if context.num_replicas_in_sync == 1:
-            return values
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
+    def on_replicas(self, function, batch, variables):
+        return function(batch)  # the step runs on each replica as a whole
 
-    def gradients(self, function, model: keras.Model, weights: Mapping[str, keras.Variable]):
-        with tf.GradientTape() as tape:
-            value, found = function()
-        grads = tape.gradient(value, {name: weight.value for name, weight in weights.items()})
-        # Dense, because the slices of an embedding's gradient may overlap: their norm is wrong.
-        dense = {name: tf.convert_to_tensor(g) for name, g in grads.items() if g is not None}
-        return found, dense
+    def psum(self, values):
+        return _psum(values)
+
+    def grad(self, function, model: keras.Model, weights: Mapping[str, keras.Variable], use_xla):
+        def compute(*arguments):
+            with tf.GradientTape() as tape:
+                value, found = function(*arguments)
+            grads = tape.gradient(value, {name: weight.value for name, weight in weights.items()})
+            # Dense, because the slices of an embedding's gradient may overlap: their norm is wrong.
+            return found, {n: tf.convert_to_tensor(g) for n, g in grads.items() if g is not None}
+
+        return tf.function(compute, jit_compile=use_xla, reduce_retracing=True, autograph=False)
 
     def add_up(self, part, count: int):
         first = part(tf.constant(0))
@@ -166,8 +168,8 @@ class TensorFlowEngine(Engine):
     def layer_engine(self, use_xla: bool) -> str:
         return "unrolled" if use_xla else loop_engine()
 
-    def train_steps(self, step) -> "TrainSteps":
-        return TrainSteps(step)
+    def train_steps(self, step, state, run) -> "TrainSteps":
+        return TrainSteps(step, state, run)
 
     def eval_outputs(self, step) -> "EvalOutputs":
         return EvalOutputs(step)
@@ -186,25 +188,26 @@ class TensorFlowEngine(Engine):
         return _distributed(make) if self.num_evaluating_replicas > 1 else make(None)
 
 
+def _psum(values):
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return values
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+
 class TrainSteps:
     """Training steps, called with (iterator, count, control); see `Engine.train_steps`."""
 
-    def __init__(self, step):
-        self.step, self.strategy = step, tf.distribute.get_strategy()
-        run = step.run
+    def __init__(self, step, state, run):
+        self.state, self.strategy = state, tf.distribute.get_strategy()
         # XLA on one device compiles the update too: in small models, its many small ops take half
-        # of the time. On several devices it can only compile the gradients.
+        # of the time. Otherwise it compiles the gradients alone.
         is_alone = self.strategy.num_replicas_in_sync == 1
-        whole = is_alone and run.gradient_accumulation_steps == 1
+        compiles_all = run.use_xla and is_alone and run.gradient_accumulation_steps == 1
         # AutoGraph would take a sixth of the time to a first step. It is not needed: no Python
         # statement here or in a task depends on a tensor.
-        step.micro_gradients = tf.function(
-            step.micro_gradients, jit_compile=run.use_xla and not whole, reduce_retracing=True,
-            autograph=False,
-        )
         self._step = tf.function(
-            lambda batch: step.update(*step.gradients(batch)),
-            jit_compile=run.use_xla and whole, reduce_retracing=True, autograph=False,
+            step, jit_compile=compiles_all, reduce_retracing=True, autograph=False
         )
 
     def __call__(self, iterator, count: int, control) -> tuple[np.ndarray, np.ndarray]:
@@ -221,9 +224,7 @@ class TrainSteps:
             lambda i, _: i < count, one, (0, tf.TensorArray(tf.float32, size=count)),
             parallel_iterations=1,
         )[1]
-        agreed = self.strategy.run(
-            lambda: self.step.engine.sum_over_replicas(tf.identity(control))
-        )
+        agreed = self.strategy.run(lambda: _psum(tf.identity(control)))
         return rows.stack(), self.strategy.experimental_local_results(agreed)[0]
 
 

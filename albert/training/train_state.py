@@ -24,8 +24,11 @@ class TrainState:
     ):
         self.model = build_model(task, config, run)
         self.weights = modeling.named_weights(self.model)
-        # The step sums over replicas itself: it needs the norm of the sum.
-        self.optimizer = create_optimizer(optimizer, sums_over_replicas=False)
+        self.trained = {
+            name: weight for name, weight in self.weights.items()
+            if weight.trainable and not (run.freeze_encoder and name.startswith("bert/"))
+        }
+        self.optimizer = create_optimizer(optimizer)
         # Everything exists before anything is restored into it.
         self.optimizer.build(list(self.weights.values()))
         self.slots = self.optimizer.named_slots(self.weights)
@@ -40,6 +43,12 @@ class TrainState:
         """All that a step may change."""
         kept = (self.loss_scale, self.recent_losses)
         return [*self.model.variables, *self.optimizer.variables, *kept]
+
+    @property
+    def replicated(self) -> list[keras.Variable]:
+        """Those that lie on every device as a whole: all but the optimizer's slots."""
+        slots = {id(slot) for slot in self.slots.values()}
+        return [variable for variable in self.variables if id(variable) not in slots]
 
     @property
     def step(self) -> int:

@@ -14,7 +14,7 @@ from invariants import nothing_lost, snapshot
 
 from albert.formats import checkpoint_files, checkpoints
 from albert.storage import locks
-from albert.training import trainer
+from albert.training.history import History
 from faults import jobs
 from faults.test_full_disk import file_limit
 
@@ -87,7 +87,7 @@ def test_a_fine_tuner_that_was_stopped_resumes_to_the_same_bits(
     flags = [*whole.flags, f"--output_dir={tmp_path / 'out'}"]
     half = TUNERS[name].last // 2
     jobs.sigterm_when(
-        monkeypatch, trainer._Loop, "_take_note", lambda loop, before, rows: before >= half
+        monkeypatch, History, "note", lambda history, before, rows: before >= half
     )
     assert TUNERS[name].run(*flags) == 143
     with nothing_lost(tmp_path):

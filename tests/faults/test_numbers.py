@@ -23,8 +23,8 @@ from albert.formats import checkpoints, sidecars
 from albert.records import records
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
-from albert.training.guards import DivergenceGuard
-from albert.training.pace import Averages
+from albert.training.divergence import DivergenceCheck
+from albert.training.history import Averages
 from faults import jobs, odd_pretraining
 
 
@@ -278,7 +278,7 @@ def test_weights_that_grow_beyond_the_largest_number_are_never_saved(
 
 
 def test_the_count_of_bad_steps_outlives_the_process():
-    first, second = DivergenceGuard(), DivergenceGuard()
+    first, second = DivergenceCheck(), DivergenceCheck()
     for step in range(51):
         first.check(step, step % 7 == 0, 1.0, 1.0)
     second.restore(json.loads(json.dumps(first.state())))

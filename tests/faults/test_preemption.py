@@ -14,7 +14,8 @@ from invariants import assert_tidy, nothing_lost
 from albert.formats import checkpoints, sidecars
 from albert.records import tf_dataset
 from albert.storage import locks
-from albert.training import evaluation, trainer
+from albert.training import evaluation
+from albert.training.history import History
 from faults import jobs
 
 
@@ -52,8 +53,8 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
 def test_a_second_signal_kills_by_its_default_action():
     code = (
         "import os, signal\n"
-        "from albert.training.guards import PreemptionLatch\n"
-        "with PreemptionLatch() as latch:\n"
+        "from albert.training.preemption import PreemptionSignal\n"
+        "with PreemptionSignal() as latch:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    assert latch.raised == signal.SIGTERM\n"
         "    print('latched', flush=True)\n"
@@ -67,7 +68,7 @@ def test_a_second_signal_kills_by_its_default_action():
 def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(step, whole, tmp_path, monkeypatch):
     flags = [*whole.flags, f"--output_dir={tmp_path / 'out'}", "--do_eval"]
     sent = jobs.sigterm_when(
-        monkeypatch, trainer._Loop, "_take_note", lambda loop, before, rows: before + 1 >= step
+        monkeypatch, History, "note", lambda history, before, rows: before + 1 >= step
     )
     assert jobs.pretrain(*flags) == 143 and sent
     assert jobs.pretrain(*flags) == 0
@@ -113,7 +114,7 @@ def test_a_stopped_classifier_resumes_to_the_same_bits(
 ):
     flags = [*classified.flags, f"--output_dir={tmp_path / 'out'}", "--do_train", "--do_eval"]
     jobs.sigterm_when(
-        monkeypatch, trainer._Loop, "_take_note", lambda loop, before, rows: before >= 3
+        monkeypatch, History, "note", lambda history, before, rows: before >= 3
     )
     assert jobs.classify(*flags) == 143
     with nothing_lost(tmp_path):

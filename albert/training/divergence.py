@@ -1,38 +1,13 @@
-"""Ends a run early but in order: at a signal, or when its numbers diverge."""
+"""Ends a run when its numbers diverge."""
 
 import collections
-import signal
 from collections.abc import Mapping
 from typing import Any
 
 from albert.errors import TrainingDivergedError
-from albert.runtime import workers
 
 
-class PreemptionLatch:
-    """Remembers a SIGTERM or SIGINT until the loop asks for it. A second one kills at once.
-
-    A context manager: outside of it, the signals have their usual meaning.
-    """
-
-    def __init__(self):
-        self.raised: int | None = None  # the signal's number
-        self._handling = workers.on_signals(self._latch)
-
-    def __enter__(self) -> "PreemptionLatch":
-        self._handling.__enter__()
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self._handling.__exit__(*exception)
-
-    def _latch(self, number, frame) -> None:
-        self.raised = number
-        for each in workers.STOPPING:
-            signal.signal(each, signal.SIG_DFL)
-
-
-class DivergenceGuard:
+class DivergenceCheck:
     """Counts bad steps, whose updates are skipped, and ends the run when there are too many.
 
     Too many are more than `MAX_CONSECUTIVE` in a row, or more than `MAX_SHARE` of the last

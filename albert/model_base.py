@@ -1,0 +1,282 @@
+"""What all model classes share, and the encoder with its pooler (arXiv 1909.11942, section 3.1).
+
+Legend: B batch, L sequence, H hidden, E embedding, N heads, P predictions.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import albert.model.backend  # noqa: F401, I001  (before Keras)
+import keras
+from keras import ops
+
+from albert.config import AlbertConfig
+from albert.formats.model_facts import Facts
+from albert.model import quantization
+from albert.model.attention import check_attentions
+from albert.model.dropout import NO_DROPOUT, Dropout
+from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
+from albert.model.encoder_options import Depth, EncoderOptions
+from albert.model.layers import dense_layer, precision
+from albert.model.row_layout import layout_of, segments_of
+
+registered = keras.saving.register_keras_serializable("albert")
+
+
+class PretrainedModel(keras.Model):
+    """A model that owns all its weights from construction on: they can be restored at once."""
+
+    reads_all = False  # whether the head reads all tokens, not `[CLS]` and `_positions` alone
+
+    def __init__(
+        self,
+        config: AlbertConfig,
+        name: str,
+        encoder_options: EncoderOptions = EncoderOptions(),
+        dtype: Any = None,
+    ):
+        super().__init__(name=name, dtype=dtype)
+        self.config = config
+        self.encoder_options = encoder_options
+        # What goes with it into a directory: names of labels, how texts are prepared, and more.
+        self.facts = Facts(architecture=type(self).__name__)
+        # For users' own loops; the trainer passes dropout_seed, a function of the step.
+        self.seed_generator = keras.random.SeedGenerator()
+        with precision(self.dtype_policy):
+            self._make_layers()
+        self.build()
+
+    def _make_layers(self) -> None:
+        """Makes the layers, which `build` builds."""
+        raise NotImplementedError
+
+    def call(
+        self,
+        inputs: Any,
+        training: bool = False,
+        dropout_seed: Any = None,
+        depth: Depth = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+    ) -> dict[str, Any]:
+        """Returns the model's outputs, by name.
+
+        Args:
+          inputs: a dict of int tensors, as the tokenizer makes it; or the ids alone.
+          training: whether dropout falls; `dropout_seed`, two integers, makes it a function of
+            them alone.
+          depth: how many layers to apply, if not all.
+          output_hidden_states: adds what `Encoded.hidden_states` returns. Of a model that was
+            made with `EncoderOptions(output_hidden_states=True)`, the default.
+          output_attentions: adds `attentions`: the probabilities of each block, in a list,
+            [B, N, L, L] each. Its default is an option too.
+
+        Raises:
+          ValueError: these attentions are not there: see `model.attention.check_attentions`.
+        """
+        if not isinstance(inputs, Mapping):
+            inputs = {"input_ids": inputs}
+        options, dropout = self.encoder_options, NO_DROPOUT
+        if training:
+            dropout = Dropout(self.seed_generator.next() if dropout_seed is None else dropout_seed)
+        if output_attentions is None:
+            output_attentions = options.output_attentions
+        if output_attentions:
+            check_attentions(options)
+        if output_hidden_states is None:
+            output_hidden_states = options.output_hidden_states
+        attentions: list = []
+        positions = self._positions(inputs)
+        encoded = self._encoder().encode(
+            self._encoder_inputs(inputs), dropout, positions,
+            self.reads_all and positions is None, depth,
+            attentions.append if output_attentions else None,
+        )
+        outputs = self._outputs(encoded, inputs, dropout)
+        if output_hidden_states:
+            outputs = encoded.hidden_states() | outputs
+        return outputs | ({"attentions": attentions} if output_attentions else {})
+
+    def _encoder_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the inputs as the encoder takes them."""
+        return inputs
+
+    def _positions(self, inputs: Mapping[str, Any]) -> Any:
+        """Returns the positions [B, P] that the head reads beside `[CLS]`, if only some."""
+        return None
+
+    def _encoder(self) -> "AlbertModel":
+        raise NotImplementedError
+
+    def _outputs(
+        self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout
+    ) -> dict[str, Any]:
+        """Returns what the model is for, of the hidden states."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str, *, attn_implementation: str = "eager",
+        output_hidden_states: bool = False, output_attentions: bool = False, **options: Any,
+    ) -> "PretrainedModel":
+        """Returns the model of a directory, whoever wrote it (see `albert.formats.pretrained`).
+
+        A released archive, packed or not, one of our output directories, a Hugging Face
+        directory, a TF-Hub module, or a checkpoint's prefix; `options`,
+        as `num_labels`, are the class's.
+
+        Raises:
+          CheckpointError: no such model there, or its encoder does not fit.
+          ValueError: no such `attn_implementation`.
+        """
+        from albert.formats import pretrained
+
+        how = EncoderOptions(
+            attn_implementation, output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+        )
+        return pretrained.load(cls, pretrained.opened(path), how, **options)
+
+    def save_pretrained(self, path: str) -> None:
+        """Writes a directory that `from_pretrained` and every command take."""
+        from albert.formats import pretrained
+
+        pretrained.save(self, path)
+
+    def get_config(self) -> dict[str, Any]:
+        arguments = inspect.signature(type(self)).parameters.keys()
+        settings = sorted(arguments - {"config", "name", "encoder_options", "dtype"})
+        values = {name: getattr(self, name) for name in settings}
+        return {
+            "config": self.config.to_dict(),
+            **values,
+            "name": self.name,
+            "trainable": self.trainable,
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            "encoder_options": dataclasses.asdict(self.encoder_options),
+            "facts": self.facts.to_dict(),
+            "quantized": quantization.quantized_layers(self),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        values = dict(config)
+        facts, options = values.pop("facts", {}), values.pop("encoder_options", {})
+        quantized = values.pop("quantized", {})
+        is_trainable, policy = values.pop("trainable", True), values.pop("dtype", None)
+        values["config"] = AlbertConfig.from_dict(values["config"])
+        if isinstance(policy, Mapping):
+            policy = keras.dtype_policies.deserialize(policy)
+        model = cls(
+            **values, dtype=policy,
+            # The engine is of the backend, which may be another one now.
+            encoder_options=EncoderOptions(**dict(options) | {"engine": "unrolled"}),
+        )
+        model.facts, model.trainable = Facts.from_dict(facts, "facts"), is_trainable
+        quantization.quantize_layers(model, quantized)
+        return model
+
+
+@registered
+class AlbertModel(PretrainedModel):
+    """The encoder with its pooler.
+
+    Call it with a dict of int tensors [B, L]: `input_ids`, and optionally
+    `input_mask` (default ones) and `segment_ids` (default zeros). Hugging Face's names
+    `attention_mask` and `token_type_ids` are taken too. Returns a dict:
+    `sequence_output` [B, L, H] and `pooled_output` [B, H].
+
+    With `EncoderOptions.needed_outputs_only`, the last block is computed where a head
+    reads it alone, at `[CLS]` and at masked positions, and the output is
+    `pooled_output`. Where there may be more masked positions than tokens
+    (`first_and` of the row layout), it is computed for all.
+    """
+
+    weight_scope = "bert/"  # within a model with a head, its name
+    def __init__(
+        self,
+        config: AlbertConfig,
+        name: str = "bert",
+        encoder_options: EncoderOptions = EncoderOptions(),
+        dtype: Any = None,
+    ):
+        super().__init__(config, name, encoder_options, dtype)
+
+    def _make_layers(self) -> None:
+        self.embeddings = FactorizedEmbedding(self.config)
+        self.encoder = AlbertEncoder(self.config, self.encoder_options)
+        self.pooler = dense_layer(self.config.hidden_size, self.config, "dense", ops.tanh)
+
+    def build(self, input_shape=None):
+        self.embeddings.build()
+        self.encoder.build()
+        with keras.name_scope("pooler"):
+            self.pooler.build((None, self.config.hidden_size))
+
+    def _encoder(self) -> "AlbertModel":
+        return self
+
+    def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
+        pooled = {"pooled_output": encoded.pooled}
+        return ({"sequence_output": encoded.sequence} if encoded.states else {}) | pooled
+
+    def encode(
+        self,
+        inputs: Mapping[str, Any],
+        dropout: Dropout = NO_DROPOUT,
+        positions: Any = None,
+        reads_all: bool = False,
+        depth: Depth = None,
+        collect: Callable | None = None,
+    ) -> Encoded:
+        """Returns the hidden states, for a head.
+
+        `positions` [B, P] are those that the head reads beside `[CLS]`, if not all; `depth` and
+        `collect` as of `AlbertEncoder`.
+        """
+        layout = layout_of(inputs)
+        words, embedded = self.embeddings(
+            ops.convert_to_tensor(inputs["input_ids"]), segments_of(inputs),
+            position_ids=layout.position_ids, dropout=dropout,
+        )
+        is_short = self.encoder_options.needed_outputs_only and not reads_all
+        needed = layout.first_and(positions) if is_short else None
+        states = self.encoder(
+            embedded, layout=layout, dropout=dropout, positions=needed, depth=depth,
+            collect=collect,
+        )
+        last, chosen = states[-1], None
+        if needed is not None:
+            first, chosen, states = last[:, 0], last[:, 1:], ()
+        else:
+            first = layout.first(last)
+            if positions is not None:
+                chosen = layout.at(last, positions)
+        return Encoded(layout, words, embedded, states, self.pooler(first), chosen)
+
+
+class ModelWithHead(PretrainedModel):
+    """The encoder, `bert`, and what a class puts on it."""
+
+    default_name: str
+
+    def __init__(
+        self,
+        config: AlbertConfig,
+        name: str | None = None,
+        encoder_options: EncoderOptions = EncoderOptions(),
+        dtype: Any = None,
+    ):
+        super().__init__(config, name or self.default_name, encoder_options, dtype)
+
+    def _make_layers(self) -> None:
+        self.bert = AlbertModel(self.config, encoder_options=self.encoder_options)
+        self._make_head()
+
+    def _make_head(self) -> None:
+        """Makes the layers of the head, which `build` builds."""
+
+    def _encoder(self) -> AlbertModel:
+        return self.bert

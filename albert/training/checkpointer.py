@@ -1,0 +1,139 @@
+"""Starts, restores and saves a run."""
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from albert import __version__
+from albert.config import AlbertConfig
+from albert.errors import TrainingDivergedError, some
+from albert.formats import checkpoints
+from albert.formats.weights import Weights
+from albert.storage import files
+from albert.tasks.task import Task
+from albert.training import checkpoint_store, steps
+from albert.training.engine import Engine
+from albert.training.history import History
+from albert.training.run_settings import RunConfig
+from albert.training.train_state import TrainState
+
+log = logging.getLogger("albert")
+
+
+class Checkpointer:
+    """Reads and writes the checkpoints of a run: weights, optimizer, and beside them its history."""
+
+    def __init__(
+        self, engine: Engine, task: Task, config: AlbertConfig, run: RunConfig, state: TrainState,
+        history: History, flags: Mapping[str, Any],
+    ):
+        self.engine, self.task, self.config, self.run = engine, task, config, run
+        self.state, self.history, self.flags = state, history, flags
+        self.newest: str | None = None  # prefix of the newest checkpoint
+
+    def start(self, init: Weights | None, options: Mapping[str, bool]) -> None:
+        """Puts everything where training starts, and logs it."""
+        # The first that applies:
+        #   1. the newest sound checkpoint of output_dir (same command = resume)
+        #   2. --init_checkpoint or a hub module: weights only; warm_start.json lists them
+        #   3. random weights
+        run, state, is_chief = self.run, self.state, self.engine.is_chief
+        found = checkpoint_store.read_newest(
+            run.output_dir, state.shapes(), self.config, self.task.name, may_set_aside=is_chief
+        )
+        if found:
+            self.newest, tensors, run_state = found
+            state.assign(tensors)
+            self._restore(run_state)
+            origin = f"where {self.newest} left off"
+        elif init is not None:
+            shapes = {name: tuple(v.shape) for name, v in state.weights.items()}
+            tensors, account = checkpoints.warm_start(shapes, init, may_lack_pooler=True, **options)
+            state.assign(tensors)
+            if is_chief:
+                files.write_json(os.path.join(run.output_dir, "warm_start.json"), account)
+            origin = checkpoints.describe_start(account)
+        else:
+            origin = "random weights"
+        if is_chief:
+            path = os.path.join(run.output_dir, "albert_config.json")
+            with files.atomic_write(path) as stream:
+                stream.write(self.config.to_json_string())
+        size = sum(int(np.prod(v.shape)) for v in state.weights.values())
+        log.info(
+            "%s: %s parameters, steps %d to %d of %d sequences, %s, %s, into %s",
+            self.task.name, f"{size:,}", state.step, run.last_step, run.train_batch_size,
+            "compiled by XLA" if run.use_xla else "not compiled", run.mixed_precision,
+            run.output_dir,
+        )
+        log.info("start: %s", origin)
+
+    def _restore(self, run_state: Mapping[str, Any]) -> None:
+        step = self.state.step
+        if not run_state:  # a checkpoint of the original toolkit, or its JSON file was lost
+            log.warning(
+                "no model.ckpt-%d.json: data position and averages are taken from the step", step
+            )
+        self.history.restore(run_state, step)
+        before = run_state.get("flags", {})
+        # In the other precisions the scale is 1, which float16 cannot start from.
+        had_scale = before.get("mixed_precision", "float16") == "float16"
+        if "loss_scale" in run_state and had_scale and self.run.mixed_precision == "float16":
+            self.state.loss_scale.assign(run_state["loss_scale"])
+        losses = run_state.get("recent_losses", [])[-steps.SPIKE_WINDOW :]
+        missing = steps.SPIKE_WINDOW - len(losses)
+        self.state.recent_losses.assign([float("nan")] * missing + losses)
+        for name in sorted(set(before) & set(self.flags)):
+            # NaN, the default of some flag, is null in the file.
+            if not files.is_same_json(before[name], files.finite(self.flags[name])):
+                log.warning(
+                    "--%s changed from %s to %s since step %d",
+                    name, before[name], self.flags[name], step,
+                )
+
+    def save(self) -> None:
+        """Saves everything of this step.
+
+        Raises:
+          TrainingDivergedError: a weight is not finite; nothing was written.
+        """
+        run, state = self.run, self.state
+        tensors = state.tensors()
+        # At a high learning rate, a finite gradient can still make a weight infinite.
+        if lost := [name for name, value in tensors.items() if not np.isfinite(value).all()]:
+            raise self.diverged(
+                f"training diverged at step {state.step}: not finite: "
+                f"{some(lost)}. A lower --learning_rate may help"
+            )
+        if not self.engine.is_chief:
+            self.newest = os.path.join(run.output_dir, f"model.ckpt-{state.step}")
+            return
+        run_state = self.history.state() | {
+            "task": self.task.name,
+            "architecture": type(state.model).__name__,
+            "config": self.config.to_dict(),
+            "loss_scale": state.loss_scale.numpy().tolist(),
+            "recent_losses": [x for x in state.recent_losses.numpy().tolist() if x == x],
+            "flags": dict(self.flags),
+            "version": __version__,
+        }
+        # Those from before a bad streak stay as long as it lasts: see drop_bad_streak.
+        keep = run.keep_checkpoint_max and (
+            run.keep_checkpoint_max + self.history.divergence.consecutive
+        )
+        self.newest = checkpoint_store.save(run.output_dir, state.step, tensors, run_state, keep)
+        log.info("saved %s", self.newest)
+
+    def drop_bad_streak(self) -> None:
+        """Deletes the checkpoints among the last bad steps: their weights may be what diverged."""
+        if self.engine.is_chief:
+            self.newest = checkpoint_store.delete_after(
+                self.run.output_dir, self.history.last_sound_step
+            )
+
+    def diverged(self, what: str) -> TrainingDivergedError:
+        kept = self.newest or "none was written"
+        return TrainingDivergedError(f"{what}; last good checkpoint: {kept}")

@@ -1,0 +1,150 @@
+"""What a run has seen: its position in the data, running averages, and skipped steps."""
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from albert.errors import TrainingDivergedError
+from albert.records.record_files import RecordFiles
+from albert.tasks.task import Task
+from albert.training import steps
+from albert.training.divergence import DivergenceCheck
+from albert.training.run_settings import RunConfig
+from albert.training.summaries import MetricsWriter
+
+log = logging.getLogger("albert")
+
+
+class History:
+    """Takes note of each step; goes on from a checkpoint's `state`."""
+
+    def __init__(self, task: Task, run: RunConfig, train_files: RecordFiles):
+        self.run, self.train_files = run, train_files
+        self._names = sorted(task.statistic_names)
+        self.records_seen = 0
+        self.last_sound_step = 0
+        self.divergence = DivergenceCheck()
+        self.averages = self._new_averages(None)
+
+    def _new_averages(self, state: Mapping[str, Any] | None) -> "Averages":
+        return Averages(self._names, state, self.run.mixed_precision == "float16")
+
+    def state(self) -> dict[str, Any]:
+        """Returns what `restore` needs, as JSON values."""
+        return {
+            "records_seen": self.records_seen,
+            "window": self.averages.state(),
+            "skipped": self.divergence.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any], step: int) -> None:
+        """Goes on from another process's `state`, after `step`; it may be empty."""
+        self.records_seen = state.get("records_seen", self.run.train_batch_size * step)
+        self.averages = self._new_averages(state.get("window"))
+        self.divergence.restore(state.get("skipped", {}))
+
+    def note(self, step: int, rows: np.ndarray) -> None:
+        """Takes note of the steps after `step`, given their rows.
+
+        Raises:
+          TrainingDivergedError: too many were skipped.
+        """
+        for number, row in enumerate(rows, start=step + 1):
+            self.averages.add(row)
+            batch = self._describe_batch()
+            self.records_seen += self.run.train_batch_size
+            if row[steps.BAD]:
+                log.warning("step %d skipped: loss %s, gradient norm %s, %s", number,
+                            row[steps.LOSS], row[steps.NORM], batch)
+            elif row[steps.OVERFLOW]:
+                log.info("step %d skipped: its gradient overflows float16; the loss scale is "
+                         "halved", number)
+            try:
+                self.divergence.check(
+                    number, row[steps.BAD] > 0, row[steps.LOSS], row[steps.NORM]
+                )
+            except TrainingDivergedError as error:
+                self.last_sound_step = number - self.divergence.consecutive
+                raise TrainingDivergedError(f"{error}; {batch}") from error
+
+    def _describe_batch(self) -> str:
+        """Returns the numbers of the next batch's records, in the shuffled order of their epoch."""
+        epoch, start = divmod(self.records_seen, self.train_files.count)
+        return f"records {start:,} to {start + self.run.train_batch_size - 1:,} of epoch {epoch:,}"
+
+    def report(self, step: int, seconds: float, writer: MetricsWriter | None) -> None:
+        """Logs and writes the averages of the last `seconds`."""
+        seconds = max(seconds, 1e-6)
+        values = self.averages.flush()
+        values["tokens_per_second"] = round(self.averages.tokens / seconds, 1)
+        values["seconds"] = round(seconds, 3)
+        # Without what is NaN, where every step was skipped.
+        shown = {k: v for k, v in values.items() if k != "seconds" and v == v}
+        if not shown["skipped_steps"]:
+            del shown["skipped_steps"]
+        log.info("step %d: %s", step, ", ".join(f"{k} {v:.4g}" for k, v in shown.items()))
+        if writer:
+            writer.write(step, "train", values)
+
+
+class Averages:
+    """Averages since the last line of metrics, of the steps whose update was not skipped.
+
+    Steps are added one by one, in the same order on every run, so that sums are equal to the bit.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        state: Mapping[str, Any] | None = None,
+        has_loss_scale: bool = False,
+    ):
+        self._names = names
+        self._has_loss_scale = has_loss_scale
+        columns = steps.PAIRS + 2 * len(names)
+        # Earlier versions added up skipped steps too, whose loss may be NaN.
+        if state and (len(state["sums"]) != columns or not all(map(_is_finite, state["sums"]))):
+            log.warning("the running averages are of an older version: starting them anew")
+            state = None
+        self._sums = list(state["sums"]) if state else [0.0] * columns
+        self.steps = state["steps"] if state else 0
+
+    def add(self, row: np.ndarray) -> None:
+        self._last_rate = float(row[steps.RATE])
+        if row[steps.BAD] or row[steps.OVERFLOW]:
+            for column in (steps.BAD, steps.OVERFLOW, steps.TOKENS):
+                self._sums[column] += float(row[column])
+            return
+        self._sums = [total + float(x) for total, x in zip(self._sums, row, strict=True)]
+        self.steps += 1
+
+    def state(self) -> dict[str, Any]:
+        return {"sums": self._sums, "steps": self.steps}
+
+    def flush(self) -> dict[str, float]:
+        """Returns the averages, NaN where every step was skipped, and starts anew."""
+        count = self.steps or math.nan
+        values = {
+            "loss": self._sums[steps.LOSS] / count,
+            "gradient_norm": self._sums[steps.NORM] / count,
+            "learning_rate": self._last_rate,
+            "skipped_steps": self._sums[steps.BAD],
+        }
+        if self._has_loss_scale:  # these steps were skipped too, to lower the scale
+            values["loss_scale_overflows"] = self._sums[steps.OVERFLOW]
+        for i, name in enumerate(self._names):
+            total, weight = self._sums[steps.PAIRS + 2 * i : steps.PAIRS + 2 * i + 2]
+            # A task names its metrics for evaluations, but these are of training batches.
+            name = re.sub(r"^eval_", "train_", name)
+            values[name] = total / weight if weight else 0.0 * count
+        self.tokens = self._sums[steps.TOKENS]
+        self._sums, self.steps = [0.0] * len(self._sums), 0
+        return values
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
