@@ -195,6 +195,7 @@ class AlbertModel(PretrainedModel):
     """
 
     weight_scope = "bert/"  # within a model with a head, its name
+
     def __init__(
         self,
         config: AlbertConfig,
