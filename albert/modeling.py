@@ -59,8 +59,6 @@ _registered = keras.saving.register_keras_serializable("albert")
 class _BuiltModel(keras.Model):
     """A model that owns all its weights from construction on: they can be restored at once."""
 
-    reads_pooler = False  # whether the pooler's weights matter to the outputs of its head
-
     def __init__(
         self,
         config: AlbertConfig,
@@ -136,7 +134,7 @@ class _BuiltModel(keras.Model):
         """Returns the model of a directory, whoever wrote it (see `albert.formats.pretrained`).
 
         A released archive, packed or not, one of our output directories, a Hugging Face
-        directory, a preset of keras-hub, a TF-Hub module, or a checkpoint's prefix; `options`,
+        directory, a TF-Hub module, or a checkpoint's prefix; `options`,
         as `num_labels`, are the class's.
 
         Raises:
@@ -207,7 +205,6 @@ class AlbertModel(_BuiltModel):
     """
 
     weight_scope = "bert/"  # within a model with a head, its name
-    reads_pooler = True
 
     def __init__(
         self,
@@ -328,7 +325,6 @@ class AlbertForPreTraining(AlbertForMaskedLM):
     """
 
     default_name = "albert_for_pretraining"
-    reads_pooler = True
 
     def _make_head(self) -> None:
         super()._make_head()
@@ -403,7 +399,6 @@ class AlbertForSequenceClassification(_LabelModel):
     """
 
     default_name = "albert_for_sequence_classification"
-    reads_pooler = True
 
     def _outputs(self, inputs: Mapping[str, Any], how: Pass):
         encoded = self.bert.encode(inputs, how)
@@ -430,7 +425,6 @@ class AlbertForMultipleChoice(_LabelModel):
     """
 
     default_name = "albert_for_multiple_choice"
-    reads_pooler = True
 
     def __init__(
         self,
