@@ -61,7 +61,6 @@ MUTATIONS = [Mutation(*row) for row in (
     ("pretraining_data/pairs.py", '"both": (0.25, 0.25)', '"both": (0.25, 0.1875)', MASKS),
     ("pretraining_data/pairs.py", "rng.random() < settings.short_seq_prob",
      "rng.random() > settings.short_seq_prob", "test_create_pretraining_data"),
-    ("pretraining_data/rng.py", "self._round + 1", "self._round", MASKS),
     ("pretraining_data/held_out.py", "self._due[size] -= characters", "self._due[size] = 0",
      "test_held_out"),
     # Records and batches
@@ -119,7 +118,7 @@ def killer_of(mutation: Mutation, copy: pathlib.Path) -> str | None:
         text=True, env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
     )
     path.write_text(text, "utf-8")
-    failed = re.search(r"^(?:FAILED|ERROR) \S*?([^/\s]+)(?: - |$)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", done.stdout, re.MULTILINE)
     if done.returncode and not failed:
         raise SystemExit(f"{mutation.file}: the tests did not run:\n{done.stdout}\n{done.stderr}")
     return failed and failed[1]
