@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from faults import jobs
 from helpers import cpu_seconds_of_children, parse_with_tensorflow
+from invariants import snapshot
 
 from albert import create_pretraining_data as command
 from albert.cli import flags
@@ -213,9 +214,9 @@ def test_other_jobs_in_a_folder_leave_unfinished_work_alone_and_use_none_of_it(t
         run(tiny)
     process.kill()
     process.communicate(timeout=60)
-    before = {path: path.read_bytes() for path in (tiny / WORK).iterdir()}
+    before = snapshot(tiny / WORK)
     run(tiny, output_file=f"{tiny}/another.tfrecord")
-    assert {path: path.read_bytes() for path in (tiny / WORK).iterdir()} == before
+    assert snapshot(tiny / WORK) == before
     run(tiny)  # the same output by other flags: the unfinished work is of no use
     assert leavings(tiny) == [
         f"{name}{suffix}" for name in ("another.tfrecord", "out.tfrecord")

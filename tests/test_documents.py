@@ -217,7 +217,7 @@ def test_every_maintainers_tool_is_told_with_its_command():
 
 
 def test_the_modules_and_tests_of_the_maintainers_page_are_there():
-    told = (DOCS / "CONTRIBUTING.md").read_text("utf-8").partition("## The rooms")[2]
+    told = (DOCS / "CONTRIBUTING.md").read_text("utf-8").partition("## The packages")[2]
     names = re.findall(r"`([a-z_/]+(?:\.py)?)`", told.partition("## Rules")[0])
     assert len(names) > 50
     places = (".", "albert", "albert/pretraining_data", "albert/records", "tests")

@@ -162,6 +162,14 @@ def test_a_damaged_length_is_told_from_a_cut(written, offset):
         tfrecord.count_records(written)
 
 
+def test_a_block_with_bytes_beyond_its_last_record_is_damaged(written):
+    starts, sizes = tfrecord.scan(written)
+    size = int(starts[1] + sizes[1]) + tfrecord.FOOTER_BYTES  # of the first two records
+    assert len(tfrecord.read_block(written, 0, size, 0, 2)) == 2
+    with pytest.raises(DataError, match=r"corrupt after record 2 \(byte"):
+        tfrecord.read_block(written, 0, size + 5, 0, 2)
+
+
 def test_a_flipped_byte_is_found_with_record_and_byte(written):
     starts, _ = tfrecord.scan(written)
     flip(written, int(starts[5]) + 20)
