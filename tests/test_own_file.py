@@ -80,6 +80,17 @@ def test_half_of_a_surrogate_pair_in_json_is_replaced_and_counted(tmp_path, capl
     assert "my.jsonl: 1 of 3 rows had half of a surrogate pair" in caplog.text
 
 
+@pytest.mark.parametrize("ending,separator", [("csv", ","), ("tsv", "\t"), ("jsonl", None)])
+def test_empty_lines_between_rows_are_skipped(ending, separator, tmp_path):
+    rows = [["text", "label"], ["good", "a"], ["bad", "b"]]
+    lines = [separator.join(row) if separator else json.dumps(dict(zip(rows[0], row, strict=True)))
+             for row in rows]
+    path = tmp_path / f"my.{ending}"
+    path.write_text("\n\n".join(lines if separator else lines[1:]) + "\n\n")
+    table = own_file.read_table(str(path), "train_file")
+    assert table.rows == rows[1:] and table.names == rows[0]
+
+
 def test_quotes_line_ends_and_semicolons_are_those_of_csv(tmp_path):
     path = tmp_path / "my.csv"
     path.write_text('\ufefftext;label\r\n"one; ""two""\r\nthree";5\r\nfour;10\r\n')

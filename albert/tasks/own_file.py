@@ -82,7 +82,7 @@ def read_table(
     elif _ending(path) == ".csv":
         numbered = list(_csv_rows(path, flag))
     else:
-        numbered = list(glue.read_tsv(path, is_strict=True))
+        numbered = [row for row in glue.read_tsv(path, is_strict=True) if row[1] != [""]]
     if not numbered:
         raise DataError(f"{path}: nothing in it")
     if is_json(path):
