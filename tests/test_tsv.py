@@ -74,7 +74,7 @@ def test_f1_is_reported_by_the_labels_name_never_of_an_arbitrary_one(labels):
     [
         (HEADER + "1\ta\tb\tyes\n2\ta\tyes\n", r"train\.tsv:3: 3 columns, the first line has 4"),
         (HEADER + "1\ta\tb\tyes\tx\n", r"train\.tsv:2: 5 columns, the first line has 4; quote"),
-        (HEADER + "1\ta\tb\tyes\n\n2\ta\tb\tyes\n", r"train\.tsv:3: 1 columns, the first line has 4"),
+        (HEADER + "1\ta\tb\tyes\n\n2\ta\tyes\n", r"train\.tsv:4: 3 columns, the first line has 4"),
         (HEADER + "1\ta\tb\tperhaps\n", r"train\.tsv:2: label 'perhaps' is not one of no, yes, ma"),
         ("1\ta\tb\tyes\n2\ta\tb\tno\n",
          r"--text_column=premise: .*train\.tsv has no such column \(1, a, b, yes\)"),
