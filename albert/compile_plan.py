@@ -13,7 +13,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
-from albert.cli import flags
+from albert.cli import flags, run_flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
 from albert.model import costs
@@ -31,17 +31,17 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "albert_config_file", None,
                  "Architecture: a released one, as base_v2, or a JSON file. Required.", use="file")
     flags.define("integer", values, "train_batch_size", 4096,
-                 "Sequences of a step, on all devices together.", least=1)
-    flags.define("integer", values, "max_seq_length", 512, "Tokens of a sequence.", least=4)
+                 "Sequences of a step, on all devices together.", lower_bound=1)
+    flags.define("integer", values, "max_seq_length", 512, "Tokens of a sequence.", lower_bound=4)
     flags.define("integer", values, "max_predictions_per_seq", 20,
-                 "Masked tokens of a sequence.", least=1)
+                 "Masked tokens of a sequence.", lower_bound=1)
     flags.define("enum", values, "optimizer", "lamb", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("bool", values, "largest", True,
                  "Also find the most rows that a device can compute at once: two or three more "
                  "compilations.")
     flags.define("enum", values, "format", "text", "How to print it.",
                  enum_values=["text", "json"])
-    flags.define_step_flags(values)
+    run_flags.define_step_flags(values)
 
 
 def main(values: flags.FlagValues) -> None:

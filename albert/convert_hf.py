@@ -52,8 +52,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Precision of the weights that are written in their layout. float16 halves the "
                  "file.", enum_values=list(DTYPES))
     flags.define("string", values, "label_list", None,
-                 "Comma-separated names of a classifier's labels; by default those that the "
-                 "directory tells.")
+                 "Comma-separated names of a classifier's labels; by default those of the "
+                 "directory.")
 
 
 def main(values: flags.FlagValues) -> None:

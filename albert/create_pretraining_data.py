@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from albert import tokenization
-from albert.cli import corpus_flags, flags
+from albert.cli import corpus_flags, flags, run_flags
 from albert.errors import DataError, FlagError
 from albert.pretraining_data import beam, pipeline
 from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
@@ -55,7 +55,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define("enum", "input_file_mode", "r", "Has no effect: text is read as UTF-8.",
            enum_values=["r", "rb"])
     define("bool", "do_lower_case", True, "Lower-case the text.")
-    flags.define_masking_flags(values)
+    run_flags.define_masking_flags(values)
     define("bool", "static_masks", True,
            "Write masked records. If false, records hold each pair once, without masks, and "
            "run_pretraining --masked_lm_budget masks them, and swaps A and B, as it reads them.")
@@ -68,24 +68,26 @@ def define_flags(values: flags.FlagValues) -> None:
     define("bool", "single_sentences", False,
            "Make each line a sequence of its own: [CLS] A [SEP]. Needs --sentence_objective=none. "
            "Single sentences are among the most common gains for small models (BabyLM 2023).")
-    define("integer", "max_seq_length", 512, "Maximum sequence length in tokens.", least=5)
+    define("integer", "max_seq_length", 512, "Maximum sequence length in tokens.", lower_bound=5)
     define("integer", "max_predictions_per_seq", 20,
-           "Maximum masked tokens of a record; 0.15 of 512 tokens would be 77.", least=1)
+           "Maximum masked tokens of a record; 0.15 of 512 tokens would be 77.", lower_bound=1)
     define("integer", "random_seed", 12345, "Seed of all random numbers.")
     define("integer", "dupe_factor", 40,
            "Passes over the text, each with other pairs and masks. The default is 1 with "
-           "--nostatic_masks.", least=1)
-    define("float", "masked_lm_prob", 0.15, "Fraction of tokens to mask.", least=0, most=1)
+           "--nostatic_masks.", lower_bound=1)
+    define("float", "masked_lm_prob", 0.15, "Fraction of tokens to mask.",
+           lower_bound=0, upper_bound=1)
     define("float", "short_seq_prob", 0.1, "Fraction of documents with shorter records.",
-           least=0, most=1)
-    define("integer", "num_processes", None, "Number of processes (default: one per core).", least=1)
+           lower_bound=0, upper_bound=1)
+    define("integer", "num_processes", None, "Number of processes (default: one per core).",
+           lower_bound=1)
     define("path", "eval_output_file", None, "Record files for held-out text (comma-separated).",
            use="outputs", unless="runner")
     define("float", "held_out_fraction", 0.0,
            "Fraction of the text, by size, held out for --eval_output_file: random documents. Very "
            "long documents are divided.",
-           least=0, below=1)
-    define("integer", "eval_dupe_factor", 1, "Passes over the held-out text.", least=1)
+           lower_bound=0, below=1)
+    define("integer", "eval_dupe_factor", 1, "Passes over the held-out text.", lower_bound=1)
     _define_added_flags(define)
 
 
@@ -111,7 +113,7 @@ def _define_added_flags(define: Callable[..., None]) -> None:
     define("integer", "numpy_seed", None,
            "Seed of n-gram lengths with --original_draw_order; the original draws them from NumPy's "
            "generator, unseeded (default: --random_seed).",
-           least=0, most=flags.MOST_SEED)
+           lower_bound=0, upper_bound=flags.MOST_SEED)
     define("string", "runner", None,
            "Use Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner... The "
            "runner's own options follow after a `--`.")
@@ -215,7 +217,7 @@ def _check_combinations(values: flags.FlagValues) -> None:
     if not values.static_masks:
         problems += [
             f"--{name} has no effect with --nostatic_masks: pass it to run_pretraining"
-            for name in (*flags.MASKING_FLAGS, "masked_lm_prob", "max_predictions_per_seq")
+            for name in (*run_flags.MASKING_FLAGS, "masked_lm_prob", "max_predictions_per_seq")
             if values[name].present
         ]
     if values.runner and values.num_processes:

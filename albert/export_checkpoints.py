@@ -4,8 +4,8 @@
 
 Names and shapes are those of the original toolkit, one to one, with
 `global_step` 0. Values are copied bit for bit. Heads of a fine-tuned model
-are kept; what belongs neither to the encoder nor to a head is left out. What is
-known of the model, as the names of its labels, stands in `<export_path>.json`.
+are kept; what belongs neither to the encoder nor to a head is left out. The
+model's metadata, such as the names of its labels, are in `<export_path>.json`.
 """
 
 import logging
@@ -47,7 +47,7 @@ def main(values: flags.FlagValues) -> None:
     if not os.path.isdir(source):
         raise FlagError(f"--albert_directory: no such directory: {source}")
     directory = os.path.dirname(os.path.abspath(values.export_path))
-    for path in (values.export_path, *checkpoint_files.main_names(values.export_path)):
+    for path in (values.export_path, values.export_path + checkpoint_files.INDEX):
         files.refuse_existing(path, "export_path")
     _check_record(values.export_path)
     config_file = values.albert_config_file or os.path.join(source, "albert_config.json")
@@ -80,7 +80,7 @@ def _check_record(prefix: str) -> None:
 
 
 def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
-    """Writes what is known of the model, and its card."""
+    """Writes the model's metadata and its card next to the checkpoint."""
     directory = os.path.dirname(os.path.abspath(prefix))
     if sidecar := sidecars.read_sidecar(weights.origin):
         files.write_json(prefix + ".json", sidecars.of_facts(sidecars.facts_of(sidecar), config))
@@ -96,7 +96,7 @@ def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
 def _is_stray(directory: str) -> bool:
     """Whether the README.md is the card of an export that was killed before its checkpoint."""
     names = filesystem.files_below(filesystem.address_of(directory))
-    if checkpoint_files.prefixes([name for name in names if "/" not in name]):
+    if any(name.endswith(checkpoint_files.INDEX) for name in names if "/" not in name):
         return False
     with filesystem.open_read(os.path.join(directory, model_card.NAME)) as stream:
         return f"# {_TITLE}\n".encode() in stream.read()
@@ -106,7 +106,7 @@ def model_tensors(config: AlbertConfig, weights) -> dict:
     """Returns the variables of encoder and heads, the encoder complete and of the config's shapes.
 
     Raises:
-      CheckpointError: lists what is absent or of another shape.
+      CheckpointError: lists the weights that are absent or of another shape.
     """
     from albert import modeling
 

@@ -32,10 +32,9 @@ from typing import Any
 from albert.cli import answering, flags
 from albert.errors import CheckpointError, FlagError
 from albert.formats import checkpoint_files, model_card, pretrained
-from albert.formats.model_facts import LABELLED
+from albert.formats.model_classes import EXPORT_HEADS, MODEL_CLASSES
 from albert.formats.pretrained import Pretrained
 from albert.inference import heads, onnx_file
-from albert.inference.onnx_file import HEADS
 from albert.inference.predictors import Predictor
 from albert.inference.session import Session
 from albert.storage import files
@@ -64,11 +63,11 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("enum", values, "head", None,
                  "Head of the .tflite or .onnx file; by default the one that the model was "
                  "fine-tuned with; of a pretrained model encoder, or masked_lm if it has no pooler.",
-                 enum_values=list(HEADS))
+                 enum_values=list(EXPORT_HEADS))
     flags.define("integer", values, "max_seq_length", None,
                  "Length of LiteRT's input; 128, or the position table's length if shorter. Of a "
                  "SavedModel the most pieces of a row; by default that of the training.",
-                 least=1)
+                 lower_bound=1)
     answering.define_vocabulary_flags(values)
     flags.define("bool", values, "quantize", False,
                  "Keep the large matrices of .tflite or .onnx as int8 (dynamic range): a quarter "
@@ -111,22 +110,22 @@ def _export_file(values: flags.FlagValues, suffix: str) -> None:
     if source.facts.architecture and not {head, trained} & _PRETRAINED and head != trained:
         # Their weights may have the same names.
         raise FlagError(f"--head={head}: {values.model_dir} was fine-tuned for {trained}")
-    kind, outputs = HEADS[head]
-    model = pretrained.load(getattr(modeling, kind), source, complete=True)
-    labels = source.facts.label_names if head == trained and kind in LABELLED else None
+    kind = EXPORT_HEADS[head]
+    model = pretrained.load(getattr(modeling, kind.name), source, complete=True)
+    labels = source.facts.label_names if head == trained and kind.has_labels else None
     length = _length(values, model.config.max_position_embeddings)
     if suffix == ".onnx":
-        content = model_conversion.to_onnx(model, outputs)
+        content = model_conversion.to_onnx(model, kind.outputs)
         if values.quantize:
             content = onnx_file.quantized(content)
         content = onnx_file.described(content, head, source.weights(), labels)
         run = onnx_file.OnnxFile(content)
     else:
-        content = model_conversion.to_tflite(model, outputs, length, values.quantize)
+        content = model_conversion.to_tflite(model, kind.outputs, length, values.quantize)
         if labels:
             content = model_conversion.with_labels(content, labels)
         run = model_conversion.run_tflite(content)
-    found = model_conversion.largest_difference(model, outputs, run, length)
+    found = model_conversion.largest_difference(model, kind.outputs, run, length)
     for name, (difference, largest) in found.items():
         log.info("%s: largest difference from the model %.2g, of values up to %.2g",
                  name, difference, largest)
@@ -142,14 +141,16 @@ def _export_file(values: flags.FlagValues, suffix: str) -> None:
         stream.flush()
         sizes = ", ".join(map(str, model_conversion.input_shape(model, 1, length)))
         _write_card(values, source, head, labels, sizes, found)
-    log.info("%s: %s, %s bytes", values.export_path, kind, f"{len(content):,}")
+    log.info("%s: %s, %s bytes", values.export_path, kind.name, f"{len(content):,}")
 
 
 def _trained_head(source: Pretrained) -> str:
     """Returns the head that a model is exported with by default."""
-    head = onnx_file.head_of(pretrained.class_of(source))
+    kind = MODEL_CLASSES.get(pretrained.class_of(source))
+    if kind and kind.task:
+        return kind.head
     has_pooler = "bert/pooler/dense/kernel" in source.weights().shapes  # transformers may drop it
-    return "masked_lm" if head == "encoder" and not has_pooler else head
+    return "encoder" if has_pooler else "masked_lm"
 
 
 def _export_texts(values: flags.FlagValues) -> None:
@@ -232,7 +233,7 @@ def _write_card(
     name = os.path.basename(values.export_path)
     model_card.of_weights(
         stem + "." + model_card.NAME, source.weights(), source.config, name=name,
-        title=f"{name}: {HEADS[head][0]}", label_names=labels,
+        title=f"{name}: {EXPORT_HEADS[head].name}", label_names=labels,
         summary=f"{suffix[1:]} of an ALBERT, {exact}. Its outputs, compared with the model's on "
                 f"four rows: {outputs}.",
         usage=_USAGES[suffix].format(name=name, sizes=sizes),

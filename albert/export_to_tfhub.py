@@ -25,7 +25,8 @@ from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import checkpoint_files, hub, model_card, pretrained, tokenizer_files
+from albert.formats import checkpoint_files, hub, layouts, model_card, pretrained, tokenizer_files
+from albert.formats.layouts import Layout
 from albert.formats.pretrained import Pretrained
 from albert.storage import files
 
@@ -55,7 +56,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  use="output")
     flags.define("integer", values, "max_seq_length", None,
                  "Ids to which texts are packed: of the preprocessing its default, of the text "
-                 "embedding the most; 128, or the position table's length if shorter.", least=3)
+                 "embedding the most; 128, or the position table's length if shorter.",
+                 lower_bound=3)
     flags.define("enum", values, "text_embedding", "pooled",
                  "Vector of the text embedding: the pooler's output, the last layer at [CLS], or "
                  "the last layer's mean.", enum_values=["pooled", "cls", "mean"])
@@ -126,10 +128,10 @@ def _open(values: flags.FlagValues) -> Pretrained:
     """Returns what the flags name: an archive's files, or a directory of another layout."""
     folder = values.albert_directory
     in_folder = os.path.join(folder, "albert_config.json")
-    foreign = any(os.path.exists(os.path.join(folder, n)) for n in ("config.json", "variables"))
     path = os.path.join(folder, values.checkpoint_name)
     is_archive = os.path.isfile(in_folder) and checkpoint_files.exists(path)
-    if foreign and not values.albert_config_file and not is_archive:
+    is_foreign = layouts.layout_of(folder) in (Layout.HUGGING_FACE, Layout.HUB_MODULE)
+    if is_foreign and not values.albert_config_file and not is_archive:
         return pretrained.open_path(folder, "albert_directory")
     return pretrained.open_archive(
         folder, path, "checkpoint_name", values.albert_config_file or in_folder

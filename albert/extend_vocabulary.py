@@ -70,10 +70,10 @@ def main(values: flags.FlagValues) -> None:
         # A table may have more rows than there are tokens.
         weight.assign(transfer.rows(value[: old.vocab_size]) if name in _TABLES else value)
     pretrained.save(after, values.output_dir, new)
+    shared, known = transfer.is_shared.sum(), sum(map(bool, transfer.sources))
     flags.log.info(
         "%s: %d tokens, %d of them kept, %d made of old ones, %d of none",
-        values.output_dir, new.vocab_size, transfer.is_shared.sum(),
-        ((transfer.counts > 0) & ~transfer.is_shared).sum(), (transfer.counts == 0).sum(),
+        values.output_dir, new.vocab_size, shared, known - shared, new.vocab_size - known,
     )
 
 

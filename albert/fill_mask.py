@@ -18,7 +18,7 @@ from albert.inference.masks import MASK, MaskFiller, require_mask
 
 def define_flags(values: flags.FlagValues) -> None:
     answering.define_flags(values)
-    flags.define("integer", values, "top_k", 5, "Pieces told for each [MASK].", least=1)
+    flags.define("integer", values, "top_k", 5, "Pieces told for each [MASK].", lower_bound=1)
     flags.define("enum", values, "format", "text", "Table or JSON lines.",
                  enum_values=["text", "json"])
 

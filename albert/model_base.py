@@ -28,7 +28,6 @@ registered = keras.saving.register_keras_serializable("albert")
 class PretrainedModel(keras.Model):
     """A model that owns all its weights from construction on: they can be restored at once."""
 
-    reads_pooler = False  # whether the pooler's weights matter to the outputs of its head
     reads_all = False  # whether the head reads all tokens, not `[CLS]` and `_positions` alone
 
     def __init__(
@@ -125,7 +124,7 @@ class PretrainedModel(keras.Model):
         """Returns the model of a directory, whoever wrote it (see `albert.formats.pretrained`).
 
         A released archive, packed or not, one of our output directories, a Hugging Face
-        directory, a preset of keras-hub, a TF-Hub module, or a checkpoint's prefix; `options`,
+        directory, a TF-Hub module, or a checkpoint's prefix; `options`,
         as `num_labels`, are the class's.
 
         Raises:
@@ -196,7 +195,6 @@ class AlbertModel(PretrainedModel):
     """
 
     weight_scope = "bert/"  # within a model with a head, its name
-    reads_pooler = True
 
     def __init__(
         self,

@@ -67,17 +67,18 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Architectures: comma-separated names of released ones, such as base_v2, and globs "
                  "of JSON files. Required.", use="file")
     flags.define("enum", values, "format", "text", "Output format.", enum_values=["text", "json"])
-    define("integer", "num_train_steps", "Training steps.", least=1)
-    define("integer", "train_batch_size", "Sequences of a step.", least=1)
-    define("integer", "max_seq_length", "Tokens of a sequence.", least=1)
-    define("integer", "max_predictions_per_seq", "Masked tokens of a sequence.", least=1)
+    define("integer", "num_train_steps", "Training steps.", lower_bound=1)
+    define("integer", "train_batch_size", "Sequences of a step.", lower_bound=1)
+    define("integer", "max_seq_length", "Tokens of a sequence.", lower_bound=1)
+    define("integer", "max_predictions_per_seq", "Masked tokens of a sequence.", lower_bound=1)
     define("enum", "optimizer", "Optimizer.", enum_values=sorted(costs.SLOTS))
     define("enum", "mixed_precision", "Precision of the matrix products.",
            enum_values=list(costs.COMPUTE_BYTES))
     define("bool", "remat", "Compute each layer again in the backward pass.")
     define("integer", "gradient_accumulation_steps",
-           "Parts into which each device divides its rows of a batch.", least=1)
-    define("integer", "num_devices", "Devices that share a batch; memory is that of one.", least=1)
+           "Parts into which each device divides its rows of a batch.", lower_bound=1)
+    define("integer", "num_devices", "Devices that share a batch; memory is that of one.",
+           lower_bound=1)
     flags.define_alias(values, "num_replicas", "num_devices")
     flags.define("bool", values, "plan", False,
                  "Also print the largest micro-batch that fits --device, its memory, and days.")
@@ -86,7 +87,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("float", values, "utilization", None,
                  "Fraction of the device's peak that training reaches, for --plan; default: "
                  + ", ".join(f"{d.utilization} ({name})" for name, d in DEVICES.items()) + ".",
-                 above=0, most=1)
+                 above=0, upper_bound=1)
     flags.define("float", values, "device_memory_gib", None,
                  "Memory of a device, for --plan; default: that of --device.", above=0)
     flags.define("float", values, "device_tflops", None,

@@ -91,7 +91,6 @@ class AlbertForPreTraining(AlbertForMaskedLM):
     """
 
     default_name = "albert_for_pretraining"
-    reads_pooler = True
 
     def _make_head(self) -> None:
         super()._make_head()
@@ -166,7 +165,6 @@ class AlbertForSequenceClassification(_LabelModel):
     """
 
     default_name = "albert_for_sequence_classification"
-    reads_pooler = True
 
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         return {"logits": self._logits(encoded.pooled, dropout)}
@@ -192,7 +190,6 @@ class AlbertForMultipleChoice(_LabelModel):
     """
 
     default_name = "albert_for_multiple_choice"
-    reads_pooler = True
 
     def __init__(
         self,

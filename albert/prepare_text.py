@@ -48,11 +48,11 @@ def define_flags(values: flags.FlagValues) -> None:
                  "install rensa`).", enum_values=["none", "exact", "near"])
     flags.define("float", values, "duplicate_threshold", 0.8,
                  "Similarity of near duplicates: the Jaccard similarity of their sets of five-word "
-                 "sequences.", above=0, most=1)
+                 "sequences.", above=0, upper_bound=1)
     flags.define("integer", values, "min_document_words", 0, "Drop documents of fewer words.",
-                 least=0)
+                 lower_bound=0)
     flags.define("integer", values, "max_document_words", None, "Drop documents of more words.",
-                 least=1)
+                 lower_bound=1)
     flags.define("list", values, "keep_languages", None,
                  "Drop documents in other languages than these (comma-separated ISO 639-1 codes). "
                  "Needs `pip install py3langid`.")

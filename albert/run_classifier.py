@@ -25,11 +25,18 @@ follow from the sizes of model and file. The flags decide otherwise. At the end 
 says how good the classifier is.
 """
 
-from albert.cli import course, fine_tuning, flags, own_texts
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from albert.cli import fine_tuning_settings, flags, own_texts
+from albert.cli.encoder import open_encoder
+from albert.cli.fine_tuning import FineTuning
+from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
 from albert.formats import known_tasks
 from albert.formats.known_tasks import TSV
-from albert.tasks import glue, tsv
+from albert.tasks import glue, glue_metrics, own_file
+from albert.tasks.fine_tuning_data import FineTuningData
 
 # What only --task_name=tsv looks at.
 TSV_FLAGS = ("label_list", "text_column", "text_pair_column", "label_column", "regression",
@@ -58,163 +65,163 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "tsv_header", True,
                  "Whether the files of --task_name=tsv start with the columns' names. Of a "
                  "--train_file this is found out where columns are given by number.")
-    fine_tuning.define_encoder_flags(values)
+    fine_tuning_settings.define_encoder_flags(values)
     flags.define("float", values, "classifier_dropout", 0.1,
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",
-                 least=0, below=1)
+                 lower_bound=0, below=1)
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("path", values, "export_dir", None,
                  "Write a SavedModel that takes serialized tf.Example strings there.", use="output")
     flags.define("float", values, "threshold_to_export", float("nan"),
                  "A constant that the exported model returns beside its predictions.",
                  may_be_nan=True)
-    fine_tuning.define_training_flags(
+    fine_tuning_settings.define_training_flags(
         values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
         by_default=False,
     )
 
 
-def _check(values: flags.FlagValues) -> None:
+def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
+    """Returns the settings that the flags give.
+
+    Raises:
+      FlagError: flags are missing or contradict each other, or there is nothing to do.
+    """
     own_texts.check_flags(values)
-    if values.train_file:
-        flags.require(values, "output_dir")
-    else:
-        flags.require(values, "data_dir", "task_name", "output_dir")
-        _check_task_flags(values)
     if values["threshold_to_export"].present and not values.export_dir:
         raise FlagError("--threshold_to_export goes with --export_dir")
-    fine_tuning.check_training_flags(values, "export_dir")
-    fine_tuning.check_encoder_flags(values)
+    if not values.train_file:
+        flags.require(values, "data_dir", "task_name", "output_dir")
+        _check_task_flags(values)
+        return settings_of(values)
+    given = [flags.given(values, name) for name in ("do_train", "do_eval")]
+    if given == [None, None]:  # without a word about it, everything is done
+        return settings_of(values, do_train=True, do_eval=True)
+    return settings_of(values)
 
 
 def _check_task_flags(values: flags.FlagValues) -> None:
     name = values.task_name.lower()
     if name == TSV:
-        _check_tsv_flags(values)
+        flags.require(values, "text_column")
+        if bool(values.label_list) == values.regression:
+            raise FlagError(
+                "--task_name=tsv needs --label_list=a,b,c or --regression, one of them"
+            )
+        if (values.do_train or values.do_eval) and values.label_column is None:
+            raise FlagError("--label_column is needed for --do_train and --do_eval")
     elif name not in glue.TASKS:
         raise FlagError(
             f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}, {TSV}"
         )
-    else:
-        given = flags.given_as_typed(values, *TSV_FLAGS)
-        if given:
-            raise FlagError(f"{', '.join(given)}: only --task_name=tsv takes this")
+    elif given := flags.given_as_typed(values, *TSV_FLAGS):
+        raise FlagError(f"{', '.join(given)}: only --task_name=tsv takes this")
 
 
-def _check_tsv_flags(values: flags.FlagValues) -> None:
-    flags.require(values, "text_column")
-    if bool(values.label_list) == values.regression:
-        raise FlagError("--task_name=tsv needs --label_list=a,b,c or --regression, one of them")
-    if values.label_list:
-        known_tasks.parse_labels(values.label_list)
-    if (values.do_train or values.do_eval) and values.label_column is None:
-        raise FlagError("--label_column is needed for --do_train and --do_eval")
-
-
-def _identity(values: flags.FlagValues, encoder: fine_tuning.Encoder):
+def read_data(
+    values: flags.FlagValues, splits: Sequence[str], normalize: Callable[[str], str]
+) -> FineTuningData:
+    """Returns the examples of --data_dir."""
     name = values.task_name.lower()
     if name in glue.TASKS:
-        labels = glue.TASKS[name].labels
-    else:
-        labels = known_tasks.parse_labels(values.label_list) if values.label_list else ()
-    return fine_tuning.identity_of(values, encoder, name, labels=labels)
-
-
-def _glue_task(values: flags.FlagValues, splits: list[str]) -> glue.GlueTask:
-    name = values.task_name.lower()
-    if name in glue.TASKS:
-        return glue.TASKS[name]
-    return tsv.make_task(
+        return glue.read_data(glue.TASKS[name], values.data_dir, splits, normalize)
+    return own_file.read_folder(
         values.data_dir, splits,
         labels=known_tasks.parse_labels(values.label_list) if values.label_list else (),
         text=values.text_column, text_pair=values.text_pair_column, label=values.label_column,
-        has_header=values.tsv_header,
+        has_header=values.tsv_header, normalize=normalize,
     )
+
+
+class ClassifierFineTuning(FineTuning):
+    """The fine-tuning of a classifier or of a regression.
+
+    Args:
+      choices: what was found and chosen for one's own texts, for the report.
+    """
+
+    def __init__(self, values, settings, encoder, data, choices=()):
+        super().__init__(values, settings, encoder, data)
+        self.choices = choices
+        self.class_weights: tuple[float, ...] = ()
+        if settings.do_train and values.class_weights == "balanced":
+            labels = [example.label for example in data.examples["train"]]
+            self.class_weights = balanced_weights(labels, data.labels)
+        if choices and data.labels and settings.do_eval:
+            self.uses_weights = True
+
+    def write_records(self, split):
+        return glue.example_records(self.data, split, self.keeper)
+
+    def make_task(self):
+        from albert.tasks.classification import ClassificationTask
+
+        data, labels = self.data, self.data.labels
+        if data.task in glue.TASKS:
+            metric = glue.TASKS[data.task].metric
+        else:
+            metric = "accuracy" if labels else "regression"
+        return ClassificationTask(
+            data.task, self.settings.max_seq_length, len(labels) or 1, not labels, metric,
+            glue_metrics.best_metric(metric), self.values.classifier_dropout, self.class_weights,
+            labels if data.task == TSV else (),
+        )
+
+    def predict(self, result):
+        predictions = self.evaluate(result, "test").predictions
+        return glue.write_predictions(self.data, predictions, self.settings.output_dir)
+
+    def export(self, model, directory, complete):
+        from albert.tasks import serving  # knows TensorFlow
+
+        threshold = self.values.threshold_to_export
+        serving.export_classifier(model, directory, self.task, threshold, complete)
+
+    def finish(self, result):
+        super().finish(result)
+        if not (self.choices and self.data.labels and self.settings.do_eval):
+            return
+        from albert.cli import classifier_report
+
+        rows, predictions = self.data.examples["dev"], self.evaluate(result, "dev").predictions
+        path = classifier_report.write(self.settings.output_dir, classifier_report.HeldOut(
+            [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows],
+            self.data.labels, predictions["label_ids"], predictions["logits"],
+            predictions["probabilities"],
+        ), self.choices)
+        flags.log.info("report: %s", path)
+
+
+def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float, ...]:
+    """Returns the weight of each known label in the loss, by which all count the same.
+
+    Raises:
+      FlagError: a label never occurs, or there are none, as in a regression.
+    """
+    if not known:
+        raise FlagError("--class_weights has no effect on a regression")
+    counts = [labels.count(label) for label in known]
+    if 0 in counts:
+        raise FlagError(
+            f"--class_weights=balanced: no training row has the label {known[counts.index(0)]}"
+        )
+    return tuple(len(labels) / (len(counts) * count) for count in counts)
 
 
 def main(values: flags.FlagValues) -> None:
-    _check(values)
-    own = None
-    if values.train_file:
-        own = own_texts.OwnTexts(values)
-        _check_tsv_flags(values)
-    encoder = fine_tuning.open_encoder(values)
-    identity = _identity(values, encoder)
-    if own:
-        own.publish(encoder)
-    splits = fine_tuning.wanted_splits(values)
-    glue_task = _glue_task(values, splits)
-    for split in splits:
-        glue_task.path(values.data_dir, split)
-    examples = {
-        split: glue.read_examples(glue_task, values.data_dir, split, encoder.tokenizer.preprocess)
-        for split in splits
-    }
-    if values.do_train:
-        fine_tuning.warn_of_labels(
-            glue_task.path(values.data_dir, "train"), (one.label for one in examples["train"]),
-            glue_task.labels,
-        )
-    keeper = fine_tuning.record_keeper(values, encoder)
-    records = {
-        split: glue.example_records(glue_task, examples[split], values.data_dir, split, keeper)
-        for split in splits
-    }
-    fine_tuning.set_steps(values, records)
-
-    flags.start_engine(values)  # takes seconds, so all input is checked before
-    from albert.tasks import classification
-
-    task = classification.ClassificationTask(
-        glue_task.name, values.max_seq_length, glue_task.num_labels, glue_task.is_regression,
-        glue_task.metric, glue_task.best_metric, values.classifier_dropout,
-        _class_weights(values, glue_task, examples.get("train", ())),
-        glue_task.labels if glue_task.name == TSV else (),
-    )
-
-    def finish(trained: course.Trained) -> None:
-        if values.do_predict:
-            predictions = trained.predict("test").predictions
-            trained.tell(glue.write_predictions(
-                glue_task, examples["test"], predictions, values.output_dir
-            ))
-        if values.export_dir:
-            from albert.tasks import classification_export  # knows TensorFlow
-
-            trained.export(classification_export.export, task, values.threshold_to_export)
-        if own and values.do_eval and not glue_task.is_regression:
-            _report(values, glue_task, examples["dev"], trained, own.told)
-
-    course.Course(
-        values, task, encoder, identity, records,
-        finish if values.do_predict or values.export_dir or values.train_file else None,
-    ).go()
-
-
-def _class_weights(values: flags.FlagValues, task: glue.GlueTask, rows) -> tuple[float, ...]:
-    """Returns the weight of each label in the loss; nothing if all weigh 1."""
-    if values.class_weights == "none" or not rows:
-        return ()
-    if task.is_regression:
-        raise FlagError("--class_weights has no effect on a regression")
-    counts = [sum(row.label == label for row in rows) for label in task.labels]
-    if 0 in counts:
-        raise FlagError(
-            f"--class_weights=balanced: no training row has the label "
-            f"{task.labels[counts.index(0)]}"
-        )
-    return tuple(len(rows) / (len(counts) * count) for count in counts)
-
-
-def _report(values: flags.FlagValues, task: glue.GlueTask, rows, trained, told) -> None:
-    from albert.cli import classifier_report
-
-    predictions = trained.predict("dev").predictions
-    path = classifier_report.write(values.output_dir, classifier_report.HeldOut(
-        [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows], task.labels,
-        predictions["label_ids"], predictions["logits"], predictions["probabilities"],
-    ), told)
-    flags.log.info("report: %s", path)
+    settings = classifier_settings(values)
+    is_own = bool(values.train_file)
+    asked = None if is_own else settings.max_seq_length
+    encoder = open_encoder(values, flags.given(values, "max_seq_length") or asked)
+    if is_own:
+        own = own_texts.OwnTexts(values, encoder)
+        data = dataclasses.replace(own.data, examples={
+            split: own.data.examples[split] for split in settings.splits
+        })
+        ClassifierFineTuning(values, own.suit(settings), encoder, data, own.choices).run()
+    else:
+        data = read_data(values, settings.splits, encoder.tokenizer.preprocess)
+        ClassifierFineTuning(values, settings, encoder, data).run()
 
 
 cli = flags.command(__doc__, define_flags, main)

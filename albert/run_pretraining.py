@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import math
 
-from albert.cli import earlier_run, flags, pretraining_masks, pretraining_start
+from albert.cli import earlier_run, flags, pretraining_masks, pretraining_start, run_flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
 from albert.formats.pretrained import Pretrained
@@ -47,20 +47,21 @@ def define_flags(values: flags.FlagValues) -> None:
                  "random values.")
     flags.define("integer", values, "max_seq_length", 512,
                  "Length of the records' sequences, in tokens: as in create_pretraining_data.",
-                 least=1)
+                 lower_bound=1)
     flags.define("integer", values, "max_predictions_per_seq", 20,
                  "Most masked tokens of a sequence: as in create_pretraining_data. With "
-                 "--masked_lm_budget the default is what that share needs.", least=1)
+                 "--masked_lm_budget the default is what that share needs.", lower_bound=1)
     flags.define("bool", values, "do_train", True, "Train.")
     flags.define("bool", values, "do_eval", False,
                  "Evaluate. With --do_train: at each checkpoint; without: the newest checkpoint of "
                  "--output_dir, or --init_checkpoint.")
     flags.define("integer", values, "train_batch_size", 4096,
-                 "Sequences of a training step, on all devices together.", least=1)
+                 "Sequences of a training step, on all devices together.", lower_bound=1)
     flags.define("integer", values, "eval_batch_size", 64, "Sequences of an evaluation batch.",
-                 least=1)
+                 lower_bound=1)
     flags.define("integer", values, "max_eval_steps", 100,
-                 "Batches of an evaluation; small data are repeated. 0: all data once.", least=0)
+                 "Batches of an evaluation; small data are repeated. 0: all data once.",
+                 lower_bound=0)
     flags.define("enum", values, "optimizer", "lamb",
                  "Optimizer: LAMB, for large batches; Adam with weight decay; or Muon, which is LAMB "
                  "with orthogonal updates of the layers' matrices.",
@@ -73,35 +74,35 @@ def define_flags(values: flags.FlagValues) -> None:
                  "the paper of LAMB. --learning_rate is then the one for 4096 sequences.")
     flags.define("float", values, "poly_power", 1.0,
                  "Power of the polynomial by which the learning rate falls; 1: along a line.",
-                 least=0)
+                 lower_bound=0)
     flags.define("integer", values, "num_decay_steps", 0,
                  "Steps at the end in which the rate falls; before, it stays at its largest. A run "
                  "that is stopped before them (--until_step) can be prolonged: the same command with "
                  "more --num_train_steps goes on. 0: it falls from the start, as in the original.",
-                 least=0)
+                 lower_bound=0)
     flags.define("integer", values, "num_train_steps", 125000, "Steps of the whole training.",
-                 least=1)
+                 lower_bound=1)
     flags.define("integer", values, "num_warmup_steps", 3125,
-                 "Steps in which the learning rate rises from 0 to --learning_rate.", least=0)
+                 "Steps in which the learning rate rises from 0 to --learning_rate.", lower_bound=0)
     flags.define("integer", values, "until_step", 0,
                  "End at this step, before --num_train_steps is reached. The learning rate does not "
                  "change by it. The same command without this flag, with longer rows for example, "
-                 "goes on from there. 0: train to the end.", least=0)
+                 "goes on from there. 0: train to the end.", lower_bound=0)
     flags.define("string", values, "depth_schedule", None,
                  "LAYERS:STEP,...: up to each STEP, train with only so many LAYERS, which is "
                  "faster. After the last STEP, the model has all its layers. All layers must "
                  "share their weights.")
     flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.",
-                 least=0)
+                 lower_bound=0)
     flags.define("float", values, "masked_lm_budget", 0.0,
                  "For records made with --nostatic_masks: share of the tokens that is masked, "
                  "drawn anew each time a record is read. The paper masks 0.15. 0: the records hold "
-                 "masks.", least=0, most=1)
+                 "masks.", lower_bound=0, upper_bound=1)
     flags.define("path", values, "eval_pairs", None,
                  "Minimal pairs in BLiMP's format (see albert.score): each evaluation also tells "
                  "how often the model prefers the acceptable sentence.", use="file")
     flags.define("integer", values, "eval_pairs_per_paradigm", 100,
-                 "So many pairs of each paradigm.", least=1)
+                 "So many pairs of each paradigm.", lower_bound=1)
     flags.define("path", values, "spm_model_file", None,
                  "SentencePiece model of the records, to be kept in --output_dir. Default: the one "
                  "that their manifest names, else that of --init_checkpoint.", use="file")
@@ -113,11 +114,11 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("float", values, "last_masked_lm_budget", None,
                  "Share that is masked at the last step; on the way there it changes along a line. "
                  "For BERT-base, 30 to 15 % was up to 1.9 times as fast as 15 % throughout (Ankner "
-                 "et al. 2023). An evaluation masks this share.", above=0, most=1)
-    flags.define_masking_flags(values)
-    flags.define_packing_flag(values)
-    flags.define_run_flags(values, save_checkpoints_steps=5000)
-    flags.define_device_flags(values)
+                 "et al. 2023). An evaluation masks this share.", above=0, upper_bound=1)
+    run_flags.define_masking_flags(values)
+    run_flags.define_packing_flag(values)
+    run_flags.define_run_flags(values, save_checkpoints_steps=5000)
+    run_flags.define_device_flags(values)
 
 
 def _check(values: flags.FlagValues, start: Pretrained | None) -> AlbertConfig:
@@ -131,7 +132,7 @@ def _check(values: flags.FlagValues, start: Pretrained | None) -> AlbertConfig:
             f"--num_warmup_steps={values.num_warmup_steps}{decay} exceed{'' if decay else 's'} "
             f"--num_train_steps={values.num_train_steps}"
         )
-    flags.check_device_flags(values)
+    run_flags.check_device_flags(values)
     config = pretraining_start.architecture(values, start)
     if values.max_seq_length > config.max_position_embeddings:
         raise FlagError(

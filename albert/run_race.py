@@ -13,17 +13,20 @@ is given. Accuracy is reported overall and for each level. A batch is one of
 questions: four sequences each.
 """
 
-import dataclasses
 import logging
 import os
 
-from albert.cli import course, fine_tuning, flags
+from albert.cli import fine_tuning_settings, flags
+from albert.cli.encoder import open_encoder
+from albert.cli.fine_tuning import FineTuning
+from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
 from albert.formats.known_tasks import RACE
 from albert.records import feature_cache
 from albert.storage import files
 from albert.tasks import prediction_files, race
 from albert.tasks.choice_metrics import likeliest
+from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 
 log = logging.getLogger("albert")
 
@@ -42,14 +45,14 @@ def define_flags(values: flags.FlagValues) -> None:
                      "file in --cached_dir with a checksum in its name.", use="output")
     flags.define("integer", values, "max_qa_length", 128,
                  "Longest question with an option, in tokens; longer ones lose their beginning.",
-                 least=1)
+                 lower_bound=1)
     flags.define("bool", values, "high_only", False, "Leave out the level middle.")
     flags.define("bool", values, "middle_only", False, "Leave out the level high.")
-    fine_tuning.define_encoder_flags(values)
+    fine_tuning_settings.define_encoder_flags(values)
     flags.define("float", values, "dropout_prob", 0.1,
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",
-                 least=0, below=1)
-    fine_tuning.define_training_flags(
+                 lower_bound=0, below=1)
+    fine_tuning_settings.define_training_flags(
         values, learning_rate=1e-5, train_step=12000, warmup_step=1000,
         save_checkpoints_steps=100, by_default=True,
     )
@@ -57,88 +60,95 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define_alias(values, "num_keep_checkpoint", "keep_checkpoint_max")
 
 
-def _check(values: flags.FlagValues) -> None:
-    flags.require(values, "output_dir")
-    fine_tuning.check_training_flags(values)
-    fine_tuning.check_encoder_flags(values)
+def race_settings(values: flags.FlagValues) -> FineTuningSettings:
+    """Returns the settings that the flags give.
+
+    Raises:
+      FlagError: flags are missing or contradict each other, or there is nothing to do.
+    """
     if values.max_qa_length > values.max_seq_length - 3:
         raise FlagError(
-            f"--max_qa_length={values.max_qa_length} leaves no place in "
-            f"--max_seq_length={values.max_seq_length}: three are of [CLS] and [SEP]"
+            f"--max_qa_length={values.max_qa_length} leaves no room in "
+            f"--max_seq_length={values.max_seq_length}: [CLS] and [SEP] take three tokens"
         )
     if values.high_only and values.middle_only:
         raise FlagError("give one of --high_only and --middle_only")
+    return settings_of(values)
 
 
-def _is_taken_as_it_is(path: str | None, data_dir: str | None) -> bool:
-    """Whether a feature file is there that is not compared with what it was made from.
-
-    A file of the original tells nothing of that; without --data_dir there is nothing to
-    compare any file with.
-    """
-    is_there = bool(path) and os.path.isfile(path)
-    return is_there and (not data_dir or feature_cache.has_no_manifest(path))
+def levels_of(values: flags.FlagValues) -> list[str]:
+    """Returns the levels that are read."""
+    if values.high_only:
+        return ["high"]
+    return ["middle"] if values.middle_only else list(race.LEVELS)
 
 
-def main(values: flags.FlagValues) -> None:
-    _check(values)
-    levels = [
-        level for level in race.LEVELS
-        if not (values.high_only and level == "middle" or values.middle_only and level == "high")
-    ]
-    encoder = fine_tuning.open_encoder(values)
-    identity = fine_tuning.identity_of(values, encoder, RACE, num_choices=race.NUM_CHOICES)
-    named = {split: getattr(values, flag) for split, flag in FEATURE_FLAGS.items()}
-    records, questions = {}, {}
-    for split in fine_tuning.wanted_splits(values):
-        if split != "test" and _is_taken_as_it_is(named[split], values.data_dir):
+def read_data(values: flags.FlagValues, splits, tokenizer) -> FineTuningData:
+    """Returns the questions of each split; none where a feature file stands for them."""
+    levels, questions = levels_of(values), {}
+    for split in splits:
+        path = getattr(values, FEATURE_FLAGS[split])
+        if split != "test" and _is_used_as_it_is(path, values.data_dir):
             if len(levels) < len(race.LEVELS):
                 raise FlagError(
-                    f"--{levels[0]}_only has no effect on the features that are in {named[split]}"
+                    f"--{levels[0]}_only has no effect on the features that are in {path}"
                 )
-            log.info("features from %s", named[split])
-            records[split], questions[split] = named[split], []
-            continue
-        if not values.data_dir:
-            raise FlagError(f"--data_dir is required to make --{FEATURE_FLAGS[split]} of")
-        questions[split] = race.read_questions(
-            values.data_dir, split, encoder.tokenizer, levels
-        )
+            questions[split] = []
+        elif values.data_dir:
+            questions[split] = race.read_questions(values.data_dir, split, tokenizer, levels)
+        else:
+            raise FlagError(f"--data_dir is required to make --{FEATURE_FLAGS[split]}")
     if questions.get("train"):
         answers = (race.ANSWERS[question.label] for question in questions["train"])
-        fine_tuning.warn_of_labels(f"{values.data_dir}/RACE/train", answers, race.ANSWERS)
-    for split, some in questions.items():
-        records[split] = records.get(split) or race.question_records(
-            some, split, fine_tuning.record_keeper(values, encoder), values.max_qa_length,
-            named[split],
+        warn_of_labels(f"{values.data_dir}/RACE/train", answers, race.ANSWERS)
+    return FineTuningData(RACE, questions, settings={"num_choices": race.NUM_CHOICES})
+
+
+def _is_used_as_it_is(path: str | None, data_dir: str | None) -> bool:
+    """Whether a feature file exists that isn't compared with what it was made from.
+
+    The original's files don't say what that was; without --data_dir nothing is there to compare.
+    """
+    exists = bool(path) and os.path.isfile(path)
+    return exists and (not data_dir or feature_cache.has_no_manifest(path))
+
+
+class RaceFineTuning(FineTuning):
+    """The fine-tuning of a model that chooses among four options."""
+
+    def write_records(self, split):
+        path, questions = getattr(self.values, FEATURE_FLAGS[split]), self.data.examples[split]
+        if not questions:
+            log.info("features from %s", path)
+            return path
+        return race.question_records(
+            questions, split, self.keeper, self.values.max_qa_length, path
         )
 
-    fine_tuning.set_steps(values, records)
-    flags.start_engine(values)  # takes seconds, so all input is checked before
-    from albert.tasks.classification import MultipleChoiceTask
+    def make_task(self):
+        return self._task_of("dev")
 
-    task = MultipleChoiceTask.of_choices(
-        RACE, values.max_seq_length, race.NUM_CHOICES,
-        classifier_dropout=values.dropout_prob,
-        parts=race.level_sizes(questions.get("dev", [])),
-    )
+    def _task_of(self, split: str):
+        """Returns the task with the levels of the split that it evaluates."""
+        from albert.tasks.classification import MultipleChoiceTask
 
-    def predict(trained: course.Trained) -> None:
-        some = questions["test"]
-        found = trained.predict("test", dataclasses.replace(task, parts=race.level_sizes(some)))
+        return MultipleChoiceTask.of_choices(
+            RACE, self.settings.max_seq_length, race.NUM_CHOICES,
+            classifier_dropout=self.values.dropout_prob,
+            parts=race.level_sizes(self.data.examples.get(split, ())),
+        )
+
+    def predict(self, result):
+        questions, directory = self.data.examples["test"], self.settings.output_dir
+        evaluation = self.evaluate(result, "test", self._task_of("test"))
         written = prediction_files.write_test_results(
-            values.output_dir, [question.guid for question in some],
-            [race.ANSWERS[choice] for choice in likeliest(found.predictions["logits"])],
-            found.predictions["probabilities"],
+            directory, [question.guid for question in questions],
+            [race.ANSWERS[choice] for choice in likeliest(evaluation.predictions["logits"])],
+            evaluation.predictions["probabilities"],
         )
-        if some[0].label is not None:
-            written.append(_write_results(values.output_dir, found.results, trained.weights))
-        trained.tell(written)
-
-    course.Course(
-        values, task, encoder, identity, records,
-        finish=predict if values.do_predict else None,
-    ).go()
+        if questions[0].label is not None:
+            written.append(_write_results(directory, evaluation.results, result.weights))
+        return written
 
 
 def _write_results(directory: str, results: dict, weights) -> str:
@@ -155,6 +165,13 @@ def _write_results(directory: str, results: dict, weights) -> str:
             stream.write(f"best = {best['value']}\n")
     files.write_json(os.path.join(directory, "predict_results.json"), results)
     return path
+
+
+def main(values: flags.FlagValues) -> None:
+    settings = race_settings(values)
+    encoder = open_encoder(values, settings.max_seq_length)
+    data = read_data(values, settings.splits, encoder.tokenizer)
+    RaceFineTuning(values, settings, encoder, data).run()
 
 
 cli = flags.command(__doc__, define_flags, main)

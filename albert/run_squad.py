@@ -21,15 +21,14 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def main(values: flags.FlagValues) -> None:
-    question_answering.check_flags(values)
-    if values.version_2_with_negative and values.export_dir:
-        raise FlagError("--export_dir is of SQuAD 1.1: leave out --version_2_with_negative")
-    is_v2 = values.version_2_with_negative
-    if ineffective := [] if is_v2 else flags.given_as_typed(values, *sorted(question_answering.V2_FLAGS)):
+    if values.version_2_with_negative:
+        if values.export_dir:
+            raise FlagError("--export_dir is of SQuAD 1.1: leave out --version_2_with_negative")
+        question_answering.run(values, question_answering.Squad2FineTuning)
+        return
+    if ineffective := flags.given_as_typed(values, *sorted(question_answering.V2_FLAGS)):
         raise FlagError(f"{', '.join(ineffective)}: only with --version_2_with_negative")
-    question_answering.run(
-        values, question_answering.Version2 if is_v2 else question_answering.Version1
-    )
+    question_answering.run(values, question_answering.Squad1FineTuning)
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -21,8 +21,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def main(values: flags.FlagValues) -> None:
-    question_answering.check_flags(values)
-    question_answering.run(values, question_answering.Version1)
+    question_answering.run(values, question_answering.Squad1FineTuning)
 
 
 cli = flags.command(__doc__, define_flags, main)

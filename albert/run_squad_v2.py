@@ -21,8 +21,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def main(values: flags.FlagValues) -> None:
-    question_answering.check_flags(values)
-    question_answering.run(values, question_answering.Version2)
+    question_answering.run(values, question_answering.Squad2FineTuning)
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -17,11 +17,16 @@ the newest checkpoint of --output_dir.
 
 import logging
 import os
+from collections.abc import Sequence
 
-from albert.cli import course, fine_tuning, flags
+from albert.cli import fine_tuning_settings, flags
+from albert.cli.encoder import open_encoder
+from albert.cli.fine_tuning import FineTuning, weights_to_use
+from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks, sidecars
 from albert.tasks import conll
+from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 
 log = logging.getLogger("albert")
 
@@ -38,33 +43,31 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "label_list", None,
                  "Labels in the order of their ids, separated by commas or by blanks; by default "
                  "those of train.txt, or those that the checkpoint was trained with.")
-    fine_tuning.define_encoder_flags(values)
+    fine_tuning_settings.define_encoder_flags(values)
     flags.define("float", values, "classifier_dropout", 0.1, "Dropout on the encoder's output.",
-                 least=0, below=1)
+                 lower_bound=0, below=1)
     flags.define("enum", values, "optimizer", "adamw", "Optimizer.", enum_values=["adamw", "lamb"])
-    fine_tuning.define_training_flags(
+    fine_tuning_settings.define_training_flags(
         values, learning_rate=5e-5, train_step=1000, warmup_step=0, save_checkpoints_steps=1000,
         by_default=False,
     )
 
 
-def _check(values: flags.FlagValues) -> None:
+def token_settings(values: flags.FlagValues) -> FineTuningSettings:
+    """Returns the settings that the flags give.
+
+    Raises:
+      FlagError: flags are missing or contradict each other, or there is nothing to do.
+    """
     flags.require(values, "data_dir", "output_dir")
-    fine_tuning.check_training_flags(values)
-    fine_tuning.check_encoder_flags(values)
+    return settings_of(values)
 
 
-def main(values: flags.FlagValues) -> None:
-    _check(values)
-    splits = fine_tuning.wanted_splits(values)
+def read_data(
+    values: flags.FlagValues, splits: Sequence[str], labels: tuple[str, ...] | None
+) -> FineTuningData:
+    """Returns the sentences of the splits; without `labels`, those of train.txt are taken."""
     paths = {split: conll.file_path(values.data_dir, split) for split in splits}
-    labels = None
-    if values.label_list:
-        labels = known_tasks.parse_labels(values.label_list, of_words=True)
-        conll.check_labels(labels, values.scheme)
-    encoder = fine_tuning.open_encoder(values)
-    if labels is None and not values.do_train:
-        labels = _trained_labels(values)
     sentences = {}
     for split, path in paths.items():
         sentences[split] = conll.read_sentences(path, values.scheme, labels, split != "test")
@@ -75,53 +78,63 @@ def main(values: flags.FlagValues) -> None:
             if len(labels) < 2:
                 raise DataError(f"{path}: {labels[0]} is its only label, nothing to learn")
             log.info("labels: %s", " ".join(labels))
-    if values.do_train:
-        there = (label for sentence in sentences["train"] for label in sentence.labels)
-        fine_tuning.warn_of_labels(paths["train"], there, labels)
-    values.label_list = " ".join(labels)  # kept with each checkpoint
-    identity = fine_tuning.identity_of(values, encoder, known_tasks.WORDS, labels=labels)
-    keeper = fine_tuning.record_keeper(values, encoder)
-    records = {
-        split: conll.sentence_records(path, split, sentences[split], labels, keeper)
-        for split, path in paths.items()
-    }
+    if "train" in sentences:
+        occurring = (label for sentence in sentences["train"] for label in sentence.labels)
+        warn_of_labels(paths["train"], occurring, labels)
+    return FineTuningData(known_tasks.WORDS, sentences, labels, {"labels": list(labels)})
 
-    fine_tuning.set_steps(values, records)
-    flags.start_engine(values)  # takes seconds, so all input is checked before
-    from albert.tasks.token_classification import TokenClassificationTask
 
-    task = TokenClassificationTask(
-        values.max_seq_length, labels, values.scheme != "none", values.classifier_dropout
-    )
+class TokenFineTuning(FineTuning):
+    """The fine-tuning of a model that labels words."""
 
-    def predict(trained: course.Trained) -> None:
+    def write_records(self, split):
+        return conll.sentence_records(self.data, split, self.keeper)
+
+    def make_task(self):
+        from albert.tasks.token_classification import TokenClassificationTask
+
+        return TokenClassificationTask(
+            self.settings.max_seq_length, self.data.labels, self.values.scheme != "none",
+            self.values.classifier_dropout,
+        )
+
+    def predict(self, result):
         from albert.training import summaries
 
-        found = trained.predict("test")
+        evaluation, directory = self.evaluate(result, "test"), self.settings.output_dir
         written = [conll.write_with_labels(
-            paths["test"], task.predicted_labels(found.predictions),
-            os.path.join(values.output_dir, "test_predictions.txt"),
+            conll.file_path(self.values.data_dir, "test"),
+            self.task.predicted_labels(evaluation.predictions),
+            os.path.join(directory, "test_predictions.txt"),
         )]
-        if all(sentence.labels for sentence in sentences["test"]):
-            summaries.log_results(found.results, "Predict results")
+        if all(sentence.labels for sentence in self.data.examples["test"]):
+            summaries.log_results(evaluation.results, "Predict results")
             written.append(
-                summaries.write_results(values.output_dir, found.results, "predict_results")
+                summaries.write_results(directory, evaluation.results, "predict_results")
             )
-        trained.tell(written)
-
-    course.Course(
-        values, task, encoder, identity, records,
-        finish=predict if values.do_predict else None,
-    ).go()
+        return written
 
 
-def _trained_labels(values: flags.FlagValues) -> tuple[str, ...]:
+def _trained_labels(settings: FineTuningSettings) -> tuple[str, ...]:
     """Returns the labels that the checkpoint to be used was trained with."""
-    weights = fine_tuning.finished_weights(values, None, values.output_dir)
-    trained = sidecars.read_facts(weights.origin).label_names
-    if not trained:
-        raise FlagError(f"{weights.origin} does not tell its labels: give --label_list")
-    return trained
+    origin = weights_to_use(settings.checkpoint, settings.output_dir).origin
+    labels = sidecars.read_facts(origin).label_names
+    if not labels:
+        raise FlagError(f"{origin} does not name its labels: give --label_list")
+    return labels
+
+
+def main(values: flags.FlagValues) -> None:
+    settings = token_settings(values)
+    labels = None
+    if values.label_list:
+        labels = known_tasks.parse_labels(values.label_list, of_words=True)
+        conll.check_labels(labels, values.scheme)
+    encoder = open_encoder(values, settings.max_seq_length)
+    if labels is None and not settings.do_train:
+        labels = _trained_labels(settings)
+    data = read_data(values, settings.splits, labels)
+    TokenFineTuning(values, settings, encoder, data).run()
 
 
 cli = flags.command(__doc__, define_flags, main)

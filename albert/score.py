@@ -38,7 +38,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "*.zip.", use="file")
     flags.define("integer", values, "pairs_per_paradigm", None,
                  "So many pairs of each paradigm, the first ones; all by default. 100 are enough "
-                 "for a curve.", least=1)
+                 "for a curve.", lower_bound=1)
     flags.define("bool", values, "within_words", False,
                  "Mask the later pieces of a word together with one of its pieces. Else words of "
                  "several pieces have an advantage: each piece gives the others away.")

@@ -24,12 +24,12 @@ def define_flags(values: flags.FlagValues) -> None:
                  above=len(vocabulary.LAYOUT))
     flags.define("float", values, "character_coverage", 0.99995,
                  "Fraction of the text's characters that get a token; the rest becomes <unk>.",
-                 least=0.98, most=1)
+                 lower_bound=0.98, upper_bound=1)
     flags.define("enum", values, "model_type", "unigram", "Kind of segmentation model.",
                  enum_values=["unigram", "bpe"])
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
     flags.define("integer", values, "input_sentence_size", 10_000_000,
-                 "Maximum number of sentences to train on; 0 for all.", least=0)
+                 "Maximum number of sentences to train on; 0 for all.", lower_bound=0)
     flags.define("bool", values, "shuffle_input_sentence", True,
                  "Sample those sentences at random instead of taking the first.")
     flags.define("integer", values, "seed", 12345, "Seed of that sample.")

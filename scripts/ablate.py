@@ -37,7 +37,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Pairs of sentences in BLiMP's format: each evaluation of a run then tells how "
                  "often the acceptable one is preferred, as `pairs_accuracy`.", use="file")
     flags.define("integer", values, "eval_pairs_per_paradigm", 100,
-                 "So many pairs of each paradigm.", least=1)
+                 "So many pairs of each paradigm.", lower_bound=1)
     flags.define("path", values, "output_dir", None, "Directory for records, runs and report. Required.",
                  use="directory")
     flags.define("string", values, "settings", None,
@@ -46,12 +46,13 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Comma-separated seeds: each setting is trained once with each. Default: the "
                  "grid's.")
     flags.define("integer", values, "tokens", None,
-                 "Tokens that each run is trained on. Default: the grid's.", least=1)
+                 "Tokens that each run is trained on. Default: the grid's.", lower_bound=1)
     flags.define("integer", values, "parallel", 1,
-                 "Runs at the same time. Each gets its own cores if there are enough.", least=1)
+                 "Runs at the same time. Each gets its own cores if there are enough.",
+                 lower_bound=1)
     flags.define("float", values, "max_minutes", 0.0,
                  "Save everything and stop after so many minutes. 0: go on until all is done.",
-                 least=0)
+                 lower_bound=0)
 
 
 def main(values: flags.FlagValues) -> None:

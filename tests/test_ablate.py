@@ -15,7 +15,7 @@ from faults import jobs
 from helpers import REPO, assert_one_clear_line, run_here
 
 from albert import create_pretraining_data, modeling, run_pretraining
-from albert.cli import flags
+from albert.cli import flags, run_flags
 from albert.config import AlbertConfig
 from albert.formats import pretrained
 from albert.storage import shipped
@@ -75,7 +75,7 @@ def test_every_evaluation_of_a_run_masks_as_the_run_does(path, tmp_path, monkeyp
         work._run(setting, 1)
         what = f"{setting.name}, seed 1"
         run, other = called[what], called[f"{what}, on nsp"]
-        decisive = {*flags.MASKING_FLAGS, "masked_lm_budget", "last_masked_lm_budget",
+        decisive = {*run_flags.MASKING_FLAGS, "masked_lm_budget", "last_masked_lm_budget",
                     "max_predictions_per_seq", "max_seq_length"}
         assert {k: v for k, v in run.items() if k in decisive} == {
             k: v for k, v in other.items() if k in decisive

@@ -7,7 +7,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from albert import modeling
-from albert.cli import flags
+from albert.cli import flags, run_flags
 from albert.config import AlbertConfig  # noqa: E402
 from albert.model import attention  # noqa: E402
 from albert.model.encoder_options import EncoderOptions
@@ -173,6 +173,6 @@ def test_an_unknown_implementation_is_refused():
 
 def test_the_flag_offers_every_implementation():
     values = flags.FlagValues()
-    flags.define_device_flags(values)
+    run_flags.define_device_flags(values)
     values(["command"])
     assert values["attn_implementation"].parser.enum_values == list(attention.ATTENTION)

@@ -156,6 +156,15 @@ def test_parts_of_a_batch_that_fill_fewer_rows_get_empty_ones():
 # --- What is wrong with records ---
 
 
+def test_micro_batches_stay_apart_when_a_part_of_a_batch_gets_empty_sequences():
+    """Workers agree on the number of sequences; the step divides them evenly by micro-batches."""
+    ids = np.arange(1, 7)[:, None] * np.ones(4, int)
+    part = {"input_ids": ids, "is_real_example": np.ones(8)}  # of two micro-batches
+    batch = batches.joined([part], rows=8, micro_batches=2)
+    assert batch["input_ids"][:, 0].tolist() == [1, 2, 3, 0, 4, 5, 6, 0]
+    assert len(batch["is_real_example"]) == 8
+
+
 def test_records_of_other_writers_are_read_too():
     # In any order, a value at a time, with features that nobody asks for.
     Feature, Int64List = tf.train.Feature, tf.train.Int64List

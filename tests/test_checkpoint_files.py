@@ -1,4 +1,4 @@
-"""Checkpoint files: TensorFlow's are read as TensorFlow reads them; without it, one file is."""
+"""Checkpoint files are TensorFlow's, and read and written alike where it is absent."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import tensorflow as tf
 from helpers import REPO
 
 from albert.errors import CheckpointError
-from albert.formats import checkpoint_files, checkpoints, tensor_file
+from albert.formats import checkpoint_files, checkpoints, tensor_bundle
 from albert.formats.tensor_bundle import BundleReader
 from albert.training import checkpoint_store
 
@@ -127,15 +127,15 @@ def run(folder, code):
     return done.stdout + done.stderr
 
 
-def test_without_tensorflow_a_checkpoint_is_one_file_and_its_record(tmp_path):
+def test_without_tensorflow_a_checkpoint_is_what_tensorflow_reads(tmp_path):
     assert "./model.ckpt-7 7.0 14" in run(tmp_path, "save(7); newest()")
     assert sorted(os.listdir(tmp_path)) == [
-        "checkpoint", "model.ckpt-7.json", "model.ckpt-7.safetensors",
+        "checkpoint", "model.ckpt-7.data-00000-of-00001", "model.ckpt-7.index",
+        "model.ckpt-7.json",
     ]
-    # And with TensorFlow it is read again.
-    weights = checkpoints.open_weights(str(tmp_path))
-    np.testing.assert_array_equal(weights.read("bert/a"), np.full((2, 3), 7, "f4"))
-    assert weights.read("global_step") == 7
+    theirs = tf.train.load_checkpoint(str(tmp_path))
+    np.testing.assert_array_equal(theirs.get_tensor("bert/a"), np.full((2, 3), 7, "f4"))
+    assert theirs.get_tensor("global_step") == 7
 
 
 def test_without_tensorflow_its_own_checkpoints_are_read(tmp_path):
@@ -145,58 +145,32 @@ def test_without_tensorflow_its_own_checkpoints_are_read(tmp_path):
     assert "./model.ckpt-5 5.0 9" in run(tmp_path, "newest()")
 
 
-def test_the_newest_is_taken_and_the_oldest_goes_whatever_kind_they_are_of(tmp_path):
-    for step in (1, 2):
-        tensors = {"bert/a": np.full((2, 3), step, "f4"), "global_step": np.int64(step)}
-        checkpoint_store.save(str(tmp_path), step, tensors, {"records_seen": step}, 0)
-    assert "./model.ckpt-4 4.0 8" in run(tmp_path, "save(3, 3); save(4, 3); newest()")
-    assert list(checkpoints.list_steps(str(tmp_path))) == [2, 3, 4]
-    assert not [name for name in os.listdir(tmp_path) if name.startswith("model.ckpt-1.")]
-
-
-def test_without_tensorflow_the_best_takes_the_place_of_a_bundle(tmp_path):
-    tensors = {"bert/a": np.full((2, 3), 5, "f4"), "global_step": np.int64(5)}
-    checkpoint_store.publish_best(
-        checkpoint_store.save(str(tmp_path), 5, tensors, {"records_seen": 9}, 0)
-    )
-    run(tmp_path, "checkpoint_store.publish_best(save(7))")
-    best = str(tmp_path / "model.ckpt-best")
-    assert checkpoint_files.main_file(best) == best + ".safetensors"
-    assert checkpoints.open_weights(str(tmp_path)).read("bert/a")[0, 0] == 7
-
-
 @pytest.mark.parametrize("damage", ["cut", "flip"])
 def test_without_tensorflow_a_damaged_checkpoint_is_set_aside(damage, tmp_path):
     run(tmp_path, "save(1); save(2)")
-    path = tmp_path / "model.ckpt-2.safetensors"
+    path = tmp_path / "model.ckpt-2.data-00000-of-00001"
     content = bytearray(path.read_bytes())
     if damage == "cut":
         del content[-2:]
     else:
-        content[-20] ^= 1  # in the data, which the library does not check
+        content[-20] ^= 1
     path.write_bytes(content)
     told = run(tmp_path, "newest()")
     assert "./model.ckpt-1 1.0 2" in told and "model.ckpt-2 unreadable" in told
-    assert (tmp_path / "model.ckpt-2.safetensors.corrupt").exists()
+    assert (tmp_path / "model.ckpt-2.index.corrupt").exists()
 
 
-def test_somebody_elses_safetensors_file_is_no_checkpoint(tmp_path):
-    import safetensors.numpy
-
-    path = tmp_path / "model.safetensors"
-    safetensors.numpy.save_file({"w": np.zeros(3, "f4")}, path)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged, or no checkpoint"):
-        checkpoints.open_weights(str(path))
+def test_a_run_of_0_2_without_tensorflow_is_refused_and_does_not_start_over(tmp_path):
+    (tmp_path / "model.ckpt-7.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="convert it with the export_checkpoints of 0.2"):
+        checkpoint_store.read_newest(str(tmp_path), {}, None, "t")
 
 
-def test_a_full_disk_leaves_no_part_of_a_file(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_no_part_of_a_checkpoint(tmp_path, monkeypatch):
     def fail(*arguments, **options):
-        raise safetensors.SafetensorError("No space left on device")
+        raise OSError(28, "No space left on device")
 
-    import safetensors
-
-    monkeypatch.setattr(tensor_file.safetensors.numpy, "save_file", fail)
-    monkeypatch.setattr(checkpoint_files, "_kind_written", lambda: tensor_file)
+    monkeypatch.setattr(tensor_bundle, "_table", fail)
     with pytest.raises(CheckpointError, match=r"cannot write .*No space left .* full\?"):
         checkpoint_files.write(str(tmp_path / "c"), {"w": np.zeros(3, "f4")})
     assert not os.listdir(tmp_path)

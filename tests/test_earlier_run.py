@@ -172,8 +172,8 @@ def test_the_number_of_options_is_compared(trained):
 
 
 @pytest.mark.parametrize("files", [
-    ["config.json", "model.safetensors"], ["config.json", "model.weights.h5"],
-    ["variables/variables.index"], ["albert_config.json", "model.ckpt-best.index"],
+    ["config.json", "model.safetensors"], ["variables/variables.index"],
+    ["albert_config.json", "model.ckpt-best.index"],
 ])
 @pytest.mark.parametrize("name", ["classifier", "pretraining"])
 def test_a_directory_with_somebody_elses_model_is_not_trained_in(name, files, tmp_path, capsys):

@@ -15,6 +15,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.export import model_conversion
 from albert.formats import checkpoint_files, checkpoints, huggingface
+from albert.formats.model_classes import EXPORT_HEADS
 from albert.formats.model_facts import Facts
 from albert.modeling import AlbertForPreTraining, AlbertModel, named_weights
 
@@ -162,13 +163,13 @@ def test_an_onnx_model_takes_any_batch_and_length(head, source, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     path = tmp_path / "encoder.onnx"
     assert 0 == command(f"--model_dir={source}", f"--export_path={path}", f"--head={head}")
-    kind, outputs = export_model.HEADS[head]
-    model = getattr(modeling, kind).from_pretrained(str(source))
+    kind = EXPORT_HEADS[head]
+    model = getattr(modeling, kind.name).from_pretrained(str(source))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     for length, count in ((16, 1), (5, 3), (11, 2)):
         inputs = rows(length, count)
         expected = model(inputs)
-        for name, value in zip(outputs, session.run(list(outputs), inputs), strict=True):
+        for name, value in zip(kind.outputs, session.run(kind.outputs, inputs), strict=True):
             np.testing.assert_allclose(value, expected[name], atol=5e-5)
 
 

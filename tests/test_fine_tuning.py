@@ -10,7 +10,7 @@ import pytest
 import test_run_classifier as classifier
 
 from albert import predict
-from albert.cli import course, fine_tuning, flags
+from albert.cli import fine_tuning, fine_tuning_settings, flags
 from albert.errors import CheckpointError, DataError, FlagError
 from albert.formats import checkpoints
 from albert.training import steps
@@ -120,12 +120,12 @@ def test_finished_runs_are_not_made_again_and_more_can_be_added(inputs, three_ru
 
 def test_the_numbers_over_runs():
     results = {1: {"f1": 0.5, "global_step": 10}, 2: {"f1": 0.75, "global_step": 20}}
-    assert course.over_runs(results) == {
+    assert fine_tuning.over_runs(results) == {
         "num_runs": 2, "global_step": 15, "f1": 0.625, "f1_min": 0.5, "f1_max": 0.75,
         "f1_std": pytest.approx(0.1767767),
     }
     with pytest.raises(DataError, match="run of seed 2 has other numbers .*f1"):
-        course.over_runs({1: {"f1": 0.5}, 2: {"f 1": 0.75}})
+        fine_tuning.over_runs({1: {"f1": 0.5}, 2: {"f 1": 0.75}})
 
 
 @pytest.mark.slow
@@ -220,7 +220,7 @@ def test_dropout_flags_change_training_and_their_absence_changes_nothing(inputs,
 def test_features_need_a_named_folder_where_nothing_can_be_written_beside_the_run(
     inputs, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(fine_tuning.os, "access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr(fine_tuning_settings.os, "access", lambda path, mode: mode != os.W_OK)
     with pytest.raises(FlagError, match=r"cannot write to .*/\.out\.work: give --cached_dir"):
         run(*inputs, f"--output_dir={tmp_path / 'out'}", "--do_train")
     assert not [*tmp_path.iterdir()]

@@ -1,4 +1,4 @@
-"""Models as people have them: packed, from Hugging Face's TensorFlow classes, from keras-hub."""
+"""Models as people have them: packed, or from Hugging Face's TensorFlow classes."""
 
 import io
 import json
@@ -80,6 +80,26 @@ def test_two_models_below_a_folder_are_not_guessed_between(golden_path, tmp_path
         shutil.copytree(golden_path("tf1_ckpt_tiny"), tmp_path / "both" / name)
     with pytest.raises(CheckpointError, match="neither albert_config.json"):
         albert.from_pretrained(str(tmp_path / "both"))
+
+
+def test_two_models_in_one_directory_are_not_guessed_between(golden_path, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(golden_path("tf1_ckpt_tiny"), folder)
+    random_model("AlbertModel").save_pretrained(str(tmp_path / "ours"))
+    for path in (tmp_path / "ours").glob("model.ckpt-best*"):
+        shutil.copy(path, folder)
+    shutil.copytree(golden_path("hf_tensorflow/safetensors"), folder, dirs_exist_ok=True)
+    with pytest.raises(CheckpointError, match="model.ckpt-best and Hugging Face's .*safetensors"):
+        albert.from_pretrained(str(folder))
+    weights = pretrained.open_path(str(folder / "model.ckpt-best")).weights()
+    assert weights.origin == str(folder / "model.ckpt-best")
+
+
+def test_checkpoints_without_a_configuration_say_what_is_missing(tmp_path):
+    random_model("AlbertModel").save_pretrained(str(tmp_path / "model"))
+    (tmp_path / "model/albert_config.json").unlink()
+    with pytest.raises(CheckpointError, match="has checkpoints, but no albert_config.json"):
+        albert.from_pretrained(str(tmp_path / "model"))
 
 
 @pytest.mark.parametrize("what", ["cut", "text", "outside", "link", "large"])
@@ -212,36 +232,6 @@ def test_such_a_tokenizer_json_hinders_nobody_who_does_without_it(golden_path, t
         albert.open_session(str(tmp_path / "model"))
 
 
-# --- keras-hub ---
-
-
-def test_a_preset_of_keras_hub_gives_its_numbers(golden_path):
-    folder = golden_path("keras_hub")
-    model = albert.from_pretrained(str(folder))
-    golden = np.load(folder / "io.npz")
-    outputs = model({
-        "input_ids": golden["in/token_ids"], "segment_ids": golden["in/segment_ids"],
-        "input_mask": golden["in/padding_mask"],
-    })
-    np.testing.assert_allclose(outputs["pooled_output"], golden["out/pooled_output"], atol=1e-5)
-    real = golden["in/padding_mask"] > 0
-    np.testing.assert_allclose(
-        np.asarray(outputs["sequence_output"])[real], golden["out/sequence_output"][real], atol=1e-5
-    )
-
-
-def test_another_preset_or_a_damaged_one_is_refused(golden_path, tmp_path):
-    folder = copied(golden_path("keras_hub"), tmp_path / "preset")
-    with h5py.File(folder / "model.weights.h5", "r+") as stream:
-        del stream["layers/dense/vars/0"]
-    with pytest.raises(CheckpointError, match="it has no layers/dense/vars/0"):
-        albert.from_pretrained(str(folder))
-    path = folder / "config.json"
-    path.write_text(path.read_text().replace("AlbertBackbone", "BertBackbone"))
-    with pytest.raises(ConfigError, match="BertBackbone"):
-        albert.from_pretrained(str(folder))
-
-
 # --- Whatever class it is ---
 
 
@@ -287,7 +277,7 @@ def test_a_module_of_tf_models_gives_its_numbers_and_reads_its_settings(golden_p
 
 
 @pytest.mark.parametrize("spoil, message", [
-    ("metadata", "does not tell its architecture"), ("cut", "settings are damaged"),
+    ("metadata", "does not say its architecture"), ("cut", "settings are damaged"),
     ("weights", "variables"),
 ])
 def test_a_damaged_module_of_tf_models_is_refused(spoil, message, golden_path, tmp_path):

@@ -14,7 +14,7 @@ from albert.records import features
 from albert.records.record_files import RecordFiles
 from albert.tasks import glue
 from albert.tasks.glue import TASKS
-from albert.tasks.record_keeper import RecordKeeper
+from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 from albert.tokenization import FullTokenizer
 
 TOKENIZERS = ("spm_lower", "spm_cased", "wordpiece_lower")
@@ -55,7 +55,7 @@ def assert_same_features(task, tokenizer, examples, case):
         assert (example.guid, example.label) == (want["guid"], want["label"])
         assert tokenizer.preprocess(example.text_a) == want["text_a"].strip()
         assert tokenizer.preprocess(example.text_b or "") == (want["text_b"] or "").strip()
-    rows = glue.example_rows(task, examples, tokenizer, case["max_seq_length"])
+    rows = glue.example_rows(examples, task.labels, tokenizer, case["max_seq_length"])
     for row, want in zip(rows, case["features"], strict=True):
         for key in ("input_ids", "input_mask", "segment_ids"):
             assert row[key].tolist() == want[key]
@@ -69,10 +69,8 @@ def test_records_hold_what_the_originals_hold(golden_path, golden, tmp_path, nam
     task, tokenizer = TASKS[name], make_tokenizer(golden_path, "spm_lower")
     length = golden[f"spm_lower/{name}/dev"]["max_seq_length"]
     data_dir = str(golden_path("glue/data"))
-    examples = glue.read_examples(task, data_dir, "dev", tokenizer.preprocess)
-    path = glue.example_records(
-        task, examples, data_dir, "dev", RecordKeeper(tokenizer, length, str(tmp_path))
-    )
+    data = glue.read_data(task, data_dir, ["dev"], tokenizer.preprocess)
+    path = glue.example_records(data, "dev", RecordKeeper(tokenizer, length, str(tmp_path)))
     theirs = str(golden_path(f"glue/{name}.dev.tfrecord"))
 
     def read(path):
@@ -217,10 +215,8 @@ def test_an_edited_task_file_gets_another_feature_file(tmp_path, golden_path):
 
     def make(content, length=16, tokenizer=tokenizer):
         data_dir = write(tmp_path, task, "dev.tsv", content)
-        examples = glue.read_examples(task, data_dir, "dev", tokenizer.preprocess)
-        return glue.example_records(
-            task, examples, data_dir, "dev", RecordKeeper(tokenizer, length, cache)
-        )
+        data = glue.read_data(task, data_dir, ["dev"], tokenizer.preprocess)
+        return glue.example_records(data, "dev", RecordKeeper(tokenizer, length, cache))
 
     first = make("sentence\tlabel\na\t1\n")
     assert make("sentence\tlabel\na\t1\n") == first
@@ -241,7 +237,8 @@ def predict(tmp_path, name, probabilities, logits=None):
     examples = [glue.Example(str(i), "a", None, "0") for i in range(len(probabilities))]
     arrays = {"probabilities": np.array(probabilities, np.float32)}
     arrays["logits"] = np.array(probabilities if logits is None else logits, np.float32)
-    paths = glue.write_predictions(TASKS[name], examples, arrays, str(tmp_path))
+    data = FineTuningData(name, {"test": examples}, TASKS[name].labels)
+    paths = glue.write_predictions(data, arrays, str(tmp_path))
     return {p.removeprefix(f"{tmp_path}/"): open(p, encoding="utf-8").read() for p in paths}
 
 

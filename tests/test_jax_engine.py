@@ -26,7 +26,7 @@ from helpers import (
 )
 
 from albert import engines, run_pretraining
-from albert.cli import flags
+from albert.cli import flags, run_flags
 from albert.errors import FlagError
 from albert.formats import checkpoint_files, checkpoints
 
@@ -120,7 +120,7 @@ def test_nothing_of_a_run_needs_tensorflow(job, tmp_path):
     flags = [*job, "--do_eval", "--num_train_steps=10", f"--output_dir={tmp_path}"]
     # JAX is taken unasked, and the first weights lie in a file of TensorFlow's kind.
     without_tensorflow(PRETRAINING, *flags)
-    assert (tmp_path / "model.ckpt-10.safetensors").exists()
+    assert (tmp_path / "model.ckpt-10.index").exists()
     assert (tmp_path / "eval_results.json").exists() and list((tmp_path / "summaries").iterdir())
     # With TensorFlow the run goes on.
     do(*flags, "--num_train_steps=20")
@@ -331,7 +331,7 @@ def test_an_engine_that_is_not_installed_is_refused_in_one_line(engine, package,
     monkeypatch.setitem(sys.modules, engine, None)
     values = flags.parse(run_pretraining.define_flags, ["command", *job, f"--engine={engine}"])
     with pytest.raises(FlagError, match="not installed: install " + re.escape(package)):
-        flags.check_device_flags(values)
+        run_flags.check_device_flags(values)
 
 
 # Every way into the package that needs Keras.
@@ -400,7 +400,7 @@ def test_the_default_backend_is_that_of_keras_settings_or_one_that_is_installed(
 def test_the_tpu_flags_of_the_original_are_answered_with_how_it_is_done_now(job, caplog):
     old = ["--tpu_name=mine", "--tpu_zone=here", "--gcp_project=ours", "--num_tpu_cores=8"]
     values = flags.parse(run_pretraining.define_flags, ["command", *job, *old])
-    flags.check_device_flags(values)
+    run_flags.check_device_flags(values)
     [record] = caplog.records
     assert "--tpu_name, --tpu_zone, --gcp_project, --num_tpu_cores: no effect" in record.message
     assert "on the TPU machine itself, with --use_tpu" in record.message

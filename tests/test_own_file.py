@@ -3,18 +3,19 @@
 import gzip
 import json
 import re
-from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, run, write_config
+from helpers import assert_one_clear_line, run, run_here, write_config
 
 import albert
 from albert import run_classifier
 from albert.cli import classifier_report, flags, own_texts
+from albert.cli.encoder import open_encoder
 from albert.errors import DataError, FlagError
-from albert.tasks import classification, own_file
+from albert.tasks import classification, glue, own_file
+from albert.tasks.glue import Example
 
 WORDS = [f"w{i}" for i in range(35)]
 CLASSES = ("bad", "good", "so, so")[:2]
@@ -61,7 +62,7 @@ def test_every_kind_of_file_gives_the_same_rows(name, tmp_path):
     path = write(tmp_path / name)
     table = own_file.read_table(path, "train_file")
     columns = own_file.find_columns(table, None, None, None)
-    assert (columns.text, columns.pair, columns.label) == ("Review", None, "sentiment")
+    assert columns == own_file.Columns(0, None, 1)
     found = own_file.rows_of(table, columns)
     assert found == list(rows())
     assert own_file.labels_of(found, table, columns) == ["bad", "good"]
@@ -91,17 +92,15 @@ def test_quotes_line_ends_and_semicolons_are_those_of_csv(tmp_path):
 
 def test_columns_may_be_named_numbered_or_be_the_only_ones_left(tmp_path):
     table = own_file.Table("x.csv", ["id", "what", "kind"], [["1", "a", "b"]], [2])
-    assert own_file.find_columns(table, "what", None, "2").label == "kind"
+    assert own_file.find_columns(table, "what", None, "2").label == 2
     with pytest.raises(FlagError, match="give --text_column, one of its columns: id, what, kind"):
         own_file.find_columns(table, None, None, None)
     with pytest.raises(FlagError, match="--label_column=9: x.csv has no such column"):
         own_file.find_columns(table, "what", None, "9")
     pair = own_file.Table("x.csv", ["sentence1", "sentence2", "label"], [["a", "b", "c"]], [2])
-    assert own_file.find_columns(pair, "sentence2", None, None) == own_file.Columns(
-        "sentence2", None, "label"
-    )
+    assert own_file.find_columns(pair, "sentence2", None, None) == own_file.Columns(1, None, 2)
     two = own_file.Table("x.csv", ["utter", "LABEL"], [["a", "b"]], [2])
-    assert own_file.find_columns(two, None, None, None) == own_file.Columns("utter", None, "LABEL")
+    assert own_file.find_columns(two, None, None, None) == own_file.Columns(0, None, 1)
 
 
 BY_NUMBER = ("0", None, "1")
@@ -140,8 +139,10 @@ def test_a_file_without_a_header_keeps_its_first_row(flag, count, header, encode
         "x", encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}",
         "--text_column=0", "--label_column=1", *flag,
     ])
-    own = own_texts.OwnTexts(values)
-    found = sorted(row for part in own._parts.values() for row in part)
+    data = own_texts.OwnTexts(values, open_encoder(values, None)).data
+    found = sorted(
+        (example.text_a, example.label) for part in data.examples.values() for example in part
+    )
     expected = list(rows(41))
     if header and flag == ["--notsv_header"]:
         expected.append(("review", "stars"))
@@ -155,7 +156,7 @@ def test_a_file_without_a_header_keeps_its_first_row(flag, count, header, encode
     ("a.csv", "text,label\na,1,2\n", r"a\.csv:2: 3 columns"),
     ("a.csv", "text,label\n", "no rows below"),
     ("a.csv", "", "nothing in it"),
-    ("a.csv", "text,text\na,b\n", "same name"),
+    ("a.csv", "text,text,label\na,b,c\n", "two columns are named 'text'; give a number"),
     ("a.jsonl", '{"text": "a"\n', r"a\.jsonl:1: not a JSON object"),
     ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected a JSON object"),
     ("a.csv", "text,label\na,\n", r"a\.csv:2: nothing in column 'label'"),
@@ -167,43 +168,61 @@ def test_files_that_are_not_such_a_table_are_refused(name, content, message, tmp
     path.write_text(content)
     with pytest.raises(DataError, match=message):
         table = own_file.read_table(str(path), "train_file")
-        columns = own_file.find_columns(table, None, None, None)
+        text = "text" if name == "a.csv" and table.names.count("text") > 1 else None
+        columns = own_file.find_columns(table, text, None, None)
         own_file.labels_of(own_file.rows_of(table, columns), table, columns)
 
 
+def test_a_label_may_have_a_comma_and_blanks_and_predictions_name_it(encoder, tmp_path):
+    lines = [f'"{text}","{("so, so", "good")[i % 2]}"' for i, (text, _) in enumerate(rows(40))]
+    (tmp_path / "my.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
+    out = tmp_path / "out"
+    assert 0 == run_here(
+        run_classifier, encoder, f"--train_file={tmp_path / 'my.csv'}", f"--output_dir={out}",
+        "--train_step=2", "--warmup_step=0", "--save_checkpoints_steps=2",
+    )
+    answer = albert.open_session(str(out)).classify("w1 w20 w21 w22")
+    assert set(answer["probabilities"]) == {"good", "so, so"}
+    assert "| so, so |" in (out / "report.md").read_text()
+
+
 def test_labels_without_enough_rows_stay_in_training():
-    train, dev = own_file.parted([("a", "x"), ("b", "y")], 0.5, seed=1, by_label=True)
+    examples = [Example("1", "a", None, "x"), Example("2", "b", None, "y")]
+    train, dev = own_file.split_off(examples, 0.5, seed=1, by_label=True)
     assert (len(train), dev) == (2, [])
 
 
 @pytest.mark.parametrize("label, expected", [("1e-3", True), ("-2", True), ("nan", False), ("b", False)])
 def test_numbers_are_told_from_words(label, expected):
-    assert own_file.is_number(label) == expected
+    assert (glue.number(label) is not None) == expected
 
 
 def test_a_part_of_each_label_is_held_out_by_the_seed_and_equal_texts_stay_together():
-    found = [*rows(200), *list(rows(200))[:40]]
-    train, dev = own_file.parted(found, 0.1, seed=3, by_label=True)
-    assert sorted([*train, *dev]) == sorted(found)
-    assert not {text for text, _ in train} & {text for text, _ in dev}
-    assert {label: sum(row[1] == label for row in set(dev)) for label in CLASSES} == {
+    found = [
+        Example(str(i), text, None, label)
+        for i, (text, label) in enumerate([*rows(200), *list(rows(200))[:40]])
+    ]
+    train, dev = own_file.split_off(found, 0.1, seed=3, by_label=True)
+    assert sorted([*train, *dev], key=lambda one: int(one.guid)) == found
+    assert not {one.text_a for one in train} & {one.text_a for one in dev}
+    held_out = {one.text_a: one.label for one in dev}
+    assert {label: [*held_out.values()].count(label) for label in CLASSES} == {
         "bad": 10, "good": 10
     }
-    assert own_file.parted(found, 0.1, 3, True) == (train, dev)
-    assert own_file.parted(found, 0.1, 4, True) != (train, dev)
+    assert own_file.split_off(found, 0.1, 3, True) == (train, dev)
+    assert own_file.split_off(found, 0.1, 4, True) != (train, dev)
 
 
 # --- Rare labels ---
 
 
 def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones():
-    task = SimpleNamespace(is_regression=False, labels=("a", "b"))
-    values = SimpleNamespace(class_weights="balanced")
-    found = [SimpleNamespace(label=label) for label in "aaab"]
-    weights = run_classifier._class_weights(values, task, found)
+    weights = run_classifier.balanced_weights(list("aaab"), ("a", "b"))
     assert weights == pytest.approx((4 / 6, 4 / 2))
     with pytest.raises(FlagError, match="no training row has the label b"):
-        run_classifier._class_weights(values, task, found[:2])
+        run_classifier.balanced_weights(list("aa"), ("a", "b"))
+    with pytest.raises(FlagError, match="no effect on a regression"):
+        run_classifier.balanced_weights([0.5, 1.0], ())
     plain, weighted = (
         classification.ClassificationTask("tsv", 8, 2, False, "accuracy", "eval_accuracy", 0.0, w)
         for w in ((), weights)
@@ -306,10 +325,10 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
      "give one of --regression and --label_list"),
     (["--train_file=my.jsonl", "--notsv_header"], "--tsv_header has no effect on --train_file=my.jsonl"),
     (["--train_file=my.csv", "--text_column=1", "--label_column=1"], "must be different columns"),
-    (["--train_file=my.csv", "--regression"], "my.csv:2: not a number: 'bad'"),
+    (["--train_file=my.csv", "--regression"], "my.csv:2: label 'bad' is not a number"),
     (["--train_file=my.csv", "--label_list=bad,best"],
-     "my.csv:3: the label 'good' is none of bad,best"),
-    (["--train_file=my.csv", "--init_checkpoint=."], ". holds neither"),
+     "my.csv:3: label 'good' is not one of bad, best"),
+    (["--train_file=my.csv", "--init_checkpoint=."], ". holds no model"),
     (["--train_file=few.csv"], "few.csv: too few rows to hold one out"),
 ])
 def test_flags_that_do_not_fit_are_refused(arguments, message, encoder, tmp_path):
@@ -323,4 +342,4 @@ def test_flags_that_do_not_fit_are_refused(arguments, message, encoder, tmp_path
     )
     assert done.returncode == 2
     assert message in assert_one_clear_line(done.stderr)
-    assert not (tmp_path / "out").exists() and not (tmp_path / ".out.work/own_data").exists()
+    assert not (tmp_path / "out").exists() and not (tmp_path / ".out.work").exists()

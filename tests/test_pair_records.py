@@ -9,7 +9,7 @@ from helpers import metrics, run, run_here, write_config
 
 from albert import create_pretraining_data, run_pretraining
 from albert.cli import flags
-from albert.pretraining_data import dynamic_masking, features, masking
+from albert.pretraining_data import dynamic_masking, features, masking, pairs
 from albert.pretraining_data.masking import MaskingSettings, SpecialIds
 from albert.pretraining_data.rng import keys_at
 from albert.records import batches as numpy_batches
@@ -159,6 +159,33 @@ def test_swapped_segments_keep_their_words_and_borders():
     assert out["next_sentence_labels"].tolist() == [[1], [1]]
     random_b = masks.mask(ids, segments, boundary, np.ones((2, 1), int), np.arange(2))
     assert (random_b["input_ids"] == ids).all()  # its label would not change
+
+
+def test_a_single_sentence_is_never_swapped():
+    masks = dynamic_masking.DynamicMasking(
+        6, MaskingSettings(2, 0.0), SpecialIds(2, 3, 4, 30), 0, swap_prob=1.0
+    )
+    ids, one = np.array([[2, 10, 11, 12, 3, 0]]), np.ones((1, 6), int)
+    out = masks.mask(ids, np.array([[3, 0]]), one, np.zeros((1, 1), int), np.arange(1))
+    assert out["input_ids"].tolist() == ids.tolist()
+    assert out["next_sentence_labels"].tolist() == [[0]]
+
+
+@pytest.mark.parametrize("objective,want", [
+    ("sop", (0.0, 0.5)), ("nsp", (0.5, 0.0)), ("both", (0.25, 0.25)), ("none", (0.0, 0.0)),
+])
+def test_so_many_pairs_have_a_random_b_and_so_many_are_swapped(objective, want):
+    # Documents of four segments of one token each, which is how many a pair takes.
+    count = 40_000
+    starts = list(range(count + 1))
+    block = pairs.Block(np.arange(count, dtype=np.int32), starts, starts[::4])
+    settings = pairs.PairSettings(7, 0.0, objective, strict_sentence_order=True)
+    found, _ = pairs.pairs_of_block(block, settings, 5)
+    is_random = found["a_start"] // 4 != found["b_start"] // 4
+    is_swapped = ~is_random & (found["b_start"] < found["a_start"])
+    shares = np.array([is_random.mean(), is_swapped.mean()])
+    assert np.abs(shares - want).max() < 4 * 0.5 / np.sqrt(len(found))
+    assert ((found["label"] == 1) == (is_random | is_swapped)).all()
 
 
 def test_labels_cannot_be_read_off_the_lengths_of_segments_that_were_cut(tmp_path):
@@ -423,7 +450,7 @@ def test_two_objectives_cannot_be_learned_at_once(corpus, tmp_path, capsys):
 
 @pytest.mark.parametrize("more,said", [
     ([], "holds pairs without masks: pass --masked_lm_budget=0.15"),
-    (["--masked_lm_budget=2"], "--masked_lm_budget=2: must be a number, from 0 to 1"),
+    (["--masked_lm_budget=2"], "--masked_lm_budget=2.0: must be a number, from 0 to 1"),
     (["--masked_lm_budget=0.2", "--ngram=33"], "--ngram=33: must be a whole number, from 1 to 32"),
     (["--ngram=2"], "--ngram has no effect without --masked_lm_budget"),
     (["--masked_lm_budget=0.2", "--input_file={corpus}/static.tfrecord"],

@@ -10,7 +10,7 @@ from albert.errors import DataError
 from albert.records import features
 from albert.records.record_files import RecordFiles
 from albert.tasks import race
-from albert.tasks.record_keeper import RecordKeeper
+from albert.tasks.fine_tuning_data import RecordKeeper
 from albert.tokenization import FullTokenizer
 
 VARIANTS = {

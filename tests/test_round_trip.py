@@ -12,9 +12,10 @@ from test_export_to_tfhub import command as export_to_tfhub
 
 import albert
 from albert import modeling, run_classifier
-from albert.cli import fine_tuning, flags
+from albert.cli import encoder, flags
 from albert.formats import pretrained
-from albert.formats.model_facts import LABELLED, MULTI_LABEL
+from albert.formats.model_classes import is_labelled
+from albert.formats.model_facts import MULTI_LABEL
 from albert.tokenization import FullTokenizer, TextSettings
 
 HEADS = test_convert_hf.HEADS | {
@@ -101,9 +102,9 @@ def cases():
             if layout.startswith("theirs") and kind == "AlbertForBeamQuestionAnswering":
                 continue  # they have no such class
             for case in TEXTS:
-                for is_named in (False, True)[: 1 + (kind in LABELLED)]:
+                for is_named in (False, True)[: 1 + is_labelled(kind)]:
                     # Of the rest one of each: what is known of a model is one code for all.
-                    is_quick = case == "cased" and is_named == (kind in LABELLED) and (
+                    is_quick = case == "cased" and is_named == is_labelled(kind) and (
                         layout == "theirs and back" or kind == "AlbertForSequenceClassification"
                         or (layout, kind) == ("ours", "AlbertModel")
                     )
@@ -129,7 +130,7 @@ def test_what_is_known_of_a_model_comes_back_with_its_weights(
         assert one.get_config().keys() >= HEADS[kind].keys()
         if layout != "module":
             assert {k: one.get_config()[k] for k in HEADS[kind]} == HEADS[kind]
-        if kind in LABELLED:
+        if is_labelled(kind):
             unnamed = "LABEL_{}" if layout.startswith("theirs") else None
             names = "name {}, of some" if is_named else unnamed
             assert one.label_names == (
@@ -181,7 +182,7 @@ def test_what_is_fine_tuned_from_a_directory_reads_its_texts_as_it_does(source):
         (["--do_lower_case"], TextSettings(do_lower_case=True, keep_accents=True)),
     ):
         values = flags.parse(run_classifier.define_flags, [*arguments, *more])
-        assert fine_tuning.open_encoder(values).tokenizer.settings == expected
+        assert encoder.open_encoder(values, 8).tokenizer.settings == expected
 
 
 def test_a_card_tells_the_names_of_the_labels(source):

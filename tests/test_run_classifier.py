@@ -12,7 +12,7 @@ import pytest
 from helpers import REPO, cpu_seconds_of_children, run_here
 
 from albert import run_classifier
-from albert.cli import fine_tuning, flags
+from albert.cli import encoder, flags
 from albert.errors import CheckpointError, FlagError
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -298,7 +298,7 @@ def test_help_and_usage_errors_answer_at_once_without_tensorflow(arguments):
          "--max_seq_length=17 exceeds max_position_embeddings 16"),
         (["--task_name=sst-2", "--do_train", "--warmup_step=7"], "--warmup_step=7 exceeds"),
         (["--task_name=sst-2", "--do_train", "--learning_rate=0"],
-         "--learning_rate=0: must be a number, above 0"),
+         "--learning_rate=0.0: must be a number, above 0"),
         (["--task_name=sst-2", "--do_train", "--checkpoint=x"], "did you mean --init_checkpoint"),
         (["--task_name=mrpc", "--do_train", "--notsv_header"],
          "--notsv_header: only --task_name=tsv takes this"),
@@ -326,7 +326,7 @@ def test_flags_that_cannot_work_are_refused_with_the_remedy(inputs, tmp_path, ar
 ])
 def test_flags_of_the_original_that_count_for_nothing_are_named(arguments, expected, caplog):
     values = flags.parse(run_classifier.define_flags, ["x", *arguments])
-    fine_tuning.check_encoder_flags(values)
+    encoder.check_encoder_flags(values)
     assert caplog.text.count("no effect") == bool(expected) and expected in caplog.text
 
 

@@ -134,8 +134,8 @@ def test_word_classes_are_judged_by_accuracy(inputs, tmp_path):
         "--save_checkpoints_steps=2", "--train_batch_size=2")
     assert "eval_f1" not in results(tmp_path / "out")
     assert results(tmp_path / "out", "best")["metric"] == "eval_accuracy"
-    flags_told = json.loads((tmp_path / "out/model.ckpt-best.json").read_text())["flags"]
-    assert flags_told["label_list"] == ", NN VB"
+    recorded = json.loads((tmp_path / "out/model.ckpt-best.json").read_text())["flags"]
+    assert recorded["labels"] == [",", "NN", "VB"]
     assert (tmp_path / "out/vocab.txt").exists()
 
 
@@ -160,7 +160,7 @@ def test_bad_data_is_one_clear_line_and_leaves_nothing(inputs, tmp_path):
         ([], "at least one of --do_train, --do_eval and --do_predict"),
         (["--do_train", "--label_list=O"], "not two or more different labels"),
         (["--do_train", "--max_seq_length=49"], "exceeds max_position_embeddings 48"),
-        (["--do_train", "--classifier_dropout=1"], "--classifier_dropout=1: must be a number"),
+        (["--do_train", "--classifier_dropout=1"], "--classifier_dropout=1.0: must be a number"),
         (["--do_eval"], "no checkpoint in .*out: train first"),
     ],
 )

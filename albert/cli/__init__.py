@@ -1,16 +1,18 @@
 """What the commands share.
 
     flags               definitions, ranges, errors, exit codes
+    run_flags           devices, steps, checkpoints and masks of every training
     corpus_flags        where a corpus lies, and in what form
     remote_paths        flags that name files of other places: fetched before, sent after
     engine_start        TensorFlow and JAX, imported late, quick and quiet
-    fine_tuning         what every fine-tuning needs before it trains: flags, encoder, labels
+    fine_tuning_settings  the flags of the fine-tuning commands, and the settings made of them
+    encoder             the encoder from which a fine-tuning starts
+    fine_tuning         training, evaluation, prediction and export of every fine-tuning
     earlier_run         what a run must share with the checkpoints that it resumes or evaluates
-    own_texts           --train_file: a file of one's own becomes a task with its settings
+    own_texts           --train_file: your own texts in one file, and settings that fit them
     pretraining_masks   how a pretraining run masks records that hold no masks
     pretraining_start   architecture and vocabulary of a pretraining run
     answering           what the commands that answer texts share: flags, the model, lines
-    course              training, evaluation and end of every fine-tuning
     classifier_report   what a classifier of one file can do, as a page with pictures
     question_answering  what the three SQuAD commands share
 """

@@ -35,9 +35,9 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
     flags.define("integer", values, "max_seq_length", None,
                  "Longest input, in pieces; longer ones are cut, or refused by fill_mask. By "
                  "default that of the training, else the most that the model takes.",
-                 least=4)
+                 lower_bound=4)
     flags.define("integer", values, "batch_size", batch_size,
-                 "Inputs computed together; fewer need less memory.", least=1)
+                 "Inputs computed together; fewer need less memory.", lower_bound=1)
 
 
 def define_vocabulary_flags(values: flags.FlagValues) -> None:
@@ -87,7 +87,7 @@ def tokenizer_of(values: flags.FlagValues, source: Pretrained) -> tokenization.F
     given = values.spm_model_file, values.vocab_file, values.do_lower_case
     if tokenizer := source.tokenizer(*given):
         return tokenizer
-    told = source.told_vocabulary
+    told = source.training_vocabulary
     path = told.spm_model_file or told.vocab_file
     if not (path and os.path.isfile(path)):
         raise DataError(

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from albert.errors import DataError, FlagError
-from albert.formats import checkpoint_files, checkpoints, hub, huggingface, keras_hub, sidecars
+from albert.formats import checkpoint_files, checkpoints, layouts, sidecars
 from albert.formats.known_tasks import WORDS
+from albert.formats.layouts import Layout
 from albert.formats.model_facts import REGRESSION
 
 
@@ -74,7 +75,7 @@ def check_directory(directory: str, identity: Identity) -> None:
     steps = checkpoints.list_steps(directory)
     best = os.path.join(directory, checkpoints.BEST)
     is_of_a_run = steps or os.path.lexists(os.path.join(directory, "best.json"))
-    if any(kind.is_directory(directory) for kind in (huggingface, keras_hub, hub)) or (
+    if layouts.layout_of(directory) in (Layout.HUGGING_FACE, Layout.HUB_MODULE) or (
         checkpoint_files.exists(best) and not is_of_a_run
     ):
         raise FlagError(

@@ -1,314 +1,365 @@
-"""What the fine-tuning commands share before they train: flags, the encoder, labels, records.
+"""A fine-tuning, from examples to checkpoints, results, predictions and a SavedModel.
 
-No TensorFlow at import; a command has checked its input before it is loaded.
+No TensorFlow at import: a command has checked all its input before that is loaded.
 """
 
 import dataclasses
 import functools
 import logging
-import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from albert.cli import earlier_run, flags
-from albert.config import AlbertConfig
-from albert.errors import FlagError
-from albert.formats import archives
-from albert.formats.tokenizer_files import Vocabulary
+from albert.cli.encoder import Encoder
+from albert.cli.fine_tuning_settings import FineTuningSettings, work_directory
+from albert.errors import DataError, FlagError
+from albert.formats import tokenizer_files
 from albert.records.record_files import RecordFiles
-from albert.storage import files, locks
-from albert.tasks.record_keeper import RecordKeeper
+from albert.storage import files, filesystem
+from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 
 if TYPE_CHECKING:
+    import keras
+
     from albert.formats.weights import Weights
-    from albert.tokenization import FullTokenizer
+    from albert.tasks.task import Task
+    from albert.training.evaluation import Evaluated, Evaluation
+    from albert.training.run_settings import RunConfig
 
 log = logging.getLogger("albert")
 
-FROM_HUB = "from_tf_hub"  # what the original's commands give as --spm_model_file with a module
+# Marks the directory of a finished run, which --num_runs does not repeat.
+FINISHED_FILE = "finished.json"
+# A finished run stays valid if these flags change: they do not change its training.
+_OUTSIDE_A_RUN = (
+    "num_runs", "seed", "output_dir", "cached_dir", "do_predict", "predict_batch_size",
+    "export_dir", "threshold_to_export", "log_steps", "keep_checkpoint_max",
+)
+_EXPORT_USAGE = """
+import tensorflow as tf
 
-
-def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) -> None:
-    """Where architecture, vocabulary and weights come from."""
-    flags.define("path", values, "albert_config_file", None,
-                 "Architecture: a JSON file, or a released one's name, as base_v2.", use="file")
-    flags.define("path", values, "spm_model_file", None, "SentencePiece model of the encoder.",
-                 use="file")
-    flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary, for an encoder without SentencePiece model.", use="file")
-    flags.define("bool", values, "do_lower_case", True,
-                 "Put texts in lower case; by default what the encoder's directory says, else "
-                 "yes.")
-    flags.define("path", values, "init_checkpoint", None,
-                 "Checkpoint whose weights (not step or moments) start the training.", use="model")
-    flags.define("path", values, "albert_hub_module_handle", None,
-                 "TF-Hub module that gives architecture, vocabulary and first weights.",
-                 use="model")
-    flags.define("path", values, "checkpoint", None,
-                 "Fine-tuned checkpoint to evaluate, predict with or export; by default the best "
-                 "of --output_dir, else its newest, else --init_checkpoint.", use="model")
-    flags.define("integer", values, "max_seq_length", max_seq_length,
-                 "Longest input, in tokens with [CLS] and [SEP]; longer ones are cut.", least=4)
-    flags.define("float", values, "albert_dropout", None,
-                 "Both dropout rates of the encoder (ALBERT DR of the paper's table 14); those of "
-                 "its configuration if absent.", least=0, below=1)
-
-
-def warn_of_labels(path: str, labels: Iterable[str], known: Sequence[str]) -> None:
-    """Warns if all labels of the training data are equal, or if a known label never occurs."""
-    there = set(labels)
-    if len(there) == 1:
-        log.warning("%s: every label is %s: there is nothing to learn", path, *there)
-    elif absent := [label for label in known if label not in there]:
-        log.warning("%s: no example has the label %s", path, ", ".join(absent))
-
-
-def define_training_flags(
-    values: flags.FlagValues,
-    *,
-    learning_rate: float,
-    train_step: int | None,
-    warmup_step: int | None,
-    save_checkpoints_steps: int,
-    by_default: bool,
-) -> None:
-    """What is done, how it is trained, and how often.
-
-    With `by_default`, --do_train and --do_eval are on unless they are switched off.
-    """
-    flags.define("bool", values, "do_train", by_default, "Train on the train file.")
-    flags.define("bool", values, "do_eval", by_default, "Evaluate on the dev file.")
-    flags.define("bool", values, "do_predict", False, "Predict the test file.")
-    flags.define("path", values, "cached_dir", None,
-                 "Folder for the record files that are made of the data, which hold the texts; by "
-                 "default .NAME.work beside an --output_dir of this NAME.",
-                 use="directory")
-    flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.", least=1)
-    flags.define("integer", values, "eval_batch_size", 8, "Examples of an evaluation batch.",
-                 least=1)
-    flags.define("integer", values, "predict_batch_size", 8, "Examples of a prediction batch.",
-                 least=1)
-    flags.define("float", values, "learning_rate", learning_rate,
-                 "Highest learning rate; it decays to 0.", above=0)
-    flags.define("integer", values, "train_step", train_step, "Training steps in all.", least=1)
-    if "num_train_epochs" not in values:  # SQuAD's commands have one of the original's
-        flags.define("float", values, "num_train_epochs", None,
-                     "Passes over the training data, instead of --train_step.", above=0)
-    flags.define("integer", values, "warmup_step", warmup_step,
-                 "Steps in which the rate rises to --learning_rate.", least=0)
-    flags.define_packing_flag(values)
-    flags.define("bool", values, "pad_to_max_seq_length", False,
-                 "Do all the work that the original does: rows padded to --max_seq_length, and the "
-                 "last layer at every token where only [CLS] is read. Slower; results differ only "
-                 "in what dropout draws.")
-    flags.define("bool", values, "freeze_encoder", False,
-                 "Train only the task's own layer, and leave the encoder as it is.")
-    flags.define("integer", values, "num_runs", 1,
-                 "Number of runs, with the seeds --seed, --seed + 1 and so on, each in a folder of "
-                 "--output_dir. The median and the spread are reported; the best run predicts.",
-                 least=1)
-    flags.define("integer", values, "early_stopping_patience", 0,
-                 "End the training after so many evaluations without improvement; 0: never.",
-                 least=0)
-    flags.define_run_flags(values, save_checkpoints_steps=save_checkpoints_steps)
-    flags.define_device_flags(values)
-
-
-def check_training_flags(values: flags.FlagValues, *others: str) -> None:
-    """Raises a FlagError for flags that contradict each other, or if nothing is to be done.
-
-    `others` are flags of the command that are something to do too.
-    """
-    actions = ("do_train", "do_eval", "do_predict", *others)
-    if not any(getattr(values, name) for name in actions):
-        listed = ", ".join(f"--{name}" for name in actions[:-1])
-        raise FlagError(f"at least one of {listed} and --{actions[-1]} is needed")
-    flags.refuse_together(values, "train_step", "num_train_epochs")
-    by_epochs = flags.given(values, "num_train_epochs") is not None
-    if values.pad_to_max_seq_length and flags.given(values, "pack_rows"):
-        raise FlagError("--pack_rows has no effect with --pad_to_max_seq_length")
-    if values.train_step is not None and not by_epochs:  # else it is known when the data is
-        check_warmup(values)
-    if values.seed + values.num_runs - 1 > flags.MOST_SEED:
-        raise FlagError(
-            f"--seed={values.seed}: the last of --num_runs={values.num_runs} would be above "
-            f"{flags.MOST_SEED}"
-        )
-    if values.early_stopping_patience and values.do_train and not values.do_eval:
-        raise FlagError("--early_stopping_patience needs --do_eval beside --do_train")
-    if values.num_runs > 1 and values.checkpoint:
-        raise FlagError("--checkpoint is of one run: leave out --num_runs")
-    flags.check_device_flags(values)
-
-
-def steps_of(values: flags.FlagValues, num_examples: int) -> int:
-    """Returns the steps that --num_train_epochs takes, at least one."""
-    steps = num_examples / values.train_batch_size * values.num_train_epochs
-    return max(1, math.ceil(steps))
-
-
-def set_steps(values: flags.FlagValues, records: Mapping[str, str]) -> None:
-    """Sets --train_step by --num_train_epochs, if that is given.
-
-    Args:
-      records: the record files of the wanted splits.
-
-    Raises:
-      FlagError: the warm-up is longer than the training.
-    """
-    if values.num_train_epochs is None or not values.do_train:
-        return
-    num_examples = RecordFiles([records["train"]]).count
-    values.train_step = steps_of(values, num_examples)
-    log.info("%s examples, %s steps", f"{num_examples:,}", f"{values.train_step:,}")
-    check_warmup(values)
-
-
-def check_warmup(values: flags.FlagValues) -> None:
-    """Raises a FlagError for a warm-up that is longer than the training."""
-    if (values.warmup_step or 0) > values.train_step:
-        raise FlagError(
-            f"--warmup_step={values.warmup_step} exceeds --train_step={values.train_step}"
-        )
-
-
-def check_encoder_flags(values: flags.FlagValues) -> None:
-    """Raises a FlagError for encoder flags that are missing or contradict each other."""
-    if not values.albert_hub_module_handle:
-        # A directory may say what the flags do not.
-        says_more = archives.is_whole(values.init_checkpoint or "")
-        if not (values.albert_config_file or says_more):
-            raise FlagError(
-                "--albert_config_file or --albert_hub_module_handle is needed (or the directory of "
-                "a model as --init_checkpoint)"
-            )
-        if not (values.spm_model_file or values.vocab_file or says_more):
-            raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
-    elif values.init_checkpoint:
-        raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
-    _warn_of_ineffective_flags(values)
-    if values.checkpoint and values.do_train:
-        raise FlagError(
-            "--checkpoint has no effect with --do_train; did you mean --init_checkpoint?"
-        )
-
-
-def _warn_of_ineffective_flags(values: flags.FlagValues) -> None:
-    """Warns of flags of the original's commands that another flag overrides."""
-    names = ("albert_config_file", "spm_model_file", "vocab_file")
-    if values.albert_hub_module_handle:
-        given = [name for name in names if getattr(values, name) != FROM_HUB]
-        ineffective = flags.given_as_typed(values, *given)
-        if ineffective:
-            log.warning("%s: no effect beside --albert_hub_module_handle, which has its own",
-                        ", ".join(ineffective))
-    elif values.spm_model_file and values.vocab_file:
-        log.warning("--vocab_file: no effect beside --spm_model_file")
-
-
-def wanted_splits(values: flags.FlagValues) -> list[str]:
-    """Returns those of train, dev and test that the flags ask for."""
-    wanted = {"train": values.do_train, "dev": values.do_eval, "test": values.do_predict}
-    return [split for split, is_wanted in wanted.items() if is_wanted]
+serve = tf.saved_model.load("{name}").signatures["serving_default"]
+print(serve.structured_input_signature, serve.structured_outputs)
+"""
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoder:
-    """What a fine-tuning starts from. Its parts fit each other."""
+class TrainingResult:
+    """What a fine-tuning predicts with or exports: weights, and the run that made them."""
 
-    config: AlbertConfig
-    tokenizer: "FullTokenizer"
-    source: Any = None  # the opened module or directory that the flags name, if they name one
-    init_checkpoint: str | None = None
+    run: "RunConfig"
+    weights: "Weights"
+    evaluation: "Evaluation | None" = None  # of these weights, if this process has made it
+
+
+class FineTuning:
+    """A fine-tuning: trains, evaluates, predicts and exports, as its settings say.
+
+    Subclasses are the tasks: they override `write_records`, `make_task`, `predict` and, if their
+    command has --export_dir, `export`.
+    """
+
+    def __init__(
+        self, values: flags.FlagValues, settings: FineTuningSettings, encoder: Encoder,
+        data: FineTuningData,
+    ):
+        self.values, self.settings, self.encoder, self.data = values, settings, encoder, data
+        self.files: dict[str, RecordFiles] = {}  # of each split
+        # Whether weights are used after training and evaluation.
+        self.uses_weights = bool(settings.do_predict or settings.export_dir)
+
+    def write_records(self, split: str) -> str:
+        """Returns the record file of a split's examples, written if it is absent."""
+        raise NotImplementedError
+
+    def make_task(self) -> "Task":
+        """Returns the task to train; the engine has been imported."""
+        raise NotImplementedError
+
+    def predict(self, result: TrainingResult) -> list[str]:
+        """Writes the predictions of the test examples and returns their files."""
+        raise NotImplementedError
+
+    def export(
+        self, model: "keras.Model", directory: str, complete: Callable[[str], None]
+    ) -> None:
+        """Publishes a SavedModel; `complete(scratch)` adds what is published with it."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Does all that the settings ask for.
+
+        Raises:
+          UserError: training would resume another run or overwrite a model, for example.
+        """
+        if self.settings.do_train:
+            for directory in self._directories().values():
+                earlier_run.check_directory(directory, self.identity)
+        for split in self.data.examples:
+            self.files[split] = RecordFiles([self.write_records(split)])
+        if self.settings.do_train and self.settings.train_step is None:
+            count = self.files["train"].count
+            self.settings = self.settings.with_steps(count)
+            log.info("%s examples, %s steps", f"{count:,}", f"{self.settings.train_step:,}")
+        flags.start_engine(self.values)  # takes seconds, so all input is checked before
+        from albert.training.current_engine import current
+
+        self.task = self.make_task()
+        files.make_dirs(self.settings.output_dir)
+        with current().scope(self.values):
+            result = self._run_several() if self.settings.num_runs > 1 else self._run_once(
+                self._run_config(self.settings.seed, self.settings.output_dir)
+            )
+            if result and self.uses_weights:
+                with current().alone():
+                    self.finish(result)
+
+    def finish(self, result: TrainingResult) -> None:
+        """Predicts and exports with the weights of the only run, or of the best one."""
+        if self.settings.do_predict:
+            written = self.predict(result)
+            log.info("predictions of %s: %s", result.weights.origin, ", ".join(written))
+        if self.settings.export_dir:
+            self._export(result)
+
+    def evaluate(
+        self, result: TrainingResult, split: str, task: "Task | None" = None
+    ) -> "Evaluation":
+        """Returns the evaluation of a split; `task` replaces the task of the training."""
+        from albert.training import evaluation
+
+        run = dataclasses.replace(result.run, eval_batch_size=self.settings.predict_batch_size)
+        return evaluation.evaluate(
+            task or self.task, self.encoder.config, run, self.files[split], result.weights
+        )
 
     @functools.cached_property
-    def weights(self) -> Any:
-        """The first weights: of what was opened, or --init_checkpoint; None for random ones."""
-        from albert.formats import pretrained
-
-        if self.source is not None:
-            return self.source.weights()
-        return pretrained.open_any_weights(self.init_checkpoint) if self.init_checkpoint else None
-
-
-def record_keeper(values: flags.FlagValues, encoder: Encoder) -> RecordKeeper:
-    """Returns the keeper of a run's record files."""
-    return RecordKeeper(encoder.tokenizer, values.max_seq_length, work_directory(values))
-
-
-def work_directory(values: flags.FlagValues) -> str:
-    """Returns where a run keeps what it makes of the user's texts: not in the model's directory.
-
-    Raises:
-      FlagError: it can't be made, and --cached_dir is not given.
-    """
-    if values.cached_dir:
-        return values.cached_dir
-    path = locks.work_folder_of(values.output_dir)
-    parent = os.path.dirname(path)
-    if os.path.isdir(parent) and not os.access(path if os.path.isdir(path) else parent, os.W_OK):
-        raise FlagError(f"cannot write to {path}: give --cached_dir, a folder for record files")
-    return path
-
-
-def open_encoder(values: flags.FlagValues) -> Encoder:
-    """Opens the encoder that the flags name.
-
-    Raises:
-      UserError: a file is missing or malformed, the vocabulary is of another
-        size than the config's, or --max_seq_length exceeds its positions.
-    """
-    from albert import tokenization
-    from albert.formats import pretrained
-
-    source, given = None, (values.spm_model_file, values.vocab_file)
-    if values.albert_hub_module_handle:
-        flags.import_tensorflow()  # which fetches an address
-        origin = values.albert_hub_module_handle
-        source = pretrained.open_module(origin)
-        config, vocabulary = source.config, source.vocabulary
-        asked = flags.given(values, "do_lower_case")
-        if asked not in (None, vocabulary.text.do_lower_case):
-            log.warning("--do_lower_case=%s: no effect, the module's vocabulary decides it", asked)
-    elif values.albert_config_file and any(given):
-        origin = values.albert_config_file
-        config = AlbertConfig.from_flag(origin)
-        text = tokenization.TextSettings(values.do_lower_case)
-        vocabulary = Vocabulary(text=text).override(*given, None)
-        flag = "spm_model_file" if values.spm_model_file else "vocab_file"
-        files.require_file(getattr(values, flag), flag)
-    else:
-        origin = values.init_checkpoint
-        source = pretrained.open_path(origin, "init_checkpoint")
-        config = source.config
-        if values.albert_config_file:
-            config = AlbertConfig.from_flag(values.albert_config_file)
-        vocabulary = source.vocabulary.override(*given, flags.given(values, "do_lower_case"))
-        if not vocabulary:
-            raise FlagError(f"{origin} has no vocabulary: give --spm_model_file or --vocab_file")
-        log.info("architecture and vocabulary of %s", origin)
-    if values.max_seq_length > config.max_position_embeddings:
-        raise FlagError(
-            f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings "
-            f"{config.max_position_embeddings} of {origin}"
+    def keeper(self) -> RecordKeeper:
+        """Writes the record files."""
+        return RecordKeeper(
+            self.encoder.tokenizer, self.settings.max_seq_length, work_directory(self.values)
         )
-    tokenizer = vocabulary.open()
-    tokenization.check_vocabulary(tokenizer, config)
-    if values.albert_dropout is not None:
-        config = config.with_dropout(values.albert_dropout)
-    return Encoder(config, tokenizer, source, values.init_checkpoint)
+
+    @functools.cached_property
+    def identity(self) -> earlier_run.Identity:
+        """What the ids in the records mean."""
+        tokenizer = self.encoder.tokenizer
+        return earlier_run.Identity(
+            self.data.task, tokenizer.sha256, tokenizer.do_lower_case, self.data.labels,
+            self.data.settings.get("num_choices"),
+        )
+
+    def _directories(self) -> dict[int, str]:
+        """Returns {seed: directory} of the runs: --output_dir, or folders in it."""
+        settings = self.settings
+        if settings.num_runs == 1:
+            return {settings.seed: settings.output_dir}
+        from albert.formats import checkpoints
+
+        return {
+            seed: os.path.join(settings.output_dir, checkpoints.RUN_FOLDER.format(seed))
+            for seed in range(settings.seed, settings.seed + settings.num_runs)
+        }
+
+    def _run_config(self, seed: int, output_dir: str) -> "RunConfig":
+        from albert.training.run_settings import RunConfig
+
+        settings, values = self.settings, self.values
+        return RunConfig(
+            output_dir=output_dir,
+            num_train_steps=settings.train_step,
+            train_batch_size=settings.train_batch_size,
+            eval_batch_size=settings.eval_batch_size,
+            save_checkpoints_steps=settings.save_checkpoints_steps,
+            keep_checkpoint_max=values.keep_checkpoint_max,
+            iterations_per_loop=values.iterations_per_loop,
+            log_steps=values.log_steps,
+            seed=seed,
+            use_xla=values.use_xla,
+            mixed_precision=values.mixed_precision,
+            gradient_accumulation_steps=values.gradient_accumulation_steps,
+            attn_implementation=values.attn_implementation,
+            remat=values.remat,
+            shard_moments=values.shard_moments,
+            per_replica_loss=values.per_replica_loss,
+            freeze_encoder=values.freeze_encoder,
+            pad_to_max_seq_length=values.pad_to_max_seq_length,
+            pack_rows=values.pack_rows,
+            skip_loss_spikes=values.skip_loss_spikes,
+            early_stopping_patience=settings.early_stopping_patience,
+        )
+
+    def _recorded_flags(self) -> dict[str, Any]:
+        """Returns the flags as a run records them, with what the data have decided."""
+        return flags.to_dict(self.values) | self.settings.as_flags() | dict(self.data.settings)
+
+    # === One run ===
+
+    def _run_once(self, run: "RunConfig") -> TrainingResult | None:
+        """Trains and evaluates. Returns None if nothing is left to do with the weights."""
+        from albert.training import evaluation
+        from albert.training.current_engine import current
+
+        settings = self.settings
+        evaluated = self._train(run) if settings.do_train else evaluation.Evaluated()
+        if not current().is_chief:
+            return None  # the rest is done by one machine
+        with current().alone():
+            self._write_card(run.output_dir)
+            if not (settings.do_eval or self.uses_weights):
+                log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s",
+                         run.output_dir)
+                return None
+            weights = weights_to_use(
+                settings.checkpoint, run.output_dir, self.encoder.weights
+            )
+            self.identity.check(weights.origin)
+            if not settings.do_eval:
+                return TrainingResult(run, weights)
+            result = self._evaluate_run(run, weights, evaluated)
+            self._write_card(run.output_dir)  # with the results
+            return result
+
+    def _train(self, run: "RunConfig") -> "Evaluated":
+        from albert.optimization import OptimizerConfig
+        from albert.training import trainer
+        from albert.training.current_engine import current
+
+        settings, output_dir = self.settings, filesystem.address_of(run.output_dir)
+        evaluated = trainer.train(
+            self.task, self.encoder.config, run,
+            OptimizerConfig(
+                settings.optimizer, settings.learning_rate, settings.train_step,
+                settings.warmup_step,
+            ),
+            self.files["train"],
+            eval_files=self.files["dev"] if settings.do_eval else None,
+            init=self.encoder.weights,
+            flags=self._recorded_flags() | {"seed": run.seed, "output_dir": output_dir}
+            | self.identity.recorded(),
+        )
+        if current().is_chief:
+            tokenizer_files.write(self.encoder.tokenizer, run.output_dir)
+        return evaluated
+
+    def _evaluate_run(
+        self, run: "RunConfig", weights: "Weights", evaluated: "Evaluated"
+    ) -> TrainingResult:
+        """Writes the results of a checkpoint. Evaluates it unless the training has done so."""
+        from albert.formats import checkpoints, sidecars
+        from albert.training import evaluation, summaries
+
+        found = evaluated.of_step(sidecars.read_sidecar(weights.origin).get("step"))
+        if found is None:
+            source, config = self.files["dev"], self.encoder.config
+            found = evaluation.evaluate(self.task, config, run, source, weights)
+            summaries.log_results(found.results)
+            if weights.origin == os.path.join(run.output_dir, checkpoints.BEST):
+                # Runs are compared by this value. Renew it if it is of another dev file, say.
+                step, best = found.results["global_step"], evaluation.read_best(run.output_dir)
+                measured = evaluation.what_is_measured(self.task, config, run, source, step)
+                if best and evaluation.differences(best, measured):
+                    evaluation.keep_if_best(self.task, weights.origin, found.results, measured)
+        path = summaries.write_results(run.output_dir, found.results)
+        log.info("results of %s: %s", weights.origin, path)
+        return TrainingResult(run, weights, found)
+
+    def _write_card(self, directory: str) -> None:
+        from albert.formats import checkpoints, model_card
+
+        if newest := checkpoints.newest_or_best(directory):
+            model_card.of_weights(
+                directory, checkpoints.open_weights(newest), self.encoder.config,
+                tokenizer=self.encoder.tokenizer,
+            )
+
+    # === Several runs ===
+
+    def _run_several(self) -> TrainingResult | None:
+        """Makes the runs that are not finished. Returns the best one's weights if needed."""
+        from albert.training import evaluation, summaries
+        from albert.training.current_engine import current
+
+        folders = self._directories()
+        seeds = list(folders)
+        for seed, folder in folders.items():
+            log.info("run with seed %d, of %d to %d: %s", seed, seeds[0], seeds[-1], folder)
+            self._run_unless_finished(self._run_config(seed, folder))
+        if not (current().is_chief and (self.settings.do_eval or self.uses_weights)):
+            return None
+        best = {seed: evaluation.read_best(folder) for seed, folder in folders.items()}
+        ranked = [seed for seed in seeds if best[seed]]
+        if not ranked:
+            raise FlagError("--num_runs: no run was evaluated, so none is the best: add --do_eval")
+        winner = max(ranked, key=lambda seed: best[seed]["value"])
+        run = self._run_config(self.settings.seed, self.settings.output_dir)
+        if self.settings.do_eval:
+            results = over_runs({
+                seed: files.read_json_object(os.path.join(folder, "eval_results.json"))
+                for seed, folder in folders.items()
+            })
+            results["best_seed"] = winner
+            summaries.log_results(results, f"Eval results of {len(folders)} runs")
+            log.info("results: %s", summaries.write_results(run.output_dir, results))
+        return TrainingResult(run, weights_to_use(None, folders[winner]))
+
+    def _run_unless_finished(self, run: "RunConfig") -> None:
+        from albert.training.current_engine import current
+
+        path = os.path.join(run.output_dir, FINISHED_FILE)
+        recorded = self._recorded_flags()
+        made_from = {k: v for k, v in recorded.items() if k not in _OUTSIDE_A_RUN}
+        made_from["records"] = [
+            os.path.basename(self.files[split].paths[0]) for split in ("train", "dev")
+            if split in self.files
+        ]
+        if os.path.exists(path) and files.is_same_json(files.read_json(path), made_from):
+            log.info("done already: %s", run.output_dir)
+        elif self.settings.do_train or self.settings.do_eval:
+            self._run_once(run)
+            if current().is_chief:
+                files.write_json(path, made_from)
+
+    # === Export ===
+
+    def _export(self, result: TrainingResult) -> None:
+        """Publishes a SavedModel with its card in --export_dir."""
+        from albert.formats import model_card
+        from albert.training import evaluation
+
+        directory, config = self.settings.export_dir, self.encoder.config
+        model, _ = evaluation.load_model(self.task, config, result.run, result.weights)
+        name = os.path.basename(os.path.abspath(directory))
+
+        def complete(scratch: str) -> None:
+            model_card.of_weights(
+                scratch, result.weights, config,
+                title=f"{name}: a fine-tuned ALBERT for serving",
+                summary="A TensorFlow SavedModel with one signature, as TensorFlow Serving takes "
+                "it.",
+                usage=_EXPORT_USAGE.format(name=name),
+            )
+
+        self.export(model, directory, complete)
+        log.info("SavedModel of %s: %s", result.weights.origin, directory)
 
 
-def finished_weights(values: flags.FlagValues, init, directory: str) -> "Weights":
-    """Returns what to evaluate: --checkpoint, else the best, the newest, --init_checkpoint."""
+def weights_to_use(
+    checkpoint: str | None, directory: str, init: "Weights | None" = None
+) -> "Weights":
+    """Returns --checkpoint, else the best of a run's directory, else its newest, else `init`.
+
+    Raises:
+      UserError: there is none of them, or it can't be read.
+    """
     from albert.formats import checkpoints
 
-    if values.checkpoint:
-        return checkpoints.open_weights(values.checkpoint, "checkpoint")
-    own = checkpoints.newest_or_best(directory)
-    if own:
-        return checkpoints.open_weights(own, "output_dir")
+    if checkpoint:
+        return checkpoints.open_weights(checkpoint, "checkpoint")
+    if newest := checkpoints.newest_or_best(directory):
+        return checkpoints.open_weights(newest, "output_dir")
     if init is None:
         raise FlagError(
             f"no checkpoint in {directory}: train first (--do_train) or give --checkpoint"
@@ -316,32 +367,27 @@ def finished_weights(values: flags.FlagValues, init, directory: str) -> "Weights
     return init
 
 
-def identity_of(
-    values: flags.FlagValues, encoder: Encoder, task: str, **meaning: Any
-) -> earlier_run.Identity:
-    """Returns what a run's ids mean, after it has checked that training won't resume another run.
+def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    """Returns the median of each number over the runs, under its name, and min, max and std.
 
     Args:
-      meaning: `labels` or `num_choices`, see `earlier_run.Identity`.
+      results: {seed: evaluation results}; the standard deviation is of the sample.
 
     Raises:
-      FlagError: training would resume a run whose ids mean other things, or overwrite a model.
+      DataError: a run's eval_results.json was changed, and has other numbers than the first's.
     """
-    tokenizer = encoder.tokenizer
-    identity = earlier_run.Identity(task, tokenizer.sha256, tokenizer.do_lower_case, **meaning)
-    if values.do_train:
-        for directory in run_directories(values).values():
-            earlier_run.check_directory(directory, identity)
-    return identity
-
-
-def run_directories(values: flags.FlagValues) -> dict[int, str]:
-    """Returns {seed: directory} of the runs to be made: --output_dir, or folders in it."""
-    if values.num_runs == 1:
-        return {values.seed: values.output_dir}
-    from albert.formats import checkpoints
-
-    return {
-        seed: os.path.join(values.output_dir, checkpoints.RUN_FOLDER.format(seed))
-        for seed in range(values.seed, values.seed + values.num_runs)
-    }
+    summary: dict[str, float] = {"num_runs": len(results)}
+    keys = set(next(iter(results.values())))
+    for seed, run in results.items():
+        if odd := keys ^ set(run):
+            raise DataError(
+                f"eval_results.json of the run of seed {seed} has other numbers than the first's "
+                f"({', '.join(sorted(odd))}): remove it to have the run evaluated anew"
+            )
+    for key in sorted(keys):
+        values = [run[key] for run in results.values()]
+        summary[key] = statistics.median(values)
+        if key != "global_step":
+            summary[f"{key}_min"], summary[f"{key}_max"] = min(values), max(values)
+            summary[f"{key}_std"] = statistics.stdev(values)
+    return summary

@@ -11,6 +11,7 @@ import difflib
 import logging
 import math
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -40,8 +41,9 @@ MOST_SEED = 2**32 - 1  # of NumPy and Keras
 def define(kind: str, values: FlagValues, name: str, default, help: str, **kwargs) -> None:
     """Defines one flag: kind is string, path, integer, float, bool, enum or list.
 
-    Numbers can have a range: `least` and `most` belong to it, `above` and `below` do not.
-    A path has a `use`, see `remote_paths`; it is the command's own matter with a flag `unless`.
+    Numbers can have a range: `lower_bound` and `upper_bound` belong to it, `above` and `below` do
+    not. A path has a `use`, see `remote_paths`; a command opens it itself if the flag `unless` is
+    given.
     """
     if kind == "path":
         use, unless = kwargs.pop("use"), kwargs.pop("unless", None)
@@ -49,212 +51,42 @@ def define(kind: str, values: FlagValues, name: str, default, help: str, **kwarg
         define("string", values, name, default, help, **kwargs)
         values[name].use, values[name].unless = use, unless
         return
-    if kind in _NUMBERS:
-        parser, serializer = _Number(kind, name=name, **kwargs), absl_flags.ArgumentSerializer()
-        absl_flags.DEFINE(parser, name, default, help, values, serializer)
+    if kind not in ("integer", "float"):
+        getattr(absl_flags, f"DEFINE_{kind}")(
+            name, default, help=help, flag_values=values, **kwargs
+        )
         return
-    getattr(absl_flags, f"DEFINE_{kind}")(
-        name, default, help=help, flag_values=values, **kwargs
+    may_be_nan = kwargs.pop("may_be_nan", False)
+    getattr(absl_flags, f"DEFINE_{kind}")(name, default, help=help, flag_values=values)
+    flag = values[name]
+    flag.range = _range_in_words(**kwargs)
+    number = "whole number" if kind == "integer" else "number"
+    flag.requirement = ", ".join(filter(None, (f"must be a {number}", flag.range)))
+    absl_flags.register_validator(
+        name, lambda value: value is None or may_be_nan or _is_within(value, **kwargs),
+        flag.requirement, values,
     )
 
 
-_NUMBERS = {
-    "integer": ("whole number", absl_flags.IntegerParser()),
-    "float": ("number", absl_flags.FloatParser()),
-}
+def _is_within(value, lower_bound=-math.inf, upper_bound=math.inf, above=None, below=None) -> bool:
+    return (
+        math.isfinite(value) and lower_bound <= value <= upper_bound
+        and (above is None or value > above) and (below is None or value < below)
+    )
 
 
-class _Number(absl_flags.ArgumentParser):
-    """Reads a number of a range, which is finite, or any number."""
-
-    def __init__(
-        self, kind: str, *, name: str, least=None, most=None, above=None, below=None,
-        may_be_nan: bool = False,
-    ):
-        # absl shares a parser among flags, unless it is made with keywords.
-        self.name, self.problem = name, ""  # of what was read last
-        self.kind, self._parser = _NUMBERS[kind]
-        self.least, self.most, self.above, self.below = least, most, above, below
-        self.may_be_nan = may_be_nan
-
-    @property
-    def range(self) -> str:
-        """The range in words, empty for any number."""
-        if self.least is not None and self.most is not None:
-            return f"from {self.least} to {self.most}"
-        words = {
-            "at least": self.least, "above": self.above, "at most": self.most, "below": self.below
-        }
-        return ", ".join(f"{word} {end}" for word, end in words.items() if end is not None)
-
-    def flag_type(self) -> str:
-        return self.kind
-
-    def parse(self, argument):
-        """Returns the number, or None; what is wrong is told with all other flags' problems."""
-        try:
-            value = self._parser.convert(argument)
-        except (TypeError, ValueError):
-            value = None
-        is_good = value is not None and self._holds(value)
-        wanted = ", ".join(filter(None, (f"must be a {self.kind}", self.range)))
-        self.problem = "" if is_good else f"--{self.name}={argument}: {wanted}"
-        return value
-
-    def _holds(self, value) -> bool:
-        if value != value:
-            return self.may_be_nan
-        return (
-            (not self.range or math.isfinite(value))
-            and (self.least is None or value >= self.least)
-            and (self.above is None or value > self.above)
-            and (self.most is None or value <= self.most)
-            and (self.below is None or value < self.below)
-        )
+def _range_in_words(lower_bound=None, upper_bound=None, above=None, below=None) -> str:
+    if lower_bound is not None and upper_bound is not None:
+        return f"from {lower_bound} to {upper_bound}"
+    ends = {"at least": lower_bound, "above": above, "at most": upper_bound, "below": below}
+    return ", ".join(f"{word} {end}" for word, end in ends.items() if end is not None)
 
 
 def define_alias(values: FlagValues, name: str, original: str) -> None:
-    """Defines a second name of a flag."""
+    """Defines a second name of a number's flag."""
     absl_flags.DEFINE_alias(name, original, flag_values=values)
-
-
-# How the original reached a TPU: over the network, by its name.
-_OLD_TPU_FLAGS = ("tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores")
-
-
-def define_device_flags(values: FlagValues) -> None:
-    """The accelerator flags of the original, and how the step is compiled."""
-    define(
-        "enum", values, "engine", None,
-        "What computes: TensorFlow, or JAX, which runs on TPUs too. By default what the "
-        "environment variable KERAS_BACKEND says, else TensorFlow where it is installed.",
-        enum_values=list(engines.ENGINES),
-    )
-    define(
-        "enum", values, "distribution_strategy", None,
-        "Devices to use: one, all of this machine, or those of several machines, which TF_CONFIG "
-        "lists (JAX finds those of a TPU slice by itself). By default what there is.",
-        enum_values=["one_device", "mirrored", "multi_worker"],
-    )
-    define("integer", values, "num_gpus", None,
-           "GPUs of each machine to use; all if absent, 0 for none.", least=0)
-    define("integer", values, "num_virtual_devices", 0,
-           "Split the CPU into so many devices, to try out training on several.", least=0)
-    define("bool", values, "use_tpu", False,
-           "Run on the TPUs of this machine, with --engine=jax. An error if there are none.")
-    for name in _OLD_TPU_FLAGS[:-1]:
-        define("string", values, name, None, "The original's. It has no effect: see --use_tpu.")
-    define("integer", values, "num_tpu_cores", 8,
-           "The original's. It has no effect: all TPU cores are used.", least=1)
-    define("bool", values, "use_xla", None,
-           "Compile the training step with XLA; by default on GPUs, and not on CPUs, where only "
-           "small models of rows of one length gain. JAX always compiles.")
-    define_step_flags(values)
-
-
-def define_step_flags(values: FlagValues) -> None:
-    """How a training step is computed, on whatever device."""
-    define("integer", values, "gradient_accumulation_steps", 1,
-           "Parts that each device cuts its rows of a batch into, one after another, to save "
-           "memory; the result is the same.", least=1)
-    define(
-        "enum", values, "attn_implementation", "eager",
-        "eager: plain products. fused: the device's kernel, or blocks of queries whose scores are "
-        "computed again in the backward pass; a little less memory, the same result.",
-        enum_values=["eager", "fused"],
-    )
-    define("bool", values, "remat", False,
-           "Compute each layer again in the backward pass instead of keeping its activations.")
-    define("bool", values, "shard_moments", False,
-           "Keep a part of the optimizer's moments on each device instead of all on every device, "
-           "which large models need. With JAX only; the result is the same.")
-    define("bool", values, "per_replica_loss", False,
-           "Divide each replica's loss by its own weights and average, as the original does, "
-           "instead of by those of the whole batch.")
-    define(
-        "enum", values, "mixed_precision", "float32",
-        "Precision of the matrix products; weights stay float32.",
-        enum_values=["float32", "bfloat16", "float16"],
-    )
-
-
-def define_run_flags(values: FlagValues, *, save_checkpoints_steps: int) -> None:
-    """What every training command shares about its run."""
-    define("path", values, "output_dir", None, "Where checkpoints and results go. Required.",
-           use="directory")
-    define("integer", values, "save_checkpoints_steps", save_checkpoints_steps,
-           "Steps between checkpoints.", least=1)
-    define("integer", values, "keep_checkpoint_max", 5,
-           "Newest checkpoints to keep, beside the best.", least=0)
-    define("integer", values, "iterations_per_loop", 1000,
-           "Most training steps in one call into TensorFlow or JAX.", least=1)
-    define("bool", values, "skip_loss_spikes", False,
-           "Skip the update where the loss is above mean + 6 standard deviations of the last 128.")
-    define("integer", values, "log_steps", 100, "Steps between lines of metrics.", least=1)
-    define("integer", values, "seed", 12345, "Seed of all random numbers.",
-           least=0, most=MOST_SEED)
-
-
-def define_packing_flag(values: FlagValues) -> None:
-    """How rows that are mostly padding are computed."""
-    define("bool", values, "pack_rows", True,
-           "Where rows are mostly padding, put several examples into one row; they do not see each "
-           "other. Off for SQuAD 1.1, where padding counts.")
-
-
-# The flags of `define_masking_flags`.
-MASKING_FLAGS = (
-    "do_whole_word_mask", "do_permutation", "favor_shorter_ngram", "ngram",
-    "mask_across_segments", "replace_by_span", "mask_token_share",
-)
-
-
-def define_masking_flags(values: FlagValues) -> None:
-    """What is masked, wherever masks are drawn; see `masking.MaskingSettings`."""
-    from albert.pretraining_data.masking import MAX_NGRAM
-
-    define("bool", values, "do_whole_word_mask", True, "Mask whole words instead of pieces.")
-    define("bool", values, "do_permutation", False, "Also let as many tokens again swap places.")
-    define("bool", values, "favor_shorter_ngram", True,
-           "n-grams with p(n) ~ 1/n; if false, reversed.")
-    define("integer", values, "ngram", 3, "Most words masked together.",
-           least=1, most=MAX_NGRAM)
-    define("bool", values, "mask_across_segments", True,
-           "Let words and n-grams reach over [SEP], as in the original.")
-    define("bool", values, "replace_by_span", False,
-           "Draw for each n-gram, not for each of its tokens, whether [MASK] (80 %), a random "
-           "piece (10 %) or the piece itself stands there.")
-    define("float", values, "mask_token_share", 0.8,
-           "Share of the chosen tokens that become [MASK]; of the others half stay, and half become "
-           "a random piece. 1: all become [MASK], which did no worse for BERT-large (Wettig et al. "
-           "2023). Such a model is measured fairly where held-out records have 1 too.",
-           least=0, most=1)
-
-
-def check_device_flags(values: FlagValues) -> None:
-    """Refuses device flags that contradict each other; what is there, TensorFlow tells later.
-
-    Raises:
-      FlagError: names the flags.
-    """
-    strategy = values.distribution_strategy
-    if old := [f"--{name}" for name in _OLD_TPU_FLAGS if values[name].present]:
-        log.warning(
-            "%s: no effect. A TPU is no longer reached by its name: start the command on the TPU "
-            "machine itself, with --use_tpu (docs/guides/accelerators.md)", ", ".join(old),
-        )
-    if values.use_tpu and values.engine == "tensorflow":
-        raise FlagError("--use_tpu needs --engine=jax: TensorFlow does not run on TPUs any more")
-    if values.use_tpu and values.num_virtual_devices > 1:
-        raise FlagError("--num_virtual_devices splits the CPU: leave it out with --use_tpu")
-    if values.num_virtual_devices > 1 and strategy == "one_device":
-        raise FlagError(f"--num_virtual_devices has no effect with {strategy}")
-    engine = wanted_engine(values)
-    if engine != "jax" and values.shard_moments:
-        raise FlagError("--shard_moments needs --engine=jax")
-    if engine == "jax" and values.use_xla is False:
-        raise FlagError("--nouse_xla has no effect: JAX always compiles. Leave it out, or use "
-                        "--engine=tensorflow")
+    alias, flag = values[name], values[original]
+    alias.range, alias.requirement = flag.range, flag.requirement
 
 
 def wanted_engine(values: FlagValues | None = None) -> str:
@@ -377,7 +209,7 @@ def parse_with_arguments(
     The name of a model that comes with this package has become its directory, or its vocabulary.
 
     Raises:
-      FlagError: unknown flag (with the nearest name), or bad values (all of the numbers).
+      FlagError: unknown flag (with the nearest name), or a bad value.
     """
     values = FlagValues()
     define_flags(values)
@@ -388,16 +220,21 @@ def parse_with_arguments(
         hint = f"; did you mean --{near[0]}?" if near else " (see --help)"
         raise FlagError(f"unknown flag --{error.flagname}{hint}") from error
     except absl_flags.Error as error:
-        raise FlagError(" ".join(str(error).removeprefix("flag ").split())) from error
-    problems = {getattr(values[name].parser, "problem", "") for name in values} - {""}
-    if problems:
-        raise FlagError("; ".join(sorted(problems)))
+        raise FlagError(_reason(error, values)) from error
     for name, flag in ((name, values[name]) for name in values):
         if flag.value and getattr(flag, "use", None) == "model":
             flag.value = shipped.path_of(flag.value)
         elif flag.value and name.endswith("spm_model_file"):
             flag.value = shipped.vocabulary_of(flag.value)
     return values, rest
+
+
+def _reason(error: absl_flags.Error, values: FlagValues) -> str:
+    text = " ".join(str(error).removeprefix("flag ").split())
+    match = re.match(r"--(\w+)=.*?: ", text)
+    if match and hasattr(values[match[1]], "requirement"):  # Python says what int() got
+        return match[0] + values[match[1]].requirement
+    return text
 
 
 def _with_local_file(argument: str) -> str:
@@ -417,7 +254,7 @@ def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
         if isinstance(flag, absl_flags.BooleanFlag):
             name = f"[no]{name}"
         choices = "|".join(getattr(flag.parser, "enum_values", ()))
-        kinds = choices or getattr(flag.parser, "range", "")
+        kinds = choices or getattr(flag, "range", "")
         text = flag.help.removeprefix(f"<{choices}>: ")  # absl has put it there
         default = "" if flag.default is None else f" (default: {flag.default!r})"
         lines.append(f"  --{name}{f' <{kinds}>' if kinds else ''}: {text}{default}")

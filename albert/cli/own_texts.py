@@ -1,24 +1,28 @@
-"""--train_file of `run_classifier`: a file of one's own texts becomes a task with its settings.
+"""--train_file of `run_classifier`: your own texts in one file, and settings that fit them.
 
 No TensorFlow at import.
 """
 
-import os
-from collections.abc import Callable, Collection, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
-from albert.cli import fine_tuning, flags
+import numpy as np
+
+from albert.cli import flags
+from albert.cli.encoder import Encoder
+from albert.cli.fine_tuning_settings import FineTuningSettings
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks
-from albert.storage import files
 from albert.tasks import own_file
+from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 
 FLAGS = ("dev_file", "dev_share")  # what only --train_file looks at
 PATIENCE = 4  # evaluations, each after a pass over the rows
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Where one's own labelled texts lie, and what of them is held out."""
+    """Where your own labelled texts are, and what of them is held out."""
     flags.define("path", values, "train_file", None,
                  "Your own labelled texts: *.csv, *.tsv or *.jsonl, also packed. Instead of "
                  "--task_name and --data_dir.", use="file")
@@ -41,65 +45,64 @@ def check_flags(values: flags.FlagValues) -> None:
     flags.refuse_together(values, "dev_file", "dev_share")
     if values.label_list and values.regression:
         raise FlagError("give one of --regression and --label_list")
-    # Without a word about it, everything is done.
-    if flags.given(values, "do_train") is None and flags.given(values, "do_eval") is None:
-        values.do_train = values.do_eval = True
-    elif values.do_train and not values.do_eval:
+    if values.do_train and not values.do_eval:
         raise FlagError("--train_file holds rows out to measure with: add --do_eval")
 
 
 class OwnTexts:
-    """The rows of --train_file, understood and parted.
-
-    The flags are set as if its parts had been given as --task_name=tsv. Nothing is written before
-    `publish`.
+    """The examples of --train_file, and settings that fit them where no flag was given.
 
     Attributes:
-      told: what was found and chosen, as (name, value), for the report.
+      data: what is trained on and measured with.
+      choices: what was found and chosen, as (name, value), for the report.
     """
 
-    def __init__(self, values: flags.FlagValues):
-        self.told: list[tuple[str, str]] = []
-        self._values = values
-        self._folder = os.path.join(fine_tuning.work_directory(values), "own_data")
-        asked = values.text_column, values.text_pair_column, values.label_column
-        table, self._columns = self._open("train_file", asked)
-        columns = self._columns
-        rows, other = own_file.rows_of(table, columns), []
-        self._files = [(table, rows)]
+    def __init__(self, values: flags.FlagValues, encoder: Encoder):
+        self._values, self._encoder = values, encoder
+        self.choices: list[tuple[str, str]] = []
+        given = values.text_column, values.text_pair_column, values.label_column
+        table, columns = self._open("train_file", given)
+        rows = own_file.rows_of(table, columns)
+        files = {"train": (table, columns, rows)}
+        used = columns.text, columns.pair, columns.label
+        names = [None if number is None else table.names[number] for number in used]
         if values.dev_file:
-            found = columns.text, columns.pair, columns.label
-            asked = [one if one is not None else two for one, two in zip(asked, found, strict=True)]
-            dev_table, dev_columns = self._open("dev_file", asked, {row[-1] for row in rows})
-            other = own_file.rows_of(dev_table, dev_columns)
-            self._files.append((dev_table, other))
-        if not values.regression and not values.label_list:
-            values.label_list = ",".join(own_file.labels_of([*rows, *other], table, columns))
-        if values.dev_file:
-            self._parts, held_out = {"train": rows, "dev": other}, values.dev_file
-        else:
-            train, dev = own_file.parted(rows, values.dev_share, values.seed, not values.regression)
+            asked = [a if a is not None else b for a, b in zip(given, names, strict=True)]
+            dev = self._open("dev_file", asked, {row[-1] for row in rows})
+            files["dev"] = *dev, own_file.rows_of(*dev)
+        labels: tuple[str, ...] = ()
+        if values.label_list:
+            labels = known_tasks.parse_labels(values.label_list)
+        elif not values.regression:
+            every = [row for *_, some in files.values() for row in some]
+            labels = tuple(own_file.labels_of(every, table, columns))
+        examples = {
+            split: own_file.examples_of(*file, labels, encoder.tokenizer.preprocess)
+            for split, file in files.items()
+        }
+        held_out = values.dev_file
+        if not held_out:
+            count = len(rows)
+            train, dev = own_file.split_off(
+                examples["train"], values.dev_share, values.seed, by_label=bool(labels)
+            )
             if not dev:
                 raise DataError(
                     f"{table.path}: too few rows to hold one out of each label: give --dev_file"
                 )
-            self._parts = {"train": train, "dev": dev}
-            held_out = f"{len(dev):,} of {len(rows):,} rows"
-        values.task_name, values.data_dir, values.tsv_header = known_tasks.TSV, self._folder, True
-        values.text_column, values.label_column = own_file.TEXT, own_file.LABEL
-        values.text_pair_column = own_file.PAIR if columns.pair else None
-        if flags.given(values, "max_seq_length") is None:
-            values.max_seq_length = 4  # until the texts are counted
-        named = [columns.text, *([columns.pair] if columns.pair else []), columns.label]
-        self._tell("file", values.train_file)
-        self._tell("columns", ", ".join(named))
-        self._tell("held out", held_out)
-        if values.label_list:
-            self._tell("labels", ", ".join(known_tasks.split_labels(values.label_list)))
+            examples, held_out = {"train": train, "dev": dev}, f"{len(dev):,} of {count:,} rows"
+        warn_of_labels(values.train_file, [one.label for one in examples["train"]], labels)
+        self.data = FineTuningData(
+            known_tasks.TSV, examples, labels,
+            {"labels": list(labels) or None, "text_pair_column": names[1]},
+        )
+        self._report("file", values.train_file)
+        self._report("columns", ", ".join(filter(None, names)))
+        self._report("held out", held_out)
+        if labels:
+            self._report("labels", ", ".join(labels))
 
-    def _open(
-        self, flag: str, columns: Sequence[str | None], labels: Collection[str] = ()
-    ) -> tuple[own_file.Table, own_file.Columns]:
+    def _open(self, flag: str, columns, labels=()) -> tuple[own_file.Table, own_file.Columns]:
         """Returns a file's table and what its columns hold; `labels` are known already."""
         values, path = self._values, getattr(self._values, flag)
         has_header = flags.given(values, "tsv_header")
@@ -111,60 +114,76 @@ class OwnTexts:
         table = own_file.read_table(path, flag, has_header)
         return table, own_file.find_columns(table, *columns)
 
-    def publish(self, encoder: fine_tuning.Encoder) -> None:
-        """Writes the parts as `albert.tasks.tsv` reads them, and sets what fits them and the encoder.
-
-        Raises:
-          DataError: a label is none of --label_list, or no number for --regression (file:line).
-        """
-        self._check_labels(encoder.tokenizer.preprocess)
-        files.make_dirs(self._folder)
-        for name, rows in self._parts.items():
-            own_file.write_rows(os.path.join(self._folder, f"{name}.tsv"), rows, self._columns)
-        self._suit(encoder.config.hidden_size, self._row_length(encoder))
-
-    def _check_labels(self, normalize: Callable[[str], str]) -> None:
-        known = set(map(normalize, known_tasks.split_labels(self._values.label_list or "")))
-        for table, rows in self._files:
-            for line, row in zip(table.lines, rows, strict=True):
-                if self._values.regression and not own_file.is_number(row[-1]):
-                    raise DataError(f"{table.path}:{line}: not a number: {row[-1]!r:.80}")
-                if not self._values.regression and normalize(row[-1]) not in known:
-                    raise DataError(
-                        f"{table.path}:{line}: the label {row[-1]!r:.80} is none of "
-                        f"{self._values.label_list}"
-                    )
-
-    def _row_length(self, encoder: fine_tuning.Encoder) -> int:
-        columns = 2 if self._columns.pair else 1
-        texts = [" ".join(row[:columns]) for rows in self._parts.values() for row in rows]
-        lengths = [len(ids) + 3 for ids in encoder.tokenizer.encode_batch(texts)]
-        return own_file.row_length(lengths, encoder.config.max_position_embeddings)
-
-    def _suit(self, width: int, row_length: int) -> None:
-        """Sets what the user did not give by the sizes of model and file."""
-        values, count = self._values, len(self._parts["train"])
-        for_rows = f"for {count:,} rows"
-        self._choose("max_seq_length", row_length, "99 % of the texts fit")
-        self._choose(
-            "learning_rate", own_file.learning_rate(width), f"for a model of width {width}"
+    def suit(self, settings: FineTuningSettings) -> FineTuningSettings:
+        """Returns the settings with those not given chosen by the sizes of model and data."""
+        count, config = len(self.data.examples["train"]), self._encoder.config
+        texts = [
+            " ".join(filter(None, (example.text_a, example.text_b)))
+            for examples in self.data.examples.values() for example in examples
+        ]
+        lengths = [len(ids) + 3 for ids in self._encoder.tokenizer.encode_batch(texts)]
+        settings = dataclasses.replace(
+            settings,
+            max_seq_length=self._choose(
+                "max_seq_length",
+                row_length(lengths, config.max_position_embeddings),
+                "99 % of the texts fit",
+            ),
+            learning_rate=self._choose(
+                "learning_rate", learning_rate(config.hidden_size),
+                f"for a model of width {config.hidden_size}",
+            ),
+            train_batch_size=self._choose(
+                "train_batch_size", 32 if count >= 2000 else 16, f"for {count:,} rows"
+            ),
+            early_stopping_patience=self._choose(
+                "early_stopping_patience", PATIENCE, "evaluations without progress"
+            ),
         )
-        self._choose("train_batch_size", 32 if count >= 2000 else 16, for_rows)
-        self._choose("early_stopping_patience", PATIENCE, "evaluations without progress")
-        if flags.given(values, "train_step") is None:
-            self._choose("num_train_epochs", own_file.epochs(count), for_rows)
-            steps = fine_tuning.steps_of(values, count)
-            self._choose("warmup_step", steps // 10, "a tenth of the steps")
-            per_epoch = max(1, round(steps / values.num_train_epochs))
-            self._choose("save_checkpoints_steps", per_epoch, "each epoch")
+        if flags.given(self._values, "train_step") is not None:
+            return settings
+        passes = self._choose("num_train_epochs", epochs(count), f"for {count:,} rows")
+        settings = dataclasses.replace(settings, train_step=None, num_train_epochs=passes)
+        settings = settings.with_steps(count)
+        per_epoch = max(1, round(settings.train_step / passes))
+        return dataclasses.replace(
+            settings,
+            warmup_step=self._choose(
+                "warmup_step", settings.train_step // 10, "a tenth of the steps"
+            ),
+            save_checkpoints_steps=self._choose(
+                "save_checkpoints_steps", per_epoch, "each epoch"
+            ),
+        )
 
-    def _choose(self, name: str, value: Any, why: str) -> None:
+    def _choose(self, name: str, value: Any, why: str) -> Any:
         if flags.given(self._values, name) is not None:
             value, why = getattr(self._values, name), "given"
-        else:
-            setattr(self._values, name, value)
-        self._tell(f"--{name}", f"{value:g} ({why})")
+        self._report(f"--{name}", f"{value:g} ({why})")
+        return value
 
-    def _tell(self, name: str, value: str) -> None:
-        self.told.append((name, value))
+    def _report(self, name: str, value: str) -> None:
+        self.choices.append((name, value))
         flags.log.info("%s: %s", name, value)
+
+
+def learning_rate(hidden_size: int) -> float:
+    """Returns a rate that suits models of this width; larger ones want a lower one."""
+    for least, rate in ((2048, 1e-5), (768, 3e-5), (256, 1e-4)):
+        if hidden_size >= least:
+            return rate
+    return 3e-4
+
+
+def epochs(num_rows: int) -> float:
+    """Returns how often to read so many rows: few rows more often."""
+    for least, count in ((5000, 3.0), (1000, 5.0)):
+        if num_rows >= least:
+            return count
+    return 10.0
+
+
+def row_length(lengths: Sequence[int], most: int) -> int:
+    """Returns the places of a row in which 99 % of the texts fit whole; a multiple of 16."""
+    wanted = int(np.quantile(np.asarray(lengths), 0.99, method="higher"))
+    return min(max(32, -(-wanted // 16) * 16), most)

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 
-from albert.cli import flags
+from albert.cli import flags, run_flags
 from albert.errors import DataError, FlagError
 from albert.pretraining_data import dynamic_masking
 from albert.pretraining_data.dynamic_masking import DynamicMasking
@@ -18,7 +18,7 @@ def check_flags(values: flags.FlagValues) -> None:
     if values.masked_lm_budget:
         _set_predictions(values)
         return
-    names = ("last_masked_lm_budget", *flags.MASKING_FLAGS)
+    names = ("last_masked_lm_budget", *run_flags.MASKING_FLAGS)
     given = [name for name in names if values[name].present]
     if given:
         raise FlagError(
@@ -79,7 +79,7 @@ def masks(
     is_training = use == "masks"
     settings = MaskingSettings(
         values.max_predictions_per_seq, first if is_training else last,
-        **flags.select(values, flags.MASKING_FLAGS),
+        **flags.select(values, run_flags.MASKING_FLAGS),
     )
     found = dynamic_masking.dynamic_masking(source, values.max_seq_length, settings, seed)
     if not is_training or first == last:

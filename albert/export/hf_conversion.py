@@ -16,25 +16,25 @@ from albert.formats import (
     hf_tokenizer,
     huggingface,
     model_card,
-    model_facts,
+    model_classes,
     pretrained,
     sidecars,
     tokenizer_files,
 )
 from albert.formats.known_tasks import split_labels
+from albert.formats.model_classes import (
+    AT_HUGGING_FACE,
+    LABEL_HEAD,
+    MODEL_CLASSES,
+    class_of_weights,
+    is_labelled,
+)
 from albert.formats.pretrained import Pretrained
 from albert.formats.weights import Weights
 from albert.storage import files
 
 log = logging.getLogger("albert")
 
-# Where a name of a weight tells the class; `output_weights` is of several.
-_BY_WEIGHT = {
-    "cls/seq_relationship/output_weights": "AlbertForPreTraining",
-    "cls/predictions/output_bias": "AlbertForMaskedLM",
-    "cls/squad/output_weights": "AlbertForQuestionAnswering",
-    "output_weights": "AlbertForSequenceClassification",
-}
 _THEIR_USAGE = """
 from transformers import AutoTokenizer, {architecture}
 
@@ -94,10 +94,10 @@ class Conversion:
         )
         source = dataclasses.replace(source, facts=facts, vocabulary=vocabulary)
         write, last = (
-            (_write_ours, checkpoint_files.main_names(checkpoints.BEST)) if self.is_from_theirs
-            else (_write_theirs, [huggingface.WEIGHTS_FILE])
+            (_write_ours, checkpoints.BEST + checkpoint_files.INDEX) if self.is_from_theirs
+            else (_write_theirs, huggingface.WEIGHTS_FILE)
         )
-        with model_card.publish_model(self.output_dir, *last) as scratch:
+        with model_card.publish_model(self.output_dir, last) as scratch:
             write(scratch, source, model, tensors, tokenizer)
             self._write_card(scratch, source, tensors, sidecar, tokenizer)
         log.info("%s", checkpoints.describe_start(account))
@@ -145,16 +145,16 @@ class Conversion:
 
     def _architecture(self, source: Pretrained, weights: Weights) -> str:
         """Returns the class: the flag, else what the source says, else what the weights tell."""
-        told = source.facts.architecture
-        if not self.is_from_theirs and told not in huggingface.ARCHITECTURES:
-            told = None
-        by_weight = (name for weight, name in _BY_WEIGHT.items() if weight in weights.shapes)
-        found = self.architecture or told or next(by_weight, "AlbertModel")
-        if found not in huggingface.ARCHITECTURES:
-            raise FlagError(
-                f"architecture {found} is not one of {', '.join(huggingface.ARCHITECTURES)}"
-            )
-        return found
+        known = source.facts.architecture
+        if not self.is_from_theirs and known not in AT_HUGGING_FACE:
+            known = None
+        of_weights = class_of_weights(weights.shapes)
+        if not of_weights.is_at_hugging_face:
+            of_weights = model_classes.ENCODER
+        name = self.architecture or known or of_weights.name
+        if name not in AT_HUGGING_FACE:
+            raise FlagError(f"architecture {name} is not one of {', '.join(AT_HUGGING_FACE)}")
+        return name
 
     def _labels(self, source: Pretrained, model: keras.Model) -> tuple[str, ...] | None:
         """Returns the names of a classifier's labels that are given, or known."""
@@ -177,7 +177,9 @@ class Conversion:
         exactly = "bit for bit" if self.dtype == "float32" else f"in {self.dtype}"
         parts["summary"] += f" Converted from `{origin}`, {exactly}."
         if not self.is_from_theirs:
-            inputs = model_card.input_lines(architecture, ', return_tensors="pt", padding=True')
+            inputs = model_card.input_lines(
+                MODEL_CLASSES[architecture], ', return_tensors="pt", padding=True'
+            )
             parts["usage"] = _THEIR_USAGE.format(
                 architecture=architecture, name=name, inputs=inputs
             )
@@ -200,7 +202,7 @@ def _write_theirs(scratch, source: Pretrained, model, tensors, tokenizer) -> Non
         most = config.max_position_embeddings
         hf_tokenizer.write(tokenizer, scratch, min(source.vocabulary.max_length or most, most))
     architecture = source.facts.architecture
-    num_labels = model.num_labels if architecture in model_facts.LABELLED else None
+    num_labels = model.num_labels if is_labelled(architecture) else None
     files.write_json(
         os.path.join(scratch, huggingface.CONFIG_FILE),
         huggingface.config_to_theirs(config, source.facts, ids, num_labels),
@@ -213,10 +215,10 @@ def _build(architecture: str, config: AlbertConfig, weights: Weights) -> keras.M
     """Returns our model of the architecture, its head as wide as the checkpoint's."""
     keras.utils.set_random_seed(0)  # what is not in the checkpoint is the same every time
     sizes = {}
-    if architecture in ("AlbertForSequenceClassification", "AlbertForTokenClassification"):
-        shape = weights.shapes.get("output_weights")
+    if is_labelled(architecture):
+        shape = weights.shapes.get(LABEL_HEAD)
         if shape is None:
-            raise CheckpointError(f"{weights.origin} has no classifier (output_weights)")
+            raise CheckpointError(f"{weights.origin} has no classifier ({LABEL_HEAD})")
         sizes["num_labels"] = shape[0]
     return getattr(modeling, architecture)(config, **sizes)
 

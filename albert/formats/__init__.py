@@ -1,25 +1,25 @@
-"""Every form in which a model lies in files, opened and written in one place.
+"""Every form of a model in files: read and written.
 
-    pretrained           a directory, whoever wrote it: its config, vocabulary, facts and weights
-    checkpoints          which checkpoint a path means, and what it gives a model
-    checkpoint_files     the files of one checkpoint, of either of the next two kinds
-    tensor_bundle        TensorFlow's checkpoint files: arrays by name
-    tensor_file          a checkpoint in one safetensors file, where TensorFlow is absent
-    weights              the tensors of a model's files, by the released names
-    sidecars             the JSON file beside a checkpoint
-    known_tasks          what the name of a task tells of its model
-    model_facts          labels, head and kind of a model, checked when read
-    tokenizer_files      the vocabulary beside a model, and its settings
-    huggingface          Hugging Face's configuration and safetensors
-    hf_names             what its weights are called
-    hf_tokenizer         its tokenizer.json, written
+    pretrained           opens a model, whoever wrote it: config, vocabulary, metadata, weights
+    layouts              decides which kind of model is at a path
+    model_classes        the registry of model classes
+    model_facts          metadata: labels, head and kind of a model, checked when read
+    known_tasks          labels and model class of each task
+    checkpoints          finds a checkpoint and starts models from it
+    checkpoint_files     the files of one checkpoint
+    tensor_bundle        their contents: arrays by name, in TensorFlow 1's format
+    sidecars             a run's state, in the JSON file next to a checkpoint
+    weights              the tensors of any model's files, by the released names
+    tokenizer_files      a model's vocabulary and its settings
+    huggingface          Hugging Face's configuration and weights
+    hf_names             their names of our weights
+    hf_tensors           their files of tensors: safetensors, HDF5
+    hf_tokenizer         their tokenizer.json, written
     tokenizer_json       the same, read
-    hf_tensors           its files of tensors, and HDF5
-    keras_hub            presets of keras-hub
     archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
-    tf_models            those that tf-models-official exported
-    saved_model          the one place where a SavedModel is written
+    tf_models            modules that tf-models-official exported
+    saved_model          writes SavedModels
     model_card           the README.md of a directory that holds a model
     vocabulary_transfer  another vocabulary for the same model
 """

@@ -1,8 +1,4 @@
-"""Where a model lies that a path means: in a packed archive, in the one folder below it, or here.
-
-Released models come as `albert_base_v2.tar.gz` with one folder inside. Some models come with this
-package, and are meant by their names.
-"""
+"""Packed models, and the cache that they are unpacked to. Released ones are `*.tar.gz`."""
 
 import logging
 import os
@@ -13,7 +9,7 @@ import zlib
 from collections.abc import Callable
 
 from albert.errors import CheckpointError, first_line
-from albert.storage import files, filesystem, shipped
+from albert.storage import files, shipped
 from albert.storage.filesystem import cache_directory
 
 log = logging.getLogger("albert")
@@ -21,30 +17,6 @@ log = logging.getLogger("albert")
 MOST_BYTES = 16 << 30  # unpacked; the largest model has one
 _ENDINGS = (".tar.gz", ".tgz", ".tar")
 _ERRORS = (tarfile.TarError, EOFError, zlib.error, OSError, ValueError)
-
-
-def located(path: str, is_model: Callable[[str], bool], flag: str) -> str:
-    """Returns what `path` means: itself, or where its archive, its folder or its name has the model.
-
-    An archive is unpacked once, into `cache_directory`.
-
-    Args:
-      is_model: whether a directory holds a model itself.
-
-    Raises:
-      CheckpointError: an archive is damaged, or has a file that may not be unpacked.
-    """
-    path = filesystem.local_copy(shipped.path_of(path), flag)
-    if is_archive(path):
-        path = _unpacked(path, flag)
-    if not os.path.isdir(path) or is_model(path):
-        return path
-    below = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name[0] != "."]
-    models = [folder for folder in below if os.path.isdir(folder) and is_model(folder)]
-    if len(models) != 1:
-        return path
-    log.info("%s: the model in %s", path, models[0])
-    return models[0]
 
 
 def is_whole(path: str) -> bool:
@@ -57,8 +29,8 @@ def is_archive(path: str) -> bool:
     return path.endswith(_ENDINGS) and os.path.isfile(path)
 
 
-def kept(name: str, identity: str, make: Callable[[str], None]) -> str:
-    """Returns a folder of the cache that `make` fills the first time that it is asked for."""
+def cached(name: str, identity: str, make: Callable[[str], None]) -> str:
+    """Returns a folder of the cache; `make` fills it if it is new."""
     target = os.path.join(cache_directory(), f"{name}-{identity[:16]}")
     if os.path.isdir(target):
         return target
@@ -69,14 +41,20 @@ def kept(name: str, identity: str, make: Callable[[str], None]) -> str:
         try:
             os.rename(scratch, target)
         except OSError:
-            if not os.path.isdir(target):  # not made by another process meanwhile
+            if not os.path.isdir(target):  # another process did not make it in the meantime
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 
-def _unpacked(path: str, flag: str) -> str:
+def unpacked(path: str, flag: str) -> str:
+    """Returns the directory in `cache_directory` that an archive is unpacked to, once.
+
+    Raises:
+      CheckpointError: it is damaged, or has a file that may not be unpacked.
+    """
+
     def unpack(folder: str) -> None:
         with tarfile.open(path) as archive:
             size = sum(member.size for member in archive)
@@ -89,7 +67,7 @@ def _unpacked(path: str, flag: str) -> str:
     for ending in _ENDINGS:
         name = name.removesuffix(ending)
     try:
-        target = kept(name, files.sha256(path), unpack)
+        target = cached(name, files.sha256(path), unpack)
     except _ERRORS as error:
         raise CheckpointError(f"--{flag}: cannot unpack {path}: {first_line(error)}") from error
     log.info("%s: unpacked in %s", path, target)

@@ -1,9 +1,8 @@
-"""Which checkpoint a path means, and what it gives a model. No TensorFlow at import.
+"""Finds the checkpoint that a path means, and starts models from it. No TensorFlow.
 
 The names in a checkpoint `model.ckpt-<step>` are the released ones, with `<variable>/adam_m`,
-`adam_v` and `global_step`, so a checkpoint of the original is one of ours. Which
-files a checkpoint has, `checkpoint_files` knows. What tensors cannot hold stands in
-`model.ckpt-<step>.json`, see `sidecars`.
+`adam_v` and `global_step`, so a checkpoint of the original is one of ours. Its files are
+`checkpoint_files`' concern, the run's state in `model.ckpt-<step>.json` that of `sidecars`.
 """
 
 import dataclasses
@@ -18,8 +17,7 @@ import numpy as np
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, some
-from albert.formats import checkpoint_files
-from albert.formats.tensor_bundle import OBJECT_GRAPH
+from albert.formats import checkpoint_files, tensor_bundle
 from albert.formats.weights import Weights
 from albert.storage import files
 
@@ -62,9 +60,9 @@ def open_weights(path: str, flag: str = "init_checkpoint") -> Weights:
       CheckpointError: absent (with the nearest names), of another kind, or damaged.
     """
     prefix = resolve_prefix(path, flag)
-    reader = checkpoint_files.open_reader(prefix)
+    reader = tensor_bundle.BundleReader(prefix)
     names = list(reader.shapes)
-    if OBJECT_GRAPH in names:
+    if tensor_bundle.OBJECT_GRAPH in names:
         raise CheckpointError(
             f"--{flag}: {prefix} is an object-based TensorFlow 2 checkpoint; a TF1-style one "
             "with names such as bert/embeddings/word_embeddings is needed"
@@ -105,12 +103,12 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
             return found
         if run := best_run(path, flag):
             return resolve_prefix(run, flag)
-        others = _prefixes(path)
+        others = checkpoint_files.prefixes(path)
         if len(others) == 1:
             return os.path.join(path, others[0])
         detail = (
             f"several ({', '.join(others)}): name one" if others
-            else "no *.index file in it, nor a *.safetensors"
+            else "no *.index file in it"
         )
         raise CheckpointError(f"--{flag}: directory {path} has {detail}")
     if os.path.isfile(path):
@@ -120,15 +118,9 @@ def resolve_prefix(path: str, flag: str = "init_checkpoint") -> str:
             f".index and .data files{kind}"
         )
     folder, name = os.path.split(prefix)
-    near = difflib.get_close_matches(name, _prefixes(folder or "."), n=3, cutoff=0.3)
+    near = difflib.get_close_matches(name, checkpoint_files.prefixes(folder or "."), n=3, cutoff=0.3)
     hint = f"; there are: {', '.join(near)}" if near else ""
     raise CheckpointError(f"--{flag}: no checkpoint at {path}{hint}")
-
-
-def _prefixes(directory: str) -> list[str]:
-    """Returns the names of a directory's checkpoints, whatever they are called."""
-    names = os.listdir(directory) if os.path.isdir(directory) else []
-    return checkpoint_files.prefixes(names)
 
 
 def list_steps(directory: str) -> dict[int, str]:
@@ -137,7 +129,7 @@ def list_steps(directory: str) -> dict[int, str]:
     The `checkpoint` state file is never believed: when it is damaged, trusting
     it means starting over and overwriting what is there.
     """
-    steps = [int(m.group(1)) for m in map(_STEP.match, _prefixes(directory)) if m]
+    steps = [int(m.group(1)) for m in map(_STEP.match, checkpoint_files.prefixes(directory)) if m]
     return {step: os.path.join(directory, f"model.ckpt-{step}") for step in sorted(steps)}
 
 
@@ -227,7 +219,7 @@ def read_all(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np
 def _misfits(
     sources: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], weights: Weights
 ) -> list[str]:
-    """Tells of each weight whose shape is not its source's; `sources` are {name: name there}."""
+    """Returns a line for each weight whose shape is not its source's; `sources` are {name: name there}."""
     return [
         f"{name}: checkpoint {list(weights.shapes[theirs])}, model {list(shapes[name])}"
         for name, theirs in sources.items() if weights.shapes[theirs] != tuple(shapes[name])

@@ -9,7 +9,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (makes bfloat16 a NumPy type, which safetensors needs)
@@ -23,7 +23,7 @@ from albert.storage import files
 Shapes = dict[str, tuple[int, ...]]
 Read = Callable[[str], np.ndarray]
 
-# What a damaged archive raises, beside what NumPy says itself.
+# A damaged archive raises any of these.
 _NPZ_ERRORS = (
     OSError, ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, MemoryError,
     SyntaxError, TypeError, struct.error, zipfile.BadZipFile, zlib.error,
@@ -62,7 +62,7 @@ def _open_as_it_is(path: str) -> tuple[Shapes, Read]:
     if path.endswith(".json"):
         return _open_shards(path)
     if path.endswith(".h5"):
-        return open_h5(path, _of_tf_classes)
+        return _open_h5(path)
     if path.endswith(".npz"):
         tensors = _read_npz(path)
         return {name: value.shape for name, value in tensors.items()}, tensors.__getitem__
@@ -131,11 +131,8 @@ def _open_shards(path: str) -> tuple[Shapes, Read]:
     return shapes, lambda name: readers[name](name)
 
 
-def open_h5(path: str, arrays_of: Callable[[Any], Mapping[str, Any]]) -> tuple[Shapes, Read]:
+def _open_h5(path: str) -> tuple[Shapes, Read]:
     """Returns ({name: shape}, read) of an HDF5 file.
-
-    Args:
-      arrays_of: returns the data sets of an open `h5py.File` by name.
 
     Raises:
       CheckpointError: it is damaged, or has other weights than plain arrays of numbers that lie in
@@ -144,7 +141,7 @@ def open_h5(path: str, arrays_of: Callable[[Any], Mapping[str, Any]]) -> tuple[S
     import h5py  # which Keras needs too
 
     try:
-        found, size = arrays_of(h5py.File(path, "r")), os.path.getsize(path)
+        found, size = _of_tf_classes(h5py.File(path, "r")), os.path.getsize(path)
         for name, value in found.items():
             if not isinstance(value, h5py.Dataset) or value.is_virtual or value.external:
                 raise ValueError(f"{name} is no array of this file")
@@ -182,10 +179,10 @@ def _of_tf_classes(stream: Any) -> dict[str, Any]:
 
 
 def _inside(group: Any, path: str) -> Any:
-    """Returns what lies at a path below an HDF5 group.
+    """Returns the item at a path below an HDF5 group.
 
     Raises:
-      ValueError: a link on the way may lead elsewhere, to another file too.
+      ValueError: a link in the path may lead elsewhere, even to another file.
     """
     import h5py
 

@@ -15,13 +15,13 @@ from albert.formats.tokenizer_json import combining_characters
 from albert.storage import files
 from albert.tokenization import FullTokenizer, TextSettings, ends_in_digit_comma
 
-# Far below any piece that training gave.
+# Far below the score of any token of a trained model.
 _NEVER = -1e4
 _USER_DEFINED = 4
 
 
 def write(tokenizer: FullTokenizer, directory: str, max_length: int) -> None:
-    """Writes spiece.model (or vocab.txt) and the JSON files beside it."""
+    """Writes spiece.model (or vocab.txt) and its JSON files."""
     is_spm = tokenizer.is_spm
     special = {
         "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
@@ -45,7 +45,7 @@ def write(tokenizer: FullTokenizer, directory: str, max_length: int) -> None:
 
 
 def _unigram(tokenizer: FullTokenizer, special: dict[str, str]) -> dict[str, Any]:
-    """Returns `tokenizer.json`: our preprocessing, then the model's normalisation and pieces."""
+    """Returns `tokenizer.json`: our preprocessing, then the model's normalisation and vocabulary."""
     from sentencepiece import sentencepiece_model_pb2
 
     with open(tokenizer.path, "rb") as stream:
@@ -77,7 +77,7 @@ def _unigram(tokenizer: FullTokenizer, special: dict[str, str]) -> dict[str, Any
 def _score(piece) -> float:
     if piece.type == _USER_DEFINED:
         return 0.0
-    # "▁1999," is cut again into "▁1999" and ","; a piece never chosen comes to the same.
+    # "▁1999," is cut again into "▁1999" and ","; a token that is never chosen has the same effect.
     return _NEVER if ends_in_digit_comma(piece.piece) else piece.score
 
 

@@ -1,4 +1,4 @@
-"""TF-Hub modules: what they hold, read as data. A module is never called here.
+"""Reads TF-Hub modules as data. A module is never called here.
 
 Two kinds are read: ours (a TensorFlow 2 SavedModel with `weights` by released
 name) and the original's TF1 format (a name-based bundle of variables).
@@ -63,13 +63,16 @@ def read_assets(directory: str, flag: str) -> tuple[AlbertConfig, Vocabulary]:
     assets = os.path.join(directory, "assets")
     config = os.path.join(assets, CONFIG_ASSET)
     if not os.path.isfile(config):
-        raise CheckpointError(f"--{flag}: no {CONFIG_ASSET} in {assets}")
+        raise CheckpointError(
+            f"--{flag}: {directory} is a SavedModel, but not a TF-Hub module of an ALBERT: no "
+            f"{CONFIG_ASSET} in {assets}"
+        )
     names = sorted(os.listdir(assets))
     path = os.path.join(assets, TOKENIZATION_ASSET)
     # The released modules are of lower-cased models and say so in a graph only.
     settings = files.read_json_object(path) if os.path.isfile(path) else {}
     spm = next((os.path.join(assets, n) for n in names if n.endswith(".model")), None)
-    # Beside a SentencePiece model a .vocab file is only a listing of its pieces.
+    # Beside a SentencePiece model a .vocab file only lists its tokens.
     vocab = next((os.path.join(assets, n) for n in names if n.endswith((".vocab", ".txt"))), None)
     text = tokenizer_files.text_settings(settings, path)
     return AlbertConfig.from_json_file(config), Vocabulary(spm, None if spm else vocab, text)

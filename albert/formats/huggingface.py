@@ -16,6 +16,7 @@ from albert.config import AlbertConfig
 from albert.errors import CheckpointError, ConfigError, DataError
 from albert.formats import hf_tensors, model_facts
 from albert.formats.hf_names import BLOCK, BUFFERS, MAPPING, TIED, our_name, their_name
+from albert.formats.model_classes import MODEL_CLASSES, is_labelled
 from albert.formats.model_facts import Facts
 from albert.storage import files
 
@@ -26,14 +27,6 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_FILES = (WEIGHTS_FILE, "model.safetensors.index.json", "tf_model.h5")
 FACTS_KEY = "albert_facts"  # ours in their config.json; their library keeps and ignores it
-# Theirs by the name of our model; each knows the weights that it has there.
-ARCHITECTURES = (
-    "AlbertModel", "AlbertForPreTraining", "AlbertForMaskedLM", "AlbertForSequenceClassification",
-    "AlbertForTokenClassification", "AlbertForMultipleChoice", "AlbertForQuestionAnswering",
-)
-# These do not read the pooled output, and have no pooler there.
-WITHOUT_POOLER = ("AlbertForMaskedLM", "AlbertForTokenClassification", "AlbertForQuestionAnswering")
-
 PICKLE = "pytorch_model.bin"
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
@@ -98,9 +91,8 @@ def _activation(values: Mapping[str, Any], origin: str, gelu: str) -> str:
         sizes = ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers",
                  "num_attention_heads")
         is_released = tuple(values.get(key) for key in sizes) in _RELEASED
-        heads = {"AlbertForSequenceClassification", "AlbertForTokenClassification",
-                 "AlbertForQuestionAnswering", "AlbertForMultipleChoice"}
-        is_fine_tuned = bool(heads & set(values.get("architectures") or ()))
+        names = set(values.get("architectures") or ()) & set(MODEL_CLASSES)
+        is_fine_tuned = any(MODEL_CLASSES[name].task for name in names)
         gelu = "tanh" if is_released and not is_fine_tuned else "erf"
         log.warning(
             "%s says hidden_act \"gelu\", which PyTorch computes exactly (erf), while the released "
@@ -111,7 +103,7 @@ def _activation(values: Mapping[str, Any], origin: str, gelu: str) -> str:
 
 
 def facts_from_theirs(values: Mapping[str, Any], origin: str) -> Facts:
-    """Returns what a Hugging Face `config.json` says of its model beside the architecture.
+    """Returns what a Hugging Face `config.json` says of its model besides the architecture.
 
     Raises:
       DataError: names the key whose value is of the wrong kind.
@@ -123,7 +115,7 @@ def facts_from_theirs(values: Mapping[str, Any], origin: str) -> Facts:
         settings["classifier_dropout"] = dropout
     architecture = (values.get("architectures") or [None])[0]
     facts = dataclasses.replace(facts, architecture=architecture, settings=settings)
-    if architecture not in (None, *model_facts.LABELLED):
+    if not (architecture is None or is_labelled(architecture)):
         return facts
     problem = Facts.from_dict({"problem_type": values.get("problem_type")}, origin).problem_type
     names = _label_names(values.get("id2label"), origin)
@@ -145,7 +137,7 @@ def config_to_theirs(
     """Returns the `config.json` of the facts' architecture.
 
     `token_ids` gives `pad`, `cls` and `sep`; `num_labels` how many outputs the head
-    has, if these are labels. What they have no key for stands under FACTS_KEY.
+    has, if these are labels. FACTS_KEY holds everything that their format has no key for.
     """
     acts = {"gelu": "gelu_new", "gelu_erf": "gelu", "": "linear"}
     act = (config.hidden_act or "").lower()
@@ -218,7 +210,7 @@ def tensors_to_theirs(
         tensors = _one_group_per_layer(config, tensors)
     theirs = {}
     for name, value in tensors.items():
-        if name.startswith("bert/pooler/") and architecture in WITHOUT_POOLER:
+        if name.startswith("bert/pooler/") and not MODEL_CLASSES[architecture].reads_pooler:
             continue
         target = their_name(name)
         if architecture == "AlbertModel":

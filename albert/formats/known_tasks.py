@@ -1,9 +1,10 @@
-"""What the name of a task tells of a model that was trained for it. No TensorFlow."""
+"""Labels and kind of model for each task that a run can be trained for. No TensorFlow."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from albert.errors import FlagError
+from albert.formats.model_classes import CLASS_OF_RUN
 from albert.formats.model_facts import REGRESSION, SINGLE_LABEL
 
 _BINARY = ("0", "1")
@@ -17,13 +18,6 @@ GLUE_LABELS: dict[str, tuple[str, ...]] = {
 }
 GLUE_OF_ONE_TEXT = ("cola", "sst-2")  # the others have pairs
 TSV, WORDS, RACE = "tsv", "token_classification", "race"
-_ARCHITECTURES = {
-    **dict.fromkeys((*GLUE_LABELS, TSV), "AlbertForSequenceClassification"),
-    WORDS: "AlbertForTokenClassification",
-    RACE: "AlbertForMultipleChoice",
-    "squad_v1": "AlbertForQuestionAnswering",
-    "squad_v2": "AlbertForBeamQuestionAnswering",
-}
 
 
 def split_labels(text: str, of_words: bool = False) -> tuple[str, ...]:
@@ -54,9 +48,12 @@ def facts_of_task(task: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
 
     `flags` are those of the training.
     """
-    facts = {"architecture": _ARCHITECTURES.get(task), "label_names": None}
-    if listed := flags.get("label_list"):
-        # A run records labels of words with blanks between them: a comma may be one.
+    architecture = CLASS_OF_RUN.get(TSV if task in GLUE_LABELS else task)
+    facts = {"architecture": architecture, "label_names": None}
+    if flags.get("labels"):
+        facts["label_names"] = tuple(flags["labels"])
+    elif listed := flags.get("label_list"):
+        # Runs before version 0.3 recorded labels of words with blanks between them.
         facts["label_names"] = tuple(listed.split()) if task == WORDS else split_labels(listed)
     if task == TSV:
         is_number, is_pair = flags.get("regression"), bool(flags.get("text_pair_column"))

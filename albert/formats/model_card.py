@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from albert import __version__
 from albert.config import AlbertConfig
-from albert.formats import checkpoints, sidecars
+from albert.formats import checkpoints, model_classes, sidecars
+from albert.formats.model_classes import MODEL_CLASSES, ModelClass
 from albert.storage import files, filesystem
 from albert.tokenization import FullTokenizer
 
@@ -31,40 +32,21 @@ _ARCHITECTURE = {
     "num_attention_heads": "attention heads",
     "intermediate_size": "intermediate size",
     "hidden_act": "activation",
-    "max_position_embeddings": "longest sequence, in pieces",
-    "vocab_size": "pieces of the vocabulary",
+    "max_position_embeddings": "longest sequence, in tokens",
+    "vocab_size": "vocabulary size",
     "hidden_dropout_prob": "dropout",
     "attention_probs_dropout_prob": "dropout of the attention",
 }
 
 _LIMITATIONS = """\
-- It knows what its training text says, with that text's errors and prejudices;
-  look at what it gives for your use before you rely on it.
-- Longer texts than {max_position_embeddings} pieces must be cut or split.
+- It has the errors and biases of its training text: check its outputs for your use
+  before you rely on them.
+- Texts of more than {max_position_embeddings} tokens must be truncated or split.
 - {case}
 - Pretrained outputs are a start for fine-tuning: `pooled_output` was trained to
-  tell whether two segments are in order, not to be near for like meanings.
+  distinguish two segments in order from swapped ones, not for similarity of meaning.
 """
 
-# What each class of `albert` gives, and where in its outputs.
-_CLASSES = {
-    "AlbertModel": ("vectors for a text and for each of its pieces", "pooled_output"),
-    "AlbertForPreTraining": (
-        "the pieces behind masks, and the order of two segments", "sop_logits"
-    ),
-    "AlbertForMaskedLM": ("the pieces behind masks", "prediction_logits"),
-    "AlbertForSequenceClassification": (
-        "scores of labels, or a number, for a text or a pair of texts", "logits"
-    ),
-    "AlbertForTokenClassification": ("scores of labels for every piece of a text", "logits"),
-    "AlbertForMultipleChoice": ("a score for each of several choices", "logits"),
-    "AlbertForQuestionAnswering": (
-        "scores of the first and the last piece of an answer in a text", "start_logits"
-    ),
-    "AlbertForBeamQuestionAnswering": (
-        "the likeliest answers in a text, and whether there is none", "cls_logits"
-    ),
-}
 _USAGE = """
 import albert
 
@@ -74,12 +56,6 @@ model = albert.{architecture}.from_pretrained("{name}")
 outputs = model(inputs)
 print(outputs["{output}"])
 """
-# What the tokenizer is given, where it is not one text.
-_TEXTS = {
-    "AlbertForMultipleChoice": '["A text."] * 2, ["One end.", "Another end."]',
-    "AlbertForQuestionAnswering": '"A question?", "A text."',
-    "AlbertForBeamQuestionAnswering": '"A question?", "A text."',
-}
 _USAGE_OF_IDS = """
 import albert
 
@@ -148,7 +124,7 @@ def card(
       parameters: their number; the row is left out if it is not known.
       tokenizer: the `FullTokenizer`, if the model has one.
       label_names: those of a classifier's outputs, in their order.
-      sidecar: the JSON beside the checkpoint, `{}` for one of the original toolkit.
+      sidecar: the JSON next to the checkpoint, `{}` for one of the original toolkit.
       results: what evaluation found, {name: value}.
       usage: Python code that uses the model.
     """
@@ -182,7 +158,7 @@ def of_weights(
 
     Args:
       path: the file, or the directory whose README.md it is.
-      weights: the model's; the record beside them says where it is from.
+      weights: the model's; the run's state next to them says where it is from.
       name: what the usage calls the directory; its own name by default.
       parts: of `card`, instead of those of the model's class.
     """
@@ -201,25 +177,23 @@ def of_weights(
     return write(path, **known | parts)
 
 
-def input_lines(architecture: str, options: str = "") -> str:
+def input_lines(kind: ModelClass, options: str = "") -> str:
     """Returns the code that makes a class's `inputs`; `options` follow the tokenizer's texts."""
-    lines = f"""inputs = tokenizer({_TEXTS.get(architecture, '"A text."')}{options})"""
-    if architecture == "AlbertForMultipleChoice":
+    lines = f"inputs = tokenizer({kind.example}{options})"
+    if kind.task == model_classes.CHOICE:
         lines += "\ninputs = {name: rows[None] for name, rows in inputs.items()}  # one question"
     return lines
 
 
 def of_class(architecture: str, name: str, has_tokenizer: bool = True) -> dict[str, str]:
     """Returns title, summary and usage of a directory with a model of a class of `albert`."""
-    what, output = _CLASSES.get(architecture, _CLASSES["AlbertModel"])
-    if architecture not in _CLASSES:
-        architecture = "AlbertModel"
+    kind = MODEL_CLASSES.get(architecture, model_classes.ENCODER)
     usage = _USAGE if has_tokenizer else _USAGE_OF_IDS
     return {
-        "title": f"{architecture} ({name})",
-        "summary": f"An ALBERT that gives {what}.",
+        "title": f"{kind.name} ({name})",
+        "summary": f"An ALBERT that gives {kind.gives}.",
         "usage": usage.format(
-            architecture=architecture, name=name, output=output, inputs=input_lines(architecture)
+            architecture=kind.name, name=name, output=kind.outputs[0], inputs=input_lines(kind)
         ),
     }
 
@@ -243,7 +217,7 @@ def _tokenizer(tokenizer: FullTokenizer) -> str:
     kind = "SentencePiece" if tokenizer.is_spm else "WordPiece"
     case = "lower-cased" if tokenizer.do_lower_case else "cased"
     return (
-        f"{kind}, {tokenizer.vocab_size:,} pieces, {case} text: "
+        f"{kind}, {tokenizer.vocab_size:,} tokens, {case} text: "
         f"`{os.path.basename(tokenizer.path)}` (SHA-256 {files.sha256(tokenizer.path)}).\n"
     )
 
@@ -256,7 +230,7 @@ def _labels(names: Sequence[str]) -> str:
 
 def _case(tokenizer: FullTokenizer | None) -> str:
     if tokenizer is None:
-        return "Texts must be cut by the tokenizer that it was trained with."
+        return "Use the tokenizer that it was trained with."
     keeps = tokenizer.settings.keep_accents if tokenizer.is_spm else not tokenizer.do_lower_case
     lost = ["upper case"] * tokenizer.do_lower_case + ["accents"] * (not keeps)
     return f"Lost before the model sees a text: {' and '.join(lost) or 'control characters'}."
@@ -269,8 +243,9 @@ def _origin(sidecar: Mapping[str, Any]) -> str:
             "them: the data and settings are not known here.\n"
         )
     if "task" not in sidecar:
-        return "Saved from a Python program or converted; data and settings are not told.\n"
+        return "Saved from a Python program or converted; its data and settings are unknown.\n"
     flags = {k: v for k, v in sidecar.get("flags", {}).items() if v not in (None, False, "")}
+    flags.pop("labels", None)  # of the data; the card lists them elsewhere
     listing = "".join(f"--{name}={value}\n" for name, value in sorted(flags.items()))
     return (
         f"Step {sidecar.get('step', 'unknown')} of the task `{sidecar.get('task', 'unknown')}`, "

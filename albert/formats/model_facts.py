@@ -1,6 +1,6 @@
-"""What is known of a model beside its architecture and its weights: typed, checked when read.
+"""A model's metadata, besides its architecture and weights: typed, and checked when read.
 
-It goes with the model into every layout and comes back from each: without the names of its
+They go with the model into every layout and come back from each: without the names of its
 labels a classifier answers with numbers, without its problem type with the wrong function.
 """
 
@@ -16,17 +16,15 @@ from albert.tokenization import TextSettings
 SINGLE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classification"
 REGRESSION = "regression"
 PROBLEM_TYPES = (SINGLE_LABEL, MULTI_LABEL, REGRESSION)  # by Hugging Face's names
-# The classes of `albert` whose outputs have names.
-LABELLED = ("AlbertForSequenceClassification", "AlbertForTokenClassification")
 
 
 def is_count(value: Any) -> bool:
-    """Whether a parsed value is a whole number, not below 0."""
+    """Whether a parsed value is an integer, not below 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def is_positive(value: Any) -> bool:
-    """Whether a parsed value is a whole number above 0."""
+    """Whether a parsed value is an integer above 0."""
     return is_count(value) and value > 0
 
 
@@ -49,6 +47,9 @@ POSITIVE: Kind = (is_positive, "a whole number above 0")
 RATE: Kind = (_is_rate, "a number from 0 to 1, 1 excluded")
 FINITE: Kind = (_is_finite, "a number")
 TEXT: Kind = (is_text, "a text")
+LABELS: Kind = (
+    lambda v: isinstance(v, list) and bool(v) and all(map(is_text, v)), "a list of texts",
+)
 BOOL: Kind = (lambda value: isinstance(value, bool), "true or false")
 
 # How a model is built and its inputs are cut, where that is not its config's: names of flags
@@ -64,9 +65,7 @@ SETTINGS: dict[str, Kind] = {
 _KINDS: dict[str, Kind] = {
     "architecture": TEXT,
     "task": TEXT,
-    "label_names": (
-        lambda v: isinstance(v, list) and bool(v) and all(map(is_text, v)), "a list of texts",
-    ),
+    "label_names": LABELS,
     "problem_type": (
         lambda v: v in PROBLEM_TYPES if is_text(v) else False, f"one of {', '.join(PROBLEM_TYPES)}",
     ),
@@ -79,7 +78,7 @@ _KINDS: dict[str, Kind] = {
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What is known of a model; None is what nothing tells."""
+    """Metadata of a model; None if unknown."""
 
     architecture: str | None = None  # its class in `albert`
     task: str | None = None  # what it was trained for, by the name that a run gives it
@@ -91,7 +90,7 @@ class Facts:
     settings: Mapping[str, float] = dataclasses.field(default_factory=dict)  # see SETTINGS
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what is known, as JSON has it."""
+        """Returns the known values as JSON."""
         values = dataclasses.asdict(self)
         if self.label_names:
             values["label_names"] = list(self.label_names)
@@ -127,7 +126,7 @@ def check(values: Mapping[str, Any], kinds: Mapping[str, Kind], origin: str) -> 
     """Refuses parsed values of the wrong kind; absent ones and null are good.
 
     Raises:
-      DataError: names the place, the key, and what must be there.
+      DataError: names the file, the key, and the value that is needed.
     """
     for key, (is_good, wanted) in kinds.items():
         value = values.get(key)

@@ -1,9 +1,7 @@
 """A directory with a pretrained or fine-tuned ALBERT, whoever wrote it: opened, loaded, written.
 
-Four layouts are told apart by their files: a released archive or one of our output directories
-(`albert_config.json` beside `model.ckpt*`), Hugging Face's (`config.json` beside
-`model.safetensors` or `tf_model.h5`), TF-Hub modules (`variables/` and `assets/`) and presets of
-keras-hub (`model.weights.h5`). No TensorFlow at import, and none before weights are wanted.
+`layouts` says which kind of model a path is. No TensorFlow at import, and none before weights are
+wanted.
 """
 
 import dataclasses
@@ -19,22 +17,23 @@ import numpy as np
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, some
 from albert.formats import (
-    archives,
     checkpoint_files,
     checkpoints,
     hub,
     huggingface,
-    keras_hub,
+    layouts,
     model_card,
     model_facts,
     sidecars,
     tf_models,
     tokenizer_files,
 )
+from albert.formats.layouts import Layout
+from albert.formats.model_classes import LABEL_HEAD, class_of_weights, reads_pooler
 from albert.formats.model_facts import Facts
 from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
-from albert.storage import files, filesystem, shipped
+from albert.storage import files, filesystem
 from albert.tokenization import FullTokenizer, check_vocabulary
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ log = logging.getLogger("albert")
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A model's directory, opened once and handed on: what it says, and its weights on demand."""
+    """An opened model: its metadata and, on demand, its weights."""
 
     path: str  # as it was given: a directory, a checkpoint's prefix or a module's address
     directory: str
@@ -55,21 +54,21 @@ class Pretrained:
     vocabulary: Vocabulary  # an empty one if it has none
     facts: Facts
     weights: Callable[[], Weights]  # opened once; a CheckpointError if it cannot be
-    # Where the training had its vocabulary, by what lies beside the checkpoint: a stranger may
-    # have written it, so it is believed only after a check.
-    told_vocabulary: Vocabulary = Vocabulary()
+    # The vocabulary of the training, according to the run's state: a stranger may have written
+    # that, so it is only used after a check.
+    training_vocabulary: Vocabulary = Vocabulary()
 
     def __post_init__(self):
         object.__setattr__(self, "weights", functools.cache(self.weights))
 
     def tokenizer(self, *given: Any) -> FullTokenizer | None:
-        """Returns the tokenizer of its vocabulary or of what is `given`, None if there is neither.
+        """Returns the tokenizer of the model's vocabulary or of a `given` one, None if it has none.
 
         Args:
           given: the arguments of `Vocabulary.override`, if any.
 
         Raises:
-          DataError: it is damaged, or not of as many pieces as the config's.
+          DataError: it is damaged, or not of the config's vocabulary size.
         """
         vocabulary = self.vocabulary.override(*given) if given else self.vocabulary
         if not vocabulary:
@@ -83,61 +82,34 @@ class Pretrained:
 def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
     """Returns what a directory of any of the layouts holds, or that of a checkpoint's prefix.
 
-    It may lie in a packed archive, or in the one folder of a directory. Of a directory with
-    several runs it is the best one's. `flag` is named in errors; `gelu`: see
+    See `layouts.locate` for what else a path may be. `flag` is named in errors; `gelu`: see
     `huggingface.config_from_theirs`.
 
     Raises:
       CheckpointError: it is of none of the layouts; ConfigError, DataError: a malformed file.
     """
-    path = archives.located(path, _is_model, flag)
-    if not os.path.isdir(path) and checkpoint_files.exists(checkpoint_files.prefix_of(path)):
-        path = checkpoint_files.prefix_of(path)
-        directory = os.path.dirname(path) or "."
-        if os.path.isfile(os.path.join(directory, "albert_config.json")):
-            return open_archive(directory, path, flag)
-        return dataclasses.replace(
-            open_path(directory, flag), path=path,
-            weights=lambda: checkpoints.open_weights(path, flag),
-        )
-    if huggingface.is_directory(path):
-        return open_hugging_face(path, gelu=gelu)
-    if keras_hub.is_directory(path):
-        return open_preset(path)
-    if hub.is_directory(path):
-        return open_module(path, flag)
-    if os.path.isfile(os.path.join(path, "albert_config.json")):
-        return open_archive(path, path, flag)
-    if os.path.isfile(path):
-        raise CheckpointError(f"--{flag}: {path} is neither a checkpoint nor a packed archive")
-    if not os.path.isdir(path):
-        raise CheckpointError(
-            f"--{flag}: no such directory: {path}; nor does such a model come with this package: "
-            + ", ".join(shipped.names())
-        )
-    if run := checkpoints.best_run(path, flag):
-        return open_path(run, flag, gelu)
-    raise CheckpointError(
-        f"--{flag}: {path} holds neither albert_config.json with model.ckpt*, nor config.json with "
-        "model.safetensors or tf_model.h5, nor a TF-Hub module, nor a preset of keras-hub"
-    )
+    path, layout = layouts.locate(path, flag)
+    match layout:
+        case Layout.HUGGING_FACE:
+            return open_hugging_face(path, gelu=gelu)
+        case Layout.HUB_MODULE:
+            return open_module(path, flag)
+        case Layout.ALBERT:
+            return open_archive(path, path, flag)
+        case Layout.CHECKPOINT:
+            directory = os.path.dirname(path) or "."
+            if os.path.isfile(os.path.join(directory, layouts.CONFIG_FILE)):
+                return open_archive(directory, path, flag)
+            return dataclasses.replace(
+                open_path(directory, flag), path=path,
+                weights=lambda: checkpoints.open_weights(path, flag),
+            )
+    raise layouts.absent(path, flag, layout)
 
 
 def opened(model: "str | Pretrained") -> Pretrained:
     """Returns what a path holds, or what was opened already."""
     return model if isinstance(model, Pretrained) else open_path(model)
-
-
-def _is_model(directory: str) -> bool:
-    """Whether `open_path` finds a model in the directory itself."""
-    return (
-        huggingface.is_directory(directory)
-        or keras_hub.is_directory(directory)
-        or hub.is_directory(directory)
-        or os.path.isfile(os.path.join(directory, "albert_config.json"))
-        or checkpoints.newest_or_best(directory) is not None
-        or bool(checkpoints.runs_of(directory))
-    )
 
 
 def open_archive(
@@ -152,7 +124,7 @@ def open_archive(
     try:
         prefix = checkpoints.resolve_prefix(path)
         sidecar = sidecars.read_sidecar(prefix)
-    except CheckpointError:  # told when the weights are wanted
+    except CheckpointError:  # raised again when the weights are wanted
         prefix, sidecar = path, {}
     facts, told = sidecars.facts_of(sidecar), sidecar.get("flags", {})
     if (threshold := sidecars.null_threshold(prefix, sidecar)) is not None:
@@ -190,16 +162,6 @@ def open_hugging_face(
     )
 
 
-def open_preset(directory: str) -> Pretrained:
-    """Returns a preset of keras-hub."""
-    config, vocabulary = keras_hub.read_config(directory), keras_hub.vocabulary(directory)
-    facts = Facts("AlbertModel", text=vocabulary.text if vocabulary else None)
-    return Pretrained(
-        directory, directory, config, vocabulary, facts,
-        lambda: keras_hub.open_weights(directory, config),
-    )
-
-
 def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrained:
     """Returns a TF-Hub module in a directory or at an https:// address."""
     directory = hub.fetch(handle, flag)
@@ -225,8 +187,8 @@ def open_any_weights(path: str, flag: str = "init_checkpoint") -> Weights:
     Raises:
       CheckpointError: nothing there, of another kind, or damaged.
     """
-    path = archives.located(path, _is_model, flag)
-    if any(kind.is_directory(path) for kind in (hub, huggingface, keras_hub)):
+    path, layout = layouts.locate(path, flag)
+    if layout in (Layout.HUB_MODULE, Layout.HUGGING_FACE):
         return open_path(path, flag).weights()
     return checkpoints.open_weights(path, flag)
 
@@ -246,22 +208,9 @@ def open_tensors(path: str, config: AlbertConfig) -> Weights:
 
 # === Models ===
 
-# Of a model without facts: a weight that only this class has, the first that is there.
-_CLASSES = {
-    "output_weights": "AlbertForSequenceClassification",
-    "cls/squad/output_weights": "AlbertForQuestionAnswering",
-    "start_logits/dense/kernel": "AlbertForBeamQuestionAnswering",
-    "cls/seq_relationship/output_weights": "AlbertForPreTraining",
-    "cls/predictions/output_bias": "AlbertForMaskedLM",
-}
-
-
 def class_of(source: Pretrained) -> str:
-    """Returns the name of the class that a model was saved as; what its weights say, if need be."""
-    shapes = source.weights().shapes
-    found = (kind for name, kind in _CLASSES.items() if name in shapes)
-    return source.facts.architecture or next(found, "AlbertModel")
-
+    """Returns the name of the class that a model was saved as, else the one of its weights."""
+    return source.facts.architecture or class_of_weights(source.weights().shapes).name
 
 
 @filesystem.addresses_in_errors()
@@ -284,9 +233,9 @@ def load(
     """
     weights, known = source.weights(), inspect.signature(kind).parameters
     if "num_labels" not in options and "num_labels" in known:
-        if "output_weights" not in weights.shapes:
+        if LABEL_HEAD not in weights.shapes:
             raise CheckpointError(f"{source.path} has no classifier yet: give num_labels")
-        options["num_labels"] = weights.shapes["output_weights"][0]
+        options["num_labels"] = weights.shapes[LABEL_HEAD][0]
     is_same = source.facts.architecture in (None, kind.__name__)
     if is_same:
         saved = source.facts.settings
@@ -296,7 +245,8 @@ def load(
     model = kind(source.config, **options)
     new = assign(model, weights)["new"]
     # What the model never reads may be absent.
-    needed = [name for name in new if kind.reads_pooler or not name.startswith("bert/pooler/")]
+    has_use = reads_pooler(kind)
+    needed = [name for name in new if has_use or not name.startswith("bert/pooler/")]
     if needed and complete:
         raise CheckpointError(
             f"{source.path} has no trained {some(needed)}: it was not trained for this"
@@ -344,8 +294,7 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
             "by model.save('NAME.keras'), or save_pretrained before quantize"
         )
     tensors = {name: weight.value for name, weight in named_weights(model).items()}
-    main = checkpoint_files.main_names(checkpoints.BEST)
-    with model_card.publish_model(path, *main) as scratch:
+    with model_card.publish_model(path, checkpoints.BEST + checkpoint_files.INDEX) as scratch:
         settings = dict(model.facts.settings) | model_facts.pick(model.get_config())
         facts = dataclasses.replace(model.facts, settings=settings)
         prefix = write(scratch, model.config, tensors, facts, tokenizer)

@@ -1,4 +1,4 @@
-"""The one place where a SavedModel is written."""
+"""Writes and publishes SavedModels."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -36,7 +36,7 @@ def publish(
       complete: adds to the directory that it is given what belongs to the model, its card.
 
     Raises:
-      UserError: it could not be written; what was there before still is.
+      UserError: it could not be written; an earlier one is untouched.
     """
     with model_card.publish_model(directory, MAIN_FILE) as scratch:
         save(module, scratch, signatures)

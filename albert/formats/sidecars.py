@@ -1,8 +1,7 @@
-"""`model.ckpt-<step>.json`, what lies beside a checkpoint and holds what tensors cannot.
+"""`model.ckpt-<step>.json`, next to a checkpoint: a run's state, or a finished model's metadata.
 
-A run writes its state and its flags there, `save_pretrained` the facts of the model. It may have
-been changed by hand, or come from a stranger: every value that is read has the kind it must have.
-No TensorFlow.
+A run writes its state and its flags, `save_pretrained` the model's metadata. The file may have been
+changed by hand, or be a stranger's: the type of every value is checked. No TensorFlow.
 """
 
 import os
@@ -13,7 +12,16 @@ from albert.config import AlbertConfig
 from albert.errors import DataError
 from albert.formats import model_facts
 from albert.formats.known_tasks import facts_of_task
-from albert.formats.model_facts import BOOL, COUNT, FINITE, POSITIVE, SETTINGS, TEXT, Facts
+from albert.formats.model_facts import (
+    BOOL,
+    COUNT,
+    FINITE,
+    LABELS,
+    POSITIVE,
+    SETTINGS,
+    TEXT,
+    Facts,
+)
 from albert.storage import files, filesystem
 from albert.tokenization import TextSettings
 
@@ -52,7 +60,7 @@ _KINDS: dict[str, model_facts.Kind] = {
 }
 # Of a run's flags those that anything but the run itself looks at.
 _FLAGS: dict[str, model_facts.Kind] = {
-    **SETTINGS, "max_seq_length": POSITIVE, "label_list": TEXT, "text_pair_column": TEXT,
+    **SETTINGS, "max_seq_length": POSITIVE, "labels": LABELS, "label_list": TEXT, "text_pair_column": TEXT,
     "regression": BOOL, "do_lower_case": BOOL, "spm_model_file": TEXT, "vocab_file": TEXT,
 }
 
@@ -80,7 +88,7 @@ def read_sidecar(prefix: str) -> dict[str, Any]:
 
 
 def read_facts(prefix: str) -> Facts:
-    """Returns the facts beside a checkpoint; none are known of one of the original toolkit.
+    """Returns the metadata of a checkpoint; one of the original toolkit has none.
 
     Raises:
       DataError: see `read_sidecar`.
@@ -108,7 +116,7 @@ def null_threshold(prefix: str, sidecar: Mapping[str, Any]) -> float | None:
 
 
 def of_facts(facts: Facts, config: AlbertConfig) -> dict[str, Any]:
-    """Returns what lies beside a checkpoint that no run wrote."""
+    """Returns the contents of the file for a checkpoint that no run wrote."""
     architecture = facts.architecture or "AlbertModel"
     return {"architecture": architecture, "config": config.to_dict(), "facts": facts.to_dict()}
 

@@ -105,7 +105,7 @@ class BundleReader:
             return _strings_of(content, entry)
         if len(content) != entry.size or masked_crc32c(content) != entry.crc:
             raise ValueError("its checksum does not match: the file is damaged")
-        # A copy, as what lies in bytes cannot be written to.
+        # A copy: an array of bytes is read-only.
         return np.frombuffer(content, _DTYPES[entry.dtype]).reshape(entry.shape).copy()
 
     def _shard(self, number: int) -> str:
@@ -127,14 +127,14 @@ class BundleReader:
         if missing := missing_shards(self._prefix, self._shards):
             raise CheckpointError(
                 f"{self._prefix}.index is there, but not {', '.join(missing)}: "
-                "a checkpoint is complete with all of its files only"
+                "a checkpoint needs all of its files"
             )
         lost = sorted(name for name, entry in self._entries.items() if not self._is_there(entry))
         if lost:
             raise CheckpointError(
                 f"{self._prefix} is cut short: its data files have {self._found():,} bytes, its "
                 f"tensors {sum(entry.size for entry in self._entries.values()):,}; "
-                f"cannot be read: {some(lost)}; copy it anew"
+                f"cannot be read: {some(lost)}; copy it again"
             )
 
     def _found(self) -> int:
@@ -157,7 +157,7 @@ def _rows_of(table: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _rows_of_block(table: bytes, handle: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yields (key, value) of the block whose place and size are told at a byte of `handle`."""
+    """Yields (key, value) of the block whose offset and size are at a byte of `handle`."""
     offset, at = varint_at(handle, at)
     size, at = varint_at(handle, at)
     block, tail = table[offset : offset + size], table[offset + size : offset + size + 5]
@@ -169,7 +169,7 @@ def _rows_of_block(table: bytes, handle: bytes, at: int) -> Iterator[tuple[bytes
         raise ValueError("its index is compressed")
     restarts = struct.unpack("<I", block[-4:])[0]
     end, at, key = len(block) - 4 * (restarts + 1), 0, b""
-    while at < end:  # a key is told by what it has in common with the one before it
+    while at < end:  # keys omit the prefix that they share with the one before
         shared, at = varint_at(block, at)
         own, at = varint_at(block, at)
         length, at = varint_at(block, at)
@@ -179,7 +179,7 @@ def _rows_of_block(table: bytes, handle: bytes, at: int) -> Iterator[tuple[bytes
 
 
 def _number_of_shards(header: bytes) -> int:
-    """Returns how many data files a `BundleHeaderProto` tells of."""
+    """Returns the number of data files in a `BundleHeaderProto`."""
     found = dict(fields(header))
     if number_of(found, 2):
         raise ValueError("it was written on a big-endian machine")
@@ -278,7 +278,7 @@ def _table(rows: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 
 def _append_block(table: bytearray, rows: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Appends a block, whose keys are all told whole; returns its place and size."""
+    """Appends a block, whose keys are complete; returns its offset and size."""
     block, restarts = bytearray(), [0]
     for key, value in rows:
         if block:

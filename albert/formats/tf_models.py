@@ -72,7 +72,7 @@ def is_directory(path: str) -> bool:
 
 
 def read_config(directory: str) -> AlbertConfig:
-    """Returns the architecture that Keras's metadata tell.
+    """Returns the architecture in Keras's metadata.
 
     Raises:
       CheckpointError: they are not there; ConfigError: they are malformed.
@@ -91,7 +91,7 @@ def read_config(directory: str) -> AlbertConfig:
                 raise CheckpointError(f"{path}: the encoder's settings are damaged") from error
             values = {ours: theirs[name] for ours, name in _SETTINGS.items() if name in theirs}
             return AlbertConfig.from_dict(values | {"hidden_act": "gelu"}, path)
-    raise CheckpointError(f"{directory} does not tell its architecture: give --albert_config_file")
+    raise CheckpointError(f"{directory} does not say its architecture: give --albert_config_file")
 
 
 def vocabulary(directory: str) -> Vocabulary:
@@ -137,7 +137,7 @@ class _Reader:
 
 
 def _named(reader: Any) -> Mapping[str, str]:
-    """Returns {name of a variable: key in the bundle}, as the object graph tells them."""
+    """Returns {name of a variable: key in the bundle}, according to the object graph."""
     if tensor_bundle.OBJECT_GRAPH not in reader.shapes:
         return {}
     try:

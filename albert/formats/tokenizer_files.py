@@ -1,8 +1,8 @@
 """A vocabulary and its settings in a model's directory: found, read, written. No TensorFlow.
 
 A directory of ours or of Hugging Face's layout holds one `*.model` or `*vocab*.txt`, and
-`tokenizer_config.json` beside it. Each setting there is honoured or refused by its name: one
-that was overlooked would give other ids, and so other answers, without a word.
+`tokenizer_config.json`. Each setting there is honoured or refused by name: if one were ignored,
+the ids and so the answers would silently differ.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "never_split": ([],), "additional_special_tokens": ([],), "extra_special_tokens": ([], {}),
     "auto_map": ({},),
 }
-# What has no say in which ids a text has.
+# These do not change the ids of a text.
 _IRRELEVANT = {
     "added_tokens_decoder", "backend", "chat_template", "clean_up_tokenization_spaces",
     "from_slow", "full_tokenizer_file", "init_inputs", "is_local", "max_length",
@@ -59,7 +59,7 @@ class Vocabulary:
     spm_model_file: str | None = None  # SentencePiece model, if there is one
     vocab_file: str | None = None  # WordPiece vocabulary otherwise
     text: TextSettings = TextSettings()
-    max_length: int | None = None  # most places of a row, where the directory says it
+    max_length: int | None = None  # in tokens, if the directory says it
     problem: str = ""  # why the vocabulary that is there cannot be opened
 
     def __bool__(self) -> bool:
@@ -189,7 +189,7 @@ def _from_fast(path: str) -> tuple[str, TextSettings]:
         with files.atomic_write(os.path.join(folder, "spiece.model"), "wb") as stream:
             stream.write(model)
 
-    folder = archives.kept("tokenizer", hashlib.sha256(model).hexdigest(), write)
+    folder = archives.cached("tokenizer", hashlib.sha256(model).hexdigest(), write)
     return os.path.join(folder, "spiece.model"), settings
 
 

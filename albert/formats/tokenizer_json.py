@@ -9,13 +9,13 @@ from albert.errors import DataError
 from albert.storage import files
 from albert.tokenization import TextSettings
 
-# Normalizers that our own preprocessing, or SentencePiece, does in their place.
+# Our own preprocessing, or SentencePiece, does the same as these normalizers.
 _SPACES = {" {2,}", r"\s+"}
 _QUOTES = {("``", '"'), ("''", '"')}
 
 
 def sentencepiece_model(path: str) -> tuple[bytes, TextSettings]:
-    """Returns a SentencePiece model of the pieces in a `tokenizer.json`, and how to prepare texts.
+    """Returns a SentencePiece model of the vocabulary in a `tokenizer.json`, and how to prepare texts.
 
     Raises:
       DataError: it is damaged, of another kind than Unigram, or prepares texts in another way.
@@ -64,7 +64,7 @@ def _settings(steps: list[dict[str, Any]], path: str) -> TextSettings:
 def _model_of(
     pieces: list[tuple[str, float]], unknown: int, added: dict[str, bool], charsmap: list[str]
 ) -> bytes:
-    """Returns the model; `added` pieces are never cut: special ones, and others."""
+    """Returns the model; `added` tokens are never split, whether they are special or not."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()

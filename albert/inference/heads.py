@@ -4,30 +4,26 @@ from collections.abc import Sequence
 
 from albert.errors import CheckpointError, FlagError
 from albert.formats import model_facts
+from albert.formats.model_classes import (
+    CHOICE,
+    CLASSIFICATION,
+    LABEL_HEAD,
+    MODEL_CLASSES,
+    QUESTIONS,
+    TOKENS,
+    class_of_weights,
+)
 from albert.inference import predictors
 from albert.inference.predictors import Predictor
 from albert.inference.session import Session
 
-CLASSIFICATION, REGRESSION = "classification", "regression"
-MULTI_LABEL = "multi_label_classification"
-TOKENS, QUESTIONS, CHOICE = "token_classification", "question_answering", "multiple_choice"
-TASKS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKENS, QUESTIONS, CHOICE)
+REGRESSION, MULTI_LABEL = "regression", "multi_label_classification"
 # What a model was trained for. A classifier of texts can have several kinds of problem.
-_BY_CLASS = {
-    "AlbertForSequenceClassification": CLASSIFICATION,
-    "AlbertForTokenClassification": TOKENS,
-    "AlbertForQuestionAnswering": QUESTIONS,
-    "AlbertForBeamQuestionAnswering": QUESTIONS,
-    "AlbertForMultipleChoice": CHOICE,
-}
+TASKS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKENS, QUESTIONS, CHOICE)
 _BY_PROBLEM = {
     model_facts.SINGLE_LABEL: CLASSIFICATION, model_facts.MULTI_LABEL: MULTI_LABEL,
     model_facts.REGRESSION: REGRESSION,
 }
-# Weights that only the head of SQuAD 2.0, or only that of 1.1, has.
-_OF_BEAM = "answer_class/dense_0/kernel"
-_OF_SQUAD = "cls/squad/output_weights"
-_HEADS = (_OF_SQUAD, _OF_BEAM, "output_weights")
 
 
 def predictor_of(
@@ -52,7 +48,7 @@ def predictor_of(
     if task and told not in (None, task) and not (is_free and task == MULTI_LABEL):
         raise FlagError(f"--task={task}: {path} was fine-tuned for {told}")
     task = task or told
-    if task is None and not any(head in shapes for head in _HEADS):
+    if task is None and not class_of_weights(shapes).task:
         raise FlagError(
             f"{path} is pretrained, not fine-tuned: fine-tune it, or try albert.fill_mask"
         )
@@ -60,35 +56,37 @@ def predictor_of(
         raise FlagError(f"{path} does not tell what it was fine-tuned for: {remedy}")
     if is_tokenized and task != TOKENS:
         raise FlagError(f"--is_tokenized has no effect on {task}")
-    heads = (_OF_SQUAD, _OF_BEAM) if task == QUESTIONS else ("output_weights",)
-    if not any(head in shapes for head in heads):
+    class_task = CLASSIFICATION if task in _BY_PROBLEM.values() else task
+    kinds = [kind for kind in MODEL_CLASSES.values() if kind.task == class_task]
+    if not any(kind.weight in shapes for kind in kinds):
         raise CheckpointError(f"{path} has no head for {task}: it was not fine-tuned")
     if task == QUESTIONS:
-        kind = predictors.DoubtingReader if _OF_BEAM in shapes else predictors.Reader
-        return kind(session, task=task)
+        has_beam = MODEL_CLASSES["AlbertForBeamQuestionAnswering"].weight in shapes
+        reader = predictors.DoubtingReader if has_beam else predictors.Reader
+        return reader(session, task=task)
     if task == CHOICE:
         return predictors.Chooser(session, task=task)
     labels = _label_names(session, labels)
     if task == TOKENS:
         return predictors.TokenLabeller(session, labels, task, is_tokenized=is_tokenized)
-    kinds = {MULTI_LABEL: predictors.MultiLabeller, REGRESSION: predictors.Regressor}
+    labellers = {MULTI_LABEL: predictors.MultiLabeller, REGRESSION: predictors.Regressor}
     count = facts.num_texts
     columns = {} if count is None else {"least": count, "most": count}
-    return kinds.get(task, Predictor)(session, labels, task, **columns)
+    return labellers.get(task, Predictor)(session, labels, task, **columns)
 
 
 def known_task(session: Session) -> str | None:
     """Returns the task that the model's directory is for, None if nothing there says it."""
     facts = session.source.facts
-    task = _BY_CLASS.get(facts.architecture)
-    if task != CLASSIFICATION:
-        return task
-    is_one_number = session.source.weights().shapes.get("output_weights", [0])[0] == 1
+    kind = MODEL_CLASSES.get(facts.architecture)
+    if kind is None or kind.task != CLASSIFICATION:
+        return kind and kind.task
+    is_one_number = session.source.weights().shapes.get(LABEL_HEAD, [0])[0] == 1
     return _BY_PROBLEM.get(facts.problem_type, REGRESSION if is_one_number else CLASSIFICATION)
 
 
 def _label_names(session: Session, given: Sequence[str]) -> tuple[str, ...]:
-    path, count = session.source.path, session.source.weights().shapes["output_weights"][0]
+    path, count = session.source.path, session.source.weights().shapes[LABEL_HEAD][0]
     labels = tuple(given or session.source.facts.label_names or map(str, range(count)))
     if len(labels) != count:
         raise FlagError(

@@ -14,33 +14,13 @@ from typing import Any
 import numpy as np
 
 from albert.errors import CheckpointError, FlagError, first_line
+from albert.formats.model_classes import MODEL_CLASSES
 from albert.formats.weights import Weights
 from albert.storage import files
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
-# What each head is called in `modeling`, and which of its outputs are exported.
-HEADS = {
-    "encoder": ("AlbertModel", ("pooled_output", "sequence_output")),
-    "masked_lm": ("AlbertForMaskedLM", ("prediction_logits",)),
-    "sequence_classification": ("AlbertForSequenceClassification", ("logits",)),
-    "token_classification": ("AlbertForTokenClassification", ("logits",)),
-    "multiple_choice": ("AlbertForMultipleChoice", ("logits",)),
-    "question_answering": ("AlbertForQuestionAnswering", ("start_logits", "end_logits")),
-    "beam_question_answering": (
-        "AlbertForBeamQuestionAnswering",
-        ("cls_logits", "start_top_log_probs", "start_top_index", "end_top_log_probs",
-         "end_top_index"),
-    ),
-}
-# The heads that a session computes with; masked_lm gives all positions, a session needs a few.
-_BY_CLASS = {HEADS[name][0]: name for name in HEADS if name != "masked_lm"}
 # Keys of the file's metadata.
 _WEIGHTS, _HEAD, _LABELS = "albert_weights", "albert_head", "albert_label_names"
-
-
-def head_of(class_name: str) -> str:
-    """Returns the head that a model of a class was trained for; pretrained ones have "encoder"."""
-    return _BY_CLASS.get(class_name, "encoder")
 
 
 def import_onnxruntime() -> Any:
@@ -98,8 +78,8 @@ class OnnxFile:
 
     def check(self, class_name: str, weights: Weights) -> None:
         """Raises a CheckpointError if it is not such a model with these weights."""
-        head = _BY_CLASS.get(class_name)
-        if head is None:
+        head = MODEL_CLASSES[class_name].head
+        if head in (None, "masked_lm"):  # that file gives all positions, a session needs a few
             raise FlagError(f"{self._name}: what {class_name} does is not computed by onnxruntime")
         again = f"write it with albert.export_model --head={head}"
         if self._told.get(_HEAD) != head:

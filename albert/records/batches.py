@@ -171,13 +171,16 @@ def pack(
     return joined([packing.pack_rows(part, choices, lengths, packed_rows) for part in parts])
 
 
-def joined(parts: Sequence[Batch], rows: int = 0) -> Batch:
+def joined(parts: Sequence[Batch], rows: int = 0, micro_batches: int = 1) -> Batch:
     """Returns the batch of several parts, one after another.
 
-    A part may have more packed sequences than another. Empty ones are added to each part until
-    all have the same number, and at least `rows`.
+    A part may have more packed sequences than another. Empty ones are added to each of its
+    `micro_batches` until all parts have the same number, and at least `rows`.
     """
-    rows = max(rows, *(len(part["input_ids"]) for part in parts))
+    if micro_batches > 1:
+        split = ({name: np.split(x, micro_batches) for name, x in part.items()} for part in parts)
+        parts = [{name: x[k] for name, x in s.items()} for s in split for k in range(micro_batches)]
+    rows = max(rows // micro_batches, *(len(part["input_ids"]) for part in parts))
     if len(parts) == 1 and rows == len(parts[0]["input_ids"]):
         return dict(parts[0])
 

@@ -13,12 +13,13 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import PurePath
 from typing import Any, TextIO
 
 from albert.errors import DataError, FlagError, UserError
 from albert.storage import filesystem, scratch
-from albert.storage.temporary import leftovers, remove_dead, temporary_dir
+from albert.storage.temporary import fsync, leftovers, remove_dead, temporary_dir
 
 # Key of a JSON object that holds the digest of all the others.
 _SEAL = "content_sha256"
@@ -58,27 +59,27 @@ def publish(*moves: tuple[str, str]) -> None:
     for group in (moves[:-1], moves[-1:]):
         for source, path in group:
             os.replace(source, path)
-        for directory in {os.path.dirname(os.path.abspath(path)) for _, path in group}:
-            fsync(directory)
+        _fsync_names(path for _, path in group)
     scratch.upload(*(path for _, path in moves))
 
 
 def remove(*paths: str) -> None:
-    """Removes files that this process or its run made, if they are there."""
-    paths = tuple(map(scratch.path_for, paths))
+    """Removes files that this process or its run made, if they are there.
+
+    They do not come back by a power cut, beside what is published next.
+    """
+    paths, removed = tuple(map(scratch.path_for, paths)), []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+            removed.append(path)
+    _fsync_names(removed)
     scratch.upload(*paths)
 
 
-def fsync(path: str) -> None:
-    """Makes the content of a file, or the names in a directory, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _fsync_names(paths: Iterable[str]) -> None:
+    for directory in {os.path.dirname(os.path.abspath(path)) for path in paths}:
+        fsync(directory)
 
 
 def publish_copy(source: str, path: str) -> None:
@@ -119,12 +120,14 @@ def publish_dir(path: str, last: str, *others: str) -> Iterator[str]:
                 _refuse_obstacle(path, name)
             if os.path.lexists(path) or filesystem.exists(path):
                 remove(*(os.path.join(path, name) for name in (last, *others)))
+            directories = {str(parent) for name in names for parent in PurePath(name).parents}
             if os.path.lexists(path):
-                for name in names:
-                    os.makedirs(os.path.dirname(os.path.join(path, name)), exist_ok=True)
+                for name in sorted(directories):
+                    os.makedirs(os.path.join(path, name), exist_ok=True)
+                    fsync(os.path.join(path, name))
                 publish(*((os.path.join(folder, n), os.path.join(path, n)) for n in names))
             else:
-                for name in names:
+                for name in (*names, *directories):
                     fsync(os.path.join(folder, name))
                 os.rename(folder, path)
                 fsync(os.path.dirname(path))

@@ -20,7 +20,7 @@ from typing import Any
 
 from albert.errors import FlagError, RunDirBusyError, UserError
 from albert.storage import filesystem, fsspec_calls
-from albert.storage.temporary import remove_dead
+from albert.storage.temporary import fsync, remove_dead
 
 log = logging.getLogger("albert")
 
@@ -102,6 +102,7 @@ def work_folder(path: str, identity: str) -> Iterator[str]:
     folder = work_folder_of(path)
     identity_file = os.path.join(folder, "job")
     with hold(folder):
+        fsync(os.path.dirname(folder))  # or outputs may outlive what says whose they are
         if not os.path.exists(identity_file) or _text_of(identity_file) != identity:
             for entry in os.scandir(folder):
                 if entry.name != _LOCK_FILE:
@@ -109,6 +110,8 @@ def work_folder(path: str, identity: str) -> Iterator[str]:
                     (shutil.rmtree if is_dir else os.unlink)(entry.path)
             with open(identity_file, "w", encoding="utf-8") as stream:
                 stream.write(identity)
+            fsync(identity_file)
+            fsync(folder)
         try:
             yield folder
         except BaseException:

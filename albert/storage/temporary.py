@@ -63,3 +63,12 @@ def _lock(directory: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def fsync(path: str) -> None:
+    """Makes the content of a file, or the names in a directory, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -3,18 +3,17 @@
     task                  what the trainer asks of every task
     pretraining           masked words and sentence order
     classification        a label or a number for a text or a pair, or a choice among several
-    classification_export  a classifier as a SavedModel
+    serving               classifiers and SQuAD 1.1 models as SavedModels
     token_classification  a label for every word
     batch_sums            sums over a batch for losses and accuracies
     glue                  GLUE's nine tasks and MNLI's mismatched part
     race                  RACE
     conll                 words with labels, a sentence a block of lines
-    own_file              texts of your own in one file, read and parted
+    own_file              your own labelled texts, as tables
     minimal_pairs         pairs of sentences of which one is acceptable
-    tsv                   texts of your own in columns that you name
     glue_metrics          GLUE's official metrics
     entity_metrics        precision, recall and F1 of entities
     choice_metrics        accuracy of choices
-    record_keeper         the record files that rows are kept in
+    fine_tuning_data      the examples of a fine-tuning, and their record files
     prediction_files      the tables that predictions are published in
 """

@@ -8,6 +8,7 @@ Legend: L places of a row.
 """
 
 import dataclasses
+import itertools
 import logging
 import os
 import re
@@ -22,7 +23,7 @@ from albert.records import features
 from albert.records.examples import FeatureSpec
 from albert.storage import files
 from albert.tasks import entity_metrics as entities
-from albert.tasks.record_keeper import RecordKeeper, digest
+from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper, digest
 from albert.text import text_files
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def read_lines(path: str) -> Iterator[tuple[int, list[str]]]:
                     f"{path}:{number}: not UTF-8 text (byte {error.start + 1} of the line)"
                 ) from error
             columns = _SEPARATOR.split(text) if text else []
-            if columns and columns[0] != DOCUMENT_START:
+            if _is_word(columns):
                 expected = expected or len(columns)
                 if len(columns) != expected:
                     raise DataError(
@@ -108,46 +109,39 @@ def read_sentences(
       DataError: no sentences, no labels, or a label that is unknown or out of place (file:line).
     """
     sentences: list[Sentence] = []
-    for rows in _groups(read_lines(path)):
-        lines = [line for line, _ in rows]
-        has_labels = len(rows[0][1]) > 1
-        if needs_labels and not has_labels:
+    lines = itertools.groupby(read_lines(path), lambda line: _is_word(line[1]))
+    for rows in (list(group) for is_sentence, group in lines if is_sentence):
+        line, columns = rows[0]
+        if needs_labels and len(columns) < 2:
             raise DataError(
-                f"{path}:{lines[0]}: one column, expected a word and its label, separated by a "
+                f"{path}:{line}: one column, expected a word and its label, separated by a "
                 "blank or tab"
             )
         labels = None
-        if has_labels:
-            places = [f"{path}:{line}" for line in lines]
-            labels = _checked_labels([row[-1] for _, row in rows], places, scheme, known)
-        sentences.append(Sentence(tuple(row[0] for _, row in rows), labels, lines[0]))
+        if len(columns) > 1:
+            labels = _checked_labels(
+                [(row[-1], f"{path}:{number}") for number, row in rows], scheme, known
+            )
+        sentences.append(Sentence(tuple(row[0] for _, row in rows), labels, line))
     if not sentences:
         raise DataError(f"{path}: no sentences in it")
     return sentences
 
 
-def _groups(lines: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
-    """Yields the numbered rows of each sentence."""
-    group: list[tuple[int, list[str]]] = []
-    for line, columns in lines:
-        if columns and columns[0] != DOCUMENT_START:
-            group.append((line, columns))
-        elif group:
-            yield group
-            group = []
-    if group:
-        yield group
+def _is_word(columns: Sequence[str]) -> bool:
+    return bool(columns) and columns[0] != DOCUMENT_START
 
 
 def _checked_labels(
-    labels: list[str], places: list[str], scheme: str, known: Sequence[str] | None
+    located: Sequence[tuple[str, str]], scheme: str, known: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Returns the labels of a sentence. Those of `iob1` are turned into `bio`."""
-    for label, place in zip(labels, places, strict=True):
+    """Returns the labels of a sentence, given with their places. `iob1` is turned into `bio`."""
+    labels, before = [], OUTSIDE
+    for label, place in located:
         _check_form(label, place, scheme)
-    if scheme == "iob1":
-        labels = [_begun(label, before) for label, before in _with_previous(labels)]
-    for (label, before), place in zip(_with_previous(labels), places, strict=True):
+        kind = entities.split_label(before)[1]
+        if scheme == "iob1" and label.startswith("I-") and kind != label[2:]:
+            label = "B" + label[1:]
         if known is not None and label not in known:
             raise DataError(f"{place}: label {label!r} is not one of {', '.join(known)[:200]}")
         if scheme != "none" and not entities.may_follow(label, before):
@@ -155,18 +149,9 @@ def _checked_labels(
                 f"{place}: {label} continues nothing: {before} is before it; correct it, or give "
                 "--scheme=iob1 if entities begin with I- in these files"
             )
+        labels.append(label)
+        before = label
     return tuple(labels)
-
-
-def _with_previous(labels: Sequence[str]) -> Iterator[tuple[str, str]]:
-    yield from zip(labels, [OUTSIDE, *labels[:-1]], strict=True)
-
-
-def _begun(label: str, before: str) -> str:
-    """Returns what a label of `iob1` is in `bio`."""
-    if label.startswith("I-") and entities.split_label(before)[1] != label[2:]:
-        return "B" + label[1:]
-    return label
 
 
 def _check_form(label: str, place: str, scheme: str) -> None:
@@ -338,22 +323,17 @@ def sentences_rows(
         yield from sentence_rows(pieces, numbers, tokenizer, max_seq_length, overflow)
 
 
-def sentence_records(
-    path: str,
-    split: str,
-    sentences: Sequence[Sentence],
-    labels: Sequence[str],
-    keeper: RecordKeeper,
-) -> str:
-    """Returns the record file of the sentences of `path`."""
-    length, overflow = keeper.max_seq_length, Overflow()
+def sentence_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:
+    """Returns the record file of a split's sentences."""
+    sentences, length, overflow = data.examples[split], keeper.max_seq_length, Overflow()
 
     def rows():
-        yield from sentences_rows(sentences, labels, keeper.tokenizer, length, overflow)
-        overflow.report(path, length)
+        yield from sentences_rows(sentences, data.labels, keeper.tokenizer, length, overflow)
+        overflow.report(f"{split}.txt", length)
 
     depends_on = {
-        "task": WORDS, "split": split, "sentences": digest(sentences), "labels": list(labels),
+        "task": WORDS, "split": split, "sentences": digest(sentences),
+        "labels": list(data.labels),
     }
     return keeper.keep(f"{WORDS}_{split}", rows(), feature_spec(length), depends_on)
 
@@ -371,8 +351,7 @@ def write_with_labels(path: str, predictions: Iterable[str], destination: str) -
     with files.atomic_write(destination) as stream:
         for _, columns in read_lines(path):
             if columns:
-                is_word = columns[0] != DOCUMENT_START
-                label = next(labels, None) if is_word else OUTSIDE
+                label = next(labels, None) if _is_word(columns) else OUTSIDE
                 if label is None:
                     raise ValueError(f"fewer predictions than words in {path}")
                 columns = [*columns, label]

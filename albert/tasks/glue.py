@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.errors import DataError, FlagError
-from albert.formats.known_tasks import GLUE_LABELS, TSV
+from albert.formats.known_tasks import GLUE_LABELS
 from albert.records import features
-from albert.storage import files
 from albert.tasks import prediction_files
 from albert.tasks.choice_metrics import likeliest
-from albert.tasks.record_keeper import RecordKeeper
+from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper, digest, warn_of_labels
 from albert.text import text_files
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ class Split:
     has_header: bool = True
     skips_short_rows: bool = False
     skips_unlabelled_rows: bool = False
-    num_columns: int | None = None  # what every row must have, if that is known
 
     @property
     def min_columns(self) -> int:
@@ -65,22 +63,10 @@ class GlueTask:
     dev: Split | None
     test: Split
     submission: str | None = None  # file name of the benchmark's server
-    is_strict: bool = False  # whether invalid UTF-8 is an error, not replaced
 
     @property
     def is_regression(self) -> bool:
         return not self.labels
-
-    @property
-    def best_metric(self) -> str:
-        """Key of the results that picks the best checkpoint, as in the original."""
-        special = {"matthews": "matthew_corr", "regression": "pearson"}
-        return special.get(self.metric, "eval_accuracy")
-
-    @property
-    def num_labels(self) -> int:
-        """Outputs of the classifier."""
-        return len(self.labels) or 1
 
     def split(self, name: str) -> Split:
         """Returns the layout of train, dev or test.
@@ -105,9 +91,9 @@ class GlueTask:
         """
         path = os.path.join(data_dir, self.directory, self.split(name).file)
         if not os.path.isfile(path):
-            file = os.path.basename(path)
-            held = f"folder {self.directory}" if self.directory else f"file {file}"
-            raise DataError(f"no such file: {path}; --data_dir must hold the {held}")
+            raise DataError(
+                f"no such file: {path}; --data_dir must hold the folder {self.directory}"
+            )
         return path
 
 
@@ -195,7 +181,7 @@ def read_examples(
     """
     layout, path = task.split(split), task.path(data_dir, split)
     examples, num_skipped, num_unlabelled = [], 0, 0
-    for line, columns in read_tsv(path, task.is_strict):
+    for line, columns in read_tsv(path):
         if layout.has_header and line == 1:
             _check_header(task, layout, path, columns)
             continue
@@ -217,40 +203,48 @@ def read_examples(
     return examples
 
 
+def read_data(
+    task: GlueTask, data_dir: str, splits: Sequence[str], normalize: Callable[[str], str] = str
+) -> FineTuningData:
+    """Returns the examples of the wanted splits; see `read_examples`."""
+    for split in splits:
+        task.path(data_dir, split)  # all files are there before the first is read
+    examples = {split: read_examples(task, data_dir, split, normalize) for split in splits}
+    if "train" in splits:
+        labels = [example.label for example in examples["train"]]
+        warn_of_labels(task.path(data_dir, "train"), labels, task.labels)
+    return FineTuningData(task.name, examples, task.labels)
+
+
 def example_rows(
-    task: GlueTask, examples: Sequence[Example], tokenizer: "FullTokenizer", max_seq_length: int
+    examples: Sequence[Example], labels: Sequence[str], tokenizer: "FullTokenizer",
+    max_seq_length: int,
 ) -> Iterator[dict[str, Any]]:
-    """Yields a record for each example: its row, and its label's id or its value."""
-    ids = {label: i for i, label in enumerate(task.labels)}
+    """Yields a record for each example: its sequence, and its label's id or its value."""
+    ids = {label: i for i, label in enumerate(labels)}
     texts = [(example.text_a, example.text_b) for example in examples]
     rows = features.encode_texts(tokenizer, texts, max_seq_length)
     for example, row in zip(examples, rows, strict=True):
-        label = example.label if task.is_regression else ids[example.label]
+        label = ids[example.label] if labels else example.label
         yield {**row.as_dict(), "label_ids": label, "is_real_example": 1}
 
 
-def example_records(
-    task: GlueTask, examples: Sequence[Example], data_dir: str, split: str, keeper: RecordKeeper
-) -> str:
+def example_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:
     """Returns the record file of the examples of train, dev or test."""
-    rows = example_rows(task, examples, keeper.tokenizer, keeper.max_seq_length)
+    examples = data.examples[split]
     # The original's names for these files, with a key added.
     name = {"train": "train", "dev": "eval", "test": "predict"}[split]
     return keeper.keep(
-        f"{task.name}_{name}", rows,
-        features.classification_spec(keeper.max_seq_length, task.is_regression),
-        {
-            "task": dataclasses.asdict(task), "split": split,
-            "file": files.sha256(task.path(data_dir, split)),
-        },
+        f"{data.task}_{name}",
+        example_rows(examples, data.labels, keeper.tokenizer, keeper.max_seq_length),
+        features.classification_spec(keeper.max_seq_length, is_regression=not data.labels),
+        {"task": data.task, "labels": list(data.labels), "split": split,
+         "examples": digest(examples)},
     )
 
 
 def write_predictions(
-    task: GlueTask,
-    examples: Sequence[Example],
-    predictions: Mapping[str, np.ndarray],
-    directory: str,
+    data: FineTuningData, predictions: Mapping[str, np.ndarray], directory: str
 ) -> list[str]:
     """Publishes the test set's predictions and returns their files' paths.
 
@@ -259,15 +253,15 @@ def write_predictions(
     takes (similarities within 0 ... 5).
     """
     probabilities = predictions["probabilities"]
-    if task.is_regression:
+    if data.labels:
+        answers = submitted = [data.labels[i] for i in likeliest(predictions["logits"])]
+    else:
         answers = [str(row[0]) for row in probabilities]
         submitted = [str(np.clip(row[0], 0, 5)) for row in probabilities]
-    else:
-        answers = submitted = [task.labels[i] for i in likeliest(predictions["logits"])]
-    guids = [example.guid for example in examples]
+    guids = [example.guid for example in data.examples["test"]]
     written = prediction_files.write_test_results(directory, guids, answers, probabilities)
-    if task.submission:
-        path = os.path.join(directory, task.submission)
+    if data.task in TASKS and (submission := TASKS[data.task].submission):
+        path = os.path.join(directory, submission)
         written.append(prediction_files.write_answers(path, zip(guids, submitted, strict=True)))
     return written
 
@@ -323,7 +317,7 @@ def read_tsv(path: str, is_strict: bool = False) -> Iterator[tuple[int, list[str
 def _example_of_row(task, layout, split, path, line, columns, normalize) -> Example:
     label: str | float = 0.0 if task.is_regression else task.labels[0]
     if layout.label is not None:
-        label = _gold_label(task, columns[layout.label], f"{path}:{line}", normalize)
+        label = gold_label(columns[layout.label], task.labels, f"{path}:{line}", normalize)
     if layout.guid is not None:
         guid = columns[layout.guid]
     elif split == "test":
@@ -334,18 +328,25 @@ def _example_of_row(task, layout, split, path, line, columns, normalize) -> Exam
     return Example(guid, columns[layout.text_a], text_b, label)
 
 
-def _gold_label(task: GlueTask, text: str, place: str, normalize) -> str | float:
-    if task.is_regression:
-        if (value := _number(text)) is None:
-            raise DataError(f"{place}: label {text!r} is not a number")
+def gold_label(
+    text: str, labels: Sequence[str], place: str, normalize: Callable[[str], str]
+) -> str | float:
+    """Returns the label that a text names; without labels, as of a regression, its value.
+
+    Raises:
+      DataError: it is none of the labels, or not a number (`place` names it).
+    """
+    if not labels:
+        if (value := number(text)) is None:
+            raise DataError(f"{place}: label {text!r:.80} is not a number")
         return value
-    label = text if text in task.labels else normalize(text)
-    if label not in task.labels:
-        raise DataError(f"{place}: label {text!r} is not one of {', '.join(task.labels)}")
+    label = text if text in labels else normalize(text)
+    if label not in labels:
+        raise DataError(f"{place}: label {text!r:.80} is not one of {', '.join(labels)}")
     return label
 
 
-def _number(text: str) -> float | None:
+def number(text: str) -> float | None:
     """Returns a finite number, else None."""
     try:
         value = float(text)
@@ -358,12 +359,7 @@ def _check_columns(task: GlueTask, layout: Split, count: int, place: str) -> Non
     if count < layout.min_columns:
         raise DataError(
             f"{place}: expected at least {layout.min_columns} tab-separated columns, got {count}"
-            + (f"; is this the {task.directory} file of GLUE?" if task.directory else "")
-        )
-    if layout.num_columns not in (None, count):
-        raise DataError(
-            f"{place}: {count} tab-separated columns, the first line has {layout.num_columns}; a "
-            "tab or line feed inside a text must be removed"
+            f"; is this the {task.directory} file of GLUE?"
         )
 
 
@@ -373,11 +369,10 @@ def _check_header(task: GlueTask, layout: Split, path: str, columns: list[str]) 
         return  # the checks of the rows say what is wrong
     if layout.label is not None:
         text = columns[layout.label]
-        is_data = _number(text) is not None if task.is_regression else text in task.labels
+        is_data = number(text) is not None if task.is_regression else text in task.labels
     else:
         is_data = layout.guid is not None and columns[layout.guid].isdecimal()
     if is_data:
-        start, remedy = columns[0][:40], "; give --notsv_header" if task.name == TSV else ""
         raise DataError(
-            f"{path}:1: a header line is expected, this is data: {start!r} ...{remedy}"
+            f"{path}:1: a header line is expected, this is data: {columns[0][:40]!r} ..."
         )

@@ -142,3 +142,8 @@ SCORERS: dict[str, Callable[[np.ndarray, np.ndarray], dict[str, float]]] = {
     "matthews": score_matthews,
     "regression": score_regression,
 }
+
+
+def best_metric(metric: str) -> str:
+    """Returns the key of a scorer's results that picks the best checkpoint, as in the original."""
+    return {"matthews": "matthew_corr", "regression": "pearson"}.get(metric, "eval_accuracy")

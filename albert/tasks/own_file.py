@@ -1,26 +1,30 @@
-"""Labelled texts in one file, as people have them: read, understood, and parted. No TensorFlow.
+"""Your own labelled texts: tables, what their columns hold, and a held-out part. No TensorFlow.
 
-A file is CSV, TSV or JSON lines. Its columns are found by their names, its labels are those that
-occur, and a part of it is held out to measure with. What comes of it are train.tsv and dev.tsv,
-as `albert.tasks.tsv` reads them.
+A table is CSV, TSV or JSON lines. In --train_file, columns are found by their names, and the
+labels are those that occur; with --task_name=tsv, flags name both.
 """
 
 import collections
+import contextlib
 import csv
 import dataclasses
 import io
 import itertools
 import json
 import logging
-import math
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from albert.errors import DataError, FlagError
+from albert.formats import known_tasks
 from albert.runtime.seeds import child_seed
 from albert.storage import files
+from albert.tasks import glue
+from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
+from albert.tasks.glue import Example
 from albert.text import text_files
 from albert.text.cleaning import scrub_surrogates
 
@@ -32,7 +36,6 @@ TEXTS = ("text", "sentence", "sentence1", "text_a", "premise", "question1", "que
 PAIRS = ("text_pair", "sentence2", "text_b", "text2", "hypothesis", "question2")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "tag", "score",
           "rating")
-TEXT, PAIR, LABEL = "text", "text_pair", "label"  # the columns that are written
 MOST_LABELS = 200
 _LONGEST_FIELD = 1 << 24  # characters
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
@@ -52,11 +55,11 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Which columns hold what, by their names."""
+    """The numbers of the columns that hold texts and labels."""
 
-    text: str
-    pair: str | None
-    label: str | None
+    text: int
+    pair: int | None
+    label: int | None
 
 
 def read_table(
@@ -72,35 +75,36 @@ def read_table(
     Raises:
       DataError: it is absent, empty or malformed; FlagError: another kind of file.
     """
-    ending = _ending(path)
-    if ending not in (".csv", ".tsv", ".txt", ".jsonl", ".json"):
+    if _ending(path) not in (".csv", ".tsv", ".txt", ".jsonl", ".json"):
         raise FlagError(f"--{flag}={path} ends neither in .csv nor in .tsv nor in .jsonl")
-    with text_files.open_text(path, flag) as raw:
-        stream = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
-        try:
-            read = _json_rows if is_json(path) else _csv_rows
-            found = list(read(stream, path, ending))
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: not UTF-8 text: {error.reason}") from error
-    if not found:
+    if is_json(path):
+        numbered = list(_json_rows(path, flag))
+    elif _ending(path) == ".csv":
+        numbered = list(_csv_rows(path, flag))
+    else:
+        numbered = list(glue.read_tsv(path, is_strict=True))
+    if not numbered:
         raise DataError(f"{path}: nothing in it")
     if is_json(path):
-        names = list(dict.fromkeys(name for _, row in found for name in row))
-        rows = [[row.get(name, "") for name in names] for _, row in found]
-        return Table(path, names, rows, [line for line, _ in found])
-    (first, header), *others = found
+        names = list(dict.fromkeys(name for _, row in numbered for name in row))
+        rows = [[row.get(name, "") for name in names] for _, row in numbered]
+        return Table(path, names, rows, [line for line, _ in numbered])
+    names = numbered[0][1]
     if callable(has_header):
-        has_header = has_header([row for _, row in found])
-    names = header if has_header else [str(i) for i in range(len(header))]
-    others = others if has_header else [(first, header), *others]
-    if len(set(names)) < len(names):
-        raise DataError(f"{path}:{first}: two columns have the same name ({', '.join(names)[:200]})")
-    for line, row in others:
+        has_header = has_header([row for _, row in numbered])
+    if has_header:
+        del numbered[0]
+    else:
+        names = [str(i) for i in range(len(names))]
+    for line, row in numbered:
         if len(row) != len(names):
-            raise DataError(f"{path}:{line}: {len(row)} columns, the first line has {len(names)}")
-    if not others:
+            raise DataError(
+                f"{path}:{line}: {len(row)} columns, the first line has {len(names)}; quote texts "
+                "with commas or line ends in *.csv, and remove tabs from those in *.tsv"
+            )
+    if not numbered:
         raise DataError(f"{path}: no rows below the names of the columns")
-    return Table(path, names, [row for _, row in others], [line for line, _ in others])
+    return Table(path, names, [row for _, row in numbered], [line for line, _ in numbered])
 
 
 def _ending(path: str) -> str:
@@ -113,86 +117,115 @@ def is_json(path: str) -> bool:
     return _ending(path).startswith(".json")
 
 
-def _csv_rows(stream: io.TextIOBase, path: str, ending: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(path: str, flag: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(_LONGEST_FIELD)
-    first = stream.readline()
-    if ending == ".csv":
-        # Where a comma is the decimal point, a semicolon parts columns.
-        style = {"delimiter": ";" if first.count(";") > first.count(",") else ",", "strict": True}
-    else:
-        style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    reader = csv.reader(itertools.chain([first] if first else [], stream), **style)
-    try:
-        for row in reader:
-            if row:
+    with _open_utf8(path, flag) as stream:
+        first = stream.readline()
+        # Where a comma is the decimal point, a semicolon separates columns.
+        delimiter = ";" if first.count(";") > first.count(",") else ","
+        reader = csv.reader(
+            itertools.chain([first] if first else [], stream), delimiter=delimiter, strict=True
+        )
+        try:
+            for row in filter(None, reader):
                 yield reader.line_num, row
-    except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: not a row of columns: {error}") from error
+        except csv.Error as error:
+            raise DataError(f"{path}:{reader.line_num}: not a row of columns: {error}") from error
 
 
-def _json_rows(stream: io.TextIOBase, path: str, ending: str) -> Iterator[tuple[int, dict]]:
+def _json_rows(path: str, flag: str) -> Iterator[tuple[int, dict]]:
     num_rows = num_replaced = 0
-    for number, line in enumerate(stream, start=1):
-        if not line.strip():
-            continue
-        values = files.parse_json_object(line, f"{path}:{number}")
-        row = {
-            name: value if isinstance(value, str) else json.dumps(value)
-            for name, value in values.items() if value is not None
-        }
-        scrubbed = {scrub_surrogates(name): scrub_surrogates(text) for name, text in row.items()}
-        num_rows += 1
-        num_replaced += scrubbed != row
-        yield number, scrubbed
+    with _open_utf8(path, flag) as stream:
+        for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
+            values = files.parse_json_object(line, f"{path}:{number}")
+            row = {
+                name: value if isinstance(value, str) else json.dumps(value)
+                for name, value in values.items() if value is not None
+            }
+            scrubbed = {scrub_surrogates(k): scrub_surrogates(v) for k, v in row.items()}
+            num_rows += 1
+            num_replaced += scrubbed != row
+            yield number, scrubbed
     if num_replaced:
         log.warning("%s: %s of %s rows had half of a surrogate pair, replaced by U+FFFD", path,
                     f"{num_replaced:,}", f"{num_rows:,}")
 
 
+@contextlib.contextmanager
+def _open_utf8(path: str, flag: str) -> Iterator[io.TextIOBase]:
+    with text_files.open_text(path, flag) as raw:
+        try:
+            yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not UTF-8 text: {error.reason}") from error
+
+
 def find_columns(
     table: Table, text: str | None, pair: str | None, label: str | None, needs_label: bool = True
 ) -> Columns:
-    """Returns the columns that are named, else those whose names tell what they hold.
+    """Returns the columns that are named or numbered, else those whose names tell what they hold.
 
     Raises:
-      FlagError: there is no such column, or none that tells.
+      UserError: there is no such column, or none that tells.
     """
-    names = list(table.names)
-    listed = ", ".join(names)[:300]
-
-    def given(value: str | None, flag: str) -> str | None:
-        if value is None or value in names:
-            return value
-        if value.isdecimal() and int(value) < len(names):
-            return names[int(value)]
-        raise FlagError(f"--{flag}={value}: {table.path} has no such column ({listed})")
-
-    of_label, of_text = given(label, "label_column"), given(text, "text_column")
-    of_pair = given(pair, "text_pair_column")
-    lower = {
-        name.strip().lower(): name for name in reversed(names)
-        if name not in (of_label, of_text, of_pair)
+    given = [
+        _column(table, value, flag) for value, flag in
+        ((text, "text_column"), (pair, "text_pair_column"), (label, "label_column"))
+    ]
+    numbers = {
+        name.strip().lower(): number for number, name in reversed(list(enumerate(table.names)))
+        if number not in given
     }
 
-    def known(asked: str | None, usual: Sequence[str]) -> str | None:
-        return asked or next((lower[name] for name in usual if name in lower), None)
+    def known(asked: int | None, usual: Sequence[str]) -> int | None:
+        if asked is not None:
+            return asked
+        return next((numbers[name] for name in usual if name in numbers), None)
 
-    of_label, of_text, of_pair = known(of_label, LABELS), known(of_text, TEXTS), known(of_pair, PAIRS)
-    left = [name for name in names if name not in (of_label, of_text, of_pair)]
+    of_text, of_pair, of_label = (
+        known(asked, usual) for asked, usual in zip(given, (TEXTS, PAIRS, LABELS), strict=True)
+    )
+    left = [n for n in range(len(table.names)) if n not in (of_text, of_pair, of_label)]
     if of_text is None and len(left) == 1:
         of_text = left.pop()
     if of_label is None and needs_label and of_text is not None and len(left) == 1:
         of_label = left.pop()
-    for name, flag in ((of_text, "text_column"), (of_label, "label_column")):
-        if name is None and (flag == "text_column" or needs_label):
-            raise FlagError(f"{table.path}: give --{flag}, one of its columns: {listed}")
-    found = [name for name in (of_text, of_pair, of_label) if name is not None]
-    if len(set(found)) < len(found):
+    missing = "text" if of_text is None else "label" if of_label is None and needs_label else None
+    if missing:
+        raise FlagError(
+            f"{table.path}: give --{missing}_column, one of its columns: {_listed(table)}"
+        )
+    return _different(table, Columns(of_text, of_pair, of_label))
+
+
+def _column(table: Table, value: str | None, flag: str) -> int | None:
+    """Returns the column of a name, or else of a number."""
+    if value is None:
+        return None
+    count = table.names.count(value)
+    if count > 1:
+        raise DataError(f"{table.path}:1: two columns are named {value!r}; give a number: --{flag}")
+    if count:
+        return table.names.index(value)
+    if value.isdecimal() and int(value) < len(table.names):
+        return int(value)
+    raise FlagError(f"--{flag}={value}: {table.path} has no such column ({_listed(table)})")
+
+
+def _listed(table: Table) -> str:
+    return ", ".join(table.names)[:300]
+
+
+def _different(table: Table, columns: Columns) -> Columns:
+    used = [n for n in (columns.text, columns.pair, columns.label) if n is not None]
+    if len(set(used)) < len(used):
         raise FlagError(
             f"{table.path}: --text_column, --text_pair_column and --label_column must be different "
-            f"columns, got {', '.join(found)}"
+            f"columns, got {', '.join(table.names[n] for n in used)}"
         )
-    return Columns(of_text, of_pair, of_label)
+    return columns
 
 
 def has_header(
@@ -213,9 +246,9 @@ def has_header(
         columns = find_columns(Table(path, numbers, [], []), text, pair, label)
     except FlagError:
         return True  # a name must tell which column holds the labels
-    place = int(columns.label)
+    place = columns.label
     value, seen = first[place], {row[place] for row in others if len(row) == len(first)}
-    is_data = is_number(value) if is_regression else value in seen or value in labels
+    is_data = glue.number(value) is not None if is_regression else value in seen or value in labels
     is_data &= list(first) != numbers  # what pandas calls unnamed columns
     log.info(
         "%s: the first line is taken as %s: %s in column %s; --%stsv_header decides otherwise",
@@ -226,20 +259,18 @@ def has_header(
 
 
 def rows_of(table: Table, columns: Columns) -> list[Row]:
-    """Returns text, second text and label of each row, without tabs and line ends.
+    """Returns text, second text and label of each row, without surplus white space.
 
     Raises:
       DataError: a text or a label is empty (file:line).
     """
-    wanted = [name for name in (columns.text, columns.pair, columns.label) if name is not None]
-    places = [table.names.index(name) for name in wanted]
+    used = [n for n in (columns.text, columns.pair, columns.label) if n is not None]
     rows = []
     for line, cells in zip(table.lines, table.rows, strict=True):
-        row = tuple(" ".join(cells[place].split()) for place in places)
-        for name, cell in zip(wanted, row, strict=True):
-            if not cell and name != columns.pair:
-                raise DataError(f"{table.path}:{line}: nothing in column {name!r}")
-        rows.append(row)
+        rows.append(tuple(" ".join(cells[n].split()) for n in used))
+        for n, cell in zip(used, rows[-1], strict=True):
+            if not cell and n != columns.pair:
+                raise DataError(f"{table.path}:{line}: nothing in column {table.names[n]!r}")
     return rows
 
 
@@ -247,10 +278,10 @@ def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
     """Returns the labels that occur, in order.
 
     Raises:
-      DataError: they are one, or too many to be labels.
+      DataError: there is only one, or too many to be labels.
     """
     counts = collections.Counter(row[-1] for row in rows)
-    where = f"{table.path}: column {columns.label!r}"
+    where = f"{table.path}: column {table.names[columns.label]!r}"
     if len(counts) < 2:
         raise DataError(f"{where} has one label only, {rows[0][-1]!r}: there is nothing to learn")
     if len(counts) > MOST_LABELS or len(counts) > max(2, len(rows) // 2):
@@ -258,72 +289,116 @@ def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
             f"{where} has {len(counts)} different values in {len(rows)} rows: give --label_column, "
             "or --regression if they are numbers"
         )
-    if odd := [label for label in counts if "," in label]:
-        raise DataError(f"{where}: a label may not have a comma: {odd[0]!r}")
     are_numbers = all(label.lstrip("-").isdecimal() for label in counts)
     return sorted(counts, key=int if are_numbers else str)
 
 
-def is_number(label: str) -> bool:
-    """Returns whether a label is a finite number."""
-    try:
-        return math.isfinite(float(label))
-    except ValueError:
-        return False
+def examples_of(
+    table: Table, columns: Columns, rows: Sequence[Row], labels: Sequence[str],
+    normalize: Callable[[str], str] = str,
+) -> list[Example]:
+    """Returns the rows as examples; without a column of labels, with the first label, or 0.
 
+    Args:
+      labels: in the order of their ids; empty for a regression.
+      normalize: cleans a label that is not one of them before it is looked up again.
 
-def parted(rows: Sequence[Row], share: float, seed: int, by_label: bool) -> tuple[list, list]:
-    """Returns (training rows, held-out rows), each in the order of the file.
-
-    Of each label the same share is held out. Rows with the same texts stay together. A label of
-    one text only stays in training.
+    Raises:
+      DataError: a label is none of them, or of a regression not a number (file:line).
     """
-    groups: dict[Row, list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault(row[:-1], []).append(number)
-    strata: dict[str, list[list[int]]] = {}
+    examples = []
+    for number, (line, row) in enumerate(zip(table.lines, rows, strict=True)):
+        label: str | float = labels[0] if labels else 0.0
+        if columns.label is not None:
+            label = glue.gold_label(row[-1], labels, f"{table.path}:{line}", normalize)
+        pair = None if columns.pair is None else row[1]
+        examples.append(Example(str(number), row[0], pair, label))
+    return examples
+
+
+def read_folder(
+    data_dir: str,
+    splits: Sequence[str],
+    *,
+    labels: Sequence[str],
+    text: str,
+    text_pair: str | None,
+    label: str | None,
+    has_header: bool = True,
+    normalize: Callable[[str], str] = str,
+) -> FineTuningData:
+    """Returns the examples of --task_name=tsv: of train.tsv, dev.tsv and test.tsv of a folder.
+
+    Args:
+      labels: in the order of their ids; empty for a regression.
+      text, text_pair, label: columns, by the header's name or by number from 0. Labels of test.tsv
+        are not read.
+
+    Raises:
+      DataError: a file is absent, empty or malformed; FlagError: there is no such column.
+    """
+    examples = {}
+    for split in splits:
+        path = os.path.join(data_dir, f"{split}.tsv")
+        if not os.path.isfile(path):
+            raise DataError(f"no such file: {path}; --data_dir must hold the file {split}.tsv")
+        table = read_table(path, "data_dir", has_header)
+        columns = _different(table, Columns(
+            _column(table, text, "text_column"),
+            _column(table, text_pair, "text_pair_column"),
+            None if split == "test" else _column(table, label, "label_column"),
+        ))
+        if has_header:
+            _check_header(table, columns, labels, is_certain=text in table.names)
+        used = [n for n in (columns.text, columns.pair, columns.label) if n is not None]
+        rows = [tuple(cells[n] for n in used) for cells in table.rows]
+        examples[split] = examples_of(table, columns, rows, labels, normalize)
+        log.info("%s: %s examples", path, f"{len(rows):,}")
+        if split == "train":
+            warn_of_labels(path, [example.label for example in examples[split]], labels)
+    return FineTuningData(
+        known_tasks.TSV, examples, tuple(labels), {"labels": list(labels) or None}
+    )
+
+
+def _check_header(
+    table: Table, columns: Columns, labels: Sequence[str], is_certain: bool
+) -> None:
+    """Refuses a file without a header: its first example would be lost without a word."""
+    if columns.label is None:
+        if not is_certain:
+            log.info("%s: the first line is taken as the header; --notsv_header if it is data",
+                     table.path)
+        return
+    name = table.names[columns.label]
+    if name in labels or (not labels and glue.number(name) is not None):
+        raise DataError(
+            f"{table.path}:1: a header line is expected, this is data: "
+            f"{table.names[0][:40]!r} ...; give --notsv_header"
+        )
+
+
+def split_off(
+    examples: Sequence[Example], share: float, seed: int, by_label: bool
+) -> tuple[list[Example], list[Example]]:
+    """Returns (training examples, held-out examples), each in the order of the file.
+
+    Of each label the same share is held out. Examples with the same texts stay together. A label
+    that only one text has stays in training.
+    """
+    groups: dict[tuple[str, str | None], list[int]] = {}
+    for number, example in enumerate(examples):
+        groups.setdefault((example.text_a, example.text_b), []).append(number)
+    strata: dict[Any, list[list[int]]] = {}
     for numbers in groups.values():
-        strata.setdefault(rows[numbers[0]][-1] if by_label else "", []).append(numbers)
+        strata.setdefault(examples[numbers[0]].label if by_label else "", []).append(numbers)
     rng = np.random.default_rng(child_seed(seed, "held-out rows"))
     held_out: set[int] = set()
-    for _, some in sorted(strata.items()):
-        count = min(max(1, round(share * len(some))), len(some) - 1)
-        for group in rng.permutation(len(some))[:count].tolist():
-            held_out.update(some[group])
+    for _, stratum in sorted(strata.items()):
+        count = min(max(1, round(share * len(stratum))), len(stratum) - 1)
+        for group in rng.permutation(len(stratum))[:count].tolist():
+            held_out.update(stratum[group])
     train, dev = [], []
-    for number, row in enumerate(rows):
-        (dev if number in held_out else train).append(row)
+    for number, example in enumerate(examples):
+        (dev if number in held_out else train).append(example)
     return train, dev
-
-
-def write_rows(path: str, rows: Sequence[Row], columns: Columns, has_labels: bool = True) -> None:
-    """Publishes rows as `albert.tasks.tsv` reads them."""
-    names = [TEXT, *([PAIR] if columns.pair else []), *([LABEL] if has_labels else [])]
-    with files.atomic_write(path) as stream:
-        for row in (names, *rows):
-            stream.write("\t".join(row) + "\n")
-
-
-# === Settings by the size of model and data ===
-
-
-def learning_rate(hidden_size: int) -> float:
-    """Returns a rate that suits models of this width; larger ones want a lower one."""
-    for least, rate in ((2048, 1e-5), (768, 3e-5), (256, 1e-4)):
-        if hidden_size >= least:
-            return rate
-    return 3e-4
-
-
-def epochs(num_rows: int) -> float:
-    """Returns how often to read so many rows: few rows more often."""
-    for least, count in ((5000, 3.0), (1000, 5.0)):
-        if num_rows >= least:
-            return count
-    return 10.0
-
-
-def row_length(lengths: Sequence[int], most: int) -> int:
-    """Returns the places of a row in which 99 % of the texts fit whole; a multiple of 16."""
-    wanted = int(np.quantile(np.asarray(lengths), 0.99, method="higher"))
-    return min(max(32, -(-wanted // 16) * 16), most)

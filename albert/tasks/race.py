@@ -23,7 +23,7 @@ import numpy as np
 from albert.errors import DataError
 from albert.formats.known_tasks import RACE
 from albert.records import features
-from albert.tasks.record_keeper import RecordKeeper, digest
+from albert.tasks.fine_tuning_data import RecordKeeper, digest
 from albert.text import text_files
 
 if TYPE_CHECKING:

@@ -109,8 +109,7 @@ def _copy_best(prefix: str, best: str) -> None:
 
 def _remove_index(best: str) -> None:
     """Makes sure that there is no best checkpoint while its files are replaced."""
-    while index := checkpoint_files.main_file(best):
-        files.remove(index)
+    files.remove(best + checkpoint_files.INDEX)
 
 
 def read_newest(

@@ -203,7 +203,8 @@ class JaxEngine(Engine):
         share = Share(self.num_replicas, jax.process_index() * own, own)
         parts = numpy_batches.train_batches(source, spec, **options, share=share)
         tell = self._most_of_any if self.num_workers > 1 and options.get("packed_rows") else None
-        return _ahead(_placed(parts, own, self.mesh, tell))
+        count = options.get("micro_batches", 1)
+        return _ahead(_placed(parts, own, self.mesh, count, tell))
 
     def _most_of_any(self, rows: Sequence[int]) -> np.ndarray:
         """Returns the largest numbers of any worker. All of them ask at the same places."""
@@ -292,6 +293,7 @@ def _placed(
     parts: Iterator[Mapping[str, np.ndarray]],
     count: int,
     mesh: Mesh,
+    micro_batches: int = 1,
     most_of_any: Callable[[Sequence[int]], Sequence[int]] | None = None,
 ):
     """Yields whole batches on the devices, each of `count` parts of this process.
@@ -308,7 +310,7 @@ def _placed(
     while some := list(itertools.islice(batches, at_once)):
         rows = [max(len(part["input_ids"]) for part in own) for own in some]
         for own, most in zip(some, most_of_any(rows) if most_of_any else rows, strict=True):
-            yield jax.tree.map(place, numpy_batches.joined(own, int(most)))
+            yield jax.tree.map(place, numpy_batches.joined(own, int(most), micro_batches))
 
 
 def _ahead(batches: Iterator) -> Iterator:

@@ -53,7 +53,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("list", values, "batch_sizes", None, "Rows of a batch; of some, several.")
     flags.define("list", values, "lengths", None, "Places of a row; of some, several.")
     flags.define("list", values, "precisions", ["float32"], "float32, bfloat16.")
-    flags.define("integer", values, "rounds", 5, "Turns of each side.", least=1)
+    flags.define("integer", values, "rounds", 5, "Turns of each side.", lower_bound=1)
     flags.define("enum", values, "device", "cpu", "Where models compute, ours and theirs.",
                  enum_values=["cpu", "gpu"])
     flags.define("enum", values, "engine", "tensorflow",
@@ -72,17 +72,19 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("list", values, "corpus_bytes", None,
                  "How much of --input_file; of scaling, several.")
     flags.define("integer", values, "dupe_factor", 5, "Passes over the text of make_records.",
-                 least=1)
+                 lower_bound=1)
     flags.define("integer", values, "examples", 512,
-                 "Rows of finetune's epoch, and of the records of input_pipeline and remote.", least=1)
+                 "Rows of finetune's epoch, and of the records of input_pipeline and remote.",
+                 lower_bound=1)
     flags.define("integer", values, "latency", 50, "Milliseconds before each of remote's answers.",
-                 least=0)
+                 lower_bound=0)
     flags.define("list", values, "layers", None, "Numbers of layers of scaling.")
     flags.define("integer", values, "accelerators", 8,
-                 "H200s whose appetite input_pipeline compares with what a core reads.", least=1)
+                 "H200s whose appetite input_pipeline compares with what a core reads.",
+                 lower_bound=1)
     flags.define("float", values, "utilization", None,
                  "Part of their peak that training reaches; by default model_info's assumption.",
-                 above=0, most=1)
+                 above=0, upper_bound=1)
     flags.define("string", values, "sides", None,
                  "Names with semicolons between them: of the sides that run a model, these alone.")
     flags.define("string", values, "peers_env", None,

@@ -44,7 +44,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "input_file", None,
                  "Text to repeat, instead of random words; needs --spm_model_file.")
     flags.define("string", values, "spm_model_file", None, "SentencePiece model of that text.")
-    flags.define("integer", values, "kills", 0, "Times that a second run is killed.", least=0)
+    flags.define("integer", values, "kills", 0, "Times that a second run is killed.", lower_bound=0)
     flags.define("string", values, "work_dir", None,
                  "Where text and records lie meanwhile; by default --output_dir.")
 

@@ -42,7 +42,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "input_file", None, "Text files.", use="texts")
     flags.define("path", values, "output_dir", None, "Output directory. Required.", use="directory")
     for name, rows in (("train", 400), ("dev", 1000), ("test", 600)):
-        flags.define("integer", values, f"num_{name}", rows, f"Maximum rows of {name}.tsv.", least=1)
+        flags.define("integer", values, f"num_{name}", rows, f"Maximum rows of {name}.tsv.",
+                     lower_bound=1)
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.")
 
 

@@ -32,7 +32,6 @@ from albert.formats import (
     model_card,
     pretrained,
     sidecars,
-    tensor_file,
 )
 from albert.formats.model_facts import Facts
 from albert.formats.weights import Weights
@@ -42,7 +41,7 @@ from albert.records import feature_cache, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.storage import files
-from albert.tasks import conll, glue, race
+from albert.tasks import conll, own_file, race
 from albert.tasks.pretraining import PretrainingTask
 from albert.tasks.squad import features as squad_features
 from albert.tasks.squad import metrics as squad
@@ -96,13 +95,6 @@ def make_checkpoint(folder):
         "loss_scale": [1.0, 0.0], "recent_losses": [1.0], "skipped": {
             "recent": 3, "bad": [1], "consecutive": 0},
     }, 0)
-
-
-def make_one_file(folder):
-    """A checkpoint as it is written where TensorFlow is absent."""
-    tensor_file.write(
-        str(folder / "model.ckpt-3"), model_of(folder) | {"global_step": np.int64(3)}
-    )
 
 
 def read_checkpoint(folder):
@@ -160,12 +152,9 @@ def make_tsv(folder):
 
 
 def read_tsv(folder):
-    from albert.tasks import tsv
-
-    task = tsv.make_task(
+    return own_file.read_folder(
         str(folder), ["train"], labels=["0", "1"], text="text", text_pair=None, label="label"
-    )
-    return glue.read_examples(task, str(folder), "train")
+    ).examples["train"]
 
 
 def make_race(folder):
@@ -342,9 +331,6 @@ READERS = {
     "checkpoint": Reader(
         ("model.ckpt-3.index", "model.ckpt-3.data-00000-of-00001"), make_checkpoint,
         read_checkpoint, is_checked=True,
-    ),
-    "one file": Reader(
-        ("model.ckpt-3.safetensors",), make_one_file, read_checkpoint, is_checked=True,
     ),
     "sidecar": Reader(
         ("model.ckpt-3.json",), make_checkpoint,

@@ -1,70 +1,29 @@
-"""A crash before any one file operation, for all of them: nothing is lost, nothing is mixed.
+"""A power cut anywhere: nothing is lost that was saved, and nothing is mixed."""
 
-A forked child works until its n-th file operation and dies there as by kill -9;
-then the parent looks at what is left, and does the work again. TensorFlow's
-threads do not survive a fork, so its one operation here is a copy of files.
-"""
-
-import contextlib
 import os
 import shutil
-import sys
 
 import numpy as np
 import pytest
 from invariants import assert_tidy, snapshot
 
 from albert.config import AlbertConfig
-from albert.formats import checkpoint_files, checkpoints, saved_model, sidecars, tensor_bundle
+from albert.formats import checkpoint_files, checkpoints, saved_model, sidecars
 from albert.records import records, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.storage import files, locks
 from albert.training import checkpoint_store
 from faults import jobs
+from faults.power_cuts import power_cuts
 
-CRASHED = 9
-OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link")
 CONFIG = AlbertConfig(100, 8, 16, 2, num_attention_heads=2, intermediate_size=8)
 SHAPES = {"bert/a": (2, 3), "global_step": ()}
 
 
-def crash_at(number: int, work, folder) -> bool:
-    """Does `work` in a child that dies before file operation `number`; whether it died."""
-    child = os.fork()
-    if child == 0:
-        left = [number]
-
-        def count(event, arguments):
-            if event in OPERATIONS and str(arguments[0]).startswith(str(folder)):
-                left[0] -= 1
-                if left[0] < 0:
-                    os._exit(CRASHED)
-
-        code = 1
-        with contextlib.suppress(BaseException):
-            sys.addaudithook(count)
-            work()
-            code = 0
-        os._exit(code)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, CRASHED)
-    return status == CRASHED
-
-
 @pytest.fixture
-def bundles(tmp_path, monkeypatch):
-    """Bundles of steps 1 to 4, and their writing replaced by a copy of them; returns the folder."""
-    folder = tmp_path / "bundles"
+def out(tmp_path):
+    folder = tmp_path / "out"
     folder.mkdir()
-    for step in range(1, 5):
-        tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
-        checkpoint_files.write(str(folder / str(step)), tensors)
-
-    def copy(prefix, tensors):
-        for ending in tensor_bundle.SUFFIXES:
-            shutil.copyfile(f"{folder}/{int(tensors['global_step'])}{ending}", prefix + ending)
-
-    monkeypatch.setattr(tensor_bundle, "write", copy)
     return folder
 
 
@@ -81,108 +40,87 @@ def newest(out):
     return step
 
 
-def test_a_crash_anywhere_in_saving_leaves_the_old_checkpoint_or_the_new_one(tmp_path, bundles):
-    number, seen = 0, set()
-    while True:
-        out = tmp_path / f"out-{number}"
-        out.mkdir()
-        for step in (1, 2):
-            save(out, step)
-        crashed = crash_at(number, lambda out=out: save(out, 3), out)
-        step = newest(out)
-        assert step in (2, 3)
-        seen.add(step)
-        with locks.hold(str(out)):  # by the next process, which resumes
-            assert_tidy(out)
+def test_a_power_cut_in_saving_leaves_the_old_checkpoint_or_the_new_one(out, tmp_path):
+    save(out, 1)
+    save(out, 2)
+    seen = []
+    for cut in power_cuts(out, lambda: save(out, 3), tmp_path / "cuts"):
+        step = newest(cut)
+        with locks.hold(str(cut)):  # by the next process, which resumes
+            assert_tidy(cut)
         for again in range(step + 1, 5):
-            save(out, again)
-        assert newest(out) == 4
-        names = {name.partition(".")[0] + name.partition("ckpt")[2] for name in os.listdir(out)}
+            save(cut, again)
+        assert newest(cut) == 4
+        names = {name.partition(".")[0] + name.partition("ckpt")[2] for name in os.listdir(cut)}
         assert not [name for name in names if "-1." in name or "-2." in name], names
-        if not crashed:
-            break
-        number += 1
-    assert number > 10 and seen == {2, 3}
+        seen.append(step)
+    assert len(seen) > 20 and set(seen) == {2, 3}
+    assert seen[-1] == 3, "saved, but not on the disk"
 
 
-def test_a_crash_anywhere_in_keeping_the_best_leaves_a_whole_one_or_none(tmp_path, bundles):
-    number, seen = 0, set()
-    while True:
-        out = tmp_path / f"out-{number}"
-        out.mkdir()
-        checkpoint_store.publish_best(save(out, 1))
-        prefix = save(out, 2)
-        crashed = crash_at(number, lambda prefix=prefix: checkpoint_store.publish_best(prefix), out)
-        with locks.hold(str(out)):
-            assert_tidy(out)
-        if os.path.exists(out / "model.ckpt-best.index"):
-            best = checkpoints.open_weights(str(out / "model.ckpt-best"))
-            step = int(best.read("global_step"))
-            assert (best.read("bert/a") == step).all()
-            assert sidecars.read_sidecar(best.origin)["step"] == step
-            seen.add(step)
-        if not crashed:
-            break
-        number += 1
-    assert number > 5 and seen == {1, 2}
+def test_a_power_cut_in_keeping_the_best_leaves_a_whole_one_or_none(out, tmp_path):
+    checkpoint_store.publish_best(save(out, 1))
+    prefix, seen = save(out, 2), []
+    for cut in power_cuts(out, lambda: checkpoint_store.publish_best(prefix), tmp_path / "cuts"):
+        with locks.hold(str(cut)):
+            assert_tidy(cut)
+        seen.append(None)
+        if os.path.exists(cut / "model.ckpt-best.index"):
+            best = checkpoints.open_weights(str(cut / "model.ckpt-best"))
+            seen[-1] = int(best.read("global_step"))
+            assert (best.read("bert/a") == seen[-1]).all()
+            assert sidecars.read_sidecar(best.origin)["step"] == seen[-1]
+    assert set(seen) == {1, None, 2} and seen[-1] == 2
 
 
-def test_a_crash_anywhere_in_writing_records_leaves_records_with_their_manifest_or_none(tmp_path):
+def test_a_power_cut_in_writing_records_leaves_records_with_their_manifest_or_none(out, tmp_path):
     spec = FeatureSpec({"x": ("int64", 2)})
 
-    def write(path, value, count):
+    def write(folder, value, count):
         rows = ({"x": np.array([value, value])} for _ in range(count))
-        records.write_records(str(path), rows, spec, {"value": value})
+        records.write_records(str(folder / "x.tfrecord"), rows, spec, {"value": value})
 
-    number = 0
-    while True:
-        path = tmp_path / f"{number}" / "x.tfrecord"
-        write(path, 1, 5)
-        crashed = crash_at(number, lambda path=path: write(path, 2, 7), path.parent)
-        manifest = records.Manifest.read(str(path))
-        count = len(list(tfrecord.read_records(str(path))))
+    write(out, 1, 5)
+    for cut in power_cuts(out, lambda: write(out, 2, 7), tmp_path / "cuts"):
+        path = str(cut / "x.tfrecord")
+        manifest = records.Manifest.read(path)
+        count = len(list(tfrecord.read_records(path)))
         assert count in (5, 7)
         if manifest:
             assert manifest.records == count
             assert manifest.info["value"] == {5: 1, 7: 2}[count]
-        write(path, 3, 1)
-        assert_tidy(path.parent)
-        if not crashed:
-            break
-        number += 1
-    assert number > 3
+        write(cut, 3, 1)
+        assert_tidy(cut)
+    assert manifest and count == 7
 
 
-def test_a_crash_anywhere_in_writing_into_a_used_directory_leaves_no_mixture(tmp_path):
+@pytest.mark.parametrize("is_used", [True, False], ids=["used", "new"])
+def test_a_power_cut_in_publishing_a_directory_leaves_no_mixture(is_used, out, tmp_path):
     def publish(path, value):
         with files.publish_dir(str(path), last="index") as scratch:
-            os.mkdir(os.path.join(scratch, "deep"))
-            for name in ("index", "a", "deep/b"):
+            os.mkdir(os.path.join(scratch, f"deep{value}"))
+            for name in ("index", "a", f"deep{value}/b"):
                 files.write_json(os.path.join(scratch, name), {"value": value})
 
-    number, seen = 0, set()
-    while True:
-        folder = tmp_path / str(number) / "used"
-        (folder / "deep/er").mkdir(parents=True)
-        for name in ("notes", "deep/notes", "deep/er/notes"):
-            (folder / name).write_text("mine")
-        publish(folder, 1)
-        crashed = crash_at(number, lambda folder=folder: publish(folder, 2), folder.parent)
-        for name in ("notes", "deep/notes", "deep/er/notes"):
+    theirs = ("notes", "deep1/notes", "deep/er/notes") if is_used else ()
+    for name in theirs:
+        (out / "model" / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / "model" / name).write_text("mine")
+    if is_used:
+        publish(out / "model", 1)
+    seen = []
+    for cut in power_cuts(out, lambda: publish(out / "model", 2), tmp_path / "cuts"):
+        folder = cut / "model"
+        for name in theirs:
             assert (folder / name).read_text() == "mine"
-        values = {files.read_json(str(folder / name))["value"] for name in ("a", "deep/b")}
+        seen.append(None)
         if (folder / "index").exists():
-            values.add(files.read_json(str(folder / "index"))["value"])
-            assert len(values) == 1
-            seen |= values
-        else:
-            seen.add(None)
+            seen[-1] = files.read_json(str(folder / "index"))["value"]
+            for name in ("a", f"deep{seen[-1]}/b"):
+                assert files.read_json(str(folder / name))["value"] == seen[-1]
         publish(folder, 3)
-        assert_tidy(folder.parent)
-        if not crashed:
-            break
-        number += 1
-    assert number > 10 and seen == {1, None, 2}
+        assert_tidy(cut)
+    assert set(seen) == {1, None, 2} - (set() if is_used else {1}) and seen[-1] == 2
 
 
 def publish_module(out, monkeypatch):
@@ -211,41 +149,35 @@ def publish_checkpoint(out, _):
      (publish_checkpoint, "clean.index", "README.md")],
     ids=["module", "checkpoint"],
 )
-def test_a_crash_anywhere_in_an_export_never_leaves_a_model_without_its_card(
-    publish, model, card, tmp_path, bundles, monkeypatch
+def test_a_power_cut_in_an_export_never_leaves_a_model_without_its_card(
+    publish, model, card, out, tmp_path, monkeypatch
 ):
-    number, seen = 0, set()
-    while True:
-        out = tmp_path / f"out-{number}"
-        out.mkdir()
-        crashed = crash_at(number, lambda out=out: publish(out, monkeypatch), out)
-        seen.add((out / model).exists())
-        assert (out / card).exists() or not (out / model).exists()
-        publish(out, monkeypatch)
-        assert (out / card).exists() and (out / model).exists()
-        assert_tidy(out)
-        if not crashed:
-            break
-        number += 1
-    assert number > 5 and seen == {True, False}
+    seen = []
+    for cut in power_cuts(out, lambda: publish(out, monkeypatch), tmp_path / "cuts"):
+        seen.append((cut / model).exists())
+        assert not seen[-1] or files.read_json(str(cut / card)) == {}
+        publish(cut, monkeypatch)
+        assert (cut / card).exists() and (cut / model).exists()
+        assert_tidy(cut)
+    assert set(seen) == {True, False} and seen[-1]
 
 
-@pytest.mark.parametrize("step", [1, pytest.param(7, marks=pytest.mark.slow)])
-def test_a_crash_in_data_creation_publishes_nothing_and_the_next_run_gives_the_same_bytes(
-    step, tmp_path
+def test_a_power_cut_in_data_creation_publishes_nothing_and_the_next_run_gives_the_same_bytes(
+    out, tmp_path
 ):
-    arguments = jobs.data_flags(tmp_path)
+    arguments = jobs.data_flags(tmp_path, output_file=out / "out.tfrecord")
     assert jobs.create_data(*arguments) == 0
-    whole = snapshot(tmp_path)
-    number, crashes = 0, 0
-    while True:
-        crashed = crash_at(number, lambda: jobs.create_data(*arguments), tmp_path)
-        crashes += crashed
-        if os.path.exists(tmp_path / "out.tfrecord.manifest.json"):
-            # Old or new, which are the same bytes; a manifest never stands beside others.
-            assert {k: v for k, v in snapshot(tmp_path).items() if ".work/" not in k} == whole
-        if not crashed:
-            break
-        number += step
-    assert jobs.create_data(*arguments) == 0
-    assert snapshot(tmp_path) == whole and crashes > 3
+    whole = snapshot(out)
+    out.rename(tmp_path / "whole")
+    out.mkdir()
+    cuts = power_cuts(out, lambda: jobs.create_data(*arguments), tmp_path / "cuts")
+    for number, cut in enumerate(cuts):
+        is_published = (cut / "out.tfrecord.manifest.json").exists()
+        if is_published:
+            for name in ("out.tfrecord", "out.tfrecord.manifest.json"):
+                assert (cut / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        shutil.rmtree(out)
+        shutil.copytree(cut, out)
+        assert jobs.create_data(*arguments) == 0
+        assert snapshot(out) == whole, number
+    assert is_published and number > 30

@@ -18,9 +18,10 @@ from invariants import nothing_lost, snapshot
 from albert import modeling, predict
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, UserError
-from albert.formats import checkpoints, hf_tensors, keras_hub, pretrained, sidecars
+from albert.formats import checkpoints, hf_tensors, pretrained, sidecars
 from albert.storage import files, temporary
 from albert.tasks import glue
+from albert.tasks.fine_tuning_data import FineTuningData
 from albert.training import checkpoint_store
 from faults import jobs
 
@@ -297,16 +298,6 @@ def test_an_hdf5_file_gives_no_more_than_its_own_numbers(trick, tmp_path):
         hf_tensors.open_tensors(path)
 
 
-def test_a_preset_of_keras_hub_links_to_no_other_file(tmp_path):
-    with h5py.File(tmp_path / "other.h5", "w") as stream:
-        stream["secret"] = np.ones(3)
-    with h5py.File(tmp_path / "model.weights.h5", "w") as stream:
-        stream["layers/dense/vars/1"] = np.ones(2)
-        stream["layers/dense/vars/0"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/secret")
-    shapes, _ = hf_tensors.open_h5(str(tmp_path / "model.weights.h5"), keras_hub._variables)
-    assert list(shapes) == ["layers/dense/vars/1"]
-
-
 # --- Sizes that lie ---
 
 
@@ -386,7 +377,7 @@ def test_ids_of_the_data_are_content_and_never_names_or_lines(guid, tmp_path):
     examples = [glue.Example(guid, "a", None, "0"), glue.Example("7", "a", None, "0")]
     before = snapshot(tmp_path)
     written = glue.write_predictions(
-        glue.SST_2, examples, {"logits": np.eye(2), "probabilities": np.eye(2)}, str(out)
+        FineTuningData("sst-2", {"test": examples}, ("0", "1")), {"logits": np.eye(2), "probabilities": np.eye(2)}, str(out)
     )
     assert not before and {os.path.dirname(path) for path in written} == {str(out)}
     assert set(snapshot(tmp_path)) == set(written)

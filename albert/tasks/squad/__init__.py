@@ -6,5 +6,4 @@
     records    windows as records
     decode     from logits to answers
     metrics    the official scores
-    export     a model for serving
 """

@@ -225,21 +225,16 @@ def _n_best(
     n_best_size: int,
     fallback: _Candidate,
 ) -> dict[str, list[dict[str, Any]]]:
-    by_example, found = _windows_by_example(windows), {}
-    for i, example in enumerate(examples):
-        candidates = [
-            candidate for window in by_example.get(i, ())
-            for candidate in _candidates(example, window, pairs(window, results[window.unique_id]))
-        ]
-        found[example.qas_id] = _entries(_best(candidates, n_best_size) or [fallback])
-    return found
-
-
-def _windows_by_example(windows: Sequence[Window]) -> dict[int, list[Window]]:
-    found = collections.defaultdict(list)
+    candidates = collections.defaultdict(list)
     for window in windows:
-        found[window.example_index].append(window)
-    return found
+        index = window.example_index
+        candidates[index] += _candidates(
+            examples[index], window, pairs(window, results[window.unique_id])
+        )
+    return {
+        example.qas_id: _entries(_best(candidates[i], n_best_size) or [fallback])
+        for i, example in enumerate(examples)
+    }
 
 
 def _candidates(
@@ -263,10 +258,8 @@ def _best(candidates: list[_Candidate], count: int) -> list[_Candidate]:
     """Returns the best candidates, each text once."""
     best: dict[str, _Candidate] = {}
     for candidate in sorted(candidates, key=lambda c: c.score, reverse=True):
-        if len(best) >= count:
-            break
         best.setdefault(candidate.text, candidate)
-    return list(best.values())
+    return list(best.values())[:count]
 
 
 def _entries(candidates: list[_Candidate]) -> list[dict[str, Any]]:
@@ -287,11 +280,8 @@ def _null_odds(
     examples: Sequence[SquadExample], windows: Sequence[Window], results: Results
 ) -> dict[str, float]:
     """Returns the least odds of no answer among each question's windows."""
-    by_example = _windows_by_example(windows)
-    return {
-        example.qas_id: min(
-            (float(results[w.unique_id]["cls_logits"]) for w in by_example.get(i, ())),
-            default=NO_WINDOW,
-        )
-        for i, example in enumerate(examples)
-    }
+    odds = {example.qas_id: NO_WINDOW for example in examples}
+    for window in windows:
+        qas_id = examples[window.example_index].qas_id
+        odds[qas_id] = min(odds[qas_id], float(results[window.unique_id]["cls_logits"]))
+    return odds

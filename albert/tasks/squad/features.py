@@ -212,7 +212,7 @@ def _is_displaced(context: str, qa: Mapping[str, Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Passage:
-    """The tokens of a passage and where they stand in it."""
+    """The tokens of a passage and where they are in it."""
 
     ids: list[int]
     tok_start_to_orig_index: list[int]
@@ -222,46 +222,23 @@ class _Passage:
     token_of_end: np.ndarray
 
 
-class _PassageReader:
-    """Tokenises and aligns passages. Each is done once, as several questions share a passage."""
-
-    def __init__(self, tokenizer: FullTokenizer):
-        self._tokenizer = tokenizer
-        self._known: dict[str, _Passage | None] = {}
-        self._codes: dict[str, int] = {}
-
-    def read(self, example: SquadExample) -> _Passage | None:
-        """Returns the question's passage, None where the alignment fails."""
-        text = example.paragraph_text
-        if text not in self._known:
-            try:
-                self._known[text] = self._read(text)
-            except DataError as error:
-                raise DataError(f"{example.place}: {error}") from error
-        return self._known[text]
-
-    def _read(self, text: str) -> _Passage | None:
-        tokenizer = self._tokenizer
-        if not tokenizer.is_spm:
-            return _wordpiece_passage(text, tokenizer)
-        pieces = tokenizer.tokenize(tokenizer.preprocess(text))
-        cleaned = "".join(pieces).replace(tokenization.SPIECE_UNDERLINE, " ")
-        for char in set(text).difference(self._codes):
-            self._codes[char] = _cleaned_code(tokenizer, char)
-        codes = [self._codes[char] for char in text]
-        found = alignment.align(codes, list(map(ord, cleaned)))
-        return None if found is None else _spm_passage(tokenizer, text, pieces, found)
-
-
-def _cleaned_code(tokenizer: FullTokenizer, char: str) -> int:
-    """Returns the code point of a cleaned character, -1 where it is not one."""
-    clean = tokenizer.preprocess_character(char)
-    return ord(clean) if len(clean) == 1 else -1
-
-
 def _spm_passage(
-    tokenizer: FullTokenizer, text: str, pieces: list[str], found: alignment.Alignment
-) -> _Passage:
+    text: str, tokenizer: FullTokenizer, codes: dict[str, int]
+) -> _Passage | None:
+    """SentencePiece cuts a cleaned text, with which the original one is aligned.
+
+    Args:
+      codes: the code point of each character cleaned by itself, -1 where that is not one
+        character; those of `text` are added.
+    """
+    pieces = tokenizer.tokenize(tokenizer.preprocess(text))
+    cleaned = "".join(pieces).replace(tokenization.SPIECE_UNDERLINE, " ")
+    for char in set(text).difference(codes):
+        clean = tokenizer.preprocess_character(char)
+        codes[char] = ord(clean) if len(clean) == 1 else -1
+    found = alignment.align([codes[char] for char in text], list(map(ord, cleaned)))
+    if found is None:
+        return None
     convert = alignment.convert_indices
     lengths = np.array([len(piece) for piece in pieces])
     ends = np.cumsum(lengths)  # in the cleaned text
@@ -270,16 +247,14 @@ def _spm_passage(
     token_of = np.repeat(np.arange(len(pieces)), lengths)  # of each cleaned character
     everywhere = np.arange(len(text))
     return _Passage(
-        tokenizer.convert_tokens_to_ids(pieces),
-        starts.tolist(),
-        lasts.tolist(),
+        tokenizer.convert_tokens_to_ids(pieces), starts.tolist(), lasts.tolist(),
         token_of[convert(found.to_cleaned, everywhere, is_start=True)],
         token_of[convert(found.to_cleaned, everywhere, is_start=False)],
     )
 
 
 def _wordpiece_passage(text: str, tokenizer: FullTokenizer) -> _Passage | None:
-    """WordPiece cuts the original text, so the place of every token is known."""
+    """WordPiece cuts the original text, so the position of every token is known."""
     ids, spans = encode_with_offsets(tokenizer, text)
     if not ids:
         return None
@@ -311,7 +286,7 @@ def make_windows(
     names them.
 
     Raises:
-      ValueError: `doc_stride` is not positive, or a question may leave no place for a passage.
+      ValueError: `doc_stride` is not positive, or a question may leave no room for a passage.
     """
     if doc_stride < 1 or max_query_length < 0 or max_seq_length <= max_query_length + 3:
         raise ValueError(
@@ -320,9 +295,19 @@ def make_windows(
             "doc_stride positive"
         )
     unique_id, left_out = _FIRST_UNIQUE_ID, []
-    reader = _PassageReader(tokenizer)
+    passages: dict[str, _Passage | None] = {}  # several questions share one
+    codes: dict[str, int] = {}
     for index, example in enumerate(examples):
-        passage = reader.read(example)
+        text = example.paragraph_text
+        if text not in passages:
+            try:
+                passages[text] = (
+                    _spm_passage(text, tokenizer, codes) if tokenizer.is_spm
+                    else _wordpiece_passage(text, tokenizer)
+                )
+            except DataError as error:
+                raise DataError(f"{example.place}: {error}") from error
+        passage = passages[text]
         if passage is None:
             left_out.append(example.qas_id)
             continue
@@ -338,7 +323,7 @@ def make_windows(
             window.doc_span_index, window.unique_id = number, unique_id
             window.is_impossible = example.is_impossible
             if is_training:
-                _place_answer(window, _answer(example, passage), start, size, offset)
+                _set_answer(window, example, passage, start, size, offset)
             else:
                 window.example_index = index
             unique_id += 1
@@ -350,36 +335,28 @@ def make_windows(
         )
 
 
-def _answer(example: SquadExample, passage: _Passage) -> tuple[int, int] | None:
-    """Returns the first and last token of the answer, None if there is none."""
-    if example.is_impossible:
-        return None
-    last = example.start_position + len(example.orig_answer_text) - 1
-    start = int(passage.token_of_start[example.start_position])
-    return start, max(start, int(passage.token_of_end[last]))
-
-
-def _place_answer(
-    window: Window, answer: tuple[int, int] | None, start: int, size: int, offset: int
+def _set_answer(
+    window: Window, example: SquadExample, passage: _Passage, start: int, size: int, offset: int
 ) -> None:
-    """Tells where in a window of `size` tokens from `start` on the answer is."""
-    first, last = answer or (-1, -1)
+    """Sets where in a window of `size` tokens from `start` on the answer is."""
+    window.is_impossible, window.start_position, window.end_position = True, 0, 0
+    if example.is_impossible:
+        return
+    last_character = example.start_position + len(example.orig_answer_text) - 1
+    first = int(passage.token_of_start[example.start_position])
+    last = max(first, int(passage.token_of_end[last_character]))
     # A window without the answer is kept, in 1.1 too. Its answer is [CLS].
-    window.is_impossible = not (start <= first and last < start + size)
-    window.start_position = 0 if window.is_impossible else first - start + offset
-    window.end_position = 0 if window.is_impossible else last - start + offset
+    if start <= first and last < start + size:
+        window.is_impossible = False
+        window.start_position, window.end_position = first - start + offset, last - start + offset
 
 
 def _spans(count: int, most: int, stride: int) -> list[tuple[int, int]]:
     """Returns (first token, tokens) of each window's part of a passage."""
-    spans, start = [], 0
-    while start < count:
-        size = min(count - start, most)
-        spans.append((start, size))
-        if start + size == count:
-            break
-        start += min(size, stride)
-    return spans
+    starts = [0]
+    while starts[-1] + most < count:
+        starts.append(starts[-1] + min(most, stride))
+    return [(start, min(count - start, most)) for start in starts]
 
 
 def _window(

@@ -13,7 +13,7 @@ from albert.errors import DataError
 from albert.records import feature_cache
 from albert.records.examples import FeatureSpec
 from albert.storage import files
-from albert.tasks.record_keeper import RecordKeeper
+from albert.tasks.fine_tuning_data import RecordKeeper
 from albert.tasks.squad.features import SquadExample, Window, make_windows
 
 log = logging.getLogger("albert")
@@ -35,23 +35,15 @@ def record_spec(max_seq_length: int, has_labels: bool) -> FeatureSpec:
 
 @dataclasses.dataclass(frozen=True)
 class WindowKeeper(RecordKeeper):
-    """Makes windows of questions, and keeps their records."""
+    """Cuts questions into windows, and writes their record files, each only once."""
 
     doc_stride: int = 128  # tokens between the beginnings of two windows
     max_query_length: int = 64  # longest question, in tokens
 
-    def windows(self, examples: Sequence[SquadExample], is_training: bool) -> Iterator[Window]:
-        """Yields the windows of the questions."""
-        return make_windows(
-            examples, self.tokenizer, is_training=is_training,
-            max_seq_length=self.max_seq_length, doc_stride=self.doc_stride,
-            max_query_length=self.max_query_length,
-        )
-
     def training_records(
         self, examples: Sequence[SquadExample], origin: str, path: str | None = None
     ) -> str:
-        """Returns the record file of the training windows, written if need be.
+        """Returns the record file of the training windows.
 
         Args:
           origin: the file with the questions.
@@ -61,44 +53,48 @@ class WindowKeeper(RecordKeeper):
           DataError: `path` was made from something else.
         """
         if feature_cache.has_no_manifest(path):
-            # A file of the original does not tell its origin, and is used unchecked.
+            # The original's files don't say what they were made from, and are used unchecked.
             log.info("features from %s", path)
             return path
         shuffled = list(examples)
         random.Random(_SHUFFLE_SEED).shuffle(shuffled)
-        return self._records("train", self.windows(shuffled, True), origin, path)
+        return self._keep(self._windows(shuffled, True), origin, path, is_training=True)
 
     def prediction_records(
         self, examples: Sequence[SquadExample], origin: str, path: str | None = None
     ) -> tuple[str, list[Window]]:
-        """Returns (record file, windows); the file is written if need be.
-
-        Args:
-          origin, path: as of `training_records`.
+        """Returns (record file, windows); arguments are as of `training_records`.
 
         Raises:
-          DataError: `path` was made from something else or does not tell its origin, or no
+          DataError: `path` was made from something else or does not say from what, or no
             passage can be aligned with its tokens.
         """
-        windows = list(self.windows(examples, False))
+        windows = list(self._windows(examples, False))
         if not windows:
             raise DataError(
                 f"{examples[0].place}: neither this passage nor any other can be aligned with its "
                 "tokens: --predict_file has no text to search"
             )
-        return self._records("predict", windows, origin, path), windows
+        return self._keep(windows, origin, path, is_training=False), windows
 
-    def _records(
-        self, split: str, windows: Iterable[Window], origin: str, path: str | None
+    def _windows(self, examples: Sequence[SquadExample], is_training: bool) -> Iterator[Window]:
+        return make_windows(
+            examples, self.tokenizer, is_training=is_training,
+            max_seq_length=self.max_seq_length, doc_stride=self.doc_stride,
+            max_query_length=self.max_query_length,
+        )
+
+    def _keep(
+        self, windows: Iterable[Window], origin: str, path: str | None, is_training: bool
     ) -> str:
-        is_training = split == "train"
-        rows = window_rows(windows, is_training)
-        spec = record_spec(self.max_seq_length, is_training)
-        depends_on = {
-            "input file": files.sha256(origin), "doc_stride": self.doc_stride,
-            "max_query_length": self.max_query_length,
-        }
-        return self.keep(f"squad_{split}", rows, spec, depends_on, path)
+        return self.keep(
+            f"squad_{'train' if is_training else 'predict'}",
+            window_rows(windows, is_training),
+            record_spec(self.max_seq_length, is_training),
+            {"input file": files.sha256(origin), "doc_stride": self.doc_stride,
+             "max_query_length": self.max_query_length},
+            path,
+        )
 
 
 def window_rows(windows: Iterable[Window], has_labels: bool) -> Iterator[dict[str, Any]]:

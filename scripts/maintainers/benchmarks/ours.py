@@ -106,11 +106,12 @@ def _onnx_file(spec, head):
     """Returns the model as export_model writes it, opened; int8 if asked for."""
     import albert
     from albert.export import model_conversion
+    from albert.formats.model_classes import EXPORT_HEADS
     from albert.inference import onnx_file
 
-    kind, outputs = onnx_file.HEADS[head]
+    kind = EXPORT_HEADS[head]
     content = model_conversion.to_onnx(
-        getattr(albert, kind).from_pretrained(spec["model"]), outputs
+        getattr(albert, kind.name).from_pretrained(spec["model"]), kind.outputs
     )
     if spec.get("is_int8"):
         content = onnx_file.quantized(content)

@@ -1,0 +1,118 @@
+"""The encoder from which a fine-tuning starts: architecture, vocabulary, weights. No TensorFlow."""
+
+import dataclasses
+import functools
+import logging
+from typing import TYPE_CHECKING, Any
+
+from albert.cli import flags
+from albert.config import AlbertConfig
+from albert.errors import FlagError
+from albert.formats import archives
+from albert.formats.tokenizer_files import Vocabulary
+from albert.storage import files
+
+if TYPE_CHECKING:
+    from albert.tokenization import FullTokenizer
+
+log = logging.getLogger("albert")
+
+FROM_HUB = "from_tf_hub"  # what the original's commands give as --spm_model_file with a module
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """What a fine-tuning starts from. Its parts fit each other."""
+
+    config: AlbertConfig
+    tokenizer: "FullTokenizer"
+    source: Any = None  # the opened module or directory that the flags name, if they name one
+    init_checkpoint: str | None = None
+
+    @functools.cached_property
+    def weights(self) -> Any:
+        """The first weights: of what was opened, or --init_checkpoint; None for random ones."""
+        from albert.formats import pretrained
+
+        if self.source is not None:
+            return self.source.weights()
+        return pretrained.open_any_weights(self.init_checkpoint) if self.init_checkpoint else None
+
+
+def check_encoder_flags(values: flags.FlagValues) -> None:
+    """Raises a FlagError for encoder flags that are missing or contradict each other."""
+    if not values.albert_hub_module_handle:
+        # A directory may say what the flags do not.
+        says_more = archives.is_whole(values.init_checkpoint or "")
+        if not (values.albert_config_file or says_more):
+            raise FlagError(
+                "--albert_config_file or --albert_hub_module_handle is needed (or the directory of "
+                "a model as --init_checkpoint)"
+            )
+        if not (values.spm_model_file or values.vocab_file or says_more):
+            raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
+    elif values.init_checkpoint:
+        raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
+    _warn_of_ineffective_flags(values)
+
+
+def _warn_of_ineffective_flags(values: flags.FlagValues) -> None:
+    """Warns of flags of the original's commands that another flag overrides."""
+    names = ("albert_config_file", "spm_model_file", "vocab_file")
+    if values.albert_hub_module_handle:
+        given = [name for name in names if getattr(values, name) != FROM_HUB]
+        ineffective = flags.given_as_typed(values, *given)
+        if ineffective:
+            log.warning("%s: no effect beside --albert_hub_module_handle, which has its own",
+                        ", ".join(ineffective))
+    elif values.spm_model_file and values.vocab_file:
+        log.warning("--vocab_file: no effect beside --spm_model_file")
+
+
+def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encoder:
+    """Opens the encoder that the flags name.
+
+    Raises:
+      UserError: a file is missing or malformed, the vocabulary is of another
+        size than the config's, or --max_seq_length exceeds its positions.
+    """
+    from albert import tokenization
+    from albert.formats import pretrained
+
+    check_encoder_flags(values)
+    source, given = None, (values.spm_model_file, values.vocab_file)
+    if values.albert_hub_module_handle:
+        flags.import_tensorflow()  # which fetches an address
+        origin = values.albert_hub_module_handle
+        source = pretrained.open_module(origin)
+        config, vocabulary = source.config, source.vocabulary
+        asked = flags.given(values, "do_lower_case")
+        if asked not in (None, vocabulary.text.do_lower_case):
+            log.warning("--do_lower_case=%s: no effect, the module's vocabulary decides it", asked)
+    elif values.albert_config_file and any(given):
+        origin = values.albert_config_file
+        config = AlbertConfig.from_flag(origin)
+        text = tokenization.TextSettings(values.do_lower_case)
+        vocabulary = Vocabulary(text=text).override(*given, None)
+        flag = "spm_model_file" if values.spm_model_file else "vocab_file"
+        files.require_file(getattr(values, flag), flag)
+    else:
+        origin = values.init_checkpoint
+        source = pretrained.open_path(origin, "init_checkpoint")
+        config = source.config
+        if values.albert_config_file:
+            config = AlbertConfig.from_flag(values.albert_config_file)
+        vocabulary = source.vocabulary.override(*given, flags.given(values, "do_lower_case"))
+        if not vocabulary:
+            raise FlagError(f"{origin} has no vocabulary: give --spm_model_file or --vocab_file")
+        log.info("architecture and vocabulary of %s", origin)
+    if max_seq_length and max_seq_length > config.max_position_embeddings:
+        raise FlagError(
+            f"--max_seq_length={max_seq_length} exceeds max_position_embeddings "
+            f"{config.max_position_embeddings} of {origin}"
+        )
+    tokenizer = vocabulary.open()
+    tokenization.check_vocabulary(tokenizer, config)
+    if values.albert_dropout is not None:
+        config = config.with_dropout(values.albert_dropout)
+    return Encoder(config, tokenizer, source, values.init_checkpoint)

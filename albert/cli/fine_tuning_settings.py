@@ -1,0 +1,226 @@
+"""The flags of the fine-tuning commands, and the settings that are made of them. No TensorFlow."""
+
+import dataclasses
+import math
+import os
+from typing import Any
+
+from albert.cli import flags, run_flags
+from albert.errors import FlagError
+from albert.storage import locks
+
+
+def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) -> None:
+    """Where architecture, vocabulary and weights come from."""
+    flags.define("path", values, "albert_config_file", None,
+                 "Architecture: a JSON file, or a released one's name, as base_v2.", use="file")
+    flags.define("path", values, "spm_model_file", None, "SentencePiece model of the encoder.",
+                 use="file")
+    flags.define("path", values, "vocab_file", None,
+                 "WordPiece vocabulary, for an encoder without SentencePiece model.", use="file")
+    flags.define("bool", values, "do_lower_case", True,
+                 "Put texts in lower case; by default what the encoder's directory says, else "
+                 "yes.")
+    flags.define("path", values, "init_checkpoint", None,
+                 "Checkpoint whose weights (not step or moments) start the training.", use="model")
+    flags.define("path", values, "albert_hub_module_handle", None,
+                 "TF-Hub module that gives architecture, vocabulary and first weights.",
+                 use="model")
+    flags.define("path", values, "checkpoint", None,
+                 "Fine-tuned checkpoint to evaluate, predict with or export; by default the best "
+                 "of --output_dir, else its newest, else --init_checkpoint.", use="model")
+    flags.define("integer", values, "max_seq_length", max_seq_length,
+                 "Longest input, in tokens with [CLS] and [SEP]; longer ones are cut.",
+                 lower_bound=4)
+    flags.define("float", values, "albert_dropout", None,
+                 "Both dropout rates of the encoder (ALBERT DR of the paper's table 14); those of "
+                 "its configuration if absent.", lower_bound=0, below=1)
+
+
+def define_training_flags(
+    values: flags.FlagValues,
+    *,
+    learning_rate: float,
+    train_step: int | None,
+    warmup_step: int | None,
+    save_checkpoints_steps: int,
+    by_default: bool,
+) -> None:
+    """What is done, how it is trained, and how often.
+
+    With `by_default`, --do_train and --do_eval are on unless they are switched off.
+    """
+    flags.define("bool", values, "do_train", by_default, "Train on the train file.")
+    flags.define("bool", values, "do_eval", by_default, "Evaluate on the dev file.")
+    flags.define("bool", values, "do_predict", False, "Predict the test file.")
+    flags.define("path", values, "cached_dir", None,
+                 "Folder for the record files that are made of the data, which hold the texts; by "
+                 "default .NAME.work beside an --output_dir of this NAME.",
+                 use="directory")
+    flags.define("integer", values, "train_batch_size", 32, "Examples of a training step.",
+                 lower_bound=1)
+    flags.define("integer", values, "eval_batch_size", 8, "Examples of an evaluation batch.",
+                 lower_bound=1)
+    flags.define("integer", values, "predict_batch_size", 8, "Examples of a prediction batch.",
+                 lower_bound=1)
+    flags.define("float", values, "learning_rate", learning_rate,
+                 "Highest learning rate; it decays to 0.", above=0)
+    flags.define("integer", values, "train_step", train_step, "Training steps in all.",
+                 lower_bound=1)
+    if "num_train_epochs" not in values:  # SQuAD's commands have one of the original's
+        flags.define("float", values, "num_train_epochs", None,
+                     "Passes over the training data, instead of --train_step.", above=0)
+    flags.define("integer", values, "warmup_step", warmup_step,
+                 "Steps in which the rate rises to --learning_rate.", lower_bound=0)
+    run_flags.define_packing_flag(values)
+    flags.define("bool", values, "pad_to_max_seq_length", False,
+                 "Do all the work that the original does: rows padded to --max_seq_length, and the "
+                 "last layer at every token where only [CLS] is read. Slower; results differ only "
+                 "in what dropout draws.")
+    flags.define("bool", values, "freeze_encoder", False,
+                 "Train only the task's own layer, and leave the encoder as it is.")
+    flags.define("integer", values, "num_runs", 1,
+                 "Number of runs, with the seeds --seed, --seed + 1 and so on, each in a folder of "
+                 "--output_dir. The median and the spread are reported; the best run predicts.",
+                 lower_bound=1)
+    flags.define("integer", values, "early_stopping_patience", 0,
+                 "End the training after so many evaluations without improvement; 0: never.",
+                 lower_bound=0)
+    run_flags.define_run_flags(values, save_checkpoints_steps=save_checkpoints_steps)
+    run_flags.define_device_flags(values)
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuningSettings:
+    """What a fine-tuning does. Flags give it, and the data where no flag does.
+
+    Raises:
+      FlagError: values that contradict each other.
+    """
+
+    output_dir: str
+    do_train: bool
+    do_eval: bool
+    do_predict: bool
+    export_dir: str | None
+    checkpoint: str | None  # what is evaluated, predicted with and exported instead of the best
+    max_seq_length: int | None  # None: the texts decide
+    train_batch_size: int
+    eval_batch_size: int
+    predict_batch_size: int
+    optimizer: str
+    learning_rate: float
+    train_step: int | None  # None: num_train_epochs decides
+    num_train_epochs: float | None
+    warmup_step: int | None  # None: --warmup_proportion decides
+    save_checkpoints_steps: int
+    early_stopping_patience: int
+    num_runs: int
+    seed: int
+
+    def __post_init__(self):
+        if self.train_step is not None and (self.warmup_step or 0) > self.train_step:
+            raise FlagError(
+                f"--warmup_step={self.warmup_step} exceeds --train_step={self.train_step}"
+            )
+        if self.seed + self.num_runs - 1 > flags.MOST_SEED:
+            raise FlagError(
+                f"--seed={self.seed}: the last of --num_runs={self.num_runs} would be above "
+                f"{flags.MOST_SEED}"
+            )
+        if self.early_stopping_patience and self.do_train and not self.do_eval:
+            raise FlagError("--early_stopping_patience needs --do_eval beside --do_train")
+        if self.checkpoint and self.num_runs > 1:
+            raise FlagError("--checkpoint is of one run: leave out --num_runs")
+        if self.checkpoint and self.do_train:
+            raise FlagError(
+                "--checkpoint has no effect with --do_train; did you mean --init_checkpoint?"
+            )
+
+    @property
+    def splits(self) -> list[str]:
+        """Those of train, dev and test that are used."""
+        used = {"train": self.do_train, "dev": self.do_eval, "test": self.do_predict}
+        return [split for split, is_used in used.items() if is_used]
+
+    def with_steps(self, num_examples: int) -> "FineTuningSettings":
+        """Returns the settings with the steps that `num_train_epochs` takes, at least one."""
+        if self.train_step is not None:
+            return self
+        steps = math.ceil(num_examples / self.train_batch_size * self.num_train_epochs)
+        return dataclasses.replace(self, train_step=max(1, steps))
+
+    def as_flags(self) -> dict[str, Any]:
+        """Returns what a run records in place of the flags: values that data may have decided."""
+        return {
+            "do_train": self.do_train,
+            "do_eval": self.do_eval,
+            "max_seq_length": self.max_seq_length,
+            "train_batch_size": self.train_batch_size,
+            "eval_batch_size": self.eval_batch_size,
+            "learning_rate": self.learning_rate,
+            "train_step": self.train_step,
+            "num_train_epochs": self.num_train_epochs,
+            "warmup_step": self.warmup_step,
+            "save_checkpoints_steps": self.save_checkpoints_steps,
+            "early_stopping_patience": self.early_stopping_patience,
+        }
+
+
+def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
+    """Returns the settings that a command's flags give.
+
+    Args:
+      decided: fields in which a command differs from the flag of that name.
+
+    Raises:
+      FlagError: flags are missing or contradict each other, or there is nothing to do.
+    """
+    flags.require(values, "output_dir")
+    actions = ["do_train", "do_eval", "do_predict"]
+    if "export_dir" in values:
+        actions.append("export_dir")
+    if not any(decided.get(name, getattr(values, name)) for name in actions):
+        listed = ", ".join(f"--{name}" for name in actions[:-1])
+        raise FlagError(f"at least one of {listed} and --{actions[-1]} is needed")
+    flags.refuse_together(values, "train_step", "num_train_epochs")
+    if values.pad_to_max_seq_length and flags.given(values, "pack_rows"):
+        raise FlagError("--pack_rows has no effect with --pad_to_max_seq_length")
+    run_flags.check_device_flags(values)
+    is_by_epochs = flags.given(values, "num_train_epochs") is not None
+    return FineTuningSettings(**{
+        "output_dir": values.output_dir,
+        "do_train": values.do_train,
+        "do_eval": values.do_eval,
+        "do_predict": values.do_predict,
+        "export_dir": values.export_dir if "export_dir" in values else None,
+        "checkpoint": values.checkpoint,
+        "max_seq_length": values.max_seq_length,
+        "train_batch_size": values.train_batch_size,
+        "eval_batch_size": values.eval_batch_size,
+        "predict_batch_size": values.predict_batch_size,
+        "optimizer": values.optimizer if "optimizer" in values else "adamw",
+        "learning_rate": values.learning_rate,
+        "train_step": None if is_by_epochs else values.train_step,
+        "num_train_epochs": values.num_train_epochs,
+        "warmup_step": values.warmup_step,
+        "save_checkpoints_steps": values.save_checkpoints_steps,
+        "early_stopping_patience": values.early_stopping_patience,
+        "num_runs": values.num_runs,
+        "seed": values.seed,
+    } | decided)
+
+
+def work_directory(values: flags.FlagValues) -> str:
+    """Returns where a run keeps what it makes of the user's texts: not in the model's directory.
+
+    Raises:
+      FlagError: it can't be made, and --cached_dir is not given.
+    """
+    if values.cached_dir:
+        return values.cached_dir
+    path = locks.work_folder_of(values.output_dir)
+    parent = os.path.dirname(path)
+    if os.path.isdir(parent) and not os.access(path if os.path.isdir(path) else parent, os.W_OK):
+        raise FlagError(f"cannot write to {path}: give --cached_dir, a folder for record files")
+    return path

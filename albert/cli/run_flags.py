@@ -1,0 +1,147 @@
+"""The flags of every command that trains: devices, how a step is computed, checkpoints, masks."""
+
+import logging
+
+from albert import engines
+from albert.cli import flags
+from albert.errors import FlagError
+
+log = logging.getLogger("albert")
+
+# How the original reached a TPU: over the network, by its name.
+_OLD_TPU_FLAGS = ("tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores")
+
+
+def define_device_flags(values: flags.FlagValues) -> None:
+    """The accelerator flags of the original, and how the step is compiled."""
+    flags.define(
+        "enum", values, "engine", None,
+        "What computes: TensorFlow, or JAX, which runs on TPUs too. By default what the "
+        "environment variable KERAS_BACKEND says, else TensorFlow where it is installed.",
+        enum_values=list(engines.ENGINES),
+    )
+    flags.define(
+        "enum", values, "distribution_strategy", None,
+        "Devices to use: one, all of this machine, or those of several machines, which TF_CONFIG "
+        "lists (JAX finds those of a TPU slice by itself). By default what there is.",
+        enum_values=["one_device", "mirrored", "multi_worker"],
+    )
+    flags.define("integer", values, "num_gpus", None,
+                 "GPUs of each machine to use; all if absent, 0 for none.", lower_bound=0)
+    flags.define("integer", values, "num_virtual_devices", 0,
+                 "Split the CPU into so many devices, to try out training on several.", lower_bound=0)
+    flags.define("bool", values, "use_tpu", False,
+                 "Run on the TPUs of this machine, with --engine=jax. An error if there are none.")
+    for name in _OLD_TPU_FLAGS[:-1]:
+        flags.define("string", values, name, None, "The original's. It has no effect: see --use_tpu.")
+    flags.define("integer", values, "num_tpu_cores", 8,
+                 "The original's. It has no effect: all TPU cores are used.", lower_bound=1)
+    flags.define("bool", values, "use_xla", None,
+                 "Compile the training step with XLA; by default on GPUs, and not on CPUs, where only "
+                 "small models of rows of one length gain. JAX always compiles.")
+    define_step_flags(values)
+
+
+def define_step_flags(values: flags.FlagValues) -> None:
+    """How a training step is computed, on whatever device."""
+    flags.define("integer", values, "gradient_accumulation_steps", 1,
+                 "Parts that each device cuts its rows of a batch into, one after another, to save "
+                 "memory; the result is the same.", lower_bound=1)
+    flags.define(
+        "enum", values, "attn_implementation", "eager",
+        "eager: plain products. fused: the device's kernel, or blocks of queries whose scores are "
+        "computed again in the backward pass; a little less memory, the same result.",
+        enum_values=["eager", "fused"],
+    )
+    flags.define("bool", values, "remat", False,
+                 "Compute each layer again in the backward pass instead of keeping its activations.")
+    flags.define("bool", values, "shard_moments", False,
+                 "Keep a part of the optimizer's moments on each device instead of all on every device, "
+                 "which large models need. With JAX only; the result is the same.")
+    flags.define("bool", values, "per_replica_loss", False,
+                 "Divide each replica's loss by its own weights and average, as the original does, "
+                 "instead of by those of the whole batch.")
+    flags.define(
+        "enum", values, "mixed_precision", "float32",
+        "Precision of the matrix products; weights stay float32.",
+        enum_values=["float32", "bfloat16", "float16"],
+    )
+
+
+def define_run_flags(values: flags.FlagValues, *, save_checkpoints_steps: int) -> None:
+    """What every training command shares about its run."""
+    flags.define("path", values, "output_dir", None, "Where checkpoints and results go. Required.",
+                 use="directory")
+    flags.define("integer", values, "save_checkpoints_steps", save_checkpoints_steps,
+                 "Steps between checkpoints.", lower_bound=1)
+    flags.define("integer", values, "keep_checkpoint_max", 5,
+                 "Newest checkpoints to keep, beside the best.", lower_bound=0)
+    flags.define("integer", values, "iterations_per_loop", 1000,
+                 "Most training steps in one call into TensorFlow or JAX.", lower_bound=1)
+    flags.define("bool", values, "skip_loss_spikes", False,
+                 "Skip the update where the loss is above mean + 6 standard deviations of the last 128.")
+    flags.define("integer", values, "log_steps", 100, "Steps between lines of metrics.", lower_bound=1)
+    flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
+                 lower_bound=0, upper_bound=flags.MOST_SEED)
+
+
+def define_packing_flag(values: flags.FlagValues) -> None:
+    """How rows that are mostly padding are computed."""
+    flags.define("bool", values, "pack_rows", True,
+                 "Where rows are mostly padding, put several examples into one row; they do not see each "
+                 "other. Off for SQuAD 1.1, where padding counts.")
+
+
+# The flags of `define_masking_flags`.
+MASKING_FLAGS = (
+    "do_whole_word_mask", "do_permutation", "favor_shorter_ngram", "ngram",
+    "mask_across_segments", "replace_by_span", "mask_token_share",
+)
+
+
+def define_masking_flags(values: flags.FlagValues) -> None:
+    """What is masked, wherever masks are drawn; see `masking.MaskingSettings`."""
+    from albert.pretraining_data.masking import MAX_NGRAM
+
+    flags.define("bool", values, "do_whole_word_mask", True, "Mask whole words instead of pieces.")
+    flags.define("bool", values, "do_permutation", False, "Also let as many tokens again swap places.")
+    flags.define("bool", values, "favor_shorter_ngram", True,
+                 "n-grams with p(n) ~ 1/n; if false, reversed.")
+    flags.define("integer", values, "ngram", 3, "Most words masked together.",
+                 lower_bound=1, upper_bound=MAX_NGRAM)
+    flags.define("bool", values, "mask_across_segments", True,
+                 "Let words and n-grams reach over [SEP], as in the original.")
+    flags.define("bool", values, "replace_by_span", False,
+                 "Draw for each n-gram, not for each of its tokens, whether [MASK] (80 %), a random "
+                 "piece (10 %) or the piece itself stands there.")
+    flags.define("float", values, "mask_token_share", 0.8,
+                 "Share of the chosen tokens that become [MASK]; of the others half stay, and half become "
+                 "a random piece. 1: all become [MASK], which did no worse for BERT-large (Wettig et al. "
+                 "2023). Such a model is measured fairly where held-out records have 1 too.",
+                 lower_bound=0, upper_bound=1)
+
+
+def check_device_flags(values: flags.FlagValues) -> None:
+    """Refuses device flags that contradict each other; what is there, TensorFlow tells later.
+
+    Raises:
+      FlagError: names the flags.
+    """
+    strategy = values.distribution_strategy
+    if old := [f"--{name}" for name in _OLD_TPU_FLAGS if values[name].present]:
+        log.warning(
+            "%s: no effect. A TPU is no longer reached by its name: start the command on the TPU "
+            "machine itself, with --use_tpu (docs/guides/accelerators.md)", ", ".join(old),
+        )
+    if values.use_tpu and values.engine == "tensorflow":
+        raise FlagError("--use_tpu needs --engine=jax: TensorFlow does not run on TPUs any more")
+    if values.use_tpu and values.num_virtual_devices > 1:
+        raise FlagError("--num_virtual_devices splits the CPU: leave it out with --use_tpu")
+    if values.num_virtual_devices > 1 and strategy == "one_device":
+        raise FlagError(f"--num_virtual_devices has no effect with {strategy}")
+    engine = flags.wanted_engine(values)
+    if engine != "jax" and values.shard_moments:
+        raise FlagError("--shard_moments needs --engine=jax")
+    if engine == "jax" and values.use_xla is False:
+        raise FlagError("--nouse_xla has no effect: JAX always compiles. Leave it out, or use "
+                        "--engine=tensorflow")

@@ -1,0 +1,91 @@
+"""Decides which kind of model is at a path. Nothing else looks for that. No TensorFlow."""
+
+import enum
+import logging
+import os
+
+from albert.errors import CheckpointError
+from albert.formats import archives, checkpoint_files, checkpoints, hub, huggingface
+from albert.storage import filesystem, shipped
+
+log = logging.getLogger("albert")
+
+CONFIG_FILE = "albert_config.json"
+
+
+class Layout(enum.Enum):
+    """How a model is laid out in files. The value says which files make it that."""
+
+    HUGGING_FACE = "config.json with model.safetensors or tf_model.h5"
+    ALBERT = f"{CONFIG_FILE} with model.ckpt*"  # a released archive, or a run's directory
+    HUB_MODULE = "a TF-Hub module"
+    CHECKPOINTS = "model.ckpt* alone"
+    RUNS = "seed-* folders of --num_runs"
+    CHECKPOINT = "the prefix of a checkpoint, or one of its files"
+
+
+def layout_of(path: str) -> Layout | None:
+    """Returns how the model at a local path is laid out; None if there is none."""
+    if not os.path.isdir(path):
+        is_prefix = checkpoint_files.exists(checkpoint_files.prefix_of(path))
+        return Layout.CHECKPOINT if is_prefix else None
+    if huggingface.is_directory(path):
+        return Layout.HUGGING_FACE
+    if os.path.isfile(os.path.join(path, CONFIG_FILE)):
+        return Layout.ALBERT
+    if hub.is_directory(path):
+        return Layout.HUB_MODULE
+    if checkpoints.newest_or_best(path):
+        return Layout.CHECKPOINTS
+    return Layout.RUNS if checkpoints.runs_of(path) else None
+
+
+def locate(path: str, flag: str) -> tuple[str, Layout | None]:
+    """Returns the local path of the model that a user's path means, and its layout.
+
+    A path may be a remote address, the name of a built-in model, a packed archive, a directory
+    with one model directory in it, or a directory with several runs, whose best it is.
+
+    Raises:
+      CheckpointError: an archive is damaged, none of several runs is known as the best, or a
+        directory holds two models.
+    """
+    path = filesystem.local_copy(shipped.path_of(path), flag)
+    if archives.is_archive(path):
+        path = archives.unpacked(path, flag)
+    layout = layout_of(path)
+    if layout is None and os.path.isdir(path):
+        below = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name[0] != "."]
+        models = [folder for folder in below if os.path.isdir(folder) and layout_of(folder)]
+        if len(models) == 1:
+            log.info("%s: the model in %s", path, models[0])
+            path, layout = models[0], layout_of(models[0])
+    if layout is Layout.RUNS:
+        path = checkpoints.best_run(path, flag)
+        layout = layout_of(path)
+    if layout is Layout.CHECKPOINT:
+        path = checkpoint_files.prefix_of(path)
+    if layout is Layout.HUGGING_FACE and (checkpoint := checkpoints.newest_or_best(path)):
+        raise CheckpointError(
+            f"--{flag}: {path} holds two models, {checkpoint} and Hugging Face's "
+            f"{huggingface.find_weights(path)}: give the checkpoint's prefix, or move one elsewhere"
+        )
+    return path, layout
+
+
+def absent(path: str, flag: str, layout: Layout | None) -> CheckpointError:
+    """Returns the error for a path at which there is no model with its configuration."""
+    if os.path.isfile(path):
+        return CheckpointError(f"--{flag}: {path} is neither a checkpoint nor a packed archive")
+    if not os.path.isdir(path):
+        return CheckpointError(
+            f"--{flag}: no such directory, checkpoint or archive: {path}. Built-in models: "
+            + ", ".join(shipped.names())
+        )
+    if layout is Layout.CHECKPOINTS:
+        return CheckpointError(f"--{flag}: {path} has checkpoints, but no {CONFIG_FILE}")
+    wanted = Layout.ALBERT, Layout.HUGGING_FACE, Layout.HUB_MODULE
+    return CheckpointError(
+        f"--{flag}: {path} holds no model: neither "
+        + ", nor ".join(layout.value for layout in wanted)
+    )
