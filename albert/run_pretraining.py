@@ -28,6 +28,15 @@ log = logging.getLogger("albert")
 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, and a few of ours."""
+    _define_data_flags(values)
+    _define_schedule_flags(values)
+    run_flags.define_masking_flags(values)
+    run_flags.define_packing_flag(values)
+    run_flags.define_run_flags(values, save_checkpoints_steps=5000)
+    run_flags.define_device_flags(values)
+
+
+def _define_data_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "albert_config_file", None,
                  "Architecture: a JSON file, or the name of a released model, such as base_v2. "
                  "Default: that of the model in --init_checkpoint, else of --output_dir.",
@@ -62,6 +71,30 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("integer", values, "max_eval_steps", 100,
                  "Batches of an evaluation; small data are repeated. 0: all data once.",
                  lower_bound=0)
+    flags.define("float", values, "masked_lm_budget", 0.0,
+                 "For records made with --nostatic_masks: share of the tokens that is masked, "
+                 "drawn anew each time a record is read. The paper masks 0.15. 0: the records hold "
+                 "masks.", lower_bound=0, upper_bound=1)
+    flags.define("path", values, "eval_pairs", None,
+                 "Minimal pairs in BLiMP's format (see albert.score): each evaluation also reports "
+                 "how often the model prefers the acceptable sentence.", use="file")
+    flags.define("integer", values, "eval_pairs_per_paradigm", 100,
+                 "So many pairs of each paradigm.", lower_bound=1)
+    flags.define("path", values, "spm_model_file", None,
+                 "SentencePiece model of the records, to be kept in --output_dir. Default: the one "
+                 "that their manifest names, else that of --init_checkpoint.", use="file")
+    flags.define("path", values, "vocab_file", None,
+                 "WordPiece vocabulary of the records, likewise.", use="file")
+    flags.define("bool", values, "do_lower_case", True,
+                 "Whether the records are in lower case. Default: as their manifest says, else "
+                 "yes.")
+    flags.define("float", values, "last_masked_lm_budget", None,
+                 "Share that is masked at the last step; on the way there it changes along a line. "
+                 "For BERT-base, 30 to 15 % was up to 1.9 times as fast as 15 % throughout (Ankner "
+                 "et al. 2023). An evaluation masks this share.", above=0, upper_bound=1)
+
+
+def _define_schedule_flags(values: flags.FlagValues) -> None:
     flags.define("enum", values, "optimizer", "lamb",
                  "Optimizer: LAMB, for large batches; Adam with weight decay; or Muon, which is LAMB "
                  "with orthogonal updates of the layers' matrices.",
@@ -94,31 +127,6 @@ def define_flags(values: flags.FlagValues) -> None:
                  "share their weights.")
     flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.",
                  lower_bound=0)
-    flags.define("float", values, "masked_lm_budget", 0.0,
-                 "For records made with --nostatic_masks: share of the tokens that is masked, "
-                 "drawn anew each time a record is read. The paper masks 0.15. 0: the records hold "
-                 "masks.", lower_bound=0, upper_bound=1)
-    flags.define("path", values, "eval_pairs", None,
-                 "Minimal pairs in BLiMP's format (see albert.score): each evaluation also tells "
-                 "how often the model prefers the acceptable sentence.", use="file")
-    flags.define("integer", values, "eval_pairs_per_paradigm", 100,
-                 "So many pairs of each paradigm.", lower_bound=1)
-    flags.define("path", values, "spm_model_file", None,
-                 "SentencePiece model of the records, to be kept in --output_dir. Default: the one "
-                 "that their manifest names, else that of --init_checkpoint.", use="file")
-    flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary of the records, likewise.", use="file")
-    flags.define("bool", values, "do_lower_case", True,
-                 "Whether the records are in lower case. Default: as their manifest says, else "
-                 "yes.")
-    flags.define("float", values, "last_masked_lm_budget", None,
-                 "Share that is masked at the last step; on the way there it changes along a line. "
-                 "For BERT-base, 30 to 15 % was up to 1.9 times as fast as 15 % throughout (Ankner "
-                 "et al. 2023). An evaluation masks this share.", above=0, upper_bound=1)
-    run_flags.define_masking_flags(values)
-    run_flags.define_packing_flag(values)
-    run_flags.define_run_flags(values, save_checkpoints_steps=5000)
-    run_flags.define_device_flags(values)
 
 
 def _check(values: flags.FlagValues, start: Pretrained | None) -> AlbertConfig:

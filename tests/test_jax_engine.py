@@ -301,7 +301,7 @@ def test_what_is_not_there_is_refused_in_one_line(flags, environment, message, j
 def test_num_gpus_are_those_of_each_machine(monkeypatch):
     import jax
 
-    from albert.training import jax_engine
+    from albert.training import jax_devices
 
     def devices(platform, count):
         return [
@@ -313,7 +313,7 @@ def test_num_gpus_are_those_of_each_machine(monkeypatch):
         values = types.SimpleNamespace(
             use_tpu=False, num_gpus=count, distribution_strategy="multi_worker"
         )
-        return [(d.platform, d.id) for d in jax_engine._chosen_devices(values)]
+        return [(d.platform, d.id) for d in jax_devices.chosen_devices(values)]
 
     gpus, cpus = devices("gpu", 4), devices("cpu", 2)
     monkeypatch.setattr(jax, "devices", lambda kind=None: cpus if kind == "cpu" else gpus)

@@ -13,6 +13,7 @@
     current_engine     which of them this process has
     tensorflow_engine  one of them: graphs, tf.distribute, tf.data
     jax_engine         the other: functional steps, jax.sharding, NumPy batches
+    jax_devices        its devices, and the workers that it consists of
     compilation        its step compiled for TPUs that are not there
     divergence         ends a run whose numbers diverge
     preemption         remembers a signal that asks for the end

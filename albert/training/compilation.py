@@ -21,7 +21,7 @@ from albert.engines import has_tpu_compiler
 from albert.errors import FlagError
 from albert.optimization import OptimizerConfig
 from albert.tasks.task import Task
-from albert.training import jax_engine, steps
+from albert.training import jax_devices, jax_engine, steps
 from albert.training.current_engine import current
 from albert.training.run_settings import RunConfig
 from albert.training.train_state import TrainState
@@ -107,7 +107,7 @@ class StepCompiler:
     ):
         """Raises a FlagError for a topology that is not known, or a batch that it cannot share."""
         self.task, self.run = task, run
-        self.mesh = jax_engine.mesh_of(devices_of(topology))
+        self.mesh = jax_devices.mesh_of(devices_of(topology))
         self.capacity = MEMORY[generation_of(topology)]
         with self._scope() as engine:
             engine.check_batch_size(run.train_batch_size, run.gradient_accumulation_steps)

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,11 +27,12 @@ from albert.errors import FlagError, WorkerLostError, first_line
 from albert.model.encoder_options import loop_engine
 from albert.records import batches as numpy_batches
 from albert.records.data_order import Share
-from albert.training.engine import Engine, read_cluster, workers_of
+from albert.training import jax_devices
+from albert.training.engine import Engine, read_cluster
+from albert.training.jax_devices import ROWS
 
 log = logging.getLogger("albert")
 
-ROWS = "rows"  # the axis of the mesh: devices share the rows of a batch
 EVERYWHERE, BY_ROW = PartitionSpec(), PartitionSpec(ROWS)
 # Batches that lie on the devices before a step asks for them.
 _AHEAD = 2
@@ -54,10 +55,10 @@ class JaxEngine(Engine):
         if values.num_virtual_devices > 1:
             jax.config.update("jax_num_cpu_devices", values.num_virtual_devices)
         if cluster and kind in (None, "multi_worker"):
-            _join(cluster)
+            jax_devices.join(cluster)
         elif kind == "multi_worker":
-            _join_by_itself()
-        mesh = mesh_of(_chosen_devices(values))
+            jax_devices.join_by_itself()
+        mesh = jax_devices.mesh_of(jax_devices.chosen_devices(values))
         level = log.level
         if mesh.size > 1:
             log.info("%s: %d replicas", kind or "jax", mesh.size)
@@ -80,7 +81,7 @@ class JaxEngine(Engine):
 
     @property
     def mesh(self) -> Mesh:
-        return self._mesh or mesh_of(jax.devices()[:1])
+        return self._mesh or jax_devices.mesh_of(jax.devices()[:1])
 
     @property
     def _own_devices(self) -> list:
@@ -196,7 +197,7 @@ class JaxEngine(Engine):
         return TrainSteps(step, state, run, self.mesh)
 
     def eval_outputs(self, step) -> "EvalOutputs":
-        return EvalOutputs(step, mesh_of(self._own_devices))
+        return EvalOutputs(step, jax_devices.mesh_of(self._own_devices))
 
     def train_batches(self, source, spec, **options):
         own = len(self._own_devices)
@@ -211,63 +212,7 @@ class JaxEngine(Engine):
         return self.gather(np.array(rows)).max(0)
 
     def eval_batches(self, source, spec, **options):
-        return _EvalBatches(source, spec, options, mesh_of(self._own_devices))
-
-
-# --- Devices ---
-
-
-def mesh_of(devices: Iterable) -> Mesh:
-    """Returns the devices in a row; those of a worker lie side by side."""
-    ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
-    return Mesh(np.array(ordered), (ROWS,))
-
-
-def _chosen_devices(values) -> list:
-    if values.use_tpu and jax.default_backend() != "tpu":
-        raise FlagError(
-            "--use_tpu: JAX finds no TPU on this machine: run the command on the TPU machine "
-            "itself, with albert[jax-tpu] installed"
-        )
-    if values.num_gpus == 0 and jax.default_backend() == "gpu":
-        return _of_each_worker(jax.devices("cpu"), 1)
-    devices = jax.devices()
-    if values.num_gpus is not None:
-        gpus = [device for device in devices if device.platform == "gpu"]
-        own = sum(device.platform == "gpu" for device in jax.local_devices())
-        if values.num_gpus > own:
-            raise FlagError(f"--num_gpus={values.num_gpus}: this machine has {own}")
-        devices = _of_each_worker(gpus, values.num_gpus) or devices
-    if values.distribution_strategy == "one_device":
-        devices = devices[:1]
-    return devices
-
-
-def _of_each_worker(devices: Iterable, count: int) -> list:
-    """Returns the first `count` devices of each process."""
-    by_worker: dict[int, list] = {}
-    for device in sorted(devices, key=lambda device: device.id):
-        by_worker.setdefault(device.process_index, []).append(device)
-    return [device for own in by_worker.values() for device in own[:count]]
-
-
-def _join(cluster: Mapping[str, Any]) -> None:
-    """Joins the workers of a TF_CONFIG, the first of which coordinates."""
-    workers, task = workers_of(cluster), cluster["task"]
-    own = cluster["cluster"][task["type"]][task["index"]]
-    jax.distributed.initialize(workers[0], len(workers), workers.index(own))
-
-
-def _join_by_itself() -> None:
-    """Joins the workers that JAX finds by itself: of a TPU slice, or a cluster's scheduler."""
-    try:
-        jax.distributed.initialize()
-    except (ValueError, RuntimeError) as error:
-        raise FlagError(
-            "--distribution_strategy=multi_worker: JAX finds no other workers; where it cannot "
-            'find them by itself, set TF_CONFIG: {"cluster": {"worker": ["host:port", ...]}, '
-            '"task": {"type": "worker", "index": 0}}'
-        ) from error
+        return _EvalBatches(source, spec, options, jax_devices.mesh_of(self._own_devices))
 
 
 def _too_large(message: str) -> str:
