@@ -1,9 +1,9 @@
-"""Compiles a pretraining step for TPUs that need not be there, and prints what it would need.
+"""Compiles a pretraining step for TPUs, without having any, and prints its memory and exchanges.
 
   python -m albert.compile_plan --topology=v5e:4x4 --albert_config_file=base_v2 \\
       --train_batch_size=4096 --max_seq_length=512 --mixed_precision=bfloat16
 
-The step is the one that `run_pretraining --engine=jax` makes with these flags. It tells the
+The step is the one that `run_pretraining --engine=jax` makes with these flags. It reports the
 memory of a device, the exchanges between devices, and the most rows that a device can compute
 at once. Where the step does not fit, the exit code is 2. It takes a minute or a few. It needs
 albert[jax-tpu].

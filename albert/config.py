@@ -29,7 +29,7 @@ RELEASED = tuple(
 _REQUIRED = (
     "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
 )
-# Leftovers of the authors' internal experiments that stand in released files.
+# Leftovers of the authors' internal experiments that released files contain.
 _RELEASED_BUT_UNUSED = ("net_structure_type", "gap_size", "num_memory_blocks")
 
 
@@ -209,7 +209,7 @@ def config_file(value: str) -> str:
 
     Names have the released models, and those that come with this package.
 
-    A file of that name comes first.
+    A file of that name has precedence.
 
     Raises:
       DataError: it looks like a name, and is neither one of those nor a file.

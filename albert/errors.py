@@ -14,7 +14,7 @@ _OPERATION = re.compile(r"\{\{[^{}]*\}\} | \[Op:\w+\]")
 
 
 class UserError(Exception):
-    """Something the user can mend: bad input, bad flags, a full disk."""
+    """An error that the user can fix: bad input, bad flags, a full disk."""
 
     exit_code = 2
 

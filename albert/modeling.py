@@ -204,7 +204,7 @@ class AlbertForMultipleChoice(_LabelModel):
         super().__init__(config, 1, classifier_dropout, name, encoder_options, dtype)
 
     def _encoder_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        if "packed_places" in inputs:  # there, each choice is an example of its own
+        if "packed_places" in inputs:  # there, each choice is a separate example
             return inputs
         names = ("input_ids", *INPUT_NAMES)
         return {name: self._rows(inputs[name]) for name in names if name in inputs}
@@ -252,7 +252,7 @@ class AlbertForBeamQuestionAnswering(ModelWithHead):
     the gold `start_positions` [B] among them, returns `start_log_probs` and
     `end_log_probs` [B, L]; without, the beam: `start_top_log_probs` and
     `start_top_index` [B, K], `end_top_log_probs` and `end_top_index` [B, K * K2]
-    (those of the first start first; where a row has too few places, `[CLS]` without a
+    (those of the first start first; where a sequence is too short, `[CLS]` without a
     chance). Always `cls_logits` [B], of having no answer.
     """
 

@@ -4,7 +4,7 @@
       --eval_input_file=records/heldout.tfrecord --output_dir=out \\
       --albert_config_file=base_v2 --do_train --do_eval
 
-The same command, started again, goes on from the newest checkpoint of --output_dir.
+Rerun the command and it resumes from the newest checkpoint of --output_dir.
 """
 
 import dataclasses
@@ -79,12 +79,12 @@ def _define_data_flags(values: flags.FlagValues) -> None:
                  "Minimal pairs in BLiMP's format (see albert.score): each evaluation also reports "
                  "how often the model prefers the acceptable sentence.", use="file")
     flags.define("integer", values, "eval_pairs_per_paradigm", 100,
-                 "So many pairs of each paradigm.", lower_bound=1)
+                 "Number of pairs of each paradigm.", lower_bound=1)
     flags.define("path", values, "spm_model_file", None,
                  "SentencePiece model of the records, to be kept in --output_dir. Default: the one "
                  "that their manifest names, else that of --init_checkpoint.", use="file")
     flags.define("path", values, "vocab_file", None,
-                 "WordPiece vocabulary of the records, likewise.", use="file")
+                 "WordPiece vocabulary of the records, as spm_model_file.", use="file")
     flags.define("bool", values, "do_lower_case", True,
                  "Whether the records are in lower case. Default: as their manifest says, else "
                  "yes.")
@@ -113,7 +113,7 @@ def _define_schedule_flags(values: flags.FlagValues) -> None:
                  "that is stopped before them (--until_step) can be prolonged: the same command with "
                  "more --num_train_steps goes on. 0: it falls from the start, as in the original.",
                  lower_bound=0)
-    flags.define("integer", values, "num_train_steps", 125000, "Steps of the whole training.",
+    flags.define("integer", values, "num_train_steps", 125000, "Training steps in all.",
                  lower_bound=1)
     flags.define("integer", values, "num_warmup_steps", 3125,
                  "Steps in which the learning rate rises from 0 to --learning_rate.", lower_bound=0)
@@ -122,7 +122,7 @@ def _define_schedule_flags(values: flags.FlagValues) -> None:
                  "change by it. The same command without this flag, with longer rows for example, "
                  "goes on from there. 0: train to the end.", lower_bound=0)
     flags.define("string", values, "depth_schedule", None,
-                 "LAYERS:STEP,...: up to each STEP, train with only so many LAYERS, which is "
+                 "LAYERS:STEP,...: up to each STEP, train with only LAYERS layers, which is "
                  "faster. After the last STEP, the model has all its layers. All layers must "
                  "share their weights.")
     flags.define("integer", values, "start_warmup_step", 0, "Step at which the warm-up begins.",
@@ -258,7 +258,7 @@ def _run(
     last, told = None, flags.to_dict(values) | {"max_predictions_per_seq": predictions}
     if tokenizer:
         told["do_lower_case"] = tokenizer.do_lower_case
-        if current().is_chief:  # first, so that a run that is killed is a whole model, too
+        if current().is_chief:  # first, so that a killed run is a complete model, too
             pretraining_start.keep_vocabulary(tokenizer, files.make_dirs(run.output_dir))
     if values.do_train:
         last = trainer.train(

@@ -107,7 +107,7 @@ def end_log_probs(end_head: SpanEndHead, sequence, starts, impossible):
 
 
 def without(logits, impossible):
-    """Returns float32 logits with -1e30 at the impossible places (as the original masks)."""
+    """Returns float32 logits with -1e30 at impossible positions (as the original masks)."""
     return ops.cast(logits, "float32") * (1.0 - impossible) - 1e30 * impossible
 
 
@@ -123,7 +123,7 @@ def p_mask(inputs: Mapping[str, Any], layout: RowLayout):
 
 
 def _top(scores, count: int):
-    """Returns the greatest scores [..., count] and their places; what a row lacks is at 0."""
+    """Returns the greatest scores [..., count] and their positions; missing ones are at 0."""
     length = ops.shape(scores)[-1]
     if scores.shape[-1] is None or scores.shape[-1] < count:
         lacking = ops.repeat(ops.zeros_like(scores[..., :1]), count, axis=-1) - 2e30

@@ -22,7 +22,7 @@ def eager(query, key, value, mask: Mask, dropout, rate: float, most: int):
       key, value: [B, N, L, D].
       mask: which keys a query sees.
       dropout: a `layers.Dropout`; falls at `rate` on the probabilities, drawn for
-        each block of queries by itself, so that `fused` draws the same. Where Q is
+        each block of queries alone, so that `fused` draws the same. Where Q is
         unknown until run time they are one block, and `fused` draws other numbers.
       most: no less than Q.
     """
@@ -56,7 +56,7 @@ def fused(query, key, value, mask: Mask, dropout, rate: float, most: int):
     for start, part in zip(starts, dropout.of_parts(len(starts)), strict=True):
 
         def block(query, key, value, adder, part=part):
-            # The part is made anew each time: a second computation draws the same.
+            # The part is made again each time: a second computation draws the same.
             return ops.matmul(part.again()(probabilities(query, key, adder), rate), value)
 
         stop = start + QUERY_BLOCK
@@ -86,7 +86,7 @@ def check_attentions(options: Any) -> None:
 
 
 def _block_starts(count: int) -> list[int]:
-    """Returns each block's first query, of so many."""
+    """Returns each block's first query."""
     return list(range(0, count, QUERY_BLOCK))
 
 

@@ -251,7 +251,7 @@ def _other(name: str, memory: float, full: float, half: float, utilization: floa
 
 
 # Peaks of the data sheets without structured sparsity; float32 as TF32 on GPUs. No utilization was
-# measured: those of GPUs and CPU are cautious guesses for attention that isn't fused. That of TPUs
+# measured: those of GPUs and CPU are cautious estimates for attention that isn't fused. That of TPUs
 # is what the paper's run implies: xxlarge in 32 hours (table 6), 3.9e21 FLOPs, is 0.53 of the peak
 # of 512 chips, the most that section 4.1 names.
 DEVICES = {

@@ -5,7 +5,7 @@ intermediate, V vocabulary; R rows of M tokens (see `row_layout`): B rows of L
 tokens unless several examples are packed in one.
 
 A layer's weights carry the names of a released checkpoint. The scopes
-`attention_1`, `ffn_1` and the place of the LayerNorms are the released ones,
+`attention_1`, `ffn_1` and the position of the LayerNorms are the released ones,
 odd as they look. Only Keras is imported here, so the same layers run on any of
 its backends; precision, compilation and distribution come from outside.
 """
@@ -343,7 +343,7 @@ class Encoded:
         return self.layout.every(self.states[-1])
 
     def hidden_states(self) -> dict[str, Any]:
-        """Returns all that the encoder computed, each example's by itself.
+        """Returns all that the encoder computed, for each example.
 
         `word_embedding_output` and `embedding_output` (after LayerNorm) [B, L, E],
         `encoder_outputs`, a list of [B, L, H], one for each block (of layers in a loop,

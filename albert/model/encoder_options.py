@@ -20,7 +20,7 @@ Depth = int | None  # layers to apply; None: all
 
 @dataclasses.dataclass(frozen=True)
 class EncoderOptions:
-    """Given to a model at its construction. What is computed is the same, but for the order of sums.
+    """Options of a model's construction. They change results only by the order of sums.
 
     Raises:
       ValueError: a name that is not known.
@@ -33,7 +33,7 @@ class EncoderOptions:
     # Masked-LM logits [K, V] of the K positions alone that `masked_lm_weights` counts, instead of
     # [B, P, V]. K changes from batch to batch: not for compilers that need to know each shape.
     weighted_positions_only: bool = False
-    # What a call returns beside the outputs of the head, if it is not asked for anything else.
+    # Additional outputs of a call, by default.
     output_hidden_states: bool = False
     output_attentions: bool = False
 

@@ -9,7 +9,7 @@ from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds, flash_at
 
 from albert.model.row_layout import Mask
 
-# The kernel for TPUs computes blocks of so many queries and keys.
+# The kernel for TPUs computes blocks of this many queries and keys.
 _BLOCK = 128
 _HALF = (jnp.bfloat16, jnp.float16)  # all that cuDNN's kernel takes
 

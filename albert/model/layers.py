@@ -43,7 +43,7 @@ def gelu_erf(x):
 
 @contextlib.contextmanager
 def precision(policy: keras.DTypePolicy) -> Iterator[None]:
-    """Layers that are made inside have this precision, if not told another."""
+    """Layers that are made inside have this precision by default."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
@@ -78,7 +78,7 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
 def _normalized(x, gamma, beta):
     """Returns gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last axis.
 
-    Its gradient keeps the normalised x and one number of each place, not x and more beside it.
+    Its gradient keeps the normalised x and one number per position, not x and others.
     """
     centred = x - ops.mean(x, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)

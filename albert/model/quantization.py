@@ -29,7 +29,7 @@ def quantize_layers(model: keras.Model, layers: Mapping[str, Mapping[str, Any]])
 
 
 def _options(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns what `quantize` takes beside the mode. Keras's own layer reads it, as it loads."""
+    """Returns the arguments of `quantize` but for the mode. Keras's own layer reads it, as it loads."""
     if config is None:
         return {}
     like = keras.layers.Dense.from_config({"units": 1, "quantization_config": config})

@@ -4,7 +4,7 @@ Usually an example is a row. In packed rows several examples share one, each
 attending to itself alone; `albert.records.packing` makes them. Whoever reads an
 encoder's hidden states asks the layout, and need not know which it is.
 
-Legend: B examples, L places of the longest, R rows, M places of a row, H hidden,
+Legend: B examples, L length of the longest, R packed sequences, M their length, H hidden,
 P positions.
 """
 
@@ -23,12 +23,12 @@ class Mask(NamedTuple):
 
     adder: Any  # what is added to the scores: [R, 1, 1 or Q, L]
     # The same in two arrays, [R, Q] and [R, L], for kernels that take it so: a query sees the
-    # keys of its own group. None: not told.
+    # keys of its group. None: all.
     groups: tuple[Any, Any] | None = None
 
 
 def mask_of(seen: Any, dtype: str, groups: tuple[Any, Any] | None = None) -> Mask:
-    """Returns the mask of what is seen where `seen` is 1, and not where it is 0."""
+    """Returns the additive mask that lets attention see only where `seen` is 1."""
     return Mask((1.0 - ops.cast(seen, dtype)) * MASK_ADDER, groups)
 
 
@@ -49,25 +49,25 @@ class RowPerExample:
         return ops.ones_like(self.mask), self.mask
 
     def key_mask(self):
-        """Returns which places are an example's own: [B, 1, 1, L]."""
+        """Returns which positions an example has: [B, 1, 1, L]."""
         return self.mask[:, None, None, :]
 
     def every(self, hidden):
-        """Returns all places of each example [B, L, H] of `hidden` [R, M, H]."""
+        """Returns all positions of each example [B, L, H] of `hidden` [R, M, H]."""
         return hidden
 
     def first(self, hidden):
-        """Returns each example's first place, `[CLS]`: [B, H]."""
+        """Returns each example's first position, `[CLS]`: [B, H]."""
         return hidden[:, 0]
 
     def at(self, hidden, positions):
-        """Returns each example's places at `positions` [B, P]: [B, P, H]."""
+        """Returns each example at `positions` [B, P]: [B, P, H]."""
         return gather_positions(hidden, positions)
 
     def first_and(self, positions):
-        """Returns the places [B, 1 + P] of `[CLS]` and of `positions`, if there are any.
+        """Returns the positions [B, 1 + P] of `[CLS]` and of `positions`, if there are any.
 
-        None: they may be more than all places of the example, as where a batch is cut,
+        None: they may be more than the example has, as where a batch is cut,
         which has as many positions as the longest that there may be.
         """
         first = ops.zeros_like(self.mask[:, :1], dtype="int32")
@@ -80,14 +80,14 @@ class RowPerExample:
 
 
 class PackedRows:
-    """Several examples in a row, each at the places that `packed_places` says."""
+    """Several examples in a sequence, each at the positions in `packed_places`."""
 
     def __init__(self, inputs: Mapping[str, Any]):
-        # Both [R, M]: the place within the example, and the example's number (0: none;
+        # Both [R, M]: the position within the example, and the example's number (0: none;
         # negative where the example's mask is 0).
         self.position_ids = ops.convert_to_tensor(inputs["position_ids"])
         self._examples = ops.convert_to_tensor(inputs["example_ids"])
-        # Both [B, L]: the place among all R * M, and whether there is one.
+        # Both [B, L]: the position among all R * M, and whether there is one.
         self._places = ops.convert_to_tensor(inputs["packed_places"])
         self.mask = ops.convert_to_tensor(inputs["packed_mask"])
 
@@ -136,7 +136,7 @@ def segments_of(inputs: Mapping[str, Any]):
 
 
 def layout_of(inputs: Mapping[str, Any]) -> RowLayout:
-    """Returns the layout of a batch; by default, every place is an example's own."""
+    """Returns the layout of a batch; by default, each sequence is an example."""
     if "packed_places" in inputs:
         return PackedRows(inputs)
     return RowPerExample(_optional(inputs, "input_mask", ops.ones_like))

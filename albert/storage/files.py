@@ -66,7 +66,7 @@ def publish(*moves: tuple[str, str]) -> None:
 def remove(*paths: str) -> None:
     """Removes files that this process or its run made, if they are there.
 
-    They do not come back by a power cut, beside what is published next.
+    A power cut cannot bring them back after the next publication.
     """
     paths, removed = tuple(map(scratch.path_for, paths)), []
     for path in paths:
@@ -222,7 +222,7 @@ def parse_json_object(text: str, place: str) -> dict[str, Any]:
     """Returns the JSON object of one line.
 
     Raises:
-      DataError: it is none; names its place.
+      DataError: it is none; names the position.
     """
     try:
         value = json.loads(text)
@@ -234,7 +234,7 @@ def parse_json_object(text: str, place: str) -> dict[str, Any]:
 
 
 def is_same_json(one: Any, other: Any) -> bool:
-    """Whether two values are one as JSON: what is no number is itself, and a tuple is a list."""
+    """Whether two values are equal as JSON, where NaN equals NaN and a tuple is a list."""
     texts = [json.dumps(value, sort_keys=True, default=str) for value in (one, other)]
     return one == other or texts[0] == texts[1]
 
@@ -260,7 +260,7 @@ def read_sealed_json(path: str) -> dict[str, Any]:
     """Returns an object that `write_sealed_json` wrote; one without a digest is taken as it is.
 
     Raises:
-      DataError: see `read_json`; it is no object, or is not what was written.
+      DataError: see `read_json`; it is no object, or has changed.
     """
     value = read_json_object(path)
     seal = value.pop(_SEAL, None)

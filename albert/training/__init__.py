@@ -4,7 +4,7 @@
     checkpointer       starts, restores and saves a run
     evaluator          evaluates its checkpoints, keeps the best, runs out of patience
     history            position in the data, running averages, skipped steps
-    train_state        what a step changes: model, optimizer, and what goes on beside them
+    train_state        what a step changes: model, optimizer, counters
     steps              one visible step: forward, loss, gradients, sum over replicas, skip?, update
     evaluation         losses and metrics on held-out rows; the best checkpoint
     checkpoint_store   writes a run's checkpoints, keeps the best, sets damaged ones aside

@@ -98,7 +98,7 @@ def publish_best(prefix: str) -> str:
 def _copy_best(prefix: str, best: str) -> None:
     with temporary_dir(best) as folder:
         moves = []
-        for source in reversed(checkpoint_files.files_of(prefix)):  # the index comes last
+        for source in reversed(checkpoint_files.files_of(prefix)):  # the index is last
             copy, target = os.path.join(folder, os.path.basename(source)), best + source.removeprefix(prefix)
             shutil.copyfile(filesystem.local_copy(source), copy)
             moves.append((copy, target))

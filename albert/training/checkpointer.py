@@ -24,7 +24,7 @@ log = logging.getLogger("albert")
 
 
 class Checkpointer:
-    """Reads and writes the checkpoints of a run: weights, optimizer, and beside them its history."""
+    """Reads and writes the checkpoints of a run: weights, optimizer and history."""
 
     def __init__(
         self, engine: Engine, task: Task, config: AlbertConfig, run: RunConfig, state: TrainState,

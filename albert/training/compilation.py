@@ -1,7 +1,7 @@
 """A training step compiled for the TPUs of a slice, on a machine that has none.
 
 XLA's compiler for TPUs lies in the package libtpu. It needs no TPU: it takes a topology, and
-tells what each device of it would need. What is compiled is the step that a run would make.
+reports what each device of it would need. It compiles the step that a run would make.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ _BYTES = {"f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s64": 8, "u64": 8,
 _TOO_LARGE = re.compile(
     r"(?:Used |required for HLO temporaries \()([\d.]+)([GMK])\)? (?:of|exceeds)\D+([\d.]+)([GMK])"
 )
-# What the compiler reads when it starts, where there is no TPU that could tell it.
+# Settings that the compiler reads when it starts, because it can't ask a TPU.
 _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -59,7 +59,7 @@ class Compiled:
     needed: float  # arguments and temporaries
     arguments: float | None = None  # weights, moments and the batch; None: it does not fit
     temporaries: float | None = None  # all else that a step holds at one time
-    # (kind, how many, bytes of all); None: the compiler does not tell.
+    # (kind, how many, bytes of all); None: the compiler does not report it.
     collectives: tuple[tuple[str, int, int], ...] | None = None
 
     @property
@@ -125,7 +125,7 @@ class StepCompiler:
         return self.run.train_batch_size // self.mesh.size // self.run.gradient_accumulation_steps
 
     def compile(self, rows: int | None = None) -> Compiled:
-        """Returns what the step needs with so many rows at once; by default the run's own."""
+        """Returns what the step needs with `rows` at once; by default the run's."""
         rows = rows or self.rows
         run = self.run
         batch_size = rows * self.mesh.size * run.gradient_accumulation_steps
@@ -147,7 +147,7 @@ class StepCompiler:
         )
 
     def _batch(self, size: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of a batch of whole rows."""
+        """Returns the shapes of a batch of unpacked rows."""
         sharding = NamedSharding(self.mesh, jax_engine.BY_ROW)
         features = dict(self.task.feature_spec().features) | {"is_real_example": ("int64", None)}
         return {
@@ -180,7 +180,7 @@ class StepCompiler:
 
 
 def _round_down(rows: int) -> int:
-    """Returns a number of rows that is a multiple of 8, where there are so many."""
+    """Returns the number of rows, rounded down to a multiple of 8 if there are 8."""
     return rows // 8 * 8 if rows >= 8 else rows
 
 

@@ -29,7 +29,7 @@ class DivergenceCheck:
         return {"recent": len(self._recent), "bad": bad, "consecutive": self.consecutive}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on counting from another process's `state`; an empty one starts from zero."""
+        """Continues to count from another process's `state`; an empty one starts from zero."""
         bad = set(state.get("bad", ()))
         self._recent.extend(i in bad for i in range(state.get("recent", 0)))
         self.consecutive = state.get("consecutive", 0)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from albert.records.examples import FeatureSpec
     from albert.records.record_files import RecordFiles
 
-# Flags in which workers may differ: they do not change what is computed.
+# Flags in which workers may differ: they do not change results.
 _OF_A_WORKER = ("--log_steps", "--tpu_name", "--tpu_zone", "--gcp_project", "--master")
 
 
@@ -46,7 +46,7 @@ class Engine(abc.ABC):
         """Takes the devices that the flags ask for; a FlagError if they are not there."""
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Leaves the other workers for a while, so that one can compute by itself."""
+        """Leaves the other workers for a while, so that one can compute alone."""
         return contextlib.nullcontext()
 
     @abc.abstractmethod
@@ -55,7 +55,7 @@ class Engine(abc.ABC):
 
     @contextlib.contextmanager
     def blame_workers(self, where: Callable[[], str]) -> Iterator[None]:
-        """Turns errors over a lost worker into a WorkerLostError; `where` a new start goes on."""
+        """Turns errors over a lost worker into a WorkerLostError; `where` a new start resumes."""
         yield
 
     # --- Inside a step, while it is traced ---
@@ -222,6 +222,6 @@ def read_cluster(text: str | None) -> dict[str, Any] | None:
 
 
 def workers_of(config: Mapping[str, Any]) -> list[str]:
-    """Returns the addresses of a TF_CONFIG's workers; the chief's comes first."""
+    """Returns the addresses of a TF_CONFIG's workers; the chief's is first."""
     cluster = config.get("cluster") or {}
     return [*cluster.get("chief", []), *cluster.get("worker", [])]

@@ -62,7 +62,7 @@ class Evaluated:
 def what_is_measured(
     task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles, step: int
 ) -> dict[str, Any]:
-    """Returns everything, beside the weights, on which an evaluation's result depends (as JSON)."""
+    """Returns everything, besides the weights, on which an evaluation's result depends (as JSON)."""
     spec = task.for_evaluation().feature_spec()
     return {
         "task": task.name,

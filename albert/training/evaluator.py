@@ -52,7 +52,7 @@ class Evaluator:
         last = evaluation.measure(self._step, self._batches, self.eval_files, step, before_batch)
         if self.measure_more:
             last.results.update(self.measure_more(self.state.model, depth, before_batch))
-        # The line comes last: if it is missing, the next process evaluates again.
+        # The line is written last: if it is missing, the next process evaluates again.
         is_best = evaluation.keep_if_best(
             self.task, checkpoint, last.results, self._measured(step)
         )
@@ -66,7 +66,7 @@ class Evaluator:
         log.info("evaluated in %s", duration(time.monotonic() - started))
 
     def _measured(self, step: int):
-        """Returns what the evaluation of `step` depends on, beside the weights."""
+        """Returns what the evaluation of `step` depends on, besides the weights."""
         return evaluation.what_is_measured(
             self.task, self.config, self.run, self.eval_files, step
         )

@@ -20,7 +20,7 @@ log = logging.getLogger("albert")
 
 
 class History:
-    """Takes note of each step; goes on from a checkpoint's `state`."""
+    """Takes note of each step; resumes from a checkpoint's `state`."""
 
     def __init__(self, task: Task, run: RunConfig, train_files: RecordFiles):
         self.run, self.train_files = run, train_files
@@ -42,7 +42,7 @@ class History:
         }
 
     def restore(self, state: Mapping[str, Any], step: int) -> None:
-        """Goes on from another process's `state`, after `step`; it may be empty."""
+        """Resumes from another process's `state`, after `step`; it may be empty."""
         self.records_seen = state.get("records_seen", self.run.train_batch_size * step)
         self.averages = self._new_averages(state.get("window"))
         self.divergence.restore(state.get("skipped", {}))
@@ -82,7 +82,7 @@ class History:
         values = self.averages.flush()
         values["tokens_per_second"] = round(self.averages.tokens / seconds, 1)
         values["seconds"] = round(seconds, 3)
-        # Without what is NaN, where every step was skipped.
+        # Without NaN, where every step was skipped.
         shown = {k: v for k, v in values.items() if k != "seconds" and v == v}
         if not shown["skipped_steps"]:
             del shown["skipped_steps"]
@@ -108,7 +108,7 @@ class Averages:
         columns = steps.PAIRS + 2 * len(names)
         # Earlier versions added up skipped steps too, whose loss may be NaN.
         if state and (len(state["sums"]) != columns or not all(map(_is_finite, state["sums"]))):
-            log.warning("the running averages are of an older version: starting them anew")
+            log.warning("the running averages are of an older version: starting again")
             state = None
         self._sums = list(state["sums"]) if state else [0.0] * columns
         self.steps = state["steps"] if state else 0
@@ -126,7 +126,7 @@ class Averages:
         return {"sums": self._sums, "steps": self.steps}
 
     def flush(self) -> dict[str, float]:
-        """Returns the averages, NaN where every step was skipped, and starts anew."""
+        """Returns the averages, NaN where every step was skipped, and starts again."""
         count = self.steps or math.nan
         values = {
             "loss": self._sums[steps.LOSS] / count,

@@ -55,7 +55,7 @@ def join(cluster: Mapping[str, Any]) -> None:
 
 
 def join_by_itself() -> None:
-    """Joins the workers that JAX finds by itself: of a TPU slice, or a cluster's scheduler."""
+    """Joins the workers that JAX finds: of a TPU slice, or a cluster's scheduler."""
     try:
         jax.distributed.initialize()
     except (ValueError, RuntimeError) as error:

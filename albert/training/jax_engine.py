@@ -208,7 +208,7 @@ class JaxEngine(Engine):
         return _ahead(_placed(parts, own, self.mesh, count, tell))
 
     def _most_of_any(self, rows: Sequence[int]) -> np.ndarray:
-        """Returns the largest numbers of any worker. All of them ask at the same places."""
+        """Returns the largest numbers of any worker. All of them ask at the same steps."""
         return self.gather(np.array(rows)).max(0)
 
     def eval_batches(self, source, spec, **options):
@@ -216,7 +216,7 @@ class JaxEngine(Engine):
 
 
 def _too_large(message: str) -> str:
-    """Returns what to do about a step that is too large, and how large, as far as JAX tells."""
+    """Returns what to do about a step that is too large, and how large, as far as JAX reports it."""
     told = re.search(r"(Used|[Oo]ut of memory|[Tt]otal memory)[^\n]{0,150}", message)
     return (
         f"the step does not fit the device ({told[0] if told else first_line(message)}): raise "
@@ -241,7 +241,7 @@ def _placed(
     micro_batches: int = 1,
     most_of_any: Callable[[Sequence[int]], Sequence[int]] | None = None,
 ):
-    """Yields whole batches on the devices, each of `count` parts of this process.
+    """Yields complete batches on the devices, each of `count` parts of this process.
 
     Args:
       most_of_any: given the numbers of rows that this process packed some batches into, returns
@@ -301,7 +301,7 @@ class TrainSteps:
         self._sum = jax.jit(lambda x: jnp.sum(x, 0), out_shardings=self._everywhere)
 
     def _in_parts(self, shape: Sequence[int]) -> NamedSharding:
-        """Returns how a tensor lies in equal parts on the devices, or whole if it has none."""
+        """Returns how a tensor lies in equal parts on the devices, or undivided if it has none."""
         axis = next((i for i, size in enumerate(shape) if size % self.mesh.size == 0), None)
         parts = () if axis is None else (*[None] * axis, ROWS)
         return NamedSharding(self.mesh, PartitionSpec(*parts))
@@ -347,7 +347,7 @@ class TrainSteps:
 
 
 class EvalOutputs:
-    """`EvalStep.outputs` of a whole batch, compiled; see `Engine.eval_outputs`."""
+    """`EvalStep.outputs` of a complete batch, compiled; see `Engine.eval_outputs`."""
 
     def __init__(self, step, mesh: Mesh):
         self.step, self.mesh = step, mesh

@@ -1,4 +1,4 @@
-"""Reads what a run wrote beside its checkpoints, and writes tables of it."""
+"""Reads the metrics and results of a run, and writes tables of them."""
 
 import json
 import os

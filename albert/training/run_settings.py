@@ -14,15 +14,15 @@ from albert.runtime import schedules
 from albert.tasks.task import Task
 from albert.training.current_engine import current
 
-# XLA compiles each shape of a batch: packed batches have at most so many numbers of rows.
+# XLA compiles each shape of a batch: packed batches have at most this many numbers of rows.
 _XLA_NUMBERS_OF_ROWS = 8
-# Where so large a share of the places are tokens, cutting and packing cost more than they save.
+# Where so large a fraction of the positions are tokens, cutting and packing cost more than they save.
 _FULL_ENOUGH = 0.8
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """The settings of a run, apart from what is trained. Every value comes from a flag."""
+    """The settings of a run, apart from the task. Every value comes from a flag."""
 
     output_dir: str
     num_train_steps: int = 1000  # the step at which training is done
@@ -32,7 +32,7 @@ class RunConfig:
     eval_batch_size: int = 8  # sequences of an evaluation or prediction batch
     save_checkpoints_steps: int = 1000  # steps between checkpoints
     keep_checkpoint_max: int = 5  # newest checkpoints kept; 0 keeps all
-    iterations_per_loop: int = 1000  # most steps in one call into the engine
+    iterations_per_loop: int = 1000  # maximum number of steps in one call into the engine
     log_steps: int = 100  # steps between lines of metrics
     seed: int = 12345  # everything random derives from it
     max_eval_steps: int = 0  # evaluation batches; 0 is one full pass

@@ -12,8 +12,8 @@ SECONDS_PER_CALL = 1.0
 class StepTimer:
     """How many steps one call into the engine makes, and whether to stop after it.
 
-    All workers must do the same, or they would wait for each other for ever. So each
-    says what it wants (`control`), and all follow the sum of it (`update`).
+    All workers must do the same, or they would wait for each other forever. So each
+    says how many it wants (`control`), and all follow the sum (`update`).
     """
 
     def __init__(self, engine: Engine, max_steps: int):

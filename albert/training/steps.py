@@ -1,6 +1,6 @@
 """What one step of training or evaluation computes, on either engine.
 
-Each replica has its part of the batch's sequences. Losses are divided by the weight of the whole
+Each replica has its part of the batch's sequences. Losses are divided by the weight of the complete
 batch. Gradients are summed over micro-batches, and then over replicas. So one device, several
 devices, and gradient accumulation all compute the same.
 """

@@ -59,12 +59,12 @@ class MetricsWriter:
                 self._boards[kind] = EventFile(os.path.join(self._directory, kind))
             self._boards[kind].write(step, values)
         except OSError as error:
-            # The run goes on: metrics.jsonl has the same numbers.
+            # The run continues: metrics.jsonl has the same numbers.
             self._board_failed = True
             log.warning("no more TensorBoard summaries: %s", error.strerror)
 
     def upload(self) -> None:
-        """Uploads what was written, if the directory is in cloud storage."""
+        """Uploads the new files, if the directory is in cloud storage."""
         scratch.upload(self._path, *(board.path for board in self._boards.values()))
 
     def close(self) -> None:

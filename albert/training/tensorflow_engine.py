@@ -126,7 +126,7 @@ class TensorFlowEngine(Engine):
         return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
 
     def on_replicas(self, function, batch, variables):
-        return function(batch)  # the step runs on each replica as a whole
+        return function(batch)  # the step runs on each replica
 
     def psum(self, values):
         return _psum(values)
@@ -229,7 +229,7 @@ class TrainSteps:
 
 
 class EvalOutputs:
-    """`EvalStep.outputs` of a whole batch, as a graph; see `Engine.eval_outputs`."""
+    """`EvalStep.outputs` of a complete batch, as a graph; see `Engine.eval_outputs`."""
 
     def __init__(self, step):
         self.strategy = tf.distribute.get_strategy()
@@ -322,7 +322,7 @@ def _distributed(make: Callable[[Share], tf.data.Dataset]):
 
 
 def _who_is_lost(message: str) -> str:
-    """Returns which worker was lost and why, as far as TensorFlow's message tells."""
+    """Returns which worker was lost and why, as far as TensorFlow's message says."""
     config = read_cluster(os.environ.get("TF_CONFIG")) or {"cluster": {}, "task": {}}
     who, peer, reason = "another worker", _PEER.search(message), _REASON.search(message)
     if peer and int(peer[2]) < len(config["cluster"].get(peer[1], ())):

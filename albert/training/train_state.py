@@ -1,4 +1,4 @@
-"""What a training step changes: the model, its optimizer, and what goes on beside them."""
+"""What a training step changes: the model, its optimizer and counters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,7 @@ class TrainState:
         # Scale of the loss in half precision, whose gradients underflow without it.
         half = run.mixed_precision == "float16"
         self.loss_scale = _number([2.0**15 if half else 1.0, 0.0])
-        # The oldest comes first. NaN stands for a loss that does not exist yet.
+        # The oldest is first. NaN is a loss that does not exist yet.
         self.recent_losses = _number([float("nan")] * steps.SPIKE_WINDOW)
 
     @property
@@ -46,7 +46,7 @@ class TrainState:
 
     @property
     def replicated(self) -> list[keras.Variable]:
-        """Those that lie on every device as a whole: all but the optimizer's slots."""
+        """Those that every device holds completely: all but the optimizer's slots."""
         slots = {id(slot) for slot in self.slots.values()}
         return [variable for variable in self.variables if id(variable) not in slots]
 
