@@ -110,7 +110,7 @@ def test_gradient_norms_leave_overflows_of_float16_out(engine, tmp_path):
 def test_an_average_with_nan_of_an_earlier_version_is_begun_anew(caplog):
     state = {"sums": [math.nan] * steps.PAIRS, "steps": 3}
     averages = Averages([], state)
-    assert averages.steps == 0 and "starting them anew" in caplog.text
+    assert averages.steps == 0 and "starting again" in caplog.text
     averages.add(np.array([2.0, 1.0, 0.1, 0, 0, 7]))
     averages.add(np.array([math.inf, math.nan, 0.2, 0, 1, 7]))
     found = averages.flush()
