@@ -9,6 +9,7 @@ from albert.records.record_files import RecordFiles
 tf = pytest.importorskip("tensorflow")
 
 from albert.config import AlbertConfig  # noqa: E402
+from albert.formats import checkpoints  # noqa: E402
 from albert.modeling import named_weights  # noqa: E402
 from albert.optimization import OptimizerConfig  # noqa: E402
 from albert.records import packing, tf_dataset  # noqa: E402
@@ -94,7 +95,7 @@ def test_losses_weights_and_predictions_are_the_same_as_with_full_rows(
         evaluated = trainer.train(
             TASKS[name], CONFIG, run, OptimizerConfig("adamw", 1e-3, 6, 0), paths, eval_files=paths
         )
-        weights = trainer.checkpoints.open_weights(run.output_dir)
+        weights = checkpoints.open_weights(run.output_dir)
         model, _ = evaluation.load_model(TASKS[name], CONFIG, run, weights)
         predictions = evaluation.evaluate(TASKS[name], CONFIG, run, paths, weights).predictions
         outcomes.append((evaluated.last.results, named_weights(model), predictions))

@@ -339,7 +339,7 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
     (["--train_file=my.csv", "--regression"], "my.csv:2: label 'bad' is not a number"),
     (["--train_file=my.csv", "--label_list=bad,best"],
      "my.csv:3: label 'good' is not one of bad, best"),
-    (["--train_file=my.csv", "--init_checkpoint=."], ". holds no model"),
+    (["--train_file=my.csv", "--init_checkpoint=."], ". holds neither"),
     (["--train_file=few.csv"], "few.csv: too few rows to hold one out"),
 ])
 def test_flags_that_do_not_fit_are_refused(arguments, message, encoder, tmp_path):
