@@ -17,7 +17,7 @@ import numpy as np
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, FlagError, some
-from albert.formats import checkpoint_files, checkpoints, model_card, sidecars
+from albert.formats import checkpoint_files, checkpoints, model_card, run_states
 from albert.storage import files, filesystem
 
 log = logging.getLogger("albert")
@@ -72,7 +72,7 @@ def main(values: flags.FlagValues) -> None:
 def _check_record(prefix: str) -> None:
     """Refuses a prefix beside which somebody's other `<prefix>.json` lies."""
     try:
-        sidecars.read_sidecar(prefix)
+        run_states.read_run_state(prefix)
     except DataError as error:
         raise FlagError(
             f"--export_path: {prefix}.json is a file of another kind; name another"
@@ -82,8 +82,9 @@ def _check_record(prefix: str) -> None:
 def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
     """Writes the model's metadata and its card next to the checkpoint."""
     directory = os.path.dirname(os.path.abspath(prefix))
-    if sidecar := sidecars.read_sidecar(weights.origin):
-        files.write_json(prefix + ".json", sidecars.of_facts(sidecars.facts_of(sidecar), config))
+    if run_state := run_states.read_run_state(weights.origin):
+        metadata = run_states.metadata_of(run_state)
+        files.write_json(prefix + ".json", run_states.of_metadata(metadata, config))
     if filesystem.exists(os.path.join(directory, model_card.NAME)) and not _is_stray(directory):
         return  # of a model exported before, or of what else is there
     model_card.of_weights(

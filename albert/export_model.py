@@ -107,12 +107,12 @@ def _export_file(values: flags.FlagValues, suffix: str) -> None:
     source = pretrained.open_path(values.model_dir, "model_dir")
     trained = _trained_head(source)
     head = values.head or trained
-    if source.facts.architecture and not {head, trained} & _PRETRAINED and head != trained:
+    if source.metadata.architecture and not {head, trained} & _PRETRAINED and head != trained:
         # Their weights may have the same names.
         raise FlagError(f"--head={head}: {values.model_dir} was fine-tuned for {trained}")
     kind = EXPORT_HEADS[head]
     model = pretrained.load(getattr(modeling, kind.name), source, complete=True)
-    labels = source.facts.label_names if head == trained and kind.has_labels else None
+    labels = source.metadata.label_names if head == trained and kind.has_labels else None
     length = _length(values.max_seq_length, model.config.max_position_embeddings)
     if suffix == ".onnx":
         content = model_conversion.to_onnx(

@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from albert.config import AlbertConfig
-from albert.formats.model_facts import Facts
+from albert.formats.model_metadata import Metadata
 from albert.model import quantization
 from albert.model.attention import check_attentions
 from albert.model.dropout import NO_DROPOUT, Dropout
@@ -41,7 +41,7 @@ class PretrainedModel(keras.Model):
         self.config = config
         self.encoder_options = encoder_options
         # What goes with it into a directory: names of labels, how texts are prepared, and more.
-        self.facts = Facts(architecture=type(self).__name__)
+        self.metadata = Metadata(architecture=type(self).__name__)
         # For users' own loops; the trainer passes dropout_seed, a function of the step.
         self.seed_generator = keras.random.SeedGenerator()
         with precision(self.dtype_policy):
@@ -156,14 +156,14 @@ class PretrainedModel(keras.Model):
             "trainable": self.trainable,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "encoder_options": dataclasses.asdict(self.encoder_options),
-            "facts": self.facts.to_dict(),
+            "facts": self.metadata.to_dict(),
             "quantized": quantization.quantized_layers(self),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         values = dict(config)
-        facts, options = values.pop("facts", {}), values.pop("encoder_options", {})
+        metadata, options = values.pop("facts", {}), values.pop("encoder_options", {})
         quantized = values.pop("quantized", {})
         is_trainable, policy = values.pop("trainable", True), values.pop("dtype", None)
         values["config"] = AlbertConfig.from_dict(values["config"])
@@ -174,7 +174,7 @@ class PretrainedModel(keras.Model):
             # The engine is of the backend, which may be another one now.
             encoder_options=EncoderOptions(**dict(options) | {"engine": "unrolled"}),
         )
-        model.facts, model.trainable = Facts.from_dict(facts, "facts"), is_trainable
+        model.metadata, model.trainable = Metadata.from_dict(metadata, "facts"), is_trainable
         quantization.quantize_layers(model, quantized)
         return model
 

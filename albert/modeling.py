@@ -16,7 +16,7 @@ from keras import ops
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
-from albert.formats.model_facts import PROBLEM_TYPES
+from albert.formats.model_metadata import PROBLEM_TYPES
 from albert.model import answers
 from albert.model.dropout import Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
@@ -132,25 +132,25 @@ class _LabelModel(ModelWithHead):
     @property
     def label_names(self) -> tuple[str, ...] | None:
         """Names of the labels in the order of their ids, which `save_pretrained` keeps."""
-        return self.facts.label_names
+        return self.metadata.label_names
 
     @label_names.setter
     def label_names(self, names: Sequence[str] | None) -> None:
         names = names and tuple(map(str, names))
         if names and len(names) != self.num_labels:
             raise ValueError(f"{len(names)} names of {self.num_labels} labels: {', '.join(names)}")
-        self.facts = dataclasses.replace(self.facts, label_names=names or None)
+        self.metadata = dataclasses.replace(self.metadata, label_names=names or None)
 
     @property
     def problem_type(self) -> str | None:
-        """What its numbers mean, one of `model_facts.PROBLEM_TYPES`; None is not said."""
-        return self.facts.problem_type
+        """What its numbers mean, one of `model_metadata.PROBLEM_TYPES`; None is not said."""
+        return self.metadata.problem_type
 
     @problem_type.setter
     def problem_type(self, name: str | None) -> None:
         if name not in (None, *PROBLEM_TYPES):
             raise ValueError(f"problem_type {name!r} is not one of {', '.join(PROBLEM_TYPES)}")
-        self.facts = dataclasses.replace(self.facts, problem_type=name)
+        self.metadata = dataclasses.replace(self.metadata, problem_type=name)
 
     def _logits(self, x, dropout: Dropout):
         kept = dropout(x, self.classifier_dropout)

@@ -24,7 +24,7 @@ from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning import FineTuning, weights_to_use
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import DataError, FlagError
-from albert.formats import known_tasks, sidecars
+from albert.formats import known_tasks, run_states
 from albert.tasks import conll
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 
@@ -118,7 +118,7 @@ class TokenFineTuning(FineTuning):
 def _trained_labels(settings: FineTuningSettings) -> tuple[str, ...]:
     """Returns the labels that the checkpoint to be used was trained with."""
     origin = weights_to_use(settings.checkpoint, settings.output_dir).origin
-    labels = sidecars.read_facts(origin).label_names
+    labels = run_states.read_metadata(origin).label_names
     if not labels:
         raise FlagError(f"{origin} does not name its labels: give --label_list")
     return labels

@@ -112,8 +112,8 @@ def save(step, keep=0):
     return checkpoint_store.save(".", step, tensors, {"records_seen": step * 2}, keep)
 
 def newest():
-    prefix, tensors, sidecar = checkpoint_store.read_newest(".", SHAPES, CONFIG, "t")
-    print(prefix, tensors["bert/a"][0, 0], sidecar["records_seen"])
+    prefix, tensors, run_state = checkpoint_store.read_newest(".", SHAPES, CONFIG, "t")
+    print(prefix, tensors["bert/a"][0, 0], run_state["records_seen"])
 """
 
 

@@ -112,8 +112,8 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(dam
     good = save(tmp_path, 30, 3.0)
     damage(save(tmp_path, 40, 4.0))
     (tmp_path / "checkpoint").write_text("garbage")
-    prefix, tensors, sidecar = checkpoint_store.read_newest(str(tmp_path), SHAPES, CONFIG, "task")
-    assert (prefix, sidecar["records_seen"]) == (good, 60)
+    prefix, tensors, run_state = checkpoint_store.read_newest(str(tmp_path), SHAPES, CONFIG, "task")
+    assert (prefix, run_state["records_seen"]) == (good, 60)
     assert tensors["bert/a"][0, 0] == 3.0
     assert list(checkpoints.list_steps(str(tmp_path))) == [30]
     assert any(name.endswith(".corrupt") for name in os.listdir(tmp_path))

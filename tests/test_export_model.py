@@ -16,7 +16,7 @@ from albert.config import AlbertConfig
 from albert.export import model_conversion
 from albert.formats import checkpoint_files, checkpoints, huggingface
 from albert.formats.model_classes import EXPORT_HEADS
-from albert.formats.model_facts import Facts
+from albert.formats.model_metadata import Metadata
 from albert.modeling import AlbertForPreTraining, AlbertModel, named_weights
 
 LENGTH = 12
@@ -79,7 +79,7 @@ def test_a_model_of_hugging_faces_layout_is_exported_with_its_card(source, tmp_p
     folder = tmp_path / "theirs"
     folder.mkdir()
     values = huggingface.config_to_theirs(
-        model.config, Facts("AlbertModel"), {"pad": 0, "cls": 2, "sep": 3}, None
+        model.config, Metadata("AlbertModel"), {"pad": 0, "cls": 2, "sep": 3}, None
     )
     (folder / "config.json").write_text(json.dumps(values))
     huggingface.serialize(

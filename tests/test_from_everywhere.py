@@ -242,7 +242,7 @@ def test_a_directory_gives_the_class_that_it_was_saved_as(kind, tmp_path):
     again = albert.from_pretrained(str(tmp_path / "model"))
     assert type(again) is type(model)
     source = pretrained.open_path(str(tmp_path / "model"))
-    object.__setattr__(source, "facts", type(source.facts)())
+    object.__setattr__(source, "metadata", type(source.metadata)())
     guessed = pretrained.class_of(source)
     alike = {"AlbertForTokenClassification", "AlbertForMultipleChoice"}
     assert guessed == ("AlbertForSequenceClassification" if kind in alike else kind)

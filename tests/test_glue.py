@@ -271,10 +271,10 @@ def test_prediction_files_of_a_regression_have_values_which_the_server_takes_wit
 def test_what_a_tasks_name_tells_of_a_checkpoint_is_what_its_files_hold():
     assert set(TASKS) == set(known_tasks.GLUE_LABELS)
     for name, task in TASKS.items():
-        facts = known_tasks.facts_of_task(name, {})
-        assert facts["label_names"] == (task.labels or None)
-        assert (facts["problem_type"] == "regression") == task.is_regression
-        assert (facts["num_texts"] == 2) == (task.test.text_b is not None)
+        metadata = known_tasks.metadata_of_task(name, {})
+        assert metadata["label_names"] == (task.labels or None)
+        assert (metadata["problem_type"] == "regression") == task.is_regression
+        assert (metadata["num_texts"] == 2) == (task.test.text_b is not None)
 
 
 def test_every_task_of_the_benchmark_has_the_file_name_of_its_server():

@@ -319,7 +319,7 @@ def test_a_model_is_rebuilt_from_its_config(kind, sizes):
     if "num_labels" in sizes:
         model.label_names = [f"label {i}" for i in range(model.num_labels)]
     again = kind.from_config(model.get_config())
-    assert again.facts == model.facts
+    assert again.metadata == model.metadata
     assert modeling.parameter_shapes(again) == modeling.parameter_shapes(model)
 
 

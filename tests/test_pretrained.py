@@ -10,7 +10,7 @@ from test_convert_hf import HEADS, batch, random_model, save
 import albert
 from albert import modeling
 from albert.errors import CheckpointError
-from albert.formats import checkpoints, sidecars
+from albert.formats import checkpoints, run_states
 
 
 def outputs(model, kind):
@@ -116,4 +116,4 @@ def test_the_saved_directory_is_one_for_every_command(tmp_path):
     random_model("AlbertForPreTraining").save_pretrained(str(tmp_path / "model"))
     weights = checkpoints.open_weights(str(tmp_path / "model"))
     assert "cls/seq_relationship/output_weights" in weights.shapes
-    assert sidecars.read_sidecar(weights.origin)["architecture"] == "AlbertForPreTraining"
+    assert run_states.read_run_state(weights.origin)["architecture"] == "AlbertForPreTraining"

@@ -159,8 +159,8 @@ def test_case_is_that_of_the_records(folder):
     assert train(folder, name="cased") == 0
     tokenizer = vocabulary_of(folder)
     assert not tokenizer.do_lower_case and tokenizer.tokenize("The cat") == ["The", "cat"]
-    sidecar = json.loads((folder / "out/model.ckpt-4.json").read_text())
-    assert sidecar["flags"]["do_lower_case"] is False
+    run_state = json.loads((folder / "out/model.ckpt-4.json").read_text())
+    assert run_state["flags"]["do_lower_case"] is False
 
 
 def test_a_run_of_before_gets_it_when_it_is_resumed(folder, caplog):
@@ -270,9 +270,9 @@ def test_a_directory_with_checkpoints_of_another_vocabulary_is_refused(
 ):
     assert train(folder, "--until_step=2") == 0
     for path in (folder / "out").glob("model.ckpt-*.json") if is_of_0_2 else ():
-        sidecar = json.loads(path.read_text())
-        del sidecar["content_sha256"], sidecar["flags"]["tokenizer_sha256"]
-        path.write_text(json.dumps(sidecar))
+        run_state = json.loads(path.read_text())
+        del run_state["content_sha256"], run_state["flags"]["tokenizer_sha256"]
+        path.write_text(json.dumps(run_state))
     before = (folder / "out/my_vocab.txt").read_bytes()
     words = (folder / "my_vocab.txt").read_text().replace("w1\n", "w99\n")
     (folder / "other_vocab.txt").write_text(words)

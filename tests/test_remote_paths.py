@@ -165,8 +165,8 @@ def test_a_remote_run_trains_stops_and_goes_on_as_a_local_one(memory, tmp_path):
     assert step == 23 and set(tensors) == set(here)
     for name, value in here.items():
         np.testing.assert_array_equal(value, tensors[name], name)
-    sidecar = json.loads(memory.cat_file("/data/run/model.ckpt-23.json"))
-    assert sidecar["flags"]["output_dir"] == "memory://data/run"
+    run_state = json.loads(memory.cat_file("/data/run/model.ckpt-23.json"))
+    assert run_state["flags"]["output_dir"] == "memory://data/run"
     assert not [name for name in memory.find("/data/run") if "tmp-" in name or "lease" in name]
     for name in memory.find("/data/run"):
         assert str(tmp_path / "cache").encode() not in memory.cat_file(name), name
@@ -380,8 +380,8 @@ def a_run(url: str) -> None:
                 writer.write(step, "train", {})
                 writer.upload()
                 tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
-                sidecar = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
-                prefix = checkpoint_store.save(local, step, tensors, sidecar, keep=1)
+                run_state = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
+                prefix = checkpoint_store.save(local, step, tensors, run_state, keep=1)
                 checkpoint_store.publish_best(prefix)
                 files.write_json(os.path.join(local, "best.json"), {"step": step})
                 writer.write(step, "eval", {})

@@ -15,7 +15,7 @@ from albert import modeling, run_classifier
 from albert.cli import encoder, flags
 from albert.formats import pretrained
 from albert.formats.model_classes import is_labelled
-from albert.formats.model_facts import MULTI_LABEL
+from albert.formats.model_metadata import MULTI_LABEL
 from albert.tokenization import FullTokenizer, TextSettings
 
 HEADS = test_convert_hf.HEADS | {
@@ -197,8 +197,8 @@ def test_a_pretrained_model_that_becomes_another_forgets_what_it_was(source, tmp
     model = albert.AlbertForTokenClassification.from_pretrained(str(start), num_labels=2)
     model.label_names = ("O", "B-X")
     model.save_pretrained(str(tmp_path / "tagger"))
-    facts = pretrained.open_path(str(tmp_path / "tagger")).facts
-    assert facts.architecture == "AlbertForTokenClassification"
-    assert facts.label_names == ("O", "B-X") and facts.task is None
+    metadata = pretrained.open_path(str(tmp_path / "tagger")).metadata
+    assert metadata.architecture == "AlbertForTokenClassification"
+    assert metadata.label_names == ("O", "B-X") and metadata.task is None
     with pytest.raises(ValueError, match="3 names of 2 labels"):
         model.label_names = ("O", "B-X", "I-X")

@@ -360,7 +360,7 @@ def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
     from albert import modeling, tokenization
     from albert.config import AlbertConfig
     from albert.formats import hf_tokenizer, huggingface
-    from albert.formats.model_facts import Facts
+    from albert.formats.model_metadata import Metadata
 
     glue = write_task_files(tmp_path / "glue")
     model = modeling.AlbertForMaskedLM(AlbertConfig(**CONFIG))
@@ -379,7 +379,7 @@ def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
         )
         ids = {"pad": 0, "cls": 2, "sep": 3}
         (theirs / "config.json").write_text(
-            json.dumps(huggingface.config_to_theirs(model.config, Facts(kind), ids, None))
+            json.dumps(huggingface.config_to_theirs(model.config, Metadata(kind), ids, None))
         )
         hf_tokenizer.write(tokenizer, str(theirs), 16)
         folder = theirs

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from albert.errors import DataError, FlagError
-from albert.formats import checkpoint_files, checkpoints, layouts, sidecars
+from albert.formats import checkpoint_files, checkpoints, layouts, run_states
 from albert.formats.known_tasks import WORDS
 from albert.formats.layouts import Layout
-from albert.formats.model_facts import REGRESSION
+from albert.formats.model_metadata import REGRESSION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Identity:
         may evaluate it, but not resume its training.
 
         Raises:
-          FlagError: names both values; DataError: the checkpoint's sidecar is damaged.
+          FlagError: names both values; DataError: the checkpoint's run_state is damaged.
         """
-        sidecar = sidecars.read_sidecar(origin)
-        facts, flags = sidecars.facts_of(sidecar), sidecar.get("flags", {})
+        run_state = run_states.read_run_state(origin)
+        metadata, flags = run_states.metadata_of(run_state), run_state.get("flags", {})
         remedy = ": use another --output_dir" if is_resumed else ""
-        if is_resumed and facts.task not in (None, self.task):
-            raise FlagError(f"{origin} is of task {facts.task}, not {self.task}{remedy}")
-        labels = () if facts.problem_type == REGRESSION else facts.label_names
+        if is_resumed and metadata.task not in (None, self.task):
+            raise FlagError(f"{origin} is of task {metadata.task}, not {self.task}{remedy}")
+        labels = () if metadata.problem_type == REGRESSION else metadata.label_names
         if None not in (labels, self.labels) and tuple(labels) != tuple(self.labels):
             raise FlagError(
                 f"{origin} was trained with {self._as_flag(labels)}, not with "
@@ -87,11 +87,11 @@ def check_directory(directory: str, identity: Identity) -> None:
 
 
 def _comparable(best: str, *newest_first: str) -> Iterator[str]:
-    """Yields the best and the newest checkpoint whose sidecar can be read."""
+    """Yields the best and the newest checkpoint whose run_state can be read."""
     for group in ([best], newest_first):
         for prefix in group:
             try:
-                if sidecars.read_sidecar(prefix):
+                if run_states.read_run_state(prefix):
                     yield prefix
                     break
             except DataError:

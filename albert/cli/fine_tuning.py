@@ -248,10 +248,10 @@ class FineTuning:
         self, run: "RunConfig", weights: "Weights", evaluated: "Evaluated"
     ) -> TrainingResult:
         """Writes the results of a checkpoint. Evaluates it unless the training has done so."""
-        from albert.formats import checkpoints, sidecars
+        from albert.formats import checkpoints, run_states
         from albert.training import evaluation, summaries
 
-        found = evaluated.of_step(sidecars.read_sidecar(weights.origin).get("step"))
+        found = evaluated.of_step(run_states.read_run_state(weights.origin).get("step"))
         if found is None:
             source, config = self.files["dev"], self.encoder.config
             found = evaluation.evaluate(self.task, config, run, source, weights)

@@ -259,9 +259,9 @@ def _known_threshold(origin: str) -> float:
 
     At 0 the model finds an answer as likely as none.
     """
-    from albert.formats import sidecars
+    from albert.formats import run_states
 
-    threshold = sidecars.null_threshold(origin, sidecars.read_sidecar(origin))
+    threshold = run_states.null_threshold(origin, run_states.read_run_state(origin))
     if threshold is None:
         log.info("null threshold 0: there is no evaluation of %s", origin)
         return 0.0

@@ -17,7 +17,7 @@ from albert.formats import (
     huggingface,
     model_card,
     pretrained,
-    sidecars,
+    run_states,
     tokenizer_files,
 )
 from albert.formats.known_tasks import split_labels
@@ -91,18 +91,18 @@ def convert(flags: Conversion) -> None:
     tokenizer = vocabulary.open() if vocabulary else None
     if tokenizer is None:
         log.warning("no tokenizer in %s: none written", source.directory)
-    facts = dataclasses.replace(
-        source.facts, architecture=architecture,
+    metadata = dataclasses.replace(
+        source.metadata, architecture=architecture,
         label_names=_labels(flags.label_list, source, model),
     )
-    source = dataclasses.replace(source, facts=facts, vocabulary=vocabulary)
+    source = dataclasses.replace(source, metadata=metadata, vocabulary=vocabulary)
     main_file = huggingface.WEIGHTS_FILE if is_ours else checkpoints.BEST + checkpoint_files.INDEX
     with model_card.publish_model(flags.output_dir, main_file) as scratch:
         if is_ours:
             _write_theirs(scratch, source, model, tensors, tokenizer)
         else:
             pretrained.write(
-                scratch, source.config, tensors, facts, tokenizer, "30k-clean.model"
+                scratch, source.config, tensors, metadata, tokenizer, "30k-clean.model"
             )
         _write_card(flags, scratch, source, tensors, tokenizer)
     log.info("%s", checkpoints.describe_start(account))
@@ -136,13 +136,13 @@ def _open_ours(flags: Conversion) -> Pretrained:
         flags.albert_config_file or os.path.join(directory, "albert_config.json"),
     )
     origin = source.weights().origin
-    checkpoints.check_architecture(sidecars.read_sidecar(origin), source.config, origin)
+    checkpoints.check_architecture(run_states.read_run_state(origin), source.config, origin)
     return source
 
 
 def _architecture(source: Pretrained, weights: Weights, is_ours: bool) -> str:
     """Returns the class that the source names, else that of its weights."""
-    named = source.facts.architecture
+    named = source.metadata.architecture
     if named and not (is_ours and named not in AT_HUGGING_FACE):
         return named
     by_weight = class_of_weights(weights.shapes)
@@ -181,7 +181,7 @@ def _labels(given: str | None, source: Pretrained, model: keras.Model) -> tuple[
     count = getattr(model, "num_labels", None)
     if count is None or hasattr(model, "num_choices"):
         return None
-    labels = split_labels(given) if given else source.facts.label_names
+    labels = split_labels(given) if given else source.metadata.label_names
     if labels and len(labels) != count:
         whose = "--label_list" if given else "the directory"
         raise FlagError(f"{whose} has {len(labels)} labels, the classifier {count}")
@@ -198,11 +198,11 @@ def _write_theirs(
         ids = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
         limit = config.max_position_embeddings
         hf_tokenizer.write(tokenizer, scratch, min(source.vocabulary.max_length or limit, limit))
-    architecture = source.facts.architecture
+    architecture = source.metadata.architecture
     num_labels = model.num_labels if is_labelled(architecture) else None
     files.write_json(
         os.path.join(scratch, huggingface.CONFIG_FILE),
-        huggingface.config_to_theirs(config, source.facts, ids, num_labels),
+        huggingface.config_to_theirs(config, source.metadata, ids, num_labels),
     )
     converted = huggingface.tensors_to_theirs(config, tensors, architecture)
     huggingface.serialize(converted, os.path.join(scratch, huggingface.WEIGHTS_FILE))
@@ -213,7 +213,7 @@ def _write_card(
     tokenizer: FullTokenizer | None,
 ) -> None:
     name = os.path.basename(os.path.abspath(flags.output_dir))
-    architecture = source.facts.architecture
+    architecture = source.metadata.architecture
     is_ours = not flags.is_from_theirs
     parts = model_card.of_class(architecture, name, tokenizer is not None or is_ours)
     origin = os.path.basename(os.path.abspath(source.directory))
@@ -226,7 +226,7 @@ def _write_card(
         parts["usage"] = _THEIR_USAGE.format(architecture=architecture, name=name, inputs=inputs)
     model_card.write(
         scratch, config=source.config, tokenizer=tokenizer,
-        label_names=source.facts.label_names,
-        sidecar=sidecars.read_sidecar(source.weights().origin) if is_ours else None,
+        label_names=source.metadata.label_names,
+        run_state=run_states.read_run_state(source.weights().origin) if is_ours else None,
         parameters=sum(value.size for value in tensors.values()), **parts,
     )

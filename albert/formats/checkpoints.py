@@ -2,7 +2,7 @@
 
 The names in a checkpoint `model.ckpt-<step>` are the released ones, with `<variable>/adam_m`,
 `adam_v` and `global_step`, so a checkpoint of the original is one of ours. Its files are
-`checkpoint_files`' concern, the run's state in `model.ckpt-<step>.json` that of `sidecars`.
+`checkpoint_files`' concern, the run's state in `model.ckpt-<step>.json` that of `run_states`.
 """
 
 import dataclasses
@@ -171,18 +171,18 @@ def best_run(directory: str, flag: str) -> str | None:
 
 
 def check_architecture(
-    sidecar: Mapping[str, Any], config: AlbertConfig, origin: str, task: str | None = None
+    run_state: Mapping[str, Any], config: AlbertConfig, origin: str, task: str | None = None
 ) -> None:
     """Refuses a checkpoint of another architecture or, if given, of another task.
 
     Raises:
       MismatchError: lists each differing key with both values.
     """
-    if task is not None and sidecar.get("task", task) != task:
+    if task is not None and run_state.get("task", task) != task:
         raise MismatchError(
-            f"{origin} is of task {sidecar['task']}, not {task}: use another --output_dir"
+            f"{origin} is of task {run_state['task']}, not {task}: use another --output_dir"
         )
-    theirs = sidecar.get("config")
+    theirs = run_state.get("config")
     if theirs is None:
         return
     # Dropout and initialisation may change between runs; no weight depends on them.

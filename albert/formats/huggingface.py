@@ -14,10 +14,10 @@ import numpy as np
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, ConfigError, DataError
-from albert.formats import hf_tensors, model_facts
+from albert.formats import hf_tensors, model_metadata
 from albert.formats.hf_names import BLOCK, BUFFERS, MAPPING, TIED, our_name, their_name
 from albert.formats.model_classes import MODEL_CLASSES, is_labelled
-from albert.formats.model_facts import Facts
+from albert.formats.model_metadata import Metadata
 from albert.storage import files
 
 log = logging.getLogger("albert")
@@ -26,7 +26,7 @@ CONFIG_FILE = "config.json"
 # Files with weights, the first of which is taken.
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_FILES = (WEIGHTS_FILE, "model.safetensors.index.json", "tf_model.h5")
-FACTS_KEY = "albert_facts"  # ours in their config.json; their library keeps and ignores it
+METADATA_KEY = "albert_facts"  # ours in their config.json; their library keeps and ignores it
 PICKLE = "pytorch_model.bin"
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
@@ -102,24 +102,24 @@ def _activation(values: Mapping[str, Any], origin: str, gelu: str) -> str:
     return "gelu" if gelu == "tanh" else "gelu_erf"
 
 
-def facts_from_theirs(values: Mapping[str, Any], origin: str) -> Facts:
+def metadata_from_theirs(values: Mapping[str, Any], origin: str) -> Metadata:
     """Returns what a Hugging Face `config.json` says of its model besides the architecture.
 
     Raises:
       DataError: names the key whose value is of the wrong kind.
     """
-    facts = Facts.from_dict(values.get(FACTS_KEY) or {}, f"{origin}: {FACTS_KEY}")
-    settings = dict(facts.settings)
-    model_facts.check(values, {"classifier_dropout_prob": model_facts.RATE}, origin)
+    metadata = Metadata.from_dict(values.get(METADATA_KEY) or {}, f"{origin}: {METADATA_KEY}")
+    settings = dict(metadata.settings)
+    model_metadata.check(values, {"classifier_dropout_prob": model_metadata.RATE}, origin)
     if (dropout := values.get("classifier_dropout_prob")) is not None:
         settings["classifier_dropout"] = dropout
     architecture = (values.get("architectures") or [None])[0]
-    facts = dataclasses.replace(facts, architecture=architecture, settings=settings)
+    metadata = dataclasses.replace(metadata, architecture=architecture, settings=settings)
     if not (architecture is None or is_labelled(architecture)):
-        return facts
-    problem = Facts.from_dict({"problem_type": values.get("problem_type")}, origin).problem_type
+        return metadata
+    problem = Metadata.from_dict({"problem_type": values.get("problem_type")}, origin).problem_type
     names = _label_names(values.get("id2label"), origin)
-    return dataclasses.replace(facts, label_names=names, problem_type=problem)
+    return dataclasses.replace(metadata, label_names=names, problem_type=problem)
 
 
 def _label_names(names: Any, origin: str) -> tuple[str, ...] | None:
@@ -132,12 +132,12 @@ def _label_names(names: Any, origin: str) -> tuple[str, ...] | None:
 
 
 def config_to_theirs(
-    config: AlbertConfig, facts: Facts, token_ids: Mapping[str, int], num_labels: int | None
+    config: AlbertConfig, metadata: Metadata, token_ids: Mapping[str, int], num_labels: int | None
 ) -> dict[str, Any]:
-    """Returns the `config.json` of the facts' architecture.
+    """Returns the `config.json` of the metadata' architecture.
 
     `token_ids` gives `pad`, `cls` and `sep`; `num_labels` how many outputs the head
-    has, if these are labels. FACTS_KEY holds everything that their format has no key for.
+    has, if these are labels. METADATA_KEY holds everything that their format has no key for.
     """
     acts = {"gelu": "gelu_new", "gelu_erf": "gelu", "": "linear"}
     act = (config.hidden_act or "").lower()
@@ -148,9 +148,9 @@ def config_to_theirs(
         "initializer_range",
     )
     values = {key: getattr(config, key) for key in copied} | {
-        "architectures": [facts.architecture],
+        "architectures": [metadata.architecture],
         "bos_token_id": token_ids["cls"],
-        "classifier_dropout_prob": facts.settings.get("classifier_dropout", 0.1),
+        "classifier_dropout_prob": metadata.settings.get("classifier_dropout", 0.1),
         "dtype": "float32",
         "eos_token_id": token_ids["sep"],
         "hidden_act": acts.get(act, act),
@@ -162,19 +162,20 @@ def config_to_theirs(
         "pad_token_id": token_ids["pad"],
     }
     if num_labels is not None:
-        labels = facts.label_names or tuple(f"LABEL_{i}" for i in range(num_labels))
+        labels = metadata.label_names or tuple(f"LABEL_{i}" for i in range(num_labels))
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
         values["label2id"] = {label: i for i, label in enumerate(labels)}
-        is_text_model = facts.architecture == "AlbertForSequenceClassification"
-        default = model_facts.REGRESSION if num_labels == 1 and is_text_model else None
-        if problem := facts.problem_type or default:
+        is_text_model = metadata.architecture == "AlbertForSequenceClassification"
+        default = model_metadata.REGRESSION if num_labels == 1 and is_text_model else None
+        if problem := metadata.problem_type or default:
             values["problem_type"] = problem
     rest = {
-        "task": facts.task, "num_texts": facts.num_texts, "max_seq_length": facts.max_seq_length,
-        "settings": {k: v for k, v in facts.settings.items() if k != "classifier_dropout"},
+        "task": metadata.task, "num_texts": metadata.num_texts,
+        "max_seq_length": metadata.max_seq_length,
+        "settings": {k: v for k, v in metadata.settings.items() if k != "classifier_dropout"},
     }
     if rest := {key: value for key, value in rest.items() if value}:
-        values[FACTS_KEY] = rest
+        values[METADATA_KEY] = rest
     return values
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from albert.errors import FlagError
 from albert.formats.model_classes import CLASS_OF_RUN
-from albert.formats.model_facts import REGRESSION, SINGLE_LABEL
+from albert.formats.model_metadata import REGRESSION, SINGLE_LABEL
 
 _BINARY = ("0", "1")
 _INFERENCE = ("contradiction", "entailment", "neutral")
@@ -43,24 +43,24 @@ def parse_labels(text: str, of_words: bool = False) -> tuple[str, ...]:
     return labels
 
 
-def facts_of_task(task: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+def metadata_of_task(task: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Returns architecture, label_names, problem_type and num_texts, as far as they follow.
 
     `flags` are those of the training.
     """
     architecture = CLASS_OF_RUN.get(TSV if task in GLUE_LABELS else task)
-    facts = {"architecture": architecture, "label_names": None}
+    metadata = {"architecture": architecture, "label_names": None}
     if flags.get("labels"):
-        facts["label_names"] = tuple(flags["labels"])
+        metadata["label_names"] = tuple(flags["labels"])
     elif listed := flags.get("label_list"):
         # Runs before version 0.3 recorded labels of words with blanks between them.
-        facts["label_names"] = tuple(listed.split()) if task == WORDS else split_labels(listed)
+        metadata["label_names"] = tuple(listed.split()) if task == WORDS else split_labels(listed)
     if task == TSV:
         is_number, is_pair = flags.get("regression"), bool(flags.get("text_pair_column"))
     elif task in GLUE_LABELS:
-        facts["label_names"] = GLUE_LABELS[task] or None
+        metadata["label_names"] = GLUE_LABELS[task] or None
         is_number, is_pair = not GLUE_LABELS[task], task not in GLUE_OF_ONE_TEXT
     else:
-        return facts
+        return metadata
     problem_type = REGRESSION if is_number else SINGLE_LABEL
-    return facts | {"problem_type": problem_type, "num_texts": 1 + is_pair}
+    return metadata | {"problem_type": problem_type, "num_texts": 1 + is_pair}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from albert import __version__
 from albert.config import AlbertConfig
-from albert.formats import checkpoints, model_classes, sidecars
+from albert.formats import checkpoints, model_classes, run_states
 from albert.formats.model_classes import MODEL_CLASSES, ModelClass
 from albert.storage import files, filesystem
 from albert.tokenization import FullTokenizer
@@ -112,7 +112,7 @@ def card(
     parameters: int | None = None,
     tokenizer: FullTokenizer | None = None,
     label_names: Sequence[str] | None = None,
-    sidecar: Mapping[str, Any] | None = None,
+    run_state: Mapping[str, Any] | None = None,
     results: Mapping[str, Any] | None = None,
     usage: str = "",
 ) -> str:
@@ -124,7 +124,7 @@ def card(
       parameters: their number; the row is left out if it is not known.
       tokenizer: the `FullTokenizer`, if the model has one.
       label_names: those of a classifier's outputs, in their order.
-      sidecar: the JSON next to the checkpoint, `{}` for one of the original toolkit.
+      run_state: the JSON next to the checkpoint, `{}` for one of the original toolkit.
       results: what evaluation found, {name: value}.
       usage: Python code that uses the model.
     """
@@ -133,7 +133,7 @@ def card(
         "Architecture": _architecture(config, parameters),
         "Tokenizer": _tokenizer(tokenizer) if tokenizer else "",
         "Labels": _labels(label_names) if label_names else "",
-        "Where it comes from": _origin(sidecar or {}),
+        "Where it comes from": _origin(run_state or {}),
         "Evaluation": _evaluation(results or {}),
         "Limitations": _LIMITATIONS.format(
             max_position_embeddings=config.max_position_embeddings,
@@ -162,17 +162,17 @@ def of_weights(
       name: what the usage calls the directory; its own name by default.
       parts: of `card`, instead of those of the model's class.
     """
-    sidecar = sidecars.read_sidecar(weights.origin)
+    run_state = run_states.read_run_state(weights.origin)
     shapes = {n: shape for n, shape in weights.shapes.items() if not checkpoints.is_slot(n)}
     name = name or os.path.basename(os.path.abspath(path))
     known = {
         "config": config,
         "parameters": sum(math.prod(shape) for shape in shapes.values()),
         "tokenizer": tokenizer,
-        "label_names": sidecars.facts_of(sidecar).label_names,
-        "sidecar": sidecar,
-        "results": sidecars.results_beside(weights.origin, sidecar.get("step")),
-        **of_class(sidecar.get("architecture", "AlbertModel"), name, bool(tokenizer)),
+        "label_names": run_states.metadata_of(run_state).label_names,
+        "run_state": run_state,
+        "results": run_states.results_beside(weights.origin, run_state.get("step")),
+        **of_class(run_state.get("architecture", "AlbertModel"), name, bool(tokenizer)),
     }
     return write(path, **known | parts)
 
@@ -236,21 +236,21 @@ def _case(tokenizer: FullTokenizer | None) -> str:
     return f"Lost before the model sees a text: {' and '.join(lost) or 'control characters'}."
 
 
-def _origin(sidecar: Mapping[str, Any]) -> str:
-    if not sidecar:
+def _origin(run_state: Mapping[str, Any]) -> str:
+    if not run_state:
         return (
             "From a checkpoint without a record of its training, as the original toolkit wrote "
             "them: the data and settings are not known here.\n"
         )
-    if "task" not in sidecar:
+    if "task" not in run_state:
         return "Saved from a Python program or converted; its data and settings are unknown.\n"
-    flags = {k: v for k, v in sidecar.get("flags", {}).items() if v not in (None, False, "")}
+    flags = {k: v for k, v in run_state.get("flags", {}).items() if v not in (None, False, "")}
     flags.pop("labels", None)  # of the data; the card lists them elsewhere
     listing = "".join(f"--{name}={value}\n" for name, value in sorted(flags.items()))
+    step, task, version = (run_state.get(k, "unknown") for k in ("step", "task", "version"))
     return (
-        f"Step {sidecar.get('step', 'unknown')} of the task `{sidecar.get('task', 'unknown')}`, "
-        f"trained with version {sidecar.get('version', 'unknown')} of this toolkit, exported with "
-        f"{__version__}; data and settings:\n\n```\n{listing}```\n"
+        f"Step {step} of the task `{task}`, trained with version {version} of this toolkit, "
+        f"exported with {__version__}; data and settings:\n\n```\n{listing}```\n"
     )
 
 

@@ -23,14 +23,14 @@ from albert.formats import (
     huggingface,
     layouts,
     model_card,
-    model_facts,
-    sidecars,
+    model_metadata,
+    run_states,
     tf_models,
     tokenizer_files,
 )
 from albert.formats.layouts import Layout
 from albert.formats.model_classes import LABEL_HEAD, class_of_weights, reads_pooler
-from albert.formats.model_facts import Facts
+from albert.formats.model_metadata import Metadata
 from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
 from albert.storage import files, filesystem
@@ -52,7 +52,7 @@ class Pretrained:
     directory: str
     config: AlbertConfig
     vocabulary: Vocabulary  # an empty one if it has none
-    facts: Facts
+    metadata: Metadata
     weights: Callable[[], Weights]  # opened once; a CheckpointError if it cannot be
     # The vocabulary of the training, according to the run's state: a stranger may have written
     # that, so it is only used after a check.
@@ -123,20 +123,20 @@ def open_archive(
     """
     try:
         prefix = checkpoints.resolve_prefix(path)
-        sidecar = sidecars.read_sidecar(prefix)
+        run_state = run_states.read_run_state(prefix)
     except CheckpointError:  # raised again when the weights are wanted
-        prefix, sidecar = path, {}
-    facts, told = sidecars.facts_of(sidecar), sidecar.get("flags", {})
-    if (threshold := sidecars.null_threshold(prefix, sidecar)) is not None:
-        settings = {**facts.settings, "null_score_diff_threshold": threshold}
-        facts = dataclasses.replace(facts, settings=settings)
-    vocabulary = tokenizer_files.find(directory, facts.text)
+        prefix, run_state = path, {}
+    metadata, told = run_states.metadata_of(run_state), run_state.get("flags", {})
+    if (threshold := run_states.null_threshold(prefix, run_state)) is not None:
+        settings = {**metadata.settings, "null_score_diff_threshold": threshold}
+        metadata = dataclasses.replace(metadata, settings=settings)
+    vocabulary = tokenizer_files.find(directory, metadata.text)
     return Pretrained(
         path,
         directory,
         AlbertConfig.from_flag(config_file or os.path.join(directory, "albert_config.json")),
         vocabulary,
-        dataclasses.replace(facts, text=vocabulary.text if vocabulary else facts.text),
+        dataclasses.replace(metadata, text=vocabulary.text if vocabulary else metadata.text),
         lambda: checkpoints.open_weights(prefix, flag),
         Vocabulary(told.get("spm_model_file"), told.get("vocab_file"), vocabulary.text),
     )
@@ -150,14 +150,14 @@ def open_hugging_face(
     origin = config_file or os.path.join(directory, huggingface.CONFIG_FILE)
     values = files.read_json(origin)
     config = huggingface.config_from_theirs(values, origin, gelu)
-    facts = huggingface.facts_from_theirs(values, origin)
+    metadata = huggingface.metadata_from_theirs(values, origin)
     vocabulary = tokenizer_files.find(directory)
     return Pretrained(
         directory,
         directory,
         config,
         vocabulary,
-        dataclasses.replace(facts, text=vocabulary.text if vocabulary else None),
+        dataclasses.replace(metadata, text=vocabulary.text if vocabulary else None),
         lambda: open_tensors(weights_file or huggingface.find_weights(directory), config),
     )
 
@@ -167,15 +167,15 @@ def open_module(handle: str, flag: str = "albert_hub_module_handle") -> Pretrain
     directory = hub.fetch(handle, flag)
     if hub.is_foreign(directory) and tf_models.is_directory(directory):
         config, vocabulary = tf_models.read_config(directory), tf_models.vocabulary(directory)
-        facts = Facts("AlbertModel", text=vocabulary.text if vocabulary else None)
+        metadata = Metadata("AlbertModel", text=vocabulary.text if vocabulary else None)
         return Pretrained(
-            handle, directory, config, vocabulary, facts,
+            handle, directory, config, vocabulary, metadata,
             lambda: tf_models.open_weights(directory),
         )
     config, vocabulary = hub.read_assets(directory, flag)
-    facts = Facts("AlbertForPreTraining", text=vocabulary.text)
+    metadata = Metadata("AlbertForPreTraining", text=vocabulary.text)
     return Pretrained(
-        handle, directory, config, vocabulary, facts, lambda: hub.open_module_weights(directory)
+        handle, directory, config, vocabulary, metadata, lambda: hub.open_module_weights(directory)
     )
 
 
@@ -210,7 +210,7 @@ def open_tensors(path: str, config: AlbertConfig) -> Weights:
 
 def class_of(source: Pretrained) -> str:
     """Returns the name of the class that a model was saved as, else the one of its weights."""
-    return source.facts.architecture or class_of_weights(source.weights().shapes).name
+    return source.metadata.architecture or class_of_weights(source.weights().shapes).name
 
 
 @filesystem.addresses_in_errors()
@@ -236,9 +236,9 @@ def load(
         if LABEL_HEAD not in weights.shapes:
             raise CheckpointError(f"{source.path} has no classifier yet: give num_labels")
         options["num_labels"] = weights.shapes[LABEL_HEAD][0]
-    is_same = source.facts.architecture in (None, kind.__name__)
+    is_same = source.metadata.architecture in (None, kind.__name__)
     if is_same:
-        saved = source.facts.settings
+        saved = source.metadata.settings
         options = {name: value for name, value in saved.items() if name in known} | options
     if encoder_options is not None:
         options["encoder_options"] = encoder_options
@@ -254,8 +254,8 @@ def load(
     if new:
         log.warning("%s: new, to be trained: %s", source.path, some(new))
     # What it was trained for is of its head; how texts are prepared, of its encoder.
-    facts = source.facts if is_same and not needed else Facts(text=source.facts.text)
-    model.facts = dataclasses.replace(facts, architecture=kind.__name__)
+    metadata = source.metadata if is_same and not needed else Metadata(text=source.metadata.text)
+    model.metadata = dataclasses.replace(metadata, architecture=kind.__name__)
     return model
 
 
@@ -295,9 +295,9 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
         )
     tensors = {name: weight.value for name, weight in named_weights(model).items()}
     with model_card.publish_model(path, checkpoints.BEST + checkpoint_files.INDEX) as scratch:
-        settings = dict(model.facts.settings) | model_facts.pick(model.get_config())
-        facts = dataclasses.replace(model.facts, settings=settings)
-        prefix = write(scratch, model.config, tensors, facts, tokenizer)
+        settings = dict(model.metadata.settings) | model_metadata.pick(model.get_config())
+        metadata = dataclasses.replace(model.metadata, settings=settings)
+        prefix = write(scratch, model.config, tensors, metadata, tokenizer)
         model_card.of_weights(
             scratch, checkpoints.open_weights(prefix), model.config,
             name=os.path.basename(os.path.abspath(path)), tokenizer=tokenizer,
@@ -308,7 +308,7 @@ def write(
     directory: str,
     config: AlbertConfig,
     tensors: Mapping[str, Any],
-    facts: Facts,
+    metadata: Metadata,
     tokenizer: FullTokenizer | None = None,
     spm_name: str | None = None,
 ) -> str:
@@ -320,8 +320,8 @@ def write(
         stream.write(config.to_json_string())
     if tokenizer is not None:
         tokenizer_files.write(tokenizer, directory, spm_name=spm_name)
-        facts = dataclasses.replace(facts, text=tokenizer.settings)
+        metadata = dataclasses.replace(metadata, text=tokenizer.settings)
     prefix = os.path.join(directory, checkpoints.BEST)
-    files.write_json(prefix + ".json", sidecars.of_facts(facts, config))
+    files.write_json(prefix + ".json", run_states.of_metadata(metadata, config))
     checkpoint_files.write(prefix, dict(tensors) | {"global_step": np.int64(0)})
     return prefix

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from albert.errors import CheckpointError, FlagError
-from albert.formats import model_facts
+from albert.formats import model_metadata
 from albert.formats.model_classes import LABEL_HEAD, MODEL_CLASSES, class_of_weights
 from albert.inference.predictors import (
     ChoicePredictor,
@@ -22,9 +22,9 @@ _PREDICTORS = {kind.task: kind for kind in (
 )}
 TASKS = tuple(_PREDICTORS)
 _TASK_OF_PROBLEM = {
-    model_facts.SINGLE_LABEL: TextClassifier.task,
-    model_facts.MULTI_LABEL: MultiLabelClassifier.task,
-    model_facts.REGRESSION: Regressor.task,
+    model_metadata.SINGLE_LABEL: TextClassifier.task,
+    model_metadata.MULTI_LABEL: MultiLabelClassifier.task,
+    model_metadata.REGRESSION: Regressor.task,
 }
 
 
@@ -60,26 +60,26 @@ def predictor_of(
     labels = _label_names(session, labels)
     if task == TokenClassifier.task:
         return TokenClassifier(session, labels, is_tokenized=is_tokenized)
-    count = session.source.facts.num_texts
+    count = session.source.metadata.num_texts
     return kind(session, labels, count or 1, count or 2)
 
 
 def known_task(session: Session) -> str | None:
     """Returns the task that the model's directory is for, None if nothing there says it."""
-    facts = session.source.facts
-    kind = MODEL_CLASSES.get(facts.architecture)
+    metadata = session.source.metadata
+    kind = MODEL_CLASSES.get(metadata.architecture)
     task = kind and kind.task
     if task != TextClassifier.task:
         return task
     is_one_number = session.source.weights().shapes.get(LABEL_HEAD, [0])[0] == 1
     default = Regressor.task if is_one_number else task
-    return _TASK_OF_PROBLEM.get(facts.problem_type, default)
+    return _TASK_OF_PROBLEM.get(metadata.problem_type, default)
 
 
 def _task(session: Session, task: str | None, remedy: str) -> str:
     path, known = session.source.path, known_task(session)
     # Not every directory says which kind of classifier it holds.
-    is_free = known == TextClassifier.task and not session.source.facts.problem_type
+    is_free = known == TextClassifier.task and not session.source.metadata.problem_type
     if task and known not in (None, task) and not (is_free and task == MultiLabelClassifier.task):
         raise FlagError(f"--task={task}: {path} was fine-tuned for {known}")
     if task or known:
@@ -93,7 +93,7 @@ def _task(session: Session, task: str | None, remedy: str) -> str:
 
 def _label_names(session: Session, given: Sequence[str]) -> tuple[str, ...]:
     path, count = session.source.path, session.source.weights().shapes[LABEL_HEAD][0]
-    labels = tuple(given or session.source.facts.label_names or map(str, range(count)))
+    labels = tuple(given or session.source.metadata.label_names or map(str, range(count)))
     if len(labels) != count:
         raise FlagError(
             f"{path} has {count} labels, not {len(labels)} ({' '.join(labels)}): give "

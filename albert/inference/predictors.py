@@ -203,7 +203,7 @@ class ChoicePredictor(TaskPredictor):
     @property
     def max_ending_length(self) -> int:
         """The maximum number of tokens of a question with its option."""
-        trained = self.session.source.facts.settings.get("max_qa_length", 128)
+        trained = self.session.source.metadata.settings.get("max_qa_length", 128)
         return min(trained, self.session.max_seq_length - 3)
 
     def encode(self, inputs):

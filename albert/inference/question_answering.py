@@ -35,7 +35,7 @@ class QuestionAnswerer(TaskPredictor):
           FlagError: a question of this length leaves no token for a passage.
         """
         length = self.session.max_seq_length
-        trained = self.session.source.facts.settings.get("max_query_length")
+        trained = self.session.source.metadata.settings.get("max_query_length")
         if trained is None:
             return min(64, (length - 3) // 2)
         if length <= trained + 3:
@@ -94,7 +94,7 @@ class QuestionAnswerer(TaskPredictor):
 
     def setting(self, name: str, default: Any) -> Any:
         """Returns a flag of the training, or a default."""
-        return self.session.source.facts.settings.get(name, default)
+        return self.session.source.metadata.settings.get(name, default)
 
 
 class BeamQuestionAnswerer(QuestionAnswerer):

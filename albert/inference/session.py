@@ -76,7 +76,7 @@ class Session:
             raise FlagError(
                 f"{name}={max_seq_length} exceeds max_position_embeddings {limit} of {source.path}"
             )
-        default = source.facts.max_seq_length or source.vocabulary.max_length or limit
+        default = source.metadata.max_seq_length or source.vocabulary.max_length or limit
         return cls(source, tokenizer, max_seq_length or min(default, limit), batch_size)
 
     def load(

@@ -23,7 +23,7 @@ class FineTuningData:
     examples: Mapping[str, Sequence[Any]]  # of each split that is used: train, dev, test
     # In the order of their ids; empty for a regression, None where nothing is classified.
     labels: tuple[str, ...] | None = None
-    # Facts about the data that a run records with its flags.
+    # Metadata about the data that a run records with its flags.
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, UserError
-from albert.formats import checkpoint_files, checkpoints, sidecars
+from albert.formats import checkpoint_files, checkpoints, run_states
 from albert.storage import files, filesystem
 from albert.storage.temporary import temporary_dir
 
@@ -21,7 +21,7 @@ _BESIDE = re.compile(r"model\.ckpt-(\d+)\.(?:json|data-\d{5}-of-\d{5})$")
 
 
 def save(
-    directory: str, step: int, tensors: Mapping[str, Any], sidecar: Mapping[str, Any], keep: int
+    directory: str, step: int, tensors: Mapping[str, Any], run_state: Mapping[str, Any], keep: int
 ) -> str:
     """Writes `model.ckpt-<step>` and returns its prefix.
 
@@ -33,7 +33,7 @@ def save(
     """
     prefix = os.path.join(directory, f"model.ckpt-{step}")
     try:
-        files.write_sealed_json(prefix + ".json", {"step": step, **sidecar})
+        files.write_sealed_json(prefix + ".json", {"step": step, **run_state})
         checkpoint_files.write(prefix, tensors)
     except UserError as error:
         files.remove(prefix + ".json")
@@ -119,7 +119,7 @@ def read_newest(
     task: str,
     may_set_aside: bool = True,
 ) -> tuple[str, dict[str, np.ndarray], dict[str, Any]] | None:
-    """Returns (prefix, tensors, sidecar) of the newest undamaged checkpoint; None: there is none.
+    """Returns (prefix, tensors, run_state) of the newest undamaged checkpoint; None: there is none.
 
     For each damaged one there is a warning. With `may_set_aside`, it is renamed to `*.corrupt`.
 
@@ -129,9 +129,9 @@ def read_newest(
     damaged: list[tuple[str, Exception]] = []
     for prefix in reversed(checkpoints.list_steps(directory).values()):
         try:
-            sidecar = sidecars.read_sidecar(prefix)
-            checkpoints.check_architecture(sidecar, config, prefix, task)
-            found = prefix, checkpoints.read_all(prefix, shapes), sidecar
+            run_state = run_states.read_run_state(prefix)
+            checkpoints.check_architecture(run_state, config, prefix, task)
+            found = prefix, checkpoints.read_all(prefix, shapes), run_state
         except checkpoints.MismatchError:
             raise
         except (CheckpointError, DataError) as error:

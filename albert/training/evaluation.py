@@ -18,7 +18,7 @@ import numpy as np
 from albert import modeling
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError
-from albert.formats import checkpoints, sidecars
+from albert.formats import checkpoints, run_states
 from albert.formats.weights import Weights
 from albert.model.encoder_options import Depth
 from albert.records.record_files import RecordFiles
@@ -216,7 +216,7 @@ def load_model(
     Raises:
       CheckpointError: a weight is absent or of another shape.
     """
-    checkpoints.check_architecture(sidecars.read_sidecar(weights.origin), config, weights.origin)
+    checkpoints.check_architecture(run_states.read_run_state(weights.origin), config, weights.origin)
     model = build_model(task, config, run)
     named = modeling.named_weights(model)
     shapes = {name: tuple(v.shape) for name, v in named.items()}

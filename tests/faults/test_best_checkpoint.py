@@ -14,7 +14,7 @@ from helpers import (
 
 from albert import run_classifier
 from albert.config import AlbertConfig
-from albert.formats import sidecars
+from albert.formats import run_states
 from albert.records.record_files import RecordFiles
 from albert.storage import files
 from albert.tasks.pretraining import PretrainingTask
@@ -110,7 +110,7 @@ def test_a_run_that_goes_on_with_another_evaluation_publishes_its_own_best(tmp_p
     other = write_pretraining_records(tmp_path / "dev.tfrecord", seed=5)
     assert jobs.pretrain(*flags, "--do_eval", f"--eval_input_file={other}") == 0
     assert capsys.readouterr().err.count("of step 2, was evaluated otherwise (files)") == 1
-    assert sidecars.read_sidecar(str(out / "model.ckpt-best"))["step"] == 4
+    assert run_states.read_run_state(str(out / "model.ckpt-best"))["step"] == 4
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_a_checkpoint_scored_with_few_layers_is_not_the_best_of_all_layers(tmp_p
     assert capsys.readouterr().err.count("was evaluated otherwise (layers)") == 1
     best = evaluation.read_best(str(out))
     assert (best["step"], best["measured"]["layers"]) == (4, 3)
-    assert sidecars.read_sidecar(str(out / "model.ckpt-best"))["step"] == 4
+    assert run_states.read_run_state(str(out / "model.ckpt-best"))["step"] == 4
 
 
 @pytest.mark.slow

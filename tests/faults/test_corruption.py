@@ -31,9 +31,9 @@ from albert.formats import (
     huggingface,
     model_card,
     pretrained,
-    sidecars,
+    run_states,
 )
-from albert.formats.model_facts import Facts
+from albert.formats.model_metadata import Metadata
 from albert.formats.weights import Weights
 from albert.modeling import AlbertForPreTraining, named_weights
 from albert.pretraining_data import pipeline
@@ -212,13 +212,13 @@ def make_theirs(folder):
     huggingface.serialize(tensors, str(folder / "model.safetensors"))
     ids = {"pad": 0, "cls": 2, "sep": 3}
     files.write_json(str(folder / "config.json"),
-                     huggingface.config_to_theirs(config, Facts("AlbertForPreTraining"), ids, None))
+                     huggingface.config_to_theirs(config, Metadata("AlbertForPreTraining"), ids, None))
     files.write_json(str(folder / "tokenizer_config.json"), {"do_lower_case": True})
 
 
 def read_theirs(folder):
     source = pretrained.open_path(str(folder))
-    return source.config, source.vocabulary.text, source.facts, all_tensors(source.weights())
+    return source.config, source.vocabulary.text, source.metadata, all_tensors(source.weights())
 
 
 def make_shards(folder):
@@ -272,7 +272,7 @@ def make_results(folder):
 
 
 def read_results(folder):
-    beside = sidecars.results_beside(str(folder / "model.ckpt-3"), 3)
+    beside = run_states.results_beside(str(folder / "model.ckpt-3"), 3)
     return model_card._table(sorted(beside.items())), run_report.read_results(str(folder))
 
 
@@ -332,9 +332,9 @@ READERS = {
         ("model.ckpt-3.index", "model.ckpt-3.data-00000-of-00001"), make_checkpoint,
         read_checkpoint, is_checked=True,
     ),
-    "sidecar": Reader(
+    "run_state": Reader(
         ("model.ckpt-3.json",), make_checkpoint,
-        lambda folder: sidecars.read_sidecar(str(folder / "model.ckpt-3")), is_checked=True,
+        lambda folder: run_states.read_run_state(str(folder / "model.ckpt-3")), is_checked=True,
     ),
     "records": Reader(
         ("x.tfrecord", "x.tfrecord.manifest.json"), make_records, read_records, is_checked=True,
@@ -516,7 +516,7 @@ def weather(name: str, sound: dict[str, pathlib.Path], scratch: pathlib.Path, co
                     failures.append(f"{case}: {type(error).__name__}: {error}")
             else:
                 # Changed by hand, without its seal, JSON is as good as any other; a
-                # sidecar or manifest that is not there is one of the original toolkit.
+                # run_state or manifest that is not there is one of the original toolkit.
                 is_excused = what.startswith("(") or what == "gone"
                 if reader.is_checked and not is_excused and found != right:
                     failures.append(f"{case}: another result without a word")

@@ -8,7 +8,7 @@ import pytest
 from invariants import assert_tidy, snapshot
 
 from albert.config import AlbertConfig
-from albert.formats import checkpoint_files, checkpoints, saved_model, sidecars
+from albert.formats import checkpoint_files, checkpoints, saved_model, run_states
 from albert.records import records, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.storage import files, locks
@@ -29,14 +29,14 @@ def out(tmp_path):
 
 def save(out, step):
     tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
-    sidecar = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
-    return checkpoint_store.save(str(out), step, tensors, sidecar, keep=2)
+    run_state = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
+    return checkpoint_store.save(str(out), step, tensors, run_state, keep=2)
 
 
 def newest(out):
-    prefix, tensors, sidecar = checkpoint_store.read_newest(str(out), SHAPES, CONFIG, "t")
+    prefix, tensors, run_state = checkpoint_store.read_newest(str(out), SHAPES, CONFIG, "t")
     step = int(tensors["global_step"])
-    assert (tensors["bert/a"] == step).all() and sidecar["records_seen"] == 4 * step
+    assert (tensors["bert/a"] == step).all() and run_state["records_seen"] == 4 * step
     return step
 
 
@@ -69,7 +69,7 @@ def test_a_power_cut_in_keeping_the_best_leaves_a_whole_one_or_none(out, tmp_pat
             best = checkpoints.open_weights(str(cut / "model.ckpt-best"))
             seen[-1] = int(best.read("global_step"))
             assert (best.read("bert/a") == seen[-1]).all()
-            assert sidecars.read_sidecar(best.origin)["step"] == seen[-1]
+            assert run_states.read_run_state(best.origin)["step"] == seen[-1]
     assert set(seen) == {1, None, 2} and seen[-1] == 2
 
 

@@ -16,7 +16,7 @@ from helpers import (
 from invariants import nothing_lost, snapshot
 
 from albert.errors import CheckpointError, DataError
-from albert.formats import checkpoints, sidecars
+from albert.formats import checkpoints, run_states
 from albert.records import feature_cache, records, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.tasks.pretraining import PretrainingTask
@@ -44,7 +44,7 @@ def other_position(path):
 DAMAGE = {
     "data cut": (DATA, cut), "data flipped": (DATA, flip), "data lost": (DATA, os.unlink),
     "index cut": (".index", cut), "index flipped": (".index", flip),
-    "sidecar cut": (".json", cut), "sidecar changed": (".json", other_position),
+    "run_state cut": (".json", cut), "run_state changed": (".json", other_position),
 }
 
 
@@ -155,7 +155,7 @@ def test_every_value_beside_a_checkpoint_has_its_kind_or_is_refused_by_file_and_
         place[last] = wrong
         path.write_text(json.dumps(values))
         with pytest.raises(DataError, match=last) as refused:
-            sidecars.read_sidecar(str(tmp_path / "model.ckpt-7"))
+            run_states.read_run_state(str(tmp_path / "model.ckpt-7"))
         assert str(path) in str(refused.value)
 
 

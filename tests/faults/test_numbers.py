@@ -19,7 +19,7 @@ from helpers import (
 )
 from invariants import nothing_lost
 
-from albert.formats import checkpoints, sidecars
+from albert.formats import checkpoints, run_states
 from albert.records import records
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
@@ -185,8 +185,8 @@ def test_a_loss_or_gradient_that_is_no_number_is_skipped_and_counted_everywhere(
     for name in before:
         np.testing.assert_array_equal(before[name], after[name], err_msg=name)
     [line] = [line for line in metrics(begun.out) if line["step"] == 12]
-    sidecar = sidecars.read_sidecar(str(begun.out / "model.ckpt-12"))
-    bad, scale = sidecar["skipped"]["consecutive"], sidecar["loss_scale"][0]
+    run_state = run_states.read_run_state(str(begun.out / "model.ckpt-12"))
+    bad, scale = run_state["skipped"]["consecutive"], run_state["loss_scale"][0]
     if precision != "float16":
         assert (bad, scale, line["skipped_steps"]) == (2, 1.0, 2)
         assert "loss_scale_overflows" not in line

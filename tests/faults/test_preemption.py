@@ -11,7 +11,7 @@ import pytest
 from helpers import REPO, assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
 
-from albert.formats import checkpoints, sidecars
+from albert.formats import checkpoints, run_states
 from albert.records import tf_dataset
 from albert.storage import locks
 from albert.training import evaluation
@@ -74,7 +74,7 @@ def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(step, whole, tmp_pat
     assert jobs.pretrain(*flags) == 0
     jobs.assert_same_run(tmp_path / "out", whole.out, 23)
     ours, theirs = (
-        sidecars.read_sidecar(str(d / "model.ckpt-23")) for d in (tmp_path / "out", whole.out)
+        run_states.read_run_state(str(d / "model.ckpt-23")) for d in (tmp_path / "out", whole.out)
     )
     for state in ("records_seen", "window", "recent_losses", "skipped"):
         assert ours[state] == theirs[state] != [], state

@@ -18,7 +18,7 @@ from invariants import assert_tidy, nothing_lost, snapshot
 
 from albert import convert_hf
 from albert.cli import flags
-from albert.formats import checkpoint_files, checkpoints, pretrained, sidecars
+from albert.formats import checkpoint_files, checkpoints, pretrained, run_states
 from faults import jobs
 
 
@@ -76,7 +76,7 @@ def test_each_changed_flag_is_told_once_and_its_new_value_used(finished, capsys)
     last = metrics(out)[-1]
     assert last["step"] == 25 and last["learning_rate"] > 0.01
     # 23 steps of 4 records, then 2 of 8.
-    assert sidecars.read_sidecar(str(out / "model.ckpt-25"))["records_seen"] == 108
+    assert run_states.read_run_state(str(out / "model.ckpt-25"))["records_seen"] == 108
 
 
 # --- Where the weights come from ---

@@ -18,7 +18,7 @@ from invariants import nothing_lost, snapshot
 from albert import modeling, predict
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, UserError
-from albert.formats import checkpoints, hf_tensors, pretrained, sidecars
+from albert.formats import checkpoints, hf_tensors, pretrained, run_states
 from albert.storage import files, temporary
 from albert.tasks import glue
 from albert.tasks.fine_tuning_data import FineTuningData
@@ -187,7 +187,7 @@ def test_a_pickle_among_a_checkpoints_files_is_refused(ending, bomb, tmp_path):
     )
     pathlib.Path(prefix + ending).write_bytes(bomb)
     with pytest.raises(UserError):
-        sidecars.read_sidecar(prefix)
+        run_states.read_run_state(prefix)
         checkpoints.open_weights(prefix).read("bert/a")
 
 

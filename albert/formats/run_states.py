@@ -10,9 +10,9 @@ from typing import Any
 
 from albert.config import AlbertConfig
 from albert.errors import DataError
-from albert.formats import model_facts
-from albert.formats.known_tasks import facts_of_task
-from albert.formats.model_facts import (
+from albert.formats import model_metadata
+from albert.formats.known_tasks import metadata_of_task
+from albert.formats.model_metadata import (
     BOOL,
     COUNT,
     FINITE,
@@ -20,7 +20,7 @@ from albert.formats.model_facts import (
     POSITIVE,
     SETTINGS,
     TEXT,
-    Facts,
+    Metadata,
 )
 from albert.storage import files, filesystem
 from albert.tokenization import TextSettings
@@ -36,21 +36,21 @@ def _is_numbers(value: Any) -> bool:
 
 def _is_window(value: Any) -> bool:
     return (
-        isinstance(value, dict) and model_facts.is_count(value.get("steps"))
+        isinstance(value, dict) and model_metadata.is_count(value.get("steps"))
         and _is_numbers(value.get("sums"))
     )
 
 
 def _is_skipped(value: Any) -> bool:
     return (
-        isinstance(value, dict) and model_facts.is_count(value.get("recent"))
-        and model_facts.is_count(value.get("consecutive")) and isinstance(value.get("bad"), list)
-        and value["recent"] <= 100_000 and all(map(model_facts.is_count, value["bad"]))
+        isinstance(value, dict) and model_metadata.is_count(value.get("recent"))
+        and model_metadata.is_count(value.get("consecutive")) and isinstance(value.get("bad"), list)
+        and value["recent"] <= 100_000 and all(map(model_metadata.is_count, value["bad"]))
     )
 
 
 _OBJECT = (lambda value: isinstance(value, dict), "an object")
-_KINDS: dict[str, model_facts.Kind] = {
+_KINDS: dict[str, model_metadata.Kind] = {
     "step": COUNT, "task": TEXT, "architecture": TEXT, "version": TEXT, "config": _OBJECT,
     "flags": _OBJECT, "facts": _OBJECT, "records_seen": COUNT,
     "window": (_is_window, "a count of steps and a list of sums"),
@@ -59,13 +59,13 @@ _KINDS: dict[str, model_facts.Kind] = {
     "skipped": (_is_skipped, "counts of recent and consecutive steps and a list of bad ones"),
 }
 # Of a run's flags those that anything but the run itself looks at.
-_FLAGS: dict[str, model_facts.Kind] = {
-    **SETTINGS, "max_seq_length": POSITIVE, "labels": LABELS, "label_list": TEXT, "text_pair_column": TEXT,
-    "regression": BOOL, "do_lower_case": BOOL, "spm_model_file": TEXT, "vocab_file": TEXT,
+_FLAGS: dict[str, model_metadata.Kind] = {
+    **SETTINGS, "max_seq_length": POSITIVE, "labels": LABELS, "label_list": TEXT,
+    "text_pair_column": TEXT, "regression": BOOL, "do_lower_case": BOOL, "spm_model_file": TEXT, "vocab_file": TEXT,
 }
 
 
-def read_sidecar(prefix: str) -> dict[str, Any]:
+def read_run_state(prefix: str) -> dict[str, Any]:
     """Returns `<prefix>.json`; empty for a checkpoint of the original toolkit.
 
     Raises:
@@ -74,26 +74,26 @@ def read_sidecar(prefix: str) -> dict[str, Any]:
     path = prefix + ".json"
     if not filesystem.exists(path):
         return {}
-    sidecar = files.read_sealed_json(path)
-    if not {"config", "records_seen"} & set(sidecar):
+    run_state = files.read_sealed_json(path)
+    if not {"config", "records_seen"} & set(run_state):
         raise DataError(f"{path}: not what a run writes beside a checkpoint")
-    model_facts.check(sidecar, _KINDS, path)
+    model_metadata.check(run_state, _KINDS, path)
     # A null there is no value; of a flag it is a flag that was not given.
-    if absent := [key for key in _KINDS if key in sidecar and sidecar[key] is None]:
+    if absent := [key for key in _KINDS if key in run_state and run_state[key] is None]:
         raise DataError(f"{path}: {absent[0]} must be {_KINDS[absent[0]][1]}, got None")
-    model_facts.check(sidecar.get("flags", {}), _FLAGS, f"{path}: flags")
-    if "facts" in sidecar:
-        Facts.from_dict(sidecar["facts"], f"{path}: facts")
-    return sidecar
+    model_metadata.check(run_state.get("flags", {}), _FLAGS, f"{path}: flags")
+    if "facts" in run_state:
+        Metadata.from_dict(run_state["facts"], f"{path}: facts")
+    return run_state
 
 
-def read_facts(prefix: str) -> Facts:
+def read_metadata(prefix: str) -> Metadata:
     """Returns the metadata of a checkpoint; one of the original toolkit has none.
 
     Raises:
-      DataError: see `read_sidecar`.
+      DataError: see `read_run_state`.
     """
-    return facts_of(read_sidecar(prefix))
+    return metadata_of(read_run_state(prefix))
 
 
 def results_beside(prefix: str, step: int | None) -> dict[str, Any]:
@@ -103,36 +103,36 @@ def results_beside(prefix: str, step: int | None) -> dict[str, Any]:
     return results if results.get("global_step") == step else {}
 
 
-def null_threshold(prefix: str, sidecar: Mapping[str, Any]) -> float | None:
+def null_threshold(prefix: str, run_state: Mapping[str, Any]) -> float | None:
     """Returns the odds above which a SQuAD 2.0 checkpoint leaves a question unanswered.
 
     That is --null_score_diff_threshold of its run, else the threshold with the best F1 in the
     checkpoint's own evaluation, else None.
     """
-    given = sidecar.get("flags", {}).get("null_score_diff_threshold")
-    best = results_beside(prefix, sidecar.get("step")).get("best_f1_thresh")
+    given = run_state.get("flags", {}).get("null_score_diff_threshold")
+    best = results_beside(prefix, run_state.get("step")).get("best_f1_thresh")
     found = best if given is None else given
     return found if found is not None and FINITE[0](found) else None
 
 
-def of_facts(facts: Facts, config: AlbertConfig) -> dict[str, Any]:
+def of_metadata(metadata: Metadata, config: AlbertConfig) -> dict[str, Any]:
     """Returns the contents of the file for a checkpoint that no run wrote."""
-    architecture = facts.architecture or "AlbertModel"
-    return {"architecture": architecture, "config": config.to_dict(), "facts": facts.to_dict()}
+    architecture = metadata.architecture or "AlbertModel"
+    return {"architecture": architecture, "config": config.to_dict(), "facts": metadata.to_dict()}
 
 
-def facts_of(sidecar: Mapping[str, Any]) -> Facts:
-    """Returns the facts in what `read_sidecar` returned."""
-    if "facts" in sidecar:
-        return Facts.from_dict(sidecar["facts"], "facts")
-    task, flags = sidecar.get("task"), sidecar.get("flags", {})
+def metadata_of(run_state: Mapping[str, Any]) -> Metadata:
+    """Returns the metadata in what `read_run_state` returned."""
+    if "facts" in run_state:
+        return Metadata.from_dict(run_state["facts"], "facts")
+    task, flags = run_state.get("task"), run_state.get("flags", {})
     lower = flags.get("do_lower_case")
-    known = facts_of_task(task, flags)
-    known["architecture"] = known["architecture"] or sidecar.get("architecture")
-    return Facts(
+    known = metadata_of_task(task, flags)
+    known["architecture"] = known["architecture"] or run_state.get("architecture")
+    return Metadata(
         **known,
         task=task,
         max_seq_length=flags.get("max_seq_length"),
         text=None if lower is None else TextSettings(lower),
-        settings=model_facts.pick(flags),
+        settings=model_metadata.pick(flags),
     )

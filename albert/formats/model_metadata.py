@@ -77,7 +77,7 @@ _KINDS: dict[str, Kind] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class Metadata:
     """Metadata of a model; None if unknown."""
 
     architecture: str | None = None  # its class in `albert`
@@ -97,8 +97,8 @@ class Facts:
         return {key: value for key, value in values.items() if value not in (None, {})}
 
     @classmethod
-    def from_dict(cls, values: Any, origin: str) -> "Facts":
-        """Returns the facts of `to_dict`'s JSON; `origin` names file and key in errors.
+    def from_dict(cls, values: Any, origin: str) -> "Metadata":
+        """Returns the metadata of `to_dict`'s JSON; `origin` names file and key in errors.
 
         Raises:
           DataError: a value is of the wrong kind.
