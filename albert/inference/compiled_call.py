@@ -59,6 +59,12 @@ def _graph(function: Function) -> Function:
     """
     import tensorflow as tf
 
+    from albert.model.islands import islands
+
+    def compute(batch):
+        with islands():
+            return function(batch[""] if "" in batch else batch)
+
     graphs: dict[Any, Function] = {}
     lock = threading.Lock()  # threads that ask at once wait for one graph
 
@@ -71,7 +77,7 @@ def _graph(function: Function) -> Function:
                 # Traced at once: TensorFlow warns of several functions from one line of code
                 # that are traced by their first call.
                 graphs[key] = tf.function(
-                    lambda batch: function(batch[""] if "" in batch else batch),
+                    compute,
                     input_signature=[{n: tf.TensorSpec(shape, dtype) for n, shape, dtype in key}],
                     autograph=False,
                 ).get_concrete_function()

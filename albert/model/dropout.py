@@ -26,7 +26,23 @@ class Dropout(keras.random.SeedGenerator):
         return self._seed is not None
 
     def __call__(self, x, rate: float):
-        return keras.random.dropout(x, rate, seed=self) if self.is_live and rate else x
+        if not (self.is_live and rate):
+            return x
+        if keras.backend.backend() != "tensorflow":
+            return keras.random.dropout(x, rate, seed=self)
+        return dropped(x, self.bits(ops.shape(x)), rate)
+
+    def bits(self, shape):
+        """Returns the random uint16 of the next draw, on TensorFlow.
+
+        They take half of the time of as many floating-point numbers, of which Keras draws one for
+        each element: dropout on the probabilities of attention is half of a small model's step.
+        """
+        import tensorflow as tf
+
+        size = tf.reduce_prod(shape)
+        drawn = tf.random.stateless_uniform([(size + 1) // 2], self.next(), None, None, tf.int32)
+        return tf.reshape(tf.reshape(tf.bitcast(drawn, tf.uint16), [-1])[:size], shape)
 
     def next(self, ordered=True):
         """Returns the seed of the next draw, as Keras asks for it."""
@@ -54,3 +70,13 @@ class Dropout(keras.random.SeedGenerator):
 
 
 NO_DROPOUT = Dropout()
+
+
+def dropped(x, bits, rate: float):
+    """Returns x / (1 - rate) where `bits` (random uint16) are not among the least, elsewhere 0.
+
+    The rate is rounded to a multiple of 2^-16.
+    """
+    least = min(round(rate * 65536), 65535)
+    scaled = x * ops.cast(65536 / (65536 - least), x.dtype)
+    return ops.where(bits >= ops.cast(least, "uint16"), scaled, ops.zeros_like(scaled))

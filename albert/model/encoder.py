@@ -263,18 +263,21 @@ class AlbertEncoder(keras.layers.Layer):
             hidden = self.embedding_projection(hidden)
         mask = mask_of(layout.row_mask(), self.compute_dtype, layout.row_groups())
         depth, blocks = depth or self.config.num_hidden_layers, self.config.inner_group_num
+        fast = self._fast_blocks() if collect is None else None
 
         def block(hidden, layer, j, number, positions=None):
             """The j-th block of a layer; `number` is the layer's own, or a tensor in a loop."""
-            attending, transforming = self._halves(layer, j)
             # Made here, so that a second computation in the backward pass draws the same.
             drawn = dropout.of_block(number * blocks + j)
+            if fast and positions is None:
+                return fast.apply(hidden, self._halves(layer, j), mask, drawn)
+            attending, transforming = self._halves(layer, j)
             hidden = attending.attend(hidden, layout, mask, drawn, positions, collect)
             return transforming.transform(hidden, drawn)
 
         for layer, count in self._runs(depth, positions is not None):
             if count > 1:
-                hidden = self._repeat(block, hidden, layer, count)
+                hidden = self._repeat(block, hidden, layer, count, fast)
                 states.append(hidden)
                 continue
             for j in range(blocks):
@@ -282,9 +285,19 @@ class AlbertEncoder(keras.layers.Layer):
                 apply = functools.partial(
                     block, layer=layer, j=j, number=layer, positions=positions if is_end else None
                 )
-                hidden = (keras.remat(apply) if self.options.remat else apply)(hidden)
+                if self.options.remat:
+                    apply = fast.remat(apply) if fast else keras.remat(apply)
+                hidden = apply(hidden)
                 states.append(hidden)
         return states
+
+    def _fast_blocks(self):
+        """Returns the blocks as `fast_block` computes them, if they are to be compiled in islands."""
+        if keras.backend.backend() != "tensorflow":
+            return None
+        from albert.model import fast_block
+
+        return fast_block.fast_blocks(self)
 
     def _halves(self, layer: int, j: int) -> tuple[AlbertBlock, AlbertBlock]:
         """Returns whose attention and whose feed-forward layer the j-th block of a layer has."""
@@ -307,12 +320,12 @@ class AlbertEncoder(keras.layers.Layer):
             yield first, count
             first += count
 
-    def _repeat(self, block, hidden, layer: int, count: int):
+    def _repeat(self, block, hidden, layer: int, count: int, fast):
         """Returns the states after `count` layers, which share their weights, in one loop."""
         if self.options.engine == "scan":
-            from albert.model import layer_scan as loops  # the one module that knows JAX
+            from albert.model import layer_scan as loops
         else:
-            from albert.model import layer_loop as loops  # the one module that knows TensorFlow
+            from albert.model import layer_loop as loops
         js = range(self.config.inner_group_num)
 
         def apply(hidden, number):
@@ -320,10 +333,18 @@ class AlbertEncoder(keras.layers.Layer):
                 hidden = block(hidden, layer, j, number)
             return hidden
 
-        weights = {id(w): w for j in js for half in self._halves(layer, j) for w in half.weights}
-        return loops.repeat(
-            apply, hidden, layer, count, list(weights.values()), self.options.remat
-        )
+        if fast:
+            values, holding = fast.values, fast.holding
+        else:
+            halves = (half for j in js for half in self._halves(layer, j))
+            weights = list({id(w): w for half in halves for w in half.weights}.values())
+            # `weight.value` would be cast in mixed precision, and gradients added as rounded.
+            values = [ops.convert_to_tensor(weight._value) for weight in weights]
+
+            def holding(values):
+                return keras.StatelessScope(list(zip(weights, values, strict=True)))
+
+        return loops.repeat(apply, hidden, layer, count, values, holding, self.options.remat)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,22 +18,21 @@ import tensorflow as tf
 
 def repeat(
     layer: Callable[[Any, Any], Any], hidden, first: int, count: int,
-    weights: Sequence[keras.Variable], remat: bool,
+    values: Sequence[Any], holding: Callable, remat: bool,
 ):
     """Returns layer(... layer(hidden, first) ..., first + count - 1).
 
     Args:
-      weights: those that the layer reads.
+      values: of the weights that the layer reads, from outside of the loop, which adds up their
+        gradients.
+      holding: returns a context in which the layer reads the given values instead.
       remat: whether the backward pass computes each layer again.
     """
-    # Read outside of the loop, which sums their gradients. `weight.value` would be cast in mixed
-    # precision, and the sum would be of what is rounded.
-    values = [tf.convert_to_tensor(weight._value) for weight in weights]
     shape = hidden.shape
 
     def body(number, hidden):
         def apply(hidden, *values):
-            with keras.StatelessScope(state_mapping=list(zip(weights, values, strict=True))):
+            with holding(values):
                 return layer(hidden, number)
 
         hidden = (keras.remat(apply) if remat else apply)(hidden, *values)

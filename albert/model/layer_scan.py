@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import keras
 from jax import numpy as jnp
 
 # Matrix products with weights are kept. The rest of a layer costs little to compute again.
@@ -18,7 +17,7 @@ PRODUCTS = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 
 def repeat(
     layer: Callable[[Any, Any], Any], hidden, first: int, count: int,
-    weights: Sequence[keras.Variable], remat: bool,
+    values: Sequence[Any], holding: Callable, remat: bool,
 ):
     """Returns layer(... layer(hidden, first) ..., first + count - 1), as `layer_loop.repeat`."""
 

@@ -75,7 +75,7 @@ def truncated_normal(stddev: float) -> keras.initializers.Initializer:
 
 
 @ops.custom_gradient
-def _normalized(x, gamma, beta):
+def normalized(x, gamma, beta):
     """Returns gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last axis.
 
     Its gradient keeps the normalised x and one number per position, not x and others.
@@ -102,7 +102,7 @@ class LayerNorm(keras.layers.LayerNormalization):
 
     def call(self, x):
         x, gamma, beta = (ops.cast(value, "float32") for value in (x, self.gamma, self.beta))
-        return ops.cast(_normalized(x, gamma, beta), self.compute_dtype)
+        return ops.cast(normalized(x, gamma, beta), self.compute_dtype)
 
 
 def layer_norm(name: str) -> LayerNorm:

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert.errors import FlagError, WorkerLostError
+from albert.model import islands
 from albert.model.encoder_options import loop_engine
 from albert.records import tf_dataset
 from albert.records.data_order import Share
@@ -133,7 +134,7 @@ class TensorFlowEngine(Engine):
 
     def grad(self, function, model: keras.Model, weights: Mapping[str, keras.Variable], use_xla):
         def compute(*arguments):
-            with tf.GradientTape() as tape:
+            with islands.islands(not use_xla), tf.GradientTape() as tape:
                 value, found = function(*arguments)
             grads = tape.gradient(value, {name: weight.value for name, weight in weights.items()})
             # Dense, because the slices of an embedding's gradient may overlap: their norm is wrong.
@@ -233,7 +234,12 @@ class EvalOutputs:
 
     def __init__(self, step):
         self.strategy = tf.distribute.get_strategy()
-        self._outputs = tf.function(step.outputs, reduce_retracing=True, autograph=False)
+
+        def outputs(batch):
+            with islands.islands():
+                return step.outputs(batch)
+
+        self._outputs = tf.function(outputs, reduce_retracing=True, autograph=False)
         self._whole = self._shared if step.engine.num_evaluating_replicas > 1 else self._outputs
 
     def prepare(self, batches) -> None:

@@ -1,0 +1,169 @@
+"""Chains of elementwise operations that XLA compiles inside TensorFlow's plain graph, on CPUs.
+
+TensorFlow computes such a chain one operation at a time, each of which reads and writes all of it;
+XLA computes it in one pass. Matrix products stay outside, where oneDNN computes them. A chain is
+defined by its formula in plain operations. Its gradient is compiled too, and keeps only the
+chain's inputs.
+
+XLA compiles for one number of rows. So rows are filled up to one of eight numbers in each octave,
+and a short chain is computed plainly.
+
+Legend: T tokens, W width, V vocabulary.
+"""
+
+import contextlib
+import contextvars
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import tensorflow as tf
+
+from albert.model.dropout import dropped
+from albert.model.layers import get_activation, normalized
+
+LEAST_ELEMENTS = 1 << 18  # of a chain; below, compiling doesn't pay
+
+_are_live = contextvars.ContextVar("albert_islands", default=False)
+
+
+@contextlib.contextmanager
+def islands(wanted: bool = True) -> Iterator[None]:
+    """Models that are traced inside have compiled chains, on a machine without GPUs."""
+    token = _are_live.set(wanted and not tf.config.list_logical_devices("GPU"))
+    try:
+        yield
+    finally:
+        _are_live.reset(token)
+
+
+def are_live() -> bool:
+    """Returns whether this is inside of `islands`."""
+    return _are_live.get()
+
+
+class Island:
+    """A chain: formula(*rows [T, ...], *vectors [W]) -> rows.
+
+    Args:
+      num_rows: how many of the arguments have rows.
+      is_bias: the last vector is added to the first rows, so that its gradient is the sum of
+        theirs.
+    """
+
+    def __init__(self, formula: Callable, num_rows: int, is_bias: bool = False):
+        self._num_rows, self._is_bias, self._formula = num_rows, is_bias, formula
+        self._forward = functools.partial(
+            _run, formula, tf.function(formula, jit_compile=True, autograph=False)
+        )
+        self._backward = functools.partial(
+            _run, self._gradient, tf.function(self._gradient, jit_compile=True, autograph=False)
+        )
+
+    def __call__(self, *inputs):
+        @tf.custom_gradient
+        def chain(*inputs):
+            rows, vectors = inputs[: self._num_rows], inputs[self._num_rows :]
+            [output] = self._forward(rows, vectors, 1)
+
+            def gradient(upstream):
+                number = sum(x.dtype.is_floating for x in rows)
+                found = list(self._backward((upstream, *rows), vectors, number))
+                if self._is_bias:
+                    found.append(sum_of_rows(found[0]))
+                return [found.pop(0) if x.dtype.is_floating else None for x in inputs]
+
+            return output, gradient
+
+        return chain(*map(tf.convert_to_tensor, inputs))
+
+    def _gradient(self, upstream, *inputs):
+        wanted = [x for x in inputs if x.dtype.is_floating][: -1 if self._is_bias else None]
+        with tf.GradientTape() as tape:
+            tape.watch(wanted)
+            [output] = self._formula(*inputs)
+        return tape.gradient(output, wanted, upstream)
+
+
+def _run(plain: Callable, compiled: Callable, rows: Sequence, vectors: Sequence, num_rows: int):
+    """Returns plain(*rows, *vectors), whose first `num_rows` results have rows too."""
+    count = rows[0].shape[0]
+
+    def by_xla(count):
+        missing = filled_up(count) - count
+        whole = [tf.pad(x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)]) for x in rows]
+        found = compiled(*whole, *vectors)
+        return [x[:count] for x in found[:num_rows]] + list(found[num_rows:])
+
+    if count is None:
+        count = tf.shape(rows[0])[0]
+        return tf.cond(
+            tf.size(rows[0]) >= LEAST_ELEMENTS,
+            lambda: by_xla(count), lambda: list(plain(*rows, *vectors)),
+        )
+    if math.prod(rows[0].shape) < LEAST_ELEMENTS:
+        return plain(*rows, *vectors)
+    return by_xla(count)
+
+
+def filled_up(count):
+    """Returns the least of eight numbers in each octave that is no less than `count`."""
+    if isinstance(count, int):
+        step = max((1 << (count - 1).bit_length()) // 16, 1)
+    else:
+        octave = tf.math.ceil(tf.math.log(tf.cast(count, tf.float64) - 0.25) / math.log(2.0))
+        step = tf.maximum(tf.cast(2.0**octave, tf.int32) // 16, 1)
+    return -(-count // step) * step
+
+
+def sum_of_rows(x):
+    """Returns the sum [W] of x [T, W], in float32: a product, which is faster than TensorFlow's sum."""
+    ones = tf.ones((1, tf.shape(x)[0]), x.dtype)
+    return tf.cast(tf.matmul(ones, x), tf.float32)[0]
+
+
+def _float32(*tensors):
+    return [tf.cast(x, tf.float32) for x in tensors]
+
+
+# --- The chains ---
+
+
+def activated(x, bias, activation: str):
+    """Returns activation(x + bias), for x [T, W] and bias [W]."""
+    return _activated(activation)(x, bias)
+
+
+@functools.cache
+def _activated(activation: str) -> Island:
+    function = get_activation(activation) or tf.identity
+
+    def formula(x, bias):
+        return [tf.cast(function(tf.add(*_float32(x, bias))), x.dtype)]
+
+    return Island(formula, 1, is_bias=True)
+
+
+def added_and_normalized(x, bias, residual, gamma, beta, dropout, rate: float):
+    """Returns LayerNorm(dropout(x + bias) + residual), for x and residual [T, W]."""
+    rate = rate if dropout.is_live else 0.0
+    bits = [dropout.bits(tf.shape(x))] if rate else []
+    return _added_and_normalized(rate)(x, residual, *bits, gamma, beta, bias)
+
+
+@functools.cache
+def _added_and_normalized(rate: float) -> Island:
+    def formula(x, residual, *others):
+        *bits, gamma, beta, bias = others
+        total = tf.add(*_float32(x, bias))
+        if rate:
+            total = dropped(total, *bits, rate)
+        total = total + tf.cast(residual, tf.float32)
+        return [tf.cast(normalized(total, *_float32(gamma, beta)), x.dtype)]
+
+    return Island(formula, 3 if rate else 2, is_bias=True)
+
+
+@functools.cache
+def dropped_island(rate: float) -> Island:
+    return Island(lambda x, bits: [dropped(x, bits, rate)], 2)
