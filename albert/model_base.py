@@ -14,13 +14,16 @@ from keras import ops
 
 from albert.config import AlbertConfig
 from albert.formats.model_metadata import Metadata
-from albert.model import quantization
+from albert.model import call_arguments, quantization
 from albert.model.attention import check_attentions
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
 from albert.model.encoder_options import Depth, EncoderOptions
 from albert.model.layers import dense_layer, precision
 from albert.model.row_layout import layout_of, segments_of
+
+# Arguments of `call` that are no inputs.
+_OPTIONS = ("training", "dropout_seed", "depth", "output_hidden_states", "output_attentions")
 
 registered = keras.saving.register_keras_serializable("albert")
 
@@ -52,6 +55,25 @@ class PretrainedModel(keras.Model):
         """Makes the layers, which `build` builds."""
         raise NotImplementedError
 
+    def __call__(self, inputs: Any = None, *args: Any, **named: Any) -> Any:
+        """Calls the model: `model(ids)`, `model(inputs)`, `model(**inputs)`.
+
+        Args:
+          inputs: ids [B, L], or a dict of inputs: arrays, tensors or lists of integers, by our
+            names or Hugging Face's. With `labels` among them, `loss` is an output too.
+          args, named: arguments of `call`; other names are inputs.
+
+        Raises:
+          ValueError: an unknown name of an input, or lists of several lengths.
+        """
+        options = {name: named.pop(name) for name in _OPTIONS if name in named}
+        found = call_arguments.inputs_of(inputs, named)
+        return call_arguments.outputs_of(super().__call__(found, *args, **options))
+
+    def of_batch(self, batch: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+        """Returns the outputs of a batch of records, whose other features a task reads."""
+        return super().__call__(batch, **options)
+
     def call(
         self,
         inputs: Any,
@@ -64,7 +86,7 @@ class PretrainedModel(keras.Model):
         """Returns the model's outputs, by name.
 
         Args:
-          inputs: a dict of int tensors, as the tokenizer makes it; or the ids alone.
+          inputs: a dict of int tensors by our names.
           training: whether dropout falls; `dropout_seed`, two integers, makes it a function of
             them alone.
           depth: how many layers to apply, if not all.
@@ -76,8 +98,6 @@ class PretrainedModel(keras.Model):
         Raises:
           ValueError: these attentions are not there: see `model.attention.check_attentions`.
         """
-        if not isinstance(inputs, Mapping):
-            inputs = {"input_ids": inputs}
         options, dropout = self.encoder_options, NO_DROPOUT
         if training:
             dropout = Dropout(self.seed_generator.next() if dropout_seed is None else dropout_seed)
@@ -95,6 +115,9 @@ class PretrainedModel(keras.Model):
             attentions.append if output_attentions else None,
         )
         outputs = self._outputs(encoded, inputs, dropout)
+        loss = self._loss(outputs, inputs)
+        if loss is not None:
+            outputs = {"loss": loss} | outputs
         if output_hidden_states:
             outputs = encoded.hidden_states() | outputs
         return outputs | ({"attentions": attentions} if output_attentions else {})
@@ -115,6 +138,12 @@ class PretrainedModel(keras.Model):
     ) -> dict[str, Any]:
         """Returns what the model is for, of the hidden states."""
         raise NotImplementedError
+
+    def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+        """Returns the loss of a call with labels, else None."""
+        if "labels" in inputs:
+            raise ValueError(f"{type(self).__name__} has no loss: it takes no labels")
+        return None
 
     @classmethod
     def from_pretrained(

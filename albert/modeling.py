@@ -16,8 +16,8 @@ from keras import ops
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
-from albert.formats.model_metadata import PROBLEM_TYPES
-from albert.model import answers
+from albert.formats.model_metadata import MULTI_LABEL, PROBLEM_TYPES, REGRESSION
+from albert.model import answers, losses
 from albert.model.dropout import Dropout
 from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
 from albert.model.encoder_options import EncoderOptions
@@ -82,6 +82,11 @@ class AlbertForMaskedLM(ModelWithHead):
                 hidden = weighted(hidden, inputs["masked_lm_weights"])
         return {"prediction_logits": self.predictions(hidden, self.bert.embeddings.word_embeddings)}
 
+    def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]):
+        if "labels" in inputs:
+            return losses.of_classes(outputs["prediction_logits"], inputs["labels"])
+        return None
+
 
 @registered
 class AlbertForPreTraining(AlbertForMaskedLM):
@@ -106,6 +111,13 @@ class AlbertForPreTraining(AlbertForMaskedLM):
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         outputs = super()._outputs(encoded, inputs, dropout)
         return outputs | {"sop_logits": self.seq_relationship(encoded.pooled)}
+
+    def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]):
+        if {"labels", "sentence_order_label"} <= inputs.keys():
+            return super()._loss(outputs, inputs) + losses.of_classes(
+                outputs["sop_logits"], inputs["sentence_order_label"]
+            )
+        return None
 
 
 class _LabelModel(ModelWithHead):
@@ -156,6 +168,11 @@ class _LabelModel(ModelWithHead):
         kept = dropout(x, self.classifier_dropout)
         return label_logits(kept, self.output_weights, self.output_bias)
 
+    def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]):
+        if "labels" not in inputs:
+            return None
+        return losses.of_classes(outputs["logits"], inputs["labels"])
+
 
 @registered
 class AlbertForSequenceClassification(_LabelModel):
@@ -168,6 +185,17 @@ class AlbertForSequenceClassification(_LabelModel):
 
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         return {"logits": self._logits(encoded.pooled, dropout)}
+
+    def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]):
+        """By the `problem_type`; if there is none, by the labels, as Hugging Face does."""
+        if "labels" not in inputs:
+            return None
+        labels, kind = ops.convert_to_tensor(inputs["labels"]), self.problem_type
+        if kind == REGRESSION or (kind is None and self.num_labels == 1):
+            return losses.of_numbers(outputs["logits"], labels)
+        if kind == MULTI_LABEL or (kind is None and len(labels.shape) == 2):
+            return losses.of_several_labels(outputs["logits"], labels)
+        return super()._loss(outputs, inputs)
 
 
 @registered
@@ -206,7 +234,7 @@ class AlbertForMultipleChoice(_LabelModel):
     def _encoder_inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         if "packed_places" in inputs:  # there, each choice is a separate example
             return inputs
-        names = ("input_ids", *INPUT_NAMES)
+        names = ("input_ids", *INPUT_NAMES, "position_ids")
         return {name: self._rows(inputs[name]) for name in names if name in inputs}
 
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
@@ -241,6 +269,14 @@ class AlbertForQuestionAnswering(ModelWithHead):
     def _outputs(self, encoded: Encoded, inputs: Mapping[str, Any], dropout: Dropout):
         logits = self.squad(encoded.sequence)  # [B, L, 2]
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+
+    def _loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]):
+        if not {"start_positions", "end_positions"} <= inputs.keys():
+            return super()._loss(outputs, inputs)
+        return losses.of_spans(
+            outputs["start_logits"], outputs["end_logits"],
+            inputs["start_positions"], inputs["end_positions"],
+        )
 
 
 @registered

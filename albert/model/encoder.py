@@ -251,16 +251,19 @@ class AlbertEncoder(keras.layers.Layer):
         depth: Depth = None,
         collect: Callable | None = None,
     ):
-        """Returns the hidden states [R, M, H] after each block; of layers in a loop, the last ones.
+        """Returns the hidden states [R, M, H] before the first block and after each.
+
+        Of layers in a loop, only those after the last.
 
         With `positions` [B, K], the last is computed at these of each example alone,
         [B, K, H]: nothing later reads the others. `depth` is how many layers to apply,
         if not all. `collect` is called with the attention probabilities of each block,
         [B, N, L, L].
         """
-        hidden, states = embedded, []
+        hidden = embedded
         if self.embedding_projection is not None:
             hidden = self.embedding_projection(hidden)
+        states = [hidden]
         mask = mask_of(layout.row_mask(), self.compute_dtype, layout.row_groups())
         depth, blocks = depth or self.config.num_hidden_layers, self.config.inner_group_num
         fast = self._fast_blocks() if collect is None else None
@@ -354,7 +357,8 @@ class Encoded:
     layout: RowLayout
     words: Any  # [R, M, E]
     embedded: Any  # [R, M, E]
-    states: Sequence[Any]  # [R, M, H] after each block; none if the last is not of all tokens
+    # [R, M, H] before the first block and after each; none if the last is not of all tokens.
+    states: Sequence[Any]
     pooled: Any  # [B, H]
     chosen: Any  # [B, P, H], the last of them at the positions asked for, if any were
 
@@ -368,7 +372,8 @@ class Encoded:
 
         `word_embedding_output` and `embedding_output` (after LayerNorm) [B, L, E],
         `encoder_outputs`, a list of [B, L, H], one for each block (of layers in a loop,
-        for the last), `sequence_output`, the last of them, and `pooled_output` [B, H].
+        for the last), `hidden_states`, the same after what enters the first block,
+        `sequence_output`, the last of them, and `pooled_output` [B, H].
         """
         every = self.layout.every
         found = {
@@ -377,6 +382,7 @@ class Encoded:
             "pooled_output": self.pooled,
         }
         if self.states:
-            found["encoder_outputs"] = [every(state) for state in self.states]
-            found["sequence_output"] = found["encoder_outputs"][-1]
+            found["hidden_states"] = [every(state) for state in self.states]
+            found["encoder_outputs"] = found["hidden_states"][1:]
+            found["sequence_output"] = found["hidden_states"][-1]
         return found

@@ -35,10 +35,10 @@ def mask_of(seen: Any, dtype: str, groups: tuple[Any, Any] | None = None) -> Mas
 class RowPerExample:
     """Each example is a row: R = B, M = L."""
 
-    position_ids = None  # 0, 1, 2 ...
-
-    def __init__(self, input_mask: Any):
+    def __init__(self, input_mask: Any, position_ids: Any = None):
         self.mask = input_mask  # [B, L]
+        # [B, L] or [1, L]; None: 0, 1, 2 ...
+        self.position_ids = None if position_ids is None else ops.convert_to_tensor(position_ids)
 
     def row_mask(self):
         """Returns which keys a query sees, the same for every query of a row: [B, 1, 1, L]."""
@@ -119,14 +119,12 @@ class PackedRows:
 RowLayout = RowPerExample | PackedRows
 
 
-# Our name of an optional input, and Hugging Face's, which is taken too.
-_NAMES = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}
-INPUT_NAMES = (*_NAMES, *_NAMES.values())
+INPUT_NAMES = ("input_mask", "segment_ids")  # optional
 
 
 def _optional(inputs: Mapping[str, Any], name: str, default: Callable):
-    """Returns an input under either name, else what `default` makes of the ids."""
-    found = next((inputs[n] for n in (name, _NAMES[name]) if inputs.get(n) is not None), None)
+    """Returns an input, else what `default` makes of the ids."""
+    found = inputs.get(name)
     return ops.convert_to_tensor(default(inputs["input_ids"]) if found is None else found)
 
 
@@ -139,7 +137,8 @@ def layout_of(inputs: Mapping[str, Any]) -> RowLayout:
     """Returns the layout of a batch; by default, each sequence is an example."""
     if "packed_places" in inputs:
         return PackedRows(inputs)
-    return RowPerExample(_optional(inputs, "input_mask", ops.ones_like))
+    positions = inputs.get("position_ids")
+    return RowPerExample(_optional(inputs, "input_mask", ops.ones_like), positions)
 
 
 def gather_positions(sequence: Any, positions: Any):

@@ -42,7 +42,7 @@ def train_step(batch, task: Task, state, run, depth: Depth, engine: Engine):
 
     def loss_of(batch, seed, weights, scale):
         # --- Forward ---
-        outputs = state.model(batch, training=True, dropout_seed=seed, depth=depth)
+        outputs = state.model.of_batch(batch, training=True, dropout_seed=seed, depth=depth)
         # --- Loss ---
         sums, pairs = task.loss_sums(batch, outputs), task.statistics(batch, outputs)
         first, *others = (sums[name] / weights[name] for name in sums)
@@ -196,7 +196,7 @@ class EvalStep:
 
     def outputs(self, batch):
         """Returns (sums and weights of the loss, statistics, predictions) of a replica's part."""
-        outputs = self.model(batch, training=False, depth=self.depth)
+        outputs = self.model.of_batch(batch, training=False, depth=self.depth)
         pairs = {
             name: (ops.cast(a, "float32"), ops.cast(b, "float32"))
             for name, (a, b) in self.task.statistics(batch, outputs).items()

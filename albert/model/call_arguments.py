@@ -1,0 +1,102 @@
+"""What a model may be called with, by which names, and what the call returns."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+# Hugging Face's name of an input, and ours.
+OURS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+# What models read, and what the records of our tasks hold besides.
+KNOWN = (
+    "input_ids", "input_mask", "segment_ids", "position_ids", "masked_lm_positions",
+    "masked_lm_weights", "masked_lm_ids", "next_sentence_labels", "labels", "sentence_order_label",
+    "label_ids", "is_real_example", "start_positions", "end_positions", "is_impossible", "p_mask",
+    "unique_ids", "example_ids", "packed_places", "packed_mask",
+)
+
+
+class ModelOutputs(dict):
+    """The outputs of a call by name: `outputs["logits"]`, or `outputs.logits`."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            known = ", ".join(self)
+            raise AttributeError(f"no output {name!r} among {known}") from None
+
+
+def inputs_of(inputs: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs of a call by our names, as arrays or tensors.
+
+    Args:
+      inputs: ids, or a mapping of inputs; None: all are in `named`.
+      named: those given by keyword.
+
+    Raises:
+      ValueError: an unknown name, an input that is given twice, lists of several lengths, or no
+        ids.
+    """
+    given = [*(inputs.items() if isinstance(inputs, Mapping) else [("input_ids", inputs)]),
+             *named.items()]
+    found: dict[str, Any] = {}
+    for name, value in given:
+        if value is None:
+            continue
+        ours = OURS.get(name, name)
+        if ours not in KNOWN:
+            raise ValueError(_unknown(name))
+        if ours in found:
+            names = "".join(f" (also called {n})" for n, m in OURS.items() if m == ours)
+            raise ValueError(f"{ours}{names} is given twice")
+        found[ours] = _as_array(value, name) if isinstance(value, list | tuple) else value
+    if "input_ids" not in found:
+        raise ValueError("no input_ids: call the model with ids [B, L], or a dict with input_ids")
+    return found
+
+
+def outputs_of(outputs: Any) -> Any:
+    """Returns the outputs of a call of one's own; those of a graph stay a plain dict."""
+    is_computed = isinstance(outputs, dict) and not any(map(_is_symbolic, outputs.values()))
+    return ModelOutputs(outputs) if is_computed else outputs
+
+
+def _unknown(name: str) -> str:
+    if name in ("inputs_embeds", "head_mask"):
+        return f"{name} isn't supported"
+    near = difflib.get_close_matches(name, [*KNOWN, *OURS], n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join([*KNOWN[:4], *OURS])}"
+    return f"unknown input {name!r}; {hint}"
+
+
+def _as_array(value: Any, name: str) -> Any:
+    """Returns an array of numbers in lists. Lists of tensors stay lists: Keras stacks none."""
+    if len(value) and keras.ops.is_tensor(value[0]):
+        return keras.ops.stack(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in "iubf":
+        raise ValueError(
+            f"{name} isn't a list of numbers, or its lists have several lengths: pad them, as "
+            "the tokenizer does"
+        )
+    return array.astype("float32" if array.dtype.kind == "f" else "int32")
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_is_symbolic, value))
+    if isinstance(value, keras.KerasTensor):
+        return True
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return not tf.executing_eagerly()
+    import jax
+
+    return isinstance(value, jax.core.Tracer)
