@@ -5,6 +5,7 @@ Legend: B batch, L sequence, H hidden, E embedding, N heads, P predictions.
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,6 +32,7 @@ registered = keras.saving.register_keras_serializable("albert")
 class PretrainedModel(keras.Model):
     """A model that owns all its weights from construction on: they can be restored at once."""
 
+    input_rank = 2  # [B, L]
     reads_all = False  # whether the head reads all tokens, not `[CLS]` and `_positions` alone
 
     def __init__(
@@ -42,13 +44,18 @@ class PretrainedModel(keras.Model):
     ):
         super().__init__(name=name, dtype=dtype)
         self.config = config
-        self.encoder_options = encoder_options
+        is_inside = getattr(self, "_remat_mode", None) is not None  # a keras.RematScope
+        self.encoder_options = dataclasses.replace(
+            encoder_options, remat=encoder_options.remat or is_inside
+        )
         # What goes with it into a directory: names of labels, how texts are prepared, and more.
         self.metadata = Metadata(architecture=type(self).__name__)
         # For users' own loops; the trainer passes dropout_seed, a function of the step.
         self.seed_generator = keras.random.SeedGenerator()
         with precision(self.dtype_policy):
             self._make_layers()
+        for layer in self._flatten_layers():
+            layer._remat_mode = None  # the encoder's blocks are computed again instead
         self.build()
 
     def _make_layers(self) -> None:
@@ -68,11 +75,39 @@ class PretrainedModel(keras.Model):
         """
         options = {name: named.pop(name) for name in _OPTIONS if name in named}
         found = call_arguments.inputs_of(inputs, named)
-        return call_arguments.outputs_of(super().__call__(found, *args, **options))
+        outputs = super().__call__(found, *args, **options)
+        # Keras's losses look for their outputs in plain dicts.
+        return outputs if self.run_eagerly else call_arguments.outputs_of(outputs)
 
     def of_batch(self, batch: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         """Returns the outputs of a batch of records, whose other features a task reads."""
         return super().__call__(batch, **options)
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the outputs' shapes and types, which are those of a call in its precision."""
+        return _Call(self).compute_output_spec(*args, **kwargs)
+
+    def compute_output_shape(self, input_shape: Any) -> dict[str, Any]:
+        """Returns the shapes of the outputs for inputs of a shape, or of {name: shape}."""
+        shapes = input_shape if isinstance(input_shape, Mapping) else {"input_ids": input_shape}
+        inputs = {name: keras.KerasTensor(shape, "int32") for name, shape in shapes.items()}
+        return keras.tree.map_structure(lambda x: x.shape, self.compute_output_spec(inputs))
+
+    def export(self, filepath: Any, format: str = "tf_saved_model", *, input_signature: Any = None,
+               **options: Any) -> None:
+        """Exports the model as Keras does; by default, for ids, mask and segments of any shape.
+
+        On JAX, whose graphs have one length, sequences are as long as the model takes.
+        """
+        if input_signature is None:
+            names = ("input_ids", "input_mask", "segment_ids")
+            is_jax = keras.backend.backend() == "jax"
+            length = self.config.max_position_embeddings if is_jax else None
+            shape = (*(None, getattr(self, "num_choices", None))[: self.input_rank - 1], length)
+            input_signature = [{n: keras.InputSpec(shape=shape, dtype="int32") for n in names}]
+        super().export(
+            os.fspath(filepath), format, input_signature=input_signature, **options
+        )
 
     def call(
         self,
@@ -166,13 +201,14 @@ class PretrainedModel(keras.Model):
             attn_implementation, output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
         )
-        return pretrained.load(cls, pretrained.opened(path), how, **options)
+        source = path if isinstance(path, pretrained.Pretrained) else os.fspath(path)
+        return pretrained.load(cls, pretrained.opened(source), how, **options)
 
     def save_pretrained(self, path: str) -> None:
         """Writes a directory that `from_pretrained` and every command take."""
         from albert.formats import pretrained
 
-        pretrained.save(self, path)
+        pretrained.save(self, os.fspath(path))
 
     def get_config(self) -> dict[str, Any]:
         arguments = inspect.signature(type(self)).parameters.keys()
@@ -206,6 +242,17 @@ class PretrainedModel(keras.Model):
         model.metadata, model.trainable = Metadata.from_dict(metadata, "facts"), is_trainable
         quantization.quantize_layers(model, quantized)
         return model
+
+
+class _Call(keras.Operation):
+    """A model's call, with its precision, as an operation whose outputs' shapes can be asked."""
+
+    def __init__(self, model: PretrainedModel):
+        super().__init__()
+        self.model = model
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
 
 
 @registered

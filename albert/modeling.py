@@ -7,6 +7,7 @@ Every weight's path below its model is its name in a released checkpoint (`named
 """
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -218,6 +219,7 @@ class AlbertForMultipleChoice(_LabelModel):
     """
 
     default_name = "albert_for_multiple_choice"
+    input_rank = 3
 
     def __init__(
         self,
@@ -349,7 +351,7 @@ def from_pretrained(path: str, **options: Any) -> PretrainedModel:
     """
     from albert.formats import pretrained
 
-    source = pretrained.open_path(path)
+    source = pretrained.open_path(os.fspath(path))
     name = pretrained.class_of(source)
     kind = globals().get(name)
     if not (isinstance(kind, type) and issubclass(kind, PretrainedModel)):

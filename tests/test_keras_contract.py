@@ -464,3 +464,35 @@ def test_a_call_outside_of_a_graph_has_gradients():
         loss = tf.reduce_sum(model({"input_ids": np.full((2, 6), 7)})["pooled_output"])
     found = tape.gradient(loss, [v.value for v in model.trainable_variables])
     assert all(gradient is not None for gradient in found)
+
+
+def test_public_layers_and_shapes_answer_as_keras_asks():
+    for kind in (modeling.FactorizedEmbedding, modeling.AlbertEncoder):
+        again = kind.from_config(kind(CONFIG, name="mine").get_config())
+        assert again.config == CONFIG and again.name == "mine"
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = modeling.AlbertForSequenceClassification(CONFIG, num_labels=3)
+    ids = keras.KerasTensor((None, 6), "int32")
+    assert model.compute_output_spec({"input_ids": ids})["logits"].dtype == "bfloat16"
+    assert model.compute_output_shape((4, 6)) == {"logits": (4, 3)}
+
+
+def test_models_train_in_a_remat_scope_and_eagerly_and_export_without_a_signature(tmp_path):
+    ids, labels = np.full((4, 6), 7, "int32"), {"logits": np.zeros(4, int)}
+    loss = {"logits": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}
+    with keras.RematScope(mode="full"):
+        model = modeling.AlbertForSequenceClassification(CONFIG, num_labels=3)
+    assert model.encoder_options.remat
+    for is_eager in (False, keras.backend.backend() == "tensorflow"):
+        model.compile("sgd", loss=loss, run_eagerly=is_eager)
+        model.fit({"input_ids": ids}, labels, verbose=0)
+    model.export(tmp_path / "served")
+    assert (tmp_path / "served" / "saved_model.pb").exists()
+
+
+def test_a_functional_model_may_return_all_outputs():
+    ids = keras.Input((None,), dtype="int32")
+    encoder = modeling.AlbertModel(CONFIG)
+    whole = keras.Model(ids, encoder(input_ids=ids))
+    x = np.full((2, 5), 7, "int32")
+    np.testing.assert_allclose(whole(x)["pooled_output"], encoder(x).pooled_output, rtol=1e-5)

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import optree  # Keras's
 
 # Hugging Face's name of an input, and ours.
 OURS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
@@ -27,6 +28,17 @@ class ModelOutputs(dict):
         except KeyError:
             known = ", ".join(self)
             raise AttributeError(f"no output {name!r} among {known}") from None
+
+
+# Keras looks into it as into a dict.
+optree.register_pytree_node(
+    ModelOutputs,
+    lambda outputs: (
+        [outputs[name] for name in sorted(outputs)], tuple(sorted(outputs)), tuple(sorted(outputs))
+    ),
+    lambda names, values: ModelOutputs(zip(names, values, strict=True)),
+    namespace="keras",
+)
 
 
 def inputs_of(inputs: Any, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +72,7 @@ def inputs_of(inputs: Any, named: Mapping[str, Any]) -> dict[str, Any]:
 
 def outputs_of(outputs: Any) -> Any:
     """Returns the outputs of a call of one's own; those of a graph stay a plain dict."""
-    is_computed = isinstance(outputs, dict) and not any(map(_is_symbolic, outputs.values()))
+    is_computed = not any(map(_is_symbolic, outputs.values()))
     return ModelOutputs(outputs) if is_computed else outputs
 
 

@@ -28,6 +28,7 @@ from albert.model.layers import dense_layer, get_activation, layer_norm, truncat
 from albert.model.row_layout import Mask, RowLayout, mask_of
 
 
+@keras.saving.register_keras_serializable("albert")
 class FactorizedEmbedding(keras.layers.Layer):
     """Word, segment and position embeddings of width E, summed and normalised (section 3.1).
 
@@ -55,6 +56,13 @@ class FactorizedEmbedding(keras.layers.Layer):
         self.token_type_embeddings = table("token_type_embeddings", config.type_vocab_size)
         self.position_embeddings = table("position_embeddings", config.max_position_embeddings)
         self.layer_norm.build((None, None, config.embedding_size))
+
+    def get_config(self):
+        return {"config": self.config.to_dict(), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(AlbertConfig.from_dict(config["config"]), config["name"])
 
     def call(self, input_ids, segment_ids, position_ids=None, dropout: Dropout = NO_DROPOUT):
         words = ops.take(self.word_embeddings, input_ids, axis=0)  # [B, L, E]
@@ -206,6 +214,7 @@ class AlbertBlock(keras.layers.Layer):
         return self.feed_forward_norm(self.feed_forward(hidden, dropout=dropout) + hidden)
 
 
+@keras.saving.register_keras_serializable("albert")
 class AlbertEncoder(keras.layers.Layer):
     """Cross-layer parameter sharing (section 3.1): few blocks, applied many times."""
 
@@ -241,6 +250,15 @@ class AlbertEncoder(keras.layers.Layer):
                 with keras.name_scope(f"group_{g}"):
                     for block in blocks:
                         block.build()
+
+    def get_config(self):
+        options = dataclasses.asdict(self.options)
+        return {"config": self.config.to_dict(), "options": options, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config):
+        options = EncoderOptions(**config["options"])
+        return cls(AlbertConfig.from_dict(config["config"]), options, config["name"])
 
     def call(
         self,
