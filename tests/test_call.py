@@ -48,6 +48,9 @@ def test_every_way_of_calling_gives_the_same(classifier):
 def test_outputs_have_attributes(classifier):
     outputs = classifier(IDS)
     assert outputs.logits is outputs["logits"] and list(outputs) == ["logits"]
+    encoded = modeling.AlbertModel(CONFIG)(IDS)
+    assert encoded.last_hidden_state is encoded["last_hidden_state"] is encoded["sequence_output"]
+    assert encoded.pooler_output is encoded.pooled_output
     with pytest.raises(AttributeError, match="'loss' among logits"):
         outputs.loss  # noqa: B018
 

@@ -51,11 +51,12 @@ def test_every_new_line_runs(section, least, folder, monkeypatch):
         "albert": albert, "d": "d", "path": "d", "texts": ["one text", "another"],
         "tokenizer": albert.AlbertTokenizer.from_pretrained("d"),
         "i": ids, "m": np.ones_like(ids), "s": np.zeros_like(ids), "inputs": {"input_ids": ids},
+        "ids": ids, "mask": np.ones_like(ids), "labels": [1],
     }
     lines = new_lines(section)
     assert len(lines) >= least
     for line in lines:
-        kind = "AlbertForSequenceClassification" if "logits" in line else "AlbertModel"
+        kind = "AlbertForSequenceClassification" if "logits" in line or "loss" in line else "AlbertModel"
         known["model"] = getattr(albert, kind).from_pretrained("d")
         if "(...)" in line:  # names what to use
             assert eval(line.replace("(...)", ""), known)

@@ -10,6 +10,10 @@ import optree  # Keras's
 
 # Hugging Face's name of an input, and ours.
 OURS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+_OUTPUTS = {
+    "last_hidden_state": "sequence_output", "pooler_output": "pooled_output",
+    "logits": "prediction_logits",
+}
 # What models read, and what the records of our tasks hold besides.
 KNOWN = (
     "input_ids", "input_mask", "segment_ids", "position_ids", "masked_lm_positions",
@@ -20,7 +24,10 @@ KNOWN = (
 
 
 class ModelOutputs(dict):
-    """The outputs of a call by name: `outputs["logits"]`, or `outputs.logits`."""
+    """The outputs of a call by name, ours or Hugging Face's: `outputs["logits"]`, `outputs.logits`."""
+
+    def __missing__(self, name: str) -> Any:
+        return dict(self)[_OUTPUTS.get(name, name)]
 
     def __getattr__(self, name: str) -> Any:
         try:
