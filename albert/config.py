@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from albert.errors import ConfigError, DataError
+from albert.errors import ConfigError, DataError, FlagError
 from albert.storage import files, filesystem, shipped
 
 log = logging.getLogger("albert")
@@ -189,6 +189,14 @@ class AlbertConfig:
           ConfigError: see `from_dict`; DataError: it is neither.
         """
         return cls.from_json_file(files.require_file(config_file(value), "albert_config_file"))
+
+    def check_length(self, max_seq_length: int | None, origin: str) -> None:
+        """Raises a FlagError if --max_seq_length is more than the positions of `origin`'s model."""
+        if max_seq_length and max_seq_length > self.max_position_embeddings:
+            raise FlagError(
+                f"--max_seq_length={max_seq_length} exceeds max_position_embeddings "
+                f"{self.max_position_embeddings} of {origin}"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns every key, unknown ones included; of sharing only what released files lack."""

@@ -142,11 +142,7 @@ def _check(values: flags.FlagValues, start: Pretrained | None) -> AlbertConfig:
         )
     run_flags.check_device_flags(values)
     config = pretraining_start.architecture(values, start)
-    if values.max_seq_length > config.max_position_embeddings:
-        raise FlagError(
-            f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings "
-            f"{config.max_position_embeddings} of the model"
-        )
+    config.check_length(values.max_seq_length, "the model")
     _depth_schedule(values.depth_schedule, config)
     return config
 

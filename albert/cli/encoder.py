@@ -102,11 +102,7 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
         if not vocabulary:
             raise FlagError(f"{origin} has no vocabulary: give --spm_model_file or --vocab_file")
         log.info("architecture and vocabulary of %s", origin)
-    if max_seq_length and max_seq_length > config.max_position_embeddings:
-        raise FlagError(
-            f"--max_seq_length={max_seq_length} exceeds max_position_embeddings "
-            f"{config.max_position_embeddings} of {origin}"
-        )
+    config.check_length(max_seq_length, origin)
     tokenizer = vocabulary.open()
     tokenization.check_vocabulary(tokenizer, config)
     if values.albert_dropout is not None:

@@ -164,14 +164,14 @@ class Quickstart:
             os.path.join(self.directory, "pretrained"), "global_step", "masked_lm_accuracy",
             "sentence_order_accuracy", "masked_lm_loss", "sentence_order_loss",
         )
-        base, parts = self.baselines, costs.parameter_counts(self.config)
+        base, count = self.baselines, costs.parameter_count
         lines = self.metrics["train"]
         rates = sorted(x["tokens_per_second"] for x in lines if "tokens_per_second" in x)
         rate = f", {rates[len(rates) // 2]:,.0f} tokens/s (median)" if rates else ""
         return f"""\
 ## Pretraining
 
-{sum(parts.values()):,} parameters (backbone {costs.parameter_count(self.config):,}), \
+{count(self.config, heads=True):,} parameters (backbone {count(self.config):,}), \
 {steps:,.0f} steps{rate}.
 
 | on held-out documents ({base.masked_tokens:,} masked tokens, {base.pairs:,} pairs) \

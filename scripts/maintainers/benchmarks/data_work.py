@@ -151,7 +151,7 @@ def input_pipeline(values, config, folder):
         found = compare(sides, os.path.join(folder, f"{batch}-{length}"), rounds=values.rounds,
                         tolerance=0.0, work=count)
         found |= _masks_on_the_fly(values, config, folder, spec)
-        appetite = Appetite(values.accelerators, device.peak_flops["bfloat16"], share,
+        appetite = Appetite(values.accelerators, 1e12 * device.half_tflops, share,
                             flops(config, length, "pretrain"))
         cores = appetite.tokens_per_second / (found["ours"]["rate"] * length)
         results.append({
