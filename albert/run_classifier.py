@@ -184,11 +184,12 @@ class ClassifierFineTuning(FineTuning):
         from albert.cli import classifier_report
 
         rows, predictions = self.data.examples["dev"], self.evaluate(result, "dev").predictions
-        path = classifier_report.write(self.settings.output_dir, classifier_report.HeldOut(
+        path = classifier_report.write(
+            self.settings.output_dir,
             [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows],
             self.data.labels, predictions["label_ids"], predictions["logits"],
-            predictions["probabilities"],
-        ), self.choices)
+            predictions["probabilities"], self.choices,
+        )
         flags.log.info("report: %s", path)
 
 
@@ -210,18 +211,24 @@ def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float
 
 def main(values: flags.FlagValues) -> None:
     settings = classifier_settings(values)
-    is_own = bool(values.train_file)
-    asked = None if is_own else settings.max_seq_length
-    encoder = open_encoder(values, flags.given(values, "max_seq_length") or asked)
-    if is_own:
-        own = own_texts.OwnTexts(values, encoder)
-        data = dataclasses.replace(own.data, examples={
-            split: own.data.examples[split] for split in settings.splits
-        })
-        ClassifierFineTuning(values, own.suit(settings), encoder, data, own.choices).run()
-    else:
+    if not values.train_file:
+        encoder = open_encoder(values, settings.max_seq_length)
         data = read_data(values, settings.splits, encoder.tokenizer.preprocess)
         ClassifierFineTuning(values, settings, encoder, data).run()
+        return
+    encoder = open_encoder(values, flags.given(values, "max_seq_length"))
+    choices: list[tuple[str, str]] = []
+
+    def report(name: str, value: str) -> None:
+        choices.append((name, value))
+        flags.log.info("%s: %s", name, value)
+
+    data = own_texts.read_data(values, encoder, report)
+    settings = own_texts.suited(settings, values, encoder, data, report)
+    data = dataclasses.replace(
+        data, examples={split: data.examples[split] for split in settings.splits}
+    )
+    ClassifierFineTuning(values, settings, encoder, data, choices).run()
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -13,6 +13,6 @@
     pretraining_masks   how a pretraining run masks records that hold no masks
     pretraining_start   architecture and vocabulary of a pretraining run
     answering           what the commands that answer texts share: flags, the model, lines
-    classifier_report   what a classifier of one file can do, as a page with pictures
+    classifier_report   what a classifier of one file can do, as a page
     question_answering  what the three SQuAD commands share
 """
