@@ -18,7 +18,7 @@ from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, FlagError, some
 from albert.formats import checkpoint_files, checkpoints, model_card, run_states
-from albert.storage import files, filesystem
+from albert.storage import files
 
 log = logging.getLogger("albert")
 
@@ -26,7 +26,6 @@ log = logging.getLogger("albert")
 _OF_A_MODEL = re.compile(
     r"^(bert|cls|start_logits|end_logits|answer_class)/|^output_(weights|bias)$"
 )
-_TITLE = "ALBERT checkpoint"  # of the card
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -85,22 +84,13 @@ def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
     if run_state := run_states.read_run_state(weights.origin):
         metadata = run_states.metadata_of(run_state)
         files.write_json(prefix + ".json", run_states.of_metadata(metadata, config))
-    if filesystem.exists(os.path.join(directory, model_card.NAME)) and not _is_stray(directory):
-        return  # of a model exported before, or of what else is there
+    if os.path.realpath(directory) == os.path.realpath(os.path.dirname(weights.origin)):
+        return  # which has a card of its own
     model_card.of_weights(
-        directory, weights, config, title=_TITLE, label_names=None, usage="",
+        directory, weights, config, title="ALBERT checkpoint", label_names=None, usage="",
         summary="Variables under the names of the original toolkit, without an optimizer's.",
         parameters=sum(value.size for value in tensors.values()),
     )
-
-
-def _is_stray(directory: str) -> bool:
-    """Whether the README.md is the card of an export that was killed before its checkpoint."""
-    names = filesystem.files_below(filesystem.address_of(directory))
-    if any(name.endswith(checkpoint_files.INDEX) for name in names if "/" not in name):
-        return False
-    with filesystem.open_read(os.path.join(directory, model_card.NAME)) as stream:
-        return f"# {_TITLE}\n".encode() in stream.read()
 
 
 def model_tensors(config: AlbertConfig, weights) -> dict:

@@ -166,30 +166,16 @@ class FineTuning:
     def _run_config(self, seed: int, output_dir: str) -> "RunConfig":
         from albert.training.run_settings import RunConfig
 
-        settings, values = self.settings, self.values
-        return RunConfig(
-            output_dir=output_dir,
-            num_train_steps=settings.train_step,
-            train_batch_size=settings.train_batch_size,
-            eval_batch_size=settings.eval_batch_size,
-            save_checkpoints_steps=settings.save_checkpoints_steps,
-            keep_checkpoint_max=values.keep_checkpoint_max,
-            iterations_per_loop=values.iterations_per_loop,
-            log_steps=values.log_steps,
-            seed=seed,
-            use_xla=values.use_xla,
-            mixed_precision=values.mixed_precision,
-            gradient_accumulation_steps=values.gradient_accumulation_steps,
-            attn_implementation=values.attn_implementation,
-            remat=values.remat,
-            shard_moments=values.shard_moments,
-            per_replica_loss=values.per_replica_loss,
-            freeze_encoder=values.freeze_encoder,
-            pad_to_max_seq_length=values.pad_to_max_seq_length,
-            pack_rows=values.pack_rows,
-            skip_loss_spikes=values.skip_loss_spikes,
-            early_stopping_patience=settings.early_stopping_patience,
-        )
+        settings = self.settings
+        return RunConfig(**flags.select(self.values, RunConfig) | {
+            "output_dir": output_dir,
+            "num_train_steps": settings.train_step,
+            "train_batch_size": settings.train_batch_size,
+            "eval_batch_size": settings.eval_batch_size,
+            "save_checkpoints_steps": settings.save_checkpoints_steps,
+            "early_stopping_patience": settings.early_stopping_patience,
+            "seed": seed,
+        })
 
     def _recorded_flags(self) -> dict[str, Any]:
         """Returns the flags as a run records them, with what the data have decided."""

@@ -183,27 +183,10 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
         raise FlagError("--pack_rows has no effect with --pad_to_max_seq_length")
     run_flags.check_device_flags(values)
     is_by_epochs = flags.given(values, "num_train_epochs") is not None
-    return FineTuningSettings(**{
-        "output_dir": values.output_dir,
-        "do_train": values.do_train,
-        "do_eval": values.do_eval,
-        "do_predict": values.do_predict,
-        "export_dir": values.export_dir if "export_dir" in values else None,
-        "checkpoint": values.checkpoint,
-        "max_seq_length": values.max_seq_length,
-        "train_batch_size": values.train_batch_size,
-        "eval_batch_size": values.eval_batch_size,
-        "predict_batch_size": values.predict_batch_size,
-        "optimizer": values.optimizer if "optimizer" in values else "adamw",
-        "learning_rate": values.learning_rate,
-        "train_step": None if is_by_epochs else values.train_step,
-        "num_train_epochs": values.num_train_epochs,
-        "warmup_step": values.warmup_step,
-        "save_checkpoints_steps": values.save_checkpoints_steps,
-        "early_stopping_patience": values.early_stopping_patience,
-        "num_runs": values.num_runs,
-        "seed": values.seed,
-    } | decided)
+    of_flags = {"export_dir": None, "optimizer": "adamw"} | flags.select(values, FineTuningSettings)
+    if is_by_epochs:
+        of_flags["train_step"] = None
+    return FineTuningSettings(**of_flags | decided)
 
 
 def work_directory(values: flags.FlagValues) -> str:
