@@ -10,8 +10,10 @@ albert[jax-tpu].
 """
 
 import json
+import os
 
-from albert.cli import flags, run_flags
+from albert import engines
+from albert.cli import engine_start, flags, run_flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
 from albert.model import costs
@@ -41,7 +43,10 @@ def main(values: flags.FlagValues) -> None:
     flags.require(values, "topology", "albert_config_file")
     config = AlbertConfig.from_flag(values.albert_config_file)
     config.check_length(values.max_seq_length, values.albert_config_file)
-    flags.start_compiler()
+    if not all(map(engines.is_installed, ("jax", "libtpu"))):
+        raise FlagError("XLA's compiler for TPUs is not installed: install albert[jax-tpu]")
+    os.environ["JAX_PLATFORMS"] = "cpu"  # the TPUs are not there
+    engine_start.start("jax")
     from albert.optimization import OptimizerConfig
     from albert.tasks.pretraining import PretrainingTask
     from albert.training import compilation

@@ -6,7 +6,9 @@ import json
 
 import pytest
 from faults import jobs
-from helpers import NEEDS_JAX, assert_one_clear_line, run
+from helpers import NEEDS_JAX, assert_one_clear_line, run, run_here
+
+from albert import compile_plan
 
 COMMAND = "albert.compile_plan"
 # Of a step of base, rows of 512 in bfloat16 on each of four chips, with jax 0.10.2, by libtpu's
@@ -58,8 +60,10 @@ def test_a_step_that_does_not_fit_says_by_how_much_and_what_would():
 
 
 COUNT_KERNELS = """
-from albert.cli import flags
-flags.start_compiler()
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
+from albert.cli import engine_start
+engine_start.start("jax")
 from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig
 from albert.tasks.pretraining import PretrainingTask
@@ -100,14 +104,10 @@ def test_what_cannot_be_compiled_is_refused_in_one_line(flags, message):
     assert message in assert_one_clear_line(done.stderr)
 
 
-@NEEDS_JAX
-def test_without_the_compiler_the_line_says_what_to_install(monkeypatch):
-    from albert.errors import FlagError
-    from albert.training import compilation
-
-    monkeypatch.setattr(compilation, "has_tpu_compiler", lambda: False)
-    with pytest.raises(FlagError, match=r"install albert\[jax-tpu\]"):
-        compilation.devices_of("v5e:2x2")
+def test_without_the_compiler_the_line_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr(compile_plan.engines, "is_installed", lambda name: name != "libtpu")
+    assert run_here(compile_plan, "--topology=v5e:2x2", "--albert_config_file=base_v2") == 2
+    assert "install albert[jax-tpu]" in assert_one_clear_line(capsys.readouterr().err)
 
 
 @NEEDS_JAX

@@ -1,14 +1,13 @@
 """What the commands that answer texts share: flags, the model, lines of text. No engine at import."""
 
 import contextlib
-import dataclasses
 import logging
 import os
 import sys
 
 from albert import tokenization
 from albert.cli import flags
-from albert.errors import CheckpointError, DataError, UserError
+from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoint_files, pretrained
 from albert.formats.pretrained import Pretrained
 from albert.inference.onnx_file import OnnxFile
@@ -83,27 +82,11 @@ def open_model(values: flags.FlagValues) -> Session:
 
 
 def tokenizer_of(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
-    """Returns the tokenizer of the flags, of the directory, or of the path used in training."""
+    """Returns the tokenizer of the flags, or of the directory."""
     given = values.spm_model_file, values.vocab_file, values.do_lower_case
     if tokenizer := source.tokenizer(*given):
         return tokenizer
-    told = source.training_vocabulary
-    path = told.spm_model_file or told.vocab_file
-    if not (path and os.path.isfile(path)):
-        raise DataError(
-            f"{source.directory} has no vocabulary: give --spm_model_file or --vocab_file"
-        )
-    try:
-        tokenizer = dataclasses.replace(source, vocabulary=told).tokenizer(*given)
-    except (UserError, OSError) as error:
-        # The reason is not shown: a stranger may have named the file to learn its content.
-        raise DataError(
-            f"{source.directory} has no vocabulary, and {path}, which its checkpoint names, is "
-            "none of this model: give --spm_model_file or --vocab_file"
-        ) from error
-    log.warning("%s has no vocabulary: taking %s, where the training had it",
-                source.directory, path)
-    return tokenizer
+    raise DataError(f"{source.directory} has no vocabulary: give --spm_model_file or --vocab_file")
 
 
 def read_texts(path: str) -> list[str]:

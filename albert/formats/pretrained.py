@@ -54,9 +54,6 @@ class Pretrained:
     vocabulary: Vocabulary  # an empty one if it has none
     metadata: Metadata
     weights: Callable[[], Weights]  # opened once; a CheckpointError if it cannot be
-    # The vocabulary of the training, according to the run's state: a stranger may have written
-    # that, so it is only used after a check.
-    training_vocabulary: Vocabulary = Vocabulary()
 
     def __post_init__(self):
         object.__setattr__(self, "weights", functools.cache(self.weights))
@@ -126,7 +123,7 @@ def open_archive(
         run_state = run_states.read_run_state(prefix)
     except CheckpointError:  # raised again when the weights are wanted
         prefix, run_state = path, {}
-    metadata, told = run_states.metadata_of(run_state), run_state.get("flags", {})
+    metadata = run_states.metadata_of(run_state)
     if (threshold := run_states.null_threshold(prefix, run_state)) is not None:
         settings = {**metadata.settings, "null_score_diff_threshold": threshold}
         metadata = dataclasses.replace(metadata, settings=settings)
@@ -138,7 +135,6 @@ def open_archive(
         vocabulary,
         dataclasses.replace(metadata, text=vocabulary.text if vocabulary else metadata.text),
         lambda: checkpoints.open_weights(prefix, flag),
-        Vocabulary(told.get("spm_model_file"), told.get("vocab_file"), vocabulary.text),
     )
 
 

@@ -15,7 +15,6 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding
 
 from albert.config import AlbertConfig
-from albert.engines import has_tpu_compiler
 from albert.errors import FlagError
 from albert.model.costs import DEVICES, GIB
 from albert.optimization import OptimizerConfig
@@ -63,10 +62,8 @@ def devices_of(topology: str) -> list:
     """Returns the devices of a slice, as `v5e:4x4`.
 
     Raises:
-      FlagError: libtpu is not installed, or knows no such slice.
+      FlagError: libtpu knows no such slice.
     """
-    if not has_tpu_compiler():
-        raise FlagError("XLA's compiler for TPUs is not installed: install albert[jax-tpu]")
     os.environ.update({name: os.environ.get(name, value) for name, value in _NO_TPU.items()})
     error = FlagError(f"--topology={topology}: libtpu knows no such slice; it knows v4:2x2x1, "
                       "v5e:2x2, v5e:16x16, v5p:4x4x4 and v6e:2x4, for example")

@@ -332,32 +332,17 @@ def test_shards_outside_their_directory_are_refused(name, tmp_path):
         pretrained.open_tensors(str(path), config)
 
 
-@pytest.mark.parametrize("kind", ["of another size", "secret", "directory", "pipe", "right"])
-def test_a_checkpoints_record_names_no_other_file_as_vocabulary(kind, tmp_path, capsys):
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(35))]
-    target = tmp_path / "elsewhere.txt"
-    if kind == "directory":
-        target.mkdir()
-    elif kind == "pipe":  # reading it would wait for ever
-        os.mkfifo(target)
-    else:
-        lines = {"secret": ["password=hunter2"], "right": pieces}.get(kind, pieces[:-1])
-        target.write_text("\n".join(lines))
+def test_a_vocabulary_that_a_checkpoints_record_names_is_not_opened(tmp_path, capsys):
     config = AlbertConfig.from_json_file(write_config(tmp_path))
-    folder = tmp_path / "model"
+    folder, pipe = tmp_path / "model", tmp_path / "elsewhere.txt"
+    os.mkfifo(pipe)  # reading it would wait for ever
     modeling.AlbertForSequenceClassification(config, 2).save_pretrained(str(folder))
     record = json.loads((folder / "model.ckpt-best.json").read_text())
-    record["flags"] = {"vocab_file": str(target)}
+    record["flags"] = {"vocab_file": str(pipe)}
     (folder / "model.ckpt-best.json").write_text(json.dumps(record))
     (tmp_path / "in.txt").write_text("w1\n")
-    code = run_here(predict, f"--model={folder}", f"--input_file={tmp_path}/in.txt",
-                    f"--output_file={tmp_path}/out.jsonl")
-    said = capsys.readouterr().err
-    if kind == "right":
-        assert code == 0 and f"taking {target}, where the training had it" in said
-    else:
-        assert code == 2 and "has no vocabulary" in assert_one_clear_line(said)
-        assert "hunter2" not in said
+    assert 2 == run_here(predict, f"--model={folder}", f"--input_file={tmp_path}/in.txt")
+    assert "has no vocabulary" in assert_one_clear_line(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("name", ["../glue", "/etc", "sst-2/../../x", "CoLA\0", ".."])
