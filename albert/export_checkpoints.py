@@ -95,9 +95,6 @@ def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
 
 def model_tensors(config: AlbertConfig, weights) -> dict:
     """Returns the variables of encoder and heads, the encoder complete and of the config's shapes.
-
-    Raises:
-      CheckpointError: lists the weights that are absent or of another shape.
     """
     from albert import modeling
 

@@ -70,11 +70,27 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def main(values: flags.FlagValues) -> None:
-    paths = _check(values)
+    flags.require(values, "albert_directory")
+    paths = {name: getattr(values, name) for name in PATHS if getattr(values, name)}
+    if not paths:
+        raise FlagError(f"one of --{', --'.join(PATHS)} is required (see --help)")
+    if not os.path.isdir(values.albert_directory):
+        raise FlagError(f"--albert_directory: no such directory: {values.albert_directory}")
+    for name, path in paths.items():
+        files.refuse_existing(path, name)
+    if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
+        raise FlagError(f"--{' and --'.join(paths)} must be different directories")
     source = _open(values)
     config = source.config
-    seq_length = _seq_length(values, config)
-    tokenizer = _tokenizer(values, source)
+    config.check_length(values.max_seq_length, values.albert_directory)
+    # By default what TF-Hub's preprocessing modules do.
+    seq_length = values.max_seq_length or min(128, config.max_position_embeddings)
+    tokenizer = source.tokenizer(
+        values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
+    )
+    if not tokenizer:
+        count = sum(name.endswith(".model") for name in os.listdir(source.directory))
+        raise FlagError(f"--spm_model_file is needed: {source.directory} has {count} *.model files")
 
     flags.start_tensorflow()
     from albert.export import hub_export, text_graph
@@ -104,24 +120,16 @@ def main(values: flags.FlagValues) -> None:
                 model, tokenizer, assets, scratch["export_text_embedding_path"],
                 seq_length=seq_length, pooling=values.text_embedding,
             )
-        _write_cards(scratch, paths, source, tokenizer, model.count_params())
+        for name, directory in scratch.items():
+            has_weights = name != "export_preprocessor_path"
+            model_card.of_weights(
+                directory, source.weights(), config, title=_TITLES[name],
+                summary=_SUMMARIES[name], tokenizer=tokenizer,
+                parameters=model.count_params() if has_weights else None,
+                usage=_USAGES[name].format(name=os.path.basename(os.path.abspath(paths[name]))),
+            )
     for name, path in paths.items():
         log.info("%s: %s (load it with tensorflow_hub.load)", _TITLES[name], path)
-
-
-def _check(values: flags.FlagValues) -> dict[str, str]:
-    """Returns {flag: directory to write}."""
-    flags.require(values, "albert_directory")
-    paths = {name: getattr(values, name) for name in PATHS if getattr(values, name)}
-    if not paths:
-        raise FlagError(f"one of --{', --'.join(PATHS)} is required (see --help)")
-    if not os.path.isdir(values.albert_directory):
-        raise FlagError(f"--albert_directory: no such directory: {values.albert_directory}")
-    for name, path in paths.items():
-        files.refuse_existing(path, name)
-    if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
-        raise FlagError(f"--{' and --'.join(paths)} must be different directories")
-    return paths
 
 
 def _open(values: flags.FlagValues) -> Pretrained:
@@ -136,26 +144,6 @@ def _open(values: flags.FlagValues) -> Pretrained:
     return pretrained.open_archive(
         folder, path, "checkpoint_name", values.albert_config_file or in_folder
     )
-
-
-def _tokenizer(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
-    given = values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
-    if tokenizer := source.tokenizer(*given):
-        return tokenizer
-    count = sum(name.endswith(".model") for name in os.listdir(source.directory))
-    raise FlagError(f"--spm_model_file is needed: {source.directory} has {count} *.model files")
-
-
-def _seq_length(values: flags.FlagValues, config: AlbertConfig) -> int:
-    most = config.max_position_embeddings
-    if values.max_seq_length is None:
-        return min(128, most)  # what TF-Hub's preprocessing modules do
-    if not 3 <= values.max_seq_length <= most:
-        raise FlagError(
-            f"--max_seq_length={values.max_seq_length} is not within 3 ... {most}, "
-            "the config's max_position_embeddings"
-        )
-    return values.max_seq_length
 
 
 def _collect_assets(
@@ -215,16 +203,6 @@ embed = hub.load("{name}")
 print(embed(["A text.", "Another one."]))
 """,
 }
-
-
-def _write_cards(scratch, paths, source: Pretrained, tokenizer, parameters: int) -> None:
-    for name, directory in scratch.items():
-        model_card.of_weights(
-            directory, source.weights(), source.config, title=_TITLES[name],
-            summary=_SUMMARIES[name], tokenizer=tokenizer,
-            parameters=None if name == "export_preprocessor_path" else parameters,
-            usage=_USAGES[name].format(name=os.path.basename(os.path.abspath(paths[name]))),
-        )
 
 
 cli = flags.command(__doc__, define_flags, main)

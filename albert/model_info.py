@@ -92,11 +92,7 @@ def main(values: flags.FlagValues) -> None:
 def describe(
     config: AlbertConfig, workload: Workload, path: str, device: Device | None = None
 ) -> dict[str, Any]:
-    """Returns what is printed of one architecture: counts, FLOPs and bytes, by section.
-
-    Raises:
-      FlagError: the sequence is longer than the architecture has positions.
-    """
+    """Returns what is printed of one architecture: counts, FLOPs and bytes, by section."""
     config.check_length(workload.max_seq_length, path)
     attention, feed_forward = costs.weight_sets(config)
     compute, training = costs.compute_parameters(config), costs.training_flops(config, workload)

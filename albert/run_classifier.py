@@ -82,11 +82,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings that the flags give.
-
-    Raises:
-      FlagError: flags are missing or contradict each other, or there is nothing to do.
-    """
+    """Returns the settings that the flags give."""
     own_texts.check_flags(values)
     if values["threshold_to_export"].present and not values.export_dir:
         raise FlagError("--threshold_to_export goes with --export_dir")
@@ -194,11 +190,7 @@ class ClassifierFineTuning(FineTuning):
 
 
 def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float, ...]:
-    """Returns the weight of each known label in the loss, by which all count the same.
-
-    Raises:
-      FlagError: a label never occurs, or there are none, as in a regression.
-    """
+    """Returns the weight of each known label in the loss, by which all count the same."""
     if not known:
         raise FlagError("--class_weights has no effect on a regression")
     counts = [labels.count(label) for label in known]

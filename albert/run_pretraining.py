@@ -151,11 +151,7 @@ def _check(values: flags.FlagValues) -> None:
 
 
 def _depth_schedule(text: str | None, config: AlbertConfig) -> Schedule:
-    """Returns the layers of each stage but the final one, which has all of them.
-
-    Raises:
-      FlagError: the text is no schedule, or the layers do not share their weights.
-    """
+    """Returns the layers of each stage but the final one, which has all of them."""
     stages = schedules.read(text, "depth_schedule", "LAYERS")
     if any(layers > config.num_hidden_layers for layers, _ in stages):
         raise FlagError(
@@ -194,11 +190,7 @@ class Inputs:
 
 
 def read_inputs(values: flags.FlagValues) -> Inputs:
-    """Returns what a run reads.
-
-    Raises:
-      UserError: flags or files that cannot be used, or not together.
-    """
+    """Returns what a run reads."""
     flags.require(values, "input_file", "output_dir")
     _check(values)
     start = pretraining_start.open_start(values)

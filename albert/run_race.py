@@ -61,11 +61,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def race_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings that the flags give.
-
-    Raises:
-      FlagError: flags are missing or contradict each other, or there is nothing to do.
-    """
+    """Returns the settings that the flags give."""
     if values.max_qa_length > values.max_seq_length - 3:
         raise FlagError(
             f"--max_qa_length={values.max_qa_length} leaves no room in "

@@ -54,11 +54,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def token_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings that the flags give.
-
-    Raises:
-      FlagError: flags are missing or contradict each other, or there is nothing to do.
-    """
+    """Returns the settings that the flags give."""
     flags.require(values, "data_dir", "output_dir")
     return settings_of(values)
 

@@ -232,10 +232,10 @@ def test_a_model_without_pooler_is_exported_as_masked_lm(source, tmp_path):
     (["--export_path=m.PB"], "ends in .tflite or .onnx, or a directory"),
     (["--export_path=served_1.0"], "has no vocabulary"),  # what a directory lacks
     (["--export_path=m.onnx", "--max_seq_length=4"], "is not for .onnx"),
-    (["--export_path=m.tflite", "--max_seq_length=17"], "not within 1 ... 16"),
+    (["--export_path=m.tflite", "--max_seq_length=17"], "exceeds max_position_embeddings 16"),
     (["--export_path=m.tflite", "--head=sequence_classification"], "no classifier yet"),
     (["--export_path=m.tflite", "--head=question_answering"], "has no trained cls/squad"),
-    (["--export_path=m.tflite", "--model_dir=nowhere"], "neither a directory nor a checkpoint"),
+    (["--export_path=m.tflite", "--model_dir=nowhere"], "no such directory, checkpoint or archive"),
 ])
 def test_what_cannot_be_is_refused(arguments, message, source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

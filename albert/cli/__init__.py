@@ -1,4 +1,4 @@
-"""What the commands share.
+"""What the commands share. Whatever raises an `errors.UserError` ends a command with one line.
 
     flags               definitions, ranges, errors, exit codes
     run_flags           devices, steps, checkpoints and masks of every training

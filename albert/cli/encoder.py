@@ -66,12 +66,7 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
 
 
 def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encoder:
-    """Opens the encoder that the flags name.
-
-    Raises:
-      UserError: a file is missing or malformed, the vocabulary is of another
-        size than the config's, or --max_seq_length exceeds its positions.
-    """
+    """Opens the encoder that the flags name."""
     from albert import tokenization
     from albert.formats import pretrained
 

@@ -89,11 +89,7 @@ class FineTuning:
         raise NotImplementedError
 
     def run(self) -> None:
-        """Does all that the settings ask for.
-
-        Raises:
-          UserError: training would resume another run or overwrite a model, for example.
-        """
+        """Does all that the settings ask for."""
         if self.settings.do_train:
             for directory in self._directories().values():
                 earlier_run.check_directory(directory, self.identity)
@@ -335,11 +331,7 @@ class FineTuning:
 def weights_to_use(
     checkpoint: str | None, directory: str, init: "Weights | None" = None
 ) -> "Weights":
-    """Returns --checkpoint, else the best of a run's directory, else its newest, else `init`.
-
-    Raises:
-      UserError: there is none of them, or it can't be read.
-    """
+    """Returns --checkpoint, else the best of a run's directory, else its newest, else `init`."""
     from albert.formats import checkpoints
 
     if checkpoint:
@@ -358,9 +350,6 @@ def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
 
     Args:
       results: {seed: evaluation results}; the standard deviation is of the sample.
-
-    Raises:
-      DataError: a run's eval_results.json was changed, and has other numbers than the first's.
     """
     summary: dict[str, float] = {"num_runs": len(results)}
     keys = set(next(iter(results.values())))

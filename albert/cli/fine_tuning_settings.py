@@ -99,11 +99,7 @@ _DECIDED_BY_DATA = (
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningSettings:
-    """What a fine-tuning does. Flags give it, and the data where no flag does.
-
-    Raises:
-      FlagError: values that contradict each other.
-    """
+    """What a fine-tuning does. Flags give it, and the data where no flag does."""
 
     output_dir: str
     do_train: bool
@@ -167,9 +163,6 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
 
     Args:
       decided: fields in which a command differs from the flag of that name.
-
-    Raises:
-      FlagError: flags are missing or contradict each other, or there is nothing to do.
     """
     flags.require(values, "output_dir")
     actions = ["do_train", "do_eval", "do_predict"]
@@ -190,11 +183,7 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
 
 
 def work_directory(values: flags.FlagValues) -> str:
-    """Returns the directory of record files, which hold the user's texts: not the model's.
-
-    Raises:
-      FlagError: it can't be made, and --cached_dir is not given.
-    """
+    """Returns the directory of record files, which hold the user's texts: not the model's."""
     if values.cached_dir:
         return values.cached_dir
     path = locks.work_folder_of(values.output_dir)

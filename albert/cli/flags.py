@@ -97,11 +97,7 @@ def define_alias(values: FlagValues, name: str, original: str) -> None:
 
 
 def wanted_engine(values: FlagValues | None = None) -> str:
-    """Returns the engine that the flags, else the environment, ask for.
-
-    Raises:
-      FlagError: there is no such engine, or it is not installed.
-    """
+    """Returns the engine that the flags, else the environment, ask for."""
     told = values and (values.engine or ("jax" if values.use_tpu else None))
     engine = told or os.environ.get("KERAS_BACKEND") or engines.default_engine()
     engines.require(engine, f"--engine={engine}" if told else f"KERAS_BACKEND={engine}")
@@ -109,20 +105,12 @@ def wanted_engine(values: FlagValues | None = None) -> str:
 
 
 def start_engine(values: FlagValues | None = None) -> None:
-    """Imports the wanted engine, which takes seconds, and Keras with it.
-
-    Raises:
-      FlagError: it is not installed, or this process has Keras with another one.
-    """
+    """Imports the wanted engine, which takes seconds, and Keras with it."""
     start(wanted_engine(values))
 
 
 def start_tensorflow() -> None:
-    """Imports TensorFlow, and Keras with it, for what JAX cannot do.
-
-    Raises:
-      FlagError: it is not installed, this process has Keras with JAX, or KERAS_BACKEND is wrong.
-    """
+    """Imports TensorFlow, and Keras with it, for what JAX cannot do."""
     wanted_engine()
     engines.require("tensorflow", "this command needs TensorFlow")
     start("tensorflow")
@@ -179,11 +167,7 @@ _SPECIAL = ("help", "helpshort", "helpfull", "flagfile", "undefok", "verbosity")
 
 
 def parse(define_flags: Callable[[FlagValues], None], argv: Sequence[str]) -> FlagValues:
-    """Returns the command's flags; argv[0] is the program's name.
-
-    Raises:
-      FlagError: unknown flag (with the nearest name), bad value, or a stray argument.
-    """
+    """Returns the command's flags; argv[0] is the program's name."""
     values, rest = parse_with_arguments(define_flags, argv)
     refuse_arguments(rest)
     return values
@@ -201,9 +185,6 @@ def parse_with_arguments(
     """Returns the command's flags, and the arguments that are none.
 
     The name of a model that comes with this package has become its directory, or its vocabulary.
-
-    Raises:
-      FlagError: unknown flag (with the nearest name), or a bad value.
     """
     values = FlagValues()
     define_flags(values)

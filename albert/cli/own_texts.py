@@ -50,9 +50,6 @@ def check_flags(values: flags.FlagValues) -> None:
 
 def read_data(values: flags.FlagValues, encoder: Encoder, report: Report) -> FineTuningData:
     """Returns the examples of --train_file, of which a part is held out unless --dev_file is given.
-
-    Raises:
-      DataError: names the file, the line and what is wrong.
     """
     given = values.text_column, values.text_pair_column, values.label_column
     table, columns = _open(values, "train_file", given)

@@ -15,11 +15,7 @@ log = logging.getLogger("albert")
 
 
 def num_predictions(values: flags.FlagValues) -> int:
-    """Returns --max_predictions_per_seq, by default as many as --masked_lm_budget needs.
-
-    Raises:
-      FlagError: fewer are given, or a flag has no effect on records that hold masks.
-    """
+    """Returns --max_predictions_per_seq, by default as many as --masked_lm_budget needs."""
     if not values.masked_lm_budget:
         names = ("last_masked_lm_budget", *run_flags.MASKING_FLAGS)
         if name := next((name for name in names if values[name].present), None):
@@ -43,11 +39,7 @@ def num_predictions(values: flags.FlagValues) -> int:
 def masks(
     values: flags.FlagValues, source: RecordFiles, is_training: bool
 ) -> DynamicMasking | None:
-    """Returns how the masks of these files are drawn, or None if they hold masks.
-
-    Raises:
-      DataError: records with and without masks together, or not those that the flags ask for.
-    """
+    """Returns how the masks of these files are drawn, or None if they hold masks."""
     pairs = dynamic_masking.files_without_masks(source)
     others = [path for path in source.paths if path not in pairs]
     if pairs and others:

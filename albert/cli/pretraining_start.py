@@ -39,11 +39,7 @@ def open_start(values: flags.FlagValues) -> Pretrained | None:
 
 
 def architecture(values: flags.FlagValues, start: Pretrained | None) -> AlbertConfig:
-    """Returns the architecture of the flag, of what the run starts from, or of its directory.
-
-    Raises:
-      FlagError: none of them has it.
-    """
+    """Returns the architecture of the flag, of what the run starts from, or of its directory."""
     own = os.path.join(values.output_dir, "albert_config.json")
     if values.albert_config_file:
         # A file of ours or of Hugging Face's, or a name.
@@ -78,10 +74,6 @@ def vocabulary(
 
     It is looked for where the records were made, in the model that the run starts from, and in
     --output_dir. Says so if there is none.
-
-    Raises:
-      UserError: the one of the flags is unusable, or not that of the records, or of another size
-      than the architecture's; DataError: the records were made with different ones.
     """
     path, manifest = _made_with(sources)
     lower = flags.given(values, "do_lower_case")
@@ -118,11 +110,7 @@ def vocabulary(
 
 
 def keep_vocabulary(tokenizer: FullTokenizer, output_dir: str) -> None:
-    """Writes the vocabulary and its settings into a run's directory.
-
-    Raises:
-      DataError: the directory holds checkpoints of another vocabulary.
-    """
+    """Writes the vocabulary and its settings into a run's directory."""
     # One that was copied there by hand has no settings.
     before = tokenizer_files.find(output_dir, tokenizer.settings)
     if before and checkpoints.newest_or_best(output_dir):

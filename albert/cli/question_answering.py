@@ -85,19 +85,13 @@ def define_v2_flags(values: flags.FlagValues) -> None:
 
 
 def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings that the flags give.
-
-    Raises:
-      FlagError: flags are missing or contradict each other, or there is nothing to do.
-    """
+    """Returns the settings that the flags give."""
     flags.require(values, "output_dir")
     flags.refuse_together(values, "warmup_step", "warmup_proportion")
     do_eval = flags.given(values, "do_eval")
-    if do_eval is None:
-        do_eval = values.do_predict  # as far as there are answers
     settings = settings_of(
         values,
-        do_eval=do_eval,
+        do_eval=values.do_predict if do_eval is None else do_eval,  # as far as there are answers
         eval_batch_size=flags.given(values, "eval_batch_size") or values.predict_batch_size,
     )
     if settings.do_train:
@@ -110,11 +104,9 @@ def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
             f"--max_query_length={values.max_query_length} + 3, or there is no room for passages"
         )
     for name in ("start_n_top", "end_n_top"):
-        if name in values and getattr(values, name) > values.max_seq_length:
-            raise FlagError(
-                f"--{name}={getattr(values, name)} exceeds "
-                f"--max_seq_length={values.max_seq_length}"
-            )
+        if name in values and values[name].value > values.max_seq_length:
+            raise FlagError(f"--{name}={values[name].value} exceeds "
+                            f"--max_seq_length={values.max_seq_length}")
     return settings
 
 
@@ -155,7 +147,7 @@ class Squad1FineTuning(FineTuning):
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns the official numbers of a model's outputs [windows, ...]."""
-        return self.with_known_answers(self.decode(predictions))[0]
+        return self.evaluated(self.decode(predictions))[0]
 
     def decode(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns the content of each prediction file by its name."""
@@ -172,23 +164,24 @@ class Squad1FineTuning(FineTuning):
         )
         return {"predictions.json": answers, "nbest_predictions.json": nbest}
 
-    def with_known_answers(self, decoded: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns (results, files to write) where the answers are known."""
-        return metrics.evaluate_v1(self.dataset, decoded["predictions.json"]), decoded
+    def evaluated(
+        self, decoded: dict[str, Any], origin: str = ""
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the results, if the answers are known, and the content of the files to write.
 
-    def without_answers(self, decoded: dict[str, Any], origin: str) -> dict[str, Any]:
-        """Returns the files to write where no answers are known; `origin` is the weights'."""
-        return decoded
+        Args:
+          origin: the weights'.
+        """
+        results = {}
+        if self.dataset:
+            results = metrics.evaluate_v1(self.dataset, decoded["predictions.json"])
+        return results, decoded
 
     def predict(self, result):
         evaluation = result.evaluation or self.evaluate(
             result, "dev", dataclasses.replace(self.task, scorer=None)
         )
-        decoded = self.decode(evaluation.predictions)
-        if self.dataset:
-            decoded = self.with_known_answers(decoded)[1]
-        else:
-            decoded = self.without_answers(decoded, result.weights.origin)
+        _, decoded = self.evaluated(self.decode(evaluation.predictions), result.weights.origin)
         written = []
         for name, value in decoded.items():
             written.append(os.path.join(self.settings.output_dir, name))
@@ -236,37 +229,26 @@ class Squad2FineTuning(Squad1FineTuning):
             "null_odds.json": null_odds,
         }
 
-    def with_known_answers(self, decoded):
-        # Unless a threshold is given, the one with the best F1 decides which answers are withheld.
-        results, answers = squad_decode.evaluate_with_threshold(
-            self.dataset, decoded["predictions.json"], decoded["null_odds.json"],
-            threshold=self.values.null_score_diff_threshold,
-        )
-        return results, decoded | {"predictions.json": answers}
-
-    def without_answers(self, decoded, origin):
+    def evaluated(self, decoded, origin=""):
+        # Unless a threshold is given, the one with the best F1 decides which answers are withheld;
+        # where no answers are known, the one that the checkpoint's own evaluation found, else 0, at
+        # which the model finds an answer as likely as none.
+        answers, null_odds = decoded["predictions.json"], decoded["null_odds.json"]
         threshold = self.values.null_score_diff_threshold
+        if self.dataset:
+            results, answers = squad_decode.evaluate_with_threshold(
+                self.dataset, answers, null_odds, threshold=threshold
+            )
+            return results, decoded | {"predictions.json": answers}
         if threshold is None:
-            threshold = _known_threshold(origin)
-        answers = squad_decode.with_threshold(
-            decoded["predictions.json"], decoded["null_odds.json"], threshold
-        )
-        return decoded | {"predictions.json": answers}
+            from albert.formats import run_states
 
-
-def _known_threshold(origin: str) -> float:
-    """Returns the null threshold that a checkpoint's own evaluation found, else 0.
-
-    At 0 the model finds an answer as likely as none.
-    """
-    from albert.formats import run_states
-
-    threshold = run_states.null_threshold(origin, run_states.read_run_state(origin))
-    if threshold is None:
-        log.info("null threshold 0: there is no evaluation of %s", origin)
-        return 0.0
-    log.info("null threshold %s, of %s", threshold, origin)
-    return threshold
+            known = run_states.null_threshold(origin, run_states.read_run_state(origin))
+            threshold = known or 0.0
+            log.info("null threshold %s: %s", threshold,
+                     f"there is no evaluation of {origin}" if known is None else f"of {origin}")
+        answers = squad_decode.with_threshold(answers, null_odds, threshold)
+        return {}, decoded | {"predictions.json": answers}
 
 
 def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
@@ -278,7 +260,6 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
     examples, dataset = {}, None
     if settings.do_train:
         examples["train"] = read_examples(values.train_file, True)
-        # The original counts questions here, not windows.
         settings = _with_steps(settings, len(examples["train"]), values.warmup_proportion)
     if settings.do_predict or settings.do_eval:
         path = values.predict_file
@@ -301,7 +282,10 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
 def _with_steps(
     settings: FineTuningSettings, num_examples: int, warmup_proportion: float
 ) -> FineTuningSettings:
-    """Returns the settings with the steps that the questions take, and those of the warm-up."""
+    """Returns the settings with the steps that the questions take, and those of the warm-up.
+
+    The original counts questions here, not windows.
+    """
     steps, warmup = settings.train_step, settings.warmup_step
     if steps is None:
         steps = int(num_examples / settings.train_batch_size * settings.num_train_epochs)

@@ -124,11 +124,7 @@ def define_masking_flags(values: flags.FlagValues) -> None:
 
 
 def check_device_flags(values: flags.FlagValues) -> None:
-    """Refuses device flags that contradict each other; the devices are looked for later.
-
-    Raises:
-      FlagError: names the flags.
-    """
+    """Refuses device flags that contradict each other; the devices are looked for later."""
     strategy = values.distribution_strategy
     if old := [f"--{name}" for name in _OLD_TPU_FLAGS if values[name].present]:
         log.warning(
