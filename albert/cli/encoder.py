@@ -39,32 +39,6 @@ class Encoder:
         return pretrained.open_any_weights(self.init_checkpoint) if self.init_checkpoint else None
 
 
-def check_encoder_flags(values: flags.FlagValues) -> None:
-    """Raises a FlagError for encoder flags that are missing or contradict each other."""
-    if not values.albert_hub_module_handle:
-        # A directory may say what the flags do not.
-        says_more = archives.is_whole(values.init_checkpoint or "")
-        if not (values.albert_config_file or says_more):
-            raise FlagError(
-                "--albert_config_file or --albert_hub_module_handle is needed (or the directory of "
-                "a model as --init_checkpoint)"
-            )
-        if not (values.spm_model_file or values.vocab_file or says_more):
-            raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
-        if values.spm_model_file and values.vocab_file:
-            log.warning("--vocab_file: no effect beside --spm_model_file")
-        return
-    if values.init_checkpoint:
-        raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
-    names = [
-        name for name in ("albert_config_file", "spm_model_file", "vocab_file")
-        if getattr(values, name) != FROM_HUB
-    ]
-    if ineffective := flags.given_as_typed(values, *names):  # flags of the original's commands
-        log.warning("%s: no effect beside --albert_hub_module_handle, which has its own",
-                    ", ".join(ineffective))
-
-
 def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encoder:
     """Opens the encoder that the flags name."""
     from albert import tokenization
@@ -103,3 +77,29 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
     if values.albert_dropout is not None:
         config = config.with_dropout(values.albert_dropout)
     return Encoder(config, tokenizer, source, values.init_checkpoint)
+
+
+def check_encoder_flags(values: flags.FlagValues) -> None:
+    """Raises a FlagError for encoder flags that are missing or contradict each other."""
+    if values.albert_hub_module_handle:
+        if values.init_checkpoint:
+            raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
+        names = [
+            name for name in ("albert_config_file", "spm_model_file", "vocab_file")
+            if getattr(values, name) != FROM_HUB
+        ]
+        if ineffective := flags.given_as_typed(values, *names):  # the original's commands have them
+            log.warning("%s: no effect beside --albert_hub_module_handle, which has its own",
+                        ", ".join(ineffective))
+        return
+    # A directory may say what the flags do not.
+    says_more = archives.is_whole(values.init_checkpoint or "")
+    if not (values.albert_config_file or says_more):
+        raise FlagError(
+            "--albert_config_file or --albert_hub_module_handle is needed (or the directory of "
+            "a model as --init_checkpoint)"
+        )
+    if not (values.spm_model_file or values.vocab_file or says_more):
+        raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
+    if values.spm_model_file and values.vocab_file:
+        log.warning("--vocab_file: no effect beside --spm_model_file")

@@ -1,4 +1,4 @@
-"""What `run_squad`, `run_squad_v1` and `run_squad_v2` share.
+"""What `run_squad_v1` and `run_squad_v2` share.
 
 No TensorFlow at import; a command has checked its input before it is loaded.
 """
@@ -58,9 +58,6 @@ def define_flags(values: flags.FlagValues) -> None:
         values, learning_rate=5e-5, train_step=None, warmup_step=None,
         save_checkpoints_steps=1000, by_default=False,
     )
-
-
-V2_FLAGS = ("start_n_top", "end_n_top", "dropout_prob", "null_score_diff_threshold")
 
 
 def define_v1_flags(values: flags.FlagValues) -> None:
