@@ -12,8 +12,10 @@ tokens that the old vocabulary splits it into. All other weights are unchanged.
 
 import dataclasses
 
+from albert import tokenization
 from albert.cli import flags
 from albert.errors import DataError, FlagError
+from albert.formats import pretrained, vocabulary_transfer
 from albert.storage import files
 
 # Tables with a row for each token.
@@ -45,8 +47,7 @@ def main(values: flags.FlagValues) -> None:
     files.require_file(new_file, "spm_model_file" if values.spm_model_file else "vocab_file")
     files.refuse_existing(values.output_dir, "output_dir")
     flags.start_engine()
-    from albert import modeling, tokenization
-    from albert.formats import pretrained, vocabulary_transfer
+    from albert import modeling
 
     source = pretrained.open_path(values.model, "model")
     vocabulary = source.vocabulary.override(values.old_spm_model_file, values.old_vocab_file, None)

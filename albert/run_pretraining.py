@@ -15,6 +15,7 @@ from typing import Any
 from albert.cli import earlier_run, flags, pretraining_masks, pretraining_start, run_flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
+from albert.formats import checkpoints, model_card, pretrained
 from albert.formats.pretrained import Pretrained
 from albert.inference.scoring import PairsPreferred
 from albert.records.record_files import RecordFiles
@@ -23,6 +24,7 @@ from albert.runtime.schedules import Schedule
 from albert.storage import files
 from albert.tasks import minimal_pairs
 from albert.tokenization import FullTokenizer
+from albert.training import summaries
 
 log = logging.getLogger("albert")
 
@@ -241,8 +243,7 @@ def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
 
 
 def _run(values: flags.FlagValues, inputs: Inputs, measure_more) -> None:
-    from albert.formats import checkpoints, model_card, pretrained
-    from albert.training import summaries, trainer
+    from albert.training import trainer
     from albert.training.current_engine import current
 
     config, tokenizer = inputs.config, inputs.tokenizer
@@ -281,8 +282,7 @@ def _run(values: flags.FlagValues, inputs: Inputs, measure_more) -> None:
 
 def _evaluate(task, config, run, eval_files, init):
     """Evaluates the newest checkpoint of output_dir, else --init_checkpoint."""
-    from albert.formats import checkpoints
-    from albert.training import evaluation, summaries
+    from albert.training import evaluation
 
     own = list(checkpoints.list_steps(run.output_dir).values())
     if not own and init is None:

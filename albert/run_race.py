@@ -27,6 +27,7 @@ from albert.storage import files
 from albert.tasks import prediction_files, race
 from albert.tasks.choice_metrics import likeliest
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
+from albert.training import summaries
 
 log = logging.getLogger("albert")
 
@@ -149,7 +150,7 @@ class RaceFineTuning(FineTuning):
 
 def _write_results(directory: str, results: dict, weights) -> str:
     """Publishes the test set's results in the original's form, with the best of the dev set."""
-    from albert.training import evaluation, summaries
+    from albert.training import evaluation
 
     best = evaluation.read_best(os.path.dirname(weights.origin))
     summaries.log_results(results, "Predict results")

@@ -27,6 +27,7 @@ from albert.errors import DataError, FlagError
 from albert.formats import known_tasks, run_states
 from albert.tasks import conll
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
+from albert.training import summaries
 
 log = logging.getLogger("albert")
 
@@ -95,8 +96,6 @@ class TokenFineTuning(FineTuning):
         )
 
     def predict(self, result):
-        from albert.training import summaries
-
         evaluation, directory = self.evaluate(result, "test"), self.settings.output_dir
         written = [conll.write_with_labels(
             conll.file_path(self.values.data_dir, "test"),

@@ -3,17 +3,15 @@
 import dataclasses
 import functools
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import archives
+from albert.formats import archives, pretrained
 from albert.formats.tokenizer_files import Vocabulary
 from albert.storage import files
-
-if TYPE_CHECKING:
-    from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
 
@@ -25,15 +23,13 @@ class Encoder:
     """What a fine-tuning starts from. Its parts fit each other."""
 
     config: AlbertConfig
-    tokenizer: "FullTokenizer"
+    tokenizer: tokenization.FullTokenizer
     source: Any = None  # the opened module or directory that the flags name, if they name one
     init_checkpoint: str | None = None
 
     @functools.cached_property
     def weights(self) -> Any:
         """The initial weights: of `source`, or of --init_checkpoint; None for random ones."""
-        from albert.formats import pretrained
-
         if self.source is not None:
             return self.source.weights()
         return pretrained.open_any_weights(self.init_checkpoint) if self.init_checkpoint else None
@@ -41,9 +37,6 @@ class Encoder:
 
 def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encoder:
     """Opens the encoder that the flags name."""
-    from albert import tokenization
-    from albert.formats import pretrained
-
     check_encoder_flags(values)
     source, given = None, (values.spm_model_file, values.vocab_file)
     if values.albert_hub_module_handle:

@@ -16,6 +16,7 @@ from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning import FineTuning
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of, work_directory
 from albert.errors import FlagError
+from albert.formats import run_states
 from albert.storage import files
 from albert.tasks.fine_tuning_data import FineTuningData
 from albert.tasks.squad import decode as squad_decode
@@ -238,8 +239,6 @@ class Squad2FineTuning(Squad1FineTuning):
             )
             return results, decoded | {"predictions.json": answers}
         if threshold is None:
-            from albert.formats import run_states
-
             known = run_states.null_threshold(origin, run_states.read_run_state(origin))
             threshold = known or 0.0
             log.info("null threshold %s: %s", threshold,
