@@ -14,6 +14,7 @@
     glue_metrics          GLUE's official metrics
     entity_metrics        precision, recall and F1 of entities
     choice_metrics        accuracy of choices
+    lines                 lines of the files that tasks read
     fine_tuning_data      the examples of a fine-tuning, and their record files
     prediction_files      the tables that predictions are published in
 """

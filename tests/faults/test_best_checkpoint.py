@@ -140,6 +140,6 @@ def test_a_finished_classifiers_best_takes_the_value_of_another_dev_file(tmp_pat
     make_unbeatable(out)
     assert run_here(run_classifier, *arguments) == 0
     assert evaluation.read_best(str(out))["value"] == 2.0
-    (tmp_path / "dev.tsv").write_text("text\tlabel\nabc\t0\nabc\t1\n")
+    (tmp_path / "SST-2/dev.tsv").write_text("text\tlabel\nabc\t0\nabc\t1\n")
     assert run_here(run_classifier, *arguments) == 0
     assert evaluation.read_best(str(out))["value"] == 0.5

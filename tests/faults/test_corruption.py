@@ -41,7 +41,7 @@ from albert.records import feature_cache, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.storage import files
-from albert.tasks import conll, own_file, race
+from albert.tasks import conll, glue, race
 from albert.tasks.pretraining import PretrainingTask
 from albert.tasks.squad import features as squad_features
 from albert.tasks.squad import metrics as squad
@@ -152,9 +152,7 @@ def make_tsv(folder):
 
 
 def read_tsv(folder):
-    return own_file.read_folder(
-        str(folder), ["train"], labels=["0", "1"], text="text", text_pair=None, label="label"
-    ).examples["train"]
+    return glue.read_examples(glue.TASKS["sst-2"], str(folder), "train")
 
 
 def make_race(folder):
@@ -345,7 +343,7 @@ READERS = {
     "wordpiece": Reader(("vocab.txt",), make_wordpiece, read_wordpiece),
     "sentencepiece": Reader(("spm.model",), make_spm, read_spm),
     "config": Reader(("albert_config.json",), config_of, read_config),
-    "tsv": Reader(("train.tsv",), make_tsv, read_tsv),
+    "tsv": Reader(("SST-2/train.tsv",), make_tsv, read_tsv),
     "race": Reader(("RACE/train/middle/1.txt",), make_race, read_race),
     "squad": Reader(("dev.json",), make_squad, read_squad),
     "squad answers": Reader(("answers.json", "dev.json"), make_answers, read_answers),
