@@ -201,7 +201,7 @@ def make_answers(folder):
 
 def read_answers(folder):
     found = evaluate_squad._by_id(str(folder / "answers.json"), "predictions_file", str, "text")
-    return squad.evaluate_v2(squad_features.read_dataset(str(folder / "dev.json")), found)
+    return squad.evaluate_v2(squad_features.read_answers(str(folder / "dev.json")), found)
 
 
 def make_theirs(folder):
