@@ -93,6 +93,7 @@ def classifier(tmp_path_factory, pairs):
     return train(
         run_classifier, folder, VOCABULARY,
         *(f"--{split}_file={folder}/{split}.tsv" for split in ("train", "dev", "test")),
+        "--do_eval",
         "--text_column=a", "--text_pair_column=b", "--label_column=label",
         "--label_list=yes,no", "--max_seq_length=40",
     )
@@ -536,6 +537,7 @@ def test_a_line_for_single_texts_has_no_tab(capsys, tmp_path):
     out = train(
         run_classifier, tmp_path, VOCABULARY,
         *(f"--{split}_file={tmp_path}/{split}.tsv" for split in ("train", "dev", "test")),
+        "--do_eval",
         "--text_column=a", "--label_list=yes,no", "--max_seq_length=40",
     )
     assert ask(tmp_path, out, ["w1 w2"])

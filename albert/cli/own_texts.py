@@ -63,7 +63,7 @@ def check_flags(values: flags.FlagValues) -> None:
     flags.refuse_together(values, "dev_file", "dev_share")
     if values.label_list and values.regression:
         raise FlagError("give one of --regression and --label_list")
-    if values.do_train and not (values.do_eval or values.dev_file):
+    if values.do_train and not values.do_eval:
         raise FlagError("--train_file holds rows out to measure with: add --do_eval")
 
 

@@ -20,6 +20,4 @@
     step_timer         how many steps one call makes
     summaries          metrics.jsonl, TensorBoard, log lines, progress
     event_file         TensorBoard's files
-    curves             learning curves as a picture
-    run_report         reads a run's files, and writes the quickstart's report
 """

@@ -47,7 +47,7 @@ from albert.tasks.squad import features as squad_features
 from albert.tasks.squad import metrics as squad
 from albert.text import documents
 from albert.tokenization import FullTokenizer, check_special_pieces
-from albert.training import checkpoint_store, evaluation, run_report
+from albert.training import checkpoint_store, evaluation
 from faults import jobs
 
 SECONDS = 60
@@ -271,17 +271,8 @@ def make_results(folder):
 
 def read_results(folder):
     beside = run_states.results_beside(str(folder / "model.ckpt-3"), 3)
-    return model_card._table(sorted(beside.items())), run_report.read_results(str(folder))
-
-
-def make_metrics(folder):
-    lines = [{"step": step, "kind": kind, "loss": 1.0 / step}
-             for step in range(1, 20) for kind in ("train", "eval")]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def read_metrics(folder):
-    return run_report.read_metrics(str(folder / "metrics.jsonl"))
+    results = files.read_json_object(str(folder / "eval_results.json"))
+    return model_card.table(("", ""), sorted(beside.items())), results
 
 
 def make_conll(folder):
@@ -320,7 +311,6 @@ def read_work(folder):
 
 READERS = {
     "results": Reader(("eval_results.json",), make_results, read_results),
-    "metrics": Reader(("metrics.jsonl",), make_metrics, read_metrics),
     "conll": Reader(("train.txt",), make_conll, read_conll),
     "corpus": Reader(("corpus.txt",), make_corpus, read_corpus),
     "work": Reader(
