@@ -32,8 +32,9 @@ def keep(folder, step, accuracy, path, task=TASK, **changes):
         (folder / f"model.ckpt-{step}{suffix}").write_text(f"of step {step}")
     run = RunConfig(str(folder), max_eval_steps=3, **changes)
     results = {task.best_metric: accuracy, "global_step": step}
-    measured = evaluation.what_is_measured(task, CONFIG, run, RecordFiles([path]), step)
-    return evaluation.keep_if_best(task, str(folder / f"model.ckpt-{step}"), results, measured)
+    return evaluation.keep_if_best(
+        task, CONFIG, run, RecordFiles([path]), str(folder / f"model.ckpt-{step}"), results
+    )
 
 
 def other_content(path):

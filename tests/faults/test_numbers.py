@@ -23,7 +23,7 @@ from albert.formats import checkpoints, run_states
 from albert.records import records
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
-from albert.training.divergence import DivergenceCheck
+from albert.training.history import DivergenceCheck
 from albert.training.history import Averages
 from faults import jobs, odd_pretraining
 
