@@ -405,7 +405,7 @@ def test_a_record_of_the_training_with_a_bad_value_is_refused_by_file_and_key(
     model = edited(classifier, tmp_path, lambda values: values["flags"].update({flag: value}))
     (tmp_path / "in.txt").write_text("w1\tw2\n")
     line = refused(capsys, f"--model={model}", f"--input_file={tmp_path}/in.txt")
-    assert "model.ckpt-2.json: " in line and message in line
+    assert "model.ckpt-best.json: " in line and message in line
 
 
 @pytest.mark.parametrize("key", ["architecture", "task", "config", "step"])

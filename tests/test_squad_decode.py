@@ -118,10 +118,9 @@ def beam(starts, ends, cls=0.0):
     }
 
 
-def decode_v2(examples, windows, results, start_n_top=2, end_n_top=2):
+def decode_v2(examples, windows, results):
     return squad_decode.decode_v2(
-        examples, windows, results, n_best_size=3, max_answer_length=5,
-        start_n_top=start_n_top, end_n_top=end_n_top,
+        examples, windows, results, n_best_size=3, max_answer_length=5
     )
 
 
@@ -148,14 +147,6 @@ def test_a_question_without_windows_has_no_answer():
     assert nbest["lost"] == [
         {"text": "", "probability": 1.0, "start_log_prob": -1e6, "end_log_prob": -1e6}
     ]
-
-
-def test_a_beam_of_another_size_is_refused():
-    result = beam([(3, -1), (5, -2)], [[(4, -1), (5, -3)]] * 2)
-    with pytest.raises(ValueError, match=r"window 1: start_top_log_probs has shape \(2,\)"):
-        decode_v2([example()], [window()], {1: result}, start_n_top=1, end_n_top=1)
-    with pytest.raises(ValueError, match=r"end_top_log_probs has shape \(4,\), expected \(6,\)"):
-        decode_v2([example()], [window()], {1: result}, end_n_top=3)
 
 
 def test_odds_above_the_threshold_withhold_the_answer():

@@ -190,14 +190,6 @@ def test_an_answer_in_wordpieces_is_widened_to_whole_pieces_and_no_further(golde
             assert begins[last] <= end - 1 <= lasts[last]
 
 
-@pytest.mark.parametrize(
-    "changes", [{"max_seq_length": 19}, {"doc_stride": 0}, {"max_query_length": -1}]
-)
-def test_lengths_that_leave_no_place_for_a_passage_are_refused(changes):
-    with pytest.raises(ValueError, match="max_seq_length must be greater"):
-        next(make_windows([], None, is_training=False, **SETTINGS["s96"] | changes))
-
-
 def squad(tmp_path, *qas, context="the cat sat on the mat"):
     path = tmp_path / "s.json"
     path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}))

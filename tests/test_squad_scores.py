@@ -117,8 +117,7 @@ def test_version_2_decodes_as_the_original(folder):
     }
     examples = read_examples(str(folder / "dev-v2.0.json"), False)
     answers, nbest, odds = squad_decode.decode_v2(
-        examples, windows_of(folder, "dev-v2.0"), results, n_best_size=20, max_answer_length=30,
-        start_n_top=5, end_n_top=5,
+        examples, windows_of(folder, "dev-v2.0"), results, n_best_size=20, max_answer_length=30
     )
     assert_files_equal(nbest, load(folder / "v2_single_nbest.json"))
     golden_odds = load(folder / "v2_single_null_odds.json")
@@ -298,7 +297,7 @@ def test_a_pair_that_a_beam_holds_twice_is_averaged_as_in_the_original(spec):
     examples, windows = read(False)
     answers, nbest, odds = squad_decode.decode_v2(
         examples, windows, {raw["unique_id"]: raw for raw in golden["v2_raw"]}, n_best_size=20,
-        max_answer_length=30, start_n_top=2, end_n_top=2,
+        max_answer_length=30,
     )
     assert_files_equal(nbest, golden["v2_nbest"])
     assert odds == golden["v2_null_odds"]

@@ -13,7 +13,6 @@ import numpy as np
 from albert.formats.model_card import table
 from albert.storage import files
 from albert.tasks import glue_metrics
-from albert.tasks.choice_metrics import likeliest
 
 _MOST_ERRORS = 10
 _LONGEST_TEXT = 200  # characters that are shown
@@ -32,7 +31,7 @@ class HeldOut:
     @property
     def found(self) -> np.ndarray:
         """The label of the greatest logit of each row, [N]."""
-        return likeliest(self.logits)
+        return np.argmax(self.logits, axis=-1)
 
     @property
     def confusion(self) -> np.ndarray:

@@ -230,7 +230,6 @@ class Squad2FineTuning(Squad1FineTuning):
         answers, nbest, null_odds = squad_decode.decode_v2(
             self.data.examples["dev"], self.windows, results,
             n_best_size=values.n_best_size, max_answer_length=values.max_answer_length,
-            start_n_top=values.start_n_top, end_n_top=values.end_n_top,
         )
         return {
             "predictions.json": answers, "nbest_predictions.json": nbest,

@@ -343,11 +343,6 @@ def write_with_labels(path: str, predictions: Iterable[str], destination: str) -
     with files.atomic_write(destination) as stream:
         for _, columns in read_lines(path):
             if columns:
-                label = next(labels, None) if _is_word(columns) else OUTSIDE
-                if label is None:
-                    raise ValueError(f"fewer predictions than words in {path}")
-                columns = [*columns, label]
+                columns = [*columns, next(labels) if _is_word(columns) else OUTSIDE]
             stream.write(" ".join(columns) + "\n")
-        if next(labels, None) is not None:
-            raise ValueError(f"more predictions than words in {path}")
     return destination

@@ -15,9 +15,15 @@ import numpy as np
 from albert.errors import DataError, FlagError
 from albert.formats.known_tasks import GLUE_LABELS
 from albert.records import features
-from albert.tasks import lines, prediction_files
-from albert.tasks.choice_metrics import likeliest
-from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper, digest, warn_of_labels
+from albert.tasks import lines
+from albert.tasks.fine_tuning_data import (
+    FineTuningData,
+    RecordKeeper,
+    digest,
+    warn_of_labels,
+    write_answers,
+    write_test_results,
+)
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -263,15 +269,15 @@ def write_predictions(
     """
     probabilities = predictions["probabilities"]
     if data.labels:
-        answers = submitted = [data.labels[i] for i in likeliest(predictions["logits"])]
+        answers = submitted = [data.labels[i] for i in np.argmax(predictions["logits"], axis=-1)]
     else:
         answers = [str(row[0]) for row in probabilities]
         submitted = [str(np.clip(row[0], 0, 5)) for row in probabilities]
     guids = [example.guid for example in data.examples["test"]]
-    written = prediction_files.write_test_results(directory, guids, answers, probabilities)
+    written = write_test_results(directory, guids, answers, probabilities)
     if data.task in TASKS and (submission := TASKS[data.task].submission):
         path = os.path.join(directory, submission)
-        written.append(prediction_files.write_answers(path, zip(guids, submitted, strict=True)))
+        written.append(write_answers(path, zip(guids, submitted, strict=True)))
     return written
 
 

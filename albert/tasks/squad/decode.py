@@ -68,8 +68,6 @@ def decode_v2(
     *,
     n_best_size: int,
     max_answer_length: int,
-    start_n_top: int,
-    end_n_top: int,
 ) -> tuple[dict[str, str], dict[str, list[dict[str, Any]]], dict[str, float]]:
     """Returns (answers, n-best lists, odds of no answer) of SQuAD 2.0, each by question id.
 
@@ -77,28 +75,15 @@ def decode_v2(
 
     Args:
       results: {unique id: mapping with start_top_log_probs and start_top_index
-        [K], end_top_log_probs and end_top_index [K * K2], cls_logits}; K is
-        start_n_top and K2 end_n_top.
-
-    Raises:
-      ValueError: a window has a beam of another size.
+        [K], end_top_log_probs and end_top_index [K * K2], cls_logits}; K and K2 are the numbers
+        of first tokens, and of last tokens of each, that are tried.
     """
 
     def pairs(window: Window, result) -> Iterator[Pair]:
-        def beam(name: str, count: int) -> np.ndarray:
-            scores = np.asarray(result[name])
-            # Else the ends of one start would be taken for those of another.
-            if scores.shape != (count,):
-                raise ValueError(
-                    f"window {window.unique_id}: {name} has shape {scores.shape}, expected "
-                    f"({count},) of start_n_top={start_n_top}, end_n_top={end_n_top}"
-                )
-            return scores
-
-        every = start_n_top * end_n_top
-        start_scores = np.repeat(beam("start_top_log_probs", start_n_top), end_n_top)
-        starts = np.repeat(beam("start_top_index", start_n_top), end_n_top)
-        end_scores, ends = beam("end_top_log_probs", every), beam("end_top_index", every)
+        ends, end_scores = result["end_top_index"], result["end_top_log_probs"]
+        count = len(ends) // len(result["start_top_index"])  # of the ends of each start
+        starts = np.repeat(result["start_top_index"], count)
+        start_scores = np.repeat(result["start_top_log_probs"], count)
         grid = np.stack([starts, ends], -1)
         for k in np.flatnonzero(_plausible(window, grid, max_answer_length)):
             yield int(starts[k]), int(ends[k]), float(start_scores[k]), float(end_scores[k])

@@ -273,16 +273,7 @@ def make_windows(
 
     A passage that does not fit makes several windows, which begin `doc_stride` tokens apart.
     Questions whose passage cannot be aligned with its tokens have none; one warning names them.
-
-    Raises:
-      ValueError: `doc_stride` is not positive, or a question may leave no room for a passage.
     """
-    if doc_stride < 1 or max_query_length < 0 or max_seq_length <= max_query_length + 3:
-        raise ValueError(
-            f"no windows of {max_seq_length} tokens, {doc_stride} apart, with questions of up to "
-            f"{max_query_length}: max_seq_length must be greater than max_query_length + 3, and "
-            "doc_stride positive"
-        )
     unique_id, left_out = _FIRST_UNIQUE_ID, []
     passages: dict[str, _Passage | None] = {}  # several questions share one
     codes: dict[str, int] = {}
