@@ -319,7 +319,7 @@ BAD_FILES = {
         ("{", "0.txt:1:2: not JSON"),
         (of_race(answers=["E"]), "0.txt:1: question 1: answer 'E' is not one of A, B, C, D"),
         (of_race(options=[["w1"]]), "0.txt:1: question 1 has 1 options, expected 4"),
-        (of_race(article=3), "0.txt:1: the article is not a text"),
+        (of_race(article=3), "0.txt:1: article must be a text, got 3"),
         ("[]", "0.txt:1: a passage is a JSON object, got list"),
     ]),
 }
