@@ -75,28 +75,14 @@ def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the linear correlation of values [N]; 0.0 when one side is constant."""
-    if _is_constant(labels) or _is_constant(predictions):
+    if len(labels) < 2 or not (np.ptp(labels) and np.ptp(predictions)):
         return 0.0
-    return float(np.clip(np.vecdot(_unit(labels), _unit(predictions)), -1.0, 1.0))
-
-
-def _unit(values: np.ndarray) -> np.ndarray:
-    """Returns the deviations from the mean, scaled to a vector of length 1."""
-    deviations = np.asarray(values, np.float64) - np.mean(values, dtype=np.float64)
-    largest = np.abs(deviations).max()  # divided out first, so that no square overflows or vanishes
-    return deviations / (largest * np.linalg.norm(deviations / largest, axis=-1))
+    return float(np.corrcoef(labels, predictions, dtype=np.float64)[1, 0])
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the rank correlation of values [N]; 0.0 when one side is constant."""
-    if _is_constant(labels) or _is_constant(predictions):
-        return 0.0
-    ranks = np.column_stack([_ranks(labels), _ranks(predictions)])
-    return float(np.corrcoef(ranks, rowvar=False)[1, 0])
-
-
-def _is_constant(values: np.ndarray) -> bool:
-    return len(values) < 2 or bool(np.all(values == values[0]))
+    return pearson(_ranks(labels), _ranks(predictions))
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
