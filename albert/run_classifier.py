@@ -18,8 +18,8 @@ Your own labelled texts in one file need two flags more:
 
 Columns and labels are found, a part is held out to measure with, and rate, length and epochs
 follow from the sizes of model and file. The flags decide otherwise. At the end out/report.md
-says how good the classifier is. With --dev_file and --test_file, you hold out rows of your own,
-and the texts of the latter are labelled.
+says how good the classifier is. --dev_file names rows to measure with instead, --test_file texts
+to label.
 """
 
 import dataclasses

@@ -78,7 +78,7 @@ class OwnTexts:
     def __init__(self, values: flags.FlagValues, encoder: Encoder):
         self._values, self._encoder = values, encoder
         self.choices: list[tuple[str, str]] = []
-        # Of all files: what is found out of the first that has labels.
+        # Holds for all tables; found out from the first one unless the flag is given.
         self._has_header: bool | None = flags.given(values, "tsv_header")
         given = values.text_column, values.text_pair_column, values.label_column
         table, columns = self._open("train_file", given)

@@ -222,7 +222,7 @@ def parts(sizes: Sequence[int], room: int) -> list[Part]:
             end += 1
         if end == len(sizes):
             return [*found, Part(start, end, first, end)]
-        # Share about a quarter, but leave enough room for the next word.
+        # Share about a quarter, but leave enough tokens for the next word.
         most, shared, following = min(room // 4, room - sizes[end]), 0, end
         while following - 1 > start and shared + sizes[following - 1] <= most:
             following -= 1

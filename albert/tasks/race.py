@@ -88,7 +88,7 @@ def question_rows(
 
     A row is the passage and the question with one option. The question loses its beginning
     if it is longer than `max_qa_length` tokens, because the option at its end must stay. The
-    passage loses its end if the row has no room for it.
+    passage loses its end if the row is too short for it.
     """
     cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
     for article, group in itertools.groupby(questions, lambda question: question.article):

@@ -214,7 +214,7 @@ class StepTimer:
     """How many steps one call into the engine makes, and whether to stop after it.
 
     All workers must do the same, or they would wait for each other forever. So each
-    says what it wants (`control`), and all follow the sum (`update`).
+    states its wishes (`control`), and all follow the sum (`update`).
     """
 
     def __init__(self, engine: Engine, max_steps: int):
@@ -222,7 +222,7 @@ class StepTimer:
         self._engine, self._max_steps, self._wanted = engine, max_steps, 1
 
     def control(self, raised: int | None) -> list[float]:
-        """Returns what this worker wants: [to stop, steps of the next call but one]."""
+        """Returns the wishes of this worker: [to stop, steps of the next call but one]."""
         return [float(raised is not None), float(self._wanted if self._engine.is_chief else 0)]
 
     def update(self, count: int, seconds: float, agreed: np.ndarray, raised: int | None) -> bool:

@@ -78,7 +78,7 @@ def read_examples(path: str, is_training: bool) -> list[SquadExample]:
 
     Raises:
       DataError: not a SQuAD file, two questions of one id, or in training not
-        exactly one answer (each with the place in the file).
+        exactly one answer (each with its location in the file).
     """
     examples: dict[str, SquadExample] = {}
     for place, context, qa in _located_questions(path):
@@ -126,7 +126,7 @@ def read_answers(path: str) -> dict[str, list[str] | None]:
 
 
 def _located_questions(path: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yields (place, passage, question), at least one."""
+    """Yields (location, passage, question), at least one."""
     is_empty = True
     for a, article in enumerate(_member(files.read_json(path), "data", list, path)):
         at = f"{path}: data[{a}]"
