@@ -294,10 +294,7 @@ def _evaluate(task, config, run, eval_files, init):
     results = found.results
     summaries.log_results(results)
     if own:
-        measured = evaluation.what_is_measured(
-            task, config, run, eval_files, results["global_step"]
-        )
-        evaluation.keep_if_best(task, own[-1], results, measured)
+        evaluation.keep_if_best(task, config, run, eval_files, own[-1], results)
     return found
 
 

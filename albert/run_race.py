@@ -24,9 +24,8 @@ from albert.errors import FlagError
 from albert.formats.known_tasks import RACE
 from albert.records import feature_cache
 from albert.storage import files
-from albert.tasks import prediction_files, race
-from albert.tasks.choice_metrics import likeliest
-from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
+from albert.tasks import race
+from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels, write_test_results
 from albert.training import summaries
 
 log = logging.getLogger("albert")
@@ -138,9 +137,10 @@ class RaceFineTuning(FineTuning):
     def predict(self, result):
         questions, directory = self.data.examples["test"], self.settings.output_dir
         evaluation = self.evaluate(result, "test", self._task_of("test"))
-        written = prediction_files.write_test_results(
+        choices = evaluation.predictions["logits"].argmax(axis=-1)
+        written = write_test_results(
             directory, [question.guid for question in questions],
-            [race.ANSWERS[choice] for choice in likeliest(evaluation.predictions["logits"])],
+            [race.ANSWERS[choice] for choice in choices],
             evaluation.predictions["probabilities"],
         )
         if questions[0].label is not None:

@@ -150,8 +150,8 @@ def test_all_txt_comes_before_single_passages(tmp_path):
         ({"options": [["a"] * 4, ["a"] * 3]}, r"all\.txt:2: question 2 has 3 options, expected 4"),
         ({"options": [["a"] * 4, "abcd"]}, r"all\.txt:2: question 2: its options are not a list"),
         ({"questions": ["a", 7]}, r"all\.txt:2: question 2 is not a text: 7"),
-        ({"questions": None}, r"all\.txt:2: questions are not a list: None"),
-        ({"article": None}, r"all\.txt:2: the article is not a text"),
+        ({"questions": None}, r"all\.txt:2: questions must be a list, got None"),
+        ({"article": None}, r"all\.txt:2: article must be a text, got None"),
     ],
 )
 def test_a_bad_passage_is_named_by_file_line_and_question(tmp_path, change, message):

@@ -301,7 +301,7 @@ def test_help_and_usage_errors_answer_at_once_without_tensorflow(arguments):
          "--learning_rate=0.0: must be a number, above 0"),
         (["--task_name=sst-2", "--do_train", "--checkpoint=x"], "did you mean --init_checkpoint"),
         (["--task_name=mrpc", "--do_train", "--notsv_header"],
-         "--notsv_header: only --task_name=tsv takes this"),
+         "--notsv_header: goes with --train_file only"),
         (["--task_name=sst-2", "--do_train", "--threshold_to_export=0.5"],
          "--threshold_to_export goes with --export_dir"),
         (["--task_name=sst-2", "--do_train", "--pack_rows", "--pad_to_max_seq_length"],

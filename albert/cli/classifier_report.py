@@ -9,12 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from albert.formats.model_card import table
 from albert.storage import files
 from albert.tasks import glue_metrics
-from albert.tasks.choice_metrics import likeliest
-from albert.training.run_report import table
 
-_MAX_ROWS = 10  # of a table of errors
+_MAX_ERRORS = 10
 _MAX_TEXT = 200  # characters that are shown
 
 
@@ -31,16 +30,14 @@ def write(
       logits, probabilities: [N, C].
       settings: (setting, its value and the reason), for a table.
     """
-    predicted = likeliest(logits)
+    predicted = np.argmax(logits, axis=-1)
     confusion = glue_metrics.confusion_of(expected, predicted, len(labels))  # [C, C]
     accuracy = np.trace(confusion) / len(expected)
     error = math.sqrt(max(accuracy * (1 - accuracy), 0.0) / len(expected))
     cells = [_cell(label) for label in labels]
     by_label = glue_metrics.by_label(confusion)
-    confused = confusion * (1 - np.eye(len(labels), dtype=confusion.dtype))
-    pairs = np.argsort(-confused, axis=None, kind="stable")[:_MAX_ROWS]
     sure = probabilities.max(-1) * (predicted != expected)
-    surest = np.argsort(-sure, kind="stable")[:_MAX_ROWS]
+    surest = np.argsort(-sure, kind="stable")[:_MAX_ERRORS]
     parts = [
         f"# A classifier of {len(labels)} labels\n",
         table((f"on {len(expected):,} held-out rows", ""), [
@@ -54,10 +51,9 @@ def write(
              f"{confusion[i].sum():,}")
             for i, label in enumerate(cells)
         ]),
-        "## Most frequent confusions\n",
-        table(("is", "taken for", "rows"), [
-            (cells[i], cells[j], f"{confused[i, j]:,}")
-            for i, j in (divmod(pair, len(labels)) for pair in pairs.tolist()) if confused[i, j]
+        "## Confusion\n",
+        table(("is \\ taken for", *cells), [
+            (f"**{label}**", *counts) for label, counts in zip(cells, confusion, strict=True)
         ]),
         "## Most confident errors\n",
         table(("text", "is", "taken for", "probability"), [

@@ -232,12 +232,12 @@ class FineTuning:
             source, config = self.files["dev"], self.encoder.config
             found = evaluation.evaluate(self.task, config, run, source, weights)
             summaries.log_results(found.results)
-            if weights.origin == os.path.join(run.output_dir, checkpoints.BEST):
+            best = os.path.join(run.output_dir, checkpoints.BEST)
+            if weights.origin == best and evaluation.read_best(run.output_dir):
                 # Runs are compared by this value. Renew it if it is of another dev file, say.
-                step, best = found.results["global_step"], evaluation.read_best(run.output_dir)
-                measured = evaluation.what_is_measured(self.task, config, run, source, step)
-                if best and evaluation.differences(best, measured):
-                    evaluation.keep_if_best(self.task, weights.origin, found.results, measured)
+                evaluation.keep_if_best(
+                    self.task, config, run, source, weights.origin, found.results
+                )
         path = summaries.write_results(run.output_dir, found.results)
         log.info("results of %s: %s", weights.origin, path)
         return TrainingResult(run, weights, found)

@@ -4,7 +4,7 @@ No TensorFlow at import.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,10 @@ from albert.formats import known_tasks
 from albert.tasks import own_file
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 
+# What only --train_file looks at.
+FLAGS = ("dev_file", "dev_share", "test_file", "label_list", "regression", "text_column",
+         "text_pair_column", "label_column", "tsv_header")
 PATIENCE = 4  # evaluations, each after a pass over the rows
-Report = Callable[[str, str], None]  # takes a choice's name, and its value with the reason
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -30,17 +32,34 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Labelled texts to measure with; by default a part of --train_file.", use="file")
     flags.define("float", values, "dev_share", 0.1,
                  "The part of --train_file that is held out, of each label.", above=0, below=1)
+    flags.define("path", values, "test_file", None,
+                 "Texts for --do_predict, in the columns of --train_file, labelled or not.",
+                 use="file")
+    flags.define("string", values, "label_list", None,
+                 "Labels of --train_file, separated by commas, in the order of their ids; by "
+                 "default those that occur.")
+    flags.define("bool", values, "regression", False,
+                 "Whether the labels of --train_file are numbers.")
+    flags.define("string", values, "text_column", None,
+                 "Column of the text: its name, or its number from 0; by default found by its name.")
+    flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
+    flags.define("string", values, "label_column", None, "Column of the label.")
+    flags.define("bool", values, "tsv_header", True,
+                 "Whether the files start with the columns' names; by default found out where "
+                 "columns are given by number.")
 
 
 def check_flags(values: flags.FlagValues) -> None:
     """Raises a FlagError for flags that do not go with --train_file, or only with it."""
     if not values.train_file:
-        if alone := flags.given_as_typed(values, "dev_file", "dev_share"):
-            raise FlagError(f"{alone[0]} goes with --train_file")
+        if given := flags.given_as_typed(values, *FLAGS):
+            raise FlagError(f"{', '.join(given)}: goes with --train_file only")
         return
-    for name in ("data_dir", "task_name", "do_predict"):
+    for name in ("data_dir", "task_name"):
         if getattr(values, name):
             raise FlagError(f"--{name} does not go with --train_file")
+    if values.do_predict and not values.test_file:
+        raise FlagError("--do_predict needs --test_file beside --train_file")
     flags.refuse_together(values, "dev_file", "dev_share")
     if values.label_list and values.regression:
         raise FlagError("give one of --regression and --label_list")
@@ -48,124 +67,150 @@ def check_flags(values: flags.FlagValues) -> None:
         raise FlagError("--train_file holds rows out to measure with: add --do_eval")
 
 
-def read_data(values: flags.FlagValues, encoder: Encoder, report: Report) -> FineTuningData:
-    """Returns the examples of --train_file, of which a part is held out unless --dev_file is given.
+class OwnTexts:
+    """The examples of --train_file, and settings that fit them where no flag was given.
+
+    Attributes:
+      data: the examples to train on and to evaluate with.
+      choices: columns, labels and settings as (name, value), for the report.
     """
-    given = values.text_column, values.text_pair_column, values.label_column
-    table, columns = _open(values, "train_file", given)
-    rows = own_file.rows_of(table, columns)
-    names = [
-        None if number is None else table.names[number]
-        for number in (columns.text, columns.pair, columns.label)
-    ]
-    parts = {"train": (table, columns, rows)}
-    if values.dev_file:
-        asked = [a if a is not None else b for a, b in zip(given, names, strict=True)]
-        dev = _open(values, "dev_file", asked, {row[-1] for row in rows})
-        parts["dev"] = *dev, own_file.rows_of(*dev)
-    labels: tuple[str, ...] = ()
-    if values.label_list:
-        labels = known_tasks.parse_labels(values.label_list)
-    elif not values.regression:
-        every = [row for *_, part in parts.values() for row in part]
-        labels = tuple(own_file.labels_of(every, table, columns))
-    examples = {
-        split: own_file.examples_of(*part, labels, encoder.tokenizer.preprocess)
-        for split, part in parts.items()
-    }
-    held_out = values.dev_file
-    if not held_out:
-        train, dev = own_file.split_off(
-            examples["train"], values.dev_share, values.seed, by_label=bool(labels)
-        )
-        if not dev:
-            raise DataError(
-                f"{table.path}: too few rows to hold one out of each label: give --dev_file"
+
+    def __init__(self, values: flags.FlagValues, encoder: Encoder):
+        self._values, self._encoder = values, encoder
+        self.choices: list[tuple[str, str]] = []
+        # Holds for all tables; found out from the first one unless the flag is given.
+        self._has_header: bool | None = flags.given(values, "tsv_header")
+        given = values.text_column, values.text_pair_column, values.label_column
+        table, columns = self._open("train_file", given)
+        files = {"train": (table, columns, own_file.rows_of(table, columns))}
+        names = [
+            None if n is None else table.names[n]
+            for n in (columns.text, columns.pair, columns.label)
+        ]
+        wanted = [one if one is not None else name for one, name in zip(given, names, strict=True)]
+        for split in ("dev", "test"):
+            if getattr(values, f"{split}_file"):
+                other = self._open(f"{split}_file", wanted, needs_label=split == "dev")
+                files[split] = *other, own_file.rows_of(*other)
+        labels: tuple[str, ...] = ()
+        if values.label_list:
+            labels = known_tasks.parse_labels(values.label_list)
+        elif not values.regression:
+            labelled = [row for split in files if split != "test" for row in files[split][-1]]
+            labels = tuple(own_file.labels_of(labelled, table, columns))
+        examples = {
+            split: own_file.examples_of(*file, labels, encoder.tokenizer.preprocess)
+            for split, file in files.items()
+        }
+        held_out = values.dev_file
+        if not held_out:
+            count = len(examples["train"])
+            train, dev = own_file.split_off(
+                examples["train"], values.dev_share, values.seed, by_label=bool(labels)
             )
-        examples, held_out = {"train": train, "dev": dev}, f"{len(dev):,} of {len(rows):,} rows"
-    warn_of_labels(values.train_file, [one.label for one in examples["train"]], labels)
-    report("file", values.train_file)
-    report("columns", ", ".join(filter(None, names)))
-    report("held out", held_out)
-    if labels:
-        report("labels", ", ".join(labels))
-    return FineTuningData(
-        known_tasks.TSV, examples, labels,
-        {"labels": list(labels) or None, "text_pair_column": names[1]},
-    )
+            if not dev:
+                raise DataError(
+                    f"{table.path}: too few rows to hold one out of each label: give --dev_file"
+                )
+            examples |= {"train": train, "dev": dev}
+            held_out = f"{len(dev):,} of {count:,} rows"
+        warn_of_labels(values.train_file, [one.label for one in examples["train"]], labels)
+        self.data = FineTuningData(
+            known_tasks.TSV, examples, labels,
+            {"labels": list(labels) or None, "text_pair_column": names[1]},
+        )
+        self._report("file", values.train_file)
+        self._report("columns", ", ".join(filter(None, names)))
+        self._report("held out", held_out)
+        if labels:
+            self._report("labels", ", ".join(labels))
 
+    def _open(
+        self, flag: str, names: Sequence[str | None], needs_label: bool = True
+    ) -> tuple[own_file.Table, own_file.Columns]:
+        """Returns a file's table and what its columns hold, labels only if they are needed."""
+        values, path = self._values, getattr(self._values, flag)
 
-def _open(
-    values: flags.FlagValues, flag: str, columns, labels=()
-) -> tuple[own_file.Table, own_file.Columns]:
-    """Returns a file's table and what its columns hold; `labels` are known already."""
-    path, has_header = getattr(values, flag), flags.given(values, "tsv_header")
-    if has_header is None:
         def has_header(rows):
-            return own_file.has_header(path, rows, *columns, values.regression, labels)
-    elif own_file.is_json(path):
-        raise FlagError(f"--tsv_header has no effect on --{flag}={path}: JSON has no header")
-    table = own_file.read_table(path, flag, has_header)
-    return table, own_file.find_columns(table, *columns)
+            if self._has_header is None:
+                self._has_header = own_file.has_header(path, rows, *names, values.regression)
+            return self._has_header
 
+        if flags.given(values, "tsv_header") is not None and own_file.is_json(path):
+            raise FlagError(f"--tsv_header has no effect on --{flag}={path}: JSON has no header")
+        table = own_file.read_table(path, flag, has_header)
+        return table, own_file.find_columns(table, *names, needs_label)
 
-def suited(
-    settings: FineTuningSettings, values: flags.FlagValues, encoder: Encoder,
-    data: FineTuningData, report: Report,
-) -> FineTuningSettings:
-    """Returns the settings with those not given chosen by the sizes of model and data."""
-    def choose(name: str, value: Any, why: str) -> Any:
-        if flags.given(values, name) is not None:
-            value, why = getattr(values, name), "given"
-        report(f"--{name}", f"{value:g} ({why})")
+    def suit(self, settings: FineTuningSettings) -> FineTuningSettings:
+        """Returns the settings with those not given chosen by the sizes of model and data."""
+        count, config = len(self.data.examples["train"]), self._encoder.config
+        texts = [
+            " ".join(filter(None, (example.text_a, example.text_b)))
+            for split in ("train", "dev") for example in self.data.examples[split]
+        ]
+        lengths = [len(ids) + 3 for ids in self._encoder.tokenizer.encode_batch(texts)]
+        settings = dataclasses.replace(
+            settings,
+            max_seq_length=self._choose(
+                "max_seq_length",
+                row_length(lengths, config.max_position_embeddings),
+                "99 % of the texts fit",
+            ),
+            learning_rate=self._choose(
+                "learning_rate", learning_rate(config.hidden_size),
+                f"for a model of width {config.hidden_size}",
+            ),
+            train_batch_size=self._choose(
+                "train_batch_size", 32 if count >= 2000 else 16, f"for {count:,} rows"
+            ),
+            early_stopping_patience=self._choose(
+                "early_stopping_patience", PATIENCE, "evaluations without progress"
+            ),
+        )
+        if flags.given(self._values, "train_step") is not None:
+            return settings
+        passes = self._choose("num_train_epochs", epochs(count), f"for {count:,} rows")
+        settings = dataclasses.replace(settings, train_step=None, num_train_epochs=passes)
+        settings = settings.with_steps(count)
+        per_epoch = max(1, round(settings.train_step / passes))
+        return dataclasses.replace(
+            settings,
+            warmup_step=self._choose(
+                "warmup_step", settings.train_step // 10, "a tenth of the steps"
+            ),
+            save_checkpoints_steps=self._choose(
+                "save_checkpoints_steps", per_epoch, "each epoch"
+            ),
+        )
+
+    def _choose(self, name: str, value: Any, why: str) -> Any:
+        if flags.given(self._values, name) is not None:
+            value, why = getattr(self._values, name), "given"
+        self._report(f"--{name}", f"{value:g} ({why})")
         return value
 
-    count, config = len(data.examples["train"]), encoder.config
-    texts = [
-        " ".join(filter(None, (example.text_a, example.text_b)))
-        for examples in data.examples.values() for example in examples
-    ]
-    lengths = [len(ids) + 3 for ids in encoder.tokenizer.encode_batch(texts)]
-    length = row_length(lengths, config.max_position_embeddings)
-    settings = dataclasses.replace(
-        settings,
-        max_seq_length=choose("max_seq_length", length, "99 % of the texts fit"),
-        learning_rate=choose("learning_rate", learning_rate(config.hidden_size),
-                             f"for a model of width {config.hidden_size}"),
-        train_batch_size=choose("train_batch_size", 32 if count >= 2000 else 16,
-                                f"for {count:,} rows"),
-        early_stopping_patience=choose("early_stopping_patience", PATIENCE,
-                                       "evaluations without progress"),
-    )
-    if flags.given(values, "train_step") is not None:
-        return settings
-    passes = choose("num_train_epochs", epochs(count), f"for {count:,} rows")
-    settings = dataclasses.replace(settings, train_step=None, num_train_epochs=passes)
-    settings = settings.with_steps(count)
-    steps = settings.train_step
-    return dataclasses.replace(
-        settings,
-        warmup_step=choose("warmup_step", steps // 10, "a tenth of the steps"),
-        save_checkpoints_steps=choose(
-            "save_checkpoints_steps", max(1, round(steps / passes)), "each epoch"
-        ),
-    )
+    def _report(self, name: str, value: str) -> None:
+        self.choices.append((name, value))
+        flags.log.info("%s: %s", name, value)
 
 
 def learning_rate(hidden_size: int) -> float:
     """Returns a learning rate that suits models of this width; wider ones need a lower one."""
-    for width, rate in ((2048, 1e-5), (768, 3e-5), (256, 1e-4)):
-        if hidden_size >= width:
+    for least, rate in ((2048, 1e-5), (768, 3e-5), (256, 1e-4)):
+        if hidden_size >= least:
             return rate
     return 3e-4
 
 
 def epochs(num_rows: int) -> float:
     """Returns the number of passes over the rows: more if they are few."""
-    return 3.0 if num_rows >= 5000 else 5.0 if num_rows >= 1000 else 10.0
+    for least, count in ((5000, 3.0), (1000, 5.0)):
+        if num_rows >= least:
+            return count
+    return 10.0
 
 
-def row_length(lengths: Sequence[int], limit: int) -> int:
+def row_length(lengths: Sequence[int], most: int) -> int:
     """Returns the sequence length, a multiple of 16, in which 99 % of the texts fit."""
     wanted = int(np.quantile(np.asarray(lengths), 0.99, method="higher"))
-    return min(max(32, -(-wanted // 16) * 16), limit)
+    return min(max(32, -(-wanted // 16) * 16), most)

@@ -4,6 +4,7 @@ No TensorFlow at import; a command has checked its input before it is loaded.
 """
 
 import dataclasses
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from albert.tasks.fine_tuning_data import FineTuningData
 from albert.tasks.squad import decode as squad_decode
 from albert.tasks.squad import metrics
 from albert.tasks.squad import records as squad_records
-from albert.tasks.squad.features import Window, has_answers, read_dataset, read_examples
+from albert.tasks.squad.features import Window, read_answers, read_examples
 
 log = logging.getLogger("albert")
 
@@ -114,15 +115,15 @@ class Squad1FineTuning(FineTuning):
     The examples of `dev` are the questions of --predict_file.
 
     Args:
-      dataset: the content of --predict_file, None where it has questions without answers.
+      answers: those of --predict_file, None where it has questions without them.
     """
 
     task_name = "squad_v1"
     with_negative = False  # whether a question may have no answer
 
-    def __init__(self, values, settings, encoder, data, dataset: Any = None):
+    def __init__(self, values, settings, encoder, data, answers: metrics.Answers | None = None):
         super().__init__(values, settings, encoder, data)
-        self.dataset = dataset
+        self.answers = answers
         self.windows: list[Window] = []  # of the questions of --predict_file
 
     def write_records(self, split):
@@ -141,7 +142,7 @@ class Squad1FineTuning(FineTuning):
     def make_task(self):
         from albert.tasks.squad.task import SquadV1Task
 
-        return SquadV1Task(self.settings.max_seq_length, self.score if self.dataset else None)
+        return SquadV1Task(self.settings.max_seq_length, self.score if self.answers else None)
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns the official numbers of a model's outputs [windows, ...]."""
@@ -171,8 +172,8 @@ class Squad1FineTuning(FineTuning):
           origin: the weights'.
         """
         results = {}
-        if self.dataset:
-            results = metrics.evaluate_v1(self.dataset, decoded["predictions.json"])
+        if self.answers:
+            results = metrics.evaluate_v1(self.answers, decoded["predictions.json"])
         return results, decoded
 
     def predict(self, result):
@@ -184,7 +185,7 @@ class Squad1FineTuning(FineTuning):
         for name, value in decoded.items():
             written.append(os.path.join(self.settings.output_dir, name))
             with files.atomic_write(written[-1]) as stream:
-                stream.write(squad_decode.to_json(value))
+                stream.write(json.dumps(value, indent=4) + "\n")  # as the original writes it
         return written
 
     def export(self, model, directory, complete):
@@ -204,7 +205,7 @@ class Squad2FineTuning(Squad1FineTuning):
 
         values = self.values
         return SquadV2Task(
-            self.settings.max_seq_length, self.score if self.dataset else None,
+            self.settings.max_seq_length, self.score if self.answers else None,
             start_n_top=values.start_n_top, end_n_top=values.end_n_top,
             dropout_prob=values.dropout_prob,
         )
@@ -220,7 +221,6 @@ class Squad2FineTuning(Squad1FineTuning):
         answers, nbest, null_odds = squad_decode.decode_v2(
             self.data.examples["dev"], self.windows, results,
             n_best_size=values.n_best_size, max_answer_length=values.max_answer_length,
-            start_n_top=values.start_n_top, end_n_top=values.end_n_top,
         )
         return {
             "predictions.json": answers, "nbest_predictions.json": nbest,
@@ -233,9 +233,9 @@ class Squad2FineTuning(Squad1FineTuning):
         # which the model finds an answer as likely as none.
         answers, null_odds = decoded["predictions.json"], decoded["null_odds.json"]
         threshold = self.values.null_score_diff_threshold
-        if self.dataset:
+        if self.answers:
             results, answers = squad_decode.evaluate_with_threshold(
-                self.dataset, answers, null_odds, threshold=threshold
+                self.answers, answers, null_odds, threshold=threshold
             )
             return results, decoded | {"predictions.json": answers}
         if threshold is None:
@@ -253,16 +253,16 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
     if not fine_tuning.with_negative and flags.given(values, "pack_rows"):
         raise FlagError("--pack_rows has no effect on SQuAD 1.1, where padding counts")
     encoder = open_encoder(values, settings.max_seq_length)
-    examples, dataset = {}, None
+    examples, answers = {}, None
     if settings.do_train:
         examples["train"] = read_examples(values.train_file, True)
         settings = _with_steps(settings, len(examples["train"]), values.warmup_proportion)
     if settings.do_predict or settings.do_eval:
         path = values.predict_file
         examples["dev"] = read_examples(path, False)
-        if has_answers(path, fine_tuning.with_negative):
-            dataset = read_dataset(path)
-        else:
+        answers = read_answers(path)
+        if None in answers.values() or not (fine_tuning.with_negative or all(answers.values())):
+            answers = None
             log.info("%s has questions without answers: no evaluation", path)
             asked = ("do_eval", "early_stopping_patience")
             if asked := [f"--{name}" for name in asked if flags.given(values, name)]:
@@ -272,7 +272,7 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
                 )
             settings = dataclasses.replace(settings, do_eval=False)
     data = FineTuningData(fine_tuning.task_name, examples)
-    fine_tuning(values, settings, encoder, data, dataset).run()
+    fine_tuning(values, settings, encoder, data, answers).run()
 
 
 def _with_steps(

@@ -5,7 +5,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from albert import __version__
@@ -198,8 +198,10 @@ def of_class(architecture: str, name: str, has_tokenizer: bool = True) -> dict[s
     }
 
 
-def _table(rows: Sequence[tuple[str, Any]]) -> str:
-    return "".join(f"| {a} | {b} |\n" for a, b in [("", ""), ("---", "---"), *rows])
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Returns a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
 def _architecture(config: AlbertConfig, parameters: int | None) -> str:
@@ -209,7 +211,7 @@ def _architecture(config: AlbertConfig, parameters: int | None) -> str:
     return (
         "ALBERT ([arXiv 1909.11942](https://arxiv.org/abs/1909.11942)): a transformer encoder "
         "whose layers share parameters, with a factorised embedding.\n\n"
-        + _table([(k, f"{v:,}" if isinstance(v, int) else v) for k, v in values.items()])
+        + table(("", ""), [(k, f"{v:,}" if isinstance(v, int) else v) for k, v in values.items()])
     )
 
 
@@ -259,4 +261,4 @@ def _evaluation(results: Mapping[str, Any]) -> str:
         (k.replace("|", "\\|"), f"{v:.4f}" if isinstance(v, float) else v)
         for k, v in sorted(results.items())
     ]
-    return _table(rows) if rows else "No evaluation of this checkpoint was recorded.\n"
+    return table(("", ""), rows) if rows else "No evaluation of this checkpoint was recorded.\n"

@@ -13,7 +13,6 @@
     minimal_pairs         pairs of sentences of which one is acceptable
     glue_metrics          GLUE's official metrics
     entity_metrics        precision, recall and F1 of entities
-    choice_metrics        accuracy of choices
-    fine_tuning_data      the examples of a fine-tuning, and their record files
-    prediction_files      the tables that predictions are published in
+    lines                 lines of the files that tasks read
+    fine_tuning_data      the examples of a fine-tuning, their records, tables of predictions
 """

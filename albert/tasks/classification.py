@@ -18,7 +18,6 @@ from albert.records import features
 from albert.records.examples import FeatureSpec
 from albert.tasks import batch_sums
 from albert.tasks import glue_metrics as metrics
-from albert.tasks.choice_metrics import likeliest
 from albert.tasks.task import Task
 
 
@@ -83,7 +82,7 @@ class ClassificationTask(Task):
         labels, logits = predictions["label_ids"], predictions["logits"]
         results = metrics.score(self.metric, labels, logits)
         if self.label_names:
-            results |= metrics.f1_by_label(labels, likeliest(logits), self.label_names)
+            results |= metrics.f1_by_label(labels, np.argmax(logits, axis=-1), self.label_names)
         return results
 
     def probabilities(self, logits: Any) -> Any:

@@ -15,10 +15,15 @@ import numpy as np
 from albert.errors import DataError, FlagError
 from albert.formats.known_tasks import GLUE_LABELS
 from albert.records import features
-from albert.tasks import prediction_files
-from albert.tasks.choice_metrics import likeliest
-from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper, digest, warn_of_labels
-from albert.text import text_files
+from albert.tasks import lines
+from albert.tasks.fine_tuning_data import (
+    FineTuningData,
+    RecordKeeper,
+    digest,
+    warn_of_labels,
+    write_answers,
+    write_test_results,
+)
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -27,8 +32,6 @@ log = logging.getLogger("albert")
 
 LAST = -1  # the last column of a row, however many there are
 NO_LABEL = "-"  # the label in SNLI where the annotators disagreed
-# Bytes of the longest line. A file with a longer one is no table, or has no line feeds.
-MAX_LINE = 16 * 1024 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,63 +269,38 @@ def write_predictions(
     """
     probabilities = predictions["probabilities"]
     if data.labels:
-        answers = submitted = [data.labels[i] for i in likeliest(predictions["logits"])]
+        answers = submitted = [data.labels[i] for i in np.argmax(predictions["logits"], axis=-1)]
     else:
         answers = [str(row[0]) for row in probabilities]
         submitted = [str(np.clip(row[0], 0, 5)) for row in probabilities]
     guids = [example.guid for example in data.examples["test"]]
-    written = prediction_files.write_test_results(directory, guids, answers, probabilities)
+    written = write_test_results(directory, guids, answers, probabilities)
     if data.task in TASKS and (submission := TASKS[data.task].submission):
         path = os.path.join(directory, submission)
-        written.append(prediction_files.write_answers(path, zip(guids, submitted, strict=True)))
+        written.append(write_answers(path, zip(guids, submitted, strict=True)))
     return written
 
 
-def read_tsv(path: str, is_strict: bool = False) -> Iterator[tuple[int, list[str]]]:
+def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yields (line number from 1, columns) of a tab-separated file, empty last lines left out.
 
     Quotes mean nothing in GLUE files: a reader that honours them swallows the
-    lines after a stray one. Only a line feed ends a line; other separators
-    (U+2028, form feed) are text. Bytes that are not UTF-8 become U+FFFD, with
-    one warning that counts the lines; with `is_strict` they are an error.
+    lines after a stray one.
 
     Raises:
-      DataError: the file is empty or has a line of more than MAX_LINE bytes.
+      DataError: the file is empty, or see `lines.decode_lines`.
     """
-    num_bad, num_lines, num_empty = 0, 0, 0
-    with text_files.open_text(path, "data_dir") as stream:
-        for num_lines, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
-            if len(raw) > MAX_LINE:
-                raise DataError(
-                    f"{path}:{num_lines}: a line of more than {MAX_LINE:,} bytes; is this a "
-                    "tab-separated text whose lines end with a line feed?"
-                )
-            if num_lines == 1:
-                raw = raw.removeprefix(b"\xef\xbb\xbf")
-            raw = raw.rstrip(b"\r\n")
-            if not raw:
-                num_empty += 1
-                continue
-            # Empty lines that something follows are rows of one empty column.
-            for line in range(num_lines - num_empty, num_lines):
-                yield line, [""]
-            num_empty = 0
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                if is_strict:
-                    raise DataError(
-                        f"{path}:{num_lines}: not UTF-8 text (byte {error.start + 1} of the line)"
-                    ) from error
-                text = raw.decode("utf-8", errors="replace")
-                num_bad += 1
-            yield num_lines, text.split("\t")
-    if num_bad:
-        log.warning(
-            "%s: %s of %s lines had invalid UTF-8, replaced by U+FFFD",
-            path, f"{num_bad:,}", f"{num_lines:,}",
-        )
-    if num_lines == num_empty:
+    number = num_empty = 0
+    for number, text in lines.read_lines(path, "data_dir", is_strict=False):
+        text = text.rstrip("\r\n")
+        if not text:
+            num_empty += 1
+            continue
+        # Empty lines that something follows are rows of one empty column.
+        yield from ((line, [""]) for line in range(number - num_empty, number))
+        num_empty = 0
+        yield number, text.split("\t")
+    if number == num_empty:
         raise DataError(f"{path}: the file is empty")
 
 

@@ -25,7 +25,7 @@ class PretrainingTask(Task):
     """The loss is the masked-LM loss plus the sentence-order loss.
 
     If `sentence_objective` is "none", it is the masked-LM loss alone (the first line of
-    table 5 in the paper). A row without a pair has no sentence order to tell.
+    table 5 in the paper). A row without a pair has no sentence order to learn.
     """
 
     max_seq_length: int  # L

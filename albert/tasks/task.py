@@ -3,7 +3,7 @@
 Legend: B batch.
 
 A task gives a loss as a sum and a weight, not as a mean. The trainer divides by the weight of
-the whole batch. So the result is right with padding rows, with several devices and with
+the complete batch. So the result is right with padding rows, with several devices and with
 gradient accumulation, and no task needs to know of them.
 """
 

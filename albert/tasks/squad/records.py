@@ -53,7 +53,7 @@ class WindowKeeper(RecordKeeper):
           DataError: `path` was made from something else.
         """
         if feature_cache.has_no_manifest(path):
-            # The original's files don't say what they were made from, and are used unchecked.
+            # The original's files don't name their sources, and are used unchecked.
             log.info("features from %s", path)
             return path
         shuffled = list(examples)

@@ -8,10 +8,10 @@ import numpy as np
 from albert import tokenization
 from albert.cli import flags
 from albert.formats import hf_tokenizer
+from albert.formats.model_card import table
 from albert.model import costs
 from albert.storage import files
 from albert.text.documents import size_of_text
-from albert.training.run_report import table
 from benchmarks import inputs
 from benchmarks.model_work import flops
 from benchmarks.turns import Side, compare, outputs_path

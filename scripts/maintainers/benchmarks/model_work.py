@@ -11,9 +11,9 @@ import numpy as np
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
+from albert.formats.model_card import table
 from albert.model import costs
 from albert.storage import files
-from albert.training.run_report import table
 from benchmarks import inputs
 from benchmarks.turns import Side, compare
 
