@@ -25,8 +25,7 @@ from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import checkpoint_files, hub, layouts, model_card, pretrained, tokenizer_files
-from albert.formats.layouts import Layout
+from albert.formats import hub, model_card, pretrained, tokenizer_files
 from albert.formats.pretrained import Pretrained
 from albert.storage import files
 
@@ -71,7 +70,9 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     paths = _check(values)
-    source = _open(values)
+    source = pretrained.open_named(
+        values.albert_directory, values.checkpoint_name, values.albert_config_file
+    )
     config = source.config
     seq_length = _seq_length(values, config)
     tokenizer = _tokenizer(values, source)
@@ -122,20 +123,6 @@ def _check(values: flags.FlagValues) -> dict[str, str]:
     if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
         raise FlagError(f"--{' and --'.join(paths)} must be different directories")
     return paths
-
-
-def _open(values: flags.FlagValues) -> Pretrained:
-    """Returns what the flags name: an archive's files, or a directory of another layout."""
-    folder = values.albert_directory
-    in_folder = os.path.join(folder, "albert_config.json")
-    path = os.path.join(folder, values.checkpoint_name)
-    is_archive = os.path.isfile(in_folder) and checkpoint_files.exists(path)
-    is_foreign = layouts.layout_of(folder) in (Layout.HUGGING_FACE, Layout.HUB_MODULE)
-    if is_foreign and not values.albert_config_file and not is_archive:
-        return pretrained.open_path(folder, "albert_directory")
-    return pretrained.open_archive(
-        folder, path, "checkpoint_name", values.albert_config_file or in_folder
-    )
 
 
 def _tokenizer(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:

@@ -14,8 +14,7 @@
     huggingface          Hugging Face's configuration and weights
     hf_names             their names of our weights
     hf_tensors           their files of tensors: safetensors, HDF5
-    hf_tokenizer         their tokenizer.json, written
-    tokenizer_json       the same, read
+    tokenizer_json       their tokenizer.json, read and written
     archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
     tf_models            modules that tf-models-official exported

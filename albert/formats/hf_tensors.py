@@ -1,4 +1,4 @@
-"""Hugging Face's files of tensors, read as data: safetensors, shards, HDF5, npz.
+"""Hugging Face's files of tensors, read as data: safetensors, shards, HDF5.
 
 HDF5 is what their TensorFlow classes wrote (`tf_model.h5`): a group for each layer, whose
 attribute `weight_names` lists the data sets. Keras, which could run what a file says, never
@@ -6,9 +6,6 @@ opens it.
 """
 
 import os
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -23,16 +20,9 @@ from albert.storage import files
 Shapes = dict[str, tuple[int, ...]]
 Read = Callable[[str], np.ndarray]
 
-# A damaged archive raises any of these.
-_NPZ_ERRORS = (
-    OSError, ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, MemoryError,
-    SyntaxError, TypeError, struct.error, zipfile.BadZipFile, zlib.error,
-)
-_MOST_NPZ_BYTES = 16 << 30  # unpacked; the largest model has one
-
 
 def open_tensors(path: str) -> tuple[Shapes, Read]:
-    """Returns ({name: shape}, read) of a .safetensors, .npz or .h5 file, or of a set of shards.
+    """Returns ({name: shape}, read) of a .safetensors or .h5 file, or of a set of shards.
 
     Names and orientation are PyTorch's, whichever of their libraries wrote it.
 
@@ -63,9 +53,6 @@ def _open_as_it_is(path: str) -> tuple[Shapes, Read]:
         return _open_shards(path)
     if path.endswith(".h5"):
         return _open_h5(path)
-    if path.endswith(".npz"):
-        tensors = _read_npz(path)
-        return {name: value.shape for name, value in tensors.items()}, tensors.__getitem__
     try:
         stream = safetensors.safe_open(path, framework="np")
         shapes = {n: tuple(stream.get_slice(n).get_shape()) for n in stream.keys()}  # noqa: SIM118
@@ -79,38 +66,6 @@ def _open_as_it_is(path: str) -> tuple[Shapes, Read]:
             raise CheckpointError(f"{path}: cannot read {name}: {error}") from error
 
     return shapes, read
-
-
-def _stated_members(path: str) -> int:
-    """Returns how many members a zip archive says it has; a damaged entry can hide the next."""
-    with open(path, "rb") as stream:
-        stream.seek(-22, os.SEEK_END)  # the record that ends an archive without a comment
-        signature, count = struct.unpack("<4s6xH10x", stream.read())
-    if signature != b"PK\5\6":
-        raise ValueError("its end is not that of an archive")
-    return count
-
-
-def _read_npz(path: str) -> dict[str, np.ndarray]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            size = sum(member.file_size for member in members)
-            stated = _stated_members(path)
-            if stated != len(members):
-                raise ValueError(f"{len(members)} arrays found, its directory states {stated}")
-            if size > _MOST_NPZ_BYTES:
-                raise ValueError(f"it would unpack to {size:,} bytes")
-        with np.load(path, allow_pickle=False) as arrays:
-            tensors = {name: arrays[name] for name in arrays.files}
-        foreign = [n for n, t in tensors.items() if not isinstance(t, np.ndarray)]
-        if foreign:
-            raise ValueError(f"{foreign[0]} is no array")
-        return tensors
-    except _NPZ_ERRORS as error:
-        raise CheckpointError(
-            f"{path} is not a readable .npz file: {first_line(error)}"
-        ) from error
 
 
 def _open_shards(path: str) -> tuple[Shapes, Read]:

@@ -231,18 +231,6 @@ def make_shards(folder):
                      {"weight_map": dict.fromkeys(names, "a.safetensors")})
 
 
-def make_npz(folder):
-    config = config_of(folder)
-    np.savez_compressed(
-        folder / "w.npz",
-        **huggingface.tensors_to_theirs(config, model_of(folder), "AlbertForPreTraining"),
-    )
-
-
-def read_npz(folder):
-    return all_tensors(pretrained.open_tensors(str(folder / "w.npz"), config_of(folder)))
-
-
 def make_module(folder):
     import tensorflow as tf
 
@@ -273,7 +261,7 @@ def make_results(folder):
 
 def read_results(folder):
     beside = run_states.results_beside(str(folder / "model.ckpt-3"), 3)
-    return model_card._table(sorted(beside.items())), run_report.read_results(str(folder))
+    return model_card._table(beside), run_report.read_results(str(folder))
 
 
 def make_metrics(folder):
@@ -353,7 +341,6 @@ READERS = {
         ("model.safetensors", "config.json", "tokenizer_config.json"), make_theirs, read_theirs
     ),
     "shards": Reader(("model.safetensors.index.json", "a.safetensors"), make_shards, read_theirs),
-    "npz": Reader(("w.npz",), make_npz, read_npz, is_checked=True),
     "module variables": Reader(
         ("variables/variables.index", "variables/variables.data-00000-of-00001"), make_module,
         read_module, is_checked=True,
