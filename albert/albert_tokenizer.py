@@ -4,10 +4,9 @@ Legend: B texts or pairs, L positions.
 """
 
 import dataclasses
-import importlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -335,16 +334,23 @@ def _texts(text: str | Sequence[str], name: str) -> list[str]:
     return texts
 
 
-def _tensors_of(module: str, function: str) -> Callable[[np.ndarray], Any]:
-    return lambda array: getattr(importlib.import_module(module), function)(array)
+def _as_tf(array: np.ndarray) -> Any:
+    import tensorflow as tf
+
+    return tf.constant(array)
+
+
+def _as_jax(array: np.ndarray) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.asarray(array)
 
 
 _PADDING = {True: "longest", "longest": "longest", "max_length": "max_length", False: "",
             "do_not_pad": ""}
 _TRUNCATION = {True: "longest_first", "longest_first": "longest_first", "only_first": "only_first",
                "only_second": "only_second", False: "", "do_not_truncate": ""}
-_TENSORS = {None: np.asarray, "np": np.asarray, "tf": _tensors_of("tensorflow", "constant"),
-            "jax": _tensors_of("jax.numpy", "asarray")}
+_TENSORS = {None: np.asarray, "np": np.asarray, "tf": _as_tf, "jax": _as_jax}
 
 
 def _option(name: str, known: Mapping[Any, Any], value: Any) -> Any:

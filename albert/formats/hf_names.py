@@ -84,11 +84,6 @@ def our_name(name: str) -> str | None:
     return inner and f"bert/encoder/transformer/group_{block[1]}/inner_group_{block[2]}/{inner}"
 
 
-def is_kernel(name: str) -> bool:
-    """Whether a tensor of their TensorFlow classes is [in, out], where PyTorch has [out, in]."""
-    return name.removesuffix(":0").endswith("/kernel")
-
-
 def from_tensorflow(name: str) -> str | None:
     """Returns PyTorch's name of a tensor of their TensorFlow classes; None if it is none.
 

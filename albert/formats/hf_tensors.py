@@ -14,7 +14,6 @@ import numpy as np
 import safetensors
 
 from albert.errors import CheckpointError, first_line
-from albert.formats import hf_names
 from albert.storage import files
 
 Shapes = dict[str, tuple[int, ...]]
@@ -24,31 +23,9 @@ Read = Callable[[str], np.ndarray]
 def open_tensors(path: str) -> tuple[Shapes, Read]:
     """Returns ({name: shape}, read) of a .safetensors or .h5 file, or of a set of shards.
 
-    Names and orientation are PyTorch's, whichever of their libraries wrote it.
-
     Raises:
       CheckpointError: it is damaged.
     """
-    return _as_pytorch(*_open_as_it_is(path))
-
-
-def _as_pytorch(shapes: Shapes, read: Read) -> tuple[Shapes, Read]:
-    """Returns the same under PyTorch's names, if they are TensorFlow's."""
-    names = {name: hf_names.from_tensorflow(name) for name in shapes}
-    if not all(names.values()):
-        return shapes, read
-    keys = {plain: name for name, plain in names.items() if plain}
-    if "predictions.decoder.bias" in keys:  # the one that is added there; the other is not trained
-        keys["predictions.bias"] = keys.pop("predictions.decoder.bias")
-    turned = {plain for plain, name in keys.items() if hf_names.is_kernel(name)}
-    found = {
-        plain: shapes[name][::-1] if plain in turned else shapes[name]
-        for plain, name in keys.items()
-    }
-    return found, lambda plain: read(keys[plain]).T if plain in turned else read(keys[plain])
-
-
-def _open_as_it_is(path: str) -> tuple[Shapes, Read]:
     if path.endswith(".json"):
         return _open_shards(path)
     if path.endswith(".h5"):
@@ -80,7 +57,7 @@ def _open_shards(path: str) -> tuple[Shapes, Read]:
         shard = os.path.join(os.path.dirname(path), name)
         if not os.path.isfile(shard):
             raise CheckpointError(f"{path}: shard {name} is missing")
-        part, read = _open_as_it_is(shard)
+        part, read = open_tensors(shard)
         shapes |= part
         readers |= dict.fromkeys(part, read)
     return shapes, lambda name: readers[name](name)

@@ -7,6 +7,7 @@ unpickled: `pytorch_model.bin` is refused.
 import dataclasses
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,15 @@ import numpy as np
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, ConfigError, DataError
 from albert.formats import hf_tensors, model_metadata
-from albert.formats.hf_names import BLOCK, BUFFERS, MAPPING, TIED, our_name, their_name
+from albert.formats.hf_names import (
+    BLOCK,
+    BUFFERS,
+    MAPPING,
+    TIED,
+    from_tensorflow,
+    our_name,
+    their_name,
+)
 from albert.formats.model_classes import MODEL_CLASSES, is_labelled
 from albert.formats.model_metadata import Metadata
 from albert.storage import files
@@ -267,15 +276,18 @@ class TensorFile:
         self.path = path
         self._config = config
         self._found, self._read = hf_tensors.open_tensors(path)
-        # The bare encoder's names lack the head models' "albert."; PyTorch's
-        # wrappers put "module." before everything.
-        prefixed = {}
-        for name in self._found:
-            plain = name.removeprefix("module.")
-            if plain.startswith(("embeddings.", "encoder.", "pooler.")):
-                plain = "albert." + plain
-            prefixed[plain] = name
-        self._keys = {ours: key for plain, key in prefixed.items() if (ours := our_name(plain))}
+        plain = {from_tensorflow(name): name for name in self._found}
+        self._is_tensorflow = None not in plain
+        if not self._is_tensorflow:  # PyTorch's wrappers put "module." before everything
+            plain = {name.removeprefix("module."): name for name in self._found}
+        elif "predictions.decoder.bias" in plain:  # is added there; the other is not trained
+            plain["predictions.bias"] = plain.pop("predictions.decoder.bias")
+        # The bare encoder's names lack the head models' "albert.".
+        of_encoder = ("embeddings.", "encoder.", "pooler.")
+        prefixed = {
+            "albert." * name.startswith(of_encoder) + name: key for name, key in plain.items()
+        }
+        self._keys = {ours: key for name, key in prefixed.items() if (ours := our_name(name))}
         known = set(TIED) | set(BUFFERS)
         self.ignored = [n for n in prefixed if our_name(n) is None and n not in known]
         self._check_ties(prefixed)
@@ -290,7 +302,12 @@ class TensorFile:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """{our name: shape in our orientation}."""
         shapes = {name: self._found[key] for name, key in self._keys.items()}
-        return {n: s[::-1] if n.endswith("/kernel") else s for n, s in shapes.items()}
+        return {n: s[::-1] if self._is_turned(n) else s for n, s in shapes.items()}
+
+    def _is_turned(self, name: str) -> bool:
+        """Whether a matrix is [out, in] there and [in, out] here, or the other way round."""
+        is_theirs_turned = self._is_tensorflow and re.search(r"/kernel(:0)?$", self._keys[name])
+        return name.endswith("/kernel") != bool(is_theirs_turned)
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor by our name, float32."""
@@ -300,7 +317,7 @@ class TensorFile:
                 value = value.astype(np.float32)
             except (TypeError, ValueError) as error:
                 raise CheckpointError(f"{self.path}: {name} is not of numbers") from error
-        return np.ascontiguousarray(value.T) if name.endswith("/kernel") else value
+        return np.ascontiguousarray(value.T) if self._is_turned(name) else value
 
     def _check_ties(self, prefixed: Mapping[str, str]) -> None:
         for copy, original in TIED.items():

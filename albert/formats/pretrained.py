@@ -131,10 +131,12 @@ def open_archive(
         settings = {**metadata.settings, "null_score_diff_threshold": threshold}
         metadata = dataclasses.replace(metadata, settings=settings)
     vocabulary = tokenizer_files.find(directory, metadata.text)
+    config = AlbertConfig.from_flag(config_file or os.path.join(directory, layouts.CONFIG_FILE))
+    checkpoints.check_architecture(run_state, config, prefix)
     return Pretrained(
         path,
         directory,
-        AlbertConfig.from_flag(config_file or os.path.join(directory, "albert_config.json")),
+        config,
         vocabulary,
         dataclasses.replace(metadata, text=vocabulary.text if vocabulary else metadata.text),
         lambda: checkpoints.open_weights(prefix, flag),

@@ -8,6 +8,7 @@ therefore spells out every step of ours.
 import base64
 import sys
 import unicodedata
+from collections.abc import Callable
 from typing import Any
 
 from albert.errors import DataError
@@ -98,14 +99,22 @@ def combining_characters() -> str:
     Not the same as the marks of Unicode's category M, which their StripAccents
     drops: the vowel signs of Thai, for one, are marks but do not combine.
     """
-    codes = [c for c in range(sys.maxunicode + 1) if unicodedata.combining(chr(c))]
+    return character_class(unicodedata.combining, chr)
+
+
+def character_class(is_member: Callable[[str], Any], spell: Callable[[int], str]) -> str:
+    """Returns the bracketed class of the characters that a predicate accepts, for expressions.
+
+    Args:
+      spell: returns what stands there for a character.
+    """
     ranges: list[list[int]] = []
-    for code in codes:
+    for code in (c for c in range(sys.maxunicode + 1) if is_member(chr(c))):
         if ranges and ranges[-1][1] == code - 1:
             ranges[-1][1] = code
         else:
             ranges.append([code, code])
-    return "[" + "".join(f"{chr(a)}-{chr(b)}" if b > a else chr(a) for a, b in ranges) + "]"
+    return "[" + "".join(f"{spell(a)}-{spell(b)}" if b > a else spell(a) for a, b in ranges) + "]"
 
 
 def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
