@@ -25,9 +25,7 @@ from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import checkpoint_files, hub, layouts, model_card, pretrained, tokenizer_files
-from albert.formats.layouts import Layout
-from albert.formats.pretrained import Pretrained
+from albert.formats import hub, model_card, pretrained, tokenizer_files
 from albert.storage import files
 
 log = logging.getLogger("albert")
@@ -80,7 +78,9 @@ def main(values: flags.FlagValues) -> None:
         files.refuse_existing(path, name)
     if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
         raise FlagError(f"--{' and --'.join(paths)} must be different directories")
-    source = _open(values)
+    source = pretrained.open_named(
+        values.albert_directory, values.checkpoint_name, values.albert_config_file
+    )
     config = source.config
     config.check_length(values.max_seq_length, values.albert_directory)
     # By default what TF-Hub's preprocessing modules do.
@@ -130,20 +130,6 @@ def main(values: flags.FlagValues) -> None:
             )
     for name, path in paths.items():
         log.info("%s: %s (load it with tensorflow_hub.load)", _TITLES[name], path)
-
-
-def _open(values: flags.FlagValues) -> Pretrained:
-    """Returns what the flags name: an archive's files, or a directory of another layout."""
-    folder = values.albert_directory
-    in_folder = os.path.join(folder, "albert_config.json")
-    path = os.path.join(folder, values.checkpoint_name)
-    is_archive = os.path.isfile(in_folder) and checkpoint_files.exists(path)
-    is_foreign = layouts.layout_of(folder) in (Layout.HUGGING_FACE, Layout.HUB_MODULE)
-    if is_foreign and not values.albert_config_file and not is_archive:
-        return pretrained.open_path(folder, "albert_directory")
-    return pretrained.open_archive(
-        folder, path, "checkpoint_name", values.albert_config_file or in_folder
-    )
 
 
 def _collect_assets(

@@ -3,8 +3,7 @@
   python -m albert.train_sentencepiece --input=domain.txt --model_prefix=domain --vocab_size=8000
   python -m albert.extend_vocabulary --model=albert_base --spm_model_file=domain.model \\
       --output_dir=domain_start
-  python -m albert.run_pretraining --init_checkpoint=domain_start \\
-      --albert_config_file=domain_start/albert_config.json ...
+  python -m albert.run_pretraining --init_checkpoint=domain_start ...
 
 Tokens of both vocabularies keep their embeddings. A new token's embedding starts as the mean of the
 tokens that the old vocabulary splits it into. All other weights are unchanged.

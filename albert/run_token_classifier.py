@@ -113,7 +113,7 @@ class TokenFineTuning(FineTuning):
 def _trained_labels(settings: FineTuningSettings) -> tuple[str, ...]:
     """Returns the labels that the checkpoint to be used was trained with."""
     origin = weights_to_use(settings.checkpoint, settings.output_dir).origin
-    labels = run_states.read_metadata(origin).label_names
+    labels = run_states.metadata_of(run_states.read_run_state(origin)).label_names
     if not labels:
         raise FlagError(f"{origin} does not name its labels: give --label_list")
     return labels

@@ -14,7 +14,7 @@ from albert import export_model, modeling
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.export import model_conversion
-from albert.formats import checkpoint_files, checkpoints, huggingface
+from albert.formats import checkpoint_files, checkpoints, huggingface, pretrained
 from albert.formats.model_classes import EXPORT_HEADS
 from albert.formats.model_metadata import Metadata
 from albert.modeling import AlbertForPreTraining, AlbertModel, named_weights
@@ -206,7 +206,8 @@ def test_outputs_that_differ_are_never_published(source, tmp_path, monkeypatch, 
 def test_a_head_of_another_task_is_refused_where_the_task_is_known(source, tmp_path, capsys):
     config = AlbertConfig.from_json_file(str(source / "albert_config.json"))
     folder = tmp_path / "classifier"
-    modeling.AlbertForSequenceClassification(config, 3).save_pretrained(str(folder))
+    folder.mkdir()
+    pretrained.write_archive(str(folder), modeling.AlbertForSequenceClassification(config, 3))
     path = tmp_path / "m.tflite"
     arguments = f"--model_dir={folder}", f"--export_path={path}", "--head=token_classification"
     assert 2 == command(*arguments)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from albert.errors import DataError, FlagError
-from albert.formats import known_tasks
+from albert.formats import known_tasks, run_states
 from albert.records import features
 from albert.records.record_files import RecordFiles
 from albert.tasks import glue
@@ -271,10 +271,10 @@ def test_prediction_files_of_a_regression_have_values_which_the_server_takes_wit
 def test_what_a_tasks_name_tells_of_a_checkpoint_is_what_its_files_hold():
     assert set(TASKS) == set(known_tasks.GLUE_LABELS)
     for name, task in TASKS.items():
-        metadata = known_tasks.metadata_of_task(name, {})
-        assert metadata["label_names"] == (task.labels or None)
-        assert (metadata["problem_type"] == "regression") == task.is_regression
-        assert (metadata["num_texts"] == 2) == (task.test.text_b is not None)
+        metadata = run_states.metadata_of({"task": name})
+        assert metadata.label_names == (task.labels or None)
+        assert (metadata.problem_type == "regression") == task.is_regression
+        assert (metadata.num_texts == 2) == (task.test.text_b is not None)
 
 
 def test_every_task_of_the_benchmark_has_the_file_name_of_its_server():

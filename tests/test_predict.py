@@ -26,6 +26,7 @@ from albert import (
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import DataError
+from albert.formats import pretrained
 from albert.inference import predictors
 from albert.tasks import entity_metrics as entities
 
@@ -442,8 +443,13 @@ def saved(tmp_path_factory):
     ):
         getattr(modeling, name)(config, **options).save_pretrained(str(folder / name))
         (folder / name / "vocab.txt").write_text("\n".join(VOCABULARY))
-    shutil.copytree(folder / "AlbertForSequenceClassification", folder / "untold")
-    os.remove(folder / "untold/model.ckpt-best.json")  # which tells its class
+    untold = folder / "untold"
+    untold.mkdir()
+    pretrained.write_archive(
+        str(untold), modeling.AlbertForSequenceClassification(config, num_labels=3)
+    )
+    os.remove(untold / "model.ckpt-best.json")  # which tells its class
+    (untold / "vocab.txt").write_text("\n".join(VOCABULARY))
     return folder
 
 

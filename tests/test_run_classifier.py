@@ -359,30 +359,18 @@ def test_a_vocabulary_of_another_model_is_refused(inputs, tmp_path):
 def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
     from albert import modeling, tokenization
     from albert.config import AlbertConfig
-    from albert.formats import hf_tokenizer, huggingface
-    from albert.formats.model_metadata import Metadata
+    from albert.formats import pretrained
 
     glue = write_task_files(tmp_path / "glue")
     model = modeling.AlbertForMaskedLM(AlbertConfig(**CONFIG))
     folder = tmp_path / "model"
-    model.save_pretrained(str(folder))
+    folder.mkdir()
+    pretrained.write_archive(str(folder), model)
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
     if layout == "huggingface":
-        tensors = {n: w.numpy() for n, w in modeling.named_weights(model).items()}
         tokenizer = tokenization.FullTokenizer(str(folder / "vocab.txt"))
-        theirs = tmp_path / "theirs"
-        theirs.mkdir()
-        kind = "AlbertForPreTraining"  # keeps the pooler
-        huggingface.serialize(
-            huggingface.tensors_to_theirs(model.config, tensors, kind),
-            str(theirs / "model.safetensors"),
-        )
-        ids = {"pad": 0, "cls": 2, "sep": 3}
-        (theirs / "config.json").write_text(
-            json.dumps(huggingface.config_to_theirs(model.config, Metadata(kind), ids, None))
-        )
-        hf_tokenizer.write(tokenizer, str(theirs), 16)
-        folder = theirs
+        folder = tmp_path / "theirs"
+        pretrained.save(model, str(folder), tokenizer)
     shared_flags = [f"--data_dir={glue}", "--task_name=sst-2", *SIZES, "--do_train", "--do_eval"]
     in_process(*shared_flags, f"--init_checkpoint={folder}", f"--output_dir={tmp_path / 'a'}")
     # The same as with everything spelt out.

@@ -229,18 +229,6 @@ def make_shards(folder):
                      {"weight_map": dict.fromkeys(names, "a.safetensors")})
 
 
-def make_npz(folder):
-    config = config_of(folder)
-    np.savez_compressed(
-        folder / "w.npz",
-        **huggingface.tensors_to_theirs(config, model_of(folder), "AlbertForPreTraining"),
-    )
-
-
-def read_npz(folder):
-    return all_tensors(pretrained.open_tensors(str(folder / "w.npz"), config_of(folder)))
-
-
 def make_module(folder):
     import tensorflow as tf
 
@@ -272,7 +260,7 @@ def make_results(folder):
 def read_results(folder):
     beside = run_states.results_beside(str(folder / "model.ckpt-3"), 3)
     results = files.read_json_object(str(folder / "eval_results.json"))
-    return model_card.table(("", ""), sorted(beside.items())), results
+    return model_card._table(beside), results
 
 
 def make_conll(folder):
@@ -341,7 +329,6 @@ READERS = {
         ("model.safetensors", "config.json", "tokenizer_config.json"), make_theirs, read_theirs
     ),
     "shards": Reader(("model.safetensors.index.json", "a.safetensors"), make_shards, read_theirs),
-    "npz": Reader(("w.npz",), make_npz, read_npz, is_checked=True),
     "module variables": Reader(
         ("variables/variables.index", "variables/variables.data-00000-of-00001"), make_module,
         read_module, is_checked=True,

@@ -7,7 +7,7 @@ import numpy as np
 
 from albert import tokenization
 from albert.cli import flags
-from albert.formats import hf_tokenizer
+from albert.formats import tokenizer_files
 from albert.formats.model_card import table
 from albert.model import costs
 from albert.storage import files
@@ -42,7 +42,7 @@ def tokenize(values, config, folder):
     """Raw lines to ids: our tokenizer, and Rust's with the same pieces and normalisation."""
     text = _text(values, folder)
     directory = files.make_dirs(os.path.join(folder, "tokenizer"))
-    hf_tokenizer.write(
+    tokenizer_files.write(
         tokenization.FullTokenizer(None, True, values.spm_model_file), directory, 512
     )
     spec = {"work": "tokenize", "text": text, "spm_model_file": values.spm_model_file,

@@ -73,7 +73,7 @@ def model_sides(
     if python:
         sides += [Side(name, "theirs_torch.py", spec | {"model": paths["theirs"]} | more, python)
                   for name, more in theirs.items()]
-        sides += [Side(name, "theirs_keras_hub.py", spec | {"model": paths["ours"]} | more, python)
+        sides += [Side(name, "theirs_keras_hub.py", spec | {"model": paths["archive"]} | more, python)
                   for name, more in (keras_hub or {}).items()]
     if not values.sides:
         return sides
