@@ -4,8 +4,8 @@
       --train_batch_size=4096 --max_seq_length=512 --mixed_precision=bfloat16
 
 The step is the one that `run_pretraining --engine=jax` makes with these flags. It reports the
-memory of a device, the exchanges between devices, and the most rows that a device can compute
-at once. Where the step does not fit, the exit code is 2. It takes a minute or a few. It needs
+memory of a device, the exchanges between devices, and how many rows a device can compute at once.
+Where the step does not fit, the exit code is 2. It takes a minute or a few. It needs
 albert[jax-tpu].
 """
 
@@ -32,7 +32,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Masked tokens of a sequence.", lower_bound=1)
     flags.define("enum", values, "optimizer", "lamb", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("bool", values, "largest", True,
-                 "Also find the most rows that a device can compute at once: two or three more "
+                 "Also find how many rows a device can compute at once: two or three more "
                  "compilations.")
     flags.define("enum", values, "format", "text", "How to print it.",
                  enum_values=["text", "json"])
@@ -62,7 +62,7 @@ def main(values: flags.FlagValues) -> None:
     flags.log.info("compiling %d rows at once for %s", step.rows, values.topology)
     compiled, largest = step.compile(step.rows), None
     if values.largest or not compiled.fits:
-        flags.log.info("looking for the most rows that fit")
+        flags.log.info("looking for how many rows fit")
         largest = step.largest(compiled)
     if not compiled.fits:
         remedy = "one row does not fit either" + ("" if values.remat else ": try --remat")

@@ -67,7 +67,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Vocabulary; needed for WordPiece models only.", use="file")
 
 
-def main(values: flags.FlagValues) -> None:
+def _check(values: flags.FlagValues) -> dict[str, str]:
+    """Returns {flag: directory to write}."""
     flags.require(values, "albert_directory")
     paths = {name: getattr(values, name) for name in PATHS if getattr(values, name)}
     if not paths:
@@ -78,6 +79,11 @@ def main(values: flags.FlagValues) -> None:
         files.refuse_existing(path, name)
     if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
         raise FlagError(f"--{' and --'.join(paths)} must be different directories")
+    return paths
+
+
+def main(values: flags.FlagValues) -> None:
+    paths = _check(values)
     source = pretrained.open_named(
         values.albert_directory, values.checkpoint_name, values.albert_config_file
     )

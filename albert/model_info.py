@@ -122,7 +122,7 @@ def describe(
 
 
 def as_text(facts: dict[str, Any]) -> str:
-    """Returns a table with a column for each architecture, and what it assumes."""
+    """Returns a table with a column for each architecture, and its assumptions."""
     models, run = facts["models"], Workload(**facts["workload"])
     rows = [("", names_of([model["albert_config_file"] for model in models]))]
     for section in (name for name, value in models[0].items() if isinstance(value, dict)):

@@ -34,7 +34,6 @@ def define_flags(values: flags.FlagValues) -> None:
     _define_data_flags(values)
     _define_schedule_flags(values)
     run_flags.define_masking_flags(values)
-    run_flags.define_packing_flag(values)
     run_flags.define_run_flags(values, save_checkpoints_steps=5000)
     run_flags.define_device_flags(values)
 

@@ -15,6 +15,17 @@ from albert.tasks import glue_metrics
 
 _MAX_ERRORS = 10
 _MAX_TEXT = 200  # characters that are shown
+_USAGE = """## Use it
+
+    echo 'a new text' | python -m albert.predict --model={directory}
+
+From Python:
+
+    import albert
+
+    session = albert.open_session({directory!r})
+    print(session.classify('a new text'))
+"""
 
 
 def write(
@@ -62,17 +73,7 @@ def write(
         ]),
         "## Training\n",
         table(("setting", "value"), settings),
-        f"""## Use it
-
-    echo 'a new text' | python -m albert.predict --model={directory}
-
-From Python:
-
-    import albert
-
-    session = albert.open_session({directory!r})
-    print(session.classify('a new text'))
-""",
+        _USAGE.format(directory=directory),
     ]
     path = os.path.join(directory, "report.md")
     with files.atomic_write(path) as stream:

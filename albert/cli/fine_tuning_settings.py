@@ -72,7 +72,6 @@ def define_training_flags(
                      "Passes over the training data, instead of --train_step.", above=0)
     flags.define("integer", values, "warmup_step", warmup_step,
                  "Steps in which the rate rises to --learning_rate.", lower_bound=0)
-    run_flags.define_packing_flag(values)
     flags.define("bool", values, "pad_to_max_seq_length", False,
                  "Do all the work that the original does: rows padded to --max_seq_length, and the "
                  "last layer at every token where only [CLS] is read. Slower; results differ only "

@@ -84,10 +84,6 @@ def define_run_flags(values: flags.FlagValues, *, save_checkpoints_steps: int) -
     flags.define("integer", values, "log_steps", 100, "Steps between lines of metrics.", lower_bound=1)
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
                  lower_bound=0, upper_bound=flags.MOST_SEED)
-
-
-def define_packing_flag(values: flags.FlagValues) -> None:
-    """How rows that are mostly padding are computed."""
     flags.define("bool", values, "pack_rows", True,
                  "Where rows are mostly padding, put several examples into one row; they do not see each "
                  "other. Off for SQuAD 1.1, where padding counts.")
