@@ -298,7 +298,7 @@ def test_help_and_usage_errors_answer_at_once_without_tensorflow(arguments):
          "--max_seq_length=17 exceeds max_position_embeddings 16"),
         (["--task_name=sst-2", "--do_train", "--warmup_step=7"], "--warmup_step=7 exceeds"),
         (["--task_name=sst-2", "--do_train", "--learning_rate=0"],
-         "--learning_rate=0.0: must be a number, above 0"),
+         "--learning_rate=0: must be a number, above 0"),
         (["--task_name=sst-2", "--do_train", "--checkpoint=x"], "did you mean --init_checkpoint"),
         (["--task_name=mrpc", "--do_train", "--notsv_header"],
          "--notsv_header: goes with --train_file only"),
