@@ -19,7 +19,6 @@ from albert.tasks import lines
 from albert.tasks.fine_tuning_data import (
     FineTuningData,
     RecordKeeper,
-    digest,
     warn_of_labels,
     write_answers,
     write_test_results,
@@ -235,16 +234,10 @@ def example_rows(
 
 def example_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:
     """Returns the record file of the examples of train, dev or test."""
-    examples = data.examples[split]
-    # The original's names for these files, with a key added.
-    name = {"train": "train", "dev": "eval", "test": "predict"}[split]
-    return keeper.keep(
-        f"{data.task}_{name}",
-        example_rows(examples, data.labels, keeper.tokenizer, keeper.max_seq_length),
-        features.classification_spec(keeper.max_seq_length, is_regression=not data.labels),
-        {"task": data.task, "labels": list(data.labels), "split": split,
-         "examples": digest(examples)},
-    )
+    length = keeper.max_seq_length
+    rows = example_rows(data.examples[split], data.labels, keeper.tokenizer, length)
+    spec = features.classification_spec(length, is_regression=not data.labels)
+    return keeper.keep_examples(data, split, rows, spec)
 
 
 def write_predictions(
