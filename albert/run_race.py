@@ -118,7 +118,7 @@ class RaceFineTuning(FineTuning):
             log.info("features from %s", path)
             return path
         return race.question_records(
-            questions, split, self.keeper, self.values.max_qa_length, path
+            self.data, split, self.keeper, self.values.max_qa_length, path
         )
 
     def make_task(self):

@@ -10,7 +10,7 @@ from albert.errors import DataError
 from albert.records import features
 from albert.records.record_files import RecordFiles
 from albert.tasks import race
-from albert.tasks.fine_tuning_data import RecordKeeper
+from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 from albert.tokenization import FullTokenizer
 
 VARIANTS = {
@@ -65,9 +65,8 @@ def test_records_hold_what_the_originals_hold(golden_path, tmp_path):
     tf = pytest.importorskip("tensorflow")
     tokenizer = make_tokenizer(golden_path, "spm_lower")
     questions = race.read_questions(str(golden_path("race/data")), "dev", tokenizer)
-    path = race.question_records(
-        questions, "dev", RecordKeeper(tokenizer, 128, str(tmp_path)), 32
-    )
+    data = FineTuningData("race", {"dev": questions})
+    path = race.question_records(data, "dev", RecordKeeper(tokenizer, 128, str(tmp_path)), 32)
     theirs = str(golden_path("race/dev.s128.tfrecord"))
 
     def read(path):
@@ -193,12 +192,12 @@ def test_answers_may_be_absent_from_the_test_questions_only(tmp_path):
 
 def test_a_named_feature_file_of_other_settings_is_refused(golden_path, tmp_path):
     tokenizer = make_tokenizer(golden_path, "spm_lower")
-    questions = read(tmp_path, json.dumps(PASSAGE))
+    data = FineTuningData("race", {"dev": read(tmp_path, json.dumps(PASSAGE))})
     path = str(tmp_path / "dev.tfrecord")
 
     def make(max_qa_length):
         return race.question_records(
-            questions, "dev", RecordKeeper(tokenizer, 64, ""), max_qa_length, path
+            data, "dev", RecordKeeper(tokenizer, 64, ""), max_qa_length, path
         )
 
     assert make(16) == make(16) == path

@@ -144,7 +144,7 @@ def test_the_export_gives_the_predictions_from_serialized_examples(trained):
     tf = pytest.importorskip("tensorflow")
     _, output = trained
     serve = tf.saved_model.load(str(output / "export")).signatures["serving_default"]
-    (records,) = (output.parent / ".out.work").glob("sst-2_predict-*.tf_record")
+    (records,) = (output.parent / ".out.work").glob("sst-2_test-*.tf_record")
     served = serve(examples=tf.constant([r.numpy() for r in tf.data.TFRecordDataset(str(records))]))
     lines = (output / "test_results.tsv").read_text().splitlines()
     want = np.array([[float(x) for x in line.split("\t")] for line in lines])

@@ -41,7 +41,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "regression", False,
                  "Whether the labels of --train_file are numbers.")
     flags.define("string", values, "text_column", None,
-                 "Column of the text: its name, or its number from 0; by default found by its name.")
+                 "Column of the text: its name, or its number from 0; by default found by a usual "
+                 "name.")
     flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
     flags.define("string", values, "label_column", None, "Column of the label.")
     flags.define("bool", values, "tsv_header", True,

@@ -1,11 +1,10 @@
 """What distinguishes one experiment from another. Read `task.py` first.
 
-    task                  what the trainer asks of every task
+    task                  what the trainer asks of every task, and sums over a batch
     pretraining           masked words and sentence order
     classification        a label or a number for a text or a pair, or a choice among several
     serving               classifiers and SQuAD 1.1 models as SavedModels
     token_classification  a label for every word
-    batch_sums            sums over a batch for losses and accuracies
     glue                  GLUE's nine tasks and MNLI's mismatched part
     race                  RACE
     conll                 words with labels, a sentence a block of lines

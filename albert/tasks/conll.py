@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.errors import DataError
-from albert.formats.known_tasks import WORDS
 from albert.records import features
 from albert.records.examples import FeatureSpec
 from albert.storage import files
 from albert.tasks import entity_metrics as entities
 from albert.tasks import lines
-from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper, digest
+from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -317,17 +316,15 @@ def sentences_rows(
 
 def sentence_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:
     """Returns the record file of a split's sentences."""
-    sentences, length, overflow = data.examples[split], keeper.max_seq_length, Overflow()
+    length, overflow = keeper.max_seq_length, Overflow()
 
     def rows():
-        yield from sentences_rows(sentences, data.labels, keeper.tokenizer, length, overflow)
+        yield from sentences_rows(
+            data.examples[split], data.labels, keeper.tokenizer, length, overflow
+        )
         overflow.report(f"{split}.txt", length)
 
-    depends_on = {
-        "task": WORDS, "split": split, "sentences": digest(sentences),
-        "labels": list(data.labels),
-    }
-    return keeper.keep(f"{WORDS}_{split}", rows(), feature_spec(length), depends_on)
+    return keeper.keep_examples(data, split, rows(), feature_spec(length))
 
 
 # === Writing ===

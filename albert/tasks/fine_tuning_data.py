@@ -1,4 +1,4 @@
-"""The examples of a fine-tuning, their record files, and the tables of predictions. No TensorFlow."""
+"""Examples of a fine-tuning, their record files, and tables of predictions. No TensorFlow."""
 
 import dataclasses
 import hashlib
@@ -12,6 +12,7 @@ import numpy as np
 
 from albert.records import feature_cache
 from albert.records.examples import FeatureSpec
+from albert.records.feature_cache import Rows
 from albert.storage import files
 
 if TYPE_CHECKING:
@@ -41,11 +42,6 @@ def warn_of_labels(origin: str, labels: Iterable[str], known: Sequence[str]) -> 
         log.warning("%s: no example has the label %s", origin, ", ".join(absent))
 
 
-def digest(values: Any) -> str:
-    """Returns a checksum of examples, by which their record file is found again."""
-    return hashlib.sha256(repr(values).encode("utf-8", "replace")).hexdigest()
-
-
 @dataclasses.dataclass(frozen=True)
 class RecordKeeper:
     """Writes the record files of a run, each only once."""
@@ -54,12 +50,19 @@ class RecordKeeper:
     max_seq_length: int
     directory: str  # of record files that are given no path
 
+    def keep_examples(
+        self, data: FineTuningData, split: str, rows: Rows, spec: FeatureSpec,
+        path: str | None = None, **settings: Any,
+    ) -> str:
+        """Returns the record file of a split's examples, of which `rows` are made; see `keep`."""
+        examples = repr(data.examples[split]).encode("utf-8", "replace")
+        return self.keep(f"{data.task}_{split}", rows, spec, {
+            "task": data.task, "split": split, "labels": list(data.labels or ()),
+            "examples": hashlib.sha256(examples).hexdigest(), **settings,
+        }, path)
+
     def keep(
-        self,
-        name: str,
-        rows: Iterable[Mapping[str, Any]],
-        spec: FeatureSpec,
-        depends_on: Mapping[str, Any],
+        self, name: str, rows: Rows, spec: FeatureSpec, depends_on: Mapping[str, Any],
         path: str | None = None,
     ) -> str:
         """Returns the record file of the rows: `path`, or a keyed one that begins with `name`.

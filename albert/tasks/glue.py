@@ -19,7 +19,6 @@ from albert.tasks import lines
 from albert.tasks.fine_tuning_data import (
     FineTuningData,
     RecordKeeper,
-    digest,
     warn_of_labels,
     write_answers,
     write_test_results,
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("albert")
 
 LAST = -1  # the last column of a row, however many there are
-NO_LABEL = "-"  # the label in SNLI where the annotators disagreed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +43,6 @@ class Split:
     guid: int | None = 0  # None: "<split>-<row>", the header being row 0; of a test file the row
     has_header: bool = True
     skips_short_rows: bool = False
-    skips_unlabelled_rows: bool = False
 
     @property
     def min_columns(self) -> int:
@@ -65,7 +62,7 @@ class GlueTask:
     train: Split | None
     dev: Split | None
     test: Split
-    submission: str | None = None  # file name of the benchmark's server
+    submission: str  # file name of the benchmark's server
 
     @property
     def is_regression(self) -> bool:
@@ -152,10 +149,6 @@ QNLI = _task("QNLI")
 QQP = _task("QQP", (1, 2), "accuracy_and_f1", texts=(3, 4), label=5, skips_short_rows=True)
 RTE = _task("RTE")
 SST_2 = _task("SST-2", (1,), texts=(0,), label=1, guid=None)
-# Not of the benchmark, but in its layout. Train has one annotator's label, dev and test five.
-SNLI = dataclasses.replace(
-    _task("SNLI", (7, 8), skips_unlabelled_rows=True), submission=None
-)
 STS_B = _task("STS-B", (7, 8), "regression")
 WNLI = _task("WNLI")
 AX = GlueTask(
@@ -167,7 +160,7 @@ AX = GlueTask(
 # By their names on the command line.
 TASKS = {
     task.name: task
-    for task in (AX, COLA, MISMNLI, MNLI, MRPC, QNLI, QQP, RTE, SNLI, SST_2, STS_B, WNLI)
+    for task in (AX, COLA, MISMNLI, MNLI, MRPC, QNLI, QQP, RTE, SST_2, STS_B, WNLI)
 }
 
 
@@ -183,7 +176,7 @@ def read_examples(
       DataError: no such file, no examples, too few columns, unknown label (file:line).
     """
     layout, path = task.split(split), task.path(data_dir, split)
-    examples, num_skipped, num_unlabelled = [], 0, 0
+    examples, num_skipped = [], 0
     for line, columns in read_tsv(path):
         if layout.has_header and line == 1:
             _check_header(task, layout, path, columns)
@@ -196,9 +189,6 @@ def read_examples(
                 f"{path}:{line}: expected at least {layout.min_columns} tab-separated columns, got "
                 f"{len(columns)}; is this the {task.directory} file of GLUE?"
             )
-        if layout.skips_unlabelled_rows and columns[layout.label] == NO_LABEL:
-            num_unlabelled += 1
-            continue
         label: str | float = task.labels[0] if task.labels else 0.0
         if layout.label is not None:
             label = gold_label(columns[layout.label], task.labels, f"{path}:{line}", normalize)
@@ -210,8 +200,6 @@ def read_examples(
         examples.append(Example(guid, columns[layout.text_a], text_b, label))
     if num_skipped:
         log.warning("%s: skipped %s rows with too few columns", path, f"{num_skipped:,}")
-    if num_unlabelled:
-        log.info("%s: left out %s rows without a gold label", path, f"{num_unlabelled:,}")
     if not examples:
         raise DataError(f"{path}: no examples in it")
     log.info("%s: %s examples", path, f"{len(examples):,}")
@@ -246,16 +234,10 @@ def example_rows(
 
 def example_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:
     """Returns the record file of the examples of train, dev or test."""
-    examples = data.examples[split]
-    # The original's names for these files, with a key added.
-    name = {"train": "train", "dev": "eval", "test": "predict"}[split]
-    return keeper.keep(
-        f"{data.task}_{name}",
-        example_rows(examples, data.labels, keeper.tokenizer, keeper.max_seq_length),
-        features.classification_spec(keeper.max_seq_length, is_regression=not data.labels),
-        {"task": data.task, "labels": list(data.labels), "split": split,
-         "examples": digest(examples)},
-    )
+    length = keeper.max_seq_length
+    rows = example_rows(data.examples[split], data.labels, keeper.tokenizer, length)
+    spec = features.classification_spec(length, is_regression=not data.labels)
+    return keeper.keep_examples(data, split, rows, spec)
 
 
 def write_predictions(
@@ -275,8 +257,8 @@ def write_predictions(
         submitted = [str(np.clip(row[0], 0, 5)) for row in probabilities]
     guids = [example.guid for example in data.examples["test"]]
     written = write_test_results(directory, guids, answers, probabilities)
-    if data.task in TASKS and (submission := TASKS[data.task].submission):
-        path = os.path.join(directory, submission)
+    if data.task in TASKS:
+        path = os.path.join(directory, TASKS[data.task].submission)
         written.append(write_answers(path, zip(guids, submitted, strict=True)))
     return written
 

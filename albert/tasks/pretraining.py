@@ -16,8 +16,7 @@ from albert.modeling import AlbertForPreTraining, cross_entropy
 from albert.pretraining_data.dynamic_masking import DynamicMasking
 from albert.pretraining_data.features import masked_features
 from albert.records.examples import FeatureSpec
-from albert.tasks.batch_sums import chosen, mean, real
-from albert.tasks.task import Task
+from albert.tasks.task import Task, chosen, mean, real
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.errors import DataError
-from albert.formats.known_tasks import RACE
 from albert.records import features
-from albert.tasks.fine_tuning_data import RecordKeeper, digest
+from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 from albert.text import text_files
 
 if TYPE_CHECKING:
@@ -107,24 +106,14 @@ def question_rows(
 
 
 def question_records(
-    questions: Sequence[Question],
-    split: str,
-    keeper: RecordKeeper,
-    max_qa_length: int,
+    data: FineTuningData, split: str, keeper: RecordKeeper, max_qa_length: int,
     path: str | None = None,
 ) -> str:
-    """Returns the record file of the questions, which is `path` if that is given.
-
-    Raises:
-      DataError: `path` exists and was made from other questions or settings.
-    """
-    rows = question_rows(questions, keeper.tokenizer, keeper.max_seq_length, max_qa_length)
-    depends_on = {
-        "task": RACE, "split": split, "questions": digest(questions),
-        "max_qa_length": max_qa_length,
-    }
-    spec = features.classification_spec(keeper.max_seq_length, False, NUM_CHOICES)
-    return keeper.keep(f"{RACE}_{split}", rows, spec, depends_on, path)
+    """Returns the record file of a split's questions; see `RecordKeeper.keep`."""
+    length = keeper.max_seq_length
+    rows = question_rows(data.examples[split], keeper.tokenizer, length, max_qa_length)
+    spec = features.classification_spec(length, False, NUM_CHOICES)
+    return keeper.keep_examples(data, split, rows, spec, path, max_qa_length=max_qa_length)
 
 
 # --- Reading ---

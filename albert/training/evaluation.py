@@ -1,4 +1,4 @@
-"""Evaluates and predicts, for any `Task`, keeps the best checkpoint, and ends a run out of patience.
+"""Evaluates and predicts, for any `Task`; keeps the best checkpoint, ends a run out of patience.
 
 Legend: B batch.
 """

@@ -19,9 +19,8 @@ from albert.modeling import (
     cross_entropy,
 )
 from albert.records.examples import FeatureSpec
-from albert.tasks.batch_sums import chosen, mean, real
 from albert.tasks.squad.records import record_spec
-from albert.tasks.task import Task
+from albert.tasks.task import Task, chosen, mean, real
 
 
 @dataclasses.dataclass(frozen=True)
