@@ -354,10 +354,10 @@ def weights_to_use(
     Raises:
       UserError: there is none of them, or it can't be read.
     """
-    from albert.formats import checkpoints
+    from albert.formats import checkpoints, pretrained
 
     if checkpoint:
-        return checkpoints.open_weights(checkpoint, "checkpoint")
+        return pretrained.open_any_weights(checkpoint, "checkpoint")
     if newest := checkpoints.newest_or_best(directory):
         return checkpoints.open_weights(newest, "output_dir")
     if init is None:
