@@ -27,7 +27,7 @@ fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip inst
 
 # Flags of strings that are no paths.
 NO_PATHS = {
-    "architecture", "checkpoint_name", "depth_schedule", "gcp_project", "label_column",
+    "checkpoint_name", "depth_schedule", "gcp_project", "label_column",
     "label_list", "language", "layers", "master", "runner", "task_name", "text_column",
     "text_field", "text_pair_column", "topology", "tpu_name", "tpu_zone",
 }

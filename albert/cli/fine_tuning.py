@@ -15,7 +15,7 @@ from albert.cli import earlier_run, flags
 from albert.cli.encoder import Encoder
 from albert.cli.fine_tuning_settings import FineTuningSettings, work_directory
 from albert.errors import DataError, FlagError
-from albert.formats import checkpoints, model_card, run_states, tokenizer_files
+from albert.formats import checkpoints, model_card, pretrained, run_states, tokenizer_files
 from albert.records.record_files import RecordFiles
 from albert.storage import files, filesystem
 from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
@@ -321,7 +321,7 @@ def weights_to_use(
 ) -> "Weights":
     """Returns --checkpoint, else the best of a run's directory, else its newest, else `init`."""
     if checkpoint:
-        return checkpoints.open_weights(checkpoint, "checkpoint")
+        return pretrained.open_any_weights(checkpoint, "checkpoint")
     if newest := checkpoints.newest_or_best(directory):
         return checkpoints.open_weights(newest, "output_dir")
     if init is None:

@@ -2,7 +2,8 @@
 
 Kernels are stored there as [out, in] (ours are [in, out]), and the names of its head models
 begin with `albert.`, those of the encoder alone do not. Their TensorFlow classes have names of
-their own (`from_tensorflow`). The head for SQuAD 2.0 exists only here: its weights keep their names.
+their own (`from_tensorflow`). The head for SQuAD 2.0 exists only here, so its weights keep our
+names.
 """
 
 import re

@@ -105,7 +105,7 @@ def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
 
 
 def opened(model: "str | Pretrained") -> Pretrained:
-    """Returns what a path holds, or what was opened already."""
+    """Opens the model at a path, unless it is opened already."""
     return model if isinstance(model, Pretrained) else open_path(model)
 
 
@@ -235,7 +235,7 @@ def load(
     complete: bool = False,
     **options: Any,
 ) -> "keras.Model":
-    """Returns a model of class `kind` with the weights of what was opened.
+    """Returns a model of class `kind` with the weights of an opened one.
 
     `options` go to the class; by default they are those that it was saved with, and a
     classifier's `num_labels` is what the weights say. A head that the weights lack starts
@@ -294,10 +294,17 @@ def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None
 
     Raises:
       UserError: the model is quantized, the directory holds a run's checkpoints, or it cannot be
-        written; what was there before is then untouched.
+        written; an earlier model is then untouched.
 
     See `model_card.publish_model` for a directory that holds other files.
     """
+    from albert.model.quantization import quantized_layers
+
+    if quantized_layers(model):
+        raise CheckpointError(
+            f"{path}: this directory would hold float weights, and the model is quantized: save it "
+            "by model.save('NAME.keras'), or save_pretrained before quantize"
+        )
     if os.path.isdir(path) and checkpoints.list_steps(path):
         raise CheckpointError(
             f"{path} holds the checkpoints of a run, which would be a second model there: save to "
@@ -321,14 +328,8 @@ def write(
       keeps_pooler: whether a pooler that the model does not read is written; Hugging Face's
         classes have none.
     """
-    from albert.model.quantization import quantized_layers
     from albert.model.weight_names import named_weights
 
-    if quantized_layers(model):
-        raise CheckpointError(
-            f"{directory}: this directory would hold float weights, and the model is quantized: "
-            "save it by model.save('NAME.keras'), or save_pretrained before quantize"
-        )
     config, ids = model.config, {"pad": 0, "cls": 2, "sep": 3}
     settings = dict(model.metadata.settings) | model_metadata.pick(model.get_config())
     metadata = dataclasses.replace(model.metadata, settings=settings)
@@ -357,7 +358,7 @@ def write(
 def write_archive(
     directory: str, model: "keras.Model", tokenizer: FullTokenizer | None = None
 ) -> None:
-    """Writes what a released archive holds, with the model's metadata beside the checkpoint."""
+    """Writes a released archive, with the metadata next to the checkpoint."""
     from albert.model.weight_names import named_weights
 
     with files.atomic_write(os.path.join(directory, layouts.CONFIG_FILE)) as stream:

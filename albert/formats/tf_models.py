@@ -20,7 +20,7 @@ from albert.formats.weights import Weights
 from albert.records.protobuf import fields
 from albert.tokenization import TextSettings
 
-# Where Keras's metadata lie: since TensorFlow 2.5 in a file of their own.
+# Where Keras's metadata lie: since TensorFlow 2.5 in a separate file.
 _METADATA_FILES = ("keras_metadata.pb", "saved_model.pb")
 _ENCODER = re.compile(rb'"class_name": "(?:\w+>)?Albert\w*Encoder", "config": ')
 _WORDS = "word_embeddings/embeddings"

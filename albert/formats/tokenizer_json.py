@@ -106,7 +106,7 @@ def character_class(is_member: Callable[[str], Any], spell: Callable[[int], str]
     """Returns the bracketed class of the characters that a predicate accepts, for expressions.
 
     Args:
-      spell: returns what stands there for a character.
+      spell: returns how the expression spells a character, given its code.
     """
     ranges: list[list[int]] = []
     for code in (c for c in range(sys.maxunicode + 1) if is_member(chr(c))):
