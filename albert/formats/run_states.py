@@ -1,7 +1,7 @@
 """`model.ckpt-<step>.json`, next to a checkpoint: a run's state, or a finished model's metadata.
 
-A run writes its state and its flags, `save_pretrained` the model's metadata. The file may have been
-changed by hand, or be a stranger's: the type of every value is checked. No TensorFlow.
+A run writes its state and its flags, `export_checkpoints` the model's metadata. The file may have
+been changed by hand, or be a stranger's: the type of every value is checked. No TensorFlow.
 """
 
 import os
