@@ -154,4 +154,4 @@ for task in "${tasks[@]}"; do
 done
 
 echo
-"$python" -m albert.glue_report "--directory=$out"
+"$python" "$repository/scripts/glue_report.py" "--directory=$out"

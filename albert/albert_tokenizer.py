@@ -215,24 +215,26 @@ class AlbertTokenizer:
         ids, spans = [self._ids(column) for column in columns], None
         if return_offsets_mapping:
             spans = [[self._spans(text) for text in column] for column in columns]
-        cls_id, sep_id = self.cls_token_id, self.sep_token_id
-        rows, boundaries, offsets = [], [], None if spans is None else []
+        rows, boundaries, offsets = [], [], []
         for index, parts in enumerate(zip(*ids, strict=True)):
             parts = _truncate(parts, limit, truncation, index)
-            row = [cls_id]
-            for part in parts:
-                row += part
-                row.append(sep_id)
-            rows.append(row)
+            rows.append(self.build_inputs_with_special_tokens(*parts))
             boundaries.append(len(parts[0]) + 2)
             if spans is not None:
-                offsets.append([(0, 0)])
+                offsets.append((0, 0))
                 for column, part in zip(spans, parts, strict=True):
-                    offsets[-1] += [*column[index][: len(part)], (0, 0)]
+                    offsets += [*column[index][: len(part)], (0, 0)]
+        longest = max(map(len, rows), default=0)
+        width = limit if padding == "max_length" else longest
+        arrays = _arrays(rows, boundaries, width, self.pad_token_id)
+        if spans is not None:
+            arrays["offset_mapping"] = np.zeros((len(rows), width, 2), np.int32)
+            arrays["offset_mapping"][arrays["input_mask"] == 1] = np.reshape(offsets, (-1, 2))
         if not padding:
-            return _lists(rows, boundaries, offsets)
-        width = limit if padding == "max_length" else max(map(len, rows), default=0)
-        arrays = _arrays(rows, boundaries, offsets, width, self.pad_token_id)
+            return {
+                name: [values[: len(row)].tolist() for values, row in zip(array, rows, strict=True)]
+                for name, array in arrays.items()
+            }
         return {name: convert(array) for name, array in arrays.items()}
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -282,52 +284,28 @@ def _truncate(
         raise DataError(f"text {index} has {length} tokens, {limit} is the maximum")
     if limit < special:
         raise DataError(f"max_length {limit} leaves no space for a text")
-    if len(parts) == 1:
-        return [parts[0][: limit - special]]
-    first, second = parts
-    if truncation == "longest_first":
-        return features.truncate_pair(first, second, limit - special)
-    truncated, other = (first, second) if truncation == "only_first" else (second, first)
-    left = limit - special - len(other)
+    if truncation == "longest_first" and len(parts) == 2:
+        return features.truncate_pair(*parts, limit - special)
+    which = 1 if truncation == "only_second" and len(parts) == 2 else 0
+    left = len(parts[which]) + limit - length
     if left < 0:
         raise DataError(f"text {index}: truncation={truncation!r} leaves "
-                        f"{length - len(truncated)} tokens, {limit} is the maximum")
-    return (first[:left], second) if truncation == "only_first" else (first, second[:left])
-
-
-def _lists(
-    rows: list[list[int]], boundaries: list[int], offsets: list[list[Span]] | None
-) -> dict[str, list]:
-    """Returns the values of a call without padding."""
-    encoded: dict[str, list] = {
-        "input_ids": rows,
-        "input_mask": [[1] * len(row) for row in rows],
-        "segment_ids": [
-            [0] * boundary + [1] * (len(row) - boundary)
-            for row, boundary in zip(rows, boundaries, strict=True)
-        ],
-    }
-    return encoded if offsets is None else encoded | {"offset_mapping": offsets}
+                        f"{length - len(parts[which])} tokens, {limit} is the maximum")
+    return [part[:left] if i == which else part for i, part in enumerate(parts)]
 
 
 def _arrays(
-    rows: list[list[int]], boundaries: list[int], offsets: list[list[Span]] | None, width: int,
-    pad_id: int,
+    rows: list[list[int]], boundaries: list[int], width: int, pad_id: int
 ) -> dict[str, np.ndarray]:
-    """Returns the values of a call as padded arrays [B, width]."""
+    """Returns the model's inputs as padded arrays [B, width]; segment 1 begins at a boundary."""
     lengths = np.array([len(row) for row in rows], np.int32)
     positions = np.arange(width, dtype=np.int32)
     mask = positions < lengths[:, None]
     ids = np.full(mask.shape, pad_id, np.int32)
     ids[mask] = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
     segments = mask & (positions >= np.array(boundaries, np.int32)[:, None])
-    arrays = {"input_ids": ids, "input_mask": mask.astype(np.int32),
-              "segment_ids": segments.astype(np.int32)}
-    if offsets is not None:
-        arrays["offset_mapping"] = np.zeros((*mask.shape, 2), np.int32)
-        spans = list(itertools.chain.from_iterable(offsets))
-        arrays["offset_mapping"][mask] = np.array(spans, np.int32).reshape(-1, 2)
-    return arrays
+    arrays = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+    return {name: array.astype(np.int32) for name, array in arrays.items()}
 
 
 # --- Arguments ---

@@ -4,25 +4,20 @@
       --train_batch_size=4096 --max_seq_length=512 --mixed_precision=bfloat16
 
 The step is the one that `run_pretraining --engine=jax` makes with these flags. It reports the
-memory of a device, the exchanges between devices, and the most rows that a device can compute
-at once. Where the step does not fit, the exit code is 2. It takes a minute or a few. It needs
+memory of a device, the exchanges between devices, and how many rows a device can compute at once.
+Where the step does not fit, the exit code is 2. It takes a minute or a few. It needs
 albert[jax-tpu].
 """
 
-import dataclasses
 import json
-from typing import TYPE_CHECKING
+import os
 
-from albert.cli import flags, run_flags
+from albert import engines
+from albert.cli import engine_start, flags, run_flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
 from albert.model import costs
-from albert.model.costs import Workload
-
-if TYPE_CHECKING:
-    from albert.training.compilation import Compiled
-
-GIB = 1 << 30
+from albert.model.costs import GIB, Workload
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -37,7 +32,7 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Masked tokens of a sequence.", lower_bound=1)
     flags.define("enum", values, "optimizer", "lamb", "Optimizer.", enum_values=["adamw", "lamb"])
     flags.define("bool", values, "largest", True,
-                 "Also find the most rows that a device can compute at once: two or three more "
+                 "Also find how many rows a device can compute at once: two or three more "
                  "compilations.")
     flags.define("enum", values, "format", "text", "How to print it.",
                  enum_values=["text", "json"])
@@ -47,12 +42,11 @@ def define_flags(values: flags.FlagValues) -> None:
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "topology", "albert_config_file")
     config = AlbertConfig.from_flag(values.albert_config_file)
-    if values.max_seq_length > config.max_position_embeddings:
-        raise FlagError(
-            f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings "
-            f"{config.max_position_embeddings} of {values.albert_config_file}"
-        )
-    flags.start_compiler()
+    config.check_length(values.max_seq_length, values.albert_config_file)
+    if not all(map(engines.is_installed, ("jax", "libtpu"))):
+        raise FlagError("XLA's compiler for TPUs is not installed: install albert[jax-tpu]")
+    os.environ["JAX_PLATFORMS"] = "cpu"  # the TPUs are not there
+    engine_start.start("jax")
     from albert.optimization import OptimizerConfig
     from albert.tasks.pretraining import PretrainingTask
     from albert.training import compilation
@@ -66,73 +60,54 @@ def main(values: flags.FlagValues) -> None:
         values.topology,
     )
     flags.log.info("compiling %d rows at once for %s", step.rows, values.topology)
-    found = step.compile()
-    largest = None
-    if values.largest or not found.fits:
-        flags.log.info("looking for the most rows that fit")
-        largest = step.largest(found)
-    if not found.fits:
-        raise FlagError(_does_not_fit(values, step, found, largest))
-    told = _facts(values, config, step, found, largest)
-    print(json.dumps(told, indent=2) if values.format == "json" else _text(told))
-
-
-def _does_not_fit(values, step, found: "Compiled", largest: "Compiled | None") -> str:
-    """Returns by how much a step does not fit, and what would."""
-    told = (
-        f"{found.rows} rows at once do not fit a device of {values.topology}: they need "
-        f"{found.needed / GIB:.2f} GiB of {found.capacity / GIB:.2f}, "
-        f"{(found.needed - found.capacity) / GIB:.2f} too much"
-    )
-    if largest is None:
-        return f"{told}; one row does not fit either{'' if values.remat else ': try --remat'}"
-    rows = values.train_batch_size // step.mesh.size
-    parts = next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= largest.rows)
-    return f"{told}; {largest.rows} would fit: --gradient_accumulation_steps={parts}"
-
-
-def _facts(values, config, step, found: "Compiled", largest: "Compiled | None") -> dict:
-    workload = Workload(**{
-        field.name: values[field.name].value for field in dataclasses.fields(Workload)
-        if field.name in values
-    })
+    compiled, largest = step.compile(step.rows), None
+    if values.largest or not compiled.fits:
+        flags.log.info("looking for how many rows fit")
+        largest = step.largest(compiled)
+    if not compiled.fits:
+        remedy = "one row does not fit either" + ("" if values.remat else ": try --remat")
+        if largest:
+            rows = values.train_batch_size // step.mesh.size
+            parts = next(n for n in range(1, rows + 1)
+                         if rows % n == 0 and rows // n <= largest.rows)
+            remedy = f"{largest.rows} would fit: --gradient_accumulation_steps={parts}"
+        raise FlagError(
+            f"{compiled.rows} rows at once do not fit a device of {values.topology}: they need "
+            f"{compiled.needed / GIB:.2f} GiB of {compiled.capacity / GIB:.2f}, "
+            f"{(compiled.needed - compiled.capacity) / GIB:.2f} too much; {remedy}"
+        )
+    workload = Workload(**flags.select(
+        values, ("train_batch_size", "max_seq_length", "max_predictions_per_seq", "remat")
+    ))
     flops = costs.training_flops(config, workload) * workload.tokens_per_batch
-    return {
+    facts = {
         "topology": values.topology,
         "devices": step.mesh.size,
-        "rows_at_once": found.rows,
+        "rows_at_once": compiled.rows,
         "memory_gib": {
-            "weights, moments and batch": found.arguments / GIB,
-            "temporaries": found.temporaries / GIB,
-            "together": found.needed / GIB,
-            "of a device": found.capacity / GIB,
+            "weights, moments and batch": compiled.arguments / GIB,
+            "temporaries": compiled.temporaries / GIB,
+            "together": compiled.needed / GIB,
+            "of a device": compiled.capacity / GIB,
         },
         "tera_flops_of_a_device": flops / step.mesh.size / 1e12,
-        "exchanges": None if found.collectives is None else {
-            kind: {"count": n, "mib": size / 2**20} for kind, n, size in found.collectives
-        },
+        "exchanges": compiled.collectives,
         "fits": True,
         "most_rows_at_once": largest and largest.rows,
     }
+    print(json.dumps(facts, indent=2) if values.format == "json" else as_text(facts))
 
 
-def _text(told: dict) -> str:
-    memory = told["memory_gib"]
-    lines = [
-        ("slice", f"{told['topology']}, {told['devices']} devices"),
-        ("rows that a device computes at once", f"{told['rows_at_once']:,}"),
-        *((f"memory of a device: {name}", f"{size:.2f} GiB") for name, size in memory.items()),
-        ("products of a device in a step", f"{told['tera_flops_of_a_device']:,.2f} TFLOP"),
-        *(
-            (f"{kind}s of a step", f"{one['count']}, {one['mib']:,.1f} MiB")
-            for kind, one in (told["exchanges"] or {}).items()
-        ),
-        ("it fits", "yes"),
-    ]
-    if told["most_rows_at_once"]:
-        lines.append(("most rows at once that fit", f"{told['most_rows_at_once']:,}"))
-    width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)
+def as_text(facts: dict, indent: str = "") -> str:
+    """Returns a line for each fact."""
+    lines = []
+    for name, value in facts.items():
+        label = f"{indent}{name.replace('_', ' ')}"
+        if isinstance(value, dict):
+            lines += [label, as_text(value, indent + "  ")]
+        else:
+            lines.append(f"{label:32}{f'{value:,.2f}' if isinstance(value, float) else value}")
+    return "\n".join(lines)
 
 
 cli = flags.command(__doc__, define_flags, main)

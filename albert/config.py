@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from albert.errors import ConfigError, DataError
+from albert.errors import ConfigError, DataError, FlagError
 from albert.storage import files, filesystem, shipped
 
 log = logging.getLogger("albert")
@@ -85,16 +85,6 @@ class AlbertConfig:
         """
         return int(layer / self.num_hidden_layers * self.num_hidden_groups)
 
-    def with_dropout(self, rate: float) -> "AlbertConfig":
-        """Returns the same architecture with both dropout rates `rate`.
-
-        Raises:
-          ConfigError: `rate` is not within [0, 1).
-        """
-        return dataclasses.replace(
-            self, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate
-        )
-
     def attention_group(self, layer: int) -> int:
         """Returns the group that owns a layer's attention weights, its LayerNorm included."""
         is_shared = self.parameter_sharing in ("all", "attention")
@@ -111,7 +101,13 @@ class AlbertConfig:
         Rounding leaves a group out in a few odd cases (see `group_of_layer`).
         """
         layers = range(self.num_hidden_layers)
-        return {self.attention_group(i) for i in layers}, {self.feed_forward_group(i) for i in layers}
+        return set(map(self.attention_group, layers)), set(map(self.feed_forward_group, layers))
+
+    def with_dropout(self, rate: float) -> "AlbertConfig":
+        """Returns the same architecture with both dropout rates `rate`, a ConfigError if not < 1."""
+        return dataclasses.replace(
+            self, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate
+        )
 
     def without_dropout(self) -> "AlbertConfig":
         """Returns the same architecture with both dropout rates zero."""
@@ -190,6 +186,14 @@ class AlbertConfig:
         """
         return cls.from_json_file(files.require_file(config_file(value), "albert_config_file"))
 
+    def check_length(self, max_seq_length: int | None, origin: str) -> None:
+        """Raises a FlagError if --max_seq_length is more than the positions of `origin`'s model."""
+        if max_seq_length and max_seq_length > self.max_position_embeddings:
+            raise FlagError(
+                f"--max_seq_length={max_seq_length} exceeds max_position_embeddings "
+                f"{self.max_position_embeddings} of {origin}"
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """Returns every key, unknown ones included; of sharing only what released files lack."""
         values = {
@@ -205,9 +209,7 @@ class AlbertConfig:
 
 
 def config_file(value: str) -> str:
-    """Returns the file of an architecture that is named, and any other value as it is.
-
-    Names have the released models, and those that come with this package.
+    """Returns the file of a released or built-in architecture, and any other value as it is.
 
     A file of that name has precedence.
 
@@ -236,39 +238,35 @@ def _released_file(name: str) -> str:
 
 def _problems(config: AlbertConfig) -> list[str]:
     problems = []
+
+    def check(is_good: bool, problem: str) -> None:
+        if not is_good:
+            problems.append(problem)
+
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
+        name, value = field.name, getattr(config, field.name)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
         if field.type is int:
-            if isinstance(value, bool) or not isinstance(value, int):
-                problems.append(f"{field.name} must be an integer, got {value!r}")
-            elif value < 1:
-                problems.append(f"{field.name} must be at least 1, got {value}")
+            check(is_whole, f"{name} must be an integer, got {value!r}")
+            check(not is_whole or value >= 1, f"{name} must be at least 1, got {value}")
         elif field.type is float:
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                problems.append(f"{field.name} must be a number, got {value!r}")
-            elif "dropout" in field.name and not 0 <= value < 1:
-                problems.append(f"{field.name} must be in [0, 1), got {value}")
-            elif field.name == "initializer_range" and not 0 < value < float("inf"):
-                problems.append(f"{field.name} must be above 0, got {value}")
-    act = config.hidden_act
+            is_number = is_whole or isinstance(value, float)
+            check(is_number, f"{name} must be a number, got {value!r}")
+            if is_number and "dropout" in name:
+                check(0 <= value < 1, f"{name} must be in [0, 1), got {value}")
+            elif is_number:
+                check(0 < value < float("inf"), f"{name} must be above 0, got {value}")
+    act, sharing = config.hidden_act, config.parameter_sharing
     is_known = isinstance(act, str) and (act.lower() or "linear") in ACTIVATIONS
-    if act is not None and not is_known:
-        problems.append(f"hidden_act must be one of {', '.join(ACTIVATIONS)}, got {act!r}")
-    if config.parameter_sharing not in PARAMETER_SHARING:
-        problems.append(
-            f"parameter_sharing must be one of {', '.join(PARAMETER_SHARING)}, "
-            f"got {config.parameter_sharing!r}"
-        )
-    if problems:  # the comparisons below need numbers
-        return problems
-    if config.hidden_size % config.num_attention_heads:
-        problems.append(
-            f"hidden_size {config.hidden_size} is not a multiple of "
-            f"num_attention_heads {config.num_attention_heads}"
-        )
-    if config.num_hidden_groups > config.num_hidden_layers:
-        problems.append(
-            f"num_hidden_groups {config.num_hidden_groups} exceeds "
-            f"num_hidden_layers {config.num_hidden_layers}"
-        )
+    check(act is None or is_known,
+          f"hidden_act must be one of {', '.join(ACTIVATIONS)}, got {act!r}")
+    check(sharing in PARAMETER_SHARING,
+          f"parameter_sharing must be one of {', '.join(PARAMETER_SHARING)}, got {sharing!r}")
+    if not problems:  # these comparisons need numbers
+        check(config.hidden_size % config.num_attention_heads == 0,
+              f"hidden_size {config.hidden_size} is not a multiple of "
+              f"num_attention_heads {config.num_attention_heads}")
+        check(config.num_hidden_groups <= config.num_hidden_layers,
+              f"num_hidden_groups {config.num_hidden_groups} exceeds "
+              f"num_hidden_layers {config.num_hidden_layers}")
     return problems

@@ -4,33 +4,49 @@
   python -m albert.convert_hf --albert_directory=albert_base --output_dir=albert-base-v2
 
 The first reads config.json, model.safetensors and spiece.model, and writes
-albert_config.json, model.ckpt-best and 30k-clean.model, as a released archive
+albert_config.json, model.ckpt-best and the vocabulary, as a released archive
 has them. The second does the reverse, with tokenizer files for `AutoTokenizer`.
 """
 
+import os
+from typing import TYPE_CHECKING, Any
 
 from albert.cli import flags
 from albert.errors import FlagError
+from albert.formats import (
+    checkpoint_files,
+    checkpoints,
+    huggingface,
+    model_card,
+    pretrained,
+    run_states,
+)
+from albert.formats.known_tasks import split_labels
+from albert.formats.model_classes import AT_HUGGING_FACE, ENCODER, MODEL_CLASSES
+from albert.formats.pretrained import Pretrained
 from albert.storage import files
 
+if TYPE_CHECKING:
+    import keras
+
 DTYPES = "float32", "float16"
+
+_THEIR_USAGE = """
+from transformers import AutoTokenizer, {architecture}
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = {architecture}.from_pretrained("{name}")
+{inputs}
+outputs = model(**inputs)
+"""
 
 
 def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "hf_directory", None,
                  "Convert from: directory with config.json and model.safetensors.", use="model")
-    flags.define("path", values, "hf_config_file", None,
-                 "Their config.json, if it lies elsewhere.", use="file")
-    flags.define("path", values, "hf_weights_file", None,
-                 "Their weights, if they lie elsewhere; .safetensors, or .npz with their names.",
-                 use="model")
     flags.define("path", values, "albert_directory", None,
-                 "Convert to theirs: directory with albert_config.json and the checkpoint.",
+                 "Convert to theirs: a model in any other layout, or a checkpoint's prefix.",
                  use="model")
-    flags.define("path", values, "albert_config_file", None,
-                 "Our architecture, if not albert_directory/albert_config.json.", use="file")
-    flags.define("path", values, "checkpoint", None,
-                 "Our checkpoint, if not the best or newest of albert_directory.", use="model")
     flags.define("path", values, "spm_model_file", None,
                  "SentencePiece model, if not the one *.model of the directory.", use="file")
     flags.define("path", values, "vocab_file", None,
@@ -40,9 +56,9 @@ def define_flags(values: flags.FlagValues) -> None:
                  "else yes.")
     flags.define("path", values, "output_dir", None,
                  "Directory to write; must not exist. Required.", use="output")
-    flags.define("string", values, "architecture", None,
-                 "Class at Hugging Face, as AlbertForMultipleChoice; by default what the weights "
-                 "and config say.")
+    flags.define("enum", values, "architecture", None,
+                 "Class at Hugging Face; by default what the weights and config say.",
+                 enum_values=list(AT_HUGGING_FACE))
     flags.define("enum", values, "gelu", "auto",
                  "What hidden_act \"gelu\" of their config means: the exact function (erf), as "
                  "their library computes it, or the tanh form of the released models. auto: tanh "
@@ -58,18 +74,76 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "output_dir")
-    theirs = values.hf_directory or values.hf_weights_file
-    if bool(theirs) == bool(values.albert_directory or values.checkpoint):
+    if bool(values.hf_directory) == bool(values.albert_directory):
         raise FlagError("give either --hf_directory or --albert_directory")
-    if values.dtype != "float32" and theirs:
+    if values.dtype != "float32" and values.hf_directory:
         raise FlagError("--dtype goes with --albert_directory: our checkpoints are of float32")
     files.refuse_existing(values.output_dir, "output_dir")
+    for name in ("spm_model_file", "vocab_file"):
+        if path := getattr(values, name):
+            files.require_file(path, name)
     flags.start_engine()
-    from albert.export import hf_conversion
+    which = "hf_directory" if values.hf_directory else "albert_directory"
+    source = pretrained.open_path(getattr(values, which), which, values.gelu)
+    model = _load(values, source)
+    tokenizer = source.tokenizer(
+        values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
+    )
+    if tokenizer is None:
+        flags.log.warning("no tokenizer in %s: none written", source.directory)
+    main_file = huggingface.WEIGHTS_FILE
+    if values.hf_directory:
+        main_file = checkpoints.BEST + checkpoint_files.INDEX
+    with model_card.publish_model(values.output_dir, main_file) as scratch:
+        if values.hf_directory:
+            pretrained.write_archive(scratch, model, tokenizer)
+        else:
+            pretrained.write(
+                scratch, model, tokenizer, source.vocabulary.max_length, values.dtype,
+                keeps_pooler=False,
+            )
+        name = os.path.basename(os.path.abspath(values.output_dir))
+        model_card.of_model(scratch, model, tokenizer, name, **_card(values, source, model, name))
+    flags.log.info("%s: %s", model.metadata.architecture, values.output_dir)
 
-    given = flags.select(values, hf_conversion.Conversion)
-    given["do_lower_case"] = flags.given(values, "do_lower_case")
-    hf_conversion.convert(hf_conversion.Conversion(**given))
+
+def _load(values: flags.FlagValues, source: Pretrained) -> "keras.Model":
+    """Returns the model of the class that --architecture names, or the source."""
+    import keras
+
+    from albert import modeling
+
+    architecture = values.architecture or pretrained.class_of(source)
+    if architecture not in MODEL_CLASSES or not MODEL_CLASSES[architecture].is_at_hugging_face:
+        architecture = ENCODER.name
+    keras.utils.set_random_seed(0)  # a pooler that is not in the checkpoint is reproducible
+    # Of the encoder alone, the pooler may be absent.
+    is_complete = architecture != ENCODER.name
+    model = pretrained.load(getattr(modeling, architecture), source, complete=is_complete)
+    if values.label_list:
+        try:
+            model.label_names = split_labels(values.label_list)
+        except (AttributeError, ValueError) as error:
+            raise FlagError(f"--label_list={values.label_list}: {error}") from error
+    return model
+
+
+def _card(
+    values: flags.FlagValues, source: Pretrained, model: "keras.Model", name: str
+) -> dict[str, Any]:
+    architecture = model.metadata.architecture
+    has_tokenizer = bool(source.vocabulary or values.spm_model_file or values.vocab_file)
+    parts = model_card.of_class(architecture, name, has_tokenizer)
+    origin = os.path.basename(os.path.abspath(source.directory))
+    precision = "bit for bit" if values.dtype == "float32" else f"in {values.dtype}"
+    parts["summary"] += f" Converted from `{origin}`, {precision}."
+    if values.albert_directory:
+        inputs = model_card.input_lines(
+            MODEL_CLASSES[architecture], ', return_tensors="pt", padding=True'
+        )
+        parts["usage"] = _THEIR_USAGE.format(architecture=architecture, name=name, inputs=inputs)
+        parts["run_state"] = run_states.read_run_state(source.weights().origin)
+    return parts
 
 
 cli = flags.command(__doc__, define_flags, main)

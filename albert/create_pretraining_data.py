@@ -18,7 +18,6 @@ With --runner, an Apache Beam pipeline makes the same records on many machines.
 """
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Sequence
 
@@ -40,8 +39,9 @@ _SMALL_WORK = 16 << 20  # bytes of text times passes; one process is fastest up 
 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags with its defaults, then new ones."""
+    def define(kind: str, name: str, *args, **kwargs) -> None:
+        flags.define(kind, values, name, *args, **kwargs)
 
-    define = functools.partial(_define, values)
     define("path", "input_file", None,
            f"Text: {corpus_flags.WHERE}. Required.", use="texts", unless="runner")
     corpus_flags.define_flags(values)
@@ -91,12 +91,6 @@ def define_flags(values: flags.FlagValues) -> None:
     _define_added_flags(define)
 
 
-def _define(
-    values: flags.FlagValues, kind: str, name: str, default, text: str, **kwargs
-) -> None:
-    flags.define(kind, values, name, default, text, **kwargs)
-
-
 def _define_added_flags(define: Callable[..., None]) -> None:
     define("bool", "document_break_between_files", True,
            "End documents with their file; if false, only a blank line ends them. The default is "
@@ -122,76 +116,46 @@ def _define_added_flags(define: Callable[..., None]) -> None:
 def main(values: flags.FlagValues, arguments: Sequence[str] = ()) -> None:
     """Checks everything that can be checked first, then makes and publishes the records."""
     flags.require(values, "input_file", "output_file")
-    if not values.static_masks and not values["dupe_factor"].present:
-        values.dupe_factor = 1
-    if values.original_draw_order and not values["document_break_between_files"].present:
-        values.document_break_between_files = False
-    if not values.sentence_objective:
-        values.sentence_objective = "nsp" if values.random_next_sentence else "sop"
     _check_combinations(values)
     if values.runner:
         beam.require_beam(values.runner)
     else:
         flags.refuse_arguments(arguments)
-    job = _job(values)
+    job = job_of(values)
     if values.runner:
         beam.make_records(job, values.runner, arguments)
         return
-    is_small = job.text_bytes * values.dupe_factor < _SMALL_WORK or values.original_draw_order
+    is_small = job.text_bytes * job.splits[0].passes < _SMALL_WORK or values.original_draw_order
     processes = values.num_processes or (1 if is_small else workers.available_cores())
     pipeline.make_records(job, processes)
 
 
-def _job(values: flags.FlagValues) -> Job:
-    inputs = corpus_files.find(values.input_file, "input_file")
-    splits, recipe = _splits(values), _recipe(values)
-    _check_paths(inputs, splits)
-    tokenization.check_special_pieces(load_tokenizer(recipe))
-    form = corpus_flags.form_of(values)
-    if values.original_draw_order and form.layout == corpus_files.AUTO:
-        form = dataclasses.replace(form, layout=corpus_files.BLANK_LINES)
-    form = corpus_files.recognise(inputs, form, values.document_break_between_files)
-    text_bytes = sum(size_of_text(path, form) for path in inputs)
-    if not text_bytes:
-        raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
-    # Those that cannot change the records are left out, so that manifests compare equal.
-    told = {name: value for name, value in flags.to_dict(values).items()
-            if name not in ("num_processes", "runner")}
-    recipe = dataclasses.replace(recipe, language=form.language)
-    return Job(
-        recipe, tuple(inputs), splits, values.held_out_fraction,
-        values.document_break_between_files, text_bytes, told, form,
-        _numpy_seed(values) if values.original_draw_order else None,
-    )
+def _objective(values: flags.FlagValues) -> str:
+    return values.sentence_objective or ("nsp" if values.random_next_sentence else "sop")
 
 
-def _splits(values: flags.FlagValues) -> tuple[OutputSplit, ...]:
-    fraction = values.held_out_fraction
-    if bool(values.eval_output_file) != bool(fraction):
-        raise FlagError("--eval_output_file and --held_out_fraction go together")
-    paths = [
-        tuple(filter(None, (part.strip() for part in (text or "").split(","))))
-        for text in (values.output_file, values.eval_output_file)
-    ]
-    splits = [OutputSplit("train", paths[0], values.dupe_factor, 1 - fraction)]
-    if fraction:
-        splits.append(OutputSplit("eval", paths[1], values.eval_dupe_factor, fraction))
-    if not all(split.outputs for split in splits):
-        raise FlagError("--output_file and --eval_output_file need the name of a file")
-    return tuple(splits)
+def job_of(values: flags.FlagValues) -> Job:
+    """Returns what the flags ask for, with the defaults that depend on other flags or on the text."""
+    decided = {
+        "sentence_objective": _objective(values),
+        "dupe_factor": 1 if not values.static_masks else values.dupe_factor,
+        "document_break_between_files":
+            values.document_break_between_files and not values.original_draw_order,
+    }
+    decided |= {name: values[name].value for name in decided if values[name].present}
+    breaks = decided["document_break_between_files"]
 
-
-def _recipe(values: flags.FlagValues) -> Recipe:
     def settings(kind, **others):
-        names = {f.name for f in dataclasses.fields(kind)} - set(others)
-        return kind(**flags.select(values, names), **others)
+        given = flags.select(values, {f.name for f in dataclasses.fields(kind)} - set(others))
+        return kind(**given, **others)
 
     vocabulary = values.spm_model_file or values.vocab_file
     if not vocabulary:
         raise FlagError("no vocabulary: give --spm_model_file or --vocab_file")
     which = "spm_model_file" if values.spm_model_file else "vocab_file"
-    return Recipe(
-        pairs=settings(PairSettings, is_swapped_later=not values.static_masks),
+    recipe = Recipe(
+        pairs=settings(PairSettings, is_swapped_later=not values.static_masks,
+                       sentence_objective=decided["sentence_objective"]),
         masking=settings(MaskingSettings),
         vocab_file=values.vocab_file,
         spm_model_file=values.spm_model_file,
@@ -200,6 +164,41 @@ def _recipe(values: flags.FlagValues) -> Recipe:
         random_seed=values.random_seed,
         static_masks=values.static_masks,
     )
+    inputs = corpus_files.find(values.input_file, "input_file")
+    splits = _splits(values, decided["dupe_factor"])
+    _check_paths(inputs, splits)
+    tokenization.check_special_pieces(load_tokenizer(recipe))
+    form = corpus_flags.form_of(values)
+    if values.original_draw_order and form.layout == corpus_files.AUTO:
+        form = dataclasses.replace(form, layout=corpus_files.BLANK_LINES)
+    form = corpus_files.recognise(inputs, form, breaks)
+    text_bytes = sum(size_of_text(path, form) for path in inputs)
+    if not text_bytes:
+        raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")
+    # Those that cannot change the records are left out, so that manifests compare equal.
+    recorded = {name: value for name, value in (flags.to_dict(values) | decided).items()
+                if name not in ("num_processes", "runner")}
+    return Job(
+        dataclasses.replace(recipe, language=form.language), tuple(inputs), splits,
+        values.held_out_fraction, breaks, text_bytes, recorded, form,
+        _numpy_seed(values) if values.original_draw_order else None,
+    )
+
+
+def _splits(values: flags.FlagValues, passes: int) -> tuple[OutputSplit, ...]:
+    fraction = values.held_out_fraction
+    if bool(values.eval_output_file) != bool(fraction):
+        raise FlagError("--eval_output_file and --held_out_fraction go together")
+    paths = [
+        tuple(filter(None, (part.strip() for part in (text or "").split(","))))
+        for text in (values.output_file, values.eval_output_file)
+    ]
+    splits = [OutputSplit("train", paths[0], passes, 1 - fraction)]
+    if fraction:
+        splits.append(OutputSplit("eval", paths[1], values.eval_dupe_factor, fraction))
+    if not all(split.outputs for split in splits):
+        raise FlagError("--output_file and --eval_output_file need the name of a file")
+    return tuple(splits)
 
 
 def _check_combinations(values: flags.FlagValues) -> None:
@@ -209,9 +208,9 @@ def _check_combinations(values: flags.FlagValues) -> None:
         problems += _not_of_the_original(values)
     elif values.numpy_seed is not None:
         problems.append("--numpy_seed has no effect without --original_draw_order")
-    if values.single_sentences and values.sentence_objective != "none":
+    if values.single_sentences and _objective(values) != "none":
         problems.append("--single_sentences needs --sentence_objective=none: there is no B")
-    if values.random_next_sentence and values.sentence_objective != "nsp":
+    if values.random_next_sentence and _objective(values) != "nsp":
         problems.append("--random_next_sentence contradicts --sentence_objective="
                         f"{values.sentence_objective}")
     if not values.static_masks:

@@ -15,11 +15,6 @@ def is_installed(engine: str) -> bool:
     return importlib.util.find_spec(engine) is not None
 
 
-def has_tpu_compiler() -> bool:
-    """Whether XLA's compiler for TPUs is installed, and JAX to call it. It needs no TPU."""
-    return is_installed("jax") and is_installed("libtpu")
-
-
 def default_engine() -> str:
     """Returns the engine where nobody names one."""
     is_jax = is_installed("jax") and not is_installed("tensorflow")

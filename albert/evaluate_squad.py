@@ -17,7 +17,7 @@ from albert.cli import flags
 from albert.errors import DataError, FlagError
 from albert.storage import files
 from albert.tasks.squad import metrics
-from albert.tasks.squad.features import first_few, read_dataset
+from albert.tasks.squad.features import first_few, read_answers
 
 log = logging.getLogger("albert")
 
@@ -44,36 +44,35 @@ def main(values: flags.FlagValues) -> None:
     files.refuse_overwriting(
         values.output_file, values.dataset_file, values.predictions_file, values.null_odds_file
     )
-    dataset = read_dataset(files.require_file(values.dataset_file, "dataset_file"))
-    if not values.version_2_with_negative:
-        _check_all_have_answers(values.dataset_file, dataset)
-    answers = _by_id(values.predictions_file, "predictions_file", str, "a string")
+    answers = read_answers(files.require_file(values.dataset_file, "dataset_file"))
+    _check_answers(values.dataset_file, answers, values.version_2_with_negative)
+    predictions = _by_id(values.predictions_file, "predictions_file", str, "a string")
     odds = None
     if values.null_odds_file:
         odds = _by_id(values.null_odds_file, "null_odds_file", (int, float), "a number")
-        answerable = metrics.has_answer(dataset)
-        without = [qid for qid in answers if qid in answerable and qid not in odds]
+        without = [qid for qid in predictions if qid in answers and qid not in odds]
         if without:
             raise DataError(
                 f"{values.null_odds_file}: no odds of {len(without):,} predicted questions, as "
                 f"{without[0]!r}"
             )
-    missing = metrics.unanswered(dataset, answers)
-    if missing:
+    if missing := [qid for qid in answers if qid not in predictions]:
         log.warning("%s: no prediction for %s questions, scored 0: %s", values.predictions_file,
                     f"{len(missing):,}", first_few(missing))
     if values.version_2_with_negative:
-        results = metrics.evaluate_v2(dataset, answers, odds, values.na_prob_thresh)
+        results = metrics.evaluate_v2(answers, predictions, odds, values.na_prob_thresh)
     else:
-        results = metrics.evaluate_v1(dataset, answers)
+        results = metrics.evaluate_v1(answers, predictions)
     if values.output_file:
         files.write_json(values.output_file, results)
     print(json.dumps(results, indent=2))
 
 
-def _check_all_have_answers(path: str, dataset) -> None:
-    without = [qid for qid, has_one in metrics.has_answer(dataset).items() if not has_one]
-    if without:
+def _check_answers(path: str, answers, with_negative: bool) -> None:
+    if unknown := [qid for qid, golds in answers.items() if golds is None]:
+        raise DataError(f"{path}: {len(unknown):,} questions have no 'answers', as {unknown[0]!r}")
+    without = [qid for qid, golds in answers.items() if not golds]
+    if without and not with_negative:
         raise DataError(
             f"{path}: {len(without):,} questions have no answer, as {without[0]!r}; "
             "add --version_2_with_negative"

@@ -11,14 +11,17 @@ model's metadata, such as the names of its labels, are in `<export_path>.json`.
 import logging
 import os
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, DataError, FlagError, some
-from albert.formats import checkpoint_files, checkpoints, model_card, run_states
-from albert.storage import files, filesystem
+from albert.formats import checkpoint_files, checkpoints, model_card, pretrained, run_states
+from albert.formats.pretrained import Pretrained
+from albert.storage import files
 
 log = logging.getLogger("albert")
 
@@ -26,13 +29,13 @@ log = logging.getLogger("albert")
 _OF_A_MODEL = re.compile(
     r"^(bert|cls|start_logits|end_logits|answer_class)/|^output_(weights|bias)$"
 )
-_TITLE = "ALBERT checkpoint"  # of the card
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """The original's flags, and where the configuration is if it lies elsewhere."""
     flags.define("path", values, "albert_directory", None,
-                 "Directory with albert_config.json and the checkpoint. Required.", use="model")
+                 "Directory with albert_config.json and the checkpoint, or one of Hugging Face's "
+                 "layout. Required.", use="model")
     flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
     flags.define("bool", values, "do_lower_case", True, "Accepted, and of no effect.")
     flags.define("path", values, "export_path", None,
@@ -50,17 +53,14 @@ def main(values: flags.FlagValues) -> None:
     for path in (values.export_path, values.export_path + checkpoint_files.INDEX):
         files.refuse_existing(path, "export_path")
     _check_record(values.export_path)
-    config_file = values.albert_config_file or os.path.join(source, "albert_config.json")
-    config = AlbertConfig.from_flag(config_file)
+    opened = pretrained.open_named(source, values.checkpoint_name, values.albert_config_file)
     flags.start_engine()
-    weights = checkpoints.open_weights(
-        os.path.join(source, values.checkpoint_name), "checkpoint_name"
-    )
-    tensors = model_tensors(config, weights)
+    weights = opened.weights()
+    tensors = model_tensors(opened.config, weights)
     files.make_dirs(directory)
     checkpoint_files.write(
         values.export_path, tensors | {"global_step": np.int64(0)},
-        before=lambda: _write_beside(values.export_path, config, weights, tensors),
+        before=lambda: _write_beside(values.export_path, opened, tensors),
     )
     left_out = sorted(set(weights.shapes) - set(tensors))
     log.info(
@@ -79,35 +79,24 @@ def _check_record(prefix: str) -> None:
         ) from error
 
 
-def _write_beside(prefix: str, config: AlbertConfig, weights, tensors) -> None:
+def _write_beside(prefix: str, source: Pretrained, tensors: Mapping[str, Any]) -> None:
     """Writes the model's metadata and its card next to the checkpoint."""
     directory = os.path.dirname(os.path.abspath(prefix))
-    if run_state := run_states.read_run_state(weights.origin):
-        metadata = run_states.metadata_of(run_state)
-        files.write_json(prefix + ".json", run_states.of_metadata(metadata, config))
-    if filesystem.exists(os.path.join(directory, model_card.NAME)) and not _is_stray(directory):
-        return  # of a model exported before, or of what else is there
+    if source.metadata.architecture:
+        record = run_states.of_metadata(source.metadata, source.config)
+        files.write_json(prefix + ".json", record)
+    if os.path.realpath(directory) == os.path.realpath(source.directory):
+        return  # which has a card of its own
     model_card.of_weights(
-        directory, weights, config, title=_TITLE, label_names=None, usage="",
+        directory, source.weights(), source.config, title="ALBERT checkpoint", label_names=None,
+        usage="",
         summary="Variables under the names of the original toolkit, without an optimizer's.",
         parameters=sum(value.size for value in tensors.values()),
     )
 
 
-def _is_stray(directory: str) -> bool:
-    """Whether the README.md is the card of an export that was killed before its checkpoint."""
-    names = filesystem.files_below(filesystem.address_of(directory))
-    if any(name.endswith(checkpoint_files.INDEX) for name in names if "/" not in name):
-        return False
-    with filesystem.open_read(os.path.join(directory, model_card.NAME)) as stream:
-        return f"# {_TITLE}\n".encode() in stream.read()
-
-
 def model_tensors(config: AlbertConfig, weights) -> dict:
     """Returns the variables of encoder and heads, the encoder complete and of the config's shapes.
-
-    Raises:
-      CheckpointError: lists the weights that are absent or of another shape.
     """
     from albert import modeling
 

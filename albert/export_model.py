@@ -25,12 +25,10 @@ it is published. `albert.open_session` and `albert.predict` can compute with an 
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from albert.cli import answering, flags
 from albert.errors import CheckpointError, FlagError
-from albert.formats import checkpoint_files, model_card, pretrained
+from albert.formats import model_card, pretrained
 from albert.formats.model_classes import EXPORT_HEADS, MODEL_CLASSES
 from albert.formats.pretrained import Pretrained
 from albert.inference import fine_tuned, onnx_file
@@ -82,29 +80,31 @@ def main(values: flags.FlagValues) -> None:
             f"--export_path={values.export_path}: {suffix} is not a format that this command "
             "writes. Give a path that ends in .tflite or .onnx, or a directory for a SavedModel"
         )
-    files.refuse_existing(values.export_path, "export_path")
+    is_file = suffix in (".tflite", ".onnx")
+    ineffective = flags.given_as_typed(
+        values, *(("spm_model_file", "vocab_file") if is_file else ("head", "quantize"))
+    )
+    if ineffective:
+        formats = "a SavedModel of texts" if is_file else ".tflite and .onnx files"
+        raise FlagError(f"{' and '.join(ineffective)}: only for {formats}")
     if suffix == ".onnx" and values.max_seq_length is not None:
         raise FlagError("--max_seq_length is not for .onnx, which takes any length")
-    if not (os.path.exists(values.model_dir) or checkpoint_files.exists(values.model_dir)):
-        raise FlagError(f"--model_dir: neither a directory nor a checkpoint: {values.model_dir}")
-    if suffix in _USAGES:
-        _export_file(values, suffix)
+    files.refuse_existing(values.export_path, "export_path")
+    source = pretrained.open_path(values.model_dir, "model_dir")
+    if is_file:
+        _export_file(values, source, suffix)
     else:
-        _export_texts(values)
+        _export_texts(values, source)
 
 
-def _export_file(values: flags.FlagValues, suffix: str) -> None:
+def _export_file(values: flags.FlagValues, source: Pretrained, suffix: str) -> None:
     """Writes a `.tflite` or `.onnx` file and its card."""
-    for name in ("spm_model_file", "vocab_file"):
-        if getattr(values, name):
-            raise FlagError(f"--{name} is for a SavedModel of texts only")
     flags.start_tensorflow()
     from albert import modeling
     from albert.export import model_conversion
 
     if suffix == ".onnx":
         model_conversion.import_onnx()
-    source = pretrained.open_path(values.model_dir, "model_dir")
     trained = _trained_head(source)
     head = values.head or trained
     if source.metadata.architecture and not {head, trained} & _PRETRAINED and head != trained:
@@ -113,7 +113,9 @@ def _export_file(values: flags.FlagValues, suffix: str) -> None:
     kind = EXPORT_HEADS[head]
     model = pretrained.load(getattr(modeling, kind.name), source, complete=True)
     labels = source.metadata.label_names if head == trained and kind.has_labels else None
-    length = _length(values.max_seq_length, model.config.max_position_embeddings)
+    limit = model.config.max_position_embeddings
+    length = values.max_seq_length or min(128, limit)
+    model.config.check_length(length, values.model_dir)
     if suffix == ".onnx":
         content = model_conversion.to_onnx(
             model, kind, source.weights(), labels, values.quantize
@@ -135,11 +137,21 @@ def _export_file(values: flags.FlagValues, suffix: str) -> None:
             )
     # The card first: there is never a model without one. A card alone, which only a kill
     # between the two leaves, is overwritten by the next run.
+    name = os.path.basename(values.export_path)
+    exact = "large matrices as int8, the rest as float32" if values.quantize else "float32"
+    outputs = ", ".join(f"`{output}` (differs by up to {difference:.1g})"
+                        for output, (difference, _) in differences.items())
+    sizes = ", ".join(map(str, model_conversion.input_shape(model, 1, length)))
     with files.atomic_write(values.export_path, "wb") as stream:
         stream.write(content)
         stream.flush()
-        sizes = ", ".join(map(str, model_conversion.input_shape(model, 1, length)))
-        _write_card(values, source, head, labels, sizes, differences)
+        model_card.of_weights(
+            f"{os.path.splitext(values.export_path)[0]}.{model_card.NAME}", source.weights(),
+            source.config, name=name, title=f"{name}: {kind.name}", label_names=labels,
+            summary=f"{suffix[1:]} of an ALBERT, {exact}. Its outputs, compared with the model's "
+                    f"on four rows: {outputs}.",
+            usage=_USAGES[suffix].format(name=name, sizes=sizes),
+        )
     log.info("%s: %s, %s bytes", values.export_path, kind.name, f"{len(content):,}")
 
 
@@ -152,11 +164,8 @@ def _trained_head(source: Pretrained) -> str:
     return "encoder" if has_pooler else "masked_lm"
 
 
-def _export_texts(values: flags.FlagValues) -> None:
+def _export_texts(values: flags.FlagValues, source: Pretrained) -> None:
     """Writes a SavedModel from texts to answers."""
-    if values.head or values.quantize:
-        raise FlagError("--head and --quantize are for .tflite and .onnx only")
-    source = pretrained.open_path(values.model_dir, "model_dir")
     tokenizer = answering.tokenizer_of(values, source)
     predictor = fine_tuned.predictor_of(
         Session.of(source, tokenizer, values.max_seq_length, batch_size=1), None
@@ -172,7 +181,7 @@ def _export_texts(values: flags.FlagValues) -> None:
             title=f"{name}: texts in, answers out", label_names=predictor.labels,
             summary=f"A SavedModel for {predictor.task}, with the tokenizer inside. It needs "
                     "tensorflow and tensorflow-text.",
-            usage=_USAGE_OF_TEXTS.format(name=name, inputs=_example_inputs(predictor)),
+            usage=_USAGES["texts"].format(name=name, inputs=_example_inputs(predictor)),
         )
 
     signatures = text_models.export(predictor, values.export_path, complete)
@@ -180,6 +189,7 @@ def _export_texts(values: flags.FlagValues) -> None:
 
 
 def _example_inputs(predictor: TaskPredictor) -> str:
+    inputs = {"text": ["A text."]}
     if isinstance(predictor, QuestionAnswerer):
         inputs = {"question": ["Who sat?"], "passage": ["A cat sat."]}
     elif isinstance(predictor, ChoicePredictor):
@@ -187,22 +197,19 @@ def _example_inputs(predictor: TaskPredictor) -> str:
             "passage": ["A cat sat."], "question": ["Who sat?"],
             "options": [["A cat.", "A dog.", "I did.", "None."]],
         }
-    else:
-        inputs = {"text": ["A text."]}
-        if predictor.min_texts > 1:
-            inputs["text_pair"] = ["Another."]
+    elif predictor.min_texts > 1:
+        inputs["text_pair"] = ["Another."]
     return ", ".join(f"{name}=tf.constant({json.dumps(x)})" for name, x in inputs.items())
 
 
-_USAGE_OF_TEXTS = """
+_USAGES = {
+    "texts": """
 import tensorflow as tf
 import tensorflow_text  # the tokenizer's operations
 
 model = tf.saved_model.load("{name}").signatures["serving_default"]
 print(model({inputs}))
-"""
-
-_USAGES = {
+""",
     ".tflite": """
 import tensorflow as tf
 
@@ -216,37 +223,6 @@ model = onnxruntime.InferenceSession("{name}")
 outputs = model.run(None, {{"input_ids": ids, "input_mask": mask, "segment_ids": segments}})
 """,
 }
-
-
-def _write_card(
-    values: flags.FlagValues, source: Pretrained, head: str, labels: Sequence[str] | None,
-    sizes: str, differences: Mapping[str, Any],
-) -> None:
-    """Writes NAME.README.md next to the file."""
-    stem, suffix = os.path.splitext(values.export_path)
-    suffix = suffix.lower()
-    outputs = ", ".join(f"`{name}` (differs by up to {difference:.1g})"
-                        for name, (difference, _) in differences.items())
-    exact = "large matrices as int8, the rest as float32" if values.quantize else "float32"
-    name = os.path.basename(values.export_path)
-    model_card.of_weights(
-        stem + "." + model_card.NAME, source.weights(), source.config, name=name,
-        title=f"{name}: {EXPORT_HEADS[head].name}", label_names=labels,
-        summary=f"{suffix[1:]} of an ALBERT, {exact}. Its outputs, compared with the model's on "
-                f"four rows: {outputs}.",
-        usage=_USAGES[suffix].format(name=name, sizes=sizes),
-    )
-
-
-def _length(length: int | None, limit: int) -> int:
-    if length is None:
-        return min(128, limit)
-    if not 1 <= length <= limit:
-        raise FlagError(
-            f"--max_seq_length={length} is not within 1 ... {limit}, "
-            "the config's max_position_embeddings"
-        )
-    return length
 
 
 cli = flags.command(__doc__, define_flags, main)

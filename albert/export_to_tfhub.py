@@ -25,9 +25,7 @@ from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import checkpoint_files, hub, layouts, model_card, pretrained, tokenizer_files
-from albert.formats.layouts import Layout
-from albert.formats.pretrained import Pretrained
+from albert.formats import hub, model_card, pretrained, tokenizer_files
 from albert.storage import files
 
 log = logging.getLogger("albert")
@@ -69,12 +67,36 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Vocabulary; needed for WordPiece models only.", use="file")
 
 
+def _check(values: flags.FlagValues) -> dict[str, str]:
+    """Returns {flag: directory to write}."""
+    flags.require(values, "albert_directory")
+    paths = {name: getattr(values, name) for name in PATHS if getattr(values, name)}
+    if not paths:
+        raise FlagError(f"one of --{', --'.join(PATHS)} is required (see --help)")
+    if not os.path.isdir(values.albert_directory):
+        raise FlagError(f"--albert_directory: no such directory: {values.albert_directory}")
+    for name, path in paths.items():
+        files.refuse_existing(path, name)
+    if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
+        raise FlagError(f"--{' and --'.join(paths)} must be different directories")
+    return paths
+
+
 def main(values: flags.FlagValues) -> None:
     paths = _check(values)
-    source = _open(values)
+    source = pretrained.open_named(
+        values.albert_directory, values.checkpoint_name, values.albert_config_file
+    )
     config = source.config
-    seq_length = _seq_length(values, config)
-    tokenizer = _tokenizer(values, source)
+    config.check_length(values.max_seq_length, values.albert_directory)
+    # By default what TF-Hub's preprocessing modules do.
+    seq_length = values.max_seq_length or min(128, config.max_position_embeddings)
+    tokenizer = source.tokenizer(
+        values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
+    )
+    if not tokenizer:
+        count = sum(name.endswith(".model") for name in os.listdir(source.directory))
+        raise FlagError(f"--spm_model_file is needed: {source.directory} has {count} *.model files")
 
     flags.start_tensorflow()
     from albert.export import hub_export, text_graph
@@ -104,58 +126,16 @@ def main(values: flags.FlagValues) -> None:
                 model, tokenizer, assets, scratch["export_text_embedding_path"],
                 seq_length=seq_length, pooling=values.text_embedding,
             )
-        _write_cards(scratch, paths, source, tokenizer, model.count_params())
+        for name, directory in scratch.items():
+            has_weights = name != "export_preprocessor_path"
+            model_card.of_weights(
+                directory, source.weights(), config, title=_TITLES[name],
+                summary=_SUMMARIES[name], tokenizer=tokenizer,
+                parameters=model.count_params() if has_weights else None,
+                usage=_USAGES[name].format(name=os.path.basename(os.path.abspath(paths[name]))),
+            )
     for name, path in paths.items():
         log.info("%s: %s (load it with tensorflow_hub.load)", _TITLES[name], path)
-
-
-def _check(values: flags.FlagValues) -> dict[str, str]:
-    """Returns {flag: directory to write}."""
-    flags.require(values, "albert_directory")
-    paths = {name: getattr(values, name) for name in PATHS if getattr(values, name)}
-    if not paths:
-        raise FlagError(f"one of --{', --'.join(PATHS)} is required (see --help)")
-    if not os.path.isdir(values.albert_directory):
-        raise FlagError(f"--albert_directory: no such directory: {values.albert_directory}")
-    for name, path in paths.items():
-        files.refuse_existing(path, name)
-    if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
-        raise FlagError(f"--{' and --'.join(paths)} must be different directories")
-    return paths
-
-
-def _open(values: flags.FlagValues) -> Pretrained:
-    """Returns what the flags name: an archive's files, or a directory of another layout."""
-    folder = values.albert_directory
-    in_folder = os.path.join(folder, "albert_config.json")
-    path = os.path.join(folder, values.checkpoint_name)
-    is_archive = os.path.isfile(in_folder) and checkpoint_files.exists(path)
-    is_foreign = layouts.layout_of(folder) in (Layout.HUGGING_FACE, Layout.HUB_MODULE)
-    if is_foreign and not values.albert_config_file and not is_archive:
-        return pretrained.open_path(folder, "albert_directory")
-    return pretrained.open_archive(
-        folder, path, "checkpoint_name", values.albert_config_file or in_folder
-    )
-
-
-def _tokenizer(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
-    given = values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
-    if tokenizer := source.tokenizer(*given):
-        return tokenizer
-    count = sum(name.endswith(".model") for name in os.listdir(source.directory))
-    raise FlagError(f"--spm_model_file is needed: {source.directory} has {count} *.model files")
-
-
-def _seq_length(values: flags.FlagValues, config: AlbertConfig) -> int:
-    most = config.max_position_embeddings
-    if values.max_seq_length is None:
-        return min(128, most)  # what TF-Hub's preprocessing modules do
-    if not 3 <= values.max_seq_length <= most:
-        raise FlagError(
-            f"--max_seq_length={values.max_seq_length} is not within 3 ... {most}, "
-            "the config's max_position_embeddings"
-        )
-    return values.max_seq_length
 
 
 def _collect_assets(
@@ -215,16 +195,6 @@ embed = hub.load("{name}")
 print(embed(["A text.", "Another one."]))
 """,
 }
-
-
-def _write_cards(scratch, paths, source: Pretrained, tokenizer, parameters: int) -> None:
-    for name, directory in scratch.items():
-        model_card.of_weights(
-            directory, source.weights(), source.config, title=_TITLES[name],
-            summary=_SUMMARIES[name], tokenizer=tokenizer,
-            parameters=None if name == "export_preprocessor_path" else parameters,
-            usage=_USAGES[name].format(name=os.path.basename(os.path.abspath(paths[name]))),
-        )
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -3,8 +3,7 @@
   python -m albert.train_sentencepiece --input=domain.txt --model_prefix=domain --vocab_size=8000
   python -m albert.extend_vocabulary --model=albert_base --spm_model_file=domain.model \\
       --output_dir=domain_start
-  python -m albert.run_pretraining --init_checkpoint=domain_start \\
-      --albert_config_file=domain_start/albert_config.json ...
+  python -m albert.run_pretraining --init_checkpoint=domain_start ...
 
 Tokens of both vocabularies keep their embeddings. A new token's embedding starts as the mean of the
 tokens that the old vocabulary splits it into. All other weights are unchanged.
@@ -12,8 +11,10 @@ tokens that the old vocabulary splits it into. All other weights are unchanged.
 
 import dataclasses
 
+from albert import tokenization
 from albert.cli import flags
 from albert.errors import DataError, FlagError
+from albert.formats import pretrained, vocabulary_transfer
 from albert.storage import files
 
 # Tables with a row for each token.
@@ -45,8 +46,7 @@ def main(values: flags.FlagValues) -> None:
     files.require_file(new_file, "spm_model_file" if values.spm_model_file else "vocab_file")
     files.refuse_existing(values.output_dir, "output_dir")
     flags.start_engine()
-    from albert import modeling, tokenization
-    from albert.formats import pretrained, vocabulary_transfer
+    from albert import modeling
 
     source = pretrained.open_path(values.model, "model")
     vocabulary = source.vocabulary.override(values.old_spm_model_file, values.old_vocab_file, None)

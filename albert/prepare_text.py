@@ -73,6 +73,11 @@ class Counts:
         self.sentences += len(document)
         self.words += sum(len(sentence.split()) for sentence in document)
 
+    def as_text(self, total: int) -> str:
+        """Returns how many words these are, of a total."""
+        return (f"{self.words:,} words ({100 * self.words / max(total, 1):.1f} %) in "
+                f"{self.documents:,} document{'s' * (self.documents != 1)}")
+
 
 def main(values: flags.FlagValues) -> None:
     flags.require(values, "input_file", "output_dir")
@@ -93,7 +98,14 @@ def main(values: flags.FlagValues) -> None:
                 stream.write("\n" if corpus.documents else "")
                 stream.writelines(f"{sentence}\n" for sentence in document)
                 corpus.add(document)
-            _check(paths, corpus, dropped)
+            if corpus.sentences < _MIN_SENTENCES:
+                lost = (f"; {counts.documents:,} documents dropped: {why}"
+                        for why, counts in dropped.items())
+                raise DataError(
+                    f"{some(paths, 3)}: {corpus.sentences} sentences; at least {_MIN_SENTENCES} are "
+                    "needed (one sentence or paragraph a line, blank line between documents)"
+                    + "".join(lost)
+                )
         files.write_json(os.path.join(values.output_dir, "stats.json"), {
             "source": values.input_file,
             "bytes": reading.bytes,
@@ -103,7 +115,14 @@ def main(values: flags.FlagValues) -> None:
             "flags": flags.to_dict(values),
         })
     reading.warn()
-    _report(corpus_file, corpus, dropped)
+    parts = [corpus, *dropped.values()]
+    total = sum(counts.words for counts in parts)
+    flags.log.info("read %s words in %s documents", f"{total:,}",
+                   f"{sum(counts.documents for counts in parts):,}")
+    for why, counts in sorted(dropped.items()):
+        flags.log.info("dropped %s: %s", counts.as_text(total), why)
+    flags.log.info("wrote %s: %s, %s sentences", corpus_file, corpus.as_text(total),
+                   f"{corpus.sentences:,}")
 
 
 @contextlib.contextmanager
@@ -145,33 +164,6 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
             yield batch
             batch, size = [], 0
     yield batch
-
-
-def _check(paths: list[str], corpus: Counts, dropped: dict[str, Counts]) -> None:
-    if corpus.sentences < _MIN_SENTENCES:
-        raise DataError(
-            f"{some(paths, 3)}: {corpus.sentences} sentences; at least {_MIN_SENTENCES} are needed "
-            "(one sentence or paragraph a line, blank line between documents)"
-            + "".join(f"; {counts.documents:,} documents dropped: {why}"
-                      for why, counts in dropped.items())
-        )
-
-
-def _report(corpus_file: str, corpus: Counts, dropped: dict[str, Counts]) -> None:
-    """Logs how many words were read, dropped and written."""
-    parts = [corpus, *dropped.values()]
-    total = sum(counts.words for counts in parts)
-
-    def words(counts: Counts) -> str:
-        return (f"{counts.words:,} words ({100 * counts.words / max(total, 1):.1f} %) in "
-                f"{counts.documents:,} document{'s' * (counts.documents != 1)}")
-
-    flags.log.info("read %s words in %s documents", f"{total:,}",
-                   f"{sum(counts.documents for counts in parts):,}")
-    for why, counts in sorted(dropped.items()):
-        flags.log.info("dropped %s: %s", words(counts), why)
-    flags.log.info("wrote %s: %s, %s sentences", corpus_file, words(corpus),
-                   f"{corpus.sentences:,}")
 
 
 def _filters(values: flags.FlagValues) -> list[filters.Filter]:

@@ -11,10 +11,6 @@ With --do_eval every checkpoint is evaluated and the best is kept; evaluation
 alone, prediction and export use it. Rerun the command and it resumes from the
 newest checkpoint of --output_dir.
 
---task_name=tsv takes train.tsv, dev.tsv and test.tsv of --data_dir, with
---text_column, --text_pair_column and --label_column (names of the header, or
-numbers from 0) and --label_list=a,b,c, or --regression for numbers.
-
 Your own labelled texts in one file need two flags more:
 
   python -m albert.run_classifier --init_checkpoint=albert_base.tar.gz \\
@@ -22,25 +18,20 @@ Your own labelled texts in one file need two flags more:
 
 Columns and labels are found, a part is held out to measure with, and rate, length and epochs
 follow from the sizes of model and file. The flags decide otherwise. At the end out/report.md
-says how good the classifier is.
+says how good the classifier is. --dev_file names rows to measure with instead, --test_file texts
+to label.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from albert.cli import fine_tuning_settings, flags, own_texts
 from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning import FineTuning
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
-from albert.formats import known_tasks
 from albert.formats.known_tasks import TSV
-from albert.tasks import glue, glue_metrics, own_file
-from albert.tasks.fine_tuning_data import FineTuningData
-
-# What only --task_name=tsv looks at.
-TSV_FLAGS = ("label_list", "text_column", "text_pair_column", "label_column", "regression",
-             "tsv_header")
+from albert.tasks import glue, glue_metrics
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -48,23 +39,11 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "data_dir", None,
                  "Folder with the tasks' folders. Required without --train_file.", use="file")
     flags.define("string", values, "task_name", None,
-                 f"One of {', '.join(glue.TASKS)} and {TSV}. Required without --train_file.")
+                 f"One of {', '.join(glue.TASKS)}. Required without --train_file.")
     own_texts.define_flags(values)
     flags.define("enum", values, "class_weights", "none",
                  "balanced: rows of rare labels count more in the loss, so that all labels count "
                  "the same.", enum_values=["none", "balanced"])
-    flags.define("string", values, "label_list", None,
-                 "Labels of --task_name=tsv, separated by commas, in the order of their ids. With "
-                 "--train_file by default those that occur.")
-    flags.define("bool", values, "regression", False,
-                 "Whether the labels of --task_name=tsv are numbers.")
-    flags.define("string", values, "text_column", None,
-                 "Column of the text in --task_name=tsv: its name, or its number from 0.")
-    flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
-    flags.define("string", values, "label_column", None, "Column of the label.")
-    flags.define("bool", values, "tsv_header", True,
-                 "Whether the files of --task_name=tsv start with the columns' names. Of a "
-                 "--train_file this is found out where columns are given by number.")
     fine_tuning_settings.define_encoder_flags(values)
     flags.define("float", values, "classifier_dropout", 0.1,
                  "Dropout on the pooled output (classifier DR of the paper's table 14).",
@@ -82,55 +61,21 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def classifier_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings that the flags give.
-
-    Raises:
-      FlagError: flags are missing or contradict each other, or there is nothing to do.
-    """
+    """Returns the settings that the flags give."""
     own_texts.check_flags(values)
     if values["threshold_to_export"].present and not values.export_dir:
         raise FlagError("--threshold_to_export goes with --export_dir")
     if not values.train_file:
         flags.require(values, "data_dir", "task_name", "output_dir")
-        _check_task_flags(values)
+        if values.task_name.lower() not in glue.TASKS:
+            raise FlagError(f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}")
         return settings_of(values)
-    given = [flags.given(values, name) for name in ("do_train", "do_eval")]
-    if given == [None, None]:  # without a word about it, everything is done
-        return settings_of(values, do_train=True, do_eval=True)
-    return settings_of(values)
-
-
-def _check_task_flags(values: flags.FlagValues) -> None:
-    name = values.task_name.lower()
-    if name == TSV:
-        flags.require(values, "text_column")
-        if bool(values.label_list) == values.regression:
-            raise FlagError(
-                "--task_name=tsv needs --label_list=a,b,c or --regression, one of them"
-            )
-        if (values.do_train or values.do_eval) and values.label_column is None:
-            raise FlagError("--label_column is needed for --do_train and --do_eval")
-    elif name not in glue.TASKS:
-        raise FlagError(
-            f"--task_name={values.task_name} is not one of {', '.join(glue.TASKS)}, {TSV}"
+    given = {flags.given(values, name) for name in ("do_train", "do_eval", "do_predict")}
+    if given == {None}:  # without a word about it, everything is done
+        return settings_of(
+            values, do_train=True, do_eval=True, do_predict=bool(values.test_file)
         )
-    elif given := flags.given_as_typed(values, *TSV_FLAGS):
-        raise FlagError(f"{', '.join(given)}: only --task_name=tsv takes this")
-
-
-def read_data(
-    values: flags.FlagValues, splits: Sequence[str], normalize: Callable[[str], str]
-) -> FineTuningData:
-    """Returns the examples of --data_dir."""
-    name = values.task_name.lower()
-    if name in glue.TASKS:
-        return glue.read_data(glue.TASKS[name], values.data_dir, splits, normalize)
-    return own_file.read_folder(
-        values.data_dir, splits,
-        labels=known_tasks.parse_labels(values.label_list) if values.label_list else (),
-        text=values.text_column, text_pair=values.text_pair_column, label=values.label_column,
-        has_header=values.tsv_header, normalize=normalize,
-    )
+    return settings_of(values)
 
 
 class ClassifierFineTuning(FineTuning):
@@ -184,20 +129,17 @@ class ClassifierFineTuning(FineTuning):
         from albert.cli import classifier_report
 
         rows, predictions = self.data.examples["dev"], self.evaluate(result, "dev").predictions
-        path = classifier_report.write(self.settings.output_dir, classifier_report.HeldOut(
+        path = classifier_report.write(
+            self.settings.output_dir,
             [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows],
             self.data.labels, predictions["label_ids"], predictions["logits"],
-            predictions["probabilities"],
-        ), self.choices)
+            predictions["probabilities"], self.choices,
+        )
         flags.log.info("report: %s", path)
 
 
 def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float, ...]:
-    """Returns the weight of each known label in the loss, by which all count the same.
-
-    Raises:
-      FlagError: a label never occurs, or there are none, as in a regression.
-    """
+    """Returns the weight of each known label in the loss, by which all count the same."""
     if not known:
         raise FlagError("--class_weights has no effect on a regression")
     counts = [labels.count(label) for label in known]
@@ -210,18 +152,20 @@ def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float
 
 def main(values: flags.FlagValues) -> None:
     settings = classifier_settings(values)
-    is_own = bool(values.train_file)
-    asked = None if is_own else settings.max_seq_length
-    encoder = open_encoder(values, flags.given(values, "max_seq_length") or asked)
-    if is_own:
+    if values.train_file:
+        encoder = open_encoder(values, flags.given(values, "max_seq_length"))
         own = own_texts.OwnTexts(values, encoder)
-        data = dataclasses.replace(own.data, examples={
-            split: own.data.examples[split] for split in settings.splits
-        })
-        ClassifierFineTuning(values, own.suit(settings), encoder, data, own.choices).run()
+        settings, data, choices = own.suit(settings), own.data, own.choices
+        data = dataclasses.replace(
+            data, examples={split: data.examples[split] for split in settings.splits}
+        )
     else:
-        data = read_data(values, settings.splits, encoder.tokenizer.preprocess)
-        ClassifierFineTuning(values, settings, encoder, data).run()
+        encoder = open_encoder(values, settings.max_seq_length)
+        data, choices = glue.read_data(
+            glue.TASKS[values.task_name.lower()], values.data_dir, settings.splits,
+            encoder.tokenizer.preprocess,
+        ), ()
+    ClassifierFineTuning(values, settings, encoder, data, choices).run()
 
 
 cli = flags.command(__doc__, define_flags, main)

@@ -10,18 +10,21 @@ Rerun the command and it resumes from the newest checkpoint of --output_dir.
 import dataclasses
 import logging
 import math
+from typing import Any
 
 from albert.cli import earlier_run, flags, pretraining_masks, pretraining_start, run_flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
+from albert.formats import checkpoints, model_card, pretrained
 from albert.formats.pretrained import Pretrained
 from albert.inference.scoring import PairsPreferred
-from albert.pretraining_data import dynamic_masking
 from albert.records.record_files import RecordFiles
 from albert.runtime import schedules
 from albert.runtime.schedules import Schedule
 from albert.storage import files
 from albert.tasks import minimal_pairs
+from albert.tokenization import FullTokenizer
+from albert.training import summaries
 
 log = logging.getLogger("albert")
 
@@ -31,7 +34,6 @@ def define_flags(values: flags.FlagValues) -> None:
     _define_data_flags(values)
     _define_schedule_flags(values)
     run_flags.define_masking_flags(values)
-    run_flags.define_packing_flag(values)
     run_flags.define_run_flags(values, save_checkpoints_steps=5000)
     run_flags.define_device_flags(values)
 
@@ -129,11 +131,17 @@ def _define_schedule_flags(values: flags.FlagValues) -> None:
                  lower_bound=0)
 
 
-def _check(values: flags.FlagValues, start: Pretrained | None) -> AlbertConfig:
+def _check(values: flags.FlagValues) -> None:
+    """Raises a FlagError for flags that contradict each other or have no effect."""
     if not (values.do_train or values.do_eval):
         raise FlagError("at least one of --do_train and --do_eval is needed")
-    pretraining_masks.check_flags(values)
-    _check_eval_pairs(values)
+    if values.eval_pairs and not (values.do_train and values.do_eval):
+        raise FlagError("--eval_pairs goes with --do_train and --do_eval; else use albert.score")
+    if values["eval_pairs_per_paradigm"].present and not values.eval_pairs:
+        raise FlagError("--eval_pairs_per_paradigm goes with --eval_pairs")
+    for name in ("spm_model_file", "vocab_file", "do_lower_case"):
+        if values[name].present and not values.do_train:
+            raise FlagError(f"--{name} goes with --do_train")
     if values.num_warmup_steps + values.num_decay_steps > values.num_train_steps:
         decay = f" and --num_decay_steps={values.num_decay_steps}" if values.num_decay_steps else ""
         raise FlagError(
@@ -141,22 +149,10 @@ def _check(values: flags.FlagValues, start: Pretrained | None) -> AlbertConfig:
             f"--num_train_steps={values.num_train_steps}"
         )
     run_flags.check_device_flags(values)
-    config = pretraining_start.architecture(values, start)
-    if values.max_seq_length > config.max_position_embeddings:
-        raise FlagError(
-            f"--max_seq_length={values.max_seq_length} exceeds max_position_embeddings "
-            f"{config.max_position_embeddings} of the model"
-        )
-    _depth_schedule(values.depth_schedule, config)
-    return config
 
 
 def _depth_schedule(text: str | None, config: AlbertConfig) -> Schedule:
-    """Returns the layers of each stage but the final one, which has all of them.
-
-    Raises:
-      FlagError: the text is no schedule, or the layers do not share their weights.
-    """
+    """Returns the layers of each stage but the final one, which has all of them."""
     stages = schedules.read(text, "depth_schedule", "LAYERS")
     if any(layers > config.num_hidden_layers for layers, _ in stages):
         raise FlagError(
@@ -165,17 +161,6 @@ def _depth_schedule(text: str | None, config: AlbertConfig) -> Schedule:
     if stages and (config.num_hidden_groups > 1 or config.parameter_sharing != "all"):
         raise FlagError("--depth_schedule: only layers that share all their weights can be added")
     return stages
-
-
-def _check_eval_pairs(values: flags.FlagValues) -> None:
-    if values.eval_pairs:
-        if not (values.do_train and values.do_eval):
-            raise FlagError("--eval_pairs goes with --do_train and --do_eval; else use albert.score")
-    elif values["eval_pairs_per_paradigm"].present:
-        raise FlagError("--eval_pairs_per_paradigm goes with --eval_pairs")
-    for name in ("spm_model_file", "vocab_file", "do_lower_case"):
-        if values[name].present and not values.do_train:
-            raise FlagError(f"--{name} goes with --do_train")
 
 
 def _pairs_scorer(values: flags.FlagValues, config: AlbertConfig, tokenizer):
@@ -191,100 +176,112 @@ def _pairs_scorer(values: flags.FlagValues, config: AlbertConfig, tokenizer):
     return PairsPreferred(pairs, tokenizer, config.max_position_embeddings)
 
 
-def main(values: flags.FlagValues) -> None:
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What the flags name, read and checked before an engine starts."""
+
+    config: AlbertConfig
+    start: Pretrained | None  # --init_checkpoint, if it is more than weights
+    train_files: RecordFiles | None
+    eval_files: RecordFiles | None
+    depth_schedule: Schedule
+    task_settings: dict[str, Any]
+    identity: earlier_run.Identity
+    tokenizer: FullTokenizer | None
+
+
+def read_inputs(values: flags.FlagValues) -> Inputs:
+    """Returns what a run reads."""
     flags.require(values, "input_file", "output_dir")
+    _check(values)
     start = pretraining_start.open_start(values)
-    config = _check(values, start)
+    config = pretraining_start.architecture(values, start)
+    config.check_length(values.max_seq_length, "the model")
+    depth_schedule = _depth_schedule(values.depth_schedule, config)
+    pretraining_masks.num_predictions(values)
     train_files = eval_files = RecordFiles.of_flag(values.input_file, "input_file")
     if values.eval_input_file:
         eval_files = RecordFiles.of_flag(values.eval_input_file, "eval_input_file")
-    used = {}
-    if values.do_train:
-        used["masks"] = train_files
-    if values.do_eval:
-        used["eval_masks"] = eval_files
-    for source in used.values():
+    train_files = train_files if values.do_train else None
+    eval_files = eval_files if values.do_eval else None
+    sources = [source for source in (train_files, eval_files) if source]
+    for source in sources:
         source.check_vocabulary(config.vocab_size)
-    rows = values.train_batch_size * values.num_train_steps
-    recipe = {
-        name: pretraining_masks.masks(values, name, source, rows) for name, source in used.items()
-    }
-    first = next(iter(used.values()))
-    recipe["sentence_objective"], *none = dynamic_masking.sentence_objectives(first)
-    recipe["some_have_no_pair"] = bool(none)
-    if values.masked_lm_budget and values.do_eval and not recipe["eval_masks"]:
-        # --max_predictions_per_seq is of the masks that are drawn; records have their own.
-        recipe["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
-        pretraining_masks.compare(values, eval_files)
-    identity = earlier_run.Identity("pretraining", first.tokenizer_sha256)
+    task_settings = pretraining_masks.task_settings(values, train_files, eval_files)
+    identity = earlier_run.Identity("pretraining", sources[0].tokenizer_sha256)
     tokenizer = None
     if values.do_train:
         earlier_run.check_directory(values.output_dir, identity)
-        sources = list(used.values())
         tokenizer = pretraining_start.vocabulary(values, config, start, sources)
-    measure_more = _pairs_scorer(values, config, tokenizer)
+    return Inputs(config, start, train_files, eval_files, depth_schedule, task_settings, identity,
+                  tokenizer)
 
+
+def main(values: flags.FlagValues) -> None:
+    inputs = read_inputs(values)
+    measure_more = _pairs_scorer(values, inputs.config, inputs.tokenizer)
     flags.start_engine(values)  # after the flags are known to be good: it takes seconds
     from albert.training.current_engine import current
 
     with current().scope(values):
-        _run(values, config, train_files, eval_files, recipe, measure_more, start, tokenizer,
-             identity)
+        _run(values, inputs, measure_more)
 
 
-def _run(
-    values: flags.FlagValues, config, train_files, eval_files, recipe, measure_more, start,
-    tokenizer, identity,
-) -> None:
-    from albert.formats import checkpoints, model_card, pretrained
+def pretraining_settings(values: flags.FlagValues, inputs: Inputs) -> tuple:
+    """Returns the PretrainingTask, the RunConfig and the OptimizerConfig."""
     from albert.tasks.pretraining import PretrainingTask
-    from albert.training import run_settings, summaries, trainer
-    from albert.training.current_engine import current
+    from albert.training.run_settings import RunConfig
 
-    predictions = pretraining_masks.num_predictions(values)
-    task = PretrainingTask(values.max_seq_length, predictions, **recipe)
-    chosen = flags.select(values, run_settings.RunConfig)
-    chosen["depth_schedule"] = _depth_schedule(values.depth_schedule, config)
-    run = run_settings.RunConfig(**chosen)
     optimizer = flags.optimizer_config(values)
     if values.scale_learning_rate:
         rate = optimizer.learning_rate * math.sqrt(values.train_batch_size / 4096)
         optimizer = dataclasses.replace(optimizer, learning_rate=rate)
         log.info("learning rate of %d sequences: %.3g", values.train_batch_size, rate)
-    init = None
-    if values.init_checkpoint:
-        init = (start.weights() if start else
-                pretrained.open_any_weights(values.init_checkpoint))
-    last, told = None, flags.to_dict(values) | {"max_predictions_per_seq": predictions}
+    run = flags.select(values, RunConfig) | {"depth_schedule": inputs.depth_schedule}
+    return PretrainingTask(**inputs.task_settings), RunConfig(**run), optimizer
+
+
+def _run(values: flags.FlagValues, inputs: Inputs, measure_more) -> None:
+    from albert.training import trainer
+    from albert.training.current_engine import current
+
+    config, tokenizer = inputs.config, inputs.tokenizer
+    task, run, optimizer = pretraining_settings(values, inputs)
+    init = inputs.start.weights() if inputs.start else None
+    if values.init_checkpoint and not inputs.start:
+        init = pretrained.open_any_weights(values.init_checkpoint)
+    recorded = flags.to_dict(values) | inputs.identity.recorded()
+    recorded["max_predictions_per_seq"] = task.max_predictions_per_seq
     if tokenizer:
-        told["do_lower_case"] = tokenizer.do_lower_case
+        recorded["do_lower_case"] = tokenizer.do_lower_case
         if current().is_chief:  # first, so that a killed run is a complete model, too
             pretraining_start.keep_vocabulary(tokenizer, files.make_dirs(run.output_dir))
+    last = None
     if values.do_train:
         last = trainer.train(
-            task, config, run, optimizer, train_files,
-            eval_files=eval_files if values.do_eval else None,
+            task, config, run, optimizer, inputs.train_files,
+            eval_files=inputs.eval_files,
             init=init,
             warm_start_options=flags.select(values, ("init_from_group0", "allow_partial_init")),
-            flags=told | identity.recorded(), measure_more=measure_more,
+            flags=recorded, measure_more=measure_more,
         ).last
-    if values.do_eval and current().is_chief:
+    if not current().is_chief:
+        return
+    if values.do_eval:
         if not last:
             with current().alone():
-                last = _evaluate(task, config, run, eval_files, init)
+                last = _evaluate(task, config, run, inputs.eval_files, init)
         path = summaries.write_results(files.make_dirs(run.output_dir), last.results)
         log.info("results: %s", path)
-    if values.do_train and current().is_chief:
-        best = checkpoints.newest_or_best(run.output_dir)
-        weights = checkpoints.open_weights(best)
+    if values.do_train:
+        weights = checkpoints.open_weights(checkpoints.newest_or_best(run.output_dir))
         model_card.of_weights(run.output_dir, weights, config, tokenizer=tokenizer)
     log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s", run.output_dir)
 
 
 def _evaluate(task, config, run, eval_files, init):
     """Evaluates the newest checkpoint of output_dir, else --init_checkpoint."""
-    from albert.formats import checkpoints
-    from albert.training import evaluation, summaries
+    from albert.training import evaluation
 
     own = list(checkpoints.list_steps(run.output_dir).values())
     if not own and init is None:
@@ -296,10 +293,7 @@ def _evaluate(task, config, run, eval_files, init):
     results = found.results
     summaries.log_results(results)
     if own:
-        measured = evaluation.what_is_measured(
-            task, config, run, eval_files, results["global_step"]
-        )
-        evaluation.keep_if_best(task, own[-1], results, measured)
+        evaluation.keep_if_best(task, config, run, eval_files, own[-1], results)
     return found
 
 

@@ -24,9 +24,9 @@ from albert.errors import FlagError
 from albert.formats.known_tasks import RACE
 from albert.records import feature_cache
 from albert.storage import files
-from albert.tasks import prediction_files, race
-from albert.tasks.choice_metrics import likeliest
-from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
+from albert.tasks import race
+from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels, write_test_results
+from albert.training import summaries
 
 log = logging.getLogger("albert")
 
@@ -61,11 +61,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def race_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings that the flags give.
-
-    Raises:
-      FlagError: flags are missing or contradict each other, or there is nothing to do.
-    """
+    """Returns the settings that the flags give."""
     if values.max_qa_length > values.max_seq_length - 3:
         raise FlagError(
             f"--max_qa_length={values.max_qa_length} leaves no room in "
@@ -122,7 +118,7 @@ class RaceFineTuning(FineTuning):
             log.info("features from %s", path)
             return path
         return race.question_records(
-            questions, split, self.keeper, self.values.max_qa_length, path
+            self.data, split, self.keeper, self.values.max_qa_length, path
         )
 
     def make_task(self):
@@ -141,9 +137,10 @@ class RaceFineTuning(FineTuning):
     def predict(self, result):
         questions, directory = self.data.examples["test"], self.settings.output_dir
         evaluation = self.evaluate(result, "test", self._task_of("test"))
-        written = prediction_files.write_test_results(
+        choices = evaluation.predictions["logits"].argmax(axis=-1)
+        written = write_test_results(
             directory, [question.guid for question in questions],
-            [race.ANSWERS[choice] for choice in likeliest(evaluation.predictions["logits"])],
+            [race.ANSWERS[choice] for choice in choices],
             evaluation.predictions["probabilities"],
         )
         if questions[0].label is not None:
@@ -153,7 +150,7 @@ class RaceFineTuning(FineTuning):
 
 def _write_results(directory: str, results: dict, weights) -> str:
     """Publishes the test set's results in the original's form, with the best of the dev set."""
-    from albert.training import evaluation, summaries
+    from albert.training import evaluation
 
     best = evaluation.read_best(os.path.dirname(weights.origin))
     summaries.log_results(results, "Predict results")

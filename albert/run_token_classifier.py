@@ -27,6 +27,7 @@ from albert.errors import DataError, FlagError
 from albert.formats import known_tasks, run_states
 from albert.tasks import conll
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
+from albert.training import summaries
 
 log = logging.getLogger("albert")
 
@@ -54,11 +55,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def token_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings that the flags give.
-
-    Raises:
-      FlagError: flags are missing or contradict each other, or there is nothing to do.
-    """
+    """Returns the settings that the flags give."""
     flags.require(values, "data_dir", "output_dir")
     return settings_of(values)
 
@@ -99,8 +96,6 @@ class TokenFineTuning(FineTuning):
         )
 
     def predict(self, result):
-        from albert.training import summaries
-
         evaluation, directory = self.evaluate(result, "test"), self.settings.output_dir
         written = [conll.write_with_labels(
             conll.file_path(self.values.data_dir, "test"),
@@ -118,7 +113,7 @@ class TokenFineTuning(FineTuning):
 def _trained_labels(settings: FineTuningSettings) -> tuple[str, ...]:
     """Returns the labels that the checkpoint to be used was trained with."""
     origin = weights_to_use(settings.checkpoint, settings.output_dir).origin
-    labels = run_states.read_metadata(origin).label_names
+    labels = run_states.metadata_of(run_states.read_run_state(origin)).label_names
     if not labels:
         raise FlagError(f"{origin} does not name its labels: give --label_list")
     return labels

@@ -21,10 +21,10 @@ from albert.formats import pretrained
 from albert.storage import shipped
 from albert.text import vocabulary
 from albert.tokenization import FullTokenizer
-from albert.training import run_report
 
 sys.path.append(str(REPO / "scripts"))
 
+import run_files  # noqa: E402
 from ablation import report, runs  # noqa: E402
 from ablation.grid import Grid  # noqa: E402
 from ablation.runs import Result  # noqa: E402
@@ -352,7 +352,7 @@ def test_with_glue_dir_every_run_is_fine_tuned_on_the_grids_tasks_too(tiny):
     result = ablate(tiny, f"--glue_dir={tiny / 'smoke/glue'}", **options)
     assert result.returncode == 0, result.stderr
     [found] = json.loads((tiny / "out/results.json").read_text())
-    said = run_report.read_results(str(tiny / "out/runs/one/1/probe-sst-2/model"))
+    said = run_files.read_results(str(tiny / "out/runs/one/1/probe-sst-2/model"))
     assert found["others"]["sst-2"]["eval_accuracy"] == said["eval_accuracy"]
     assert "sst-2/eval accuracy" in (tiny / "out/report.md").read_text()
     # It starts from what was pretrained.

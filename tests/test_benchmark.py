@@ -238,7 +238,7 @@ def test_a_bad_number_is_one_clear_line(tmp_path):
     for flag, message in (
         ("--lengths=0", "--lengths must be above zero: 0"),
         ("--precisions=float8", "--precisions: float8 is not among float32, bfloat16"),
-        ("--utilization=2", "--utilization=2.0: must be a number, above 0, at most 1"),
+        ("--utilization=2", "--utilization=2: must be a number, above 0, at most 1"),
     ):
         done = subprocess.run([*command, flag], capture_output=True, text=True)
         assert done.returncode == 2 and message in assert_one_clear_line(done.stderr)

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from albert.config import AlbertConfig
-from albert.model.costs import parameter_count, parameter_counts
+from albert.model.costs import parameter_count
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
 RELEASED_KEYS = {
@@ -36,7 +36,6 @@ def test_released_architectures_have_the_released_parameter_counts(size, version
 def test_heads_add_what_the_pretraining_checkpoint_holds():
     config = load("albert_base_v2")
     assert parameter_count(config, heads=True) == 11_813_810
-    assert sum(parameter_counts(config).values()) == 11_813_810
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])

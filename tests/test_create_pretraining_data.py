@@ -1052,7 +1052,7 @@ def test_the_disk_that_is_said_to_be_needed_is_needed(tiny, golden_path, monkeyp
         caplog.clear()
         run(tiny, input_file=golden_path("pretraining_data/corpus.txt"), vocab_file=None,
             spm_model_file=golden_path("spm/30k-clean.model"), max_seq_length=128, **more)
-        needed = pipeline.needed_disk(command._job(flags.parse(command.define_flags, [
+        needed = pipeline.needed_disk(command.job_of(flags.parse(command.define_flags, [
             "command", f"--input_file={golden_path('pretraining_data/corpus.txt')}",
             f"--spm_model_file={golden_path('spm/30k-clean.model')}",
             f"--output_file={tiny}/out.tfrecord", "--max_seq_length=128", "--dupe_factor=3",
@@ -1068,7 +1068,7 @@ def test_a_large_text_has_larger_blocks(tiny):
         "--sentence_objective=sop",
     ])
     for gigabytes, want in ((0.01, 4 << 20), (4, 4 << 20), (10, 10_000_000), (160, 32 << 20)):
-        large = dataclasses.replace(command._job(parsed), text_bytes=int(gigabytes * 1e9))
+        large = dataclasses.replace(command.job_of(parsed), text_bytes=int(gigabytes * 1e9))
         assert large.block_characters == want
         # Each bucket is read from the file of each block.
         reads = large.text_bytes // want * large.splits[0].num_buckets(large.text_bytes)

@@ -299,9 +299,9 @@ def test_workers_with_different_flags_are_refused_by_the_flags_name(job, tmp_pat
     )
     results = finish(workers)
     assert [code for code, _ in results] == [2, 2], results
-    for _, err in results:
+    for (_, err), rate in zip(results, ("0.02", "0.03"), strict=True):
         line = assert_one_clear_line(err)
-        assert "workers differ in --learning_rate: worker 0 has 0.02, worker 1 has 0.03" in line
+        assert f"workers differ in --learning_rate: this one has {rate}" in line
     assert not list(tmp_path.glob("model.ckpt*"))
 
 
@@ -326,14 +326,19 @@ def test_two_machines_train_a_classifier_with_the_flags_defaults(tmp_path):
 )
 def test_workers_agree_where_their_values_are_the_same(first, second, is_same, monkeypatch):
     monkeypatch.setattr(TensorFlowEngine, "num_workers", 2)
-    others = json.dumps({"--threshold_to_export": second})
-    monkeypatch.setattr(TensorFlowEngine, "_texts_of_workers", lambda self, text: [text, others])
-    told = {"--threshold_to_export": first}
+    digests = []
+
+    def gather(self, own):
+        digests.append(own)
+        return np.stack([digests[0], own])
+
+    monkeypatch.setattr(TensorFlowEngine, "gather", gather)
+    TensorFlowEngine().check_agreement({"--threshold_to_export": first})
     if is_same:
-        TensorFlowEngine().check_agreement(told)
+        TensorFlowEngine().check_agreement({"--threshold_to_export": second})
     else:
-        with pytest.raises(FlagError, match="workers differ in --threshold_to_export"):
-            TensorFlowEngine().check_agreement(told)
+        with pytest.raises(FlagError, match="workers differ in --threshold_to_export: this one has"):
+            TensorFlowEngine().check_agreement({"--threshold_to_export": second})
 
 
 @pytest.mark.slow

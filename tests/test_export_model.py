@@ -14,7 +14,7 @@ from albert import export_model, modeling
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.export import model_conversion
-from albert.formats import checkpoint_files, checkpoints, huggingface
+from albert.formats import checkpoint_files, checkpoints, huggingface, pretrained
 from albert.formats.model_classes import EXPORT_HEADS
 from albert.formats.model_metadata import Metadata
 from albert.modeling import AlbertForPreTraining, AlbertModel, named_weights
@@ -206,7 +206,8 @@ def test_outputs_that_differ_are_never_published(source, tmp_path, monkeypatch, 
 def test_a_head_of_another_task_is_refused_where_the_task_is_known(source, tmp_path, capsys):
     config = AlbertConfig.from_json_file(str(source / "albert_config.json"))
     folder = tmp_path / "classifier"
-    modeling.AlbertForSequenceClassification(config, 3).save_pretrained(str(folder))
+    folder.mkdir()
+    pretrained.write_archive(str(folder), modeling.AlbertForSequenceClassification(config, 3))
     path = tmp_path / "m.tflite"
     arguments = f"--model_dir={folder}", f"--export_path={path}", "--head=token_classification"
     assert 2 == command(*arguments)
@@ -232,10 +233,10 @@ def test_a_model_without_pooler_is_exported_as_masked_lm(source, tmp_path):
     (["--export_path=m.PB"], "ends in .tflite or .onnx, or a directory"),
     (["--export_path=served_1.0"], "has no vocabulary"),  # what a directory lacks
     (["--export_path=m.onnx", "--max_seq_length=4"], "is not for .onnx"),
-    (["--export_path=m.tflite", "--max_seq_length=17"], "not within 1 ... 16"),
+    (["--export_path=m.tflite", "--max_seq_length=17"], "exceeds max_position_embeddings 16"),
     (["--export_path=m.tflite", "--head=sequence_classification"], "no classifier yet"),
     (["--export_path=m.tflite", "--head=question_answering"], "has no trained cls/squad"),
-    (["--export_path=m.tflite", "--model_dir=nowhere"], "neither a directory nor a checkpoint"),
+    (["--export_path=m.tflite", "--model_dir=nowhere"], "no such directory, checkpoint or archive"),
 ])
 def test_what_cannot_be_is_refused(arguments, message, source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

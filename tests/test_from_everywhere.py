@@ -9,11 +9,11 @@ import h5py
 import numpy as np
 import pytest
 from helpers import assert_one_clear_line, run
-from test_convert_hf import HEADS, random_model
+from test_convert_hf import HEADS, random_model, save
 
 import albert
 from albert.errors import CheckpointError, ConfigError, DataError
-from albert.formats import archives, hf_tokenizer, pretrained
+from albert.formats import archives, pretrained, tokenizer_files
 
 THEIRS = {
     "prediction_logits": "prediction_logits", "sop_logits": "sop_logits", "logits": "logits",
@@ -85,7 +85,7 @@ def test_two_models_below_a_folder_are_not_guessed_between(golden_path, tmp_path
 def test_two_models_in_one_directory_are_not_guessed_between(golden_path, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(golden_path("tf1_ckpt_tiny"), folder)
-    random_model("AlbertModel").save_pretrained(str(tmp_path / "ours"))
+    save(random_model("AlbertModel"), tmp_path / "ours")
     for path in (tmp_path / "ours").glob("model.ckpt-best*"):
         shutil.copy(path, folder)
     shutil.copytree(golden_path("hf_tensorflow/safetensors"), folder, dirs_exist_ok=True)
@@ -96,7 +96,7 @@ def test_two_models_in_one_directory_are_not_guessed_between(golden_path, tmp_pa
 
 
 def test_checkpoints_without_a_configuration_say_what_is_missing(tmp_path):
-    random_model("AlbertModel").save_pretrained(str(tmp_path / "model"))
+    save(random_model("AlbertModel"), tmp_path / "model")
     (tmp_path / "model/albert_config.json").unlink()
     with pytest.raises(CheckpointError, match="has checkpoints, but no albert_config.json"):
         albert.from_pretrained(str(tmp_path / "model"))
@@ -185,7 +185,7 @@ def test_a_tokenizer_json_alone_gives_the_same_ids(golden_path, tmp_path, cache)
     ours = albert.AlbertTokenizer.from_pretrained(str(golden_path("spm/30k-clean.model")))
     made = tmp_path / "made"
     made.mkdir()
-    hf_tokenizer.write(ours.tokenizer, str(made), 512)
+    tokenizer_files.write(ours.tokenizer, str(made), 512)
     alone = tmp_path / "alone"
     alone.mkdir()
     shutil.copy(made / "tokenizer.json", alone)

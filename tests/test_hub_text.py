@@ -301,7 +301,7 @@ def test_without_tensorflow_text_the_options_are_refused_and_nothing_is_written(
 @pytest.mark.parametrize("arguments, message", [
     ([], "is required"),
     (["--export_path={0}/m", "--export_preprocessor_path={0}/m"], "must be different"),
-    (["--export_preprocessor_path={0}/m", "--max_seq_length=17"], "not within 3 ... 16"),
+    (["--export_preprocessor_path={0}/m", "--max_seq_length=17"], "exceeds max_position_embeddings 16"),
     (["--export_preprocessor_path={0}"], "exists; remove it"),
 ])
 def test_paths_and_lengths_that_cannot_be_are_refused(arguments, message, tmp_path, capsys):

@@ -13,7 +13,7 @@ import albert
 from albert import export_checkpoints, export_model, run_pretraining
 from albert.cli import flags
 from albert.config import AlbertConfig
-from albert.formats import checkpoints, model_card
+from albert.formats import pretrained
 from albert.tokenization import FullTokenizer
 
 PRETRAIN = (
@@ -81,17 +81,12 @@ KINDS = [name for name in albert.__all__ if name.startswith("AlbertFor") or name
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_code_of_every_classs_card_runs(kind, has_tokenizer, tmp_path):
     model = getattr(albert, kind)(AlbertConfig(**SIZES), **HEADS.get(kind, {}))
-    model.save_pretrained(str(tmp_path / "saved"))
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(SIZES["vocab_size"]))]
-    vocabulary = tmp_path / "saved/vocab.txt"
+    vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join(pieces[: SIZES["vocab_size"]]))
     tokenizer = FullTokenizer(str(vocabulary), True, None) if has_tokenizer else None
-    weights = checkpoints.open_weights(str(tmp_path / "saved/model.ckpt-best"))
-    path = model_card.of_weights(
-        str(tmp_path / "saved"), weights, model.config, tokenizer=tokenizer
-    )
-    with open(path) as stream:
-        printed = use(tmp_path, stream.read())
+    pretrained.save(model, str(tmp_path / "saved"), tokenizer)
+    printed = use(tmp_path, (tmp_path / "saved/README.md").read_text())
     assert bool(printed) == has_tokenizer and "nan" not in printed
 
 

@@ -26,6 +26,7 @@ from albert import (
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import DataError
+from albert.formats import pretrained
 from albert.inference import predictors
 from albert.tasks import entity_metrics as entities
 
@@ -85,13 +86,15 @@ def pairs():
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory, pairs):
-    """An output directory of classification of pairs, of --task_name=tsv."""
+    """An output directory of classification of pairs, of --train_file."""
     folder = tmp_path_factory.mktemp("classifier")
     for split in ("train", "dev", "test"):
         rows = [f"{a}\t{b}\t{('yes', 'no')[i % 2]}" for i, (a, b) in enumerate(pairs)]
         (folder / f"{split}.tsv").write_text("\n".join(["a\tb\tlabel", *rows]) + "\n")
     return train(
-        run_classifier, folder, VOCABULARY, "--task_name=tsv", f"--data_dir={folder}",
+        run_classifier, folder, VOCABULARY,
+        *(f"--{split}_file={folder}/{split}.tsv" for split in ("train", "dev", "test")),
+        "--do_eval",
         "--text_column=a", "--text_pair_column=b", "--label_column=label",
         "--label_list=yes,no", "--max_seq_length=40",
     )
@@ -403,7 +406,7 @@ def test_a_record_of_the_training_with_a_bad_value_is_refused_by_file_and_key(
     model = edited(classifier, tmp_path, lambda values: values["flags"].update({flag: value}))
     (tmp_path / "in.txt").write_text("w1\tw2\n")
     line = refused(capsys, f"--model={model}", f"--input_file={tmp_path}/in.txt")
-    assert "model.ckpt-2.json: " in line and message in line
+    assert "model.ckpt-best.json: " in line and message in line
 
 
 @pytest.mark.parametrize("key", ["architecture", "task", "config", "step"])
@@ -440,8 +443,13 @@ def saved(tmp_path_factory):
     ):
         getattr(modeling, name)(config, **options).save_pretrained(str(folder / name))
         (folder / name / "vocab.txt").write_text("\n".join(VOCABULARY))
-    shutil.copytree(folder / "AlbertForSequenceClassification", folder / "untold")
-    os.remove(folder / "untold/model.ckpt-best.json")  # which tells its class
+    untold = folder / "untold"
+    untold.mkdir()
+    pretrained.write_archive(
+        str(untold), modeling.AlbertForSequenceClassification(config, num_labels=3)
+    )
+    os.remove(untold / "model.ckpt-best.json")  # which tells its class
+    (untold / "vocab.txt").write_text("\n".join(VOCABULARY))
     return folder
 
 
@@ -533,8 +541,10 @@ def test_a_line_for_single_texts_has_no_tab(capsys, tmp_path):
         rows = [f"{WORDS[i]} w1\t{('yes', 'no')[i % 2]}" for i in range(8)]
         (tmp_path / f"{split}.tsv").write_text("\n".join(["a\tlabel", *rows]) + "\n")
     out = train(
-        run_classifier, tmp_path, VOCABULARY, "--task_name=tsv", f"--data_dir={tmp_path}",
-        "--text_column=a", "--label_column=label", "--label_list=yes,no", "--max_seq_length=40",
+        run_classifier, tmp_path, VOCABULARY,
+        *(f"--{split}_file={tmp_path}/{split}.tsv" for split in ("train", "dev", "test")),
+        "--do_eval",
+        "--text_column=a", "--label_list=yes,no", "--max_seq_length=40",
     )
     assert ask(tmp_path, out, ["w1 w2"])
     (tmp_path / "in.txt").write_text("w1 w2\nw1\tw2\n")

@@ -1,16 +1,18 @@
-"""`from_pretrained` and `save_pretrained`: any layout in, ours out, the same numbers."""
+"""`from_pretrained` and `save_pretrained`: any layout in, Hugging Face's out, the same numbers."""
 
+import json
 import shutil
 
 import keras
 import numpy as np
 import pytest
+from helpers import run_here
 from test_convert_hf import HEADS, batch, random_model, save
 
 import albert
-from albert import modeling
+from albert import export_checkpoints, modeling
 from albert.errors import CheckpointError
-from albert.formats import checkpoints, run_states
+from albert.formats import checkpoints, pretrained
 
 
 def outputs(model, kind):
@@ -73,7 +75,7 @@ def test_a_frozen_model_or_one_of_another_name_is_saved_whole_and_loaded_again(k
     released = set(modeling.named_weights(model))
     model.trainable = False
     model.save_pretrained(path)
-    assert set(checkpoints.open_weights(path).shapes) == released | {"global_step"}
+    assert set(pretrained.open_path(path).weights().shapes) == released
     again = getattr(albert, kind).from_pretrained(path, name="other")
     assert set(modeling.named_weights(again)) == released
     again.save_pretrained(str(tmp_path / "again"))
@@ -85,7 +87,7 @@ def test_a_frozen_model_or_one_of_another_name_is_saved_whole_and_loaded_again(k
 
 def test_weights_of_which_the_model_has_none_are_no_start(tmp_path):
     random_model("AlbertModel").save_pretrained(str(tmp_path / "model"))
-    weights = checkpoints.open_weights(str(tmp_path / "model"))
+    weights = pretrained.open_path(str(tmp_path / "model")).weights()
     with pytest.raises(CheckpointError, match="has none of the model's weights"):
         checkpoints.warm_start({"cls/other": (2,)}, weights)
 
@@ -114,6 +116,59 @@ def test_a_loaded_model_trains_in_compile_and_fit(tmp_path):
 
 def test_the_saved_directory_is_one_for_every_command(tmp_path):
     random_model("AlbertForPreTraining").save_pretrained(str(tmp_path / "model"))
-    weights = checkpoints.open_weights(str(tmp_path / "model"))
-    assert "cls/seq_relationship/output_weights" in weights.shapes
-    assert run_states.read_run_state(weights.origin)["architecture"] == "AlbertForPreTraining"
+    source = pretrained.open_path(str(tmp_path / "model"))
+    assert "cls/seq_relationship/output_weights" in source.weights().shapes
+    assert source.metadata.architecture == "AlbertForPreTraining"
+    again = tmp_path / "model.ckpt"
+    arguments = f"--albert_directory={tmp_path}/model", f"--export_path={again}"
+    assert run_here(export_checkpoints, *arguments) == 0
+    assert pretrained.open_any_weights(str(again)).shapes.keys() >= source.weights().shapes.keys()
+
+
+def every_sharing():
+    for sharing in ("all", "attention", "ffn", "none"):
+        for layers, groups in ((4, 1), (4, 2), (22, 22)):  # they round the last one differently
+            yield {"parameter_sharing": sharing, "num_hidden_layers": layers,
+                   "num_hidden_groups": groups}
+
+
+@pytest.mark.parametrize("changes", [
+    *every_sharing(), {"hidden_act": "gelu_erf"}, {"hidden_act": "relu"}, {"embedding_size": 16},
+], ids=lambda c: "-".join(map(str, c.values())))
+def test_every_architecture_comes_back_as_it_was(changes, tmp_path):
+    model = random_model("AlbertModel", **changes)
+    model.save_pretrained(str(tmp_path / "model"))
+    again = albert.AlbertModel.from_pretrained(str(tmp_path / "model"))
+    assert again.config == model.config
+    before, after = modeling.named_weights(model), modeling.named_weights(again)
+    assert after.keys() == before.keys()
+    for name, weight in before.items():
+        np.testing.assert_array_equal(after[name], weight, err_msg=name)
+
+
+def test_an_architecture_that_another_library_changed_is_read_as_it_is_now(tmp_path):
+    random_model("AlbertModel").save_pretrained(str(tmp_path / "model"))
+    path = tmp_path / "model/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_dropout_prob": 0.3}))
+    assert pretrained.open_path(str(tmp_path / "model")).config.hidden_dropout_prob == 0.3
+
+
+def test_a_model_that_version_0_2_saved_is_read_and_replaced(tmp_path):
+    model = random_model("AlbertForSequenceClassification")
+    model.label_names = ("a", "b", "c")
+    path = tmp_path / "model"
+    path.mkdir()
+    pretrained.write_archive(str(path), model)
+    again = albert.from_pretrained(str(path))
+    assert again.label_names == model.label_names
+    again.output_bias.assign([1.0, 2.0, 3.0])
+    again.save_pretrained(str(path))
+    np.testing.assert_array_equal(albert.from_pretrained(str(path)).output_bias, [1, 2, 3])
+
+
+def test_a_model_is_not_saved_beside_the_checkpoints_of_a_run(tmp_path):
+    save(random_model("AlbertModel"), tmp_path / "run")
+    for path in (tmp_path / "run").glob("model.ckpt-best.*"):
+        path.rename(str(path).replace("best", "7"))
+    with pytest.raises(CheckpointError, match="save to another directory"):
+        random_model("AlbertModel").save_pretrained(str(tmp_path / "run"))

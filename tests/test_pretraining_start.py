@@ -112,8 +112,8 @@ def test_the_directory_of_a_run_is_a_whole_model(engine, folder):
     assert result.returncode == 0, result.stderr
     assert " W " not in result.stderr
     names = set(os.listdir(folder / "out"))
-    assert {"albert_config.json", "my_vocab.txt", "tokenizer_config.json", "README.md"} <= names
-    kept = (folder / "out/my_vocab.txt").read_bytes()
+    assert {"albert_config.json", "vocab.txt", "tokenizer_config.json", "README.md"} <= names
+    kept = (folder / "out/vocab.txt").read_bytes()
     assert kept == (folder / "my_vocab.txt").read_bytes()
 
 
@@ -151,7 +151,9 @@ def run_here_with(module, arguments, texts):
 
 def test_it_is_there_before_the_first_step(folder, begin):
     assert begin(folder) == 0
-    assert sorted(os.listdir(folder / "out")) == ["my_vocab.txt", "tokenizer_config.json"]
+    assert sorted(os.listdir(folder / "out")) == [
+        "special_tokens_map.json", "tokenizer_config.json", "vocab.txt"
+    ]
 
 
 def test_case_is_that_of_the_records(folder):
@@ -165,7 +167,7 @@ def test_case_is_that_of_the_records(folder):
 
 def test_a_run_of_before_gets_it_when_it_is_resumed(folder, caplog):
     assert train(folder, "--until_step=2") == 0
-    for name in ("my_vocab.txt", "tokenizer_config.json"):
+    for name in ("vocab.txt", "tokenizer_config.json"):
         (folder / "out" / name).unlink()
     assert vocabulary_of(folder) is None
     assert train(folder) == 0
@@ -263,7 +265,7 @@ def test_records_of_two_vocabularies_are_refused(folder, begin, capsys):
 
 @pytest.mark.parametrize("is_of_0_2, message", [
     (False, "out/model.ckpt-2 was trained with another vocabulary"),
-    (True, "holds checkpoints with the vocabulary my_vocab.txt"),  # with which nothing was recorded
+    (True, "holds checkpoints with the vocabulary vocab.txt"),  # with which nothing was recorded
 ])
 def test_a_directory_with_checkpoints_of_another_vocabulary_is_refused(
     is_of_0_2, message, folder, begin, capsys
@@ -273,14 +275,14 @@ def test_a_directory_with_checkpoints_of_another_vocabulary_is_refused(
         run_state = json.loads(path.read_text())
         del run_state["content_sha256"], run_state["flags"]["tokenizer_sha256"]
         path.write_text(json.dumps(run_state))
-    before = (folder / "out/my_vocab.txt").read_bytes()
+    before = (folder / "out/vocab.txt").read_bytes()
     words = (folder / "my_vocab.txt").read_text().replace("w1\n", "w99\n")
     (folder / "other_vocab.txt").write_text(words)
     make_records(folder, "other", vocabulary="other_vocab.txt")
     assert begin(folder, name="other") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
     assert message in line
-    assert (folder / "out/my_vocab.txt").read_bytes() == before
+    assert (folder / "out/vocab.txt").read_bytes() == before
     assert not (folder / "out/other_vocab.txt").exists()
 
 

@@ -10,7 +10,7 @@ from albert.errors import DataError
 from albert.records import features
 from albert.records.record_files import RecordFiles
 from albert.tasks import race
-from albert.tasks.fine_tuning_data import RecordKeeper
+from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 from albert.tokenization import FullTokenizer
 
 VARIANTS = {
@@ -65,9 +65,8 @@ def test_records_hold_what_the_originals_hold(golden_path, tmp_path):
     tf = pytest.importorskip("tensorflow")
     tokenizer = make_tokenizer(golden_path, "spm_lower")
     questions = race.read_questions(str(golden_path("race/data")), "dev", tokenizer)
-    path = race.question_records(
-        questions, "dev", RecordKeeper(tokenizer, 128, str(tmp_path)), 32
-    )
+    data = FineTuningData("race", {"dev": questions})
+    path = race.question_records(data, "dev", RecordKeeper(tokenizer, 128, str(tmp_path)), 32)
     theirs = str(golden_path("race/dev.s128.tfrecord"))
 
     def read(path):
@@ -150,8 +149,8 @@ def test_all_txt_comes_before_single_passages(tmp_path):
         ({"options": [["a"] * 4, ["a"] * 3]}, r"all\.txt:2: question 2 has 3 options, expected 4"),
         ({"options": [["a"] * 4, "abcd"]}, r"all\.txt:2: question 2: its options are not a list"),
         ({"questions": ["a", 7]}, r"all\.txt:2: question 2 is not a text: 7"),
-        ({"questions": None}, r"all\.txt:2: questions are not a list: None"),
-        ({"article": None}, r"all\.txt:2: the article is not a text"),
+        ({"questions": None}, r"all\.txt:2: questions must be a list, got None"),
+        ({"article": None}, r"all\.txt:2: article must be a text, got None"),
     ],
 )
 def test_a_bad_passage_is_named_by_file_line_and_question(tmp_path, change, message):
@@ -193,12 +192,12 @@ def test_answers_may_be_absent_from_the_test_questions_only(tmp_path):
 
 def test_a_named_feature_file_of_other_settings_is_refused(golden_path, tmp_path):
     tokenizer = make_tokenizer(golden_path, "spm_lower")
-    questions = read(tmp_path, json.dumps(PASSAGE))
+    data = FineTuningData("race", {"dev": read(tmp_path, json.dumps(PASSAGE))})
     path = str(tmp_path / "dev.tfrecord")
 
     def make(max_qa_length):
         return race.question_records(
-            questions, "dev", RecordKeeper(tokenizer, 64, ""), max_qa_length, path
+            data, "dev", RecordKeeper(tokenizer, 64, ""), max_qa_length, path
         )
 
     assert make(16) == make(16) == path

@@ -27,7 +27,7 @@ fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip inst
 
 # Flags of strings that are no paths.
 NO_PATHS = {
-    "architecture", "checkpoint_name", "depth_schedule", "gcp_project", "label_column",
+    "checkpoint_name", "depth_schedule", "gcp_project", "label_column",
     "label_list", "language", "layers", "master", "runner", "task_name", "text_column",
     "text_field", "text_pair_column", "topology", "tpu_name", "tpu_zone",
 }
@@ -643,7 +643,7 @@ def test_models_and_tokenizers_are_saved_to_and_opened_from_another_place(memory
     tokenizer.save_pretrained("memory://data/model")
     assert tokenizer.save_vocabulary("memory://data/words") == ("memory://data/words/vocab.txt",)
     assert {name.rpartition("/")[2] for name in memory.find("/data/model")} >= {
-        "albert_config.json", "model.ckpt-best.index", "vocab.txt", "README.md"
+        "config.json", "model.safetensors", "vocab.txt", "README.md"
     }
     opened = albert.from_pretrained("memory://data/model")
     rows = albert.AlbertTokenizer.from_pretrained("memory://data/model")(["w1 w2 w3"])

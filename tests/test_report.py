@@ -13,7 +13,6 @@ from albert.errors import DataError
 from albert.records.examples import FeatureSpec
 from albert.records.records import write_records
 from albert.storage.files import write_json
-from albert.training import run_report
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "scripts/quickstart"
@@ -21,6 +20,7 @@ FOLDER = ROOT / "scripts/quickstart"
 sys.path.append(str(FOLDER))
 
 import report as quickstart_report  # noqa: E402
+import run_files  # noqa: E402
 
 SPEC = FeatureSpec({
     "input_ids": ("int64", 4),
@@ -136,10 +136,10 @@ def test_a_missing_input_is_one_line_that_names_it(directory, missing):
 def test_a_damaged_line_of_metrics_is_named_and_a_torn_last_one_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "kind": "train", "loss": 2}\n{"step": 2, "ki')
-    assert [line["step"] for line in run_report.read_metrics(str(path))["train"]] == [1]
+    assert [line["step"] for line in run_files.read_metrics(str(path))["train"]] == [1]
     path.write_text('{"step": 1, "kind": "train"}\n[1]\n{"step": 2, "kind": "train"}\n')
     with pytest.raises(DataError, match=r"metrics.jsonl:2"):
-        run_report.read_metrics(str(path))
+        run_files.read_metrics(str(path))
 
 
 # === quickstart.sh: what it refuses before any installation ===

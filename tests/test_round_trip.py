@@ -22,7 +22,7 @@ HEADS = test_convert_hf.HEADS | {
     "AlbertForBeamQuestionAnswering": {"start_n_top": 3, "end_n_top": 2, "classifier_dropout": 0.2},
     "AlbertForSequenceClassification": {"num_labels": 3, "classifier_dropout": 0.3},
 }
-LAYOUTS = ("ours", "prefix", "theirs", "theirs and back", "module")
+LAYOUTS = ("saved", "archive", "prefix", "there and back", "module")
 # Its weights are all of a module's.
 IN_MODULES = ("AlbertModel", "AlbertForMaskedLM", "AlbertForPreTraining")
 TEXTS = {
@@ -84,12 +84,15 @@ def travelled(layout: str, start: pathlib.Path) -> tuple[pathlib.Path, str]:
     folder = start.with_name(f"{start.name} {layout}")
     if layout == "module" and not folder.exists():
         assert 0 == export_to_tfhub(f"--albert_directory={start}", f"--export_path={folder}")
-    elif layout == "theirs" and not folder.exists():
-        assert 0 == test_convert_hf.convert(f"--albert_directory={start}", f"--output_dir={folder}")
-    elif layout == "theirs and back" and not folder.exists():
-        theirs, _ = travelled("theirs", start)
-        assert 0 == test_convert_hf.convert(f"--hf_directory={theirs}", f"--output_dir={folder}")
-    elif layout in ("ours", "prefix"):
+    elif layout in ("archive", "prefix"):
+        folder = start.with_name(f"{start.name} archive")
+        if not folder.exists():
+            assert 0 == test_convert_hf.convert(f"--hf_directory={start}", f"--output_dir={folder}")
+    elif layout == "there and back" and not folder.exists():
+        archive, _ = travelled("archive", start)
+        arguments = f"--albert_directory={archive}", f"--output_dir={folder}"
+        assert 0 == test_convert_hf.convert(*arguments)
+    elif layout == "saved":
         folder = start
     return folder, str(folder / "model.ckpt-best" if layout == "prefix" else folder)
 
@@ -99,14 +102,15 @@ def cases():
         for kind in HEADS:
             if layout == "module" and kind not in IN_MODULES:
                 continue
-            if layout.startswith("theirs") and kind == "AlbertForBeamQuestionAnswering":
+            is_converted = layout in ("archive", "prefix", "there and back")
+            if is_converted and kind == "AlbertForBeamQuestionAnswering":
                 continue  # they have no such class
             for case in TEXTS:
                 for is_named in (False, True)[: 1 + is_labelled(kind)]:
                     # Of the rest one of each: what is known of a model is one code for all.
                     is_quick = case == "cased" and is_named == is_labelled(kind) and (
-                        layout == "theirs and back" or kind == "AlbertForSequenceClassification"
-                        or (layout, kind) == ("ours", "AlbertModel")
+                        layout == "there and back" or kind == "AlbertForSequenceClassification"
+                        or (layout, kind) == ("saved", "AlbertModel")
                     )
                     marks = [] if is_quick else [pytest.mark.slow]
                     yield pytest.param(layout, kind, case, is_named, marks=marks)
@@ -131,11 +135,8 @@ def test_what_is_known_of_a_model_comes_back_with_its_weights(
         if layout != "module":
             assert {k: one.get_config()[k] for k in HEADS[kind]} == HEADS[kind]
         if is_labelled(kind):
-            unnamed = "LABEL_{}" if layout.startswith("theirs") else None
-            names = "name {}, of some" if is_named else unnamed
-            assert one.label_names == (
-                names and tuple(names.format(i) for i in range(one.num_labels))
-            )
+            names = tuple(f"name {i}, of some" for i in range(one.num_labels))
+            assert one.label_names == (names if is_named else None)
         if kind == "AlbertForSequenceClassification":
             assert one.problem_type == (MULTI_LABEL if is_named else None)
     ours = albert.AlbertTokenizer.from_pretrained(str(start))
@@ -168,7 +169,7 @@ def test_a_model_knows_how_texts_are_prepared_where_its_vocabulary_comes_later(s
     start = source("AlbertForTokenClassification", "cased", True)
     model = albert.AlbertForTokenClassification.from_pretrained(str(start))
     model.save_pretrained(str(tmp_path / "bare"))
-    shutil.copy(start / "spm.model", tmp_path / "bare")
+    shutil.copy(start / "spiece.model", tmp_path / "bare")
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(tmp_path / "bare"))
     assert tokenizer.tokenizer.settings == TEXTS["cased"]
 
@@ -178,7 +179,7 @@ def test_what_is_fine_tuned_from_a_directory_reads_its_texts_as_it_does(source):
     arguments = ["x", f"--init_checkpoint={start}", "--max_seq_length=8"]
     for more, expected in (
         ([], TEXTS["cased"]),
-        ([f"--spm_model_file={start}/spm.model"], TEXTS["cased"]),
+        ([f"--spm_model_file={start}/spiece.model"], TEXTS["cased"]),
         (["--do_lower_case"], TextSettings(do_lower_case=True, keep_accents=True)),
     ):
         values = flags.parse(run_classifier.define_flags, [*arguments, *more])
@@ -187,7 +188,7 @@ def test_what_is_fine_tuned_from_a_directory_reads_its_texts_as_it_does(source):
 
 def test_a_card_tells_the_names_of_the_labels(source):
     start = source("AlbertForTokenClassification", "cased", True)
-    for layout in ("ours", "theirs", "theirs and back"):
+    for layout in ("saved", "archive", "there and back"):
         folder, _ = travelled(layout, start)
         assert '["name 0, of some", "name 1, of some"' in (folder / "README.md").read_text()
 

@@ -144,7 +144,7 @@ def test_the_export_gives_the_predictions_from_serialized_examples(trained):
     tf = pytest.importorskip("tensorflow")
     _, output = trained
     serve = tf.saved_model.load(str(output / "export")).signatures["serving_default"]
-    (records,) = (output.parent / ".out.work").glob("sst-2_predict-*.tf_record")
+    (records,) = (output.parent / ".out.work").glob("sst-2_test-*.tf_record")
     served = serve(examples=tf.constant([r.numpy() for r in tf.data.TFRecordDataset(str(records))]))
     lines = (output / "test_results.tsv").read_text().splitlines()
     want = np.array([[float(x) for x in line.split("\t")] for line in lines])
@@ -298,10 +298,10 @@ def test_help_and_usage_errors_answer_at_once_without_tensorflow(arguments):
          "--max_seq_length=17 exceeds max_position_embeddings 16"),
         (["--task_name=sst-2", "--do_train", "--warmup_step=7"], "--warmup_step=7 exceeds"),
         (["--task_name=sst-2", "--do_train", "--learning_rate=0"],
-         "--learning_rate=0.0: must be a number, above 0"),
+         "--learning_rate=0: must be a number, above 0"),
         (["--task_name=sst-2", "--do_train", "--checkpoint=x"], "did you mean --init_checkpoint"),
         (["--task_name=mrpc", "--do_train", "--notsv_header"],
-         "--notsv_header: only --task_name=tsv takes this"),
+         "--notsv_header: goes with --train_file only"),
         (["--task_name=sst-2", "--do_train", "--threshold_to_export=0.5"],
          "--threshold_to_export goes with --export_dir"),
         (["--task_name=sst-2", "--do_train", "--pack_rows", "--pad_to_max_seq_length"],
@@ -359,30 +359,18 @@ def test_a_vocabulary_of_another_model_is_refused(inputs, tmp_path):
 def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
     from albert import modeling, tokenization
     from albert.config import AlbertConfig
-    from albert.formats import hf_tokenizer, huggingface
-    from albert.formats.model_metadata import Metadata
+    from albert.formats import pretrained
 
     glue = write_task_files(tmp_path / "glue")
     model = modeling.AlbertForMaskedLM(AlbertConfig(**CONFIG))
     folder = tmp_path / "model"
-    model.save_pretrained(str(folder))
+    folder.mkdir()
+    pretrained.write_archive(str(folder), model)
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
     if layout == "huggingface":
-        tensors = {n: w.numpy() for n, w in modeling.named_weights(model).items()}
         tokenizer = tokenization.FullTokenizer(str(folder / "vocab.txt"))
-        theirs = tmp_path / "theirs"
-        theirs.mkdir()
-        kind = "AlbertForPreTraining"  # keeps the pooler
-        huggingface.serialize(
-            huggingface.tensors_to_theirs(model.config, tensors, kind),
-            str(theirs / "model.safetensors"),
-        )
-        ids = {"pad": 0, "cls": 2, "sep": 3}
-        (theirs / "config.json").write_text(
-            json.dumps(huggingface.config_to_theirs(model.config, Metadata(kind), ids, None))
-        )
-        hf_tokenizer.write(tokenizer, str(theirs), 16)
-        folder = theirs
+        folder = tmp_path / "theirs"
+        pretrained.save(model, str(folder), tokenizer)
     shared_flags = [f"--data_dir={glue}", "--task_name=sst-2", *SIZES, "--do_train", "--do_eval"]
     in_process(*shared_flags, f"--init_checkpoint={folder}", f"--output_dir={tmp_path / 'a'}")
     # The same as with everything spelt out.

@@ -150,7 +150,7 @@ def test_one_level_alone_is_read_alone(inputs, trained, tmp_path):
         (["--max_qa_length=14"], "--max_qa_length=14 leaves no room in --max_seq_length=16"),
         (["--high_only", "--middle_only"], "give one of --high_only and --middle_only"),
         (["--nodo_train", "--nodo_eval"], "at least one of --do_train, --do_eval and --do_predict"),
-        (["--classifier_dropout=1"], "--dropout_prob=1.0: must be a number"),
+        (["--classifier_dropout=1"], "--dropout_prob=1: must be a number"),
         (["--data_dir=/nowhere"], "no such directory: /nowhere/RACE/train/middle; --data_dir must"),
     ],
 )

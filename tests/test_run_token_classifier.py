@@ -160,7 +160,7 @@ def test_bad_data_is_one_clear_line_and_leaves_nothing(inputs, tmp_path):
         ([], "at least one of --do_train, --do_eval and --do_predict"),
         (["--do_train", "--label_list=O"], "not two or more different labels"),
         (["--do_train", "--max_seq_length=49"], "exceeds max_position_embeddings 48"),
-        (["--do_train", "--classifier_dropout=1"], "--classifier_dropout=1.0: must be a number"),
+        (["--do_train", "--classifier_dropout=1"], "--classifier_dropout=1: must be a number"),
         (["--do_eval"], "no checkpoint in .*out: train first"),
     ],
 )

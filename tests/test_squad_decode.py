@@ -118,10 +118,9 @@ def beam(starts, ends, cls=0.0):
     }
 
 
-def decode_v2(examples, windows, results, start_n_top=2, end_n_top=2):
+def decode_v2(examples, windows, results):
     return squad_decode.decode_v2(
-        examples, windows, results, n_best_size=3, max_answer_length=5,
-        start_n_top=start_n_top, end_n_top=end_n_top,
+        examples, windows, results, n_best_size=3, max_answer_length=5
     )
 
 
@@ -150,14 +149,6 @@ def test_a_question_without_windows_has_no_answer():
     ]
 
 
-def test_a_beam_of_another_size_is_refused():
-    result = beam([(3, -1), (5, -2)], [[(4, -1), (5, -3)]] * 2)
-    with pytest.raises(ValueError, match=r"window 1: start_top_log_probs has shape \(2,\)"):
-        decode_v2([example()], [window()], {1: result}, start_n_top=1, end_n_top=1)
-    with pytest.raises(ValueError, match=r"end_top_log_probs has shape \(4,\), expected \(6,\)"):
-        decode_v2([example()], [window()], {1: result}, end_n_top=3)
-
-
 def test_odds_above_the_threshold_withhold_the_answer():
     answers, odds = {"a": "x", "b": "y", "c": "z"}, {"a": 0.0, "b": 1.0, "c": 2.0}
     chosen = squad_decode.with_threshold(answers, odds, 1.0)
@@ -166,9 +157,8 @@ def test_odds_above_the_threshold_withhold_the_answer():
 
 
 def dataset(golds):
-    """Questions by id, each with the text of its answer, or None."""
-    qas = [{"id": i, "answers": [{"text": gold}] if gold else []} for i, gold in golds.items()]
-    return [{"paragraphs": [{"qas": qas}]}]
+    """The answers of each question, of which there is one or none."""
+    return {qid: [gold] if gold else [] for qid, gold in golds.items()}
 
 
 def test_the_threshold_that_is_found_gives_the_best_scores_there_are_ties_and_all():
@@ -209,7 +199,3 @@ def test_a_threshold_that_is_given_is_used_and_is_no_result():
     assert chosen == {"a": "", "b": ""} and results["f1"] == 0.0
     assert (results["best_f1"], results["best_f1_thresh"]) == (50.0, 1)
     assert "null_score_diff_threshold" not in results
-
-
-def test_files_look_as_the_originals():
-    assert squad_decode.to_json({"q": "½"}) == '{\n    "q": "\\u00bd"\n}\n'

@@ -5,12 +5,6 @@ import pytest
 from albert.tasks.squad import metrics
 
 
-def dataset(**answers):
-    """Questions by id, each with a list of answers."""
-    qas = [{"id": i, "answers": [{"text": t} for t in texts]} for i, texts in answers.items()]
-    return [{"paragraphs": [{"qas": qas}]}]
-
-
 def test_f1_is_of_the_shared_words_after_normalisation():
     # {cat, sat, here} and {cat, sat}: precision 2/2, recall 2/3.
     assert metrics.f1_score("The cat, sat HERE.", "a cat sat") == pytest.approx(0.8)
@@ -19,7 +13,7 @@ def test_f1_is_of_the_shared_words_after_normalisation():
 
 
 def test_the_best_of_several_answers_counts():
-    scores = metrics.evaluate_v1(dataset(q=["dog", "big cat", "cat"]), {"q": "the cat"})
+    scores = metrics.evaluate_v1(dict(q=["dog", "big cat", "cat"]), {"q": "the cat"})
     assert scores == {"exact_match": 100.0, "f1": 100.0}
 
 
@@ -30,11 +24,11 @@ def test_two_answers_without_words_agree_in_version_2_only(version_2, expected):
 
 
 def test_an_answer_without_words_is_no_answer_but_its_question_has_one():
-    scores = metrics.evaluate_v2(dataset(q=["The"]), {"q": ""})
+    scores = metrics.evaluate_v2(dict(q=["The"]), {"q": ""})
     assert (scores["f1"], scores["HasAns_total"]) == (100.0, 1) and "NoAns_total" not in scores
 
 
-FOUR = dataset(right=["cat"], none=[], wrong=["dog"], late=["cow"])
+FOUR = dict(right=["cat"], none=[], wrong=["dog"], late=["cow"])
 PREDICTIONS = {"right": "cat", "none": "sat", "wrong": "cat", "late": "cow"}
 ODDS = {"late": 3.0, "none": 2.0, "wrong": 1.5, "right": -1.0}
 
@@ -55,7 +49,7 @@ def test_odds_above_the_threshold_leave_a_question_unanswered():
 
 
 def test_no_absent_prediction_ever_raises_a_score():
-    questions = dataset(a=[], b=[], c=["cat"], d=["dog"])
+    questions = dict(a=[], b=[], c=["cat"], d=["dog"])
     scores = metrics.evaluate_v2(questions, {"a": "", "c": "cat"}, {"a": 1.0, "c": 0.0, "d": -5})
     assert scores == {
         "exact": 50.0, "f1": 50.0, "total": 4,

@@ -13,7 +13,7 @@ from helpers import assert_one_clear_line, run
 from albert import tokenization
 from albert.tasks.squad import decode as squad_decode
 from albert.tasks.squad import metrics
-from albert.tasks.squad.features import Window, make_windows, read_examples
+from albert.tasks.squad.features import Window, make_windows, read_answers, read_examples
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,7 @@ def as_the_original(dataset, answers, odds):
 
     An answer whose odds equal the threshold is withheld there.
     """
-    raw = dict(zip(("exact", "f1"), metrics.raw_scores(dataset, answers), strict=True))
-    best = metrics.best_scores(answers, raw, odds, metrics.has_answer(dataset))
+    best = metrics.best_scores(dataset, answers, metrics.raw_scores(dataset, answers), odds)
     threshold = best["best_f1_thresh"]
     chosen = {qid: text if odds[qid] < threshold else "" for qid, text in answers.items()}
     results = metrics.evaluate_v2(dataset, chosen, odds, 1.0)
@@ -104,7 +103,7 @@ def test_version_1_decodes_as_the_original(folder):
     )
     assert answers == load(folder / "v1_single_predictions.json")
     assert_files_equal(nbest, load(folder / "v1_single_nbest.json"))
-    dataset = load(folder / "dev-v1.1.json")["data"]
+    dataset = read_answers(str(folder / "dev-v1.1.json"))
     assert metrics.evaluate_v1(dataset, answers) == load(folder / "v1_single_eval.json")
 
 
@@ -118,8 +117,7 @@ def test_version_2_decodes_as_the_original(folder):
     }
     examples = read_examples(str(folder / "dev-v2.0.json"), False)
     answers, nbest, odds = squad_decode.decode_v2(
-        examples, windows_of(folder, "dev-v2.0"), results, n_best_size=20, max_answer_length=30,
-        start_n_top=5, end_n_top=5,
+        examples, windows_of(folder, "dev-v2.0"), results, n_best_size=20, max_answer_length=30
     )
     assert_files_equal(nbest, load(folder / "v2_single_nbest.json"))
     golden_odds = load(folder / "v2_single_null_odds.json")
@@ -129,7 +127,7 @@ def test_version_2_decodes_as_the_original(folder):
         golden = load(folder / f"v2_single_predictions_threshold_{threshold}.json")
         chosen = squad_decode.with_threshold(answers, odds, threshold)
         assert chosen == golden
-    dataset = load(folder / "dev-v2.0.json")["data"]
+    dataset = read_answers(str(folder / "dev-v2.0.json"))
     results, chosen = as_the_original(dataset, answers, odds)
     assert chosen == load(folder / "v2_single_predictions.json")
     golden = load(folder / "v2_single_eval.json")
@@ -179,7 +177,7 @@ def test_a_question_without_prediction_scores_0_and_is_told(tmp_path):
         ([], [], DATASET, "p.json: expected an object, got list"),
         ({"1": 3}, [], DATASET, "p.json: '1' must be a string, got 3"),
         ({"1": "x"}, [], {"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "1"}]}]}]},
-         "data[0].paragraphs[0].qas[0]: no 'answers'"),
+         "d.json: 1 questions have no 'answers', as '1'"),
         ({"1": "x"}, ["--null_odds_file=x"], DATASET, "needs --version_2_with_negative"),
         ({}, [], {"data": []}, "d.json: no questions"),
         ({"1": "x"}, [], UNANSWERABLE,
@@ -299,10 +297,13 @@ def test_a_pair_that_a_beam_holds_twice_is_averaged_as_in_the_original(spec):
     examples, windows = read(False)
     answers, nbest, odds = squad_decode.decode_v2(
         examples, windows, {raw["unique_id"]: raw for raw in golden["v2_raw"]}, n_best_size=20,
-        max_answer_length=30, start_n_top=2, end_n_top=2,
+        max_answer_length=30,
     )
     assert_files_equal(nbest, golden["v2_nbest"])
     assert odds == golden["v2_null_odds"]
-    dataset = golden["data"]["data"]
+    dataset = {
+        qa["id"]: [answer["text"] for answer in qa["answers"]]
+        for paragraph in golden["data"]["data"][0]["paragraphs"] for qa in paragraph["qas"]
+    }
     results, chosen = as_the_original(dataset, answers, odds)
     assert results == golden["v2_eval"] and chosen == golden["v2_predictions"]

@@ -69,7 +69,7 @@ def test_the_command_changes_the_vocabularys_tables_alone(folder, tmp_path):
                        f"--spm_model_file={folder / 'new.model'}")
     before, after = (pretrained.open_path(str(f)) for f in (folder / "model", out))
     assert after.config.vocab_size == 62
-    assert after.vocabulary.spm_model_file == str(out / "new.model")
+    assert after.vocabulary.spm_model_file == str(out / "spiece.model")
     old, new = before.weights(), after.weights()
     tables = {"bert/embeddings/word_embeddings", "cls/predictions/output_bias"}
     assert set(new.shapes) == set(old.shapes)

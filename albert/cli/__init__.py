@@ -1,4 +1,4 @@
-"""What the commands share.
+"""What the commands share. Whatever raises an `errors.UserError` ends a command with one line.
 
     flags               definitions, ranges, errors, exit codes
     run_flags           devices, steps, checkpoints and masks of every training
@@ -13,6 +13,6 @@
     pretraining_masks   how a pretraining run masks records that hold no masks
     pretraining_start   architecture and vocabulary of a pretraining run
     answering           what the commands that answer texts share: flags, the model, lines
-    classifier_report   what a classifier of one file can do, as a page with pictures
-    question_answering  what the three SQuAD commands share
+    classifier_report   what a classifier of one file can do, as a page
+    question_answering  what the two SQuAD commands share
 """

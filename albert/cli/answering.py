@@ -1,19 +1,18 @@
 """What the commands that answer texts share: flags, the model, lines of text. No engine at import."""
 
 import contextlib
-import dataclasses
 import logging
 import os
 import sys
 
 from albert import tokenization
 from albert.cli import flags
-from albert.errors import CheckpointError, DataError, UserError
-from albert.formats import checkpoint_files, pretrained
+from albert.errors import DataError
+from albert.formats import checkpoint_files, layouts, pretrained
 from albert.formats.pretrained import Pretrained
 from albert.inference.onnx_file import OnnxFile
 from albert.inference.session import Session
-from albert.storage import files, shipped
+from albert.storage import files
 from albert.text import text_files
 
 log = logging.getLogger("albert")
@@ -54,10 +53,7 @@ def check_flags(values: flags.FlagValues) -> None:
     """Raises a UserError for flags that are missing, and absent files."""
     flags.require(values, "model")
     if not (os.path.exists(values.model) or checkpoint_files.exists(values.model)):
-        raise CheckpointError(
-            f"--model: no such directory or checkpoint: {values.model}; nor does such a model come "
-            "with this package: " + ", ".join(shipped.names())
-        )
+        raise layouts.absent(values.model, "model", None)
     flags.refuse_together(values, "spm_model_file", "vocab_file")
     if "output_file" in values:
         files.refuse_overwriting(
@@ -66,11 +62,7 @@ def check_flags(values: flags.FlagValues) -> None:
 
 
 def open_model(values: flags.FlagValues) -> Session:
-    """Opens what --model and the vocabulary flags name, and checks that these fit each other.
-
-    Raises:
-      UserError: no model or vocabulary, or --max_seq_length is more than the model has positions.
-    """
+    """Opens what --model and the vocabulary flags name, and checks that these fit each other."""
     source = pretrained.open_path(values.model, "model")
     tokenizer = tokenizer_of(values, source)
     opened = Session.of(source, tokenizer, values.max_seq_length, values.batch_size)
@@ -83,36 +75,17 @@ def open_model(values: flags.FlagValues) -> Session:
 
 
 def tokenizer_of(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
-    """Returns the tokenizer of the flags, of the directory, or of the path used in training."""
+    """Returns the tokenizer of the flags, or of the directory."""
     given = values.spm_model_file, values.vocab_file, values.do_lower_case
     if tokenizer := source.tokenizer(*given):
         return tokenizer
-    told = source.training_vocabulary
-    path = told.spm_model_file or told.vocab_file
-    if not (path and os.path.isfile(path)):
-        raise DataError(
-            f"{source.directory} has no vocabulary: give --spm_model_file or --vocab_file"
-        )
-    try:
-        tokenizer = dataclasses.replace(source, vocabulary=told).tokenizer(*given)
-    except (UserError, OSError) as error:
-        # The reason is not shown: a stranger may have named the file to learn its content.
-        raise DataError(
-            f"{source.directory} has no vocabulary, and {path}, which its checkpoint names, is "
-            "none of this model: give --spm_model_file or --vocab_file"
-        ) from error
-    log.warning("%s has no vocabulary: taking %s, where the training had it",
-                source.directory, path)
-    return tokenizer
+    raise DataError(f"{source.directory} has no vocabulary: give --spm_model_file or --vocab_file")
 
 
 def read_texts(path: str) -> list[str]:
     """Returns the lines of a text, of a pipe, or of the standard input; see `text_files`.
 
     An empty line is a text too, so that there is one output for each line.
-
-    Raises:
-      DataError: no such file, no lines, or not UTF-8 (file:line).
     """
     name, counts = source_name(path), text_files.ReadingCounts()
     with contextlib.ExitStack() as stack:

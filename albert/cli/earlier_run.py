@@ -33,9 +33,6 @@ class Identity:
 
         What isn't recorded with the checkpoint is not compared. Another task with the same labels
         may evaluate it, but not resume its training.
-
-        Raises:
-          FlagError: names both values; DataError: the checkpoint's run_state is damaged.
         """
         run_state = run_states.read_run_state(origin)
         metadata, flags = run_states.metadata_of(run_state), run_state.get("flags", {})
@@ -66,9 +63,6 @@ def check_directory(directory: str, identity: Identity) -> None:
     """Refuses to train in a directory that holds another model, or a run whose ids mean other things.
 
     Call it before anything is written, so that the directory's content stays as it is.
-
-    Raises:
-      FlagError: names the directory or the checkpoint, and the remedy.
     """
     if not os.path.isdir(directory):
         return

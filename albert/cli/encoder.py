@@ -3,17 +3,15 @@
 import dataclasses
 import functools
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import archives
+from albert.formats import archives, pretrained
 from albert.formats.tokenizer_files import Vocabulary
 from albert.storage import files
-
-if TYPE_CHECKING:
-    from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
 
@@ -25,56 +23,20 @@ class Encoder:
     """What a fine-tuning starts from. Its parts fit each other."""
 
     config: AlbertConfig
-    tokenizer: "FullTokenizer"
+    tokenizer: tokenization.FullTokenizer
     source: Any = None  # the opened module or directory that the flags name, if they name one
     init_checkpoint: str | None = None
 
     @functools.cached_property
     def weights(self) -> Any:
         """The initial weights: of `source`, or of --init_checkpoint; None for random ones."""
-        from albert.formats import pretrained
-
         if self.source is not None:
             return self.source.weights()
         return pretrained.open_any_weights(self.init_checkpoint) if self.init_checkpoint else None
 
 
-def check_encoder_flags(values: flags.FlagValues) -> None:
-    """Raises a FlagError for encoder flags that are missing or contradict each other."""
-    if not values.albert_hub_module_handle:
-        # A directory may say what the flags do not.
-        says_more = archives.is_whole(values.init_checkpoint or "")
-        if not (values.albert_config_file or says_more):
-            raise FlagError(
-                "--albert_config_file or --albert_hub_module_handle is needed (or the directory of "
-                "a model as --init_checkpoint)"
-            )
-        if not (values.spm_model_file or values.vocab_file or says_more):
-            raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
-        if values.spm_model_file and values.vocab_file:
-            log.warning("--vocab_file: no effect beside --spm_model_file")
-        return
-    if values.init_checkpoint:
-        raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
-    names = [
-        name for name in ("albert_config_file", "spm_model_file", "vocab_file")
-        if getattr(values, name) != FROM_HUB
-    ]
-    if ineffective := flags.given_as_typed(values, *names):  # flags of the original's commands
-        log.warning("%s: no effect beside --albert_hub_module_handle, which has its own",
-                    ", ".join(ineffective))
-
-
 def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encoder:
-    """Opens the encoder that the flags name.
-
-    Raises:
-      UserError: a file is missing or malformed, the vocabulary is of another
-        size than the config's, or --max_seq_length exceeds its positions.
-    """
-    from albert import tokenization
-    from albert.formats import pretrained
-
+    """Opens the encoder that the flags name."""
     check_encoder_flags(values)
     source, given = None, (values.spm_model_file, values.vocab_file)
     if values.albert_hub_module_handle:
@@ -102,13 +64,35 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
         if not vocabulary:
             raise FlagError(f"{origin} has no vocabulary: give --spm_model_file or --vocab_file")
         log.info("architecture and vocabulary of %s", origin)
-    if max_seq_length and max_seq_length > config.max_position_embeddings:
-        raise FlagError(
-            f"--max_seq_length={max_seq_length} exceeds max_position_embeddings "
-            f"{config.max_position_embeddings} of {origin}"
-        )
+    config.check_length(max_seq_length, origin)
     tokenizer = vocabulary.open()
     tokenization.check_vocabulary(tokenizer, config)
     if values.albert_dropout is not None:
         config = config.with_dropout(values.albert_dropout)
     return Encoder(config, tokenizer, source, values.init_checkpoint)
+
+
+def check_encoder_flags(values: flags.FlagValues) -> None:
+    """Raises a FlagError for encoder flags that are missing or contradict each other."""
+    if values.albert_hub_module_handle:
+        if values.init_checkpoint:
+            raise FlagError("give one of --init_checkpoint and --albert_hub_module_handle")
+        names = [
+            name for name in ("albert_config_file", "spm_model_file", "vocab_file")
+            if getattr(values, name) != FROM_HUB
+        ]
+        if ineffective := flags.given_as_typed(values, *names):  # the original's commands have them
+            log.warning("%s: no effect beside --albert_hub_module_handle, which has its own",
+                        ", ".join(ineffective))
+        return
+    # A directory may say what the flags do not.
+    says_more = archives.is_whole(values.init_checkpoint or "")
+    if not (values.albert_config_file or says_more):
+        raise FlagError(
+            "--albert_config_file or --albert_hub_module_handle is needed (or the directory of "
+            "a model as --init_checkpoint)"
+        )
+    if not (values.spm_model_file or values.vocab_file or says_more):
+        raise FlagError("--spm_model_file is required (or --vocab_file for WordPiece)")
+    if values.spm_model_file and values.vocab_file:
+        log.warning("--vocab_file: no effect beside --spm_model_file")

@@ -97,11 +97,7 @@ def import_tensorflow() -> None:
 
 
 def start(engine: str) -> None:
-    """Imports an engine, tensorflow or jax, and Keras with it.
-
-    Raises:
-      FlagError: Keras has been imported with another one.
-    """
+    """Imports an engine, tensorflow or jax, and Keras with it."""
     if "keras" in sys.modules:
         loaded = sys.modules["keras"].backend.backend()
         if loaded != engine:

@@ -15,10 +15,11 @@ from albert.cli import earlier_run, flags
 from albert.cli.encoder import Encoder
 from albert.cli.fine_tuning_settings import FineTuningSettings, work_directory
 from albert.errors import DataError, FlagError
-from albert.formats import tokenizer_files
+from albert.formats import checkpoints, model_card, pretrained, run_states, tokenizer_files
 from albert.records.record_files import RecordFiles
 from albert.storage import files, filesystem
 from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
+from albert.training import summaries
 
 if TYPE_CHECKING:
     import keras
@@ -89,11 +90,7 @@ class FineTuning:
         raise NotImplementedError
 
     def run(self) -> None:
-        """Does all that the settings ask for.
-
-        Raises:
-          UserError: training would resume another run or overwrite a model, for example.
-        """
+        """Does all that the settings ask for."""
         if self.settings.do_train:
             for directory in self._directories().values():
                 earlier_run.check_directory(directory, self.identity)
@@ -106,14 +103,14 @@ class FineTuning:
         flags.start_engine(self.values)  # takes seconds, so all input is checked before
         from albert.training.current_engine import current
 
-        self.task = self.make_task()
+        self.engine, self.task = current(), self.make_task()
         files.make_dirs(self.settings.output_dir)
-        with current().scope(self.values):
+        with self.engine.scope(self.values):
             result = self._run_several() if self.settings.num_runs > 1 else self._run_once(
                 self._run_config(self.settings.seed, self.settings.output_dir)
             )
             if result and self.uses_weights:
-                with current().alone():
+                with self.engine.alone():
                     self.finish(result)
 
     def finish(self, result: TrainingResult) -> None:
@@ -156,8 +153,6 @@ class FineTuning:
         settings = self.settings
         if settings.num_runs == 1:
             return {settings.seed: settings.output_dir}
-        from albert.formats import checkpoints
-
         return {
             seed: os.path.join(settings.output_dir, checkpoints.RUN_FOLDER.format(seed))
             for seed in range(settings.seed, settings.seed + settings.num_runs)
@@ -166,30 +161,16 @@ class FineTuning:
     def _run_config(self, seed: int, output_dir: str) -> "RunConfig":
         from albert.training.run_settings import RunConfig
 
-        settings, values = self.settings, self.values
-        return RunConfig(
-            output_dir=output_dir,
-            num_train_steps=settings.train_step,
-            train_batch_size=settings.train_batch_size,
-            eval_batch_size=settings.eval_batch_size,
-            save_checkpoints_steps=settings.save_checkpoints_steps,
-            keep_checkpoint_max=values.keep_checkpoint_max,
-            iterations_per_loop=values.iterations_per_loop,
-            log_steps=values.log_steps,
-            seed=seed,
-            use_xla=values.use_xla,
-            mixed_precision=values.mixed_precision,
-            gradient_accumulation_steps=values.gradient_accumulation_steps,
-            attn_implementation=values.attn_implementation,
-            remat=values.remat,
-            shard_moments=values.shard_moments,
-            per_replica_loss=values.per_replica_loss,
-            freeze_encoder=values.freeze_encoder,
-            pad_to_max_seq_length=values.pad_to_max_seq_length,
-            pack_rows=values.pack_rows,
-            skip_loss_spikes=values.skip_loss_spikes,
-            early_stopping_patience=settings.early_stopping_patience,
-        )
+        settings = self.settings
+        return RunConfig(**flags.select(self.values, RunConfig) | {
+            "output_dir": output_dir,
+            "num_train_steps": settings.train_step,
+            "train_batch_size": settings.train_batch_size,
+            "eval_batch_size": settings.eval_batch_size,
+            "save_checkpoints_steps": settings.save_checkpoints_steps,
+            "early_stopping_patience": settings.early_stopping_patience,
+            "seed": seed,
+        })
 
     def _recorded_flags(self) -> dict[str, Any]:
         """Returns the flags as a run records them, with what the data have decided."""
@@ -200,21 +181,18 @@ class FineTuning:
     def _run_once(self, run: "RunConfig") -> TrainingResult | None:
         """Trains and evaluates. Returns None if nothing is left to do with the weights."""
         from albert.training import evaluation
-        from albert.training.current_engine import current
 
         settings = self.settings
         evaluated = self._train(run) if settings.do_train else evaluation.Evaluated()
-        if not current().is_chief:
+        if not self.engine.is_chief:
             return None  # the rest is done by one machine
-        with current().alone():
+        with self.engine.alone():
             self._write_card(run.output_dir)
             if not (settings.do_eval or self.uses_weights):
                 log.info("done; checkpoints, metrics.jsonl and TensorBoard summaries: %s",
                          run.output_dir)
                 return None
-            weights = weights_to_use(
-                settings.checkpoint, run.output_dir, self.encoder.weights
-            )
+            weights = weights_to_use(settings.checkpoint, run.output_dir, self.encoder.weights)
             self.identity.check(weights.origin)
             if not settings.do_eval:
                 return TrainingResult(run, weights)
@@ -225,7 +203,6 @@ class FineTuning:
     def _train(self, run: "RunConfig") -> "Evaluated":
         from albert.optimization import OptimizerConfig
         from albert.training import trainer
-        from albert.training.current_engine import current
 
         settings, output_dir = self.settings, filesystem.address_of(run.output_dir)
         evaluated = trainer.train(
@@ -240,7 +217,7 @@ class FineTuning:
             flags=self._recorded_flags() | {"seed": run.seed, "output_dir": output_dir}
             | self.identity.recorded(),
         )
-        if current().is_chief:
+        if self.engine.is_chief:
             tokenizer_files.write(self.encoder.tokenizer, run.output_dir)
         return evaluated
 
@@ -248,27 +225,24 @@ class FineTuning:
         self, run: "RunConfig", weights: "Weights", evaluated: "Evaluated"
     ) -> TrainingResult:
         """Writes the results of a checkpoint. Evaluates it unless the training has done so."""
-        from albert.formats import checkpoints, run_states
-        from albert.training import evaluation, summaries
+        from albert.training import evaluation
 
         found = evaluated.of_step(run_states.read_run_state(weights.origin).get("step"))
         if found is None:
             source, config = self.files["dev"], self.encoder.config
             found = evaluation.evaluate(self.task, config, run, source, weights)
             summaries.log_results(found.results)
-            if weights.origin == os.path.join(run.output_dir, checkpoints.BEST):
+            best = os.path.join(run.output_dir, checkpoints.BEST)
+            if weights.origin == best and evaluation.read_best(run.output_dir):
                 # Runs are compared by this value. Renew it if it is of another dev file, say.
-                step, best = found.results["global_step"], evaluation.read_best(run.output_dir)
-                measured = evaluation.what_is_measured(self.task, config, run, source, step)
-                if best and evaluation.differences(best, measured):
-                    evaluation.keep_if_best(self.task, weights.origin, found.results, measured)
+                evaluation.keep_if_best(
+                    self.task, config, run, source, weights.origin, found.results
+                )
         path = summaries.write_results(run.output_dir, found.results)
         log.info("results of %s: %s", weights.origin, path)
         return TrainingResult(run, weights, found)
 
     def _write_card(self, directory: str) -> None:
-        from albert.formats import checkpoints, model_card
-
         if newest := checkpoints.newest_or_best(directory):
             model_card.of_weights(
                 directory, checkpoints.open_weights(newest), self.encoder.config,
@@ -279,15 +253,14 @@ class FineTuning:
 
     def _run_several(self) -> TrainingResult | None:
         """Makes the runs that are not finished. Returns the best one's weights if needed."""
-        from albert.training import evaluation, summaries
-        from albert.training.current_engine import current
+        from albert.training import evaluation
 
         folders = self._directories()
         seeds = list(folders)
         for seed, folder in folders.items():
             log.info("run with seed %d, of %d to %d: %s", seed, seeds[0], seeds[-1], folder)
             self._run_unless_finished(self._run_config(seed, folder))
-        if not (current().is_chief and (self.settings.do_eval or self.uses_weights)):
+        if not (self.engine.is_chief and (self.settings.do_eval or self.uses_weights)):
             return None
         best = {seed: evaluation.read_best(folder) for seed, folder in folders.items()}
         ranked = [seed for seed in seeds if best[seed]]
@@ -306,8 +279,6 @@ class FineTuning:
         return TrainingResult(run, weights_to_use(None, folders[winner]))
 
     def _run_unless_finished(self, run: "RunConfig") -> None:
-        from albert.training.current_engine import current
-
         path = os.path.join(run.output_dir, FINISHED_FILE)
         recorded = self._recorded_flags()
         made_from = {k: v for k, v in recorded.items() if k not in _OUTSIDE_A_RUN}
@@ -319,14 +290,13 @@ class FineTuning:
             log.info("done already: %s", run.output_dir)
         elif self.settings.do_train or self.settings.do_eval:
             self._run_once(run)
-            if current().is_chief:
+            if self.engine.is_chief:
                 files.write_json(path, made_from)
 
     # === Export ===
 
     def _export(self, result: TrainingResult) -> None:
         """Publishes a SavedModel with its card in --export_dir."""
-        from albert.formats import model_card
         from albert.training import evaluation
 
         directory, config = self.settings.export_dir, self.encoder.config
@@ -349,15 +319,9 @@ class FineTuning:
 def weights_to_use(
     checkpoint: str | None, directory: str, init: "Weights | None" = None
 ) -> "Weights":
-    """Returns --checkpoint, else the best of a run's directory, else its newest, else `init`.
-
-    Raises:
-      UserError: there is none of them, or it can't be read.
-    """
-    from albert.formats import checkpoints
-
+    """Returns --checkpoint, else the best of a run's directory, else its newest, else `init`."""
     if checkpoint:
-        return checkpoints.open_weights(checkpoint, "checkpoint")
+        return pretrained.open_any_weights(checkpoint, "checkpoint")
     if newest := checkpoints.newest_or_best(directory):
         return checkpoints.open_weights(newest, "output_dir")
     if init is None:
@@ -372,9 +336,6 @@ def over_runs(results: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
 
     Args:
       results: {seed: evaluation results}; the standard deviation is of the sample.
-
-    Raises:
-      DataError: a run's eval_results.json was changed, and has other numbers than the first's.
     """
     summary: dict[str, float] = {"num_runs": len(results)}
     keys = set(next(iter(results.values())))

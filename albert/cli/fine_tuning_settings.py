@@ -72,7 +72,6 @@ def define_training_flags(
                      "Passes over the training data, instead of --train_step.", above=0)
     flags.define("integer", values, "warmup_step", warmup_step,
                  "Steps in which the rate rises to --learning_rate.", lower_bound=0)
-    run_flags.define_packing_flag(values)
     flags.define("bool", values, "pad_to_max_seq_length", False,
                  "Do all the work that the original does: rows padded to --max_seq_length, and the "
                  "last layer at every token where only [CLS] is read. Slower; results differ only "
@@ -99,11 +98,7 @@ _DECIDED_BY_DATA = (
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningSettings:
-    """What a fine-tuning does. Flags give it, and the data where no flag does.
-
-    Raises:
-      FlagError: values that contradict each other.
-    """
+    """What a fine-tuning does. Flags give it, and the data where no flag does."""
 
     output_dir: str
     do_train: bool
@@ -167,9 +162,6 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
 
     Args:
       decided: fields in which a command differs from the flag of that name.
-
-    Raises:
-      FlagError: flags are missing or contradict each other, or there is nothing to do.
     """
     flags.require(values, "output_dir")
     actions = ["do_train", "do_eval", "do_predict"]
@@ -183,35 +175,14 @@ def settings_of(values: flags.FlagValues, **decided: Any) -> FineTuningSettings:
         raise FlagError("--pack_rows has no effect with --pad_to_max_seq_length")
     run_flags.check_device_flags(values)
     is_by_epochs = flags.given(values, "num_train_epochs") is not None
-    return FineTuningSettings(**{
-        "output_dir": values.output_dir,
-        "do_train": values.do_train,
-        "do_eval": values.do_eval,
-        "do_predict": values.do_predict,
-        "export_dir": values.export_dir if "export_dir" in values else None,
-        "checkpoint": values.checkpoint,
-        "max_seq_length": values.max_seq_length,
-        "train_batch_size": values.train_batch_size,
-        "eval_batch_size": values.eval_batch_size,
-        "predict_batch_size": values.predict_batch_size,
-        "optimizer": values.optimizer if "optimizer" in values else "adamw",
-        "learning_rate": values.learning_rate,
-        "train_step": None if is_by_epochs else values.train_step,
-        "num_train_epochs": values.num_train_epochs,
-        "warmup_step": values.warmup_step,
-        "save_checkpoints_steps": values.save_checkpoints_steps,
-        "early_stopping_patience": values.early_stopping_patience,
-        "num_runs": values.num_runs,
-        "seed": values.seed,
-    } | decided)
+    of_flags = {"export_dir": None, "optimizer": "adamw"} | flags.select(values, FineTuningSettings)
+    if is_by_epochs:
+        of_flags["train_step"] = None
+    return FineTuningSettings(**of_flags | decided)
 
 
 def work_directory(values: flags.FlagValues) -> str:
-    """Returns the directory of record files, which hold the user's texts: not the model's.
-
-    Raises:
-      FlagError: it can't be made, and --cached_dir is not given.
-    """
+    """Returns the directory of record files, which hold the user's texts: not the model's."""
     if values.cached_dir:
         return values.cached_dir
     path = locks.work_folder_of(values.output_dir)

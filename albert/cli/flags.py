@@ -11,7 +11,6 @@ import difflib
 import logging
 import math
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -38,100 +37,83 @@ log = logging.getLogger("albert")
 MOST_SEED = 2**32 - 1  # of NumPy and Keras
 
 
+class _Number(absl_flags.ArgumentParser):
+    """Parses numbers of a range: `lower_bound` and `upper_bound` belong to it, the others do not."""
+
+    def __init__(self, kind: type, may_be_nan: bool = False, **limits: float):
+        super().__init__()
+        self.kind, self.may_be_nan, self.limits = kind, may_be_nan, limits
+        words = {"lower_bound": "at least", "above": "above", "upper_bound": "at most",
+                 "below": "below"}
+        self.range = ", ".join(f"{words[name]} {limits[name]}" for name in words if name in limits)
+        if {"lower_bound", "upper_bound"} <= set(limits):
+            self.range = f"from {limits['lower_bound']} to {limits['upper_bound']}"
+
+    def parse(self, argument):
+        try:
+            value = self.kind(argument)
+            if self.may_be_nan or self._is_within(value):
+                return value
+        except ValueError:
+            pass
+        number = "whole number" if self.kind is int else "number"
+        raise ValueError(", ".join(filter(None, (f"must be a {number}", self.range))))
+
+    def _is_within(self, value) -> bool:
+        return math.isfinite(value) and not any((
+            value < self.limits.get("lower_bound", value),
+            value > self.limits.get("upper_bound", value),
+            "above" in self.limits and value <= self.limits["above"],
+            "below" in self.limits and value >= self.limits["below"],
+        ))
+
+    def flag_type(self) -> str:
+        return self.kind.__name__
+
+
 def define(kind: str, values: FlagValues, name: str, default, help: str, **kwargs) -> None:
     """Defines one flag: kind is string, path, integer, float, bool, enum or list.
 
-    Numbers can have a range: `lower_bound` and `upper_bound` belong to it, `above` and `below` do
-    not. A path has a `use`, see `remote_paths`; a command opens it itself if the flag `unless` is
-    given.
+    Numbers can have the limits of `_Number`. A path has a `use`, see `remote_paths`; a command opens
+    it itself if the flag `unless` is given.
     """
-    if kind == "path":
-        use, unless = kwargs.pop("use"), kwargs.pop("unless", None)
-        assert use in remote_paths.USES, use
-        define("string", values, name, default, help, **kwargs)
-        values[name].use, values[name].unless = use, unless
-        return
-    if kind not in ("integer", "float"):
-        getattr(absl_flags, f"DEFINE_{kind}")(
-            name, default, help=help, flag_values=values, **kwargs
+    if kind in ("integer", "float"):
+        parser = _Number(int if kind == "integer" else float, **kwargs)
+        absl_flags.DEFINE(
+            parser, name, default, help, values, serializer=absl_flags.ArgumentSerializer()
         )
-        return
-    may_be_nan = kwargs.pop("may_be_nan", False)
-    getattr(absl_flags, f"DEFINE_{kind}")(name, default, help=help, flag_values=values)
-    flag = values[name]
-    flag.range = _range_in_words(**kwargs)
-    number = "whole number" if kind == "integer" else "number"
-    flag.requirement = ", ".join(filter(None, (f"must be a {number}", flag.range)))
-    absl_flags.register_validator(
-        name, lambda value: value is None or may_be_nan or _is_within(value, **kwargs),
-        flag.requirement, values,
-    )
-
-
-def _is_within(value, lower_bound=-math.inf, upper_bound=math.inf, above=None, below=None) -> bool:
-    return (
-        math.isfinite(value) and lower_bound <= value <= upper_bound
-        and (above is None or value > above) and (below is None or value < below)
-    )
-
-
-def _range_in_words(lower_bound=None, upper_bound=None, above=None, below=None) -> str:
-    if lower_bound is not None and upper_bound is not None:
-        return f"from {lower_bound} to {upper_bound}"
-    ends = {"at least": lower_bound, "above": above, "at most": upper_bound, "below": below}
-    return ", ".join(f"{word} {end}" for word, end in ends.items() if end is not None)
+    elif kind == "path":
+        absl_flags.DEFINE_string(name, default, help, values)
+        values[name].use, values[name].unless = kwargs.pop("use"), kwargs.pop("unless", None)
+        assert values[name].use in remote_paths.USES and not kwargs
+    else:
+        define_kind = getattr(absl_flags, f"DEFINE_{kind}")
+        define_kind(name, default, help=help, flag_values=values, **kwargs)
 
 
 def define_alias(values: FlagValues, name: str, original: str) -> None:
-    """Defines a second name of a number's flag."""
+    """Defines a second name of a flag."""
     absl_flags.DEFINE_alias(name, original, flag_values=values)
-    alias, flag = values[name], values[original]
-    alias.range, alias.requirement = flag.range, flag.requirement
 
 
 def wanted_engine(values: FlagValues | None = None) -> str:
-    """Returns the engine that the flags, else the environment, ask for.
-
-    Raises:
-      FlagError: there is no such engine, or it is not installed.
-    """
+    """Returns the engine that the flags, else the environment, ask for."""
     told = values and (values.engine or ("jax" if values.use_tpu else None))
     engine = told or os.environ.get("KERAS_BACKEND") or engines.default_engine()
-    origin = f"--engine={engine}" if told else f"KERAS_BACKEND={engine}"
-    engines.require(engine, origin)
+    engines.require(engine, f"--engine={engine}" if told else f"KERAS_BACKEND={engine}")
     return engine
 
 
 def start_engine(values: FlagValues | None = None) -> None:
-    """Imports the wanted engine, which takes seconds, and Keras with it.
-
-    Raises:
-      FlagError: it is not installed, or this process has Keras with another one.
-    """
+    """Imports the wanted engine, which takes seconds, and Keras with it."""
     start(wanted_engine(values))
 
 
 def start_tensorflow() -> None:
-    """Imports TensorFlow, and Keras with it, for what JAX cannot do.
-
-    Raises:
-      FlagError: it is not installed, this process has Keras with JAX, or KERAS_BACKEND is wrong.
-    """
+    """Imports TensorFlow, and Keras with it, for what JAX cannot do."""
     wanted_engine()
     engines.require("tensorflow", "this command needs TensorFlow")
     start("tensorflow")
-
-
-def start_compiler() -> None:
-    """Imports JAX to compile for devices that are not there; it computes on the CPU.
-
-    Raises:
-      FlagError: it is not installed, or this process has Keras with TensorFlow.
-    """
-    if not engines.is_installed("jax"):
-        raise FlagError("JAX is not installed: install albert[jax-tpu]")
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    start("jax")
 
 
 def given(values: FlagValues, name: str):
@@ -185,11 +167,7 @@ _SPECIAL = ("help", "helpshort", "helpfull", "flagfile", "undefok", "verbosity")
 
 
 def parse(define_flags: Callable[[FlagValues], None], argv: Sequence[str]) -> FlagValues:
-    """Returns the command's flags; argv[0] is the program's name.
-
-    Raises:
-      FlagError: unknown flag (with the nearest name), bad value, or a stray argument.
-    """
+    """Returns the command's flags; argv[0] is the program's name."""
     values, rest = parse_with_arguments(define_flags, argv)
     refuse_arguments(rest)
     return values
@@ -207,9 +185,6 @@ def parse_with_arguments(
     """Returns the command's flags, and the arguments that are none.
 
     The name of a model that comes with this package has become its directory, or its vocabulary.
-
-    Raises:
-      FlagError: unknown flag (with the nearest name), or a bad value.
     """
     values = FlagValues()
     define_flags(values)
@@ -220,21 +195,14 @@ def parse_with_arguments(
         hint = f"; did you mean --{near[0]}?" if near else " (see --help)"
         raise FlagError(f"unknown flag --{error.flagname}{hint}") from error
     except absl_flags.Error as error:
-        raise FlagError(_reason(error, values)) from error
-    for name, flag in ((name, values[name]) for name in values):
+        raise FlagError(" ".join(str(error).removeprefix("flag ").split())) from error
+    for name in values:
+        flag = values[name]
         if flag.value and getattr(flag, "use", None) == "model":
             flag.value = shipped.path_of(flag.value)
         elif flag.value and name.endswith("spm_model_file"):
             flag.value = shipped.vocabulary_of(flag.value)
     return values, rest
-
-
-def _reason(error: absl_flags.Error, values: FlagValues) -> str:
-    text = " ".join(str(error).removeprefix("flag ").split())
-    match = re.match(r"--(\w+)=.*?: ", text)
-    if match and hasattr(values[match[1]], "requirement"):  # Python says what int() got
-        return match[0] + values[match[1]].requirement
-    return text
 
 
 def _with_local_file(argument: str) -> str:
@@ -254,7 +222,7 @@ def _help_text(doc: str, define_flags: Callable[[FlagValues], None]) -> str:
         if isinstance(flag, absl_flags.BooleanFlag):
             name = f"[no]{name}"
         choices = "|".join(getattr(flag.parser, "enum_values", ()))
-        kinds = choices or getattr(flag, "range", "")
+        kinds = choices or getattr(flag.parser, "range", "")
         text = flag.help.removeprefix(f"<{choices}>: ")  # absl has put it there
         default = "" if flag.default is None else f" (default: {flag.default!r})"
         lines.append(f"  --{name}{f' <{kinds}>' if kinds else ''}: {text}{default}")

@@ -17,7 +17,9 @@ from albert.formats import known_tasks
 from albert.tasks import own_file
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 
-FLAGS = ("dev_file", "dev_share")  # what only --train_file looks at
+# What only --train_file looks at.
+FLAGS = ("dev_file", "dev_share", "test_file", "label_list", "regression", "text_column",
+         "text_pair_column", "label_column", "tsv_header")
 PATIENCE = 4  # evaluations, each after a pass over the rows
 
 
@@ -30,18 +32,35 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Labelled texts to measure with; by default a part of --train_file.", use="file")
     flags.define("float", values, "dev_share", 0.1,
                  "The part of --train_file that is held out, of each label.", above=0, below=1)
+    flags.define("path", values, "test_file", None,
+                 "Texts for --do_predict, in the columns of --train_file, labelled or not.",
+                 use="file")
+    flags.define("string", values, "label_list", None,
+                 "Labels of --train_file, separated by commas, in the order of their ids; by "
+                 "default those that occur.")
+    flags.define("bool", values, "regression", False,
+                 "Whether the labels of --train_file are numbers.")
+    flags.define("string", values, "text_column", None,
+                 "Column of the text: its name, or its number from 0; by default found by a usual "
+                 "name.")
+    flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
+    flags.define("string", values, "label_column", None, "Column of the label.")
+    flags.define("bool", values, "tsv_header", True,
+                 "Whether the files start with the columns' names; by default found out where "
+                 "columns are given by number.")
 
 
 def check_flags(values: flags.FlagValues) -> None:
     """Raises a FlagError for flags that do not go with --train_file, or only with it."""
     if not values.train_file:
-        for name in FLAGS:
-            if flags.given(values, name) is not None:
-                raise FlagError(f"--{name} goes with --train_file")
+        if given := flags.given_as_typed(values, *FLAGS):
+            raise FlagError(f"{', '.join(given)}: goes with --train_file only")
         return
-    for name in ("data_dir", "task_name", "do_predict"):
+    for name in ("data_dir", "task_name"):
         if getattr(values, name):
             raise FlagError(f"--{name} does not go with --train_file")
+    if values.do_predict and not values.test_file:
+        raise FlagError("--do_predict needs --test_file beside --train_file")
     flags.refuse_together(values, "dev_file", "dev_share")
     if values.label_list and values.regression:
         raise FlagError("give one of --regression and --label_list")
@@ -60,29 +79,33 @@ class OwnTexts:
     def __init__(self, values: flags.FlagValues, encoder: Encoder):
         self._values, self._encoder = values, encoder
         self.choices: list[tuple[str, str]] = []
+        # Holds for all tables; found out from the first one unless the flag is given.
+        self._has_header: bool | None = flags.given(values, "tsv_header")
         given = values.text_column, values.text_pair_column, values.label_column
         table, columns = self._open("train_file", given)
-        rows = own_file.rows_of(table, columns)
-        files = {"train": (table, columns, rows)}
-        used = columns.text, columns.pair, columns.label
-        names = [None if number is None else table.names[number] for number in used]
-        if values.dev_file:
-            asked = [a if a is not None else b for a, b in zip(given, names, strict=True)]
-            dev = self._open("dev_file", asked, {row[-1] for row in rows})
-            files["dev"] = *dev, own_file.rows_of(*dev)
+        files = {"train": (table, columns, own_file.rows_of(table, columns))}
+        names = [
+            None if n is None else table.names[n]
+            for n in (columns.text, columns.pair, columns.label)
+        ]
+        wanted = [one if one is not None else name for one, name in zip(given, names, strict=True)]
+        for split in ("dev", "test"):
+            if getattr(values, f"{split}_file"):
+                other = self._open(f"{split}_file", wanted, needs_label=split == "dev")
+                files[split] = *other, own_file.rows_of(*other)
         labels: tuple[str, ...] = ()
         if values.label_list:
             labels = known_tasks.parse_labels(values.label_list)
         elif not values.regression:
-            every = [row for *_, some in files.values() for row in some]
-            labels = tuple(own_file.labels_of(every, table, columns))
+            labelled = [row for split in files if split != "test" for row in files[split][-1]]
+            labels = tuple(own_file.labels_of(labelled, table, columns))
         examples = {
             split: own_file.examples_of(*file, labels, encoder.tokenizer.preprocess)
             for split, file in files.items()
         }
         held_out = values.dev_file
         if not held_out:
-            count = len(rows)
+            count = len(examples["train"])
             train, dev = own_file.split_off(
                 examples["train"], values.dev_share, values.seed, by_label=bool(labels)
             )
@@ -90,7 +113,8 @@ class OwnTexts:
                 raise DataError(
                     f"{table.path}: too few rows to hold one out of each label: give --dev_file"
                 )
-            examples, held_out = {"train": train, "dev": dev}, f"{len(dev):,} of {count:,} rows"
+            examples |= {"train": train, "dev": dev}
+            held_out = f"{len(dev):,} of {count:,} rows"
         warn_of_labels(values.train_file, [one.label for one in examples["train"]], labels)
         self.data = FineTuningData(
             known_tasks.TSV, examples, labels,
@@ -102,24 +126,28 @@ class OwnTexts:
         if labels:
             self._report("labels", ", ".join(labels))
 
-    def _open(self, flag: str, columns, labels=()) -> tuple[own_file.Table, own_file.Columns]:
-        """Returns a file's table and what its columns hold; `labels` are known already."""
+    def _open(
+        self, flag: str, names: Sequence[str | None], needs_label: bool = True
+    ) -> tuple[own_file.Table, own_file.Columns]:
+        """Returns a file's table and what its columns hold, labels only if they are needed."""
         values, path = self._values, getattr(self._values, flag)
-        has_header = flags.given(values, "tsv_header")
-        if has_header is None:
-            def has_header(rows):
-                return own_file.has_header(path, rows, *columns, values.regression, labels)
-        elif own_file.is_json(path):
+
+        def has_header(rows):
+            if self._has_header is None:
+                self._has_header = own_file.has_header(path, rows, *names, values.regression)
+            return self._has_header
+
+        if flags.given(values, "tsv_header") is not None and own_file.is_json(path):
             raise FlagError(f"--tsv_header has no effect on --{flag}={path}: JSON has no header")
         table = own_file.read_table(path, flag, has_header)
-        return table, own_file.find_columns(table, *columns)
+        return table, own_file.find_columns(table, *names, needs_label)
 
     def suit(self, settings: FineTuningSettings) -> FineTuningSettings:
         """Returns the settings with those not given chosen by the sizes of model and data."""
         count, config = len(self.data.examples["train"]), self._encoder.config
         texts = [
             " ".join(filter(None, (example.text_a, example.text_b)))
-            for examples in self.data.examples.values() for example in examples
+            for split in ("train", "dev") for example in self.data.examples[split]
         ]
         lengths = [len(ids) + 3 for ids in self._encoder.tokenizer.encode_batch(texts)]
         settings = dataclasses.replace(

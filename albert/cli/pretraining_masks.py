@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from typing import Any
 
 from albert.cli import flags, run_flags
 from albert.errors import DataError, FlagError
@@ -13,25 +14,14 @@ from albert.records.record_files import RecordFiles
 log = logging.getLogger("albert")
 
 
-def check_flags(values: flags.FlagValues) -> None:
-    """Raises a FlagError for flags without effect, and for too few predictions."""
-    if values.masked_lm_budget:
-        num_predictions(values)
-        return
-    for name in ("last_masked_lm_budget", *run_flags.MASKING_FLAGS):
-        if values[name].present:
+def num_predictions(values: flags.FlagValues) -> int:
+    """Returns --max_predictions_per_seq, by default as many as --masked_lm_budget needs."""
+    if not values.masked_lm_budget:
+        names = ("last_masked_lm_budget", *run_flags.MASKING_FLAGS)
+        if name := next((name for name in names if values[name].present), None):
             raise FlagError(
                 f"--{name} has no effect without --masked_lm_budget: the records hold masks"
             )
-
-
-def num_predictions(values: flags.FlagValues) -> int:
-    """Returns --max_predictions_per_seq, by default as many as --masked_lm_budget needs.
-
-    Raises:
-      FlagError: fewer are given.
-    """
-    if not values.masked_lm_budget:
         return values.max_predictions_per_seq
     share = max(values.masked_lm_budget, values.last_masked_lm_budget or 0.0)
     settings = MaskingSettings(values.max_seq_length, share)
@@ -47,19 +37,9 @@ def num_predictions(values: flags.FlagValues) -> int:
 
 
 def masks(
-    values: flags.FlagValues, use: str, source: RecordFiles, num_rows: int
+    values: flags.FlagValues, source: RecordFiles, is_training: bool
 ) -> DynamicMasking | None:
-    """Returns how the masks of these files are drawn, or None if they hold masks.
-
-    Args:
-      use: `masks` of the training, or `eval_masks`.
-      num_rows: sequences that the training reads in all.
-
-    Raises:
-      DataError: records with and without masks together, or not those that the flags ask for.
-    """
-    # An evaluation draws the same masks in every run.
-    seed = values.seed if use == "masks" else 0
+    """Returns how the masks of these files are drawn, or None if they hold masks."""
     pairs = dynamic_masking.files_without_masks(source)
     others = [path for path in source.paths if path not in pairs]
     if pairs and others:
@@ -67,34 +47,55 @@ def masks(
             f"--{source.flag}: {pairs[-1]} holds pairs without masks, {others[-1]} does not: "
             "they cannot be read together"
         )
+    first, last = values.masked_lm_budget, values.last_masked_lm_budget or values.masked_lm_budget
     if not pairs:
-        if values.masked_lm_budget and use == "masks":
+        if first and is_training:
             raise DataError(
                 f"{others[0]} was not made with --nostatic_masks (or its manifest is lost): leave "
                 "--masked_lm_budget at 0"
             )
         return None
-    if not values.masked_lm_budget:
+    if not first:
         raise DataError(f"{pairs[0]} holds pairs without masks: pass --masked_lm_budget=0.15")
-    first, last = values.masked_lm_budget, values.last_masked_lm_budget or values.masked_lm_budget
-    is_training = use == "masks"
     settings = MaskingSettings(
         num_predictions(values), first if is_training else last,
         **flags.select(values, run_flags.MASKING_FLAGS),
     )
-    found = dynamic_masking.dynamic_masking(source, values.max_seq_length, settings, seed)
+    drawn = dynamic_masking.dynamic_masking(
+        source, values.max_seq_length, settings,
+        values.seed if is_training else 0,  # an evaluation draws the same masks in every run
+    )
     if not is_training or first == last:
-        return found
-    return dataclasses.replace(found, last_masked_lm_prob=last, num_records=num_rows)
+        return drawn
+    num_rows = values.train_batch_size * values.num_train_steps
+    return dataclasses.replace(drawn, last_masked_lm_prob=last, num_records=num_rows)
 
 
-def compare(values: flags.FlagValues, source: RecordFiles) -> None:
-    """Warns where an evaluation asks for another kind of masks than training shows."""
-    for path, manifest in source.manifests():
-        share = manifest.flags.get("mask_token_share", values.mask_token_share)
-        if share != values.mask_token_share:
-            log.warning(
-                "%s was made with --mask_token_share=%g, and this run trains with %g: its figures "
-                "compare with no run that trains otherwise", path, share, values.mask_token_share,
-            )
-            return
+def task_settings(
+    values: flags.FlagValues, train_files: RecordFiles | None, eval_files: RecordFiles | None
+) -> dict[str, Any]:
+    """Returns what the records and the flags decide of a `PretrainingTask`."""
+    settings: dict[str, Any] = {
+        "max_seq_length": values.max_seq_length,
+        "max_predictions_per_seq": num_predictions(values),
+        "masks": train_files and masks(values, train_files, True),
+        "eval_masks": eval_files and masks(values, eval_files, False),
+    }
+    objective, *none = dynamic_masking.sentence_objectives(train_files or eval_files)
+    settings |= {"sentence_objective": objective, "some_have_no_pair": bool(none)}
+    if values.masked_lm_budget and eval_files and not settings["eval_masks"]:
+        # --max_predictions_per_seq is of the masks that are drawn; records have their own.
+        settings["eval_predictions_per_seq"] = eval_files.length_of("masked_lm_positions")
+        shares = (
+            (path, manifest.flags.get("mask_token_share", values.mask_token_share))
+            for path, manifest in eval_files.manifests()
+        )
+        for path, share in shares:
+            if share != values.mask_token_share:
+                log.warning(
+                    "%s was made with --mask_token_share=%g, and this run trains with %g: its "
+                    "figures compare with no run that trains otherwise", path, share,
+                    values.mask_token_share,
+                )
+                break
+    return settings

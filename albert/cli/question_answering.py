@@ -1,9 +1,10 @@
-"""What `run_squad`, `run_squad_v1` and `run_squad_v2` share.
+"""What `run_squad_v1` and `run_squad_v2` share.
 
 No TensorFlow at import; a command has checked its input before it is loaded.
 """
 
 import dataclasses
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -16,12 +17,13 @@ from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning import FineTuning
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of, work_directory
 from albert.errors import FlagError
+from albert.formats import run_states
 from albert.storage import files
 from albert.tasks.fine_tuning_data import FineTuningData
 from albert.tasks.squad import decode as squad_decode
 from albert.tasks.squad import metrics
 from albert.tasks.squad import records as squad_records
-from albert.tasks.squad.features import Window, has_answers, read_dataset, read_examples
+from albert.tasks.squad.features import Window, read_answers, read_examples
 
 log = logging.getLogger("albert")
 
@@ -60,9 +62,6 @@ def define_flags(values: flags.FlagValues) -> None:
     )
 
 
-V2_FLAGS = ("start_n_top", "end_n_top", "dropout_prob", "null_score_diff_threshold")
-
-
 def define_v1_flags(values: flags.FlagValues) -> None:
     """Defines the flags of version 1.1 only."""
     flags.define("bool", values, "use_einsum", True, "Has no effect in TensorFlow 2.")
@@ -85,19 +84,13 @@ def define_v2_flags(values: flags.FlagValues) -> None:
 
 
 def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
-    """Returns the settings that the flags give.
-
-    Raises:
-      FlagError: flags are missing or contradict each other, or there is nothing to do.
-    """
+    """Returns the settings that the flags give."""
     flags.require(values, "output_dir")
     flags.refuse_together(values, "warmup_step", "warmup_proportion")
     do_eval = flags.given(values, "do_eval")
-    if do_eval is None:
-        do_eval = values.do_predict  # as far as there are answers
     settings = settings_of(
         values,
-        do_eval=do_eval,
+        do_eval=values.do_predict if do_eval is None else do_eval,  # as far as there are answers
         eval_batch_size=flags.given(values, "eval_batch_size") or values.predict_batch_size,
     )
     if settings.do_train:
@@ -110,11 +103,9 @@ def squad_settings(values: flags.FlagValues) -> FineTuningSettings:
             f"--max_query_length={values.max_query_length} + 3, or there is no room for passages"
         )
     for name in ("start_n_top", "end_n_top"):
-        if name in values and getattr(values, name) > values.max_seq_length:
-            raise FlagError(
-                f"--{name}={getattr(values, name)} exceeds "
-                f"--max_seq_length={values.max_seq_length}"
-            )
+        if name in values and values[name].value > values.max_seq_length:
+            raise FlagError(f"--{name}={values[name].value} exceeds "
+                            f"--max_seq_length={values.max_seq_length}")
     return settings
 
 
@@ -124,15 +115,15 @@ class Squad1FineTuning(FineTuning):
     The examples of `dev` are the questions of --predict_file.
 
     Args:
-      dataset: the content of --predict_file, None where it has questions without answers.
+      answers: those of --predict_file, None where it has questions without them.
     """
 
     task_name = "squad_v1"
     with_negative = False  # whether a question may have no answer
 
-    def __init__(self, values, settings, encoder, data, dataset: Any = None):
+    def __init__(self, values, settings, encoder, data, answers: metrics.Answers | None = None):
         super().__init__(values, settings, encoder, data)
-        self.dataset = dataset
+        self.answers = answers
         self.windows: list[Window] = []  # of the questions of --predict_file
 
     def write_records(self, split):
@@ -151,11 +142,11 @@ class Squad1FineTuning(FineTuning):
     def make_task(self):
         from albert.tasks.squad.task import SquadV1Task
 
-        return SquadV1Task(self.settings.max_seq_length, self.score if self.dataset else None)
+        return SquadV1Task(self.settings.max_seq_length, self.score if self.answers else None)
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns the official numbers of a model's outputs [windows, ...]."""
-        return self.with_known_answers(self.decode(predictions))[0]
+        return self.evaluated(self.decode(predictions))[0]
 
     def decode(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns the content of each prediction file by its name."""
@@ -172,28 +163,29 @@ class Squad1FineTuning(FineTuning):
         )
         return {"predictions.json": answers, "nbest_predictions.json": nbest}
 
-    def with_known_answers(self, decoded: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns (results, files to write) where the answers are known."""
-        return metrics.evaluate_v1(self.dataset, decoded["predictions.json"]), decoded
+    def evaluated(
+        self, decoded: dict[str, Any], origin: str = ""
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the results, if the answers are known, and the content of the files to write.
 
-    def without_answers(self, decoded: dict[str, Any], origin: str) -> dict[str, Any]:
-        """Returns the files to write where no answers are known; `origin` is the weights'."""
-        return decoded
+        Args:
+          origin: the weights'.
+        """
+        results = {}
+        if self.answers:
+            results = metrics.evaluate_v1(self.answers, decoded["predictions.json"])
+        return results, decoded
 
     def predict(self, result):
         evaluation = result.evaluation or self.evaluate(
             result, "dev", dataclasses.replace(self.task, scorer=None)
         )
-        decoded = self.decode(evaluation.predictions)
-        if self.dataset:
-            decoded = self.with_known_answers(decoded)[1]
-        else:
-            decoded = self.without_answers(decoded, result.weights.origin)
+        _, decoded = self.evaluated(self.decode(evaluation.predictions), result.weights.origin)
         written = []
         for name, value in decoded.items():
             written.append(os.path.join(self.settings.output_dir, name))
             with files.atomic_write(written[-1]) as stream:
-                stream.write(squad_decode.to_json(value))
+                stream.write(json.dumps(value, indent=4) + "\n")  # as the original writes it
         return written
 
     def export(self, model, directory, complete):
@@ -213,7 +205,7 @@ class Squad2FineTuning(Squad1FineTuning):
 
         values = self.values
         return SquadV2Task(
-            self.settings.max_seq_length, self.score if self.dataset else None,
+            self.settings.max_seq_length, self.score if self.answers else None,
             start_n_top=values.start_n_top, end_n_top=values.end_n_top,
             dropout_prob=values.dropout_prob,
         )
@@ -229,44 +221,30 @@ class Squad2FineTuning(Squad1FineTuning):
         answers, nbest, null_odds = squad_decode.decode_v2(
             self.data.examples["dev"], self.windows, results,
             n_best_size=values.n_best_size, max_answer_length=values.max_answer_length,
-            start_n_top=values.start_n_top, end_n_top=values.end_n_top,
         )
         return {
             "predictions.json": answers, "nbest_predictions.json": nbest,
             "null_odds.json": null_odds,
         }
 
-    def with_known_answers(self, decoded):
-        # Unless a threshold is given, the one with the best F1 decides which answers are withheld.
-        results, answers = squad_decode.evaluate_with_threshold(
-            self.dataset, decoded["predictions.json"], decoded["null_odds.json"],
-            threshold=self.values.null_score_diff_threshold,
-        )
-        return results, decoded | {"predictions.json": answers}
-
-    def without_answers(self, decoded, origin):
+    def evaluated(self, decoded, origin=""):
+        # Unless a threshold is given, the one with the best F1 decides which answers are withheld;
+        # where no answers are known, the one that the checkpoint's own evaluation found, else 0, at
+        # which the model finds an answer as likely as none.
+        answers, null_odds = decoded["predictions.json"], decoded["null_odds.json"]
         threshold = self.values.null_score_diff_threshold
+        if self.answers:
+            results, answers = squad_decode.evaluate_with_threshold(
+                self.answers, answers, null_odds, threshold=threshold
+            )
+            return results, decoded | {"predictions.json": answers}
         if threshold is None:
-            threshold = _known_threshold(origin)
-        answers = squad_decode.with_threshold(
-            decoded["predictions.json"], decoded["null_odds.json"], threshold
-        )
-        return decoded | {"predictions.json": answers}
-
-
-def _known_threshold(origin: str) -> float:
-    """Returns the null threshold that a checkpoint's own evaluation found, else 0.
-
-    At 0 the model finds an answer as likely as none.
-    """
-    from albert.formats import run_states
-
-    threshold = run_states.null_threshold(origin, run_states.read_run_state(origin))
-    if threshold is None:
-        log.info("null threshold 0: there is no evaluation of %s", origin)
-        return 0.0
-    log.info("null threshold %s, of %s", threshold, origin)
-    return threshold
+            known = run_states.null_threshold(origin, run_states.read_run_state(origin))
+            threshold = known or 0.0
+            log.info("null threshold %s: %s", threshold,
+                     f"there is no evaluation of {origin}" if known is None else f"of {origin}")
+        answers = squad_decode.with_threshold(answers, null_odds, threshold)
+        return {}, decoded | {"predictions.json": answers}
 
 
 def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
@@ -275,17 +253,16 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
     if not fine_tuning.with_negative and flags.given(values, "pack_rows"):
         raise FlagError("--pack_rows has no effect on SQuAD 1.1, where padding counts")
     encoder = open_encoder(values, settings.max_seq_length)
-    examples, dataset = {}, None
+    examples, answers = {}, None
     if settings.do_train:
         examples["train"] = read_examples(values.train_file, True)
-        # The original counts questions here, not windows.
         settings = _with_steps(settings, len(examples["train"]), values.warmup_proportion)
     if settings.do_predict or settings.do_eval:
         path = values.predict_file
         examples["dev"] = read_examples(path, False)
-        if has_answers(path, fine_tuning.with_negative):
-            dataset = read_dataset(path)
-        else:
+        answers = read_answers(path)
+        if None in answers.values() or not (fine_tuning.with_negative or all(answers.values())):
+            answers = None
             log.info("%s has questions without answers: no evaluation", path)
             asked = ("do_eval", "early_stopping_patience")
             if asked := [f"--{name}" for name in asked if flags.given(values, name)]:
@@ -295,13 +272,16 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
                 )
             settings = dataclasses.replace(settings, do_eval=False)
     data = FineTuningData(fine_tuning.task_name, examples)
-    fine_tuning(values, settings, encoder, data, dataset).run()
+    fine_tuning(values, settings, encoder, data, answers).run()
 
 
 def _with_steps(
     settings: FineTuningSettings, num_examples: int, warmup_proportion: float
 ) -> FineTuningSettings:
-    """Returns the settings with the steps that the questions take, and those of the warm-up."""
+    """Returns the settings with the steps that the questions take, and those of the warm-up.
+
+    The original counts questions here, not windows.
+    """
     steps, warmup = settings.train_step, settings.warmup_step
     if steps is None:
         steps = int(num_examples / settings.train_batch_size * settings.num_train_epochs)

@@ -27,11 +27,7 @@ _WRITTEN = ("output", "outputs", "prefix", "directory")
 
 @contextlib.contextmanager
 def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
-    """Replaces addresses in flags by local paths in the block, and uploads the outputs.
-
-    Raises:
-      DataError: an input is absent; UserError: an input or an output cannot be reached.
-    """
+    """Replaces addresses in flags by local paths in the block, and uploads the outputs."""
     with scratch.uploaded():
         inputs: set[str] = set()
         flags = [values[name] for name in values if "://" in str(values[name].value)]

@@ -84,10 +84,6 @@ def define_run_flags(values: flags.FlagValues, *, save_checkpoints_steps: int) -
     flags.define("integer", values, "log_steps", 100, "Steps between lines of metrics.", lower_bound=1)
     flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
                  lower_bound=0, upper_bound=flags.MOST_SEED)
-
-
-def define_packing_flag(values: flags.FlagValues) -> None:
-    """How rows that are mostly padding are computed."""
     flags.define("bool", values, "pack_rows", True,
                  "Where rows are mostly padding, put several examples into one row; they do not see each "
                  "other. Off for SQuAD 1.1, where padding counts.")
@@ -124,11 +120,7 @@ def define_masking_flags(values: flags.FlagValues) -> None:
 
 
 def check_device_flags(values: flags.FlagValues) -> None:
-    """Refuses device flags that contradict each other; the devices are looked for later.
-
-    Raises:
-      FlagError: names the flags.
-    """
+    """Refuses device flags that contradict each other; the devices are looked for later."""
     strategy = values.distribution_strategy
     if old := [f"--{name}" for name in _OLD_TPU_FLAGS if values[name].present]:
         log.warning(

@@ -6,5 +6,4 @@
     text_graph        the tokenizer as a TensorFlow graph
     text_offsets      the same, with the characters of each token
     model_conversion  LiteRT and ONNX files
-    hf_conversion     Hugging Face's layout, there and back
 """

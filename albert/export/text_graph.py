@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from albert import tokenization
 from albert.errors import DataError, FlagError, first_line
+from albert.formats import tokenizer_json
 
 _AutoTrackable = tf.__internal__.tracking.AutoTrackable
 
@@ -50,13 +51,7 @@ def _all_characters() -> list[str]:
 
 def character_class(is_member: Callable[[str], bool]) -> str:
     """Returns RE2's bracketed class of the characters that a predicate accepts."""
-    ranges: list[list[int]] = []
-    for code in (ord(char) for char in _all_characters() if is_member(char)):
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    return "[" + "".join(f"\\x{{{a:x}}}-\\x{{{b:x}}}" for a, b in ranges) + "]"
+    return tokenizer_json.character_class(is_member, lambda code: f"\\x{{{code:x}}}")
 
 
 class CharacterMap(_AutoTrackable):

@@ -3,19 +3,18 @@
     pretrained           opens a model, whoever wrote it: config, vocabulary, metadata, weights
     layouts              decides which kind of model is at a path
     model_classes        the registry of model classes
-    model_metadata          metadata: labels, head and kind of a model, checked when read
-    known_tasks          labels and model class of each task
+    model_metadata       metadata: labels, head and kind of a model, checked when read
+    known_tasks          tasks and their labels
     checkpoints          finds a checkpoint and starts models from it
     checkpoint_files     the files of one checkpoint
     tensor_bundle        their contents: arrays by name, in TensorFlow 1's format
-    run_states             a run's state, in the JSON file next to a checkpoint
+    run_states           a run's state, in the JSON file next to a checkpoint
     weights              the tensors of any model's files, by the released names
     tokenizer_files      a model's vocabulary and its settings
     huggingface          Hugging Face's configuration and weights
     hf_names             their names of our weights
     hf_tensors           their files of tensors: safetensors, HDF5
-    hf_tokenizer         their tokenizer.json, written
-    tokenizer_json       the same, read
+    tokenizer_json       their tokenizer.json, read and written
     archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
     tf_models            modules that tf-models-official exported

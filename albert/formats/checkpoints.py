@@ -39,7 +39,7 @@ _OTHER_LAYOUTS = {
         "albert_base_zh to albert_xxlarge_zh"
     ),
     "bert/encoder/layer_0/": (
-        "a BERT (layers `bert/encoder/layer_0`, `layer_1` ... with weights of their own), not an "
+        "a BERT (layers `bert/encoder/layer_0`, `layer_1` ... with separate weights), not an "
         "ALBERT"
     ),
 }
@@ -219,7 +219,7 @@ def read_all(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np
 def _misfits(
     sources: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], weights: Weights
 ) -> list[str]:
-    """Returns a line for each weight whose shape is not its source's; `sources` are {name: name there}."""
+    """Returns a line for each weight that has another shape there; `sources` are {name: name there}."""
     return [
         f"{name}: checkpoint {list(weights.shapes[theirs])}, model {list(shapes[name])}"
         for name, theirs in sources.items() if weights.shapes[theirs] != tuple(shapes[name])

@@ -2,12 +2,11 @@
 
 Kernels are stored there as [out, in] (ours are [in, out]), and the names of its head models
 begin with `albert.`, those of the encoder alone do not. Their TensorFlow classes have names of
-their own (`from_tensorflow`).
+their own (`from_tensorflow`). The head for SQuAD 2.0 exists only here, so its weights keep our
+names.
 """
 
 import re
-
-from albert.errors import CheckpointError
 
 # Copies of other tensors, and buffers that hold no weight.
 TIED = {
@@ -16,9 +15,9 @@ TIED = {
 }
 BUFFERS = ("albert.embeddings.position_ids", "albert.embeddings.token_type_ids")
 MAPPING = "bert/encoder/embedding_hidden_mapping_in/"  # it exists there even where E = H
-BLOCK = re.compile(r"bert/encoder/transformer/group_(\d+)/inner_group_(\d+)/(.+)")
+BLOCK = re.compile(r"bert/encoder/transformer/group_(\d{1,4})/inner_group_(\d{1,4})/(.+)")
 _THEIR_BLOCK = re.compile(
-    r"albert\.encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.(.+)"
+    r"albert\.encoder\.albert_layer_groups\.(\d{1,4})\.albert_layers\.(\d{1,4})\.(.+)"
 )
 
 _DENSE = {"kernel": "weight", "bias": "bias"}
@@ -66,37 +65,24 @@ _OURS_OF_BLOCK = {theirs: ours for ours, theirs in _THEIRS_OF_BLOCK.items()}
 
 
 def their_name(name: str) -> str:
-    """Returns Hugging Face's name of one of our weights.
-
-    Raises:
-      CheckpointError: the weight belongs to a head that exists only here.
-    """
+    """Returns Hugging Face's name of one of our weights; of a head that they lack, the same."""
     block = BLOCK.fullmatch(name)
-    theirs = _THEIRS_OF_BLOCK.get(block[3]) if block else _THEIRS.get(name)
-    if theirs is None:
-        raise CheckpointError(
-            f"{name} has no counterpart in Hugging Face's ALBERT (the SQuAD 2.0 head of the "
-            "original, for one, exists only here); convert the encoder alone with "
-            "--architecture=AlbertModel"
-        )
     if not block:
-        return theirs
-    return f"albert.encoder.albert_layer_groups.{block[1]}.albert_layers.{block[2]}.{theirs}"
+        return _THEIRS.get(name, name)
+    scope = f"albert.encoder.albert_layer_groups.{block[1]}.albert_layers.{block[2]}."
+    return scope + _THEIRS_OF_BLOCK[block[3]]
 
 
 def our_name(name: str) -> str | None:
     """Returns our name of one of Hugging Face's tensors, or None if it is no weight of ours."""
+    if "/" in name and not name.startswith("bert/"):  # of a head that they lack
+        return name
     name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))  # old files
     block = _THEIR_BLOCK.fullmatch(name)
     if not block:
         return _OURS.get(name)
     inner = _OURS_OF_BLOCK.get(block[3])
     return inner and f"bert/encoder/transformer/group_{block[1]}/inner_group_{block[2]}/{inner}"
-
-
-def is_kernel(name: str) -> bool:
-    """Whether a tensor of their TensorFlow classes is [in, out], where PyTorch has [out, in]."""
-    return name.removesuffix(":0").endswith("/kernel")
 
 
 def from_tensorflow(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Hugging Face's files of tensors, read as data: safetensors, shards, HDF5, npz.
+"""Hugging Face's files of tensors, read as data: safetensors, shards, HDF5.
 
 HDF5 is what their TensorFlow classes wrote (`tf_model.h5`): a group for each layer, whose
 attribute `weight_names` lists the data sets. Keras, which could run what a file says, never
@@ -6,9 +6,6 @@ opens it.
 """
 
 import os
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,55 +14,22 @@ import numpy as np
 import safetensors
 
 from albert.errors import CheckpointError, first_line
-from albert.formats import hf_names
 from albert.storage import files
 
 Shapes = dict[str, tuple[int, ...]]
 Read = Callable[[str], np.ndarray]
 
-# A damaged archive raises any of these.
-_NPZ_ERRORS = (
-    OSError, ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, MemoryError,
-    SyntaxError, TypeError, struct.error, zipfile.BadZipFile, zlib.error,
-)
-_MOST_NPZ_BYTES = 16 << 30  # unpacked; the largest model has one
-
 
 def open_tensors(path: str) -> tuple[Shapes, Read]:
-    """Returns ({name: shape}, read) of a .safetensors, .npz or .h5 file, or of a set of shards.
-
-    Names and orientation are PyTorch's, whichever of their libraries wrote it.
+    """Returns ({name: shape}, read) of a .safetensors or .h5 file, or of a set of shards.
 
     Raises:
       CheckpointError: it is damaged.
     """
-    return _as_pytorch(*_open_as_it_is(path))
-
-
-def _as_pytorch(shapes: Shapes, read: Read) -> tuple[Shapes, Read]:
-    """Returns the same under PyTorch's names, if they are TensorFlow's."""
-    names = {name: hf_names.from_tensorflow(name) for name in shapes}
-    if not all(names.values()):
-        return shapes, read
-    keys = {plain: name for name, plain in names.items() if plain}
-    if "predictions.decoder.bias" in keys:  # the one that is added there; the other is not trained
-        keys["predictions.bias"] = keys.pop("predictions.decoder.bias")
-    turned = {plain for plain, name in keys.items() if hf_names.is_kernel(name)}
-    found = {
-        plain: shapes[name][::-1] if plain in turned else shapes[name]
-        for plain, name in keys.items()
-    }
-    return found, lambda plain: read(keys[plain]).T if plain in turned else read(keys[plain])
-
-
-def _open_as_it_is(path: str) -> tuple[Shapes, Read]:
     if path.endswith(".json"):
         return _open_shards(path)
     if path.endswith(".h5"):
         return _open_h5(path)
-    if path.endswith(".npz"):
-        tensors = _read_npz(path)
-        return {name: value.shape for name, value in tensors.items()}, tensors.__getitem__
     try:
         stream = safetensors.safe_open(path, framework="np")
         shapes = {n: tuple(stream.get_slice(n).get_shape()) for n in stream.keys()}  # noqa: SIM118
@@ -81,38 +45,6 @@ def _open_as_it_is(path: str) -> tuple[Shapes, Read]:
     return shapes, read
 
 
-def _stated_members(path: str) -> int:
-    """Returns how many members a zip archive says it has; a damaged entry can hide the next."""
-    with open(path, "rb") as stream:
-        stream.seek(-22, os.SEEK_END)  # the record that ends an archive without a comment
-        signature, count = struct.unpack("<4s6xH10x", stream.read())
-    if signature != b"PK\5\6":
-        raise ValueError("its end is not that of an archive")
-    return count
-
-
-def _read_npz(path: str) -> dict[str, np.ndarray]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            size = sum(member.file_size for member in members)
-            stated = _stated_members(path)
-            if stated != len(members):
-                raise ValueError(f"{len(members)} arrays found, its directory states {stated}")
-            if size > _MOST_NPZ_BYTES:
-                raise ValueError(f"it would unpack to {size:,} bytes")
-        with np.load(path, allow_pickle=False) as arrays:
-            tensors = {name: arrays[name] for name in arrays.files}
-        foreign = [n for n, t in tensors.items() if not isinstance(t, np.ndarray)]
-        if foreign:
-            raise ValueError(f"{foreign[0]} is no array")
-        return tensors
-    except _NPZ_ERRORS as error:
-        raise CheckpointError(
-            f"{path} is not a readable .npz file: {first_line(error)}"
-        ) from error
-
-
 def _open_shards(path: str) -> tuple[Shapes, Read]:
     index = files.read_json(path)
     owners = index.get("weight_map") if isinstance(index, dict) else None
@@ -125,7 +57,7 @@ def _open_shards(path: str) -> tuple[Shapes, Read]:
         shard = os.path.join(os.path.dirname(path), name)
         if not os.path.isfile(shard):
             raise CheckpointError(f"{path}: shard {name} is missing")
-        part, read = _open_as_it_is(shard)
+        part, read = open_tensors(shard)
         shapes |= part
         readers |= dict.fromkeys(part, read)
     return shapes, lambda name: readers[name](name)

@@ -13,6 +13,7 @@ from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
 from albert.records.protobuf import fields
 from albert.storage import files
+from albert.tokenization import TextSettings
 
 # Of our modules, in assets/.
 CONFIG_ASSET = "albert_config.json"
@@ -67,15 +68,23 @@ def read_assets(directory: str, flag: str) -> tuple[AlbertConfig, Vocabulary]:
             f"--{flag}: {directory} is a SavedModel, but not a TF-Hub module of an ALBERT: no "
             f"{CONFIG_ASSET} in {assets}"
         )
-    names = sorted(os.listdir(assets))
     path = os.path.join(assets, TOKENIZATION_ASSET)
     # The released modules are of lower-cased models and say so in a graph only.
     settings = files.read_json_object(path) if os.path.isfile(path) else {}
-    spm = next((os.path.join(assets, n) for n in names if n.endswith(".model")), None)
-    # Beside a SentencePiece model a .vocab file only lists its tokens.
-    vocab = next((os.path.join(assets, n) for n in names if n.endswith((".vocab", ".txt"))), None)
     text = tokenizer_files.text_settings(settings, path)
-    return AlbertConfig.from_json_file(config), Vocabulary(spm, None if spm else vocab, text)
+    return AlbertConfig.from_json_file(config), vocabulary_of(directory, text)
+
+
+def vocabulary_of(directory: str, text: TextSettings) -> Vocabulary:
+    """Returns the vocabulary among a module's assets, an empty one if it has none."""
+    assets = os.path.join(directory, "assets")
+    names = sorted(os.listdir(assets)) if os.path.isdir(assets) else []
+    # Beside a SentencePiece model a .vocab file only lists its tokens.
+    spm, vocab = (
+        next((os.path.join(assets, n) for n in names if n.endswith(ends)), None)
+        for ends in (".model", (".vocab", ".txt"))
+    )
+    return Vocabulary(spm, None if spm else vocab, text)
 
 
 def open_module_weights(directory: str) -> Weights:

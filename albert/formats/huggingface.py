@@ -7,7 +7,8 @@ unpickled: `pytorch_model.bin` is refused.
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,15 @@ import numpy as np
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, ConfigError, DataError
 from albert.formats import hf_tensors, model_metadata
-from albert.formats.hf_names import BLOCK, BUFFERS, MAPPING, TIED, our_name, their_name
+from albert.formats.hf_names import (
+    BLOCK,
+    BUFFERS,
+    MAPPING,
+    TIED,
+    from_tensorflow,
+    our_name,
+    their_name,
+)
 from albert.formats.model_classes import MODEL_CLASSES, is_labelled
 from albert.formats.model_metadata import Metadata
 from albert.storage import files
@@ -67,6 +76,8 @@ def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto
     positions = values.get("position_embedding_type", "absolute")
     if positions != "absolute":
         raise ConfigError(f"{origin}: position_embedding_type {positions!r} is not supported")
+    if ours := _our_config(values, origin):
+        return ours
     names = {f.name for f in dataclasses.fields(AlbertConfig)} - {"extra", "hidden_act"}
     # What their file leaves out has the defaults of their class, which are ours but for these.
     known = {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096,
@@ -74,9 +85,21 @@ def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto
     known |= {k: v for k, v in values.items() if k in names}
     known["hidden_act"] = _activation(values, origin, gelu)
     config = AlbertConfig.from_dict(known, origin)
-    if _groups_differ(config):
+    layers, groups = config.num_hidden_layers, config.num_hidden_groups
+    if any(config.group_of_layer(i) != _their_group(i, layers, groups) for i in range(layers)):
         config = dataclasses.replace(config, parameter_sharing="none")
     return config
+
+
+def _our_config(values: Mapping[str, Any], origin: str) -> AlbertConfig | None:
+    """Returns the architecture that we wrote too, None if there is none or theirs was changed."""
+    metadata = values.get(METADATA_KEY)
+    ours = metadata.get("config") if isinstance(metadata, dict) else None
+    if ours is None:
+        return None
+    config = AlbertConfig.from_dict(ours, f"{origin}: {METADATA_KEY}")
+    is_same = all(values.get(key) == value for key, value in _their_sizes(config).items())
+    return config if is_same else None
 
 
 def _activation(values: Mapping[str, Any], origin: str, gelu: str) -> str:
@@ -119,7 +142,13 @@ def metadata_from_theirs(values: Mapping[str, Any], origin: str) -> Metadata:
         return metadata
     problem = Metadata.from_dict({"problem_type": values.get("problem_type")}, origin).problem_type
     names = _label_names(values.get("id2label"), origin)
+    if METADATA_KEY in values and names == _default_names(len(names or ())):
+        names = None  # they need names, and the model has none
     return dataclasses.replace(metadata, label_names=names, problem_type=problem)
+
+
+def _default_names(count: int) -> tuple[str, ...]:
+    return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def _label_names(names: Any, origin: str) -> tuple[str, ...] | None:
@@ -132,13 +161,40 @@ def _label_names(names: Any, origin: str) -> tuple[str, ...] | None:
 
 
 def config_to_theirs(
-    config: AlbertConfig, metadata: Metadata, token_ids: Mapping[str, int], num_labels: int | None
+    config: AlbertConfig, metadata: Metadata, token_ids: Mapping[str, int],
+    num_labels: int | None = None, dtype: str = "float32",
 ) -> dict[str, Any]:
-    """Returns the `config.json` of the metadata' architecture.
+    """Returns the `config.json` of the metadata's architecture.
 
     `token_ids` gives `pad`, `cls` and `sep`; `num_labels` how many outputs the head
     has, if these are labels. METADATA_KEY holds everything that their format has no key for.
     """
+    values = _their_sizes(config) | {
+        "architectures": [metadata.architecture],
+        "bos_token_id": token_ids["cls"],
+        "classifier_dropout_prob": metadata.settings.get("classifier_dropout", 0.1),
+        "dtype": dtype,
+        "eos_token_id": token_ids["sep"],
+        "layer_norm_eps": 1e-12,
+        "model_type": "albert",
+        "pad_token_id": token_ids["pad"],
+    }
+    if num_labels is not None:
+        labels = metadata.label_names or _default_names(num_labels)
+        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        values["label2id"] = {label: i for i, label in enumerate(labels)}
+        is_text_model = metadata.architecture == "AlbertForSequenceClassification"
+        default = model_metadata.REGRESSION if num_labels == 1 and is_text_model else None
+        if problem := metadata.problem_type or default:
+            values["problem_type"] = problem
+    rest = metadata.to_dict()
+    for of_theirs in ("architecture", "label_names", "problem_type"):
+        rest.pop(of_theirs, None)
+    return values | {METADATA_KEY: rest | {"config": config.to_dict()}}
+
+
+def _their_sizes(config: AlbertConfig) -> dict[str, Any]:
+    """Returns what their `config.json` says of the architecture."""
     acts = {"gelu": "gelu_new", "gelu_erf": "gelu", "": "linear"}
     act = (config.hidden_act or "").lower()
     copied = (
@@ -147,49 +203,29 @@ def config_to_theirs(
         "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
         "initializer_range",
     )
-    values = {key: getattr(config, key) for key in copied} | {
-        "architectures": [metadata.architecture],
-        "bos_token_id": token_ids["cls"],
-        "classifier_dropout_prob": metadata.settings.get("classifier_dropout", 0.1),
-        "dtype": "float32",
-        "eos_token_id": token_ids["sep"],
-        "hidden_act": acts.get(act, act),
-        "layer_norm_eps": 1e-12,
-        "model_type": "albert",
-        "num_hidden_groups": (
-            config.num_hidden_layers if _must_expand(config) else config.num_hidden_groups
-        ),
-        "pad_token_id": token_ids["pad"],
+    return {key: getattr(config, key) for key in copied} | {
+        "hidden_act": acts.get(act, act), "num_hidden_groups": _groups_there(config),
     }
-    if num_labels is not None:
-        labels = metadata.label_names or tuple(f"LABEL_{i}" for i in range(num_labels))
-        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        values["label2id"] = {label: i for i, label in enumerate(labels)}
-        is_text_model = metadata.architecture == "AlbertForSequenceClassification"
-        default = model_metadata.REGRESSION if num_labels == 1 and is_text_model else None
-        if problem := metadata.problem_type or default:
-            values["problem_type"] = problem
-    rest = {
-        "task": metadata.task, "num_texts": metadata.num_texts,
-        "max_seq_length": metadata.max_seq_length,
-        "settings": {k: v for k, v in metadata.settings.items() if k != "classifier_dropout"},
-    }
-    if rest := {key: value for key, value in rest.items() if value}:
-        values[METADATA_KEY] = rest
-    return values
 
 
-def _groups_differ(config: AlbertConfig) -> bool:
-    """Whether their rounding puts some layer into another group than the original's does."""
+def _their_group(layer: int, layers: int, groups: int) -> int:
+    """Returns the group that a layer has there, which in odd cases is not the original's."""
+    return int(layer / (layers / groups))
+
+
+def _groups_there(config: AlbertConfig) -> int:
+    """Returns how many groups say there which layer has which weights."""
     layers, groups = config.num_hidden_layers, config.num_hidden_groups
-    return any(
-        config.group_of_layer(i) != int(i / (layers / groups)) for i in range(layers)
+    is_alike = config.parameter_sharing == "all" and all(
+        config.group_of_layer(i) == _their_group(i, layers, groups) for i in range(layers)
     )
+    return groups if is_alike else layers
 
 
-def _must_expand(config: AlbertConfig) -> bool:
-    """Whether only a group for each layer says there which layer has which weights."""
-    return config.parameter_sharing != "all" or _groups_differ(config)
+def _owner(config: AlbertConfig, name: str) -> Callable[[int], int]:
+    """Returns the function from a layer to the group that owns its weight of this name here."""
+    is_attention = BLOCK.fullmatch(name)[3].startswith(("attention_1/", "LayerNorm/"))
+    return config.attention_group if is_attention else config.feed_forward_group
 
 
 # --- Weights ---
@@ -200,38 +236,33 @@ def tensors_to_theirs(
 ) -> dict[str, np.ndarray]:
     """Returns {their name: array} of our named weights, as `architecture` has them.
 
-    Raises:
-      CheckpointError: a weight has no counterpart there.
+    Weights of a head that exists only here keep their names, and are not looked at there.
     """
     tensors = dict(tensors)
     if not config.has_embedding_projection:  # there it always exists
         tensors[MAPPING + "kernel"] = np.eye(config.hidden_size, dtype=np.float32)
         tensors[MAPPING + "bias"] = np.zeros(config.hidden_size, np.float32)
-    if _must_expand(config):
-        tensors = _one_group_per_layer(config, tensors)
     theirs = {}
     for name, value in tensors.items():
-        if name.startswith("bert/pooler/") and not MODEL_CLASSES[architecture].reads_pooler:
-            continue
-        target = their_name(name)
-        if architecture == "AlbertModel":
-            target = target.removeprefix("albert.")
-        theirs[target] = np.ascontiguousarray(value.T if name.endswith("/kernel") else value)
+        if name.endswith("/kernel"):
+            value = value.T
+        for same in _names_there(name, config):
+            target = their_name(same)
+            if architecture == "AlbertModel":
+                target = target.removeprefix("albert.")
+            theirs[target] = np.ascontiguousarray(value)
     return dict(sorted(theirs.items()))
 
 
-def _one_group_per_layer(config: AlbertConfig, tensors: dict) -> dict[str, np.ndarray]:
-    expanded = {n: value for n, value in tensors.items() if not BLOCK.fullmatch(n)}
-    for layer in range(config.num_hidden_layers):
-        for name, value in tensors.items():
-            block = BLOCK.fullmatch(name)
-            if not block:
-                continue
-            is_attention = block[3].startswith(("attention_1/", "LayerNorm/"))
-            owner = config.attention_group if is_attention else config.feed_forward_group
-            if int(block[1]) == owner(layer):
-                expanded[name.replace(f"/group_{block[1]}/", f"/group_{layer}/", 1)] = value
-    return expanded
+def _names_there(name: str, config: AlbertConfig) -> list[str]:
+    """Returns a weight's name, or of one in a block that with each group that has it there."""
+    block = BLOCK.fullmatch(name)
+    if not block:
+        return [name]
+    layers, owner = config.num_hidden_layers, _owner(config, name)
+    users = [layer for layer in range(layers) if owner(layer) == int(block[1])]
+    groups = {_their_group(layer, layers, _groups_there(config)) for layer in users}
+    return [name.replace(f"/group_{block[1]}/", f"/group_{i}/", 1) for i in sorted(groups)]
 
 
 class TensorFile:
@@ -245,19 +276,22 @@ class TensorFile:
         self.path = path
         self._config = config
         self._found, self._read = hf_tensors.open_tensors(path)
-        # The bare encoder's names lack the head models' "albert."; PyTorch's
-        # wrappers put "module." before everything.
-        prefixed = {}
-        for name in self._found:
-            plain = name.removeprefix("module.")
-            if plain.startswith(("embeddings.", "encoder.", "pooler.")):
-                plain = "albert." + plain
-            prefixed[plain] = name
-        self._keys = {ours: key for plain, key in prefixed.items() if (ours := our_name(plain))}
+        plain = {from_tensorflow(name): name for name in self._found}
+        self._is_tensorflow = None not in plain
+        if not self._is_tensorflow:  # PyTorch's wrappers put "module." before everything
+            plain = {name.removeprefix("module."): name for name in self._found}
+        elif "predictions.decoder.bias" in plain:  # is added there; the other is not trained
+            plain["predictions.bias"] = plain.pop("predictions.decoder.bias")
+        # The bare encoder's names lack the head models' "albert.".
+        of_encoder = ("embeddings.", "encoder.", "pooler.")
+        prefixed = {
+            "albert." * name.startswith(of_encoder) + name: key for name, key in plain.items()
+        }
+        self._keys = {ours: key for name, key in prefixed.items() if (ours := our_name(name))}
         known = set(TIED) | set(BUFFERS)
         self.ignored = [n for n in prefixed if our_name(n) is None and n not in known]
         self._check_ties(prefixed)
-        self._spread_groups()
+        self._regroup()
         if not config.has_embedding_projection and MAPPING + "kernel" in self._keys:
             self._drop_identity()
         if not any(name.startswith("bert/") for name in self._keys):
@@ -268,7 +302,12 @@ class TensorFile:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """{our name: shape in our orientation}."""
         shapes = {name: self._found[key] for name, key in self._keys.items()}
-        return {n: s[::-1] if n.endswith("/kernel") else s for n, s in shapes.items()}
+        return {n: s[::-1] if self._is_turned(n) else s for n, s in shapes.items()}
+
+    def _is_turned(self, name: str) -> bool:
+        """Whether a matrix is [out, in] there and [in, out] here, or the other way round."""
+        is_theirs_turned = self._is_tensorflow and re.search(r"/kernel(:0)?$", self._keys[name])
+        return name.endswith("/kernel") != bool(is_theirs_turned)
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor by our name, float32."""
@@ -278,7 +317,7 @@ class TensorFile:
                 value = value.astype(np.float32)
             except (TypeError, ValueError) as error:
                 raise CheckpointError(f"{self.path}: {name} is not of numbers") from error
-        return np.ascontiguousarray(value.T) if name.endswith("/kernel") else value
+        return np.ascontiguousarray(value.T) if self._is_turned(name) else value
 
     def _check_ties(self, prefixed: Mapping[str, str]) -> None:
         for copy, original in TIED.items():
@@ -293,18 +332,20 @@ class TensorFile:
                     "matrix of its own is another model"
                 )
 
-    def _spread_groups(self) -> None:
-        """Gives each layer the group that it has there, where their rounding differs."""
-        if not _groups_differ(self._config):
-            return
-        layers, groups = self._config.num_hidden_layers, self._config.num_hidden_groups
-        outside = {n: key for n, key in self._keys.items() if not BLOCK.fullmatch(n)}
+    def _regroup(self) -> None:
+        """Gives each of our groups the weights that its first layer has there."""
+        config, layers = self._config, self._config.num_hidden_layers
+        blocks = {n: key for n, key in self._keys.items() if BLOCK.fullmatch(n)}
+        groups = config.num_hidden_groups
+        if any(int(BLOCK.fullmatch(name)[1]) >= groups for name in blocks):
+            groups = layers
+        self._keys = {n: key for n, key in self._keys.items() if n not in blocks}
         for layer in range(layers):
-            scope = f"/group_{int(layer / (layers / groups))}/"
-            for name, key in self._keys.items():
-                if BLOCK.fullmatch(name) and scope in name:
-                    outside[name.replace(scope, f"/group_{layer}/", 1)] = key
-        self._keys = outside
+            there = f"/group_{_their_group(layer, layers, groups)}/"
+            for name, key in blocks.items():
+                if there in name:
+                    ours = name.replace(there, f"/group_{_owner(config, name)(layer)}/", 1)
+                    self._keys.setdefault(ours, key)
 
     def _drop_identity(self) -> None:
         """E = H: here the projection does not exist, there it must then be the identity."""

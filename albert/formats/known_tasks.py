@@ -1,11 +1,6 @@
-"""Labels and kind of model for each task that a run can be trained for. No TensorFlow."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Tasks that a run can be trained for, and their labels. No TensorFlow."""
 
 from albert.errors import FlagError
-from albert.formats.model_classes import CLASS_OF_RUN
-from albert.formats.model_metadata import REGRESSION, SINGLE_LABEL
 
 _BINARY = ("0", "1")
 _INFERENCE = ("contradiction", "entailment", "neutral")
@@ -41,26 +36,3 @@ def parse_labels(text: str, of_words: bool = False) -> tuple[str, ...]:
     if len(labels) < 2 or "" in labels or len(set(labels)) < len(labels):
         raise FlagError(f"--label_list={text} is not two or more different labels")
     return labels
-
-
-def metadata_of_task(task: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns architecture, label_names, problem_type and num_texts, as far as they follow.
-
-    `flags` are those of the training.
-    """
-    architecture = CLASS_OF_RUN.get(TSV if task in GLUE_LABELS else task)
-    metadata = {"architecture": architecture, "label_names": None}
-    if flags.get("labels"):
-        metadata["label_names"] = tuple(flags["labels"])
-    elif listed := flags.get("label_list"):
-        # Runs before version 0.3 recorded labels of words with blanks between them.
-        metadata["label_names"] = tuple(listed.split()) if task == WORDS else split_labels(listed)
-    if task == TSV:
-        is_number, is_pair = flags.get("regression"), bool(flags.get("text_pair_column"))
-    elif task in GLUE_LABELS:
-        metadata["label_names"] = GLUE_LABELS[task] or None
-        is_number, is_pair = not GLUE_LABELS[task], task not in GLUE_OF_ONE_TEXT
-    else:
-        return metadata
-    problem_type = REGRESSION if is_number else SINGLE_LABEL
-    return metadata | {"problem_type": problem_type, "num_texts": 1 + is_pair}

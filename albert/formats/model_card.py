@@ -5,7 +5,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from albert import __version__
@@ -23,30 +23,19 @@ log = logging.getLogger("albert")
 NAME = "README.md"
 _BEGINNING = "---\ntags:\n- albert\n---\n\n"
 
-_ARCHITECTURE = {
-    "num_hidden_layers": "layers",
-    "num_hidden_groups": "groups of layers that share parameters",
-    "parameter_sharing": "shared within a group",
-    "hidden_size": "hidden size",
-    "embedding_size": "embedding size",
-    "num_attention_heads": "attention heads",
-    "intermediate_size": "intermediate size",
-    "hidden_act": "activation",
-    "max_position_embeddings": "longest sequence, in tokens",
-    "vocab_size": "vocabulary size",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "dropout of the attention",
-}
+_ARCHITECTURE = """\
+ALBERT ([arXiv 1909.11942](https://arxiv.org/abs/1909.11942)): a transformer encoder whose layers \
+share parameters, with a factorised embedding.
 
+"""
 _LIMITATIONS = """\
 - It has the errors and biases of its training text: check its outputs for your use
   before you rely on them.
-- Texts of more than {max_position_embeddings} tokens must be truncated or split.
+- Texts of more than {max_length} tokens must be truncated or split.
 - {case}
 - Pretrained outputs are a start for fine-tuning: `pooled_output` was trained to
   distinguish two segments in order from swapped ones, not for similarity of meaning.
 """
-
 _USAGE = """
 import albert
 
@@ -61,7 +50,6 @@ import albert
 
 model = albert.{architecture}.from_pretrained("{name}")  # takes ids: it has no tokenizer
 """
-
 _CITATION = """\
 ```bibtex
 @inproceedings{lan2020albert,
@@ -74,17 +62,6 @@ _CITATION = """\
 }
 ```
 """
-
-
-def write(path: str, **parts: Any) -> str:
-    """Publishes `card(**parts)` as a file, or as a directory's README.md; returns its path."""
-    path = os.path.join(path, NAME) if os.path.isdir(path) else path
-    if _is_of_the_user(path):
-        log.warning("%s is no model card of this toolkit: it stays, and none is written", path)
-        return path
-    with files.atomic_write(path) as stream:
-        stream.write(card(**parts))
-    return path
 
 
 @contextlib.contextmanager
@@ -104,45 +81,56 @@ def _is_of_the_user(path: str) -> bool:
         return stream.read(len(_BEGINNING)) != _BEGINNING.encode()
 
 
-def card(
+def write(
+    path: str,
     config: AlbertConfig,
     *,
     title: str,
     summary: str,
+    usage: str = "",
     parameters: int | None = None,
     tokenizer: FullTokenizer | None = None,
     label_names: Sequence[str] | None = None,
     run_state: Mapping[str, Any] | None = None,
     results: Mapping[str, Any] | None = None,
-    usage: str = "",
 ) -> str:
-    """Returns a model card in Markdown.
+    """Publishes a card in Markdown, as a file or as a directory's README.md; returns its path.
 
     Args:
-      title: what the directory holds, as a heading.
-      summary: one or two sentences below it.
-      parameters: their number; the row is left out if it is not known.
-      tokenizer: the `FullTokenizer`, if the model has one.
-      label_names: those of a classifier's outputs, in their order.
-      run_state: the JSON next to the checkpoint, `{}` for one of the original toolkit.
-      results: what evaluation found, {name: value}.
       usage: Python code that uses the model.
+      label_names: those of a classifier's outputs, in their order.
+      run_state: the JSON next to the checkpoint; empty for one of the original toolkit, None for
+        a model that no run saved.
+      results: what evaluation found, {name: value}.
     """
+    path = os.path.join(path, NAME) if os.path.isdir(path) else path
+    if _is_of_the_user(path):
+        log.warning("%s is no model card of this toolkit: it stays, and none is written", path)
+        return path
+    architecture = config.to_dict() | ({} if parameters is None else {"parameters": parameters})
+    architecture = {
+        name.removeprefix("num_").replace("_", " "): value for name, value in architecture.items()
+    }
+    # As JSON, in which a name has no line feeds.
+    labels = json.dumps(list(label_names or ()), ensure_ascii=False)
     sections = {
         "Use": f"```python\n{usage.strip()}\n```\n" if usage else "",
-        "Architecture": _architecture(config, parameters),
+        "Architecture": _ARCHITECTURE + _table(architecture),
         "Tokenizer": _tokenizer(tokenizer) if tokenizer else "",
-        "Labels": _labels(label_names) if label_names else "",
-        "Where it comes from": _origin(run_state or {}),
-        "Evaluation": _evaluation(results or {}),
+        "Labels": f"Of the outputs, in their order:\n\n```json\n{labels}\n```\n"
+        if label_names else "",
+        "Where it comes from": _origin(run_state),
+        "Evaluation": _table(results) if results
+        else "No evaluation of this checkpoint was recorded.\n",
         "Limitations": _LIMITATIONS.format(
-            max_position_embeddings=config.max_position_embeddings,
-            case=_case(tokenizer),
+            max_length=config.max_position_embeddings, case=_case(tokenizer)
         ),
         "Citation": _CITATION,
     }
     body = "\n".join(f"## {name}\n\n{text}" for name, text in sections.items() if text)
-    return f"{_BEGINNING}# {title}\n\n{summary.strip()}\n\n{body}"
+    with files.atomic_write(path) as stream:
+        stream.write(f"{_BEGINNING}# {title}\n\n{summary.strip()}\n\n{body}")
+    return path
 
 
 def of_weights(
@@ -160,21 +148,32 @@ def of_weights(
       path: the file, or the directory whose README.md it is.
       weights: the model's; the run's state next to them says where it is from.
       name: what the usage calls the directory; its own name by default.
-      parts: of `card`, instead of those of the model's class.
+      parts: of `write`, instead of those of the model's class.
     """
     run_state = run_states.read_run_state(weights.origin)
-    shapes = {n: shape for n, shape in weights.shapes.items() if not checkpoints.is_slot(n)}
+    shapes = (shape for n, shape in weights.shapes.items() if not checkpoints.is_slot(n))
     name = name or os.path.basename(os.path.abspath(path))
     known = {
-        "config": config,
-        "parameters": sum(math.prod(shape) for shape in shapes.values()),
+        "parameters": sum(map(math.prod, shapes)),
         "tokenizer": tokenizer,
         "label_names": run_states.metadata_of(run_state).label_names,
         "run_state": run_state,
         "results": run_states.results_beside(weights.origin, run_state.get("step")),
         **of_class(run_state.get("architecture", "AlbertModel"), name, bool(tokenizer)),
     }
-    return write(path, **known | parts)
+    return write(path, config, **known | parts)
+
+
+def of_model(
+    path: str, model: Any, tokenizer: FullTokenizer | None, name: str, **parts: Any
+) -> str:
+    """Publishes the card of a Keras model that is saved at `path` as `name`; returns its path."""
+    known = {
+        "parameters": model.count_params(), "tokenizer": tokenizer,
+        "label_names": model.metadata.label_names,
+        **of_class(model.metadata.architecture, name, tokenizer is not None),
+    }
+    return write(path, model.config, **known | parts)
 
 
 def input_lines(kind: ModelClass, options: str = "") -> str:
@@ -198,19 +197,19 @@ def of_class(architecture: str, name: str, has_tokenizer: bool = True) -> dict[s
     }
 
 
-def _table(rows: Sequence[tuple[str, Any]]) -> str:
-    return "".join(f"| {a} | {b} |\n" for a, b in [("", ""), ("---", "---"), *rows])
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Returns a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
-def _architecture(config: AlbertConfig, parameters: int | None) -> str:
-    values = {text: getattr(config, key) for key, text in _ARCHITECTURE.items()}
-    if parameters is not None:
-        values["parameters"] = parameters
-    return (
-        "ALBERT ([arXiv 1909.11942](https://arxiv.org/abs/1909.11942)): a transformer encoder "
-        "whose layers share parameters, with a factorised embedding.\n\n"
-        + _table([(k, f"{v:,}" if isinstance(v, int) else v) for k, v in values.items()])
-    )
+def _table(values: Mapping[str, Any]) -> str:
+    rows = []
+    for name, value in sorted(values.items()):
+        if isinstance(value, int | float):
+            value = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+        rows.append([str(cell).replace("|", "\\|") for cell in (name, value)])
+    return table(("", ""), rows)
 
 
 def _tokenizer(tokenizer: FullTokenizer) -> str:
@@ -222,12 +221,6 @@ def _tokenizer(tokenizer: FullTokenizer) -> str:
     )
 
 
-def _labels(names: Sequence[str]) -> str:
-    # As JSON, in which a name has no line feeds.
-    listing = json.dumps(list(names), ensure_ascii=False)
-    return f"Of the outputs, in their order:\n\n```json\n{listing}\n```\n"
-
-
 def _case(tokenizer: FullTokenizer | None) -> str:
     if tokenizer is None:
         return "Use the tokenizer that it was trained with."
@@ -236,13 +229,13 @@ def _case(tokenizer: FullTokenizer | None) -> str:
     return f"Lost before the model sees a text: {' and '.join(lost) or 'control characters'}."
 
 
-def _origin(run_state: Mapping[str, Any]) -> str:
-    if not run_state:
+def _origin(run_state: Mapping[str, Any] | None) -> str:
+    if run_state == {}:
         return (
             "From a checkpoint without a record of its training, as the original toolkit wrote "
             "them: the data and settings are not known here.\n"
         )
-    if "task" not in run_state:
+    if not run_state or "task" not in run_state:
         return "Saved from a Python program or converted; its data and settings are unknown.\n"
     flags = {k: v for k, v in run_state.get("flags", {}).items() if v not in (None, False, "")}
     flags.pop("labels", None)  # of the data; the card lists them elsewhere
@@ -252,11 +245,3 @@ def _origin(run_state: Mapping[str, Any]) -> str:
         f"Step {step} of the task `{task}`, trained with version {version} of this toolkit, "
         f"exported with {__version__}; data and settings:\n\n```\n{listing}```\n"
     )
-
-
-def _evaluation(results: Mapping[str, Any]) -> str:
-    rows = [
-        (k.replace("|", "\\|"), f"{v:.4f}" if isinstance(v, float) else v)
-        for k, v in sorted(results.items())
-    ]
-    return _table(rows) if rows else "No evaluation of this checkpoint was recorded.\n"

@@ -18,39 +18,31 @@ REGRESSION = "regression"
 PROBLEM_TYPES = (SINGLE_LABEL, MULTI_LABEL, REGRESSION)  # by Hugging Face's names
 
 
-def is_count(value: Any) -> bool:
-    """Whether a parsed value is an integer, not below 0."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+Kind = tuple[Callable[[Any], bool], str]  # whether a parsed value is good, and what it must be
 
 
-def is_positive(value: Any) -> bool:
-    """Whether a parsed value is an integer above 0."""
-    return is_count(value) and value > 0
+def is_count(value: Any, least: int = 0) -> bool:
+    """Whether a parsed value is an integer, not below `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _is_rate(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
+def is_number(value: Any) -> bool:
+    """Whether a parsed value is a number, which may be infinite."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _is_labels(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, str) for v in value)
 
 
-def is_text(value: Any) -> bool:
-    """Whether a parsed value is a text."""
-    return isinstance(value, str)
-
-
-Kind = tuple[Callable[[Any], bool], str]  # whether a value is good, and what it must be
 COUNT: Kind = (is_count, "a whole number, 0 or more")
-POSITIVE: Kind = (is_positive, "a whole number above 0")
-RATE: Kind = (_is_rate, "a number from 0 to 1, 1 excluded")
-FINITE: Kind = (_is_finite, "a number")
-TEXT: Kind = (is_text, "a text")
-LABELS: Kind = (
-    lambda v: isinstance(v, list) and bool(v) and all(map(is_text, v)), "a list of texts",
-)
+POSITIVE: Kind = (lambda value: is_count(value, 1), "a whole number above 0")
+RATE: Kind = (lambda v: is_number(v) and 0 <= v < 1, "a number from 0 to 1, 1 excluded")
+FINITE: Kind = (lambda value: is_number(value) and math.isfinite(value), "a number")
+TEXT: Kind = (lambda value: isinstance(value, str), "a text")
+LABELS: Kind = (_is_labels, "a list of texts")
 BOOL: Kind = (lambda value: isinstance(value, bool), "true or false")
+OBJECT: Kind = (lambda value: isinstance(value, dict), "an object")
 
 # How a model is built and its inputs are cut, where that is not its config's: names of flags
 # and of the constructors' arguments.
@@ -66,13 +58,11 @@ _KINDS: dict[str, Kind] = {
     "architecture": TEXT,
     "task": TEXT,
     "label_names": LABELS,
-    "problem_type": (
-        lambda v: v in PROBLEM_TYPES if is_text(v) else False, f"one of {', '.join(PROBLEM_TYPES)}",
-    ),
-    "num_texts": (lambda v: is_count(v) and v in (1, 2), "1 or 2"),
+    "problem_type": (lambda value: value in PROBLEM_TYPES, f"one of {', '.join(PROBLEM_TYPES)}"),
+    "num_texts": (lambda value: is_count(value) and value in (1, 2), "1 or 2"),
     "max_seq_length": POSITIVE,
-    "text": (lambda v: isinstance(v, dict), "an object"),
-    "settings": (lambda v: isinstance(v, dict), "an object"),
+    "text": OBJECT,
+    "settings": OBJECT,
 }
 
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from albert.formats import (
     tokenizer_files,
 )
 from albert.formats.layouts import Layout
-from albert.formats.model_classes import LABEL_HEAD, class_of_weights, reads_pooler
+from albert.formats.model_classes import LABEL_HEAD, class_of_weights, is_labelled, reads_pooler
 from albert.formats.model_metadata import Metadata
 from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
@@ -54,9 +54,6 @@ class Pretrained:
     vocabulary: Vocabulary  # an empty one if it has none
     metadata: Metadata
     weights: Callable[[], Weights]  # opened once; a CheckpointError if it cannot be
-    # The vocabulary of the training, according to the run's state: a stranger may have written
-    # that, so it is only used after a check.
-    training_vocabulary: Vocabulary = Vocabulary()
 
     def __post_init__(self):
         object.__setattr__(self, "weights", functools.cache(self.weights))
@@ -108,7 +105,7 @@ def open_path(path: str, flag: str = "path", gelu: str = "auto") -> Pretrained:
 
 
 def opened(model: "str | Pretrained") -> Pretrained:
-    """Returns what a path holds, or what was opened already."""
+    """Opens the model at a path, unless it is opened already."""
     return model if isinstance(model, Pretrained) else open_path(model)
 
 
@@ -126,39 +123,55 @@ def open_archive(
         run_state = run_states.read_run_state(prefix)
     except CheckpointError:  # raised again when the weights are wanted
         prefix, run_state = path, {}
-    metadata, told = run_states.metadata_of(run_state), run_state.get("flags", {})
+    metadata = run_states.metadata_of(run_state)
     if (threshold := run_states.null_threshold(prefix, run_state)) is not None:
         settings = {**metadata.settings, "null_score_diff_threshold": threshold}
         metadata = dataclasses.replace(metadata, settings=settings)
     vocabulary = tokenizer_files.find(directory, metadata.text)
+    config = AlbertConfig.from_flag(config_file or os.path.join(directory, layouts.CONFIG_FILE))
+    checkpoints.check_architecture(run_state, config, prefix)
     return Pretrained(
         path,
         directory,
-        AlbertConfig.from_flag(config_file or os.path.join(directory, "albert_config.json")),
+        config,
         vocabulary,
         dataclasses.replace(metadata, text=vocabulary.text if vocabulary else metadata.text),
         lambda: checkpoints.open_weights(prefix, flag),
-        Vocabulary(told.get("spm_model_file"), told.get("vocab_file"), vocabulary.text),
     )
 
 
-def open_hugging_face(
-    directory: str, config_file: str | None = None, weights_file: str | None = None,
-    gelu: str = "auto",
-) -> Pretrained:
-    """Returns a directory of Hugging Face's layout, or what lies in two files of theirs."""
-    origin = config_file or os.path.join(directory, huggingface.CONFIG_FILE)
+def open_named(directory: str, checkpoint_name: str, config_file: str | None) -> Pretrained:
+    """Returns the model of the original's flags --albert_directory and --checkpoint_name.
+
+    A directory in another layout holds one model, so that it needs no name.
+
+    Args:
+      config_file: the architecture, if not the directory's own.
+    """
+    prefix = os.path.join(directory, checkpoint_name)
+    is_named = os.path.isfile(os.path.join(directory, layouts.CONFIG_FILE)) and (
+        checkpoint_files.exists(prefix)
+    )
+    is_foreign = layouts.layout_of(directory) in (Layout.HUGGING_FACE, Layout.HUB_MODULE)
+    if is_foreign and not config_file and not is_named:
+        return open_path(directory, "albert_directory")
+    return open_archive(directory, prefix, "checkpoint_name", config_file)
+
+
+def open_hugging_face(directory: str, gelu: str = "auto") -> Pretrained:
+    """Returns a directory of Hugging Face's layout."""
+    origin = os.path.join(directory, huggingface.CONFIG_FILE)
     values = files.read_json(origin)
     config = huggingface.config_from_theirs(values, origin, gelu)
     metadata = huggingface.metadata_from_theirs(values, origin)
-    vocabulary = tokenizer_files.find(directory)
+    vocabulary = tokenizer_files.find(directory, metadata.text)
     return Pretrained(
         directory,
         directory,
         config,
         vocabulary,
-        dataclasses.replace(metadata, text=vocabulary.text if vocabulary else None),
-        lambda: open_tensors(weights_file or huggingface.find_weights(directory), config),
+        dataclasses.replace(metadata, text=vocabulary.text if vocabulary else metadata.text),
+        lambda: open_tensors(huggingface.find_weights(directory), config),
     )
 
 
@@ -194,7 +207,7 @@ def open_any_weights(path: str, flag: str = "init_checkpoint") -> Weights:
 
 
 def open_tensors(path: str, config: AlbertConfig) -> Weights:
-    """Returns the weights of a .safetensors or .npz file with Hugging Face's names.
+    """Returns the weights of a file with Hugging Face's names.
 
     Raises:
       CheckpointError: it is damaged, or not an ALBERT.
@@ -222,7 +235,7 @@ def load(
     complete: bool = False,
     **options: Any,
 ) -> "keras.Model":
-    """Returns a model of class `kind` with the weights of what was opened.
+    """Returns a model of class `kind` with the weights of an opened one.
 
     `options` go to the class; by default they are those that it was saved with, and a
     classifier's `num_labels` is what the weights say. A head that the weights lack starts
@@ -277,51 +290,84 @@ def assign(model: "keras.Model", weights: Weights) -> dict[str, Any]:
 
 
 def save(model: "keras.Model", path: str, tokenizer: FullTokenizer | None = None) -> None:
-    """Writes a directory that every command and `load` take: configuration, weights, vocabulary.
+    """Writes a directory that every command, `load` and transformers take.
 
     Raises:
-      UserError: the model is quantized, or it cannot be written; what was there before is then
-        untouched.
+      UserError: the model is quantized, the directory holds a run's checkpoints, or it cannot be
+        written; an earlier model is then untouched.
 
     See `model_card.publish_model` for a directory that holds other files.
     """
     from albert.model.quantization import quantized_layers
-    from albert.model.weight_names import named_weights
 
     if quantized_layers(model):
         raise CheckpointError(
             f"{path}: this directory would hold float weights, and the model is quantized: save it "
             "by model.save('NAME.keras'), or save_pretrained before quantize"
         )
-    tensors = {name: weight.value for name, weight in named_weights(model).items()}
-    with model_card.publish_model(path, checkpoints.BEST + checkpoint_files.INDEX) as scratch:
-        settings = dict(model.metadata.settings) | model_metadata.pick(model.get_config())
-        metadata = dataclasses.replace(model.metadata, settings=settings)
-        prefix = write(scratch, model.config, tensors, metadata, tokenizer)
-        model_card.of_weights(
-            scratch, checkpoints.open_weights(prefix), model.config,
-            name=os.path.basename(os.path.abspath(path)), tokenizer=tokenizer,
+    if os.path.isdir(path) and checkpoints.list_steps(path):
+        raise CheckpointError(
+            f"{path} holds the checkpoints of a run, which would be a second model there: save to "
+            "another directory"
         )
+    older = checkpoints.BEST + checkpoint_files.INDEX  # how 0.2 saved models
+    with model_card.publish_model(path, huggingface.WEIGHTS_FILE, older) as scratch:
+        write(scratch, model, tokenizer)
+        model_card.of_model(scratch, model, tokenizer, os.path.basename(os.path.abspath(path)))
 
 
 def write(
-    directory: str,
-    config: AlbertConfig,
-    tensors: Mapping[str, Any],
-    metadata: Metadata,
-    tokenizer: FullTokenizer | None = None,
-    spm_name: str | None = None,
-) -> str:
-    """Writes all that a directory of ours holds but its card; returns the checkpoint's prefix.
+    directory: str, model: "keras.Model", tokenizer: FullTokenizer | None = None,
+    max_length: int | None = None, dtype: str = "float32", keeps_pooler: bool = True,
+) -> None:
+    """Writes all that a model's directory holds but its card, in Hugging Face's layout.
 
-    `spm_name` is what a SentencePiece model is called there, if not as it is.
+    Args:
+      max_length: of the tokenizer; by default the model's.
+      dtype: of the weights.
+      keeps_pooler: whether a pooler that the model does not read is written; Hugging Face's
+        classes have none.
     """
-    with files.atomic_write(os.path.join(directory, "albert_config.json")) as stream:
-        stream.write(config.to_json_string())
+    from albert.model.weight_names import named_weights
+
+    config, ids = model.config, {"pad": 0, "cls": 2, "sep": 3}
+    settings = dict(model.metadata.settings) | model_metadata.pick(model.get_config())
+    metadata = dataclasses.replace(model.metadata, settings=settings)
     if tokenizer is not None:
-        tokenizer_files.write(tokenizer, directory, spm_name=spm_name)
+        check_vocabulary(tokenizer, config)
+        ids = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
+        limit = config.max_position_embeddings
+        tokenizer_files.write(tokenizer, directory, min(max_length or limit, limit))
+        metadata = dataclasses.replace(metadata, text=tokenizer.settings)
+    num_labels = model.num_labels if is_labelled(metadata.architecture) else None
+    files.write_json(
+        os.path.join(directory, huggingface.CONFIG_FILE),
+        huggingface.config_to_theirs(config, metadata, ids, num_labels, dtype),
+    )
+    drops_pooler = not (keeps_pooler or reads_pooler(type(model)))
+    tensors = {
+        name: weight.numpy().astype(dtype) for name, weight in named_weights(model).items()
+        if not (drops_pooler and name.startswith("bert/pooler/"))
+    }
+    huggingface.serialize(
+        huggingface.tensors_to_theirs(config, tensors, metadata.architecture),
+        os.path.join(directory, huggingface.WEIGHTS_FILE),
+    )
+
+
+def write_archive(
+    directory: str, model: "keras.Model", tokenizer: FullTokenizer | None = None
+) -> None:
+    """Writes a released archive, with the metadata next to the checkpoint."""
+    from albert.model.weight_names import named_weights
+
+    with files.atomic_write(os.path.join(directory, layouts.CONFIG_FILE)) as stream:
+        stream.write(model.config.to_json_string())
+    metadata = model.metadata
+    if tokenizer is not None:
+        tokenizer_files.write(tokenizer, directory)
         metadata = dataclasses.replace(metadata, text=tokenizer.settings)
     prefix = os.path.join(directory, checkpoints.BEST)
-    files.write_json(prefix + ".json", run_states.of_metadata(metadata, config))
-    checkpoint_files.write(prefix, dict(tensors) | {"global_step": np.int64(0)})
-    return prefix
+    files.write_json(prefix + ".json", run_states.of_metadata(metadata, model.config))
+    tensors = {name: weight.value for name, weight in named_weights(model).items()}
+    checkpoint_files.write(prefix, tensors | {"global_step": np.int64(0)})

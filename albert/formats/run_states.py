@@ -1,7 +1,7 @@
 """`model.ckpt-<step>.json`, next to a checkpoint: a run's state, or a finished model's metadata.
 
-A run writes its state and its flags, `save_pretrained` the model's metadata. The file may have been
-changed by hand, or be a stranger's: the type of every value is checked. No TensorFlow.
+A run writes its state and its flags, `export_checkpoints` the model's metadata. The file may have
+been changed by hand, or be a stranger's: the type of every value is checked. No TensorFlow.
 """
 
 import os
@@ -11,57 +11,59 @@ from typing import Any
 from albert.config import AlbertConfig
 from albert.errors import DataError
 from albert.formats import model_metadata
-from albert.formats.known_tasks import metadata_of_task
+from albert.formats.known_tasks import GLUE_LABELS, GLUE_OF_ONE_TEXT, TSV, WORDS, split_labels
+from albert.formats.model_classes import CLASS_OF_RUN
 from albert.formats.model_metadata import (
     BOOL,
     COUNT,
     FINITE,
     LABELS,
+    OBJECT,
     POSITIVE,
+    REGRESSION,
     SETTINGS,
+    SINGLE_LABEL,
     TEXT,
+    Kind,
     Metadata,
+    is_count,
+    is_number,
 )
 from albert.storage import files, filesystem
 from albert.tokenization import TextSettings
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_number, value))
+    return isinstance(value, list) and all(map(is_number, value))
 
 
 def _is_window(value: Any) -> bool:
     return (
-        isinstance(value, dict) and model_metadata.is_count(value.get("steps"))
-        and _is_numbers(value.get("sums"))
+        isinstance(value, dict) and is_count(value.get("steps")) and _is_numbers(value.get("sums"))
     )
 
 
 def _is_skipped(value: Any) -> bool:
     return (
-        isinstance(value, dict) and model_metadata.is_count(value.get("recent"))
-        and model_metadata.is_count(value.get("consecutive")) and isinstance(value.get("bad"), list)
-        and value["recent"] <= 100_000 and all(map(model_metadata.is_count, value["bad"]))
+        isinstance(value, dict) and is_count(value.get("recent"))
+        and is_count(value.get("consecutive")) and isinstance(value.get("bad"), list)
+        and value["recent"] <= 100_000 and all(map(is_count, value["bad"]))
     )
 
 
-_OBJECT = (lambda value: isinstance(value, dict), "an object")
-_KINDS: dict[str, model_metadata.Kind] = {
-    "step": COUNT, "task": TEXT, "architecture": TEXT, "version": TEXT, "config": _OBJECT,
-    "flags": _OBJECT, "facts": _OBJECT, "records_seen": COUNT,
+_KINDS: dict[str, Kind] = {
+    "step": COUNT, "task": TEXT, "architecture": TEXT, "version": TEXT, "config": OBJECT,
+    "flags": OBJECT, "facts": OBJECT, "records_seen": COUNT,
     "window": (_is_window, "a count of steps and a list of sums"),
     "loss_scale": (lambda v: _is_numbers(v) and len(v) == 2, "two numbers"),
     "recent_losses": (_is_numbers, "a list of numbers"),
     "skipped": (_is_skipped, "counts of recent and consecutive steps and a list of bad ones"),
 }
 # Of a run's flags those that anything but the run itself looks at.
-_FLAGS: dict[str, model_metadata.Kind] = {
+_FLAGS: dict[str, Kind] = {
     **SETTINGS, "max_seq_length": POSITIVE, "labels": LABELS, "label_list": TEXT,
-    "text_pair_column": TEXT, "regression": BOOL, "do_lower_case": BOOL, "spm_model_file": TEXT, "vocab_file": TEXT,
+    "text_pair_column": TEXT, "regression": BOOL, "do_lower_case": BOOL, "spm_model_file": TEXT,
+    "vocab_file": TEXT,
 }
 
 
@@ -85,15 +87,6 @@ def read_run_state(prefix: str) -> dict[str, Any]:
     if "facts" in run_state:
         Metadata.from_dict(run_state["facts"], f"{path}: facts")
     return run_state
-
-
-def read_metadata(prefix: str) -> Metadata:
-    """Returns the metadata of a checkpoint; one of the original toolkit has none.
-
-    Raises:
-      DataError: see `read_run_state`.
-    """
-    return metadata_of(read_run_state(prefix))
 
 
 def results_beside(prefix: str, step: int | None) -> dict[str, Any]:
@@ -126,12 +119,21 @@ def metadata_of(run_state: Mapping[str, Any]) -> Metadata:
     if "facts" in run_state:
         return Metadata.from_dict(run_state["facts"], "facts")
     task, flags = run_state.get("task"), run_state.get("flags", {})
-    lower = flags.get("do_lower_case")
-    known = metadata_of_task(task, flags)
-    known["architecture"] = known["architecture"] or run_state.get("architecture")
+    labels, lower = flags.get("labels"), flags.get("do_lower_case")
+    if not labels and (listed := flags.get("label_list")):
+        # Runs before version 0.3 recorded labels of words with blanks between them.
+        labels = listed.split() if task == WORDS else split_labels(listed)
+    is_number, is_pair = flags.get("regression"), bool(flags.get("text_pair_column"))
+    if task in GLUE_LABELS:
+        labels, is_pair = GLUE_LABELS[task], task not in GLUE_OF_ONE_TEXT
+        is_number = not labels
+    is_of_texts = task == TSV or task in GLUE_LABELS
     return Metadata(
-        **known,
-        task=task,
+        CLASS_OF_RUN.get(TSV if task in GLUE_LABELS else task) or run_state.get("architecture"),
+        task,
+        label_names=tuple(labels) if labels else None,
+        problem_type=(REGRESSION if is_number else SINGLE_LABEL) if is_of_texts else None,
+        num_texts=1 + is_pair if is_of_texts else None,
         max_seq_length=flags.get("max_seq_length"),
         text=None if lower is None else TextSettings(lower),
         settings=model_metadata.pick(flags),

@@ -14,13 +14,13 @@ import numpy as np
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError, some
-from albert.formats import tensor_bundle
+from albert.formats import hub, tensor_bundle
 from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
 from albert.records.protobuf import fields
 from albert.tokenization import TextSettings
 
-# Where Keras's metadata lie: since TensorFlow 2.5 in a file of their own.
+# Where Keras's metadata lie: since TensorFlow 2.5 in a separate file.
 _METADATA_FILES = ("keras_metadata.pb", "saved_model.pb")
 _ENCODER = re.compile(rb'"class_name": "(?:\w+>)?Albert\w*Encoder", "config": ')
 _WORDS = "word_embeddings/embeddings"
@@ -96,15 +96,9 @@ def read_config(directory: str) -> AlbertConfig:
 
 def vocabulary(directory: str) -> Vocabulary:
     """Returns the module's vocabulary, an empty one if it has none."""
-    assets = os.path.join(directory, "assets")
-    names = sorted(os.listdir(assets)) if os.path.isdir(assets) else []
-    spm, vocab = (
-        next((os.path.join(assets, n) for n in names if n.endswith(ends)), None)
-        for ends in (".model", (".txt", ".vocab"))
-    )
     reader = tensor_bundle.BundleReader(os.path.join(directory, "variables", "variables"))
     is_lower = bool(reader.read(_LOWER)) if _LOWER in reader.shapes else True
-    return Vocabulary(spm, None if spm else vocab, TextSettings(is_lower))
+    return hub.vocabulary_of(directory, TextSettings(is_lower))
 
 
 def open_weights(directory: str) -> Weights:

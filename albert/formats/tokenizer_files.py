@@ -156,29 +156,27 @@ def settings_of(tokenizer: FullTokenizer, max_length: int | None) -> dict[str, A
     return values | ({} if max_length is None else {"model_max_length": max_length})
 
 
-def file_name(tokenizer: FullTokenizer) -> str:
-    """Returns what a copy of the vocabulary is called, so that it is found again."""
-    name = os.path.basename(tokenizer.path)
-    if tokenizer.is_spm:
-        return name if name.endswith(".model") else "spm.model"
-    return name if name.endswith(".txt") and "vocab" in name else "vocab.txt"
-
-
-def write(
-    tokenizer: FullTokenizer, directory: str, max_length: int | None = None,
-    spm_name: str | None = None,
-) -> str:
-    """Writes the vocabulary and its settings; returns the vocabulary's path.
-
-    A file that has the right bytes already is left alone. `spm_name`: see `pretrained.write`.
-    """
-    name = (spm_name if tokenizer.is_spm else None) or file_name(tokenizer)
+def write(tokenizer: FullTokenizer, directory: str, max_length: int | None = None) -> None:
+    """Writes the vocabulary, its settings, and what Hugging Face's `AutoTokenizer` reads."""
+    is_spm = tokenizer.is_spm
+    name = "spiece.model" if is_spm else "vocab.txt"
     path = os.path.join(directory, name)
     if not os.path.isfile(path) or files.sha256(path) != files.sha256(tokenizer.path):
         files.publish_copy(tokenizer.path, path)
-    values = settings_of(tokenizer, max_length) | {_FILE_KEY: name}
+    special = {
+        "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
+        "pad_token": "<pad>" if is_spm else "[PAD]", "unk_token": "<unk>" if is_spm else "[UNK]",
+    }
+    values = special | settings_of(tokenizer, max_length) | {
+        _FILE_KEY: name, "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+    }
+    if not is_spm:
+        values |= {"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": True}
+    elif fast := tokenizer_json.contents(tokenizer):
+        files.write_json(os.path.join(directory, FAST_FILE), fast)
+        values["tokenizer_class"] = "PreTrainedTokenizerFast"  # which takes that file as it stands
+    files.write_json(os.path.join(directory, "special_tokens_map.json"), special)
     files.write_json(os.path.join(directory, SETTINGS_FILE), values)
-    return path
 
 
 def _from_fast(path: str) -> tuple[str, TextSettings]:

@@ -1,17 +1,25 @@
-"""A `tokenizer.json` of Hugging Face's tokenizers library, read as a SentencePiece model."""
+"""A `tokenizer.json` of Hugging Face's tokenizers library: a SentencePiece model in another form.
+
+Their own ALBERT class reads the SentencePiece model in its own way (version 5 cuts "(hi)" into "("
+and "▁hi", where the model was trained with "▁", "(" and "hi"). The file that is written here
+therefore spells out every step of ours.
+"""
 
 import base64
 import sys
 import unicodedata
+from collections.abc import Callable
 from typing import Any
 
 from albert.errors import DataError
 from albert.storage import files
-from albert.tokenization import TextSettings
+from albert.tokenization import FullTokenizer, TextSettings, ends_in_digit_comma
 
 # Our own preprocessing, or SentencePiece, does the same as these normalizers.
 _SPACES = {" {2,}", r"\s+"}
 _QUOTES = {("``", '"'), ("''", '"')}
+_NEVER = -1e4  # far below the score of any token of a trained model
+_METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 
 
 def sentencepiece_model(path: str) -> tuple[bytes, TextSettings]:
@@ -91,11 +99,103 @@ def combining_characters() -> str:
     Not the same as the marks of Unicode's category M, which their StripAccents
     drops: the vowel signs of Thai, for one, are marks but do not combine.
     """
-    codes = [c for c in range(sys.maxunicode + 1) if unicodedata.combining(chr(c))]
+    return character_class(unicodedata.combining, chr)
+
+
+def character_class(is_member: Callable[[str], Any], spell: Callable[[int], str]) -> str:
+    """Returns the bracketed class of the characters that a predicate accepts, for expressions.
+
+    Args:
+      spell: returns how the expression spells a character, given its code.
+    """
     ranges: list[list[int]] = []
-    for code in codes:
+    for code in (c for c in range(sys.maxunicode + 1) if is_member(chr(c))):
         if ranges and ranges[-1][1] == code - 1:
             ranges[-1][1] = code
         else:
             ranges.append([code, code])
-    return "[" + "".join(f"{chr(a)}-{chr(b)}" if b > a else chr(a) for a, b in ranges) + "]"
+    return "[" + "".join(f"{spell(a)}-{spell(b)}" if b > a else spell(a) for a, b in ranges) + "]"
+
+
+def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
+    """Returns the file: our preprocessing, then the model's normalisation and vocabulary.
+
+    Only a SentencePiece model of kind Unigram has one.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(
+        tokenizer.sp_model.serialized_model_proto()
+    )
+    if model.trainer_spec.model_type != model.trainer_spec.UNIGRAM:
+        return None
+    special = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": tokenizer.vocab[token], "content": token, "single_word": False,
+                "lstrip": False, "rstrip": False, "normalized": False, "special": True,
+            }
+            for token in sorted(special, key=tokenizer.vocab.__getitem__)
+        ],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": _normalizers(model.normalizer_spec, tokenizer.settings),
+        },
+        "pre_tokenizer": _METASPACE,
+        "post_processor": _template(tokenizer),
+        "decoder": _METASPACE,
+        "model": {
+            "type": "Unigram", "unk_id": tokenizer.vocab["<unk>"], "byte_fallback": False,
+            "vocab": [[piece.piece, _score(piece)] for piece in model.pieces],
+        },
+    }
+
+
+def _score(piece) -> float:
+    if piece.type == piece.USER_DEFINED:
+        return 0.0
+    # "▁1999," is cut again into "▁1999" and ","; a token that is never chosen has the same effect.
+    return _NEVER if ends_in_digit_comma(piece.piece) else piece.score
+
+
+def _normalizers(spec, settings: TextSettings) -> list[dict[str, Any]]:
+    def replace(pattern: str, content: str) -> dict[str, Any]:
+        return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+
+    steps = [replace(r"\s+", " ")] if settings.remove_space else []
+    if not settings.keep_accents:
+        steps += [{"type": "NFKD"}, replace(combining_characters(), "")]
+    if settings.do_lower_case:
+        steps.append({"type": "Lowercase"})
+    if spec.precompiled_charsmap:
+        charsmap = base64.b64encode(spec.precompiled_charsmap).decode("ascii")
+        steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    steps.append(replace(" {2,}", " "))
+    if settings.remove_space:
+        steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
+    return steps
+
+
+def _template(tokenizer: FullTokenizer) -> dict[str, Any]:
+    """[CLS] A [SEP] with segment 0, B [SEP] with segment 1."""
+
+    def token(name: str, segment: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": name, "type_id": segment}}
+
+    def text(name: str, segment: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": segment}}
+
+    single = [token("[CLS]", 0), text("A", 0), token("[SEP]", 0)]
+    ids = {"[CLS]": tokenizer.cls_id, "[SEP]": tokenizer.sep_id}
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, text("B", 1), token("[SEP]", 1)],
+        "special_tokens": {
+            name: {"id": name, "ids": [i], "tokens": [name]} for name, i in ids.items()
+        },
+    }

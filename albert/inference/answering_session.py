@@ -8,7 +8,7 @@ Legend: D size of a vector, N texts.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from albert.inference.mask_filling import MaskFiller
 from albert.inference.onnx_file import OnnxFile
 from albert.inference.predictors import TaskPredictor, TextClassifier
 from albert.inference.scoring import SentenceScorer
-from albert.inference.session import CHUNK, Predictor, Session
+from albert.inference.session import Predictor, Session
 from albert.runtime.progress import Progress
 from albert.storage import filesystem
 
@@ -198,24 +198,15 @@ def _predictions(
       checked: returns an input as the predictor takes it, given its number, from 1.
     """
     if is_one:
-        [answer] = predictor.predict([checked(inputs, 1)], _progress(1, progress))
+        [answer] = predictor.predict([checked(inputs, 1)])
         return answer
     if not isinstance(inputs, Iterable) or isinstance(inputs, bytes):
         raise DataError(f"neither text nor texts: {inputs!r:.80}")
-    return _in_chunks(predictor, iter(inputs), checked, progress)
-
-
-def _in_chunks(
-    predictor: Predictor, inputs: Iterator, checked: Callable[[Any, int], Any], progress: bool
-) -> Iterator[Any]:
-    for first in itertools.count(1, CHUNK):
-        chunk = list(itertools.islice(inputs, CHUNK))
-        if not chunk:
-            return
-        yield from predictor.predict(
-            [checked(one, first + i) for i, one in enumerate(chunk)],
-            _progress(len(chunk), progress),
-        )
+    total = len(inputs) if isinstance(inputs, Sized) else None
+    return predictor.predict(
+        map(checked, inputs, itertools.count(1)),
+        Progress("answered", total, "texts") if progress else None,
+    )
 
 
 def _text(value: Any, number: int) -> str:
@@ -233,7 +224,3 @@ def _columns(value: Any, number: int) -> tuple[str, ...]:
     if not isinstance(columns, list | tuple) or not all(isinstance(one, str) for one in columns):
         raise DataError(f"input {number} is neither a text nor several: {value!r:.80}")
     return tuple(columns)
-
-
-def _progress(count: int, is_wanted: bool) -> Progress | None:
-    return Progress("answered", count, "texts") if is_wanted else None

@@ -23,7 +23,6 @@ from albert.inference.session import (
 )
 from albert.tasks import conll, race
 from albert.tasks import entity_metrics as entities
-from albert.tasks.choice_metrics import likeliest
 
 Texts = Sequence[str]  # the columns of a line
 # Punctuation before and after a word is cut off; inside a word (U.S, don't, 3.5) it stays.
@@ -121,7 +120,7 @@ class Regressor(TextClassifier):
 def _likeliest_labels(labels, outputs):
     """Yields each input's likeliest label or option, from its logits."""
     for logits, values in _with_probabilities(outputs, softmax):
-        best = likeliest(logits)
+        best = np.argmax(logits, axis=-1)
         yield {
             "label": labels[best],
             "probability": values[best],
@@ -170,7 +169,7 @@ class TokenClassifier(TaskPredictor):
                 [row["logits"][at] for row, at in zip(rows, positions, strict=True)]
                 or [np.zeros((0, len(self.labels)), np.float32)]
             )
-            labels = [self.labels[i] for i in likeliest(logits)]
+            labels = [self.labels[i] for i in np.argmax(logits, axis=-1)]
             yield {
                 "words": [text[a:b] for a, b in spans],
                 "labels": labels,

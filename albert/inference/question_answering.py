@@ -134,7 +134,7 @@ class BeamQuestionAnswerer(QuestionAnswerer):
         return row
 
     def _decode(self, *inputs, **options):
-        return squad_decode.decode_v2(*inputs, **options, **self.model_options)
+        return squad_decode.decode_v2(*inputs, **options)
 
 
 def _float32(value: float) -> float:

@@ -8,9 +8,10 @@ Legend: B batch, L sequence.
 import bisect
 import dataclasses
 import functools
+import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -166,7 +167,7 @@ class Predictor:
         """What distinguishes the compiled function from those of the session's other predictors."""
         return type(self)
 
-    def predict(self, inputs: Sequence[Any], progress: Any = None) -> Iterator[Any]:
+    def predict(self, inputs: Iterable[Any], progress: Any = None) -> Iterator[Any]:
         """Yields the answer to each input; finally warns of inputs that were cut.
 
         Args:
@@ -175,21 +176,21 @@ class Predictor:
         compute = self.session.once(
             self.key, lambda: self.session.compiled(self.load_model(), self.compute)
         )
-        num_cut = 0
-        for start in range(0, len(inputs), CHUNK):
-            chunk = inputs[start : start + CHUNK]
-            batch = self.encode(chunk)
-            flat = [(i, j) for i, rows in enumerate(batch.rows) for j in range(len(rows))]
-            outputs: list[list[Any]] = [[None] * len(rows) for rows in batch.rows]
-            for done, (index, found) in enumerate(compute([batch.rows[i][j] for i, j in flat])):
-                i, j = flat[index]
-                outputs[i][j] = found
+        inputs, num_done, num_cut = iter(inputs), 0, 0
+        while chunk := list(itertools.islice(inputs, CHUNK)):
+            batch, found = self.encode(chunk), {}
+            rows = [row for of_one in batch.rows for row in of_one]
+            for index, outputs in compute(rows):
+                found[index] = outputs
                 if progress:
-                    progress.update(start + done * len(chunk) // len(flat))
+                    progress.update(num_done + len(found) * len(chunk) // len(rows))
             if progress:
                 progress.clear()
-            num_cut += batch.num_cut
-            yield from self.decode(batch.context, outputs)
+            num_done, num_cut = num_done + len(chunk), num_cut + batch.num_cut
+            order = itertools.count()
+            yield from self.decode(
+                batch.context, [[found[next(order)] for _ in of_one] for of_one in batch.rows]
+            )
         if num_cut:
             log.warning("%s %s are longer than --max_seq_length=%d and were cut",
                         f"{num_cut:,}", self.counted, self.session.max_seq_length)

@@ -1,11 +1,10 @@
 """What distinguishes one experiment from another. Read `task.py` first.
 
-    task                  what the trainer asks of every task
+    task                  what the trainer asks of every task, and sums over a batch
     pretraining           masked words and sentence order
     classification        a label or a number for a text or a pair, or a choice among several
     serving               classifiers and SQuAD 1.1 models as SavedModels
     token_classification  a label for every word
-    batch_sums            sums over a batch for losses and accuracies
     glue                  GLUE's nine tasks and MNLI's mismatched part
     race                  RACE
     conll                 words with labels, a sentence a block of lines
@@ -13,7 +12,6 @@
     minimal_pairs         pairs of sentences of which one is acceptable
     glue_metrics          GLUE's official metrics
     entity_metrics        precision, recall and F1 of entities
-    choice_metrics        accuracy of choices
-    fine_tuning_data      the examples of a fine-tuning, and their record files
-    prediction_files      the tables that predictions are published in
+    lines                 lines of the files that tasks read
+    fine_tuning_data      the examples of a fine-tuning, their records, tables of predictions
 """

@@ -16,10 +16,8 @@ from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForMultipleChoice, AlbertForSequenceClassification, cross_entropy
 from albert.records import features
 from albert.records.examples import FeatureSpec
-from albert.tasks import batch_sums
 from albert.tasks import glue_metrics as metrics
-from albert.tasks.choice_metrics import likeliest
-from albert.tasks.task import Task
+from albert.tasks.task import Task, chosen, mean, real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,19 +55,17 @@ class ClassificationTask(Task):
         return {"loss": ops.sum(self._example_loss(batch, outputs) * self._row_weights(batch))}
 
     def _row_weights(self, batch):  # [B]
-        real = batch_sums.real(batch)
         if not self.class_weights:
-            return real
+            return real(batch)
         weights = ops.convert_to_tensor(self.class_weights, "float32")
-        return real * ops.take(weights, batch["label_ids"], axis=0)
+        return real(batch) * ops.take(weights, batch["label_ids"], axis=0)
 
     def statistics(self, batch, outputs):
-        real = batch_sums.real(batch)
-        loss = {"eval_loss": batch_sums.mean(self._example_loss(batch, outputs), real)}
+        loss = {"eval_loss": mean(self._example_loss(batch, outputs), real(batch))}
         if self.is_regression:
             return loss
-        hits = batch_sums.chosen(outputs["logits"]) == batch["label_ids"]
-        return loss | {"eval_accuracy": batch_sums.mean(hits, real)}
+        hits = chosen(outputs["logits"]) == batch["label_ids"]
+        return loss | {"eval_accuracy": mean(hits, real(batch))}
 
     def predictions(self, batch, outputs):
         return {
@@ -83,7 +79,7 @@ class ClassificationTask(Task):
         labels, logits = predictions["label_ids"], predictions["logits"]
         results = metrics.score(self.metric, labels, logits)
         if self.label_names:
-            results |= metrics.f1_by_label(labels, likeliest(logits), self.label_names)
+            results |= metrics.f1_by_label(labels, np.argmax(logits, axis=-1), self.label_names)
         return results
 
     def probabilities(self, logits: Any) -> Any:

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.errors import DataError
-from albert.formats.known_tasks import WORDS
 from albert.records import features
 from albert.records.examples import FeatureSpec
 from albert.storage import files
 from albert.tasks import entity_metrics as entities
-from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper, digest
-from albert.text import text_files
+from albert.tasks import lines
+from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -72,24 +71,16 @@ def read_lines(path: str) -> Iterator[tuple[int, list[str]]]:
       DataError: a line is not UTF-8 text, or lines differ in their number of columns.
     """
     expected = 0
-    with text_files.open_text(path, "data_dir") as stream:
-        for number, raw in enumerate(stream, start=1):
-            if number == 1:
-                raw = raw.removeprefix(b"\xef\xbb\xbf")
-            try:
-                text = raw.decode("utf-8").strip(" \t\r\n")
-            except UnicodeDecodeError as error:
+    for number, text in lines.read_lines(path, "data_dir"):
+        text = text.strip(" \t\r\n")
+        columns = _SEPARATOR.split(text) if text else []
+        if _is_word(columns):
+            expected = expected or len(columns)
+            if len(columns) != expected:
                 raise DataError(
-                    f"{path}:{number}: not UTF-8 text (byte {error.start + 1} of the line)"
-                ) from error
-            columns = _SEPARATOR.split(text) if text else []
-            if _is_word(columns):
-                expected = expected or len(columns)
-                if len(columns) != expected:
-                    raise DataError(
-                        f"{path}:{number}: {len(columns)} columns, the lines before have {expected}"
-                    )
-            yield number, columns
+                    f"{path}:{number}: {len(columns)} columns, the lines before have {expected}"
+                )
+        yield number, columns
 
 
 def read_sentences(
@@ -109,8 +100,8 @@ def read_sentences(
       DataError: no sentences, no labels, or a label that is unknown or cannot be there (file:line).
     """
     sentences: list[Sentence] = []
-    lines = itertools.groupby(read_lines(path), lambda line: _is_word(line[1]))
-    for rows in (list(group) for is_sentence, group in lines if is_sentence):
+    groups = itertools.groupby(read_lines(path), lambda line: _is_word(line[1]))
+    for rows in (list(group) for is_sentence, group in groups if is_sentence):
         line, columns = rows[0]
         if needs_labels and len(columns) < 2:
             raise DataError(
@@ -230,7 +221,7 @@ def parts(sizes: Sequence[int], room: int) -> list[Part]:
             end += 1
         if end == len(sizes):
             return [*found, Part(start, end, first, end)]
-        # Share about a quarter, but leave enough room for the next word.
+        # Share about a quarter, but leave enough tokens for the next word.
         most, shared, following = min(room // 4, room - sizes[end]), 0, end
         while following - 1 > start and shared + sizes[following - 1] <= most:
             following -= 1
@@ -325,17 +316,15 @@ def sentences_rows(
 
 def sentence_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:
     """Returns the record file of a split's sentences."""
-    sentences, length, overflow = data.examples[split], keeper.max_seq_length, Overflow()
+    length, overflow = keeper.max_seq_length, Overflow()
 
     def rows():
-        yield from sentences_rows(sentences, data.labels, keeper.tokenizer, length, overflow)
+        yield from sentences_rows(
+            data.examples[split], data.labels, keeper.tokenizer, length, overflow
+        )
         overflow.report(f"{split}.txt", length)
 
-    depends_on = {
-        "task": WORDS, "split": split, "sentences": digest(sentences),
-        "labels": list(data.labels),
-    }
-    return keeper.keep(f"{WORDS}_{split}", rows(), feature_spec(length), depends_on)
+    return keeper.keep_examples(data, split, rows(), feature_spec(length))
 
 
 # === Writing ===
@@ -351,11 +340,6 @@ def write_with_labels(path: str, predictions: Iterable[str], destination: str) -
     with files.atomic_write(destination) as stream:
         for _, columns in read_lines(path):
             if columns:
-                label = next(labels, None) if _is_word(columns) else OUTSIDE
-                if label is None:
-                    raise ValueError(f"fewer predictions than words in {path}")
-                columns = [*columns, label]
+                columns = [*columns, next(labels) if _is_word(columns) else OUTSIDE]
             stream.write(" ".join(columns) + "\n")
-        if next(labels, None) is not None:
-            raise ValueError(f"more predictions than words in {path}")
     return destination

@@ -1,13 +1,19 @@
-"""The examples of a fine-tuning, and the record files that are made of them. No TensorFlow."""
+"""Examples of a fine-tuning, their record files, and tables of predictions. No TensorFlow."""
 
 import dataclasses
 import hashlib
 import logging
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from albert.records import feature_cache
 from albert.records.examples import FeatureSpec
+from albert.records.feature_cache import Rows
+from albert.storage import files
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -36,11 +42,6 @@ def warn_of_labels(origin: str, labels: Iterable[str], known: Sequence[str]) -> 
         log.warning("%s: no example has the label %s", origin, ", ".join(absent))
 
 
-def digest(values: Any) -> str:
-    """Returns a checksum of examples, by which their record file is found again."""
-    return hashlib.sha256(repr(values).encode("utf-8", "replace")).hexdigest()
-
-
 @dataclasses.dataclass(frozen=True)
 class RecordKeeper:
     """Writes the record files of a run, each only once."""
@@ -49,12 +50,19 @@ class RecordKeeper:
     max_seq_length: int
     directory: str  # of record files that are given no path
 
+    def keep_examples(
+        self, data: FineTuningData, split: str, rows: Rows, spec: FeatureSpec,
+        path: str | None = None, **settings: Any,
+    ) -> str:
+        """Returns the record file of a split's examples, of which `rows` are made; see `keep`."""
+        examples = repr(data.examples[split]).encode("utf-8", "replace")
+        return self.keep(f"{data.task}_{split}", rows, spec, {
+            "task": data.task, "split": split, "labels": list(data.labels or ()),
+            "examples": hashlib.sha256(examples).hexdigest(), **settings,
+        }, path)
+
     def keep(
-        self,
-        name: str,
-        rows: Iterable[Mapping[str, Any]],
-        spec: FeatureSpec,
-        depends_on: Mapping[str, Any],
+        self, name: str, rows: Rows, spec: FeatureSpec, depends_on: Mapping[str, Any],
         path: str | None = None,
     ) -> str:
         """Returns the record file of the rows: `path`, or a keyed one that begins with `name`.
@@ -71,3 +79,32 @@ class RecordKeeper:
         if path:
             return feature_cache.named_records(path, rows, spec, info)
         return feature_cache.cached_records(self.directory, name, rows, spec, info)
+
+
+def write_answers(path: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Publishes a header and a line of index and answer for each row; returns the path."""
+    with files.atomic_write(path) as stream:
+        stream.write("index\tprediction\n")
+        stream.writelines(f"{_cell(index)}\t{_cell(answer)}\n" for index, answer in rows)
+    return path
+
+
+def _cell(text: str) -> str:
+    """Returns a text as one cell of a table: tabs and line ends in it become blanks."""
+    plain = re.sub(r"[\t\r\n]", " ", text)
+    return plain.encode("utf-8", "replace").decode("utf-8")
+
+
+def write_test_results(
+    directory: str, guids: Sequence[str], answers: Sequence[str], probabilities: np.ndarray
+) -> list[str]:
+    """Publishes `test_results.tsv` and `submit_results.tsv` and returns their paths.
+
+    The first has a line of tab-separated probabilities [N, C] for each row (for
+    regression the value), the second a header and each row's index and answer.
+    """
+    results = os.path.join(directory, "test_results.tsv")
+    with files.atomic_write(results) as stream:
+        stream.writelines("\t".join(map(str, row)) + "\n" for row in probabilities)
+    submit = os.path.join(directory, "submit_results.tsv")
+    return [results, write_answers(submit, zip(guids, answers, strict=True))]

@@ -15,10 +15,14 @@ import numpy as np
 from albert.errors import DataError, FlagError
 from albert.formats.known_tasks import GLUE_LABELS
 from albert.records import features
-from albert.tasks import prediction_files
-from albert.tasks.choice_metrics import likeliest
-from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper, digest, warn_of_labels
-from albert.text import text_files
+from albert.tasks import lines
+from albert.tasks.fine_tuning_data import (
+    FineTuningData,
+    RecordKeeper,
+    warn_of_labels,
+    write_answers,
+    write_test_results,
+)
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -26,9 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("albert")
 
 LAST = -1  # the last column of a row, however many there are
-NO_LABEL = "-"  # the label in SNLI where the annotators disagreed
-# Bytes of the longest line. A file with a longer one is no table, or has no line feeds.
-MAX_LINE = 16 * 1024 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,6 @@ class Split:
     guid: int | None = 0  # None: "<split>-<row>", the header being row 0; of a test file the row
     has_header: bool = True
     skips_short_rows: bool = False
-    skips_unlabelled_rows: bool = False
 
     @property
     def min_columns(self) -> int:
@@ -62,7 +62,7 @@ class GlueTask:
     train: Split | None
     dev: Split | None
     test: Split
-    submission: str | None = None  # file name of the benchmark's server
+    submission: str  # file name of the benchmark's server
 
     @property
     def is_regression(self) -> bool:
@@ -149,10 +149,6 @@ QNLI = _task("QNLI")
 QQP = _task("QQP", (1, 2), "accuracy_and_f1", texts=(3, 4), label=5, skips_short_rows=True)
 RTE = _task("RTE")
 SST_2 = _task("SST-2", (1,), texts=(0,), label=1, guid=None)
-# Not of the benchmark, but in its layout. Train has one annotator's label, dev and test five.
-SNLI = dataclasses.replace(
-    _task("SNLI", (7, 8), skips_unlabelled_rows=True), submission=None
-)
 STS_B = _task("STS-B", (7, 8), "regression")
 WNLI = _task("WNLI")
 AX = GlueTask(
@@ -164,7 +160,7 @@ AX = GlueTask(
 # By their names on the command line.
 TASKS = {
     task.name: task
-    for task in (AX, COLA, MISMNLI, MNLI, MRPC, QNLI, QQP, RTE, SNLI, SST_2, STS_B, WNLI)
+    for task in (AX, COLA, MISMNLI, MNLI, MRPC, QNLI, QQP, RTE, SST_2, STS_B, WNLI)
 }
 
 
@@ -180,7 +176,7 @@ def read_examples(
       DataError: no such file, no examples, too few columns, unknown label (file:line).
     """
     layout, path = task.split(split), task.path(data_dir, split)
-    examples, num_skipped, num_unlabelled = [], 0, 0
+    examples, num_skipped = [], 0
     for line, columns in read_tsv(path):
         if layout.has_header and line == 1:
             _check_header(task, layout, path, columns)
@@ -193,9 +189,6 @@ def read_examples(
                 f"{path}:{line}: expected at least {layout.min_columns} tab-separated columns, got "
                 f"{len(columns)}; is this the {task.directory} file of GLUE?"
             )
-        if layout.skips_unlabelled_rows and columns[layout.label] == NO_LABEL:
-            num_unlabelled += 1
-            continue
         label: str | float = task.labels[0] if task.labels else 0.0
         if layout.label is not None:
             label = gold_label(columns[layout.label], task.labels, f"{path}:{line}", normalize)
@@ -207,8 +200,6 @@ def read_examples(
         examples.append(Example(guid, columns[layout.text_a], text_b, label))
     if num_skipped:
         log.warning("%s: skipped %s rows with too few columns", path, f"{num_skipped:,}")
-    if num_unlabelled:
-        log.info("%s: left out %s rows without a gold label", path, f"{num_unlabelled:,}")
     if not examples:
         raise DataError(f"{path}: no examples in it")
     log.info("%s: %s examples", path, f"{len(examples):,}")
@@ -243,16 +234,10 @@ def example_rows(
 
 def example_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> str:
     """Returns the record file of the examples of train, dev or test."""
-    examples = data.examples[split]
-    # The original's names for these files, with a key added.
-    name = {"train": "train", "dev": "eval", "test": "predict"}[split]
-    return keeper.keep(
-        f"{data.task}_{name}",
-        example_rows(examples, data.labels, keeper.tokenizer, keeper.max_seq_length),
-        features.classification_spec(keeper.max_seq_length, is_regression=not data.labels),
-        {"task": data.task, "labels": list(data.labels), "split": split,
-         "examples": digest(examples)},
-    )
+    length = keeper.max_seq_length
+    rows = example_rows(data.examples[split], data.labels, keeper.tokenizer, length)
+    spec = features.classification_spec(length, is_regression=not data.labels)
+    return keeper.keep_examples(data, split, rows, spec)
 
 
 def write_predictions(
@@ -266,63 +251,38 @@ def write_predictions(
     """
     probabilities = predictions["probabilities"]
     if data.labels:
-        answers = submitted = [data.labels[i] for i in likeliest(predictions["logits"])]
+        answers = submitted = [data.labels[i] for i in np.argmax(predictions["logits"], axis=-1)]
     else:
         answers = [str(row[0]) for row in probabilities]
         submitted = [str(np.clip(row[0], 0, 5)) for row in probabilities]
     guids = [example.guid for example in data.examples["test"]]
-    written = prediction_files.write_test_results(directory, guids, answers, probabilities)
-    if data.task in TASKS and (submission := TASKS[data.task].submission):
-        path = os.path.join(directory, submission)
-        written.append(prediction_files.write_answers(path, zip(guids, submitted, strict=True)))
+    written = write_test_results(directory, guids, answers, probabilities)
+    if data.task in TASKS:
+        path = os.path.join(directory, TASKS[data.task].submission)
+        written.append(write_answers(path, zip(guids, submitted, strict=True)))
     return written
 
 
-def read_tsv(path: str, is_strict: bool = False) -> Iterator[tuple[int, list[str]]]:
+def read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yields (line number from 1, columns) of a tab-separated file, empty last lines left out.
 
     Quotes mean nothing in GLUE files: a reader that honours them swallows the
-    lines after a stray one. Only a line feed ends a line; other separators
-    (U+2028, form feed) are text. Bytes that are not UTF-8 become U+FFFD, with
-    one warning that counts the lines; with `is_strict` they are an error.
+    lines after a stray one.
 
     Raises:
-      DataError: the file is empty or has a line of more than MAX_LINE bytes.
+      DataError: the file is empty, or see `lines.decode_lines`.
     """
-    num_bad, num_lines, num_empty = 0, 0, 0
-    with text_files.open_text(path, "data_dir") as stream:
-        for num_lines, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
-            if len(raw) > MAX_LINE:
-                raise DataError(
-                    f"{path}:{num_lines}: a line of more than {MAX_LINE:,} bytes; is this a "
-                    "tab-separated text whose lines end with a line feed?"
-                )
-            if num_lines == 1:
-                raw = raw.removeprefix(b"\xef\xbb\xbf")
-            raw = raw.rstrip(b"\r\n")
-            if not raw:
-                num_empty += 1
-                continue
-            # Empty lines that something follows are rows of one empty column.
-            for line in range(num_lines - num_empty, num_lines):
-                yield line, [""]
-            num_empty = 0
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                if is_strict:
-                    raise DataError(
-                        f"{path}:{num_lines}: not UTF-8 text (byte {error.start + 1} of the line)"
-                    ) from error
-                text = raw.decode("utf-8", errors="replace")
-                num_bad += 1
-            yield num_lines, text.split("\t")
-    if num_bad:
-        log.warning(
-            "%s: %s of %s lines had invalid UTF-8, replaced by U+FFFD",
-            path, f"{num_bad:,}", f"{num_lines:,}",
-        )
-    if num_lines == num_empty:
+    number = num_empty = 0
+    for number, text in lines.read_lines(path, "data_dir", is_strict=False):
+        text = text.rstrip("\r\n")
+        if not text:
+            num_empty += 1
+            continue
+        # Empty lines that something follows are rows of one empty column.
+        yield from ((line, [""]) for line in range(number - num_empty, number))
+        num_empty = 0
+        yield number, text.split("\t")
+    if number == num_empty:
         raise DataError(f"{path}: the file is empty")
 
 

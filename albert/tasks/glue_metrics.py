@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from albert.tasks.choice_metrics import likeliest
 
 METRICS = ("accuracy", "accuracy_and_f1", "matthews", "regression")
 
@@ -76,28 +75,14 @@ def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the linear correlation of values [N]; 0.0 when one side is constant."""
-    if _is_constant(labels) or _is_constant(predictions):
+    if len(labels) < 2 or not (np.ptp(labels) and np.ptp(predictions)):
         return 0.0
-    return float(np.clip(np.vecdot(_unit(labels), _unit(predictions)), -1.0, 1.0))
-
-
-def _unit(values: np.ndarray) -> np.ndarray:
-    """Returns the deviations from the mean, scaled to a vector of length 1."""
-    deviations = np.asarray(values, np.float64) - np.mean(values, dtype=np.float64)
-    largest = np.abs(deviations).max()  # divided out first, so that no square overflows or vanishes
-    return deviations / (largest * np.linalg.norm(deviations / largest, axis=-1))
+    return float(np.corrcoef(labels, predictions, dtype=np.float64)[1, 0])
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Returns the rank correlation of values [N]; 0.0 when one side is constant."""
-    if _is_constant(labels) or _is_constant(predictions):
-        return 0.0
-    ranks = np.column_stack([_ranks(labels), _ranks(predictions)])
-    return float(np.corrcoef(ranks, rowvar=False)[1, 0])
-
-
-def _is_constant(values: np.ndarray) -> bool:
-    return len(values) < 2 or bool(np.all(values == values[0]))
+    return pearson(_ranks(labels), _ranks(predictions))
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
@@ -126,7 +111,8 @@ def score(metric: str, labels: np.ndarray, logits: np.ndarray) -> dict[str, floa
             "spearman": spearman(labels, values),
             "MSE": mean_squared_error(labels, values),
         }
-    predictions = likeliest(logits)
+    # Not of probabilities: float32 can round different logits to equal ones.
+    predictions = np.argmax(logits, axis=-1)
     results = {"eval_accuracy": accuracy(labels, predictions)}
     if metric == "accuracy_and_f1":  # MRPC and QQP
         results["f1"] = f1(labels, predictions)

@@ -7,7 +7,6 @@ score. No TensorFlow.
 
 import collections
 import dataclasses
-import io
 import math
 import os
 import zipfile
@@ -18,7 +17,7 @@ import numpy as np
 
 from albert.errors import DataError
 from albert.storage import files
-from albert.text import text_files
+from albert.tasks import lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +42,8 @@ def read_pairs(path: str, limit: int | None = None, flag: str = "pairs_file") ->
     """
     pairs = [
         _pair(line, f"{name}:{number}")
-        for name, lines in _files(path, flag)
-        for number, line in enumerate(lines, start=1)
+        for name, numbered in _files(path, flag)
+        for number, line in numbered
         if line.strip()
     ]
     if not pairs:
@@ -97,7 +96,8 @@ def accuracies(pairs: Sequence[Pair], good: Sequence[float], bad: Sequence[float
     }
 
 
-def _files(path: str, flag: str) -> Iterator[tuple[str, Iterable[str]]]:
+def _files(path: str, flag: str) -> Iterator[tuple[str, Iterable[tuple[int, str]]]]:
+    """Yields (name, numbered lines) of each file."""
     if path.endswith(".zip") and os.path.isfile(path):
         try:
             with zipfile.ZipFile(path) as archive:
@@ -105,7 +105,7 @@ def _files(path: str, flag: str) -> Iterator[tuple[str, Iterable[str]]]:
                     parts = name.split("/")
                     if name.endswith(".jsonl") and not any(p.startswith(("_", ".")) for p in parts):
                         with archive.open(name) as raw:
-                            yield f"{path}/{name}", _lines(raw, f"{path}/{name}")
+                            yield f"{path}/{name}", lines.decode_lines(raw, f"{path}/{name}")
         except zipfile.BadZipFile as error:
             raise DataError(f"--{flag}: {path} is damaged: {error}") from error
     elif os.path.isdir(path):
@@ -113,15 +113,7 @@ def _files(path: str, flag: str) -> Iterator[tuple[str, Iterable[str]]]:
             if ".jsonl" in name:
                 yield from _files(os.path.join(path, name), flag)
     else:
-        with text_files.open_text(path, flag) as raw:
-            yield path, _lines(raw, path)
-
-
-def _lines(raw: Any, name: str) -> Iterator[str]:
-    try:
-        yield from io.TextIOWrapper(raw, encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name}: not UTF-8 text: {error.reason}") from error
+        yield path, lines.read_lines(path, flag)
 
 
 def _pair(line: str, place: str) -> Pair:

@@ -1,31 +1,25 @@
 """Your own labelled texts: tables, what their columns hold, and a held-out part. No TensorFlow.
 
-A table is CSV, TSV or JSON lines. In --train_file, columns are found by their names, and the
-labels are those that occur; with --task_name=tsv, flags name both.
+A table is CSV, TSV or JSON lines. Columns are found by their names.
 """
 
 import collections
-import contextlib
 import csv
 import dataclasses
-import io
 import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from albert.errors import DataError, FlagError
-from albert.formats import known_tasks
 from albert.runtime.seeds import child_seed
 from albert.storage import files
-from albert.tasks import glue
-from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
+from albert.tasks import glue, lines
 from albert.tasks.glue import Example
-from albert.text import text_files
 from albert.text.cleaning import scrub_surrogates
 
 log = logging.getLogger("albert")
@@ -37,7 +31,6 @@ PAIRS = ("text_pair", "sentence2", "text_b", "text2", "hypothesis", "question2")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "tag", "score",
           "rating")
 MOST_LABELS = 200
-_LONGEST_FIELD = 1 << 24  # characters
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
 
 Row = tuple[str, ...]  # text, second text if there is one, label if there is one
@@ -61,49 +54,47 @@ class Columns:
     pair: int | None
     label: int | None
 
+    @property
+    def used(self) -> list[int]:
+        return [n for n in (self.text, self.pair, self.label) if n is not None]
+
 
 def read_table(
-    path: str, flag: str, has_header: bool | Callable[[Sequence[Sequence[str]]], bool] = True
+    path: str, flag: str, has_header: Callable[[Sequence[Sequence[str]]], bool] = lambda rows: True
 ) -> Table:
     """Returns the table of a *.csv, *.tsv or *.jsonl file, packed or not.
 
     Args:
       flag: named in errors.
-      has_header: whether the first line of a *.csv or *.tsv file names the columns, or a function
-        of all lines that decides it; else the columns' names are their numbers, from 0.
+      has_header: whether the first of all rows of a *.csv or *.tsv file names the columns; else
+        the columns' names are their numbers, from 0.
 
     Raises:
       DataError: it is absent, empty or malformed; FlagError: another kind of file.
     """
-    if _ending(path) not in (".csv", ".tsv", ".txt", ".jsonl", ".json"):
-        raise FlagError(f"--{flag}={path} ends neither in .csv nor in .tsv nor in .jsonl")
     if is_json(path):
         numbered = list(_json_rows(path, flag))
-    elif _ending(path) == ".csv":
-        numbered = list(_csv_rows(path, flag))
-    else:
-        numbered = [row for row in glue.read_tsv(path, is_strict=True) if row[1] != [""]]
-    if not numbered:
-        raise DataError(f"{path}: nothing in it")
-    if is_json(path):
         names = list(dict.fromkeys(name for _, row in numbered for name in row))
-        rows = [[row.get(name, "") for name in names] for _, row in numbered]
-        return Table(path, names, rows, [line for line, _ in numbered])
-    names = numbered[0][1]
-    if callable(has_header):
-        has_header = has_header([row for _, row in numbered])
-    if has_header:
-        del numbered[0]
+        numbered = [(line, [row.get(name, "") for name in names]) for line, row in numbered]
+    elif _ending(path) in (".csv", ".tsv", ".txt"):
+        read = _csv_rows if _ending(path) == ".csv" else _tsv_rows
+        numbered = list(read(path, flag))
+        names = numbered[0][1] if numbered else []
+        if not numbered or has_header([row for _, row in numbered]):
+            del numbered[:1]
+        else:
+            names = [str(i) for i in range(len(names))]
     else:
-        names = [str(i) for i in range(len(names))]
+        raise FlagError(f"--{flag}={path} ends neither in .csv nor in .tsv nor in .jsonl")
+    if not numbered:
+        problem = "no rows below the names of the columns" if names else "nothing in it"
+        raise DataError(f"{path}: {problem}")
     for line, row in numbered:
         if len(row) != len(names):
             raise DataError(
                 f"{path}:{line}: {len(row)} columns, the first line has {len(names)}; quote texts "
                 "with commas or line ends in *.csv, and remove tabs from those in *.tsv"
             )
-    if not numbered:
-        raise DataError(f"{path}: no rows below the names of the columns")
     return Table(path, names, [row for _, row in numbered], [line for line, _ in numbered])
 
 
@@ -117,49 +108,43 @@ def is_json(path: str) -> bool:
     return _ending(path).startswith(".json")
 
 
+def _tsv_rows(path: str, flag: str) -> Iterator[tuple[int, list[str]]]:
+    for number, text in lines.read_lines(path, flag):
+        if text := text.rstrip("\r\n"):
+            yield number, text.split("\t")
+
+
 def _csv_rows(path: str, flag: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(_LONGEST_FIELD)
-    with _open_utf8(path, flag) as stream:
-        first = stream.readline()
-        # Where a comma is the decimal point, a semicolon separates columns.
-        delimiter = ";" if first.count(";") > first.count(",") else ","
-        reader = csv.reader(
-            itertools.chain([first] if first else [], stream), delimiter=delimiter, strict=True
-        )
-        try:
-            for row in filter(None, reader):
-                yield reader.line_num, row
-        except csv.Error as error:
-            raise DataError(f"{path}:{reader.line_num}: not a row of columns: {error}") from error
+    csv.field_size_limit(lines.MAX_LINE)
+    texts = (text for _, text in lines.read_lines(path, flag))
+    first = next(texts, "")
+    # Where a comma is the decimal point, a semicolon separates columns.
+    delimiter = ";" if first.count(";") > first.count(",") else ","
+    reader = csv.reader(itertools.chain([first], texts), delimiter=delimiter, strict=True)
+    try:
+        for row in filter(None, reader):
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: not a row of columns: {error}") from error
 
 
 def _json_rows(path: str, flag: str) -> Iterator[tuple[int, dict]]:
     num_rows = num_replaced = 0
-    with _open_utf8(path, flag) as stream:
-        for number, line in enumerate(stream, start=1):
-            if not line.strip():
-                continue
-            values = files.parse_json_object(line, f"{path}:{number}")
-            row = {
-                name: value if isinstance(value, str) else json.dumps(value)
-                for name, value in values.items() if value is not None
-            }
-            scrubbed = {scrub_surrogates(k): scrub_surrogates(v) for k, v in row.items()}
-            num_rows += 1
-            num_replaced += scrubbed != row
-            yield number, scrubbed
+    for number, line in lines.read_lines(path, flag):
+        if not line.strip():
+            continue
+        values = files.parse_json_object(line, f"{path}:{number}")
+        row = {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in values.items() if value is not None
+        }
+        scrubbed = {scrub_surrogates(k): scrub_surrogates(v) for k, v in row.items()}
+        num_rows += 1
+        num_replaced += scrubbed != row
+        yield number, scrubbed
     if num_replaced:
         log.warning("%s: %s of %s rows had half of a surrogate pair, replaced by U+FFFD", path,
                     f"{num_replaced:,}", f"{num_rows:,}")
-
-
-@contextlib.contextmanager
-def _open_utf8(path: str, flag: str) -> Iterator[io.TextIOBase]:
-    with text_files.open_text(path, flag) as raw:
-        try:
-            yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: not UTF-8 text: {error.reason}") from error
 
 
 def find_columns(
@@ -167,38 +152,40 @@ def find_columns(
 ) -> Columns:
     """Returns the columns that are named or numbered, else those with a usual name.
 
+    Labels are left out if they aren't needed.
+
     Raises:
       UserError: there is no such column, or none with a usual name.
     """
-    given = [
-        _column(table, value, flag) for value, flag in
-        ((text, "text_column"), (pair, "text_pair_column"), (label, "label_column"))
-    ]
+    found = [_column(table, text, "text_column"), _column(table, pair, "text_pair_column")]
+    found.append(_column(table, label, "label_column") if needs_label else None)
     numbers = {
         name.strip().lower(): number for number, name in reversed(list(enumerate(table.names)))
-        if number not in given
+        if number not in found
     }
-
-    def known(asked: int | None, usual: Sequence[str]) -> int | None:
-        if asked is not None:
-            return asked
-        return next((numbers[name] for name in usual if name in numbers), None)
-
-    of_text, of_pair, of_label = (
-        known(asked, usual) for asked, usual in zip(given, (TEXTS, PAIRS, LABELS), strict=True)
-    )
-    left = [n for n in range(len(table.names)) if n not in (of_text, of_pair, of_label)]
-    if of_text is None and len(left) == 1:
-        of_text = left.pop()
-    if of_label is None and needs_label and of_text is not None and len(left) == 1:
-        of_label = left.pop()
-    missing = "text" if of_text is None else "label" if of_label is None and needs_label else None
-    if missing:
+    for which, usual in enumerate((TEXTS, PAIRS, LABELS)):
+        if found[which] is None:
+            found[which] = next((numbers[name] for name in usual if name in numbers), None)
+    left = [number for number in range(len(table.names)) if number not in found]
+    if found[0] is None and len(left) == 1:
+        found[0] = left.pop()
+    if not needs_label:
+        found[2] = None
+    elif found[2] is None and found[0] is not None and len(left) == 1:
+        found[2] = left.pop()
+    for number, name in ((found[0], "text"), (found[2] if needs_label else 0, "label")):
+        if number is None:
+            raise FlagError(
+                f"{table.path}: give --{name}_column, one of its columns: "
+                f"{', '.join(table.names)[:300]}"
+            )
+    columns = Columns(*found)
+    if len(set(columns.used)) < len(columns.used):
         raise FlagError(
-            f"{table.path}: give --{missing}_column, one of its columns: "
-            f"{', '.join(table.names)[:300]}"
+            f"{table.path}: --text_column, --text_pair_column and --label_column must be different "
+            f"columns, got {', '.join(table.names[n] for n in columns.used)}"
         )
-    return _different(table, Columns(of_text, of_pair, of_label))
+    return columns
 
 
 def _column(table: Table, value: str | None, flag: str) -> int | None:
@@ -216,24 +203,14 @@ def _column(table: Table, value: str | None, flag: str) -> int | None:
     raise FlagError(f"--{flag}={value}: {table.path} has no such column ({names})")
 
 
-def _different(table: Table, columns: Columns) -> Columns:
-    used = [n for n in (columns.text, columns.pair, columns.label) if n is not None]
-    if len(set(used)) < len(used):
-        raise FlagError(
-            f"{table.path}: --text_column, --text_pair_column and --label_column must be different "
-            f"columns, got {', '.join(table.names[n] for n in used)}"
-        )
-    return columns
-
-
 def has_header(
     path: str, rows: Sequence[Sequence[str]], text: str | None, pair: str | None,
-    label: str | None, is_regression: bool = False, labels: Collection[str] = (),
+    label: str | None, is_regression: bool = False,
 ) -> bool:
     """Returns whether the first row names the columns, and logs it where it is not certain.
 
     If columns are given by number, the first row is data if its label
-    is that of another row or one of `labels`, or for a regression if it is a number.
+    is that of another row, or for a regression if it is a number.
     """
     first, others = rows[0], rows[1:]
     numbers = [str(i) for i in range(len(first))]
@@ -246,7 +223,7 @@ def has_header(
         return True  # only a name shows which column holds the labels
     place = columns.label
     value, seen = first[place], {row[place] for row in others if len(row) == len(first)}
-    is_data = glue.number(value) is not None if is_regression else value in seen or value in labels
+    is_data = glue.number(value) is not None if is_regression else value in seen
     is_data &= list(first) != numbers  # what pandas calls unnamed columns
     kind, opposite = ("data, there is no header", "") if is_data else ("the header", "no")
     log.info("%s: the first line is taken as %s: %s in column %s; --%stsv_header decides otherwise",
@@ -260,11 +237,10 @@ def rows_of(table: Table, columns: Columns) -> list[Row]:
     Raises:
       DataError: a text or a label is empty (file:line).
     """
-    used = [n for n in (columns.text, columns.pair, columns.label) if n is not None]
     rows = []
     for line, cells in zip(table.lines, table.rows, strict=True):
-        rows.append(tuple(" ".join(cells[n].split()) for n in used))
-        for n, cell in zip(used, rows[-1], strict=True):
+        rows.append(tuple(" ".join(cells[n].split()) for n in columns.used))
+        for n, cell in zip(columns.used, rows[-1], strict=True):
             if not cell and n != columns.pair:
                 raise DataError(f"{table.path}:{line}: nothing in column {table.names[n]!r}")
     return rows
@@ -310,68 +286,6 @@ def examples_of(
         pair = None if columns.pair is None else row[1]
         examples.append(Example(str(number), row[0], pair, label))
     return examples
-
-
-def read_folder(
-    data_dir: str,
-    splits: Sequence[str],
-    *,
-    labels: Sequence[str],
-    text: str,
-    text_pair: str | None,
-    label: str | None,
-    has_header: bool = True,
-    normalize: Callable[[str], str] = str,
-) -> FineTuningData:
-    """Returns the examples of --task_name=tsv: of train.tsv, dev.tsv and test.tsv of a folder.
-
-    Args:
-      labels: in the order of their ids; empty for a regression.
-      text, text_pair, label: columns, by the header's name or by number from 0. Labels of test.tsv
-        are not read.
-
-    Raises:
-      DataError: a file is absent, empty or malformed; FlagError: there is no such column.
-    """
-    examples = {}
-    for split in splits:
-        path = os.path.join(data_dir, f"{split}.tsv")
-        if not os.path.isfile(path):
-            raise DataError(f"no such file: {path}; --data_dir must hold the file {split}.tsv")
-        table = read_table(path, "data_dir", has_header)
-        columns = _different(table, Columns(
-            _column(table, text, "text_column"),
-            _column(table, text_pair, "text_pair_column"),
-            None if split == "test" else _column(table, label, "label_column"),
-        ))
-        if has_header:
-            _check_header(table, columns, labels, is_certain=text in table.names)
-        used = [n for n in (columns.text, columns.pair, columns.label) if n is not None]
-        rows = [tuple(cells[n] for n in used) for cells in table.rows]
-        examples[split] = examples_of(table, columns, rows, labels, normalize)
-        log.info("%s: %s examples", path, f"{len(rows):,}")
-        if split == "train":
-            warn_of_labels(path, [example.label for example in examples[split]], labels)
-    return FineTuningData(
-        known_tasks.TSV, examples, tuple(labels), {"labels": list(labels) or None}
-    )
-
-
-def _check_header(
-    table: Table, columns: Columns, labels: Sequence[str], is_certain: bool
-) -> None:
-    """Refuses a file without a header: its first example would be lost without a word."""
-    if columns.label is None:
-        if not is_certain:
-            log.info("%s: the first line is taken as the header; --notsv_header if it is data",
-                     table.path)
-        return
-    name = table.names[columns.label]
-    if name in labels or (not labels and glue.number(name) is not None):
-        raise DataError(
-            f"{table.path}:1: a header line is expected, this is data: "
-            f"{table.names[0][:40]!r} ...; give --notsv_header"
-        )
 
 
 def split_off(

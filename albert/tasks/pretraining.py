@@ -16,8 +16,7 @@ from albert.modeling import AlbertForPreTraining, cross_entropy
 from albert.pretraining_data.dynamic_masking import DynamicMasking
 from albert.pretraining_data.features import masked_features
 from albert.records.examples import FeatureSpec
-from albert.tasks.batch_sums import chosen, mean, real
-from albert.tasks.task import Task
+from albert.tasks.task import Task, chosen, mean, real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +24,7 @@ class PretrainingTask(Task):
     """The loss is the masked-LM loss plus the sentence-order loss.
 
     If `sentence_objective` is "none", it is the masked-LM loss alone (the first line of
-    table 5 in the paper). A row without a pair has no sentence order to tell.
+    table 5 in the paper). A row without a pair has no sentence order to learn.
     """
 
     max_seq_length: int  # L

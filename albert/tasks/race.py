@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from albert.errors import DataError
-from albert.formats.known_tasks import RACE
 from albert.records import features
-from albert.tasks.fine_tuning_data import RecordKeeper, digest
+from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 from albert.text import text_files
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def question_rows(
 
     A row is the passage and the question with one option. The question loses its beginning
     if it is longer than `max_qa_length` tokens, because the option at its end must stay. The
-    passage loses its end if the row has no room for it.
+    passage loses its end if the row is too short for it.
     """
     cls_id, sep_id = tokenizer.cls_id, tokenizer.sep_id
     for article, group in itertools.groupby(questions, lambda question: question.article):
@@ -107,24 +106,14 @@ def question_rows(
 
 
 def question_records(
-    questions: Sequence[Question],
-    split: str,
-    keeper: RecordKeeper,
-    max_qa_length: int,
+    data: FineTuningData, split: str, keeper: RecordKeeper, max_qa_length: int,
     path: str | None = None,
 ) -> str:
-    """Returns the record file of the questions, which is `path` if that is given.
-
-    Raises:
-      DataError: `path` exists and was made from other questions or settings.
-    """
-    rows = question_rows(questions, keeper.tokenizer, keeper.max_seq_length, max_qa_length)
-    depends_on = {
-        "task": RACE, "split": split, "questions": digest(questions),
-        "max_qa_length": max_qa_length,
-    }
-    spec = features.classification_spec(keeper.max_seq_length, False, NUM_CHOICES)
-    return keeper.keep(f"{RACE}_{split}", rows, spec, depends_on, path)
+    """Returns the record file of a split's questions; see `RecordKeeper.keep`."""
+    length = keeper.max_seq_length
+    rows = question_rows(data.examples[split], keeper.tokenizer, length, max_qa_length)
+    spec = features.classification_spec(length, False, NUM_CHOICES)
+    return keeper.keep_examples(data, split, rows, spec, path, max_qa_length=max_qa_length)
 
 
 # --- Reading ---
@@ -137,14 +126,13 @@ def _passages(folder: str) -> Iterator[tuple[str, Any]]:
             f"no such directory: {folder}; --data_dir must hold the folder RACE of the archive"
         )
     together = os.path.join(folder, "all.txt")
-    apart = sorted(glob.glob(os.path.join(glob.escape(folder), "*.txt")))
-    paths = [together] if os.path.isfile(together) else apart
-    count = 0
-    for path in paths:
-        for place, passage in _json_values(path):
-            yield place, passage
-            count += 1
-    if not count:
+    paths = sorted(glob.glob(os.path.join(glob.escape(folder), "*.txt")))
+    is_empty = True
+    for path in [together] if together in paths else paths:
+        for located in _json_values(path):
+            yield located
+            is_empty = False
+    if is_empty:
         raise DataError(f"{folder}: no passage in it (*.txt, or all.txt)")
 
 
@@ -161,20 +149,16 @@ def _json_values(path: str) -> Iterator[tuple[str, Any]]:
         line = raw.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path}:{line}: not UTF-8 text (byte {error.start + 1:,})") from error
     decoder, end, line = json.JSONDecoder(), 0, 1
-    while True:
-        start = _SPACE.match(text, end).end()
+    while (start := _SPACE.match(text, end).end()) < len(text):
         line += text.count("\n", end, start)
-        if start == len(text):
-            return
         try:
             value, end = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
             place = f"{path}:{error.lineno}:{error.colno}"
             raise DataError(f"{place}: not JSON: {error.msg}") from error
-        except ValueError as error:  # an integer of thousands of digits
-            raise DataError(f"{path}:{line}: not usable JSON: {error}") from error
-        except RecursionError as error:
-            raise DataError(f"{path}:{line}: not usable JSON: nested too deeply") from error
+        except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+            detail = "nested too deeply" if isinstance(error, RecursionError) else error
+            raise DataError(f"{path}:{line}: not usable JSON: {detail}") from error
         yield f"{path}:{line}", value
         line += text.count("\n", start, end)
 
@@ -184,22 +168,20 @@ def _questions_of(
 ) -> list[Question]:
     if not isinstance(passage, Mapping):
         raise DataError(f"{place}: a passage is a JSON object, got {type(passage).__name__}")
-    wanted = ["article", "questions", "options"] + ["answers"] * (split != "test")
-    missing = [key for key in wanted if key not in passage]
-    if missing:
+    kinds = {"article": str, "questions": list, "options": list, "answers": list}
+    if split == "test" and "answers" not in passage:
+        del kinds["answers"]
+    if missing := [key for key in kinds if key not in passage]:
         raise DataError(f"{place}: the passage has no {', '.join(missing)}")
-    asked, options, answers = (passage.get(key) for key in ("questions", "options", "answers"))
-    if "answers" not in passage and isinstance(asked, list):
-        answers = [None] * len(asked)
-    lists = {"questions": asked, "options": options, "answers": answers}
-    for key, value in lists.items():
-        if not isinstance(value, list):
-            raise DataError(f"{place}: {key} are not a list: {value!r:.80}")
+    for key, kind in kinds.items():
+        if not isinstance(passage[key], kind):
+            what = "a text" if kind is str else "a list"
+            raise DataError(f"{place}: {key} must be {what}, got {passage[key]!r:.80}")
+    asked, options = passage["questions"], passage["options"]
+    answers = passage.get("answers", [None] * len(asked))
     if not len(asked) == len(options) == len(answers):
-        counts = ", ".join(f"{len(value)} {key}" for key, value in lists.items())
-        raise DataError(f"{place}: the passage has {counts}")
-    if not isinstance(passage["article"], str):
-        raise DataError(f"{place}: the article is not a text")
+        raise DataError(f"{place}: the passage has {len(asked)} questions, {len(options)} options, "
+                        f"{len(answers)} answers")
     article = tokenizer.preprocess(passage["article"])
     return [
         Question(

@@ -3,24 +3,24 @@
 Legend: B batch.
 
 A task gives a loss as a sum and a weight, not as a mean. The trainer divides by the weight of
-the whole batch. So the result is right with padding rows, with several devices and with
+the complete batch. So the result is right with padding rows, with several devices and with
 gradient accumulation, and no task needs to know of them.
 """
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import keras
-    import numpy as np
+import keras
+import numpy as np
+from keras import ops
 
-    from albert.config import AlbertConfig
-    from albert.model.encoder_options import EncoderOptions
-    from albert.records.examples import FeatureSpec
+from albert.config import AlbertConfig
+from albert.model.encoder_options import EncoderOptions
+from albert.records.examples import FeatureSpec
 
-    Batch = Mapping[str, Any]
-    Outputs = Mapping[str, Any]
+Batch = Mapping[str, Any]
+Outputs = Mapping[str, Any]
 
 
 class Task(abc.ABC):
@@ -45,36 +45,55 @@ class Task(abc.ABC):
         return self
 
     @abc.abstractmethod
-    def feature_spec(self) -> "FeatureSpec":
+    def feature_spec(self) -> FeatureSpec:
         """Returns the features of a record, shared by writing and parsing."""
 
     @abc.abstractmethod
-    def build_model(
-        self, config: "AlbertConfig", encoder_options: "EncoderOptions"
-    ) -> "keras.Model":
+    def build_model(self, config: AlbertConfig, encoder_options: EncoderOptions) -> keras.Model:
         """Returns a built model that maps a batch to a dict of outputs."""
 
     @abc.abstractmethod
-    def loss_weights(self, batch: "Batch") -> dict[str, Any]:
+    def loss_weights(self, batch: Batch) -> dict[str, Any]:
         """Returns each loss term's divisor (a scalar) for this batch; needs no model."""
 
     @abc.abstractmethod
-    def loss_sums(self, batch: "Batch", outputs: "Outputs") -> dict[str, Any]:
+    def loss_sums(self, batch: Batch, outputs: Outputs) -> dict[str, Any]:
         """Returns each loss term's weighted sum; loss = sum over terms of sum / weight."""
 
     @abc.abstractmethod
-    def statistics(
-        self, batch: "Batch", outputs: "Outputs"
-    ) -> dict[str, tuple[Any, Any]]:
+    def statistics(self, batch: Batch, outputs: Outputs) -> dict[str, tuple[Any, Any]]:
         """Returns named (sum, weight) pairs; reported as sum of sums / sum of weights."""
 
-    def predictions(self, batch: "Batch", outputs: "Outputs") -> dict[str, Any]:
+    def predictions(self, batch: Batch, outputs: Outputs) -> dict[str, Any]:
         """Returns the tensors [B, ...] that `score` and prediction files need.
 
         If the last batch is padded, they include `is_real_example` [B].
         """
         return {}
 
-    def score(self, predictions: Mapping[str, "np.ndarray"]) -> dict[str, Any]:
+    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Returns the official numbers of a data set. `predictions` are without padding rows."""
         return {}
+
+
+# --- Sums over a batch; rows that only fill it up count as nothing ---
+
+
+def real(batch) -> Any:
+    """Returns [B]: 1.0 for an example, 0.0 for a row that only fills up the batch."""
+    return ops.cast(batch["is_real_example"], "float32")
+
+
+def mean(values: Any, weights: Any) -> tuple[Any, Any]:
+    """Returns the weighted sum of values and the sum of the weights, as `Task.statistics` does.
+
+    Args:
+      values: numbers or truths, of the shape of the weights.
+    """
+    values = ops.cast(values, "float32")
+    return ops.sum(values * weights), ops.sum(weights)
+
+
+def chosen(scores: Any) -> Any:
+    """Returns the class [...] with the highest of the scores [..., C]."""
+    return ops.cast(ops.argmax(scores, axis=-1), "int32")

@@ -17,9 +17,9 @@ from albert.formats.known_tasks import WORDS
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForTokenClassification, cross_entropy
 from albert.records.examples import FeatureSpec
-from albert.tasks import batch_sums, conll
+from albert.tasks import conll
 from albert.tasks import entity_metrics as entities
-from albert.tasks.task import Task
+from albert.tasks.task import Task, chosen, mean, real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,15 +55,15 @@ class TokenClassificationTask(Task):
 
     def statistics(self, batch, outputs):
         labelled = _labelled(batch)
-        hits = batch_sums.chosen(outputs["logits"]) == batch["label_ids"] - 1
+        hits = chosen(outputs["logits"]) == batch["label_ids"] - 1
         return {
-            "eval_loss": batch_sums.mean(_losses(batch, outputs), labelled),
-            "eval_accuracy": batch_sums.mean(hits, labelled),
+            "eval_loss": mean(_losses(batch, outputs), labelled),
+            "eval_accuracy": mean(hits, labelled),
         }
 
     def predictions(self, batch, outputs):
         return {
-            "predicted_ids": self._full(batch_sums.chosen(outputs["logits"])),
+            "predicted_ids": self._full(chosen(outputs["logits"])),
             "label_ids": self._full(batch["label_ids"]),
             "continues": batch["continues"],
             "is_real_example": batch["is_real_example"],
@@ -103,4 +103,4 @@ def _losses(batch, outputs) -> Any:  # [B, L]
 
 
 def _labelled(batch) -> Any:  # [B, L]
-    return ops.cast(batch["label_ids"] > 0, "float32") * batch_sums.real(batch)[:, None]
+    return ops.cast(batch["label_ids"] > 0, "float32") * real(batch)[:, None]

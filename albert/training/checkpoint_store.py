@@ -40,7 +40,7 @@ def save(
         raise CheckpointError(str(error)) from error
     if keep > 0:
         for old in list(checkpoints.list_steps(directory).values())[:-keep]:
-            delete(old)
+            files.remove(*checkpoint_files.files_of(old))
         _sweep_orphans(directory, step)
     _write_state_file(directory)
     return prefix
@@ -48,16 +48,11 @@ def save(
 
 def delete_after(directory: str, step: int) -> str | None:
     """Deletes the checkpoints of later steps; returns the prefix of the newest that is left."""
-    for late, prefix in checkpoints.list_steps(directory).items():
-        if late > step:
-            delete(prefix)
+    prefixes = checkpoints.list_steps(directory)
+    for late in [number for number in prefixes if number > step]:
+        files.remove(*checkpoint_files.files_of(prefixes.pop(late)))
     _write_state_file(directory)
-    return next(reversed(checkpoints.list_steps(directory).values()), None)
-
-
-def delete(prefix: str) -> None:
-    """Removes a checkpoint."""
-    files.remove(*checkpoint_files.files_of(prefix))
+    return next(reversed(prefixes.values()), None)
 
 
 def _sweep_orphans(directory: str, newest: int) -> None:
@@ -72,44 +67,37 @@ def _sweep_orphans(directory: str, newest: int) -> None:
 def _write_state_file(directory: str) -> None:
     """Writes TensorFlow's `checkpoint` file, for other tools."""
     names = [os.path.basename(p) for p in checkpoints.list_steps(directory).values()]
+    path = os.path.join(directory, "checkpoint")
     if not names:
-        files.remove(os.path.join(directory, "checkpoint"))
+        files.remove(path)
         return
-    with files.atomic_write(os.path.join(directory, "checkpoint")) as stream:
+    with files.atomic_write(path) as stream:
         stream.write(f'model_checkpoint_path: "{names[-1]}"\n')
         for name in names:
             stream.write(f'all_model_checkpoint_paths: "{name}"\n')
 
 
 def publish_best(prefix: str) -> str:
-    """Copies a checkpoint to `model.ckpt-best`. The log lines of the copy are those of the original.
+    """Copies a checkpoint to `model.ckpt-best`. The log line of the copy is the original's.
 
     Raises:
       CheckpointError: it could not be written.
     """
     best = os.path.join(os.path.dirname(prefix), checkpoints.BEST)
+    moves = []
     try:
-        _copy_best(prefix, best)
+        with temporary_dir(best) as folder:
+            for source in reversed(checkpoint_files.files_of(prefix)):  # the index is last
+                copy = os.path.join(folder, os.path.basename(source))
+                shutil.copyfile(filesystem.local_copy(source), copy)
+                moves.append((copy, best + source.removeprefix(prefix)))
+            # While its files are replaced, there is no best checkpoint.
+            files.remove(best + checkpoint_files.INDEX)
+            files.publish(*moves)
     except OSError as error:
         raise CheckpointError(f"cannot write {best} ({error.strerror or error})") from error
-    return best
-
-
-def _copy_best(prefix: str, best: str) -> None:
-    with temporary_dir(best) as folder:
-        moves = []
-        for source in reversed(checkpoint_files.files_of(prefix)):  # the index is last
-            copy, target = os.path.join(folder, os.path.basename(source)), best + source.removeprefix(prefix)
-            shutil.copyfile(filesystem.local_copy(source), copy)
-            moves.append((copy, target))
-        _remove_index(best)
-        files.publish(*moves)
     log.info("saved %s to %s", prefix, best)
-
-
-def _remove_index(best: str) -> None:
-    """Makes sure that there is no best checkpoint while its files are replaced."""
-    files.remove(best + checkpoint_files.INDEX)
+    return best
 
 
 def read_newest(

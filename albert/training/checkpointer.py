@@ -1,5 +1,6 @@
 """Starts, restores and saves a run."""
 
+import dataclasses
 import logging
 import os
 from collections.abc import Mapping
@@ -23,16 +24,18 @@ from albert.training.train_state import TrainState
 log = logging.getLogger("albert")
 
 
+@dataclasses.dataclass
 class Checkpointer:
     """Reads and writes the checkpoints of a run: weights, optimizer and history."""
 
-    def __init__(
-        self, engine: Engine, task: Task, config: AlbertConfig, run: RunConfig, state: TrainState,
-        history: History, flags: Mapping[str, Any],
-    ):
-        self.engine, self.task, self.config, self.run = engine, task, config, run
-        self.state, self.history, self.flags = state, history, flags
-        self.newest: str | None = None  # prefix of the newest checkpoint
+    engine: Engine
+    task: Task
+    config: AlbertConfig
+    run: RunConfig
+    state: TrainState
+    history: History
+    flags: Mapping[str, Any]
+    newest: str | None = None  # prefix of the newest checkpoint
 
     def start(self, init: Weights | None, options: Mapping[str, bool]) -> None:
         """Puts everything where training starts, and logs it."""

@@ -11,6 +11,7 @@ train together, mostly one on each machine. The chief is the worker that writes 
 import abc
 import contextlib
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ import keras
 import numpy as np
 
 from albert.errors import FlagError
-from albert.storage import files
 
 if TYPE_CHECKING:
     from albert.records.examples import FeatureSpec
@@ -165,33 +165,19 @@ class Engine(abc.ABC):
         """Checks that all workers have the same flags, files and step. All must call it.
 
         Raises:
-          FlagError: names the first fact that differs, with both values.
+          FlagError: names the first fact that differs, with the value of this worker.
         """
         if self.num_workers == 1:
             return
-        ours = {k: v for k, v in facts.items() if k not in _OF_A_WORKER}
-        texts = self._texts_of_workers(json.dumps(ours, sort_keys=True, default=str))
-        first = json.loads(texts[0])
-        for worker, text in enumerate(texts):
-            theirs = json.loads(text)
-            for name in sorted(set(first) | set(theirs)):
-                if not files.is_same_json(first.get(name), theirs.get(name)):
-                    raise FlagError(
-                        f"workers differ in {name}: worker 0 has {first.get(name)!r}, "
-                        f"worker {worker} has {theirs.get(name)!r}"
-                    )
-
-    def _texts_of_workers(self, text: str) -> list[str]:
-        """Returns the texts that the workers gave, in their order."""
-        data = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-        # What is gathered must have equal lengths, so the lengths are gathered first.
-        lengths = self.gather(np.array(len(data), np.int32))
-        padded = np.zeros([max(lengths)], np.int32)
-        padded[: len(data)] = data
-        return [
-            bytes(row[:size].astype(np.uint8)).decode()
-            for row, size in zip(self.gather(padded), lengths, strict=True)
+        compared = {name: facts[name] for name in sorted(facts) if name not in _OF_A_WORKER}
+        digests = [
+            zlib.crc32(json.dumps(fact, sort_keys=True, default=str).encode()) >> 1
+            for fact in compared.items()
         ]
+        gathered = self.gather(np.array(digests, np.int32))  # [workers, facts]
+        for (name, value), of_workers in zip(compared.items(), gathered.T, strict=True):
+            if len(set(of_workers.tolist())) > 1:
+                raise FlagError(f"workers differ in {name}: this one has {value!r}")
 
 
 def read_cluster(text: str | None) -> dict[str, Any] | None:

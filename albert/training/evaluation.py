@@ -1,4 +1,4 @@
-"""Evaluates and predicts, for any `Task`, and keeps the best checkpoint.
+"""Evaluates and predicts, for any `Task`; keeps the best checkpoint, ends a run out of patience.
 
 Legend: B batch.
 """
@@ -9,6 +9,7 @@ import hashlib
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,11 +23,14 @@ from albert.formats import checkpoints, run_states
 from albert.formats.weights import Weights
 from albert.model.encoder_options import Depth
 from albert.records.record_files import RecordFiles
+from albert.runtime.progress import duration
 from albert.storage import files, filesystem
 from albert.tasks.task import Task
-from albert.training import checkpoint_store, steps
+from albert.training import checkpoint_store, steps, summaries
 from albert.training.current_engine import current
 from albert.training.run_settings import RunConfig, build_model, row_options
+from albert.training.summaries import MetricsWriter
+from albert.training.train_state import TrainState
 
 log = logging.getLogger("albert")
 
@@ -85,50 +89,41 @@ def _fingerprint(path: str, identity: filesystem.Identity) -> list[Any]:
 
 
 def keep_if_best(
-    task: Task, prefix: str, results: Mapping[str, Any], measured: Mapping[str, Any]
+    task: Task, config: AlbertConfig, run: RunConfig, source: RecordFiles, prefix: str,
+    results: Mapping[str, Any],
 ) -> bool:
     """Publishes a checkpoint as the best one if it beats the best so far. Returns whether it did.
 
     The best of earlier processes counts too, if it was evaluated in the same way: see
     `what_is_measured`.
     """
-    directory = os.path.dirname(prefix)
+    directory, step = os.path.dirname(prefix), int(results["global_step"])
     value = float(results[task.best_metric])
     if not math.isfinite(value):
-        log.warning("%s is not a finite number at step %s", task.best_metric, results["global_step"])
+        log.warning("%s is not a finite number at step %d", task.best_metric, step)
         return False
-    best = read_best(directory)
-    changed = best and differences(best, measured)
-    if changed:
+    best, measured = read_best(directory), what_is_measured(task, config, run, source, step)
+    if best and (changed := _differences(best, measured)):
         log.warning(
             "the best checkpoint so far, of step %s, was evaluated otherwise (%s): the best is "
-            "sought anew from step %s on", best["step"], changed, results["global_step"],
+            "sought anew from step %d on", best["step"], changed, step,
         )
     elif best and value <= best["value"]:
         return False
     if os.path.basename(prefix) != checkpoints.BEST:
         checkpoint_store.publish_best(prefix)
-    files.write_sealed_json(
-        os.path.join(directory, BEST_FILE),
-        {
-            "metric": task.best_metric, "step": int(results["global_step"]), "value": value,
-            "measured": measured,
-        },
-    )
+    files.write_sealed_json(os.path.join(directory, BEST_FILE), {
+        "metric": task.best_metric, "step": step, "value": value, "measured": measured,
+    })
     return True
 
 
-def differences(best: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
-    """Returns what keeps the values of two evaluations from being compared, or "".
-
-    Args:
-      best: what `read_best` returned.
-      measured: `what_is_measured` of the other evaluation.
-    """
+def _differences(best: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Returns what keeps the best's value from being compared with what `measured` describes."""
     before = best["measured"]
-    names = sorted(set(before) | set(measured))
     return ", ".join(
-        name for name in names if not files.is_same_json(before.get(name), measured.get(name))
+        name for name in sorted(set(before) | set(measured))
+        if not files.is_same_json(before.get(name), measured.get(name))
     )
 
 
@@ -248,3 +243,77 @@ def evaluate(
     model, step = load_model(task, config, run, weights)
     eval_step = steps.EvalStep(task, model, run.depth_before(step))
     return measure(eval_step, batches_of(eval_step, run, source), source, step)
+
+
+@dataclasses.dataclass
+class Evaluator:
+    """Evaluates a run's model as it is trained, if there are files to evaluate it with."""
+
+    task: Task
+    config: AlbertConfig
+    run: RunConfig
+    state: TrainState
+    files: RecordFiles | None
+    writer: MetricsWriter | None  # only the chief has one, and evaluates
+    measure_more: MeasureMore | None = None
+    evaluated: Evaluated = Evaluated()
+
+    def __post_init__(self):
+        self._step: steps.EvalStep | None = None
+        self._batches = None
+
+    def has_evaluated(self, step: int) -> bool:
+        """Whether this process or an earlier one has."""
+        return self.writer is None or step in self.writer.evaluated
+
+    def evaluate(self, checkpoint: str, step: int, before_batch: Callable[[], None]) -> None:
+        """Evaluates the checkpoint of `step`, which the model's weights are.
+
+        Args:
+          before_batch: may raise, to end the run: the next process evaluates again.
+        """
+        if not (self.files and self.writer):
+            return
+        depth = self.run.depth_before(step)
+        if self._step is None or self._step.depth != depth:
+            self._step = steps.EvalStep(self.task.for_evaluation(), self.state.model, depth)
+            self._batches = batches_of(self._step, self.run, self.files)
+        started = time.monotonic()
+        last = measure(self._step, self._batches, self.files, step, before_batch)
+        if self.measure_more:
+            last.results.update(self.measure_more(self.state.model, depth, before_batch))
+        # The line is written last: if it is missing, the next process evaluates again.
+        is_best = keep_if_best(
+            self.task, self.config, self.run, self.files, checkpoint, last.results
+        )
+        self.evaluated = Evaluated(last, last if is_best else self.evaluated.best)
+        self.writer.write(step, "eval", {
+            name: value for name, value in last.results.items()
+            if isinstance(value, int | float) and name != "global_step"
+        })
+        self.writer.upload()
+        summaries.log_results(last.results)
+        log.info("evaluated in %s", duration(time.monotonic() - started))
+
+    def is_out_of_patience(self, step: int) -> bool:
+        """Whether early stopping ends the run now. The answer depends on the run's files only."""
+        patience = self.run.early_stopping_patience
+        return bool(patience) and current().any_worker(self._has_stalled(step, patience))
+
+    def _has_stalled(self, step: int, patience: int) -> bool:
+        if not self.writer or step not in self.writer.evaluated:
+            return False
+        best, best_step = read_best(self.run.output_dir), 0
+        if best:
+            best_step = best["step"]
+            if _differences(best, what_is_measured(
+                self.task, self.config, self.run, self.files, step
+            )):
+                return False
+        if sum(evaluated > best_step for evaluated in self.writer.evaluated) < patience:
+            return False
+        log.info(
+            "stopped early at step %d: %s has not risen in %d evaluations, best at step %d",
+            step, self.task.best_metric, patience, best_step,
+        )
+        return True

@@ -1,5 +1,6 @@
 """What a run has seen: its position in the data, running averages, and skipped steps."""
 
+import collections
 import logging
 import math
 import re
@@ -12,7 +13,6 @@ from albert.errors import TrainingDivergedError
 from albert.records.record_files import RecordFiles
 from albert.tasks.task import Task
 from albert.training import steps
-from albert.training.divergence import DivergenceCheck
 from albert.training.run_settings import RunConfig
 from albert.training.summaries import MetricsWriter
 
@@ -24,14 +24,10 @@ class History:
 
     def __init__(self, task: Task, run: RunConfig, train_files: RecordFiles):
         self.run, self.train_files = run, train_files
-        self._names = sorted(task.statistic_names)
         self.records_seen = 0
         self.last_sound_step = 0
         self.divergence = DivergenceCheck()
-        self.averages = self._new_averages(None)
-
-    def _new_averages(self, state: Mapping[str, Any] | None) -> "Averages":
-        return Averages(self._names, state, self.run.mixed_precision == "float16")
+        self.averages = Averages(sorted(task.statistic_names), run.mixed_precision == "float16")
 
     def state(self) -> dict[str, Any]:
         """Returns what `restore` needs, as JSON values."""
@@ -44,7 +40,7 @@ class History:
     def restore(self, state: Mapping[str, Any], step: int) -> None:
         """Resumes from another process's `state`, after `step`; it may be empty."""
         self.records_seen = state.get("records_seen", self.run.train_batch_size * step)
-        self.averages = self._new_averages(state.get("window"))
+        self.averages.restore(state.get("window"))
         self.divergence.restore(state.get("skipped", {}))
 
     def note(self, step: int, rows: np.ndarray) -> None:
@@ -91,27 +87,68 @@ class History:
             writer.write(step, "train", values)
 
 
+class DivergenceCheck:
+    """Counts bad steps, whose updates are skipped, and ends the run when there are too many.
+
+    Too many are more than `MAX_CONSECUTIVE` in a row, or more than `MAX_SHARE` of the last
+    `WINDOW` steps.
+    """
+
+    MAX_CONSECUTIVE = 10
+    WINDOW = 1000
+    MAX_SHARE = 0.01
+
+    def __init__(self):
+        self.consecutive = 0  # bad steps up to the last one
+        self._recent: collections.deque[bool] = collections.deque(maxlen=self.WINDOW)
+
+    def state(self) -> dict[str, int | list[int]]:
+        """Returns what `restore` needs, as JSON values."""
+        bad = [i for i, is_bad in enumerate(self._recent) if is_bad]
+        return {"recent": len(self._recent), "bad": bad, "consecutive": self.consecutive}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues to count from another process's `state`; an empty one starts from zero."""
+        bad = set(state.get("bad", ()))
+        self._recent.extend(i in bad for i in range(state.get("recent", 0)))
+        self.consecutive = state.get("consecutive", 0)
+
+    def check(self, step: int, bad: bool, loss: float, gradient_norm: float) -> None:
+        """Takes note of one step, `bad` if its loss or gradient was not finite.
+
+        Raises:
+          TrainingDivergedError: too many bad steps.
+        """
+        self._recent.append(bad)
+        self.consecutive = self.consecutive + 1 if bad else 0
+        if not bad:
+            return
+        share = sum(self._recent) / self.WINDOW
+        if self.consecutive > self.MAX_CONSECUTIVE or share > self.MAX_SHARE:
+            raise TrainingDivergedError(
+                f"training diverged at step {step}: loss {loss}, gradient norm {gradient_norm}; "
+                f"{self.consecutive} bad steps in a row, {sum(self._recent)} of the last "
+                f"{len(self._recent)}. A lower --learning_rate or a longer warm-up may help"
+            )
+
+
 class Averages:
     """Averages since the last line of metrics, of the steps whose update was not skipped.
 
     Steps are added one by one, in the same order on every run, so that sums are equal to the bit.
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        state: Mapping[str, Any] | None = None,
-        has_loss_scale: bool = False,
-    ):
-        self._names = names
-        self._has_loss_scale = has_loss_scale
-        columns = steps.PAIRS + 2 * len(names)
+    def __init__(self, names: Sequence[str], has_loss_scale: bool = False):
+        self._names, self._has_loss_scale = names, has_loss_scale
+        self._sums, self.steps = [0.0] * (steps.PAIRS + 2 * len(names)), 0
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Continues from another process's `state`."""
         # Earlier versions added up skipped steps too, whose loss may be NaN.
-        if state and (len(state["sums"]) != columns or not all(map(_is_finite, state["sums"]))):
+        if state and len(state["sums"]) == len(self._sums) and all(map(_is_finite, state["sums"])):
+            self._sums, self.steps = list(state["sums"]), state["steps"]
+        elif state:
             log.warning("the running averages are of an older version: starting again")
-            state = None
-        self._sums = list(state["sums"]) if state else [0.0] * columns
-        self.steps = state["steps"] if state else 0
 
     def add(self, row: np.ndarray) -> None:
         self._last_rate = float(row[steps.RATE])

@@ -9,27 +9,32 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from albert.config import AlbertConfig
 from albert.errors import Preempted, TrainingDivergedError
 from albert.formats.weights import Weights
 from albert.optimization import OptimizerConfig
 from albert.records.record_files import RecordFiles
+from albert.runtime import workers
 from albert.runtime.progress import Progress
 from albert.storage import filesystem, locks, scratch
 from albert.tasks.task import Task
-from albert.training import evaluation, steps
+from albert.training import steps
 from albert.training.checkpointer import Checkpointer
 from albert.training.current_engine import current
 from albert.training.engine import Engine
-from albert.training.evaluator import Evaluator
+from albert.training.evaluation import Evaluated, Evaluator, MeasureMore
 from albert.training.history import History
-from albert.training.preemption import PreemptionSignal
 from albert.training.run_settings import RunConfig, row_options
-from albert.training.step_timer import StepTimer
 from albert.training.summaries import MetricsWriter
 from albert.training.train_state import TrainState
 
 log = logging.getLogger("albert")
+
+# One call into the engine takes about this long at most, so that a signal is
+# answered soon, however large --iterations_per_loop is.
+SECONDS_PER_CALL = 1.0
 
 
 def train(
@@ -43,8 +48,8 @@ def train(
     init: Weights | None = None,
     warm_start_options: Mapping[str, bool] | None = None,
     flags: Mapping[str, Any] | None = None,
-    measure_more: evaluation.MeasureMore | None = None,
-) -> evaluation.Evaluated:
+    measure_more: MeasureMore | None = None,
+) -> Evaluated:
     """Trains up to `run.last_step`. Returns the evaluations that this process made.
 
     With `eval_files`, every checkpoint is evaluated. The one with the highest
@@ -85,9 +90,7 @@ def train(
         writer = MetricsWriter(run.output_dir, state.step) if engine.is_chief else None
         if writer:
             stack.callback(writer.close)
-        evaluator = Evaluator(
-            engine, task, config, run, state, eval_files, writer, measure_more
-        )
+        evaluator = Evaluator(task, config, run, state, eval_files, writer, measure_more)
         progress = Progress(task.name, run.last_step, "steps", state.step)
         stack.callback(progress.clear)
         _loop(engine, state, history, checkpointer, evaluator, preemption, progress)
@@ -96,17 +99,21 @@ def train(
 
 def _loop(
     engine: Engine, state: TrainState, history: History, checkpointer: Checkpointer,
-    evaluator: Evaluator, preemption: PreemptionSignal, progress: Progress,
+    evaluator: Evaluator, preemption: "PreemptionSignal", progress: Progress,
 ) -> None:
     """Trains to the last step: makes steps, reports, saves, evaluates, and stops if need be."""
     task, run, writer = evaluator.task, evaluator.run, evaluator.writer
     timer = StepTimer(engine, run.iterations_per_loop)
     batches = train_steps = depth = None
 
+    def stop() -> None:
+        message = f"preempted at step {state.step}, saved {checkpointer.newest}"
+        raise Preempted(message, preemption.raised or signal.SIGTERM)
+
     def stop_evaluation() -> None:
         # Several workers stop together, at the next step.
         if preemption.raised and engine.num_workers == 1:
-            raise _preempted(preemption, state.step, checkpointer)
+            stop()
 
     if state.step >= run.last_step:
         log.info("already trained to step %d", state.step)
@@ -121,9 +128,8 @@ def _loop(
             train_steps = steps.train_steps(task, state, run, depth)
         batches = batches or _batches(engine, task, run, history, evaluator.config.vocab_size)
         count, started = min(timer.count, _until(step, run)), time.monotonic()
-        control = timer.control(preemption.raised, engine.is_chief)
-        rows, agreed = train_steps(batches, count, control)
-        must_stop = timer.update(count, time.monotonic() - started, agreed, preemption)
+        rows, agreed = train_steps(batches, count, timer.control(preemption.raised))
+        must_stop = timer.update(count, time.monotonic() - started, agreed, preemption.raised)
         try:
             history.note(step, rows)
         except TrainingDivergedError as error:
@@ -142,7 +148,7 @@ def _loop(
                 writer.upload()
             checkpointer.save()
         if must_stop:
-            raise _preempted(preemption, step, checkpointer)
+            stop()
         if _is_due(step, run):
             started = time.monotonic()
             evaluator.evaluate(checkpointer.newest, step, stop_evaluation)
@@ -168,12 +174,6 @@ def _batches(
     )
 
 
-def _preempted(preemption: PreemptionSignal, step: int, checkpointer: Checkpointer) -> Preempted:
-    """Returns the exception that ends the run after `step` was saved."""
-    message = f"preempted at step {step}, saved {checkpointer.newest}"
-    return Preempted(message, preemption.raised or signal.SIGTERM)
-
-
 def _is_due(step: int, run: RunConfig) -> bool:
     """Whether this step gets a checkpoint and an evaluation."""
     return step > 0 and (step % run.save_checkpoints_steps == 0 or step == run.last_step)
@@ -185,3 +185,53 @@ def _until(step: int, run: RunConfig) -> int:
     due += [end - step for _, end in run.depth_schedule if end > step]
     due += [every - step % every for every in (run.save_checkpoints_steps, run.log_steps)]
     return min(due)
+
+
+class PreemptionSignal:
+    """Remembers a SIGTERM or SIGINT until the loop asks for it. A second one kills at once.
+
+    A context manager: outside of it, the signals have their usual meaning.
+    """
+
+    def __init__(self):
+        self.raised: int | None = None  # the signal's number
+        self._handling = workers.on_signals(self._note)
+
+    def __enter__(self) -> "PreemptionSignal":
+        self._handling.__enter__()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._handling.__exit__(*exception)
+
+    def _note(self, number, frame) -> None:
+        self.raised = number
+        for each in workers.STOPPING:
+            signal.signal(each, signal.SIG_DFL)
+
+
+class StepTimer:
+    """How many steps one call into the engine makes, and whether to stop after it.
+
+    All workers must do the same, or they would wait for each other forever. So each
+    states its wishes (`control`), and all follow the sum (`update`).
+    """
+
+    def __init__(self, engine: Engine, max_steps: int):
+        self.count = 1
+        self._engine, self._max_steps, self._wanted = engine, max_steps, 1
+
+    def control(self, raised: int | None) -> list[float]:
+        """Returns the wishes of this worker: [to stop, steps of the next call but one]."""
+        return [float(raised is not None), float(self._wanted if self._engine.is_chief else 0)]
+
+    def update(self, count: int, seconds: float, agreed: np.ndarray, raised: int | None) -> bool:
+        """Takes note of a call of `count` steps. Returns whether to stop now."""
+        per_second = count / max(seconds, 1e-6)
+        self._wanted = max(1, min(self._max_steps, int(SECONDS_PER_CALL * per_second)))
+        num_workers = self._engine.num_workers
+        if num_workers == 1:
+            self.count = self._wanted
+            return raised is not None
+        self.count = max(1, round(agreed[1] * num_workers / self._engine.num_replicas))
+        return agreed[0] > 0

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+import run_files
+
 from ablation.grid import Grid
 from ablation.runs import Result
-from albert.training import curves
 
 
 def draw(grid: Grid, results: Sequence[Result], path: str) -> None:
@@ -15,7 +16,7 @@ def draw(grid: Grid, results: Sequence[Result], path: str) -> None:
     if not metrics:
         return
     scale, label = (1e6, "million tokens") if grid.over == "tokens" else (1, "minutes of training")
-    figure, axes = curves.panels_of(1, len(metrics), (5.5 * len(metrics), 4.2))
+    figure, axes = run_files.panels_of(1, len(metrics), (5.5 * len(metrics), 4.2))
     for axis, metric in zip(axes[0], metrics, strict=True):
         for setting in grid.settings:
             lines = [one.curve for one in results if one.setting == setting.name]
@@ -31,7 +32,7 @@ def draw(grid: Grid, results: Sequence[Result], path: str) -> None:
                                  label=setting.name)
             axis.fill_between(places, values.min(axis=0), values.max(axis=0), alpha=0.15,
                               color=drawn.get_color(), linewidth=0)
-        curves.dress(axis, metric.replace("_", " "))
+        run_files.dress(axis, metric.replace("_", " "))
         axis.set_xlabel(label)
     axes[0][0].legend(frameon=False, fontsize=9)
-    curves.publish(figure, path)
+    run_files.publish(figure, path)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from ablation.grid import Grid
 from ablation.runs import Result
+from albert.formats import model_card
 from albert.storage import files
-from albert.training import run_report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ def table(grid: Grid, results: Sequence[Result]) -> str:
         cells.append(f"{statistics.fmean(map(_minutes, found)):.1f}" if found else "")
         cells += ["" if setting.paper is None else f"{setting.paper:g}"] * with_paper
         lines.append(cells)
-    return run_report.table(heads, lines).rstrip()
+    return model_card.table(heads, lines).rstrip()
 
 
 def _order(grid: Grid, by_setting) -> list[str]:
@@ -166,7 +166,7 @@ def _times(grid: Grid, by_setting, metric: str) -> list[str]:
         lines.append((setting.name, told, *shown))
     return [
         f"\n## Minutes to a {name} of {goal.value:.4g}, with which {first.name} ends\n",
-        run_report.table(("setting", "minutes of each run", "mean", "share"), lines).rstrip(),
+        model_card.table(("setting", "minutes of each run", "mean", "share"), lines).rstrip(),
     ]
 
 

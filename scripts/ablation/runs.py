@@ -17,12 +17,12 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
 from albert import tokenization
+import run_files
 from ablation.grid import Grid, Setting, tokens_per_step
 from albert.errors import DataError, Preempted
 from albert.model import costs
 from albert.runtime import workers
 from albert.storage import files
-from albert.training import run_report
 
 log = logging.getLogger("albert")
 
@@ -275,7 +275,7 @@ class Work:
 
     @staticmethod
     def _last_checkpoint(folder: str) -> str:
-        step = run_report.read_results(folder)["global_step"]
+        step = run_files.read_results(folder)["global_step"]
         return os.path.join(folder, f"model.ckpt-{int(step)}")
 
     def _result(self, setting: Setting, seed: int) -> Result | None:
@@ -287,10 +287,10 @@ class Work:
             return None
         model = os.path.join(folder, "model")
         tokens = tokens_per_step(setting.data, setting.train)
-        lines = run_report.read_metrics(os.path.join(model, "metrics.jsonl"))
+        lines = run_files.read_metrics(os.path.join(model, "metrics.jsonl"))
         return Result(
-            setting.name, seed, run_report.read_results(model),
-            {n: run_report.read_results(os.path.join(f, "model")) for n, f in others.items()},
+            setting.name, seed, run_files.read_results(model),
+            {n: run_files.read_results(os.path.join(f, "model")) for n, f in others.items()},
             [
                 line | {"tokens": line["step"] * tokens,
                         "minutes": minutes_to(lines["train"], line["step"])}

@@ -30,7 +30,8 @@ import os
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir))
+REPOSITORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
+sys.path[:0] = [REPOSITORY, os.path.join(REPOSITORY, "scripts")]
 
 from benchmarks import (  # noqa: E402
     cost_work,

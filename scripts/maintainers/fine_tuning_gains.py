@@ -22,9 +22,8 @@ import sys
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
-from albert.formats import pretrained  # noqa: E402
+from albert.formats import model_card, pretrained  # noqa: E402
 from albert.storage import files  # noqa: E402
-from albert.training import run_report  # noqa: E402
 
 EVIDENCE = "fine_tuning_gains.json"  # the results that the documentation has
 RECIPE = REPO / "configs/small_en/fine_tuning.flags"
@@ -113,7 +112,7 @@ def table(results: dict) -> str:
     ]
     head = ("task", "metric", "rows", results["model"], "random weights", "gain",
             "commonest answer")
-    return run_report.table(head, rows)
+    return model_card.table(head, rows)
 
 
 def write(results: dict, folder: pathlib.Path) -> None:

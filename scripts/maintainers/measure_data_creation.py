@@ -30,9 +30,9 @@ sys.path.insert(0, REPOSITORY)
 
 from albert.cli import flags
 from albert.errors import FlagError, UserError  # noqa: E402
+from albert.formats.model_card import table  # noqa: E402
 from albert.records import records  # noqa: E402
 from albert.storage import files  # noqa: E402
-from albert.training import run_report
 
 WORDS = 20_000
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -136,7 +136,7 @@ def main(values: flags.FlagValues, arguments: list[str]) -> None:
         figures = measure(values, folder, round(values.gigabytes * 1e9), arguments)
     files.write_json(os.path.join(out, "data_creation.json"), figures)
     rows = [(name.replace("_", " "), value) for name, value in figures.items()]
-    text = run_report.table(("data creation", ""), rows)
+    text = table(("data creation", ""), rows)
     with files.atomic_write(os.path.join(out, "data_creation.md")) as stream:
         stream.write(text)
     print(text, end="")

@@ -21,9 +21,9 @@ REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO), str(REPO / "scripts")]
 
 from ablation import report  # noqa: E402
+from albert.formats import model_card  # noqa: E402
 from albert.storage import files, shipped  # noqa: E402
 from albert.tokenization import FullTokenizer  # noqa: E402
-from albert.training import run_report  # noqa: E402
 
 EVIDENCE = "own_text.json"  # the results that the documentation has
 GRID = REPO / "configs/ablations/own_text.json"
@@ -78,7 +78,7 @@ def table(found: dict) -> str:
                 f"{curve[-1]['loss_of_a_word']:.2f}", f"{curve[-1]['masked_lm_accuracy']:.3f}",
                 "" if start == RANDOM else "never" if share is None else f"{share:.2f}",
             ))
-    return run_report.table((
+    return model_card.table((
         "pieces", "from", "steps", "loss of a piece", "of a word, nats", "masked words guessed",
         "share of the steps to the loss of random weights",
     ), rows)

@@ -87,7 +87,7 @@ def _flag_line(name: str, flag) -> str:
     if isinstance(flag, absl_flags.BooleanFlag):
         name = f"[no]{name}"
     choices = getattr(flag.parser, "enum_values", ())
-    kind = ", ".join(f"`{choice}`" for choice in choices) or getattr(flag, "range", "")
+    kind = ", ".join(f"`{choice}`" for choice in choices) or getattr(flag.parser, "range", "")
     text = flag.help.removeprefix(f"<{'|'.join(choices)}>: ")
     default = "" if flag.default is None else f"`{flag.default}`"
     return " | ".join(["| `--" + name + "`", kind, default, text.replace("|", "\\|") + " |"])

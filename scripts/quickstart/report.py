@@ -12,17 +12,21 @@ import dataclasses
 import glob
 import math
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+
+import run_files
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import DataError
+from albert.formats.model_card import table
 from albert.model import costs
 from albert.records import examples
 from albert.records.tfrecord import read_records
 from albert.storage import files
-from albert.training import curves, run_report
 
 Lines = list[dict[str, Any]]
 
@@ -58,7 +62,7 @@ def _read_numbers(directory: str, *keys: str) -> list[float]:
     Raises:
       DataError: names the file, and the key that is not a number in it.
     """
-    results = run_report.read_results(directory)
+    results = run_files.read_results(directory)
     for key in keys:
         value = results.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -133,7 +137,7 @@ class Quickstart:
         Raises:
           DataError: see `read_metrics` and `baselines`.
         """
-        metrics = run_report.read_metrics(os.path.join(directory, "pretrained", "metrics.jsonl"))
+        metrics = run_files.read_metrics(os.path.join(directory, "pretrained", "metrics.jsonl"))
         pattern = os.path.join(glob.escape(directory), "records", "heldout*.tfrecord")
         return cls(directory, config, metrics, baselines(files.expand_globs(pattern, "directory")))
 
@@ -164,14 +168,14 @@ class Quickstart:
             os.path.join(self.directory, "pretrained"), "global_step", "masked_lm_accuracy",
             "sentence_order_accuracy", "masked_lm_loss", "sentence_order_loss",
         )
-        base, parts = self.baselines, costs.parameter_counts(self.config)
+        base, count = self.baselines, costs.parameter_count
         lines = self.metrics["train"]
         rates = sorted(x["tokens_per_second"] for x in lines if "tokens_per_second" in x)
         rate = f", {rates[len(rates) // 2]:,.0f} tokens/s (median)" if rates else ""
         return f"""\
 ## Pretraining
 
-{sum(parts.values()):,} parameters (backbone {costs.parameter_count(self.config):,}), \
+{count(self.config, heads=True):,} parameters (backbone {count(self.config):,}), \
 {steps:,.0f} steps{rate}.
 
 | on held-out documents ({base.masked_tokens:,} masked tokens, {base.pairs:,} pairs) \
@@ -205,7 +209,7 @@ class Quickstart:
             f"Fine-tuned {len(_CLASSIFIERS)} times on the labelled task of the text, evaluated on "
             "its dev set "
             f"(commonest label {majority:.3f}; standard error of an accuracy {error:.1f} points)."
-            "\n\n" + run_report.table(("from", "accuracy", "gain over random weights"), rows)
+            "\n\n" + table(("from", "accuracy", "gain over random weights"), rows)
         )
         if accuracy["checkpoint"] <= accuracy["random"]:
             best = 100 * (max(accuracy.values()) - majority)
@@ -229,11 +233,11 @@ class Quickstart:
             return ""
         names = [name for name in _STEPS if name in seconds] + sorted(set(seconds) - set(_STEPS))
         rows = [(name, seconds[name]) for name in names] + [("together", sum(seconds.values()))]
-        return "## Times\n\n" + run_report.table(("step", "seconds"), rows)
+        return "## Times\n\n" + table(("step", "seconds"), rows)
 
     def _files(self) -> str:
         rows = [(f"{self.directory}/{name}", what) for name, what in _FILES.items()]
-        return "## Files\n\n" + run_report.table(("file", ""), rows)
+        return "## Files\n\n" + table(("file", ""), rows)
 
 
 # === Curves ===
@@ -241,7 +245,7 @@ class Quickstart:
 
 def draw_curves(path: str, metrics: dict[str, list[dict[str, Any]]], base: Baselines | None) -> None:
     """Publishes a PNG: loss, the two accuracies (training and held-out), learning rate."""
-    figure, axes = curves.panels_of(2, 2, (11, 7.2), sharex=True)
+    figure, axes = run_files.panels_of(2, 2, (11, 7.2), sharex=True)
     panels = [
         ("loss", "Loss (masked LM + sentence order)", None, ""),
         ("masked_lm_accuracy", "Masked-LM accuracy", base and base.commonest_token,
@@ -251,7 +255,7 @@ def draw_curves(path: str, metrics: dict[str, list[dict[str, Any]]], base: Basel
         ("learning_rate", "Learning rate", None, ""),
     ]
     for axis, (key, title, baseline, baseline_label) in zip(axes.flat, panels, strict=True):
-        curves.dress(axis, title)
+        run_files.dress(axis, title)
         _draw_series(axis, key, metrics)
         if baseline is not None:
             axis.axhline(baseline, color=_BASELINE, linestyle="--", linewidth=1.2,
@@ -259,7 +263,7 @@ def draw_curves(path: str, metrics: dict[str, list[dict[str, Any]]], base: Basel
         _set_limits(axis, key)
     for axis in axes[1]:
         axis.set_xlabel("step")
-    curves.publish(figure, path)
+    run_files.publish(figure, path)
 
 
 def _draw_series(axis, key: str, metrics: dict[str, list[dict[str, Any]]]) -> None:

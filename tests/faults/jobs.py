@@ -136,19 +136,21 @@ def data_flags(folder: pathlib.Path, **changes) -> list[str]:
 
 
 def write_task(folder: pathlib.Path, rows: int = 12) -> pathlib.Path:
-    """Labelled texts whose label says whether the first word is an even one."""
-    for split in ("train", "dev", "test"):
-        lines = [
-            f"{WORDS[i % len(WORDS)]} {WORDS[2 * i % len(WORDS)]}\t{i % 2}" for i in range(rows)
-        ]
-        (folder / f"{split}.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
+    """Texts as SST-2 has them, whose label says whether the first word is an even one."""
+    (folder / "SST-2").mkdir(exist_ok=True)
+    texts = [f"{WORDS[i % len(WORDS)]} {WORDS[2 * i % len(WORDS)]}" for i in range(rows)]
+    labelled = [f"{text}\t{i % 2}" for i, text in enumerate(texts)]
+    for split, lines in {
+        "train": ["sentence\tlabel", *labelled], "dev": ["sentence\tlabel", *labelled],
+        "test": ["index\tsentence", *(f"{i}\t{text}" for i, text in enumerate(texts))],
+    }.items():
+        (folder / f"SST-2/{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
 
 
 def classifier_flags(folder: pathlib.Path, **changes) -> list[str]:
     values = {
-        "data_dir": write_task(folder), "task_name": "tsv", "text_column": "text",
-        "label_column": "label", "label_list": "0,1", "output_dir": folder / "out",
+        "data_dir": write_task(folder), "task_name": "sst-2", "output_dir": folder / "out",
         "albert_config_file": write_config(folder, num_hidden_layers=1),
         "vocab_file": write_vocabulary(folder), "max_seq_length": 8, "train_step": 6,
         "save_checkpoints_steps": 3,

@@ -32,8 +32,9 @@ def keep(folder, step, accuracy, path, task=TASK, **changes):
         (folder / f"model.ckpt-{step}{suffix}").write_text(f"of step {step}")
     run = RunConfig(str(folder), max_eval_steps=3, **changes)
     results = {task.best_metric: accuracy, "global_step": step}
-    measured = evaluation.what_is_measured(task, CONFIG, run, RecordFiles([path]), step)
-    return evaluation.keep_if_best(task, str(folder / f"model.ckpt-{step}"), results, measured)
+    return evaluation.keep_if_best(
+        task, CONFIG, run, RecordFiles([path]), str(folder / f"model.ckpt-{step}"), results
+    )
 
 
 def other_content(path):
@@ -140,6 +141,6 @@ def test_a_finished_classifiers_best_takes_the_value_of_another_dev_file(tmp_pat
     make_unbeatable(out)
     assert run_here(run_classifier, *arguments) == 0
     assert evaluation.read_best(str(out))["value"] == 2.0
-    (tmp_path / "dev.tsv").write_text("text\tlabel\nabc\t0\nabc\t1\n")
+    (tmp_path / "SST-2/dev.tsv").write_text("text\tlabel\nabc\t0\nabc\t1\n")
     assert run_here(run_classifier, *arguments) == 0
     assert evaluation.read_best(str(out))["value"] == 0.5

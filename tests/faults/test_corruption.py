@@ -41,13 +41,13 @@ from albert.records import feature_cache, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.storage import files
-from albert.tasks import conll, own_file, race
+from albert.tasks import conll, glue, race
 from albert.tasks.pretraining import PretrainingTask
 from albert.tasks.squad import features as squad_features
 from albert.tasks.squad import metrics as squad
 from albert.text import documents
 from albert.tokenization import FullTokenizer, check_special_pieces
-from albert.training import checkpoint_store, evaluation, run_report
+from albert.training import checkpoint_store, evaluation
 from faults import jobs
 
 SECONDS = 60
@@ -152,9 +152,7 @@ def make_tsv(folder):
 
 
 def read_tsv(folder):
-    return own_file.read_folder(
-        str(folder), ["train"], labels=["0", "1"], text="text", text_pair=None, label="label"
-    ).examples["train"]
+    return glue.read_examples(glue.TASKS["sst-2"], str(folder), "train")
 
 
 def make_race(folder):
@@ -203,7 +201,7 @@ def make_answers(folder):
 
 def read_answers(folder):
     found = evaluate_squad._by_id(str(folder / "answers.json"), "predictions_file", str, "text")
-    return squad.evaluate_v2(squad_features.read_dataset(str(folder / "dev.json")), found)
+    return squad.evaluate_v2(squad_features.read_answers(str(folder / "dev.json")), found)
 
 
 def make_theirs(folder):
@@ -229,18 +227,6 @@ def make_shards(folder):
     )
     files.write_json(str(folder / "model.safetensors.index.json"),
                      {"weight_map": dict.fromkeys(names, "a.safetensors")})
-
-
-def make_npz(folder):
-    config = config_of(folder)
-    np.savez_compressed(
-        folder / "w.npz",
-        **huggingface.tensors_to_theirs(config, model_of(folder), "AlbertForPreTraining"),
-    )
-
-
-def read_npz(folder):
-    return all_tensors(pretrained.open_tensors(str(folder / "w.npz"), config_of(folder)))
 
 
 def make_module(folder):
@@ -273,17 +259,8 @@ def make_results(folder):
 
 def read_results(folder):
     beside = run_states.results_beside(str(folder / "model.ckpt-3"), 3)
-    return model_card._table(sorted(beside.items())), run_report.read_results(str(folder))
-
-
-def make_metrics(folder):
-    lines = [{"step": step, "kind": kind, "loss": 1.0 / step}
-             for step in range(1, 20) for kind in ("train", "eval")]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def read_metrics(folder):
-    return run_report.read_metrics(str(folder / "metrics.jsonl"))
+    results = files.read_json_object(str(folder / "eval_results.json"))
+    return model_card._table(beside), results
 
 
 def make_conll(folder):
@@ -322,7 +299,6 @@ def read_work(folder):
 
 READERS = {
     "results": Reader(("eval_results.json",), make_results, read_results),
-    "metrics": Reader(("metrics.jsonl",), make_metrics, read_metrics),
     "conll": Reader(("train.txt",), make_conll, read_conll),
     "corpus": Reader(("corpus.txt",), make_corpus, read_corpus),
     "work": Reader(
@@ -345,7 +321,7 @@ READERS = {
     "wordpiece": Reader(("vocab.txt",), make_wordpiece, read_wordpiece),
     "sentencepiece": Reader(("spm.model",), make_spm, read_spm),
     "config": Reader(("albert_config.json",), config_of, read_config),
-    "tsv": Reader(("train.tsv",), make_tsv, read_tsv),
+    "tsv": Reader(("SST-2/train.tsv",), make_tsv, read_tsv),
     "race": Reader(("RACE/train/middle/1.txt",), make_race, read_race),
     "squad": Reader(("dev.json",), make_squad, read_squad),
     "squad answers": Reader(("answers.json", "dev.json"), make_answers, read_answers),
@@ -353,7 +329,6 @@ READERS = {
         ("model.safetensors", "config.json", "tokenizer_config.json"), make_theirs, read_theirs
     ),
     "shards": Reader(("model.safetensors.index.json", "a.safetensors"), make_shards, read_theirs),
-    "npz": Reader(("w.npz",), make_npz, read_npz, is_checked=True),
     "module variables": Reader(
         ("variables/variables.index", "variables/variables.data-00000-of-00001"), make_module,
         read_module, is_checked=True,

@@ -34,7 +34,7 @@ class Tuner:
 TUNERS = {
     "classifier": Tuner(
         jobs.classify, jobs.classifier_flags, ("--do_train", "--do_eval", "--do_predict"), 6,
-        ("eval_results.txt", "test_results.tsv"), "tsv",
+        ("eval_results.txt", "test_results.tsv"), "sst-2",
     ),
     "squad": Tuner(
         jobs.squad, jobs.squad_flags, (), 4,
@@ -299,12 +299,12 @@ def of_race(**change) -> str:
 
 
 BAD_FILES = {
-    "classifier": ("train.tsv", [
-        ("text\tlabel\nw1\t0\nw2\n", "train.tsv:3: 1 columns, the first line has 2"),
+    "classifier": ("SST-2/train.tsv", [
+        ("text\tlabel\nw1\t0\nw2\n", "train.tsv:3: expected at least 2 tab-separated columns"),
         ("text\tlabel\nw1\tentails\n", "train.tsv:2: label 'entails' is not one of 0, 1"),
         ("", "train.tsv: the file is empty"),
-        ("text\tlabel\n", "no rows below the names of the columns"),
-        ("w1\t0\nw2\t1\n", "train.tsv has no such column (w1, 0)"),
+        ("text\tlabel\n", "train.tsv: no examples in it"),
+        ("w1\t0\nw2\t1\n", "train.tsv:1: a header line is expected, this is data"),
     ]),
     "squad": ("squad.json", [
         ("{", "squad.json:1:2: not JSON"),
@@ -319,7 +319,7 @@ BAD_FILES = {
         ("{", "0.txt:1:2: not JSON"),
         (of_race(answers=["E"]), "0.txt:1: question 1: answer 'E' is not one of A, B, C, D"),
         (of_race(options=[["w1"]]), "0.txt:1: question 1 has 1 options, expected 4"),
-        (of_race(article=3), "0.txt:1: the article is not a text"),
+        (of_race(article=3), "0.txt:1: article must be a text, got 3"),
         ("[]", "0.txt:1: a passage is a JSON object, got list"),
     ]),
 }
@@ -344,7 +344,7 @@ def test_a_bad_file_of_a_task_is_one_line_with_its_place_and_nothing_is_written(
 
 
 LAST_FILES = {
-    "classifier": ("test.tsv", "text\n", "test.tsv: no rows below the names of the columns"),
+    "classifier": ("SST-2/test.tsv", "index\tsentence\n", "test.tsv: no examples in it"),
     "squad": ("other.json", "{", "other.json:1:2: not JSON"),
     "race": ("RACE/test/high/0.txt", "{", "0.txt:1:2: not JSON"),
 }
@@ -364,19 +364,21 @@ def test_all_files_of_a_task_are_read_before_anything_is_written(name, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("rows", "warning"),
+    ("task", "labels", "warning"),
     [
-        ("w1\t1\nw2\t1\n", "train.tsv: every label is 1: there is nothing to learn"),
-        ("w1\t1\nw2\t0\n", "train.tsv: no example has the label 2"),
+        ("RTE", ["entailment"] * 2, "every label is entailment: there is nothing to learn"),
+        ("MNLI", ["entailment", "neutral"], "no example has the label contradiction"),
     ],
 )
 def test_labels_that_are_all_the_same_or_that_no_example_has_are_told(
-    rows, warning, tmp_path, capsys
+    task, labels, warning, tmp_path, capsys
 ):
-    flags = [*jobs.classifier_flags(tmp_path, label_list="0,1,2"), "--do_train"]
-    (tmp_path / "train.tsv").write_text("text\tlabel\n" + rows)
+    flags = [*jobs.classifier_flags(tmp_path, task_name=task), "--do_train"]
+    (tmp_path / task).mkdir()
+    rows = ["\t".join(["w1"] * 10 + [label]) for label in ("label", *labels)]
+    (tmp_path / task / "train.tsv").write_text("\n".join(rows) + "\n")
     assert jobs.classify(*flags, "--train_step=1", "--train_batch_size=1") == 0
-    assert warning in capsys.readouterr().err
+    assert f"{task}/train.tsv: {warning}" in capsys.readouterr().err
 
 
 def test_a_line_of_training_calls_its_figures_those_of_training(runs):
@@ -403,7 +405,7 @@ def test_an_answer_that_cannot_be_placed_is_left_out_of_training_and_stays_in_th
         assert len(squad_features.read_examples(str(path), False)) == 8
     said = logged[0][0] % logged[0][1:]
     assert "3 of 8 questions" in said and "data[0].paragraphs[1].qas[0]" in said
-    assert len(squad_features.read_dataset(str(path))[0]["paragraphs"]) == 8
+    assert len(squad_features.read_answers(str(path))) == 8
 
 
 @pytest.mark.slow

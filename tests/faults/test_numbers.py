@@ -23,8 +23,7 @@ from albert.formats import checkpoints, run_states
 from albert.records import records
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import steps
-from albert.training.divergence import DivergenceCheck
-from albert.training.history import Averages
+from albert.training.history import Averages, DivergenceCheck
 from faults import jobs, odd_pretraining
 
 
@@ -109,7 +108,8 @@ def test_gradient_norms_leave_overflows_of_float16_out(engine, tmp_path):
 
 def test_an_average_with_nan_of_an_earlier_version_is_begun_anew(caplog):
     state = {"sums": [math.nan] * steps.PAIRS, "steps": 3}
-    averages = Averages([], state)
+    averages = Averages([])
+    averages.restore(state)
     assert averages.steps == 0 and "starting again" in caplog.text
     averages.add(np.array([2.0, 1.0, 0.1, 0, 0, 7]))
     averages.add(np.array([math.inf, math.nan, 0.2, 0, 1, 7]))

@@ -53,7 +53,7 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
 def test_a_second_signal_kills_by_its_default_action():
     code = (
         "import os, signal\n"
-        "from albert.training.preemption import PreemptionSignal\n"
+        "from albert.training.trainer import PreemptionSignal\n"
         "with PreemptionSignal() as latch:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    assert latch.raised == signal.SIGTERM\n"

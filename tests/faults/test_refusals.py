@@ -63,7 +63,7 @@ def test_a_directory_of_another_task_is_refused(finished, tmp_path, capsys):
     arguments = jobs.classifier_flags(tmp_path, output_dir=out)
     with nothing_lost(tmp_path):
         assert jobs.classify(*arguments, "--do_train", f"--cached_dir={tmp_path / 'c'}") == 2
-    assert "is of task pretraining, not tsv" in assert_one_clear_line(capsys.readouterr().err)
+    assert "is of task pretraining, not sst-2" in assert_one_clear_line(capsys.readouterr().err)
 
 
 def test_each_changed_flag_is_told_once_and_its_new_value_used(finished, capsys):
@@ -269,18 +269,17 @@ def test_every_problem_of_a_configuration_is_in_one_message_within_seconds(tmp_p
 
 
 def test_odd_but_good_tables_give_the_right_rows(tmp_path):
-    from albert.tasks import own_file
+    from albert.tasks import glue
 
     long = "w1 " * 100_000
     rows = [
         '"w1 never closed\t1', "a\u2028b\x0bc\x85d\t0", "nul\0l\t1", f"{long}\t0", "\t1",
         "crlf\t0\r",
     ]
-    path = tmp_path / "train.tsv"
+    (tmp_path / "SST-2").mkdir()
+    path = tmp_path / "SST-2/train.tsv"
     path.write_bytes(b"\xef\xbb\xbf" + ("text\tlabel\r\n" + "\n".join(rows) + "\n").encode())
-    found = own_file.read_folder(
-        str(tmp_path), ["train"], labels=["0", "1"], text="text", text_pair=None, label="label"
-    ).examples["train"]
+    found = glue.read_examples(glue.TASKS["sst-2"], str(tmp_path), "train")
     assert [(e.text_a, e.label) for e in found] == [
         tuple(row.rstrip("\r").split("\t")) for row in rows
     ]

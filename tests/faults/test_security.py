@@ -7,7 +7,6 @@ import pathlib
 import pickle
 import re
 import struct
-import zipfile
 
 import h5py
 import numpy as np
@@ -191,17 +190,6 @@ def test_a_pickle_among_a_checkpoints_files_is_refused(ending, bomb, tmp_path):
         checkpoints.open_weights(prefix).read("bert/a")
 
 
-def test_pickles_in_archives_stay_closed(bomb, tmp_path):
-    config = AlbertConfig.from_json_file(write_config(tmp_path))
-    np.savez(tmp_path / "w.npz", **{"albert.pooler.weight": np.array([Bomb(tmp_path / "owned")])})
-    (tmp_path / "plain.npz").write_bytes(bomb)
-    with zipfile.ZipFile(tmp_path / "inner.npz", "w") as archive:
-        archive.writestr("albert.pooler.weight.npy", bomb)
-    for name in ("w.npz", "plain.npz", "inner.npz"):
-        with pytest.raises(CheckpointError):
-            pretrained.open_tensors(str(tmp_path / name), config)
-
-
 # --- HDF5: plain arrays of the file itself, and nothing else ---
 
 WEIGHT = "albert/pooler/weight:0"
@@ -310,14 +298,6 @@ def test_a_safetensors_header_of_absurd_length_is_refused_at_once(length, tmp_pa
         pretrained.open_tensors(str(path), config)
 
 
-def test_an_archive_that_would_unpack_to_more_than_a_model_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(hf_tensors, "_MOST_NPZ_BYTES", 1000)
-    np.savez_compressed(tmp_path / "w.npz", **{"albert.pooler.bias": np.zeros(10_000, "float32")})
-    config = AlbertConfig.from_json_file(write_config(tmp_path))
-    with pytest.raises(CheckpointError, match="would unpack to"):
-        pretrained.open_tensors(str(tmp_path / "w.npz"), config)
-
-
 # --- Paths that lead elsewhere ---
 
 
@@ -332,38 +312,23 @@ def test_shards_outside_their_directory_are_refused(name, tmp_path):
         pretrained.open_tensors(str(path), config)
 
 
-@pytest.mark.parametrize("kind", ["of another size", "secret", "directory", "pipe", "right"])
-def test_a_checkpoints_record_names_no_other_file_as_vocabulary(kind, tmp_path, capsys):
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(35))]
-    target = tmp_path / "elsewhere.txt"
-    if kind == "directory":
-        target.mkdir()
-    elif kind == "pipe":  # reading it would wait for ever
-        os.mkfifo(target)
-    else:
-        lines = {"secret": ["password=hunter2"], "right": pieces}.get(kind, pieces[:-1])
-        target.write_text("\n".join(lines))
+def test_a_vocabulary_that_a_checkpoints_record_names_is_not_opened(tmp_path, capsys):
     config = AlbertConfig.from_json_file(write_config(tmp_path))
-    folder = tmp_path / "model"
-    modeling.AlbertForSequenceClassification(config, 2).save_pretrained(str(folder))
+    folder, pipe = tmp_path / "model", tmp_path / "elsewhere.txt"
+    os.mkfifo(pipe)  # reading it would wait for ever
+    folder.mkdir()
+    pretrained.write_archive(str(folder), modeling.AlbertForSequenceClassification(config, 2))
     record = json.loads((folder / "model.ckpt-best.json").read_text())
-    record["flags"] = {"vocab_file": str(target)}
+    record["flags"] = {"vocab_file": str(pipe)}
     (folder / "model.ckpt-best.json").write_text(json.dumps(record))
     (tmp_path / "in.txt").write_text("w1\n")
-    code = run_here(predict, f"--model={folder}", f"--input_file={tmp_path}/in.txt",
-                    f"--output_file={tmp_path}/out.jsonl")
-    said = capsys.readouterr().err
-    if kind == "right":
-        assert code == 0 and f"taking {target}, where the training had it" in said
-    else:
-        assert code == 2 and "has no vocabulary" in assert_one_clear_line(said)
-        assert "hunter2" not in said
+    assert 2 == run_here(predict, f"--model={folder}", f"--input_file={tmp_path}/in.txt")
+    assert "has no vocabulary" in assert_one_clear_line(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("name", ["../glue", "/etc", "sst-2/../../x", "CoLA\0", ".."])
 def test_a_task_is_one_of_those_known_and_never_a_path(name, tmp_path, capsys):
     job = jobs.classifier_flags(tmp_path, task_name=name)
-    job = [a for a in job if not a.startswith(("--text_", "--label_"))]
     with nothing_lost(tmp_path):
         assert jobs.classify(*job, "--do_train") == 2
     assert_one_clear_line(capsys.readouterr().err)

@@ -253,9 +253,10 @@ def test_a_failure_while_a_directory_is_made_changes_nothing(tmp_path):
 def test_a_model_card_replaces_a_model_card_alone(is_card, tmp_path, caplog):
     readme, folder = tmp_path / "used/README.md", str(tmp_path / "used")
     os.mkdir(folder)
-    readme.write_text(
-        model_card.card(CONFIG, title="old", summary="") if is_card else "# My project\n"
-    )
+    if is_card:
+        model_card.write(folder, config=CONFIG, title="old", summary="")
+    else:
+        readme.write_text("# My project\n")
     before = readme.read_text()
     with model_card.publish_model(folder, "index") as scratch:
         open(os.path.join(scratch, "index"), "w").close()

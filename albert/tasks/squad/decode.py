@@ -6,7 +6,6 @@ No TensorFlow.
 import collections
 import dataclasses
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -69,8 +68,6 @@ def decode_v2(
     *,
     n_best_size: int,
     max_answer_length: int,
-    start_n_top: int,
-    end_n_top: int,
 ) -> tuple[dict[str, str], dict[str, list[dict[str, Any]]], dict[str, float]]:
     """Returns (answers, n-best lists, odds of no answer) of SQuAD 2.0, each by question id.
 
@@ -78,28 +75,15 @@ def decode_v2(
 
     Args:
       results: {unique id: mapping with start_top_log_probs and start_top_index
-        [K], end_top_log_probs and end_top_index [K * K2], cls_logits}; K is
-        start_n_top and K2 end_n_top.
-
-    Raises:
-      ValueError: a window has a beam of another size.
+        [K], end_top_log_probs and end_top_index [K * K2], cls_logits}; K and K2 are the numbers
+        of first tokens, and of last tokens of each, that are tried.
     """
 
     def pairs(window: Window, result) -> Iterator[Pair]:
-        def beam(name: str, count: int) -> np.ndarray:
-            scores = np.asarray(result[name])
-            # Else the ends of one start would be taken for those of another.
-            if scores.shape != (count,):
-                raise ValueError(
-                    f"window {window.unique_id}: {name} has shape {scores.shape}, expected "
-                    f"({count},) of start_n_top={start_n_top}, end_n_top={end_n_top}"
-                )
-            return scores
-
-        every = start_n_top * end_n_top
-        start_scores = np.repeat(beam("start_top_log_probs", start_n_top), end_n_top)
-        starts = np.repeat(beam("start_top_index", start_n_top), end_n_top)
-        end_scores, ends = beam("end_top_log_probs", every), beam("end_top_index", every)
+        ends, end_scores = result["end_top_index"], result["end_top_log_probs"]
+        count = len(ends) // len(result["start_top_index"])  # of the ends of each start
+        starts = np.repeat(result["start_top_index"], count)
+        start_scores = np.repeat(result["start_top_log_probs"], count)
         grid = np.stack([starts, ends], -1)
         for k in np.flatnonzero(_plausible(window, grid, max_answer_length)):
             yield int(starts[k]), int(ends[k]), float(start_scores[k]), float(end_scores[k])
@@ -121,7 +105,7 @@ def with_threshold(
 
 
 def evaluate_with_threshold(
-    dataset: Sequence[Mapping[str, Any]],
+    known: metrics.Answers,
     answers: Mapping[str, str],
     null_odds: Mapping[str, float],
     threshold: float | None = None,
@@ -132,40 +116,21 @@ def evaluate_with_threshold(
     `null_score_diff_threshold`.
 
     The original afterwards compares the odds with 1.0, as if they were probabilities, and so
-    removes answers that it has just given. This is not done here.
+    removes answers that it has just given. This is not done here. The official search treats
+    questions of equal odds one by one, and takes a threshold of 0 for no answers at all. This is
+    right only for probabilities.
     """
-    raw = dict(zip(("exact", "f1"), metrics.raw_scores(dataset, answers), strict=True))
-    best = _best_scores(dataset, raw, null_odds)
-    told = {}
+    withheld = metrics.raw_scores(known, dict.fromkeys(answers, ""))
+    best = {}
+    for name, given in metrics.raw_scores(known, answers).items():
+        without = withheld[name]
+        least = best[f"best_{name}_thresh"] = _best_threshold(given, without, null_odds)
+        scores = {qid: x if null_odds[qid] <= least else without[qid] for qid, x in given.items()}
+        best[f"best_{name}"] = metrics.averages({name: scores}, list(known))[name]
     if threshold is None:
-        threshold = told["null_score_diff_threshold"] = best["best_f1_thresh"]
+        threshold = best["null_score_diff_threshold"] = best["best_f1_thresh"]
     chosen = with_threshold(answers, null_odds, threshold)
-    return metrics.evaluate_v2(dataset, chosen) | best | told, chosen
-
-
-def _best_scores(
-    dataset: Sequence[Mapping[str, Any]],
-    raw: Mapping[str, metrics.Scores],
-    null_odds: Mapping[str, float],
-) -> dict[str, float]:
-    """Returns best_exact, best_exact_thresh, best_f1 and best_f1_thresh.
-
-    The thresholds are for `with_threshold`. The official search treats questions of equal odds
-    one by one, and takes a threshold of 0 for no answers at all. This is right only for
-    probabilities.
-    """
-    questions = list(metrics.has_answer(dataset))
-    withheld = metrics.raw_scores(dataset, dict.fromkeys(null_odds, ""))
-    results = {}
-    for (name, given), without in zip(raw.items(), withheld, strict=True):
-        threshold = _best_threshold(given, without, null_odds)
-        scores = {
-            qid: score if null_odds[qid] <= threshold else without[qid]
-            for qid, score in given.items()
-        }
-        results[f"best_{name}"] = metrics.averages({name: scores}, questions)[name]
-        results[f"best_{name}_thresh"] = threshold
-    return results
+    return metrics.evaluate_v2(known, chosen) | best, chosen
 
 
 def _best_threshold(
@@ -186,11 +151,6 @@ def _best_threshold(
         if gain > best:
             best, best_threshold = gain, threshold
     return best_threshold
-
-
-def to_json(value: Any) -> str:
-    """Returns a prediction file's text, as the original writes it."""
-    return json.dumps(value, indent=4) + "\n"
 
 
 def _largest(scores: np.ndarray, count: int) -> np.ndarray:

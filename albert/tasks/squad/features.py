@@ -73,85 +73,72 @@ def first_few(names: Sequence[str]) -> str:
 def read_examples(path: str, is_training: bool) -> list[SquadExample]:
     """Returns the questions of a SQuAD file, of version 1.1 or 2.0, in order.
 
-    Answers are kept for training only. An answer may not be where the file says. Such
-    questions are left out of training, but not of evaluation; one warning names them.
+    Answers are kept for training only. Questions whose answer is not where the file says are left
+    out of training; one warning names them.
 
     Raises:
       DataError: not a SQuAD file, two questions of one id, or in training not
-        exactly one answer (each with the place in the file).
+        exactly one answer (each with its location in the file).
     """
-    examples: list[SquadExample] = []
-    places: dict[str, str] = {}
-    displaced: list[str] = []
+    examples: dict[str, SquadExample] = {}
     for place, context, qa in _located_questions(path):
         example = _example_of_question(place, context, qa, is_training)
-        if example.qas_id in places:
-            raise DataError(
-                f"{place}: id {example.qas_id!r} stands already at {places[example.qas_id]}"
-            )
-        places[example.qas_id] = place.split(": ", 1)[1]
-        if _is_displaced(context, qa):
-            displaced.append(f"{example.qas_id} ({places[example.qas_id]})")
-            if is_training:
-                continue
-        examples.append(example)
-    if not places:
-        raise DataError(f"{path}: no questions")
-    if displaced:
+        if earlier := examples.get(example.qas_id):
+            at = earlier.place.removeprefix(f"{path}: ")
+            raise DataError(f"{place}: id {example.qas_id!r} stands already at {at}")
+        examples[example.qas_id] = example
+    if displaced := [example for example in examples.values() if _is_displaced(example)]:
         log.warning(
-            "%s: %s of %s questions have an answer that is not in their passage at answer_start%s: "
-            "%s", path, f"{len(displaced):,}", f"{len(places):,}",
-            ", left out of training" if is_training else "", first_few(displaced),
+            "%s: %s of %s questions have an answer that is not in their passage at answer_start, "
+            "left out of training: %s", path, f"{len(displaced):,}", f"{len(examples):,}",
+            first_few([f"{e.qas_id} ({e.place.removeprefix(f'{path}: ')})" for e in displaced]),
         )
-    if not examples:
-        raise DataError(f"{path}: no question has its answer where answer_start says")
-    return examples
+        for example in displaced:
+            del examples[example.qas_id]
+        if not examples:
+            raise DataError(f"{path}: no question has its answer where answer_start says")
+    return list(examples.values())
 
 
-def read_dataset(path: str) -> list[Mapping[str, Any]]:
-    """Returns the content of "data". Every question in it has answers or is impossible.
+def read_answers(path: str) -> dict[str, list[str] | None]:
+    """Returns the known answers of each question of a SQuAD file, by its id.
+
+    The list is empty where there is no answer, and None where none is known. None are known either
+    if all lists are empty and no question is said to be impossible, as some write a test set.
 
     Raises:
-      DataError: not a SQuAD file, without questions or without answers.
+      DataError: not a SQuAD file.
     """
-    is_empty = True
+    answers: dict[str, list[str] | None] = {}
+    some_are_impossible = False
     for place, _, qa in _located_questions(path):
-        is_empty = False
-        _member(qa, "id", str, place)
-        if qa.get("is_impossible") is not True or "answers" in qa:
-            for i, answer in enumerate(_member(qa, "answers", list, place)):
+        texts, is_impossible = None, qa.get("is_impossible") is True
+        some_are_impossible |= is_impossible
+        if qa.get("answers") is not None:
+            texts = [
                 _member(answer, "text", str, f"{place}.answers[{i}]")
-    if is_empty:
-        raise DataError(f"{path}: no questions")
-    return files.read_json(path)["data"]
-
-
-def has_answers(path: str, with_negative: bool) -> bool:
-    """Whether every question of a SQuAD file can be scored.
-
-    In version 1.1 each question needs an answer. In version 2.0 (`with_negative`) each needs a
-    list of answers or is impossible, and not all lists may be empty.
-    """
-    questions = [qa for _, _, qa in _located_questions(path)]
-    answered = [bool(qa.get("answers")) for qa in questions]
-    if not with_negative:
-        return all(answered)
-    impossible = [qa.get("is_impossible") is True for qa in questions]
-    has_list = [isinstance(qa.get("answers"), list) for qa in questions]
-    is_known = all(has or it for has, it in zip(has_list, impossible, strict=True))
-    return is_known and any(answered + impossible)
+                for i, answer in enumerate(_member(qa, "answers", list, place))
+            ]
+        answers[qa["id"]] = [] if is_impossible and not texts else texts
+    if not (some_are_impossible or any(answers.values())):
+        return dict.fromkeys(answers)
+    return answers
 
 
 def _located_questions(path: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yields (place, passage, question)."""
-    dataset = _member(files.read_json(path), "data", list, path)
-    for a, article in enumerate(dataset):
+    """Yields (location, passage, question), at least one."""
+    is_empty = True
+    for a, article in enumerate(_member(files.read_json(path), "data", list, path)):
         at = f"{path}: data[{a}]"
         for p, paragraph in enumerate(_member(article, "paragraphs", list, at)):
             where = f"{at}.paragraphs[{p}]"
             context = _member(paragraph, "context", str, where)
             for q, qa in enumerate(_member(paragraph, "qas", list, where)):
+                _member(qa, "id", str, f"{where}.qas[{q}]")
+                is_empty = False
                 yield f"{where}.qas[{q}]", context, qa
+    if is_empty:
+        raise DataError(f"{path}: no questions")
 
 
 _KINDS = {list: "a list", str: "a string", int: "a whole number", dict: "an object"}
@@ -169,7 +156,7 @@ def _member(value: Any, name: str, kind: type, place: str) -> Any:
 
 
 def _example_of_question(place: str, context: str, qa: Any, is_training: bool) -> SquadExample:
-    qas_id, question = _member(qa, "id", str, place), _member(qa, "question", str, place)
+    qas_id, question = qa["id"], _member(qa, "question", str, place)
     if not is_training:
         return SquadExample(qas_id, question, context, None, None, False, place)
     is_impossible = qa.get("is_impossible", False)
@@ -190,21 +177,12 @@ def _example_of_question(place: str, context: str, qa: Any, is_training: bool) -
     return SquadExample(qas_id, question, context, text, start, False, place)
 
 
-def _is_displaced(context: str, qa: Mapping[str, Any]) -> bool:
-    """Whether one of the question's answers is not where the file says.
-
-    Answers of another form are ignored: training has refused them before, and prediction does
-    not need them.
-    """
-    answers = qa.get("answers")
-    if qa.get("is_impossible") is True or not isinstance(answers, list):
+def _is_displaced(example: SquadExample) -> bool:
+    """Whether the answer, as of training, is not where the file says."""
+    text, start = example.orig_answer_text, example.start_position
+    if text is None or example.is_impossible:
         return False
-    for answer in answers:
-        match answer:
-            case {"text": str(text), "answer_start": int(start)}:
-                if start < 0 or not text or not context.startswith(text, start):
-                    return True
-    return False
+    return start < 0 or not text or not example.paragraph_text.startswith(text, start)
 
 
 # === Passages ===
@@ -295,16 +273,7 @@ def make_windows(
 
     A passage that does not fit makes several windows, which begin `doc_stride` tokens apart.
     Questions whose passage cannot be aligned with its tokens have none; one warning names them.
-
-    Raises:
-      ValueError: `doc_stride` is not positive, or a question may leave no room for a passage.
     """
-    if doc_stride < 1 or max_query_length < 0 or max_seq_length <= max_query_length + 3:
-        raise ValueError(
-            f"no windows of {max_seq_length} tokens, {doc_stride} apart, with questions of up to "
-            f"{max_query_length}: max_seq_length must be greater than max_query_length + 3, and "
-            "doc_stride positive"
-        )
     unique_id, left_out = _FIRST_UNIQUE_ID, []
     passages: dict[str, _Passage | None] = {}  # several questions share one
     codes: dict[str, int] = {}

@@ -7,10 +7,10 @@ tokens that two answers share. No TensorFlow.
 import collections
 import re
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 Scores = dict[str, float]  # by question
+Answers = Mapping[str, Sequence[str]]  # the gold ones of each question
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -43,73 +43,41 @@ def f1_score(gold: str, prediction: str, no_answer_is_one: bool = False) -> floa
     return 2 * precision * recall / (precision + recall)
 
 
-def _questions(dataset: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    for article in dataset:
-        for paragraph in article["paragraphs"]:
-            yield from paragraph["qas"]
-
-
-def _golds(qa: Mapping[str, Any]) -> list[str]:
-    """Returns the texts of the answers. An impossible question may have no list of them."""
-    return [answer["text"] for answer in qa.get("answers", ())]
-
-
-def unanswered(dataset: Sequence[Mapping[str, Any]], predictions: Mapping[str, str]) -> list[str]:
-    """Returns the ids of the questions that have no prediction."""
-    return [qa["id"] for qa in _questions(dataset) if qa["id"] not in predictions]
-
-
 # === 1.1 ===
 
 
-def evaluate_v1(
-    dataset: Sequence[Mapping[str, Any]], predictions: Mapping[str, str]
-) -> dict[str, float]:
-    """Returns `exact_match` and `f1` in per cent, of all questions; one without answer scores 0.
-
-    Args:
-      dataset: the content of "data" in the file.
-      predictions: {question id: answer}.
-    """
+def evaluate_v1(answers: Answers, predictions: Mapping[str, str]) -> dict[str, float]:
+    """Returns `exact_match` and `f1` in per cent, of all questions; one without answer scores 0."""
     exact = f1 = 0.0
-    total = 0
-    for total, qa in enumerate(_questions(dataset), start=1):
-        if (answer := predictions.get(qa["id"])) is not None:
-            exact += max((exact_match(gold, answer) for gold in _golds(qa)), default=False)
-            f1 += max((f1_score(gold, answer) for gold in _golds(qa)), default=0.0)
-    total = max(total, 1)
+    for qid, golds in answers.items():
+        if (guess := predictions.get(qid)) is not None:
+            exact += max((exact_match(gold, guess) for gold in golds), default=False)
+            f1 += max((f1_score(gold, guess) for gold in golds), default=0.0)
+    total = max(len(answers), 1)
     return {"exact_match": 100.0 * exact / total, "f1": 100.0 * f1 / total}
 
 
 # === 2.0 ===
 
 
-def has_answer(dataset: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """Returns for each question whether it has an answer."""
-    return {qa["id"]: bool(_golds(qa)) for qa in _questions(dataset)}
-
-
-def raw_scores(
-    dataset: Sequence[Mapping[str, Any]], predictions: Mapping[str, str]
-) -> tuple[Scores, Scores]:
-    """Returns exact match and F1 of each question that has a prediction, before any threshold.
+def raw_scores(answers: Answers, predictions: Mapping[str, str]) -> dict[str, Scores]:
+    """Returns `exact` and `f1` of each question that has a prediction, before any threshold.
 
     Gold answers that are empty after normalisation do not count. A question without gold
     answers has the empty answer.
     """
     exact, f1 = {}, {}
-    for qa in _questions(dataset):
-        if qa["id"] not in predictions:
+    for qid, texts in answers.items():
+        if (guess := predictions.get(qid)) is None:
             continue
-        answer = predictions[qa["id"]]
-        golds = [text for text in _golds(qa) if normalize_answer(text)] or [""]
-        exact[qa["id"]] = max(int(exact_match(gold, answer)) for gold in golds)
-        f1[qa["id"]] = max(f1_score(gold, answer, no_answer_is_one=True) for gold in golds)
-    return exact, f1
+        golds = [text for text in texts if normalize_answer(text)] or [""]
+        exact[qid] = max(int(exact_match(gold, guess)) for gold in golds)
+        f1[qid] = max(f1_score(gold, guess, no_answer_is_one=True) for gold in golds)
+    return {"exact": exact, "f1": f1}
 
 
 def evaluate_v2(
-    dataset: Sequence[Mapping[str, Any]],
+    answers: Answers,
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
@@ -120,38 +88,32 @@ def evaluate_v2(
     with an error there.
 
     Args:
-      dataset: the content of "data" in the file.
       predictions: {question id: answer}, "" for no answer.
       null_odds: {question id: odds (or a probability) of having no answer}; without them
         nothing is left unanswered but empty predictions, and there is no best_*.
       threshold: odds above it leave a question unanswered.
     """
-    answerable = has_answer(dataset)
     odds = dict.fromkeys(predictions, 0.0) if null_odds is None else null_odds
-    raw = dict(zip(("exact", "f1"), raw_scores(dataset, predictions), strict=True))
+    raw = raw_scores(answers, predictions)
     final = {
         name: {
-            qid: float(not answerable[qid]) if odds[qid] > threshold else score
+            qid: float(not answers[qid]) if odds[qid] > threshold else score
             for qid, score in scores.items()
         }
         for name, scores in raw.items()
     }
-    results = averages(final, list(answerable))
-    for prefix, wanted in (("HasAns", True), ("NoAns", False)):
-        some = [qid for qid, has_one in answerable.items() if has_one is wanted]
-        if some:
-            parts = averages(final, some)
-            results |= {f"{prefix}_{name}": value for name, value in parts.items()}
+    results = averages(final, list(answers))
+    for prefix, has_one in (("HasAns", True), ("NoAns", False)):
+        if some := [qid for qid, golds in answers.items() if bool(golds) is has_one]:
+            results |= {f"{prefix}_{k}": v for k, v in averages(final, some).items()}
     if null_odds is not None:
-        results |= best_scores(predictions, raw, odds, answerable)
+        results |= best_scores(answers, predictions, raw, odds)
     return results
 
 
 def best_scores(
-    predictions: Mapping[str, str],
-    raw: Mapping[str, Scores],
+    answers: Answers, predictions: Mapping[str, str], raw: Mapping[str, Scores],
     null_odds: Mapping[str, float],
-    answerable: Mapping[str, bool],
 ) -> dict[str, float]:
     """Returns best_exact, best_exact_thresh, best_f1 and best_f1_thresh, the best in per cent.
 
@@ -163,16 +125,16 @@ def best_scores(
     by_odds = sorted(null_odds, key=null_odds.__getitem__)
     for name, scores in raw.items():
         # Only a question with a prediction can be left unanswered; others score 0.
-        current = best = sum(not has_one and qid in scores for qid, has_one in answerable.items())
+        current = best = sum(not golds and qid in scores for qid, golds in answers.items())
         threshold = 0.0
         for qid in (qid for qid in by_odds if qid in scores):
-            if answerable[qid]:
+            if answers[qid]:
                 current += scores[qid]
             elif predictions[qid]:
                 current -= 1
             if current > best:
                 best, threshold = current, null_odds[qid]
-        results[f"best_{name}"] = 100.0 * best / len(answerable) if answerable else 0.0
+        results[f"best_{name}"] = 100.0 * best / max(len(answers), 1)
         results[f"best_{name}_thresh"] = threshold
     return results
 

@@ -20,15 +20,15 @@ log = logging.getLogger("albert")
 
 # The original's. Questions are shuffled once, before they are cut into windows.
 _SHUFFLE_SEED = 12345
+_ROWS = ("input_ids", "input_mask", "segment_ids", "p_mask")
 
 
 def record_spec(max_seq_length: int, has_labels: bool) -> FeatureSpec:
     """Returns the record of one window, as the original writes it."""
-    rows = ("input_ids", "input_mask", "segment_ids", "p_mask")
     labels = ("start_positions", "end_positions", "is_impossible") if has_labels else ()
     return FeatureSpec(
         {"unique_ids": ("int64", None)}
-        | {name: ("int64", max_seq_length) for name in rows}
+        | {name: ("int64", max_seq_length) for name in _ROWS}
         | {name: ("int64", None) for name in labels}
     )
 
@@ -43,17 +43,13 @@ class WindowKeeper(RecordKeeper):
     def training_records(
         self, examples: Sequence[SquadExample], origin: str, path: str | None = None
     ) -> str:
-        """Returns the record file of the training windows.
+        """Returns the record file of the training windows; see `RecordKeeper.keep`.
 
         Args:
           origin: the file with the questions.
-          path: the record file's name, if it has one.
-
-        Raises:
-          DataError: `path` was made from something else.
         """
         if feature_cache.has_no_manifest(path):
-            # The original's files don't say what they were made from, and are used unchecked.
+            # The original's files don't name their sources, and are used unchecked.
             log.info("features from %s", path)
             return path
         shuffled = list(examples)
@@ -66,8 +62,7 @@ class WindowKeeper(RecordKeeper):
         """Returns (record file, windows); arguments are as of `training_records`.
 
         Raises:
-          DataError: `path` was made from something else or does not say from what, or no
-            passage can be aligned with its tokens.
+          DataError: no passage can be aligned with its tokens.
         """
         windows = list(self._windows(examples, False))
         if not windows:
@@ -87,24 +82,18 @@ class WindowKeeper(RecordKeeper):
     def _keep(
         self, windows: Iterable[Window], origin: str, path: str | None, is_training: bool
     ) -> str:
-        return self.keep(
-            f"squad_{'train' if is_training else 'predict'}",
-            window_rows(windows, is_training),
-            record_spec(self.max_seq_length, is_training),
-            {"input file": files.sha256(origin), "doc_stride": self.doc_stride,
-             "max_query_length": self.max_query_length},
-            path,
-        )
+        name = f"squad_{'train' if is_training else 'predict'}"
+        spec = record_spec(self.max_seq_length, is_training)
+        return self.keep(name, window_rows(windows, is_training), spec, {
+            "input file": files.sha256(origin), "doc_stride": self.doc_stride,
+            "max_query_length": self.max_query_length,
+        }, path)
 
 
 def window_rows(windows: Iterable[Window], has_labels: bool) -> Iterator[dict[str, Any]]:
     """Yields the record of each window, as `record_spec` lays it out."""
     for window in windows:
-        row = {
-            "unique_ids": window.unique_id, "input_ids": window.input_ids,
-            "input_mask": window.input_mask, "segment_ids": window.segment_ids,
-            "p_mask": window.p_mask,
-        }
+        row = {name: getattr(window, name) for name in _ROWS} | {"unique_ids": window.unique_id}
         if has_labels:
             row |= {
                 "start_positions": window.start_position, "end_positions": window.end_position,

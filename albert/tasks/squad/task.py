@@ -19,9 +19,8 @@ from albert.modeling import (
     cross_entropy,
 )
 from albert.records.examples import FeatureSpec
-from albert.tasks.batch_sums import chosen, mean, real
 from albert.tasks.squad.records import record_spec
-from albert.tasks.task import Task
+from albert.tasks.task import Task, chosen, mean, real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +34,8 @@ class SquadV1Task(Task):
     name: str = "squad_v1"
     best_metric: str = "f1"
     statistic_names = ("end_accuracy", "start_accuracy")
+    loss_terms = ("start", "end")
+    predicted = ("start_logits", "end_logits")
 
     def for_evaluation(self) -> "SquadV1Task":
         """Returns the task over windows without labels, as there are for prediction."""
@@ -49,29 +50,43 @@ class SquadV1Task(Task):
         return AlbertForQuestionAnswering(config, encoder_options=encoder_options)
 
     def loss_weights(self, batch):
-        if not self.has_labels:
-            return {}
-        count = ops.sum(real(batch))
-        return {"start": 2.0 * count, "end": 2.0 * count}
+        weight = 2.0 * ops.sum(real(batch))
+        return dict.fromkeys(self.loss_terms, weight) if self.has_labels else {}
 
     def loss_sums(self, batch, outputs):
         if not self.has_labels:
             return {}
-        return {
-            part: ops.sum(
-                cross_entropy(outputs[f"{part}_logits"], batch[f"{part}_positions"]) * real(batch)
-            )
-            for part in ("start", "end")
-        }
+        losses = self.losses(batch, outputs)
+        return {term: ops.sum(losses[term] * real(batch)) for term in self.loss_terms}
 
     def statistics(self, batch, outputs):
         if not self.has_labels:
             return {}
-        return _accuracies(batch, outputs["start_logits"], outputs["end_logits"])
+        return {
+            f"{part}_accuracy": mean(hits, real(batch))
+            for part, hits in self.hits(batch, outputs).items()
+        }
+
+    def losses(self, batch, outputs) -> dict[str, Any]:
+        """Returns each term of the loss, [B]."""
+        return {
+            part: cross_entropy(outputs[f"{part}_logits"], batch[f"{part}_positions"])
+            for part in ("start", "end")
+        }
+
+    def hits(self, batch, outputs) -> dict[str, Any]:
+        """Returns for each part of an answer whether it is the gold one, [B]."""
+        return {
+            part: chosen(outputs[f"{part}_logits"]) == batch[f"{part}_positions"]
+            for part in ("start", "end")
+        }
 
     def predictions(self, batch, outputs):
-        names = ("start_logits", "end_logits")
-        return _identity(batch) | {n: ops.cast(outputs[n], "float32") for n in names}
+        found = {name: batch[name] for name in ("unique_ids", "is_real_example")}
+        for name in self.predicted:
+            is_index = name.endswith("_index")
+            found[name] = outputs[name] if is_index else ops.cast(outputs[name], "float32")
+        return found
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         return self.scorer(predictions) if self.scorer else {}
@@ -87,6 +102,9 @@ class SquadV2Task(SquadV1Task):
 
     name: str = "squad_v2"
     statistic_names = ("answerability_accuracy", *SquadV1Task.statistic_names)
+    loss_terms = (*SquadV1Task.loss_terms, "answerability")
+    predicted = ("start_top_log_probs", "end_top_log_probs", "cls_logits", "start_top_index",
+                 "end_top_index")
     start_n_top: int = 5  # K
     end_n_top: int = 5  # K2
     dropout_prob: float = 0.1  # on the hidden layer of the answerability
@@ -104,56 +122,27 @@ class SquadV2Task(SquadV1Task):
             encoder_options=encoder_options,
         )
 
-    def loss_weights(self, batch):
-        if not self.has_labels:
-            return {}
-        return super().loss_weights(batch) | {"answerability": 2.0 * ops.sum(real(batch))}
-
-    def loss_sums(self, batch, outputs):
-        if not self.has_labels:
-            return {}
-        sums = {
-            part: -ops.sum(
-                _at(outputs[f"{part}_log_probs"], batch[f"{part}_positions"]) * real(batch)
-            )
-            for part in ("start", "end")
-        }
+    def losses(self, batch, outputs):
         labels = ops.cast(batch["is_impossible"], "float32")
         logits = ops.cast(outputs["cls_logits"], "float32")
         missing = keras.losses.binary_crossentropy(
             labels[:, None], logits[:, None], from_logits=True
         )
-        return sums | {"answerability": ops.sum(missing * real(batch))}
+        spans = {
+            part: -_at(outputs[f"{part}_log_probs"], batch[f"{part}_positions"])
+            for part in ("start", "end")
+        }
+        return spans | {"answerability": missing}
 
-    def statistics(self, batch, outputs):
-        if not self.has_labels:
-            return {}
-        hits = ops.cast(outputs["cls_logits"] > 0, "int32") == batch["is_impossible"]
-        spans = _accuracies(batch, outputs["start_log_probs"], outputs["end_log_probs"])
-        return spans | {"answerability_accuracy": mean(hits, real(batch))}
-
-    def predictions(self, batch, outputs):
-        names = ("start_top_log_probs", "end_top_log_probs", "cls_logits")
-        indices = ("start_top_index", "end_top_index")
-        return (
-            _identity(batch)
-            | {n: ops.cast(outputs[n], "float32") for n in names}
-            | {n: outputs[n] for n in indices}
-        )
+    def hits(self, batch, outputs):
+        spans = {
+            part: chosen(outputs[f"{part}_log_probs"]) == batch[f"{part}_positions"]
+            for part in ("start", "end")
+        }
+        none = ops.cast(outputs["cls_logits"] > 0, "int32") == batch["is_impossible"]
+        return spans | {"answerability": none}
 
 
 def _at(values, positions):
     """Returns the value [B] at each row's position, of values [B, L]."""
     return ops.take_along_axis(values, positions[:, None], axis=1)[:, 0]
-
-
-def _identity(batch) -> dict[str, Any]:
-    return {"unique_ids": batch["unique_ids"], "is_real_example": batch["is_real_example"]}
-
-
-def _accuracies(batch, start, end):
-    """Returns the share of windows whose likeliest first and last tokens are the gold ones."""
-    return {
-        f"{part}_accuracy": mean(chosen(scores) == batch[f"{part}_positions"], real(batch))
-        for part, scores in (("start", start), ("end", end))
-    }

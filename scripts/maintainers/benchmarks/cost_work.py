@@ -5,10 +5,10 @@ import os
 
 from albert.cli import flags
 from albert.errors import FlagError
+from albert.formats.model_card import table
 from albert.storage import files
 from albert.text.documents import size_of_text
-from albert.training import curves as pictures
-from albert.training.run_report import table
+import run_files as pictures
 from benchmarks import inputs
 from benchmarks.model_work import flops, model_sides
 from benchmarks.turns import Side, compare

@@ -7,11 +7,11 @@ import numpy as np
 
 from albert import tokenization
 from albert.cli import flags
-from albert.formats import hf_tokenizer
+from albert.formats import tokenizer_files
+from albert.formats.model_card import table
 from albert.model import costs
 from albert.storage import files
 from albert.text.documents import size_of_text
-from albert.training.run_report import table
 from benchmarks import inputs
 from benchmarks.model_work import flops
 from benchmarks.turns import Side, compare, outputs_path
@@ -42,7 +42,7 @@ def tokenize(values, config, folder):
     """Raw lines to ids: our tokenizer, and Rust's with the same pieces and normalisation."""
     text = _text(values, folder)
     directory = files.make_dirs(os.path.join(folder, "tokenizer"))
-    hf_tokenizer.write(
+    tokenizer_files.write(
         tokenization.FullTokenizer(None, True, values.spm_model_file), directory, 512
     )
     spec = {"work": "tokenize", "text": text, "spm_model_file": values.spm_model_file,
@@ -151,7 +151,7 @@ def input_pipeline(values, config, folder):
         found = compare(sides, os.path.join(folder, f"{batch}-{length}"), rounds=values.rounds,
                         tolerance=0.0, work=count)
         found |= _masks_on_the_fly(values, config, folder, spec)
-        appetite = Appetite(values.accelerators, device.peak_flops["bfloat16"], share,
+        appetite = Appetite(values.accelerators, 1e12 * device.half_tflops, share,
                             flops(config, length, "pretrain"))
         cores = appetite.tokens_per_second / (found["ours"]["rate"] * length)
         results.append({

@@ -15,7 +15,6 @@ from albert.records import examples, record_files, tfrecord
 from albert.records.record_files import RecordFiles
 from albert.storage import files
 from albert.text import text_files
-from benchmarks import turns
 
 PEERS = (
     "torch==2.13.0", "transformers==5.23.0", "tokenizers", "numpy", "safetensors",
@@ -30,26 +29,21 @@ PREDICTIONS = 20
 def make_model(
     config: AlbertConfig, kind: str, folder: str, for_peers: bool, **options
 ) -> dict[str, str]:
-    """Writes a random model in our layout and, if asked, Hugging Face's; returns their paths."""
+    """Writes a random model; returns its path, for peers also that of a released archive."""
     import keras
 
     import albert
+    from albert.formats import pretrained
 
     keras.utils.set_random_seed(1)
+    folder = os.path.join(folder, kind)
     model = getattr(albert, kind)(config, **options)
-    ours = os.path.join(folder, kind)
-    model.save_pretrained(ours)
-    paths = {"ours": ours}
-    if for_peers:
-        paths["theirs"] = ours + "-hf"
-        subprocess.run(
-            [sys.executable, "-m", "albert.convert_hf",
-             f"--albert_directory={ours}", f"--output_dir={paths['theirs']}",
-             f"--architecture={kind}"],
-            check=True, stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": turns.REPOSITORY},
-        )
-    return paths
+    model.save_pretrained(folder)
+    if not for_peers:
+        return {"ours": folder}
+    archive = files.make_dirs(folder + "-archive")
+    pretrained.write_archive(archive, model)
+    return {"ours": folder, "theirs": folder, "archive": archive}
 
 
 def make_rows(config: AlbertConfig, batch: int, length: int) -> dict[str, np.ndarray]:

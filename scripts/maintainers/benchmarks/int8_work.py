@@ -6,8 +6,8 @@ import numpy as np
 
 from albert.config import AlbertConfig
 from albert.formats import pretrained
+from albert.formats.model_card import table
 from albert.storage import files
-from albert.training.run_report import table
 from benchmarks import inputs, model_work
 from benchmarks.turns import Side, compare, outputs_path
 

@@ -11,9 +11,9 @@ import numpy as np
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
+from albert.formats.model_card import table
 from albert.model import costs
 from albert.storage import files
-from albert.training.run_report import table
 from benchmarks import inputs
 from benchmarks.turns import Side, compare
 
@@ -73,7 +73,7 @@ def model_sides(
     if python:
         sides += [Side(name, "theirs_torch.py", spec | {"model": paths["theirs"]} | more, python)
                   for name, more in theirs.items()]
-        sides += [Side(name, "theirs_keras_hub.py", spec | {"model": paths["ours"]} | more, python)
+        sides += [Side(name, "theirs_keras_hub.py", spec | {"model": paths["archive"]} | more, python)
                   for name, more in (keras_hub or {}).items()]
     if not values.sides:
         return sides

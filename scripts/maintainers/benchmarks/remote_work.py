@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from albert.config import AlbertConfig
 from albert.errors import FlagError
+from albert.formats.model_card import table
 from albert.storage import files
-from albert.training.run_report import table
 from benchmarks import inputs
 from benchmarks.turns import REPOSITORY, Side, compare
 

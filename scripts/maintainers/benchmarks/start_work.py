@@ -2,8 +2,8 @@
 
 import os
 
+from albert.formats.model_card import table
 from albert.storage import files
-from albert.training.run_report import table
 from benchmarks import inputs
 from benchmarks.turns import FOLDER, Side, compare
 

@@ -1,6 +1,6 @@
 """The table of a run of several GLUE tasks, in the benchmark's layout. No TensorFlow.
 
-  python -m albert.glue_report --directory=glue_output
+  python scripts/glue_report.py --directory=glue_output
 
 Reads <directory>/<task>/eval_results.json; writes glue_results.md and .json. A task
 with two metrics counts with their mean, MNLI with that of its two dev sets; the

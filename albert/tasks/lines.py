@@ -1,0 +1,55 @@
+"""Lines of the files that tasks read. No TensorFlow."""
+
+import codecs
+import logging
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from albert.errors import DataError
+from albert.text import text_files
+
+log = logging.getLogger("albert")
+
+# Bytes of the longest line. A file with a longer one is no table, or has no line feeds.
+MAX_LINE = 16 * 1024 * 1024
+
+
+def read_lines(path: str, flag: str, is_strict: bool = True) -> Iterator[tuple[int, str]]:
+    """Yields (number from 1, text with its line end) of a file's lines; see `decode_lines`."""
+    with text_files.open_text(path, flag) as stream:
+        yield from decode_lines(stream, path, is_strict)
+
+
+def decode_lines(
+    stream: BinaryIO, name: str, is_strict: bool = True
+) -> Iterator[tuple[int, str]]:
+    """Yields (number from 1, text with its line end) of a stream's lines.
+
+    Only a line feed ends a line; other separators (U+2028, form feed) are text. Bytes that are not
+    UTF-8 are an error, or else become U+FFFD, with one warning that counts the lines.
+
+    Raises:
+      DataError: not UTF-8 text, or a line of more than MAX_LINE bytes (file:line).
+    """
+    num_bad = number = 0
+    for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
+        if len(raw) > MAX_LINE:
+            raise DataError(
+                f"{name}:{number}: a line of more than {MAX_LINE:,} bytes; is this a text whose "
+                "lines end with a line feed?"
+            )
+        if number == 1:
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            if is_strict:
+                raise DataError(
+                    f"{name}:{number}: not UTF-8 text (byte {error.start + 1} of the line)"
+                ) from error
+            text = raw.decode(errors="replace")
+            num_bad += 1
+        yield number, text
+    if num_bad:
+        log.warning("%s: %s of %s lines had invalid UTF-8, replaced by U+FFFD",
+                    name, f"{num_bad:,}", f"{number:,}")
