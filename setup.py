@@ -91,6 +91,7 @@ setup(
             "albert-run-classifier = albert.run_classifier:cli",
             "albert-run-pretraining = albert.run_pretraining:cli",
             "albert-run-race = albert.run_race:cli",
+            "albert-run-squad = albert.run_squad:cli",
             "albert-run-squad-v1 = albert.run_squad_v1:cli",
             "albert-run-squad-v2 = albert.run_squad_v2:cli",
             "albert-run-token-classifier = albert.run_token_classifier:cli",

@@ -1,4 +1,4 @@
-"""run_squad_v1 and run_squad_v2: trained, evaluated, predicted, refused."""
+"""run_squad_v1, run_squad_v2 and run_squad: trained, evaluated, predicted, refused."""
 
 import json
 import shutil
@@ -11,14 +11,14 @@ from faults import jobs
 from helpers import assert_one_clear_line, assert_same_gradients, write_config
 
 import albert
-from albert import modeling, run_squad_v1, run_squad_v2
+from albert import modeling, run_squad, run_squad_v1, run_squad_v2
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.formats import checkpoints, pretrained
 from albert.tasks.squad.task import SquadV1Task, SquadV2Task
 from albert.training.history import History
 
-COMMANDS = {"v1": run_squad_v1, "v2": run_squad_v2}
+COMMANDS = {"v1": run_squad_v1, "v2": run_squad_v2, "both": run_squad}
 
 
 def command(version: str, *arguments) -> int:
@@ -132,7 +132,8 @@ def test_a_file_without_answers_is_predicted_without_the_training_file(
     blind = f"--predict_file={workshop / f'blind-v{version}.json'}"
     named = f"--checkpoint={trained[version] / 'model.ckpt-best'}"
     out = tmp_path / "b"
-    assert command(f"v{version}", *job(workshop, version, out, blind, named, "--do_predict")) == 0
+    assert command("both", *job(workshop, version, out, blind, named, "--do_predict"),
+                   *(["--version_2_with_negative"] if version == 2 else [])) == 0
     assert not (out / "eval_results.json").exists()
     theirs = json.loads((trained[version] / "nbest_predictions.json").read_text())
     assert json.loads((out / "nbest_predictions.json").read_text()) == theirs
@@ -396,6 +397,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("arguments, message", [
+    (["--start_n_top=4"], "--start_n_top: only with --version_2_with_negative"),
+    (["--null_score_diff_threshold=0", "--dropout_prob=0.2"],
+     "--dropout_prob, --null_score_diff_threshold: only with --version_2_with_negative"),
+    (["--version_2_with_negative", "--pack_rows", "--pad_to_max_seq_length"],
+     "--pack_rows has no effect with --pad_to_max_seq_length"),
+    (["--version_2_with_negative", "--export_dir=x"], "--export_dir is of SQuAD 1.1"),
     (["--warmup_step=1", "--warmup_proportion=0.1"],
      "give one of --warmup_step and --warmup_proportion"),
     (["--train_step=1", "--num_train_epochs=2"], "give one of --train_step and --num_train_epochs"),
@@ -405,7 +412,7 @@ def test_flags_of_which_one_would_win_in_silence_are_refused(
     arguments, message, workshop, tmp_path, capsys
 ):
     flags_given = job(workshop, 1, tmp_path / "out", "--do_predict", *arguments)
-    assert command("v1", *flags_given) == 2
+    assert command("both", *flags_given) == 2
     assert message in assert_one_clear_line(capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
 

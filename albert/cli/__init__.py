@@ -14,5 +14,5 @@
     pretraining_start   architecture and vocabulary of a pretraining run
     answering           what the commands that answer texts share: flags, the model, lines
     classifier_report   what a classifier of one file can do, as a page
-    question_answering  what the two SQuAD commands share
+    question_answering  what the three SQuAD commands share
 """

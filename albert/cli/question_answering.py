@@ -1,4 +1,4 @@
-"""What `run_squad_v1` and `run_squad_v2` share.
+"""What `run_squad`, `run_squad_v1` and `run_squad_v2` share.
 
 No TensorFlow at import; a command has checked its input before it is loaded.
 """
@@ -67,6 +67,9 @@ def define_v1_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "use_einsum", True, "Has no effect in TensorFlow 2.")
     flags.define("path", values, "export_dir", None,
                  "Write a SavedModel with start_logits and end_logits there.", use="output")
+
+
+V2_FLAGS = ("dropout_prob", "end_n_top", "null_score_diff_threshold", "start_n_top")
 
 
 def define_v2_flags(values: flags.FlagValues) -> None:
