@@ -50,7 +50,7 @@ class AlbertTokenizer:
         Raises:
           DataError: there is no vocabulary, or it has an unsupported setting.
         """
-        max_length, path = 512, filesystem.local_copy(shipped.path_of(path))
+        max_length, path = 512, filesystem.local_copy(shipped.path_of(os.fspath(path)))
         if not os.path.isdir(path):
             vocabulary = Vocabulary(path) if path.endswith(".model") else Vocabulary(None, path)
         elif _has_no_model(path):

@@ -29,6 +29,7 @@ from tensorflow.core.util import event_pb2
 from albert import run_pretraining
 from albert.formats import checkpoint_files, checkpoints
 from albert.records import records, tfrecord
+from albert.runtime import processor
 from albert.storage import locks
 from albert.tasks.pretraining import PretrainingTask
 
@@ -465,3 +466,13 @@ def test_the_rate_of_another_batch_is_scaled_by_the_root_of_its_size(job, tmp_pa
     rates = [line["learning_rate"] for line in metrics(tmp_path / "out") if line["kind"] == "train"]
     # The step after the warm-up of 3: 0.01 sqrt(4 / 4096) of the rate, of which a quarter is left.
     np.testing.assert_allclose(rates[3], 0.01 * math.sqrt(4 / 4096) * 0.25, rtol=1e-5)
+
+
+@pytest.mark.parametrize("flags, gain", [
+    ("fpu avx2 avx512f avx512_bf16", 1.7), ("fpu avx512_bf16 amx_bf16 amx_tile", 2.0),
+    ("fpu avx2 avx512f", None),
+])
+def test_a_processor_that_multiplies_in_bfloat16_is_known_by_its_features(flags, gain, tmp_path):
+    (tmp_path / "cpuinfo").write_text(f"model name\t: Some\nflags\t\t: {flags}\n")
+    assert processor.bfloat16_gain(str(tmp_path / "cpuinfo")) == gain
+    assert processor.bfloat16_gain(str(tmp_path / "none")) is None

@@ -267,3 +267,16 @@ def test_many_masks_are_no_reason_for_warnings_of_the_compiler(tmp_path):
 def test_a_session_needs_no_absl(tmp_path):
     code = "import sys, albert.inference.answering_session; assert not any('absl' in m for m in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_session_in_bfloat16_gives_nearly_the_same_answers_in_half_of_the_memory(tmp_path):
+    _, exact = saved(tmp_path, "AlbertForSequenceClassification", 3)
+    session = albert.open_session(tmp_path, dtype="bfloat16")  # a Path
+    answers = list(zip(session.classify(TEXTS), exact.classify(TEXTS), strict=True))
+    for mine, expected in answers:
+        assert mine["probabilities"] == pytest.approx(expected["probabilities"], abs=0.03)
+    assert any(mine != expected for mine, expected in answers)
+    assert session.embed("w1 w2").dtype == np.float32
+    assert {w.dtype for w in session.load("AlbertForSequenceClassification").weights} == {"bfloat16"}
+    with pytest.raises(UserError, match="dtype must be one of float32, bfloat16, got 'float16'"):
+        albert.open_session(tmp_path, dtype="float16")

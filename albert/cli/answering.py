@@ -7,11 +7,11 @@ import sys
 
 from albert import tokenization
 from albert.cli import flags
-from albert.errors import DataError
+from albert.errors import DataError, FlagError
 from albert.formats import checkpoint_files, layouts, pretrained
 from albert.formats.pretrained import Pretrained
 from albert.inference.onnx_file import OnnxFile
-from albert.inference.session import Session
+from albert.inference.session import DTYPES, Session
 from albert.storage import files
 from albert.text import text_files
 
@@ -37,6 +37,10 @@ def define_flags(values: flags.FlagValues, batch_size: int = 32) -> None:
                  lower_bound=4)
     flags.define("integer", values, "batch_size", batch_size,
                  "Inputs computed together; fewer need less memory.", lower_bound=1)
+    flags.define("enum", values, "mixed_precision", "float32",
+                 "Precision of weights and products. bfloat16: half of the memory, and less time "
+                 "where the processor or device multiplies in it; answers change in the third "
+                 "digit.", enum_values=list(DTYPES))
 
 
 def define_vocabulary_flags(values: flags.FlagValues) -> None:
@@ -66,7 +70,10 @@ def open_model(values: flags.FlagValues) -> Session:
     source = pretrained.open_path(values.model, "model")
     tokenizer = tokenizer_of(values, source)
     opened = Session.of(source, tokenizer, values.max_seq_length, values.batch_size)
+    opened.dtype = values.mixed_precision
     if "onnx_file" in values and values.onnx_file:
+        if opened.dtype != "float32":
+            raise FlagError(f"--mixed_precision={opened.dtype} has no effect with --onnx_file")
         opened.onnx = OnnxFile(values.onnx_file)
     else:
         flags.start_engine()

@@ -26,6 +26,7 @@ from albert.records import features, packing
 
 log = logging.getLogger("albert")
 
+DTYPES = ("float32", "bfloat16")
 CHUNK = 4096  # inputs that are encoded, sorted by length and computed together
 
 Row = Mapping[str, np.ndarray]  # arrays [..., L]; some have another last dimension
@@ -57,6 +58,7 @@ class Session:
     max_seq_length: int
     batch_size: int
     onnx: OnnxFile | None = None  # computes instead of the engine
+    dtype: str = "float32"  # one of DTYPES: what the engine holds weights and computes in
 
     _cache: dict = dataclasses.field(init=False, default_factory=dict)
     _lock: Any = dataclasses.field(init=False, default_factory=threading.RLock)
@@ -100,6 +102,8 @@ class Session:
         engine = "unrolled" if all_states else loop_engine()
         how = modeling.EncoderOptions(engine=engine, needed_outputs_only=needed_outputs_only)
         kind = getattr(modeling, class_name)
+        if self.dtype != "float32":
+            options["dtype"] = self.dtype
         return pretrained.load(kind, self.source, how, complete=complete, **options)
 
     def masked_lm(self) -> Any:
@@ -220,11 +224,17 @@ def batched(
                 name: np.stack([_padded(rows[i][name], sizes[i], length) for i in chosen])
                 for name in rows[chosen[0]]
             }
-            outputs = {name: np.asarray(value) for name, value in function(batch).items()}
+            outputs = {name: _numbers(value) for name, value in function(batch).items()}
             for position, index in enumerate(chosen):
                 yield index, {name: value[position] for name, value in outputs.items()}
 
     return compute
+
+
+def _numbers(values: Any) -> np.ndarray:
+    """Returns an array of a type that NumPy knows itself: bfloat16 becomes float32."""
+    array = np.asarray(values)
+    return array if array.dtype.kind in "iufb" else array.astype(np.float32)
 
 
 def _padded(values: np.ndarray, size: int, length: int) -> np.ndarray:

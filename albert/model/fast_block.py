@@ -74,7 +74,7 @@ def tensors_of(block, dtype: str) -> Tensors:
 
     def add(name: str, kernel, bias=None):
         # A gradient is of the second one, so that those of all layers are added in float32.
-        found[name] = (kernel,) if dtype == "float32" else (tf.cast(kernel, dtype), kernel)
+        found[name] = (kernel,) if kernel.dtype == dtype else (tf.cast(kernel, dtype), kernel)
         if bias is not None:
             found[name + "_bias"] = bias
 
