@@ -80,7 +80,7 @@ def train(workshop, version: int, out, *more) -> int:
     return command(
         f"v{version}",
         *job(workshop, version, out, f"--train_file={workshop / f'dev-v{version}.json'}",
-             "--do_train", "--do_predict", "--num_train_epochs=3",
+             "--do_train", "--do_predict", "--num_train_epochs=3", "--seed=2",
              "--save_checkpoints_steps=3", *more),
     )
 

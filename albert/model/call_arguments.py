@@ -113,9 +113,7 @@ def _is_symbolic(value: Any) -> bool:
     if isinstance(value, keras.KerasTensor):
         return True
     if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return not tf.executing_eagerly()
+        return not hasattr(value, "numpy")
     import jax
 
     return isinstance(value, jax.core.Tracer)

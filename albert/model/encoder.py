@@ -24,7 +24,7 @@ from albert.config import AlbertConfig
 from albert.model.attention import ATTENTION, probabilities
 from albert.model.dropout import NO_DROPOUT, Dropout
 from albert.model.encoder_options import Depth, EncoderOptions
-from albert.model.layers import dense_layer, get_activation, layer_norm, truncated_normal
+from albert.model.layers import dense_layer, get_activation, layer_norm, times, truncated_normal
 from albert.model.row_layout import Mask, RowLayout, mask_of
 
 
@@ -84,16 +84,6 @@ class FactorizedEmbedding(keras.layers.Layer):
         return self.position_embeddings[:length]
 
 
-def _times(x, factor: float):
-    """Returns x times a constant; in a loop, the gradient of a plain product would keep x."""
-
-    @ops.custom_gradient
-    def times(x):
-        return x * factor, lambda *args, upstream=None: (args[0] if upstream is None else upstream) * factor
-
-    return times(x)
-
-
 class _Attention(keras.layers.Layer):
     """Multi-head self-attention with its output projection (no residual)."""
 
@@ -133,7 +123,7 @@ class _Attention(keras.layers.Layer):
     def _attend(
         self, asking, key, value, mask: Mask, dropout: Dropout, collect: Callable | None = None
     ):
-        query = self._heads(_times(self.query(asking), 1.0 / math.sqrt(self.config.head_size)))
+        query = self._heads(times(self.query(asking), 1.0 / math.sqrt(self.config.head_size)))
         if collect is not None:
             collect(probabilities(query, self._heads(key), mask.adder))
         attend = ATTENTION[self.options.attn_implementation]

@@ -41,6 +41,19 @@ def gelu_erf(x):
     return ops.gelu(x, approximate=False)
 
 
+def times(x, factor: float):
+    """Returns x times a constant; in a loop, the gradient of a plain product would keep x."""
+
+    @ops.custom_gradient
+    def scaled(x):
+        def gradient(*args, upstream=None):  # see `gelu`
+            return (args[0] if upstream is None else upstream) * factor
+
+        return x * factor, gradient
+
+    return scaled(x)
+
+
 @contextlib.contextmanager
 def precision(policy: keras.DTypePolicy) -> Iterator[None]:
     """Layers that are made inside have this precision by default."""
