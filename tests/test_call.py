@@ -38,6 +38,7 @@ def test_every_way_of_calling_gives_the_same(classifier):
         "tensors": classifier(tensors),
         "ids first": classifier(IDS, attention_mask=MASK, token_type_ids=TYPES),
         "tuples": classifier(tuple(map(tuple, IDS)), input_mask=MASK, segment_ids=TYPES),
+        "a tokenizer's offsets": classifier(theirs, offset_mapping=np.zeros((2, 5, 2), int)),
         "an input that is None": classifier(theirs, labels=None),
     }
     for way, outputs in ways.items():

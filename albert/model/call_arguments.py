@@ -14,12 +14,12 @@ _OUTPUTS = {
     "last_hidden_state": "sequence_output", "pooler_output": "pooled_output",
     "logits": "prediction_logits",
 }
-# What models read, and what the records of our tasks hold besides.
+# What models read, and what the records of our tasks and tokenizers' batches hold besides.
 KNOWN = (
     "input_ids", "input_mask", "segment_ids", "position_ids", "masked_lm_positions",
     "masked_lm_weights", "masked_lm_ids", "next_sentence_labels", "labels", "sentence_order_label",
     "label_ids", "is_real_example", "start_positions", "end_positions", "is_impossible", "p_mask",
-    "unique_ids", "example_ids", "packed_places", "packed_mask",
+    "unique_ids", "example_ids", "packed_places", "packed_mask", "offset_mapping",
 )
 
 
