@@ -92,7 +92,7 @@ def _unknown(name: str) -> str:
 
 
 def _as_array(value: Any, name: str) -> Any:
-    """Returns an array of numbers in lists. Lists of tensors stay lists: Keras stacks none."""
+    """Returns an array of the numbers in lists; a list of tensors is stacked."""
     if len(value) and keras.ops.is_tensor(value[0]):
         return keras.ops.stack(value)
     try:

@@ -8,7 +8,7 @@ chain's inputs.
 XLA compiles for one number of rows. So rows are filled up to one of eight numbers in each octave,
 and a short chain is computed plainly.
 
-Legend: T tokens, W width, V vocabulary.
+Legend: T tokens, W width.
 """
 
 import contextlib
@@ -162,8 +162,3 @@ def _added_and_normalized(rate: float) -> Island:
         return [tf.cast(normalized(total, *_float32(gamma, beta)), x.dtype)]
 
     return Island(formula, 3 if rate else 2, is_bias=True)
-
-
-@functools.cache
-def dropped_island(rate: float) -> Island:
-    return Island(lambda x, bits: [dropped(x, bits, rate)], 2)
