@@ -2,7 +2,7 @@
 # Runs the tests, in .venv, which is made and filled if need be.
 #
 #   bash scripts/test.sh                       all but the slow ones
-#   bash scripts/test.sh tests/test_config.py  what pytest takes
+#   bash scripts/test.sh tests/same_numbers/test_config.py  what pytest takes
 #   bash scripts/test.sh --all                 the slow ones too, with every optional package
 #
 # As many test modules at a time as there are cores, but no more than 4, as each may take two
@@ -21,7 +21,7 @@ run_tests() {
     *" --jobs"* | *" --pdb "*) ;;
     *) set -- --jobs="$((cores < 2 ? 2 : cores < 4 ? cores : 4))" "$@" ;;
   esac
-  # A BLAS with threads of its own could not be forked (tests/parallel.py).
+  # A BLAS with threads of its own could not be forked (tests/support/parallel.py).
   OPENBLAS_NUM_THREADS=1 "$python" -m pytest "$@"
 }
 

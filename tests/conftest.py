@@ -14,7 +14,7 @@ from albert.cli import flags
 # Before TensorFlow is imported: in this process it computes as in the commands' own.
 flags.set_environment()
 
-pytest_plugins = ["parallel"]
+pytest_plugins = ["parallel", "fixtures"]
 
 # The same draws on every run; no limit of time, which is that of the other tests too.
 # To look further: pytest --hypothesis-profile=explore.

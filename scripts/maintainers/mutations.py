@@ -24,10 +24,10 @@ class Mutation(NamedTuple):
     file: str  # below albert/
     old: str
     new: str
-    tests: str  # below tests/, without .py
+    tests: str  # their names
 
 
-CRASHES, MASKS = "faults/test_crashes", "test_masking test_pair_records"
+CRASHES, MASKS = "test_crashes", "test_masking test_pair_records"
 MUTATIONS = [Mutation(*row) for row in (
     # What a power cut or a kill leaves
     ("storage/files.py", "    for source, _ in moves:\n        fsync(source)\n", "", CRASHES),
@@ -71,9 +71,9 @@ MUTATIONS = [Mutation(*row) for row in (
     ("records/data_order.py", "first = position + worker", "first = position",
      "test_data_order test_batches"),
     ("records/tfrecord.py", "if len(starts) != count or end != size:", "if len(starts) != count:",
-     "test_records test_batches faults/test_damage"),
+     "test_records test_batches test_damage"),
     ("records/tfrecord.py", "return size if masked_crc32c(header[:8]) == crc else None", "return size",
-     "test_records test_batches faults/test_damage"),
+     "test_records test_batches test_damage"),
     ("records/packing.py", "np.where(mask > 0, numbers, -numbers)", "np.broadcast_to(numbers, mask.shape)",
      "test_packing"),
     ("records/packing.py", "read = np.maximum(read, positions.max(axis=1) + 1)",
@@ -112,7 +112,7 @@ def killer_of(mutation: Mutation, copy: pathlib.Path) -> str | None:
     if text.count(mutation.old) != 1:
         raise SystemExit(f"{mutation.file}: not there, or there twice: {mutation.old}")
     path.write_text(text.replace(mutation.old, mutation.new), "utf-8")
-    modules = [f"tests/{name}.py" for name in mutation.tests.split()]
+    modules = [next((copy / "tests").rglob(f"{name}.py")) for name in mutation.tests.split()]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", *modules], cwd=copy, capture_output=True,
         text=True, env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},

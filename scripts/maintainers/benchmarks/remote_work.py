@@ -82,9 +82,9 @@ def _write_shards(folder: str, config: AlbertConfig, count: int, length: int) ->
 @contextlib.contextmanager
 def _store(records: str, latency: float) -> Iterator[dict[str, str]]:
     """Yields the environment that leads to a server which holds the records."""
-    sys.path.insert(0, os.path.join(REPOSITORY, "tests"))
+    sys.path.insert(0, os.path.join(REPOSITORY, "tests/support"))
     import s3fs
-    from faults import s3
+    import s3
 
     with s3.server() as port:
         proxy = s3.Proxy(port)

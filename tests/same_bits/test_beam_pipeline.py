@@ -1,0 +1,363 @@
+"""Records through Apache Beam: the bytes of the plain command, by whatever runner.
+
+Those tests that run a pipeline are skipped where Beam is not installed; none
+of them needs TensorFlow.
+"""
+
+import bz2
+import gzip
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import s3
+from helpers import REPO, assert_one_clear_line, write_config
+from helpers import run as run_process
+from helpers import start as start_process
+
+from albert import create_pretraining_data as command
+from albert.cli import flags
+from albert.errors import DataError
+from albert.pretraining_data import beam, job
+
+COMMAND = "albert.create_pretraining_data"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def needs_beam():
+    pytest.importorskip("apache_beam", reason="Apache Beam is not installed (extra: beam)")
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A folder with a vocabulary and three texts; documents go on from a file to the next."""
+    words, rng = [f"w{i}" for i in range(200)], random.Random(1)
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, *words]) + "\n")
+    for name in "abc":
+        texts = [
+            "\n".join(" ".join(rng.choices(words, k=rng.randint(3, 12))).replace("w7 w", "W7. W")
+                      for _ in range(rng.randint(1, 9)))
+            for _ in range(40)
+        ]
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(texts) + "\n")
+    (tmp_path / "d.txt").write_bytes(b"w3 \xff\xfe w1 w2\n" + b"w3 " * 100 + b"\n" * 30)
+    return tmp_path
+
+
+def arguments(folder, **changes):
+    values = {
+        "input_file": folder / "?.txt", "vocab_file": folder / "vocab.txt",
+        "output_file": f"{folder}/out-0.tfrecord,{folder}/out-1.tfrecord",
+        "eval_output_file": folder / "eval.tfrecord", "held_out_fraction": 0.1,
+        "max_seq_length": 32, "max_predictions_per_seq": 5, "dupe_factor": 11,
+    } | changes
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+
+
+def run(*argv):
+    """Runs the command in this process; returns its exit code."""
+    return flags.run_command(
+        command.__doc__, command.define_flags, command.main, ["command", *map(str, argv)],
+        takes_arguments=True,
+    )
+
+
+def outputs(folder):
+    """Takes the command's outputs away; returns their bytes."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix != ".txt":
+            found[path.name] = path.read_bytes()
+            path.unlink()
+    return found
+
+
+# --- The same records ---
+
+
+@pytest.mark.parametrize("changes", [
+    {"document_break_between_files": False}, {"document_break_between_files": True},
+    {"static_masks": False, "max_predictions_per_seq": None, "sentence_objective": "both"},
+    # Few long documents, which are held out in parts.
+    {"document_layout": "files", "split_sentences": True, "fit_sentences": True},
+    {"document_layout": "files", "held_out_fraction": 0.4},
+])
+def test_a_pipeline_gives_the_bytes_of_the_plain_command(corpus, monkeypatch, changes):
+    needs_beam()
+    monkeypatch.setattr(job, "_BLOCK", (1500, 1500))  # several blocks
+    argv = arguments(corpus, **changes)
+    assert run(*argv) == 0
+    plain = outputs(corpus)
+    assert len(plain) == 6
+    assert run(*argv, "--runner=DirectRunner") == 0
+    assert outputs(corpus) == plain
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--runner=DirectRunner", "--", "--direct_running_mode=multi_processing",
+         "--direct_num_workers=2"],
+        # Beam's own portable job service, in the process that launches.
+        ["--runner=PortableRunner", "--", "--job_endpoint=embed",
+         "--environment_type=LOOPBACK"],
+    ],
+    ids=["several processes", "portable"],
+)
+def test_other_runners_give_the_same_bytes(corpus, options):
+    needs_beam()
+    assert run(*arguments(corpus)) == 0
+    plain = outputs(corpus)
+    done = run_process(COMMAND, *arguments(corpus), *options)
+    assert done.returncode == 0, done.stderr
+    assert "1 of " in done.stderr and "had invalid UTF-8" in done.stderr
+    assert outputs(corpus) == plain
+
+
+@pytest.fixture
+def dask_cluster(tmp_path_factory):
+    """Yields (file that leads to a scheduler, its two workers): processes of their own."""
+    needs_beam()
+    pytest.importorskip("distributed", reason="Dask is not installed (extra: beam-dask)")
+    folder = tmp_path_factory.mktemp("dask")
+    scheduler_file = folder / "scheduler.json"
+    environment = os.environ | {"PYTHONPATH": str(REPO)}
+    common = ["--scheduler-file", str(scheduler_file), "--no-dashboard"]
+
+    def begin(module, *more):
+        return subprocess.Popen(
+            [sys.executable, "-m", f"distributed.cli.{module}", *common, *more], env=environment,
+            cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+
+    scheduler = begin("dask_scheduler", "--host=127.0.0.1", "--port=0")
+    workers = [
+        begin("dask_worker", "--no-nanny", "--nthreads=1", f"--local-directory={folder}")
+        for _ in range(2)
+    ]
+    wait = "import distributed as d; d.Client(scheduler_file={!r}, timeout=100).wait_for_workers(2, 100)"
+    subprocess.run(
+        [sys.executable, "-c", wait.format(str(scheduler_file))], check=True, stderr=subprocess.DEVNULL
+    )
+    yield scheduler_file, workers
+    for process in [*workers, scheduler]:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_that_loses_a_worker_gives_the_same_bytes(corpus, dask_cluster):
+    scheduler_file, workers = dask_cluster
+    argv = arguments(corpus, dupe_factor=100)
+    assert run(*argv) == 0
+    plain = outputs(corpus)
+    process = subprocess.Popen(
+        [sys.executable, "-m", COMMAND, *argv,
+         "--runner=apache_beam.runners.dask.dask_runner.DaskRunner",
+         "--", f"--dask_scheduler_file={scheduler_file}", "--dask_npartitions=4"],
+        cwd=REPO, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not list(corpus.glob(".*.work/*.part")):  # some buckets are finished, not all
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.01)
+    assert workers[0].poll() is None and process.poll() is None
+    workers[0].kill()
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert outputs(corpus) == plain
+
+
+@pytest.mark.slow
+def test_what_a_pipeline_wrote_to_an_object_store_is_what_pretraining_reads_there(
+    corpus, tmp_path_factory, monkeypatch
+):
+    needs_beam()
+    s3.require_moto()
+    folder = tmp_path_factory.mktemp("run")
+    assert run(*arguments(corpus)) == 0
+    plain = outputs(corpus)
+    with s3.server() as port:
+        environment = s3.environment(f"http://127.0.0.1:{port}", folder / "cache")
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        import s3fs
+
+        store = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
+        store.mkdir("bucket")
+        store.put(f"{corpus}/", "bucket/corpus/", recursive=True)
+        there = "s3://bucket/records"
+        # Every machine reads and writes there.
+        done = run_process(COMMAND, *arguments(
+            corpus, input_file="s3://bucket/corpus/?.txt",
+            vocab_file="s3://bucket/corpus/vocab.txt",
+            output_file=f"{there}/out-0.tfrecord,{there}/out-1.tfrecord",
+            eval_output_file=f"{there}/eval.tfrecord",
+        ), "--runner=DirectRunner")
+        assert done.returncode == 0, done.stderr
+        found = {name.rpartition("/")[2]: store.cat_file(name) for name in store.find(there)}
+        assert set(found) == set(plain)  # and nothing of what was under way
+        for name, content in plain.items():
+            assert "manifest" in name or found[name] == content, name
+        losses = []
+        for source, output in ((there, "s3://bucket/run"), (corpus, folder / "run")):
+            for name, content in plain.items():
+                (corpus / name).write_bytes(content)
+            done = run_process("albert.run_pretraining", *map(str, (
+                f"--albert_config_file={write_config(folder, vocab_size=205, max_position_embeddings=32)}",
+                f"--input_file={source}/out-*.tfrecord", f"--output_dir={output}",
+                "--max_seq_length=32", "--max_predictions_per_seq=5", "--train_batch_size=4",
+                "--num_train_steps=3", "--num_warmup_steps=0", "--log_steps=1",
+            )))
+            assert done.returncode == 0, done.stderr
+            losses.append(re.findall(r"step (\d+): loss ([\d.]+)", done.stderr))
+        assert losses[0] == losses[1] and len(losses[0]) == 3
+
+
+def test_a_pipeline_needs_no_tensorflow(corpus):
+    needs_beam()
+    code = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "from albert import create_pretraining_data as c; c.cli(sys.argv)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments(corpus), "--runner=DirectRunner"],
+        cwd=os.path.dirname(os.path.dirname(os.path.abspath(command.__file__))),
+        capture_output=True, text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_packed_and_converted_texts_give_the_same_bytes_through_a_pipeline(corpus):
+    needs_beam()
+    assert run(*arguments(corpus)) == 0
+    plain = {name: value for name, value in outputs(corpus).items() if "manifest" not in name}
+    content = {path: path.read_bytes() for path in corpus.glob("?.txt")}
+    for pack in (gzip.compress, bz2.compress):
+        for path, value in content.items():
+            path.write_bytes(pack(value))
+        assert run(*arguments(corpus), "--runner=DirectRunner") == 0
+        found = outputs(corpus)
+        assert {name: value for name, value in found.items() if name in plain} == plain
+    text = content[corpus / "a.txt"].decode()
+    for path, value in content.items():
+        path.write_bytes(value)
+    (corpus / "a.txt").write_bytes(text.encode("utf-16"))
+    assert run(*arguments(corpus), "--runner=DirectRunner") == 0
+    found = outputs(corpus)
+    assert {name: value for name, value in found.items() if name in plain} == plain
+
+
+def test_a_damaged_text_ends_the_pipeline_in_one_line(corpus, capsys):
+    needs_beam()
+    (corpus / "b.txt").write_bytes(gzip.compress((corpus / "b.txt").read_bytes())[:-9])
+    assert run(*arguments(corpus), "--runner=DirectRunner") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert f"{corpus}/b.txt: damaged or truncated" in line
+    assert not outputs(corpus)
+
+
+# --- What cannot be done ---
+
+
+def test_without_beam_one_line_says_what_to_install(corpus, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    assert run(*arguments(corpus), "--runner=DirectRunner") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "needs Apache Beam, which is not installed: pip install 'albert[beam]'" in line
+    assert not outputs(corpus)
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "message"),
+    [
+        ({}, ["--", "--project=p"], "unexpected argument '--project=p'"),
+        ({"runner": "DirectRunner", "num_processes": 2}, [], "--num_processes has no effect with"),
+        ({"runner": "DirectRunner", "original_draw_order": True, "held_out_fraction": 0}, [],
+         "--runner is not part of the original"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(changes, more, message, corpus, capsys):
+    assert run(*arguments(corpus, **changes), *more) == 2
+    assert message in assert_one_clear_line(capsys.readouterr().err)
+    assert not outputs(corpus)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--runner=NoSuchRunner"], "--runner=NoSuchRunner"),
+        (["--runner=DirectRunner", "--", "--direct_num_workers=many"], "direct_num_workers"),
+    ],
+)
+def test_what_beam_does_not_know_is_refused(options, message, corpus, capsys):
+    needs_beam()
+    assert run(*arguments(corpus), *options) == 2
+    assert message in assert_one_clear_line(capsys.readouterr().err)
+    assert not outputs(corpus)
+
+
+@pytest.mark.parametrize("pattern", ["nowhere://bucket/*.txt", "/absent/*.txt"])
+def test_texts_that_are_not_there_are_refused(pattern, corpus, capsys):
+    needs_beam()
+    assert run(*arguments(corpus, input_file=pattern), "--runner=DirectRunner") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert pattern.strip("*.tx") in line
+
+
+def test_a_text_that_vanishes_ends_the_pipeline_in_one_line(corpus, monkeypatch, capsys):
+    needs_beam()
+    real = beam._make_pipeline
+
+    def late(*options):
+        (corpus / "b.txt").unlink()
+        return real(*options)
+
+    monkeypatch.setattr(beam, "_make_pipeline", late)
+    assert run(*arguments(corpus), "--runner=DirectRunner") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert f"no such file: {corpus}/b.txt" in line
+    assert not outputs(corpus)
+
+
+def test_a_corpus_of_blank_lines_publishes_nothing(corpus, capsys):
+    needs_beam()
+    for name in "abcd":
+        (corpus / f"{name}.txt").write_text("\n \n")
+    assert run(*arguments(corpus), "--runner=DirectRunner") == 2
+    assert "no documents, only blank lines" in assert_one_clear_line(capsys.readouterr().err)
+    assert not outputs(corpus)
+
+
+def test_a_failure_keeps_the_records_of_before(corpus, monkeypatch):
+    needs_beam()
+    assert run(*arguments(corpus), "--runner=DirectRunner") == 0
+    before = {p.name: p.read_bytes() for p in corpus.iterdir()}
+
+    def fail(*_):
+        raise DataError("no")
+
+    monkeypatch.setattr(beam, "_write_output", fail)
+    assert run(*arguments(corpus, random_seed=2), "--runner=DirectRunner") == 2
+    assert {p.name: p.read_bytes() for p in corpus.iterdir()} == before
+
+
+def test_a_terminated_pipeline_leaves_nothing(corpus):
+    needs_beam()
+    process = start_process(
+        COMMAND, *arguments(corpus, dupe_factor=100000), "--runner=DirectRunner"
+    )
+    deadline = time.monotonic() + 60
+    while not any(name.endswith(".work") for name in os.listdir(corpus)):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143 and "stopped by SIGTERM" in err, err
+    assert not [path for path in corpus.iterdir() if path.suffix != ".txt"]

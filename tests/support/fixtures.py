@@ -1,0 +1,81 @@
+"""Runs of the commands that many tests begin with, each made once for all processes of the suite."""
+
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import filelock
+import jobs
+import pytest
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory) -> Callable[[str, Callable[[pathlib.Path], Any]], tuple]:
+    """Function from a name and make(folder) to the folder and, as JSON, what make returned.
+
+    Whoever asks first makes it, in whichever fork; nobody may change what is in the folder.
+    """
+    base = tmp_path_factory.getbasetemp()
+
+    def get(name: str, make: Callable[[pathlib.Path], Any]) -> tuple:
+        folder, done = base / f"once-{name}", base / f"once-{name}.json"
+        with filelock.FileLock(f"{folder}.lock"):
+            if not done.exists():
+                folder.mkdir()
+                done.write_text(json.dumps(make(folder)))
+        return folder, json.loads(done.read_text())
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def run_once(made_once) -> Callable[..., jobs.Run]:
+    """Function from a name, a command and a function of a folder to flags, to the finished run."""
+
+    def get(name: str, command: Callable[..., int], flags_of: Callable, *more: str) -> jobs.Run:
+        def make(folder: pathlib.Path) -> list[str]:
+            flags = flags_of(folder)
+            assert command(*flags, *more) == 0
+            return flags
+
+        folder, flags = made_once(name, make)
+        return jobs.Run(folder / "out", flags)
+
+    return get
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Flags of a tiny pretraining run into tmp_path/out."""
+    return jobs.pretraining_flags(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def whole(run_once) -> jobs.Run:
+    """A pretraining run to its end, step 23; saved and evaluated at 10, 20 and 23."""
+
+    def flags_of(folder):
+        return [*jobs.pretraining_flags(folder, keep_checkpoint_max=0), "--skip_loss_spikes"]
+
+    return run_once("pretraining", jobs.pretrain, flags_of, "--do_eval")
+
+
+@pytest.fixture
+def finished(whole, tmp_path) -> jobs.Run:
+    """A copy of that run."""
+    return whole.copy(tmp_path / "out")
+
+
+@pytest.fixture
+def begun(whole, tmp_path) -> jobs.Run:
+    """A copy of that run as it was when it had just saved step 10, not yet evaluated."""
+    return whole.copy(tmp_path / "out", step=10)
+
+
+@pytest.fixture(scope="session")
+def classified(run_once) -> jobs.Run:
+    """A classifier trained to its end, step 6, and evaluated."""
+    return run_once(
+        "classifier", jobs.classify, jobs.classifier_flags, "--do_train", "--do_eval",
+    )

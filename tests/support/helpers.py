@@ -1,0 +1,223 @@
+"""What several tests need: tiny records, a tiny config, and commands as real processes."""
+
+import functools
+import importlib.util
+import json
+import os
+import pathlib
+import random
+import resource
+import runpy
+import subprocess
+import sys
+import unittest.mock
+from collections.abc import Mapping
+from typing import Any
+
+import forked
+import numpy as np
+import pytest
+
+from albert.cli import flags
+from albert.records import records
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+LENGTH, PREDICTIONS, VOCAB = 12, 3, 40
+NEEDS_JAX = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="JAX is not installed (it wants Python 3.11)"
+)
+ANIMALS = ["cat", "dog", "hen", "fox", "cow", "pig", "owl", "bee"]
+SIZES = {
+    "vocab_size": VOCAB, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 16,
+    "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+}
+
+
+def parse_with_tensorflow(path, spec) -> dict[str, np.ndarray]:
+    """Returns the features of a record file, as TensorFlow reads them."""
+    import tensorflow as tf
+
+    features = {
+        name: tf.io.FixedLenFeature([] if length is None else [length], dtype)
+        for name, (dtype, length) in spec.features.items()
+    }
+    messages = list(tf.data.TFRecordDataset(str(path)))
+    return {k: v.numpy() for k, v in tf.io.parse_example(messages, features).items()}
+
+
+def write_config(folder: pathlib.Path, **changes) -> str:
+    path = folder / "albert_config.json"
+    path.write_text(json.dumps(SIZES | changes))
+    return str(path)
+
+
+def pretraining_rows(count: int, seed: int = 0, least: int = 8, most: int = LENGTH):
+    """Random but learnable records: the masked token is that of the first position.
+
+    Of their LENGTH places `least` to `most` are tokens.
+    """
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        token, length = int(rng.integers(5, VOCAB)), int(rng.integers(least, most + 1))
+        ids = np.zeros(LENGTH, int)
+        ids[:length] = token
+        ids[0], ids[length // 2], ids[length - 1] = 2, 3, 3
+        ids[2] = 4
+        yield {
+            "input_ids": ids,
+            "input_mask": (np.arange(LENGTH) < length).astype(int),
+            "segment_ids": ((np.arange(LENGTH) > length // 2) & (np.arange(LENGTH) < length)) * 1,
+            "masked_lm_positions": np.array([2, 0, 0]),
+            "masked_lm_ids": np.array([token, 0, 0]),
+            "masked_lm_weights": np.array([1.0, 0.0, 0.0], "float32"),
+            "next_sentence_labels": np.array([token % 2]),
+        }
+
+
+def write_pretraining_records(
+    path: pathlib.Path, count: int = 40, seed: int = 0, vocab_size: int = VOCAB, **lengths
+) -> str:
+    from albert.tasks.pretraining import PretrainingTask
+
+    rows = pretraining_rows(count, seed, **lengths)
+    spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
+    records.write_records(str(path), rows, spec, {"vocab_size": vocab_size})
+    return str(path)
+
+
+def write_weights(
+    prefix: pathlib.Path, config: Mapping[str, Any], kind: str = "AlbertForPreTraining", **options
+) -> str:
+    """Writes first weights of a model class; returns the checkpoint's prefix."""
+    from albert import modeling
+    from albert.formats import checkpoint_files
+    from albert.model.weight_names import parameter_shapes
+
+    rng = np.random.default_rng(0)
+    model = getattr(modeling, kind)(modeling.AlbertConfig(**config), **options)
+    checkpoint_files.write(str(prefix), {
+        name: 0.1 * rng.standard_normal(shape).astype("float32")
+        for name, shape in parameter_shapes(model).items()
+    })
+    return str(prefix)
+
+
+def start(module: str, *arguments: str, **options) -> subprocess.Popen:
+    """Starts `python -m module` with the repository on its path; see forked.py."""
+    environment = os.environ | {"PYTHONPATH": str(REPO)} | options.pop("env", {})
+    options |= {"env": environment, "text": True}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    if forked.can_serve(environment, arguments):
+        return forked.Process(module, *arguments, **options)
+    return subprocess.Popen([sys.executable, "-m", module, *arguments], **options)
+
+
+def run(module: str, *arguments: str, timeout=300, **options) -> subprocess.CompletedProcess:
+    """Runs `python -m module` to its end, for so many seconds at most."""
+    process = start(module, *arguments, **options)
+    out, err = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def cpu_seconds_of_children() -> float:
+    """Returns what all processes that this one started and waited for have computed so far.
+
+    Time on the wall is that of the other tests too, which run beside.
+    """
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+@functools.cache
+def use_plain_graphs() -> None:
+    """Leaves graphs as they are written: to optimise them takes longer than a tiny run."""
+    optimise_graphs(False)
+
+
+def optimise_graphs(is_wanted: bool) -> None:
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not is_wanted})
+
+
+def setup_arguments() -> dict:
+    """Returns what setup.py says of the package."""
+    with unittest.mock.patch("setuptools.setup") as said:
+        runpy.run_path(str(REPO / "setup.py"))
+    return said.call_args.kwargs
+
+
+def run_here(module, *arguments) -> int:
+    """Runs a command's module in this process; returns its exit code."""
+    name = module.__name__.rpartition(".")[2]
+    return flags.run_command(
+        module.__doc__, module.define_flags, module.main, [name, *map(str, arguments)]
+    )
+
+
+def assert_same_gradients(ours: dict, theirs: dict) -> None:
+    """Compares gradients by the variables' names, each to 1e-5 of its variable's largest.
+
+    Those that are zero but for rounding, as that of a key's bias, are so in both.
+    """
+    assert ours.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        largest = max(np.abs(expected).max(), 1e-2)
+        np.testing.assert_allclose(
+            ours[name], expected, rtol=0, atol=1e-5 * largest, err_msg=name
+        )
+
+
+def metrics(folder: pathlib.Path) -> list[dict]:
+    """Returns metrics.jsonl without what depends on the clock."""
+    lines = map(strict_json, (folder / "metrics.jsonl").read_text().splitlines())
+    clock = ("tokens_per_second", "seconds")
+    return [{k: v for k, v in line.items() if k not in clock} for line in lines]
+
+
+def strict_json(text: str) -> Any:
+    """Parses JSON, and refuses the NaN and Infinity that Python's parser takes."""
+
+    def refuse(name: str):
+        raise ValueError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def assert_one_clear_line(stderr: str) -> str:
+    """Checks that a failed command said one line and no traceback; returns the line."""
+    lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, stderr
+    assert "Traceback" not in stderr
+    return lines[0]
+
+
+def words(rng: random.Random, count: int) -> str:
+    text = " ".join(rng.choice("red blue old new big small dog cat sees hears the a of".split())
+                    for _ in range(count))
+    return text.capitalize() + "."
+
+
+def write_text(path: pathlib.Path, documents: int, sentences: int = 12) -> pathlib.Path:
+    rng = random.Random(7)
+    blocks = ["\n".join(words(rng, 12) for _ in range(sentences)) for _ in range(documents)]
+    path.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+    return path
+
+
+def dataset(with_answers: bool, is_v2: bool) -> dict:
+    """Small passages, each with a question that has an answer and, in 2.0, one that has none."""
+    paragraphs = []
+    for i, animal in enumerate(ANIMALS):
+        other = ANIMALS[(i + 3) % len(ANIMALS)]
+        context = f"The {animal} sat on the mat. Then the {other} ran down the long road."
+        qas = [{"id": f"{i}-who", "question": "Who sat on the mat?"}]
+        if with_answers:
+            qas[0]["answers"] = [{"text": animal, "answer_start": context.index(animal)}]
+        if is_v2:
+            qas.append({"id": f"{i}-none", "question": "Who flew over the sea?"})
+            if with_answers:
+                qas[1] |= {"answers": [], "is_impossible": True}
+        paragraphs.append({"context": context, "qas": qas})
+    return {"version": "x", "data": [{"title": "t", "paragraphs": paragraphs}]}

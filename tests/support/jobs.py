@@ -1,0 +1,318 @@
+"""Tiny jobs of the commands, for the tests of faults."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import helpers
+import numpy as np
+from helpers import (
+    PREDICTIONS,
+    REPO,
+    VOCAB,
+    metrics,
+    start,
+    write_config,
+    write_pretraining_records,
+)
+
+from albert import (
+    create_pretraining_data,
+    export_to_tfhub,
+    run_classifier,
+    run_pretraining,
+    run_race,
+    run_squad_v1,
+)
+from albert.formats import checkpoints
+
+PRETRAINING = "albert.run_pretraining"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [f"w{i}" for i in range(VOCAB - len(SPECIALS))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run's output directory, and the flags that made it."""
+
+    out: pathlib.Path
+    flags: list[str]
+
+    def copy(self, out: pathlib.Path, step: int | None = None) -> "Run":
+        """Returns a copy of it, or of what there was when `step` had just been saved."""
+        shutil.copytree(self.out, out)
+        if step is not None:
+            kept = (".lock", "albert_config.json", "metrics.jsonl", f"model.ckpt-{step}.*")
+            for path in out.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif not any(path.match(pattern) for pattern in kept):
+                    path.unlink()
+            lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True)
+            values = [(line, json.loads(line)) for line in lines]
+            (out / "metrics.jsonl").write_text("".join(
+                line for line, value in values
+                if value["step"] < step or value["step"] == step and value["kind"] == "train"
+            ))
+        return Run(out, [*self.flags, f"--output_dir={out}"])
+
+
+def command(module, *arguments: str) -> int:
+    """Runs a command's module in this process; returns its exit code."""
+    if module is not create_pretraining_data:  # the others import TensorFlow
+        helpers.use_plain_graphs()
+    return helpers.run_here(module, *arguments)
+
+
+def pretrain(*arguments: str) -> int:
+    return command(run_pretraining, *arguments)
+
+
+def classify(*arguments: str) -> int:
+    return command(run_classifier, *arguments)
+
+
+def squad(*arguments: str) -> int:
+    return command(run_squad_v1, *arguments)
+
+
+def race(*arguments: str) -> int:
+    return command(run_race, *arguments)
+
+
+def create_data(*arguments: str) -> int:
+    return command(create_pretraining_data, *arguments)
+
+
+def export_hub(*arguments: str) -> int:
+    return command(export_to_tfhub, *arguments)
+
+
+def pretraining_flags(folder: pathlib.Path, **changes) -> list[str]:
+    """23 steps of 4 records, of 40; saved every 10."""
+    values = {
+        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "input_file": write_pretraining_records(folder / "train.tfrecord"),
+        "output_dir": folder / "out", "max_seq_length": 12,
+        "max_predictions_per_seq": PREDICTIONS, "train_batch_size": 4, "eval_batch_size": 4,
+        "max_eval_steps": 2, "num_train_steps": 23, "num_warmup_steps": 3,
+        "save_checkpoints_steps": 10, "log_steps": 4, "learning_rate": 0.01,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+def write_vocabulary(folder: pathlib.Path) -> str:
+    path = folder / "vocab.txt"
+    path.write_text("\n".join([*SPECIALS, *WORDS]) + "\n")
+    return str(path)
+
+
+def write_corpus(folder: pathlib.Path, documents: int = 30) -> str:
+    path = folder / "corpus.txt"
+    texts = [
+        "\n".join(" ".join(WORDS[(d + n + i) % len(WORDS)] for i in range(6)) for n in range(6))
+        for d in range(documents)
+    ]
+    path.write_text("\n\n".join(texts) + "\n")
+    return str(path)
+
+
+def data_flags(folder: pathlib.Path, **changes) -> list[str]:
+    values = {
+        "input_file": write_corpus(folder), "output_file": folder / "out.tfrecord",
+        "vocab_file": write_vocabulary(folder), "max_seq_length": 12,
+        "max_predictions_per_seq": PREDICTIONS, "dupe_factor": 2, "num_processes": 1,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+def write_task(folder: pathlib.Path, rows: int = 12) -> pathlib.Path:
+    """Texts as SST-2 has them, whose label says whether the first word is an even one."""
+    (folder / "SST-2").mkdir(exist_ok=True)
+    texts = [f"{WORDS[i % len(WORDS)]} {WORDS[2 * i % len(WORDS)]}" for i in range(rows)]
+    labelled = [f"{text}\t{i % 2}" for i, text in enumerate(texts)]
+    for split, lines in {
+        "train": ["sentence\tlabel", *labelled], "dev": ["sentence\tlabel", *labelled],
+        "test": ["index\tsentence", *(f"{i}\t{text}" for i, text in enumerate(texts))],
+    }.items():
+        (folder / f"SST-2/{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def classifier_flags(folder: pathlib.Path, **changes) -> list[str]:
+    values = {
+        "data_dir": write_task(folder), "task_name": "sst-2", "output_dir": folder / "out",
+        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "vocab_file": write_vocabulary(folder), "max_seq_length": 8, "train_step": 6,
+        "save_checkpoints_steps": 3,
+        "train_batch_size": 4, "eval_batch_size": 5, "predict_batch_size": 5,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+def write_squad(folder: pathlib.Path) -> str:
+    """Passages of four words with a question each, whose answer is the second word."""
+    paragraphs = [
+        {"context": f"w{i} w{i + 9} w{i + 1} w{i + 2}", "qas": [{
+            "id": f"q{i}", "question": "w5 w6?",
+            "answers": [{"text": f"w{i + 9}", "answer_start": len(f"w{i} ")}],
+        }]} for i in range(8)
+    ]
+    path = folder / "squad.json"
+    path.write_text(json.dumps({"version": "1.1", "data": [
+        {"title": "t", "paragraphs": paragraphs}
+    ]}))
+    return str(path)
+
+
+def squad_flags(folder: pathlib.Path, **changes) -> list[str]:
+    """Flags of a tiny SQuAD 1.1 run: 4 steps of 4 questions."""
+    data = write_squad(folder)
+    values = {
+        "train_file": data, "predict_file": data, "output_dir": folder / "out",
+        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "vocab_file": write_vocabulary(folder), "max_seq_length": 14, "doc_stride": 4,
+        "max_query_length": 6, "train_batch_size": 4, "predict_batch_size": 4,
+        "num_train_epochs": 2, "save_checkpoints_steps": 2, "do_train": True, "do_predict": True,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+def write_race(folder: pathlib.Path, passages: int = 4) -> pathlib.Path:
+    """Passages of one question, in the archive's layout."""
+    for split in ("train", "dev", "test"):
+        for level in ("middle", "high"):
+            place = folder / "RACE" / split / level
+            place.mkdir(parents=True)
+            for i in range(passages):
+                (place / f"{i}.txt").write_text(json.dumps({
+                    "id": f"{level}{i}.txt", "article": f"w{i} w{i + 1}", "questions": ["w3 _"],
+                    "options": [[f"w{i}", "w7", "w8", "w9"]], "answers": ["A"],
+                }))
+    return folder
+
+
+def race_flags(folder: pathlib.Path, **changes) -> list[str]:
+    """Flags of a tiny RACE run: 4 steps of 4 questions."""
+    values = {
+        "data_dir": write_race(folder), "output_dir": folder / "out",
+        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "vocab_file": write_vocabulary(folder), "max_seq_length": 14, "max_qa_length": 6,
+        "train_step": 4, "warmup_step": 1, "save_checkpoints_steps": 2, "train_batch_size": 4,
+        "eval_batch_size": 4, "predict_batch_size": 4, "do_predict": True,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+def token_flags(folder: pathlib.Path, **changes) -> list[str]:
+    """Flags of a tiny run on labelled words: 4 steps of 4 sentences."""
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.txt").write_text("".join(
+            f"w{i} x B-PER\nw{i + 1} x I-PER\nw{i + 2} x O\n\n" for i in range(8)
+        ))
+    values = {
+        "data_dir": folder, "output_dir": folder / "out",
+        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "vocab_file": write_vocabulary(folder), "max_seq_length": 8, "train_step": 4,
+        "warmup_step": 1, "save_checkpoints_steps": 2, "train_batch_size": 4,
+        "eval_batch_size": 4, "predict_batch_size": 4,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+@contextlib.contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen]:
+    """Starts pretraining, and kills it in the end, whatever has become of the test."""
+    process = start(PRETRAINING, *arguments)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            stream.close()
+
+
+def wait_for(path: pathlib.Path, process: subprocess.Popen, seconds: float = 120) -> None:
+    """Returns when the file is there or the process has ended."""
+    deadline = time.monotonic() + seconds
+    while not path.exists() and process.poll() is None:
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.01)
+
+
+def python(code: str, *arguments) -> str:
+    """Runs code as a process of its own; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], cwd=REPO, capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def peak_of_data_creation(*arguments) -> int:
+    """Makes records in a process of its own; returns its most resident bytes."""
+    # Not ru_maxrss, which begins with what the parent had when it forked.
+    code = (
+        "import sys; from albert import create_pretraining_data as c\n"
+        "from albert.cli import flags\n"
+        "code = flags.run_command(c.__doc__, c.define_flags, c.main, ['c', *sys.argv[1:]])\n"
+        "[line] = [l for l in open('/proc/self/status') if l.startswith('VmHWM')]\n"
+        "print(code, line.split()[1])"
+    )
+    code, kilobytes = python(code, *arguments).split()
+    assert code == "0"
+    return int(kilobytes) << 10
+
+
+def script(name: str):
+    """Returns a maintainers' tool as a module."""
+    sys.path.append(str(REPO / "scripts/maintainers"))  # where it has its parts
+    spec = importlib.util.spec_from_file_location(name, REPO / f"scripts/maintainers/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def change_json(path: pathlib.Path, **changes) -> None:
+    """Changes a JSON file as a person would, without its seal."""
+    value = json.loads(path.read_text())
+    value.pop("content_sha256", None)
+    path.write_text(json.dumps(value | changes))
+
+
+def tensors(prefix):
+    weights = checkpoints.open_weights(str(prefix))
+    return {name: weights.read(name) for name in weights.shapes}
+
+
+def assert_same_run(folder, whole, step):
+    assert metrics(folder) == metrics(whole)
+    ours, theirs = (tensors(d / f"model.ckpt-{step}") for d in (folder, whole))
+    assert set(ours) == set(theirs)
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def sigterm_when(monkeypatch, owner, name, condition):
+    """Makes this process get a SIGTERM, once, when a function is called on a condition."""
+    original, sent = getattr(owner, name), []
+
+    def wrapper(*arguments, **options):
+        if not sent and condition(*arguments):
+            sent.append(True)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, wrapper)
+    return sent
