@@ -8,9 +8,9 @@ import types
 
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, run
+from helpers import assert_one_clear_line, run_here
 
-from albert import tokenization
+from albert import evaluate_squad, tokenization
 from albert.tasks.squad import decode as squad_decode
 from albert.tasks.squad import metrics
 from albert.tasks.squad.features import Window, make_windows, read_answers, read_examples
@@ -35,30 +35,28 @@ def test_strings_score_as_in_the_official_scripts(golden_path):
 
 
 # What the official scripts print for three published systems (data/README.md).
+V1, V2 = "derived-v1.1-5articles.json", "dev-v2.0-5articles.json"
 PUBLISHED = {
-    "v1.1-bert-ensemble": {"exact_match": 84.25531914893617, "f1": 91.35940195788031},
-    "v1.1-logreg": {"exact_match": 40.283687943262414, "f1": 50.48022562978764},
-    "v2.0-bert-single": {"exact": 75.55081734186211, "f1": 78.83251404548824, "total": 1407},
+    "v1.1-bert-ensemble": (V1, {"exact_match": 84.25531914893617, "f1": 91.35940195788031}),
+    "v1.1-logreg": (V1, {"exact_match": 40.283687943262414, "f1": 50.48022562978764}),
+    "v2.0-bert-single": (V2, {
+        "exact": 75.55081734186211, "f1": 78.83251404548824, "total": 1407,
+        "HasAns_exact": 70.3546, "HasAns_f1": 76.9040, "NoAns_f1": 80.7692,
+    }),
 }
 
 
 @pytest.mark.parametrize("system", PUBLISHED)
-def test_the_command_prints_the_official_numbers_to_the_last_digit(system, shared):
-    data = shared / "data/squad"
-    is_v2 = system.startswith("v2")
-    name = "dev-v2.0-5articles.json" if is_v2 else "derived-v1.1-5articles.json"
-    done = run(
-        "albert.evaluate_squad", f"--dataset_file={data / name}",
+def test_the_command_prints_the_official_numbers_to_the_last_digit(system, shared, capsys):
+    data, (file, official) = shared / "data/squad", PUBLISHED[system]
+    assert 0 == run_here(
+        evaluate_squad, f"--dataset_file={data / file}",
         f"--predictions_file={data / f'predictions/{system}.5articles.json'}",
-        *(["--version_2_with_negative"] if is_v2 else []),
+        *(["--version_2_with_negative"] if file == V2 else []),
     )
-    assert done.returncode == 0, done.stderr
-    printed = json.loads(done.stdout)
-    assert {name: printed[name] for name in PUBLISHED[system]} == PUBLISHED[system]
-    if is_v2:
-        assert round(printed["HasAns_exact"], 4) == 70.3546
-        assert round(printed["HasAns_f1"], 4) == 76.9040
-        assert round(printed["NoAns_f1"], 4) == 80.7692
+    printed = json.loads(capsys.readouterr().out)
+    for name, value in official.items():
+        assert (round(printed[name], 4) if "Ans" in name else printed[name]) == value, name
 
 
 def windows_of(folder, file):
@@ -140,82 +138,63 @@ def test_version_2_decodes_as_the_original(folder):
     assert {"best_f1", "best_exact_thresh", "HasAns_f1", "NoAns_exact"} <= set(ours)
 
 
-DATASET = {"data": [{"paragraphs": [{"context": "the cat sat", "qas": [
-    {"id": "1", "question": "who?", "answers": [{"text": "the cat", "answer_start": 0}]},
-    {"id": "2", "question": "what?", "answers": [{"text": "sat", "answer_start": 8}]},
-]}]}]}
+def dataset(*answers) -> dict:
+    """A passage with a question for each of the answers; "" has none, of None it is not known."""
+    qas = [{"id": str(i), "question": "who?"} | ({} if text is None else {
+        "answers": [{"text": text, "answer_start": 0}] if text else [], "is_impossible": not text,
+    }) for i, text in enumerate(answers, 1)]
+    return {"data": [{"paragraphs": [{"context": "the cat sat", "qas": qas}]}]}
 
 
-UNANSWERABLE = {"data": [{"paragraphs": [{"context": "the cat sat", "qas": [
-    {"id": "1", "question": "when?", "answers": [], "is_impossible": True},
-    {"id": "2", "question": "why?", "answers": [], "is_impossible": True},
-]}]}]}
+@pytest.fixture
+def evaluate(tmp_path, capsys):
+    """Function from the contents of files to the command's exit code, output and messages."""
+
+    def get(data, predictions, *more, odds=None):
+        if odds is not None:
+            more = *more, "--version_2_with_negative", f"--null_odds_file={tmp_path / 'odds.json'}"
+        for name, content in (("d", data), ("p", predictions), ("odds", odds)):
+            text = content if isinstance(content, str) else json.dumps(content)
+            (tmp_path / f"{name}.json").write_text(text)
+        code = run_here(evaluate_squad, f"--dataset_file={tmp_path / 'd.json'}",
+                        f"--predictions_file={tmp_path / 'p.json'}", *more)
+        return code, *capsys.readouterr()
+
+    return get
 
 
-def evaluate(tmp_path, predictions, *more, dataset=DATASET):
-    (tmp_path / "d.json").write_text(json.dumps(dataset))
-    (tmp_path / "p.json").write_text(
-        predictions if isinstance(predictions, str) else json.dumps(predictions)
-    )
-    return run(
-        "albert.evaluate_squad", f"--dataset_file={tmp_path / 'd.json'}",
-        f"--predictions_file={tmp_path / 'p.json'}", *more,
-    )
-
-
-def test_a_question_without_prediction_scores_0_and_is_told(tmp_path):
+def test_a_question_without_prediction_scores_0_and_is_named(evaluate, tmp_path):
     out = tmp_path / "r.json"
-    done = evaluate(tmp_path, {"1": "cat"}, f"--output_file={out}")
-    assert json.loads(done.stdout) == {"exact_match": 50.0, "f1": 50.0} == load(out)
-    assert "no prediction for 1 questions, scored 0: 2" in done.stderr
+    code, printed, said = evaluate(dataset("the cat", "sat"), {"1": "cat"}, f"--output_file={out}")
+    assert code == 0 and json.loads(printed) == {"exact_match": 50.0, "f1": 50.0} == load(out)
+    assert "no prediction for 1 questions, scored 0: 2" in said
+    _, printed, said = evaluate(dataset("", ""), {"1": ""}, odds={"1": 0.5})
+    assert "no prediction for 1 questions, scored 0: 2" in said
+    assert json.loads(printed).items() >= {
+        "exact": 50.0, "total": 2, "NoAns_total": 2, "best_exact": 50.0, "best_f1": 50.0
+    }.items()
 
 
-@pytest.mark.parametrize(
-    ("predictions", "more", "dataset", "message"),
-    [
-        ("{", [], DATASET, "p.json:1:2: not JSON"),
-        ([], [], DATASET, "p.json: expected an object, got list"),
-        ({"1": 3}, [], DATASET, "p.json: '1' must be a string, got 3"),
-        ({"1": "x"}, [], {"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "1"}]}]}]},
-         "d.json: 1 questions have no 'answers', as '1'"),
-        ({"1": "x"}, ["--null_odds_file=x"], DATASET, "needs --version_2_with_negative"),
-        ({}, [], {"data": []}, "d.json: no questions"),
-        ({"1": "x"}, [], UNANSWERABLE,
-         "d.json: 2 questions have no answer, as '1'; add --version_2_with_negative"),
-    ],
-)
-def test_files_that_are_none_are_refused(predictions, more, dataset, message, tmp_path):
-    done = evaluate(tmp_path, predictions, *more, dataset=dataset)
-    assert done.returncode == 2
-    assert message in assert_one_clear_line(done.stderr)
-
-
-def test_absent_predictions_score_0_in_version_2_too(tmp_path):
-    odds = tmp_path / "odds.json"
-    odds.write_text('{"1": 0.5}')
-    more = "--version_2_with_negative", f"--null_odds_file={odds}"
-    done = evaluate(tmp_path, {"1": ""}, *more, dataset=UNANSWERABLE)
-    assert "no prediction for 1 questions, scored 0: 2" in done.stderr
-    printed = json.loads(done.stdout)
-    assert (printed["exact"], printed["total"], printed["NoAns_total"]) == (50.0, 2, 2)
-    assert (printed["best_exact"], printed["best_f1"]) == (50.0, 50.0)
-
-
-@pytest.mark.parametrize(
-    ("odds", "message"),
-    [
-        ('{"1": NaN}', "odds.json: '1' must be a number, got nan"),
-        ('{"1": true}', "odds.json: '1' must be a number, got True"),
-        ("{}", "odds.json: no odds of 1 predicted questions, as '1'"),
-    ],
-)
-def test_odds_that_are_none_are_refused(odds, message, tmp_path):
-    (tmp_path / "odds.json").write_text(odds)
-    more = "--version_2_with_negative", f"--null_odds_file={tmp_path / 'odds.json'}"
+@pytest.mark.parametrize(("answers", "predictions", "odds", "more", "message"), [
+    (["the cat"], "{", None, [], "p.json:1:2: not JSON"),
+    (["the cat"], [], None, [], "p.json: expected an object, got list"),
+    (["the cat"], {"1": 3}, None, [], "p.json: '1' must be a string, got 3"),
+    ([None], {"1": "x"}, None, [], "d.json: 1 questions have no 'answers', as '1'"),
+    (["the cat"], {"1": "x"}, None, ["--null_odds_file=x"], "needs --version_2_with_negative"),
+    ([], {}, None, [], "d.json: no questions"),
+    (["", ""], {"1": "x"}, None, [],
+     "d.json: 2 questions have no answer, as '1'; add --version_2_with_negative"),
     # "9" is no question of the data: what is said of it does not matter.
-    done = evaluate(tmp_path, {"1": "x", "9": "y"}, *more, dataset=UNANSWERABLE)
-    assert done.returncode == 2 and not done.stdout
-    assert message in assert_one_clear_line(done.stderr)
+    (["", ""], {"1": "x", "9": "y"}, '{"1": NaN}', [], "odds.json: '1' must be a number, got nan"),
+    (["", ""], {"1": "x", "9": "y"}, '{"1": true}', [],
+     "odds.json: '1' must be a number, got True"),
+    (["", ""], {"1": "x", "9": "y"}, "{}", [],
+     "odds.json: no odds of 1 predicted questions, as '1'"),
+])
+def test_bad_files_are_refused(answers, predictions, odds, more, message, evaluate):
+    code, printed, said = evaluate(dataset(*answers), predictions, *more, odds=odds)
+    assert code == 2 and not printed
+    assert message in assert_one_clear_line(said)
 
 
 # --- spec_golden.json: a context with ligatures and quotes, and scores with repeated pairs ---
