@@ -54,21 +54,20 @@ def assert_equal(ours, expected):
         np.testing.assert_array_equal(ours.to_original, expected.to_original)
 
 
-words = st.lists(st.integers(0, 3), max_size=24)
-
-
-@settings(max_examples=300)
-@given(words, words)
+@settings(max_examples=100)
+@given(st.lists(st.integers(0, 3), max_size=24), st.lists(st.integers(0, 3), max_size=24))
 def test_random_texts_are_aligned_as_by_the_plain_table(original, cleaned):
     assert_equal(align(original, cleaned), plain_alignment(original, cleaned))
+    # Most passages only get one more character in front.
+    shifted = [*cleaned[:1], *original]
+    assert_equal(align(original, shifted), plain_alignment(original, shifted))
 
 
 # Rows that share masks: a text may end within their first, or go over many of them.
-@pytest.mark.parametrize("block", [1, 3, 512])
-def test_texts_that_differ_in_a_few_places_are_aligned_as_by_the_plain_table(monkeypatch, block):
-    monkeypatch.setattr(squad_alignment, "_BLOCK", block)
-    rng, mismatches = random.Random(block), 0
-    for _ in range(400):
+def test_texts_that_differ_in_a_few_places_are_aligned_as_by_the_plain_table(monkeypatch):
+    rng, mismatches = random.Random(1), 0
+    for block in [1, 3, 512] * 150:
+        monkeypatch.setattr(squad_alignment, "_BLOCK", block)
         kinds = rng.randint(1, 4)
         original = [rng.randrange(kinds) for _ in range(rng.randint(0, 40))]
         cleaned = list(original)
@@ -84,8 +83,8 @@ def test_texts_that_differ_in_a_few_places_are_aligned_as_by_the_plain_table(mon
 
 def test_a_long_text_is_aligned_as_by_the_plain_table():
     rng = random.Random(5)
-    original = [rng.randrange(6) for _ in range(1300)]
-    cleaned = [*original[:700], *original[712:1100], 9, 9, *original[1100:]]
+    original = [rng.randrange(6) for _ in range(600)]
+    cleaned = [*original[:300], *original[312:500], 9, 9, *original[500:]]
     assert_equal(align(original, cleaned), plain_alignment(original, cleaned))
 
 
@@ -98,17 +97,6 @@ def test_a_table_beyond_memory_is_refused_with_the_remedy(monkeypatch):
     monkeypatch.setattr(squad_alignment, "_MOST_BITS", 10_000)
     with pytest.raises(DataError, match="passage of 200 characters is too long .* paragraphs"):
         align([1, 2] * 100, [1, 2] * 100)
-
-
-@settings(max_examples=300)
-@given(st.lists(st.integers(0, 2), max_size=14), st.integers(0, 2))
-def test_texts_with_one_more_character_in_front_are_aligned_as_by_the_plain_table(original, first):
-    ours = align(original, [first, *original])
-    assert_equal(ours, plain_alignment(original, [first, *original]))
-
-
-def test_nothing_to_align_is_a_mismatch():
-    assert [align(*texts) for texts in (([], [1]), ([1], []), ([], []))] == [None, None, None]
 
 
 def test_positions_without_counterpart_take_a_neighbours_as_in_the_original(golden_path):

@@ -1,21 +1,19 @@
-"""From scores of windows to answers, on passages that can be reckoned through by hand."""
+"""From scores of windows to answers and SQuAD's numbers, on passages to be reckoned by hand."""
 
 import math
 
 import numpy as np
 import pytest
 
-from albert.tasks.squad import decode as squad_decode
-from albert.tasks.squad import metrics
+from albert.tasks.squad import decode, metrics
 from albert.tasks.squad.features import SquadExample, Window
 
 LENGTH = 8
-TEXT = "Ada met Bob in Rome"
 WORDS = [(0, 2), (4, 6), (8, 10), (12, 13), (15, 18)]  # first and last character
 
 
-def example(qas_id="q", text=TEXT):
-    return SquadExample(qas_id, "?", text, None, None, False, "here")
+def example(qas_id="q"):
+    return SquadExample(qas_id, "?", "Ada met Bob in Rome", None, None, False, "here")
 
 
 def window(words=WORDS, unique_id=1, example_index=0, without_context=()):
@@ -40,7 +38,7 @@ def logits(**scores):
 
 
 def decode_v1(windows, results, n_best_size=2, max_answer_length=5):
-    answers, nbest = squad_decode.decode_v1(
+    answers, nbest = decode.decode_v1(
         [example()], windows, results, n_best_size=n_best_size,
         max_answer_length=max_answer_length,
     )
@@ -48,8 +46,8 @@ def decode_v1(windows, results, n_best_size=2, max_answer_length=5):
     return nbest["q"]
 
 
-def texts(entries):
-    return [entry["text"] for entry in entries]
+def starts(entries):
+    return [(entry["text"], entry["start_log_prob"]) for entry in entries]
 
 
 def test_the_best_pair_is_cut_out_of_the_passage_with_its_probability():
@@ -62,48 +60,44 @@ def test_the_best_pair_is_cut_out_of_the_passage_with_its_probability():
     assert second["probability"] == pytest.approx(1 / (math.e + 1))
 
 
-@pytest.mark.parametrize(
-    "scores",
-    [
+def test_an_answer_lies_in_the_passage_forwards_and_is_no_longer_than_allowed():
+    none = {"text": "empty", "probability": 1.0, "start_log_prob": 0.0, "end_log_prob": 0.0}
+    for scores in (
         (logits(p0=9, p1=8), logits(p3=9, p4=8)),  # starts before the passage
         (logits(p3=9, p4=8), logits(p1=9, p2=8)),  # ends before it
         (logits(p6=9, p7=8), logits(p3=9, p4=8)),  # ends before its start
-        (logits(p3=9, p4=8), logits(p6=9, p7=8)),  # longer than 2 pieces
-    ],
-)
-def test_what_cannot_be_an_answer_is_none(scores):
-    assert decode_v1([window()], {1: scores}, max_answer_length=2) == [
-        {"text": "empty", "probability": 1.0, "start_log_prob": 0.0, "end_log_prob": 0.0}
-    ]
-
-
-def test_padding_after_the_passage_is_no_answer():
-    scores = logits(p3=1, p6=9), logits(p3=1, p7=9)
-    assert texts(decode_v1([window(WORDS[:2])], {1: scores})) == ["Ada"]
+        (logits(p3=9, p4=8), logits(p6=9, p7=8)),  # longer than 2 tokens
+    ):
+        assert decode_v1([window()], {1: scores}, max_answer_length=2) == [none]
+    scores = logits(p3=9, p4=8), logits(p4=9, p7=8)
+    assert starts(decode_v1([window()], {1: scores}, max_answer_length=2))[0] == ("Ada met", 9.0)
+    scores = logits(p3=1, p6=9), logits(p3=1, p7=9)  # padding after the passage
+    assert starts(decode_v1([window(WORDS[:2])], {1: scores})) == [("Ada", 1.0)]
 
 
 def test_a_word_starts_an_answer_only_where_it_has_most_context():
     late = window(WORDS[2:], unique_id=2)
     early = window(WORDS, unique_id=1, without_context={5, 6, 7})
     results = {1: (logits(p5=9), logits(p5=9)), 2: (logits(p3=1), logits(p3=1))}
-    entries = decode_v1([early, late], results, n_best_size=1)
-    assert [(e["text"], e["start_log_prob"]) for e in entries] == [("Bob", 1.0)]
+    assert starts(decode_v1([early, late], results, n_best_size=1)) == [("Bob", 1.0)]
 
 
 def test_one_text_counts_once_with_its_best_score():
     twice = [window(unique_id=1), window(unique_id=2)]
     results = {1: (logits(p3=1), logits(p3=1)), 2: (logits(p3=4), logits(p3=4, p4=2))}
-    entries = decode_v1(twice, results)
-    assert [(e["text"], e["start_log_prob"]) for e in entries] == [("Ada", 4.0), ("Ada met", 4.0)]
+    assert starts(decode_v1(twice, results)) == [("Ada", 4.0), ("Ada met", 4.0)]
 
 
 def test_of_equal_scores_the_first_window_and_place_wins():
     flat = np.zeros(LENGTH, "float32")
     words = [window(WORDS[:1], unique_id=1), window(WORDS[1:2], unique_id=2)]
     entries = decode_v1(words, {1: (flat, flat), 2: (flat, flat)}, n_best_size=LENGTH)
-    assert texts(entries) == ["Ada", "met"]
+    assert starts(entries) == [("Ada", 0.0), ("met", 0.0)]
     # Only the first n places of equal scores are combined: none is in the passage.
-    assert texts(decode_v1(words, {1: (flat, flat), 2: (flat, flat)})) == ["empty"]
+    assert starts(decode_v1(words, {1: (flat, flat), 2: (flat, flat)})) == [("empty", 0.0)]
+
+
+# --- Version 2 ---
 
 
 def beam(starts, ends, cls=0.0):
@@ -119,9 +113,7 @@ def beam(starts, ends, cls=0.0):
 
 
 def decode_v2(examples, windows, results):
-    return squad_decode.decode_v2(
-        examples, windows, results, n_best_size=3, max_answer_length=5
-    )
+    return decode.decode_v2(examples, windows, results, n_best_size=3, max_answer_length=5)
 
 
 def test_each_start_has_its_own_ends():
@@ -132,18 +124,12 @@ def test_each_start_has_its_own_ends():
     ]
 
 
-def test_null_odds_are_the_least_of_the_windows():
-    own = [[(4, -1), (5, -3)]] * 2
-    result = {i: beam([(3, -1), (5, -2)], own, cls=c) for i, c in ((1, 2.0), (2, -1.0))}
-    windows = [window(unique_id=1), window(unique_id=2)]
-    assert decode_v2([example()], windows, result)[2] == {"q": -1.0}
-
-
-def test_a_question_without_windows_has_no_answer():
-    result = beam([(3, -1), (5, -2)], [[(4, -1), (5, -3)]] * 2, cls=-2)
-    examples = [example("lost"), example("q")]
-    answers, nbest, odds = decode_v2(examples, [window(example_index=1)], {1: result})
-    assert answers == {"lost": "", "q": "Ada met"} and odds == {"lost": 1000000.0, "q": -2.0}
+def test_null_odds_are_the_least_of_the_windows_and_without_any_there_is_no_answer():
+    ends = [[(4, -1), (5, -3)]] * 2
+    results = {i: beam([(3, -1), (5, -2)], ends, cls=c) for i, c in ((1, 2.0), (2, -1.0), (3, 0))}
+    windows = [window(unique_id=i, example_index=1) for i in results]
+    answers, nbest, odds = decode_v2([example("lost"), example("q")], windows, results)
+    assert answers == {"lost": "", "q": "Ada met"} and odds == {"lost": 1000000.0, "q": -1.0}
     assert nbest["lost"] == [
         {"text": "", "probability": 1.0, "start_log_prob": -1e6, "end_log_prob": -1e6}
     ]
@@ -151,14 +137,8 @@ def test_a_question_without_windows_has_no_answer():
 
 def test_odds_above_the_threshold_withhold_the_answer():
     answers, odds = {"a": "x", "b": "y", "c": "z"}, {"a": 0.0, "b": 1.0, "c": 2.0}
-    chosen = squad_decode.with_threshold(answers, odds, 1.0)
-    assert chosen == {"a": "x", "b": "y", "c": ""}
-    assert squad_decode.with_threshold(answers, odds, None) == answers
-
-
-def dataset(golds):
-    """The answers of each question, of which there is one or none."""
-    return {qid: [gold] if gold else [] for qid, gold in golds.items()}
+    assert decode.with_threshold(answers, odds, 1.0) == {"a": "x", "b": "y", "c": ""}
+    assert decode.with_threshold(answers, odds, None) == answers
 
 
 def test_the_threshold_that_is_found_gives_the_best_scores_there_are_ties_and_all():
@@ -168,10 +148,10 @@ def test_the_threshold_that_is_found_gives_the_best_scores_there_are_ties_and_al
         ids = [str(i) for i in range(int(rng.integers(1, 7)))]
         golds, answers = (dict(zip(ids, rng.choice(texts, len(ids)).tolist())) for _ in range(2))
         odds = dict(zip(ids, rng.choice([-3.0, -2.5, 0.0, 1.0, 7.0], len(ids)).tolist()))
-        data = dataset(golds)
-        results, chosen = squad_decode.evaluate_with_threshold(data, answers, odds)
+        data = {qid: [gold] if gold else [] for qid, gold in golds.items()}
+        results, chosen = decode.evaluate_with_threshold(data, answers, odds)
         every = [
-            metrics.evaluate_v2(data, squad_decode.with_threshold(answers, odds, threshold))
+            metrics.evaluate_v2(data, decode.with_threshold(answers, odds, threshold))
             for threshold in (-99.0, *odds.values())
         ]
         # What stands in the file scores as is reported, and nothing scores more.
@@ -180,22 +160,68 @@ def test_the_threshold_that_is_found_gives_the_best_scores_there_are_ties_and_al
             assert results[f"best_{name}"] == pytest.approx(max(one[name] for one in every))
         threshold = results["null_score_diff_threshold"]
         assert threshold == results["best_f1_thresh"]
-        assert squad_decode.with_threshold(answers, odds, threshold) == chosen
+        assert decode.with_threshold(answers, odds, threshold) == chosen
         found.add(np.sign(threshold - min(odds.values())))
     assert found == {-1.0, 0.0, 1.0}  # below all odds, at the least of them, above it
 
 
-def test_where_no_answer_is_best_odds_below_zero_get_none_either():
-    data, answers = dataset({"a": None, "b": None}), {"a": "cow", "b": "hen"}
-    results, chosen = squad_decode.evaluate_with_threshold(data, answers, {"a": -4.0, "b": -2.0})
-    assert chosen == {"a": "", "b": ""}
-    assert results["f1"] == results["best_f1"] == 100.0
-    assert results["null_score_diff_threshold"] < -4.0
-
-
 def test_a_threshold_that_is_given_is_used_and_is_no_result():
-    data, answers = dataset({"a": "cow", "b": "hen"}), {"a": "cow", "b": "x"}
-    results, chosen = squad_decode.evaluate_with_threshold(data, answers, {"a": 1, "b": 2}, threshold=0.5)
+    data, answers = {"a": ["cow"], "b": ["hen"]}, {"a": "cow", "b": "x"}
+    results, chosen = decode.evaluate_with_threshold(data, answers, {"a": 1, "b": 2}, threshold=0.5)
     assert chosen == {"a": "", "b": ""} and results["f1"] == 0.0
     assert (results["best_f1"], results["best_f1_thresh"]) == (50.0, 1)
     assert "null_score_diff_threshold" not in results
+
+
+# --- Scores ---
+
+
+def test_f1_is_of_the_shared_words_of_the_best_answer():
+    # {cat, sat, here} and {cat, sat}: precision 2/2, recall 2/3.
+    assert metrics.f1_score("The cat, sat HERE.", "a cat sat") == pytest.approx(0.8)
+    # As bags: of two "cat" one is shared.
+    assert metrics.f1_score("cat", "cat cat") == pytest.approx(2 / 3)
+    answers, given = {"q": ["dog", "big cat", "cat"]}, {"q": "the cat"}
+    assert metrics.evaluate_v1(answers, given) == {"exact_match": 100.0, "f1": 100.0}
+    for version_2, agreed in ((False, 0.0), (True, 1.0)):
+        assert metrics.f1_score("the", "", no_answer_is_one=version_2) == agreed
+        assert metrics.f1_score("the", "cat", no_answer_is_one=version_2) == 0.0
+    # An answer without words is no answer, but its question has one.
+    scores = metrics.evaluate_v2({"q": ["The"]}, {"q": ""})
+    assert (scores["f1"], scores["HasAns_total"]) == (100.0, 1) and "NoAns_total" not in scores
+
+
+def test_odds_above_the_threshold_leave_a_question_unanswered_and_the_first_best_is_found():
+    answers = {"right": ["cat"], "none": [], "wrong": ["dog"], "late": ["cow"]}
+    given = {"right": "cat", "none": "sat", "wrong": "cat", "late": "cow"}
+    odds = {"late": 3.0, "none": 2.0, "wrong": 1.5, "right": -1.0}
+    # 1.0 by default: right is answered, none is rightly not, wrong and late are not.
+    scores = metrics.evaluate_v2(answers, given, odds)
+    # Answering none: 1 (none). Up to -1: 2. Up to 1.5: 2. Up to 2: 1. Up to 3: 2.
+    assert scores.items() >= {
+        "exact": 50.0, "best_f1": 50.0, "best_f1_thresh": -1.0, "best_exact": 50.0,
+        "best_exact_thresh": -1.0, "HasAns_exact": 100.0 / 3, "NoAns_exact": 100.0,
+    }.items()
+    # Odds that equal the threshold do not.
+    assert metrics.evaluate_v2(answers, given, odds, threshold=2.0)["exact"] == 25.0
+    assert metrics.evaluate_v2(answers, given, odds, threshold=9.0)["exact"] == 50.0
+
+
+def test_no_absent_prediction_ever_raises_a_score():
+    questions = {"a": [], "b": [], "c": ["cat"], "d": ["dog"]}
+    scores = metrics.evaluate_v2(questions, {"a": "", "c": "cat"}, {"a": 1.0, "c": 0.0, "d": -5})
+    assert scores == {
+        "exact": 50.0, "f1": 50.0, "total": 4,
+        "HasAns_exact": 50.0, "HasAns_f1": 50.0, "HasAns_total": 2,
+        "NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2,
+        "best_exact": 50.0, "best_exact_thresh": 0.0, "best_f1": 50.0, "best_f1_thresh": 0.0,
+    }
+    nothing = metrics.evaluate_v2(questions, {}, {})
+    assert {nothing[name] for name in ("exact", "f1", "best_exact", "best_f1")} == {0.0}
+
+
+def test_scores_are_added_from_left_to_right():
+    # Ten times 0.1 is 0.9999999999999999 so; rounded once at the end it is 1.0.
+    assert metrics.averages({"f1": dict.fromkeys("abcdefghij", 0.1)}, "abcdefghij") == {
+        "f1": 100.0 * 0.9999999999999999 / 10, "total": 10
+    }
