@@ -3,7 +3,6 @@
 import json
 import pickle
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -41,70 +40,48 @@ def zh_vocab(golden_path):
 
 
 def test_wordpiece_tokens_and_ids_of_the_originals_example(tmp_path):
-    tokens = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
-    tokenizer = FullTokenizer(write_vocab(tmp_path / "vocab.txt", tokens))
-    pieces = tokenizer.tokenize("UNwant\u00e9d,running")
-    assert pieces == ["un", "##want", "##ed", ",", "runn", "##ing"]
-    assert tokenizer.convert_tokens_to_ids(pieces) == [7, 4, 5, 10, 8, 9]
+    tokenizer = FullTokenizer(write_vocab(tmp_path / "vocab.txt", TINY_VOCAB))
+    tokens = tokenizer.tokenize("UNwant\u00e9d,running")
+    assert tokens == ["un", "##want", "##ed", ",", "runn", "##ing"]
+    assert tokenizer.convert_tokens_to_ids(tokens) == [7, 4, 5, 10, 8, 9]
+    assert tokenization.convert_tokens_to_ids(tokenizer.vocab, tokens) == [7, 4, 5, 10, 8, 9]
     assert tokenizer.encode_text("UNwant\u00e9d,running") == [7, 4, 5, 10, 8, 9]
     assert tokenizer.convert_ids_to_tokens([7, 4]) == ["un", "##want"]
+    assert tokenization.convert_ids_to_tokens(tokenizer.inv_vocab, [7, 4]) == ["un", "##want"]
 
 
-def test_ideographs_are_words_of_their_own():
-    words = tokenization.BasicTokenizer().tokenize("ah\u535a\u63a8zz")
-    assert words == ["ah", "\u535a", "\u63a8", "zz"]
-
-
-def test_basic_tokenizer_lower_cases_and_drops_accents():
-    tokenizer = tokenization.BasicTokenizer(do_lower_case=True)
-    words = tokenizer.tokenize(" \tHeLLo!how  \n Are yoU?  ")
-    assert words == ["hello", "!", "how", "are", "you", "?"]
-    assert tokenizer.tokenize("H\u00e9llo") == ["hello"]
-
-
-def test_basic_tokenizer_keeps_case_when_asked():
-    words = tokenization.BasicTokenizer(do_lower_case=False).tokenize(" \tHeLLo!how  \n Are yoU?  ")
-    assert words == ["HeLLo", "!", "how", "Are", "yoU", "?"]
+def test_basic_tokenizer_splits_at_punctuation_and_ideographs_and_lower_cases_if_asked():
+    lower, cased = tokenization.BasicTokenizer(), tokenization.BasicTokenizer(do_lower_case=False)
+    assert lower.tokenize("ah\u535a\u63a8zz") == ["ah", "\u535a", "\u63a8", "zz"]
+    text = " \tHeLLo!how  \n Are yoU?  "
+    assert lower.tokenize(text) == ["hello", "!", "how", "are", "you", "?"]
+    assert cased.tokenize(text) == ["HeLLo", "!", "how", "Are", "yoU", "?"]
+    assert (lower.tokenize("H\u00e9llo"), cased.tokenize("H\u00e9llo")) == (["hello"], ["Héllo"])
 
 
 def test_wordpieces_are_greedy_and_unknown_words_whole():
-    tokens = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing"]
-    tokenizer = tokenization.WordpieceTokenizer({t: i for i, t in enumerate(tokens)})
+    tokenizer = tokenization.WordpieceTokenizer({t: i for i, t in enumerate(TINY_VOCAB)})
     assert tokenizer.tokenize("") == []
     assert tokenizer.tokenize("unwanted running") == ["un", "##want", "##ed", "runn", "##ing"]
     assert tokenizer.tokenize("unwantedX running") == ["[UNK]", "runn", "##ing"]
-
-
-def test_tokens_convert_by_vocabulary():
-    vocab = {token: i for i, token in enumerate(TINY_VOCAB)}
-    tokens = ["un", "##want", "##ed", "runn", "##ing"]
-    assert tokenization.convert_tokens_to_ids(vocab, tokens) == [7, 4, 5, 8, 9]
-    inverse = {i: token for token, i in vocab.items()}
-    assert tokenization.convert_ids_to_tokens(inverse, [7, 4]) == ["un", "##want"]
+    longest = "want" * 50  # 200 characters
+    assert tokenizer.tokenize(f"{longest} {longest}e") == ["want", *["##want"] * 49, "[UNK]"]
 
 
 def test_character_classes():
-    assert all(map(wordpiece._is_whitespace, " \t\r\n\u00a0"))
-    assert not any(map(wordpiece._is_whitespace, "A-"))
-    assert wordpiece._is_control("\u0005")
-    assert not any(map(wordpiece._is_control, "A \t\r\U0001f4a9"))
-    assert all(map(wordpiece._is_punctuation, "-$`."))
-    assert not any(map(wordpiece._is_punctuation, "A "))
+    for is_one, members, others in (
+        (wordpiece._is_whitespace, " \t\r\n\u00a0", "A-"),
+        (wordpiece._is_control, "\u0005", "A \t\r\U0001f4a9"),
+        (wordpiece._is_punctuation, "-$`.", "A "),
+    ):
+        assert all(map(is_one, members)) and not any(map(is_one, others))
 
 
 # --- Golden values ---
 
 
-def test_every_golden_string_gives_the_originals_sentencepieces(golden, spm):
-    tokenizer = FullTokenizer(None, spm_model_file=spm)
-    for case in golden:
-        raw = tokenizer.tokenize(case["text"])
-        assert raw == case["raw"]["tokens"], case["text"]
-        assert tokenizer.convert_tokens_to_ids(raw) == case["raw"]["ids"]
-
-
 @pytest.mark.parametrize("lower", [True, False])
-def test_every_golden_string_is_preprocessed_as_the_original_did(golden, spm, lower):
+def test_every_golden_string_is_preprocessed_and_cut_as_by_the_original(golden, spm, lower):
     tokenizer = FullTokenizer(None, do_lower_case=lower, spm_model_file=spm)
     batch = tokenizer.encode_batch([case["text"] for case in golden])
     for case, ids in zip(golden, batch, strict=True):
@@ -113,9 +90,10 @@ def test_every_golden_string_is_preprocessed_as_the_original_did(golden, spm, lo
         assert cleaned == want["preprocessed"], text
         kept = tokenization.preprocess_text(text, remove_space=False, lower=lower)
         assert kept == want["preprocessed_keep_space"], text
-        tokens = tokenizer.tokenize(cleaned)
-        assert tokens == want["tokens"], text
-        assert tokenizer.convert_tokens_to_ids(tokens) == want["ids"]
+        for given, expected in ((cleaned, want), (text, case["raw"])):
+            tokens = tokenizer.tokenize(given)
+            assert tokens == expected["tokens"], text
+            assert tokenizer.convert_tokens_to_ids(tokens) == expected["ids"]
         assert tokenization.encode_ids(tokenizer.sp_model, cleaned) == want["encode_ids"]
         assert ids == want["ids"] == tokenizer.encode_text(text)
 
@@ -142,18 +120,21 @@ def test_word_starts_are_the_originals(golden_path, spm):
     assert sum(starts) == golden["count_true"]
 
 
-def test_special_pieces_of_the_released_models(spm, zh_vocab):
+def test_special_tokens_and_vocabularies_of_the_released_models(spm, zh_vocab):
     english, chinese = FullTokenizer(None, spm_model_file=spm), FullTokenizer(zh_vocab)
-    assert (english.pad_id, english.cls_id, english.sep_id, english.mask_id) == (0, 2, 3, 4)
-    assert (chinese.pad_id, chinese.cls_id, chinese.sep_id, chinese.mask_id) == (0, 101, 102, 103)
-    assert (english.vocab_size, chinese.vocab_size) == (30000, 21128)
+    for tokenizer, ids in ((english, [0, 1, 2, 3, 4]), (chinese, [0, 100, 101, 102, 103])):
+        names = ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
+        assert [getattr(tokenizer, name) for name in names] == ids
+    assert english.vocab_size == 30000
+    # U+2028, a token there, does not shift the ids behind it.
+    assert list(tokenization.load_vocab(zh_vocab).values()) == list(range(21128))
 
 
-# --- The comma rule, with a model that has word-internal "digit," pieces ---
+# --- The comma rule, with a model that has word-internal "digit," tokens ---
 
 
 class ToySentencePiece:
-    """Answers as a SentencePiece model with the piece "99," would."""
+    """Answers as a SentencePiece model with the token "99," would."""
 
     ANSWERS = {
         "1999, b": ["▁19", "99,", "▁b"], "99": ["▁", "9", "9"],
@@ -165,8 +146,8 @@ class ToySentencePiece:
 
 
 def test_comma_after_a_number_is_cut_off_without_starting_a_word():
-    pieces = tokenization.encode_pieces(ToySentencePiece(), "1999, b")
-    assert pieces == ["▁19", "9", "9", ",", "▁b"]
+    tokens = tokenization.encode_pieces(ToySentencePiece(), "1999, b")
+    assert tokens == ["▁19", "9", "9", ",", "▁b"]
     assert tokenization.encode_pieces(ToySentencePiece(), "x7,") == ["▁x", "7", ","]
 
 
@@ -184,18 +165,20 @@ def test_batches_give_the_ids_of_single_texts_with_a_home_made_model(tmp_path, w
         minloglevel=2, character_coverage=1.0,
     )
     tokenizer = FullTokenizer(None, spm_model_file=str(tmp_path / "m.model"))
-    comma_pieces = [p for p in tokenizer.vocab if tokenization.ends_in_digit_comma(p)]
-    assert bool(comma_pieces) == with_commas == ("," in tokenizer.vocab)
-    batch = tokenizer.encode_batch(numbers)
-    for text, ids in zip(numbers, batch, strict=True):
-        pieces = tokenizer.tokenize(tokenizer.preprocess(text))
-        assert not any(map(tokenization.ends_in_digit_comma, pieces))
-        assert ids == tokenizer.convert_tokens_to_ids(pieces)
+    comma_tokens = [p for p in tokenizer.vocab if tokenization.ends_in_digit_comma(p)]
+    assert bool(comma_tokens) == with_commas == ("," in tokenizer.vocab)
+    for text, ids in zip(numbers, tokenizer.encode_batch(numbers), strict=True):
+        tokens = tokenizer.tokenize(tokenizer.preprocess(text))
+        assert not any(map(tokenization.ends_in_digit_comma, tokens))
+        assert ids == tokenizer.convert_tokens_to_ids(tokens)
     for texts in (numbers, ["", "b", "", *numbers[:5], ""], [""], []):
         rows = tokenizer.encode_batch(texts)
         flat, sizes = tokenizer.encode_flat(texts)
         assert flat.dtype == np.int32 and flat.tolist() == [i for row in rows for i in row]
         assert sizes.tolist() == [len(row) for row in rows]
+
+
+# --- Odd texts and vocabularies ---
 
 
 def test_white_space_collapses_whatever_it_is():
@@ -208,101 +191,61 @@ def test_white_space_collapses_whatever_it_is():
         assert tokenization.preprocess_text(text) == " ".join(text.split())
 
 
-# --- Vocabulary files ---
-
-
 def test_vocabulary_reads_first_column_and_collapses_repeats(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("a 0.5\n \nb\na\n\u2028\nc", encoding="utf-8")
-    assert tokenization.load_vocab(str(path)) == {"a": 0, " ": 1, "b": 2, "c": 3}
+    path = write_vocab(tmp_path / "vocab.txt", ["a 0.5", " ", "b", "a", "\u2028", "c"])
+    assert tokenization.load_vocab(path) == {"a": 0, " ": 1, "b": 2, "c": 3}
 
 
-def test_line_separator_does_not_shift_later_ids(zh_vocab):
-    vocab = tokenization.load_vocab(zh_vocab)
-    assert list(vocab.values()) == list(range(21128))
-
-
-# --- Hostile text ---
-
-
-@pytest.mark.parametrize(
-    "text", ["a\ud800b", "\x00", "", "   ", "\u2581", "e\u0301", "[CLS] [MASK]"]
-)
-def test_hostile_text_never_crashes_and_never_makes_special_ids(spm, zh_vocab, text):
+def test_hostile_text_never_crashes_and_never_makes_special_ids(spm, zh_vocab):
     for tokenizer in (FullTokenizer(None, spm_model_file=spm), FullTokenizer(zh_vocab)):
+        special = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id}
+        for text in ("a\ud800b", "\x00", "", "   ", "\u2581", "e\u0301", "[CLS] [MASK]"):
+            ids = tokenizer.encode_text(text)
+            assert not special & set(ids)
+            tokens = tokenizer.tokenize(tokenizer.preprocess(text))
+            assert tokenizer.convert_tokens_to_ids(tokens) == ids
+        text = "naïve café, 日本 1999, " * 3
         ids = tokenizer.encode_text(text)
-        assert not {tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id} & set(ids)
-        pieces = tokenizer.tokenize(tokenizer.preprocess(text))
-        assert tokenizer.convert_tokens_to_ids(pieces) == ids
-
-
-def test_bytes_are_accepted_as_utf8(spm):
-    tokenizer = FullTokenizer(None, spm_model_file=spm)
-    assert tokenizer.encode_text("naïve café".encode()) == tokenizer.encode_text("naïve café")
+        assert tokenizer.encode_text(text.encode()) == ids
+        assert pickle.loads(pickle.dumps(tokenizer)).encode_text(text) == ids
+        assert len(tokenizer.encode_text("é," * 150_000)) > 100_000
     with pytest.raises(ValueError, match="Unsupported string type"):
         tokenization.convert_to_unicode(7)
-
-
-def test_a_very_long_line_is_encoded_in_reasonable_time(spm):
-    tokenizer = FullTokenizer(None, spm_model_file=spm)
-    start = time.process_time()
-    assert len(tokenizer.encode_text("é," * 150_000)) > 100_000
-    assert time.process_time() - start < 20
-
-
-@pytest.mark.parametrize("name", ["spm", "zh_vocab"])
-def test_tokenizers_can_be_pickled(name, request):
-    path, text = request.getfixturevalue(name), "Naïve 日本 1999, café"
-    tokenizer = FullTokenizer(path) if name == "zh_vocab" else FullTokenizer(None, True, path)
-    ids = tokenizer.encode_text(text)
-    assert pickle.loads(pickle.dumps(tokenizer)).encode_text(text) == ids
 
 
 # --- Refusals ---
 
 
-def test_no_vocabulary_is_refused():
-    with pytest.raises(DataError, match="--spm_model_file or --vocab_file"):
-        FullTokenizer("", spm_model_file=None)
-
-
-def test_missing_files_are_named(tmp_path):
-    with pytest.raises(DataError, match="--vocab_file: no such file: .*absent"):
-        FullTokenizer(str(tmp_path / "absent"))
-    with pytest.raises(DataError, match="--spm_model_file: no such file: .*absent"):
-        FullTokenizer(None, spm_model_file=str(tmp_path / "absent"))
-
-
-@pytest.mark.parametrize("content", [b"", b"hello\n", b"\n\x0e\n\x05<unk>"])
-def test_what_is_not_a_sentencepiece_model_is_refused(tmp_path, content):
+def test_files_that_are_no_vocabulary_are_refused_by_name(tmp_path, spm):
     path = tmp_path / "bad.model"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match="bad.model: not a SentencePiece model"):
-        FullTokenizer(None, spm_model_file=str(path))
-
-
-def test_a_truncated_sentencepiece_model_is_refused(tmp_path, spm):
-    path = tmp_path / "cut.model"
     with open(spm, "rb") as stream:
-        path.write_bytes(stream.read()[:300_001])
-    with pytest.raises(DataError, match="cut.model: not a SentencePiece model"):
-        FullTokenizer(None, spm_model_file=str(path))
+        cut = stream.read()[:300_001]
+    for content in (b"", b"hello\n", b"\n\x0e\n\x05<unk>", cut):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="bad.model: not a SentencePiece model"):
+            FullTokenizer(None, spm_model_file=str(path))
+    for vocab, model, said in (
+        ("", None, "--spm_model_file or --vocab_file"),
+        (str(tmp_path / "absent"), None, "--vocab_file: no such file: .*absent"),
+        (None, str(tmp_path / "absent"), "--spm_model_file: no such file: .*absent"),
+        (spm, None, "Then pass it as --spm_model_file"),
+    ):
+        with pytest.raises(DataError, match=said):
+            FullTokenizer(vocab, spm_model_file=model)
 
 
-def test_a_sentencepiece_model_given_as_vocabulary_is_explained(spm):
-    with pytest.raises(DataError, match="--spm_model_file"):
-        FullTokenizer(spm)
-
-
-def test_missing_special_pieces_are_all_named(tmp_path):
+def test_missing_special_tokens_are_all_named(tmp_path):
     tokenizer = FullTokenizer(write_vocab(tmp_path / "v.txt", ["a", "[SEP]"]))
-    with pytest.raises(DataError, match=r"no \[CLS\], \[MASK\], \[PAD\]"):
+    with pytest.raises(DataError, match=r"no \[CLS\], \[MASK\], \[PAD\], \[UNK\]"):
         tokenization.check_special_pieces(tokenizer)
     with pytest.raises(DataError, match=r"no token \[MASK\]"):
         _ = tokenizer.mask_id
+    tokens = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"]
+    with pytest.raises(DataError, match=r"\[PAD\] has id 1, it must have id 0"):
+        tokenization.check_special_pieces(FullTokenizer(write_vocab(tmp_path / "v.txt", tokens)))
 
 
-def test_vocabulary_of_another_size_than_the_config_is_refused(tmp_path, spm):
+def test_vocabulary_of_another_size_than_the_config_is_refused(spm):
     sizes = dict(embedding_size=2, hidden_size=2, num_attention_heads=1, intermediate_size=2)
     tokenizer = FullTokenizer(None, spm_model_file=spm)
     tokenization.check_vocabulary(tokenizer, AlbertConfig(vocab_size=30000, **sizes))
@@ -311,9 +254,11 @@ def test_vocabulary_of_another_size_than_the_config_is_refused(tmp_path, spm):
             tokenization.check_vocabulary(tokenizer, AlbertConfig(vocab_size=size, **sizes))
 
 
-def test_identity_depends_on_vocabulary_and_case(tmp_path):
+def test_identity_depends_on_vocabulary_and_settings(tmp_path, spm):
     one = write_vocab(tmp_path / "one.txt", TINY_VOCAB)
     two = write_vocab(tmp_path / "two.txt", [*TINY_VOCAB, "x"])
-    cases = [(path, lower) for path in (one, two) for lower in (True, False)]
-    assert len({FullTokenizer(path, do_lower_case=lower).sha256 for path, lower in cases}) == 4
-    assert FullTokenizer(one).sha256 == FullTokenizer(one).sha256
+    made = [FullTokenizer(path, lower) for path in (one, two) for lower in (True, False)]
+    changes = ({}, {"keep_accents": True}, {"remove_space": False})
+    made += [FullTokenizer(None, spm_model_file=spm, **change) for change in changes]
+    assert len({tokenizer.sha256 for tokenizer in made}) == 7
+    assert FullTokenizer(one).sha256 == made[0].sha256
