@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert import tokenization
@@ -53,36 +53,37 @@ def test_iob1_becomes_bio(tmp_path):
 
 
 def test_labels_are_listed_with_what_longer_entities_need(tmp_path):
-    sentences = conll.read_sentences(write(tmp_path, "a B-X\nb O\n"))
-    assert conll.collect_labels(sentences, "bio") == ("O", "B-X", "I-X")
-    sentences = conll.read_sentences(write(tmp_path, "a ,\nb NN\n"), "none")
-    assert conll.collect_labels(sentences, "none") == (",", "NN")
+    for text, scheme, labels in (
+        ("a B-X\nb O\n", "bio", ("O", "B-X", "I-X")),
+        ("a B-X\nb E-X\nc O\n", "iobes", ("O", "B-X", "E-X", "I-X", "S-X")),
+        ("a ,\nb NN\n", "none", (",", "NN")),
+    ):
+        sentences = conll.read_sentences(write(tmp_path, text), scheme)
+        assert conll.collect_labels(sentences, scheme) == labels
 
 
-@pytest.mark.parametrize(
-    ("text", "scheme", "message"),
-    [
-        ("a O\nb B-X\nc NN O\n", "bio", ":3: 3 columns, the lines before have 2"),
-        ("a O\nb I-X\n", "bio", ":2: I-X continues nothing: O is before it; .* --scheme=iob1"),
-        ("a B-X\n\nb I-X\n", "bio", ":3: I-X continues nothing"),
-        ("a B-Y\nb I-X\n", "bio", ":2: I-X continues nothing: B-Y is before it"),
-        ("a O\nb NN\n", "bio", ":2: label 'NN' is not O, B-<type>, I-<type>; give --scheme=none"),
-        ("a S-X\n", "bio", ":1: label 'S-X' is not O"),
-        ("a\nb\n", "bio", ":1: one column, expected a word and its label"),
-        ("", "bio", ": no sentences in it"),
-        ("-DOCSTART- O\n\n", "bio", ": no sentences in it"),
-        (b"a O\nb\xff O\n", "bio", r":2: not UTF-8 text \(byte 2 of the line\)"),
-    ],
-)
-def test_bad_files_are_told_with_their_line(tmp_path, text, scheme, message):
-    with pytest.raises(DataError, match="train.txt" + message):
-        conll.read_sentences(write(tmp_path, text), scheme)
+BAD = [  # text, scheme, labels that are known, what is said
+    ("a O\nb B-X\nc NN O\n", "bio", None, ":3: 3 columns, the lines before have 2"),
+    ("a O\nb I-X\n", "bio", None, ":2: I-X continues nothing: O is before it; .* --scheme=iob1"),
+    ("a B-X\n\nb I-X\n", "bio", None, ":3: I-X continues nothing"),
+    ("a B-Y\nb I-X\n", "bio", None, ":2: I-X continues nothing: B-Y is before it"),
+    ("a O\nb NN\n", "bio", None,
+     ":2: label 'NN' is not O, B-<type>, I-<type>; give --scheme=none"),
+    ("a S-X\n", "bio", None, ":1: label 'S-X' is not O"),
+    ("a O\n\nb B-X\n", "bio", ("O", "B-Y"), ":3: label 'B-X' is not one of O, B-Y"),
+    ("a\nb\n", "bio", None, ":1: one column, expected a word and its label"),
+    ("", "bio", None, ": no sentences in it"),
+    ("-DOCSTART- O\n\n", "bio", None, ": no sentences in it"),
+    (b"a O\nb\xff O\n", "bio", None, r":2: not UTF-8 text \(byte 2 of the line\)"),
+]
 
 
-def test_an_unknown_label_is_told_with_its_line(tmp_path):
-    path = write(tmp_path, "a O\n\nb B-X\n")
-    with pytest.raises(DataError, match="train.txt:3: label 'B-X' is not one of O, B-Y"):
-        conll.read_sentences(path, known=("O", "B-Y"))
+def test_a_bad_file_is_refused_with_its_line(tmp_path):
+    for text, scheme, known, said in BAD:
+        with pytest.raises(DataError, match="train.txt" + said):
+            conll.read_sentences(write(tmp_path, text), scheme, known)
+    with pytest.raises(DataError, match="--label_list: label 'NN' is not O"):
+        conll.check_labels(("O", "NN"), "bio")
 
 
 def test_words_alone_are_enough_where_nothing_is_learned(tmp_path):
@@ -90,35 +91,26 @@ def test_words_alone_are_enough_where_nothing_is_learned(tmp_path):
     assert sentence == conll.Sentence(("a", "b"), None, 1)
 
 
-@pytest.mark.parametrize("text", ["O", "O,O", "O,,B-X", ""])
-@pytest.mark.parametrize("of_words", [True, False])
-def test_a_label_list_has_two_different_labels(text, of_words):
-    with pytest.raises(FlagError, match="not two or more different labels"):
-        known_tasks.parse_labels(text, of_words)
-
-
-@pytest.mark.parametrize("text, of_words, expected", [
-    ("O, B-X,I-X", True, ("O", "B-X", "I-X")),
-    ("O B-X I-X", True, ("O", "B-X", "I-X")),
-    (", NN .", True, (",", "NN", ".")),
-    ("very good,bad", True, ("very good", "bad")),
-    ("very good,bad", False, ("very good", "bad")),
-    ("a , b", False, ("a", "b")),
-])
-def test_label_lists_are_separated_by_commas_those_of_words_also_by_blanks(
-    text, of_words, expected
-):
-    assert known_tasks.parse_labels(text, of_words) == expected
-
-
-def test_given_labels_are_of_the_scheme():
-    with pytest.raises(DataError, match="--label_list: label 'NN' is not O"):
-        conll.check_labels(("O", "NN"), "bio")
+def test_label_lists_are_separated_by_commas_those_of_words_also_by_blanks():
+    for text, of_words, labels in (
+        ("O, B-X,I-X", True, ("O", "B-X", "I-X")),
+        ("O B-X I-X", True, ("O", "B-X", "I-X")),
+        (", NN .", True, (",", "NN", ".")),
+        ("very good,bad", True, ("very good", "bad")),
+        ("very good,bad", False, ("very good", "bad")),
+        ("a , b", False, ("a", "b")),
+    ):
+        assert known_tasks.parse_labels(text, of_words) == labels
+    for text in ("O", "O,O", "O,,B-X", ""):
+        for of_words in (True, False):
+            with pytest.raises(FlagError, match="not two or more different labels"):
+                known_tasks.parse_labels(text, of_words)
 
 
 # --- Rows ---
 
 
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 10), min_size=1, max_size=60), st.integers(10, 30))
 def test_windows_label_every_word_once_with_its_neighbours(sizes, room):
     found = conll.parts(sizes, room)

@@ -4,16 +4,17 @@ import hashlib
 import json
 import random
 
+import jobs
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import assert_one_clear_line
 
-from albert import create_pretraining_data, tokenization
-from albert.cli import flags
+from albert import tokenization
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.original_draws import Generators, OriginalRecipe
 from albert.pretraining_data.pairs import PairSettings
+from albert.records import tfrecord
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +72,8 @@ def test_instances_are_the_originals_token_for_token(random_next, golden):
         assert ours.token_boundary == theirs["boundary"]
 
 
-def command(*arguments) -> int:
-    return flags.run_command(
-        create_pretraining_data.__doc__, create_pretraining_data.define_flags,
-        create_pretraining_data.main, ["create_pretraining_data", *map(str, arguments)],
-    )
-
-
 def records_of(path) -> list[bytes]:
-    return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+    return list(tfrecord.read_records(str(path)))
 
 
 @pytest.mark.parametrize("setting", ["default", "random_next", "permutation"])
@@ -88,7 +82,7 @@ def test_the_command_writes_the_originals_records(setting, golden_path, tmp_path
     chosen = json.loads((folder / "stats.json").read_text())[setting]
     arguments = [f"--{name}={value}" for name, value in chosen["settings"].items()]
     out = tmp_path / "out.tfrecord"
-    assert 0 == command(
+    assert 0 == jobs.create_data(
         f"--input_file={folder / 'corpus.txt'}", f"--output_file={out}", *arguments,
         f"--spm_model_file={golden_path('spm/30k-clean.model')}",
         f"--random_seed={chosen['seed']}", "--original_draw_order",
@@ -101,86 +95,57 @@ def test_the_command_writes_the_originals_records(setting, golden_path, tmp_path
     assert {"records": len(ours), "sha256": digest.hexdigest()} == expected
 
 
-def test_instances_go_round_robin_over_the_files(golden_path, tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("\n\n".join("one two three four\nfive six seven" for _ in range(9)))
-    common = (
-        f"--input_file={text}", f"--spm_model_file={golden_path('spm/30k-clean.model')}",
-        "--max_seq_length=12", "--dupe_factor=2", "--original_draw_order",
-    )
-    one, a, b = (tmp_path / f"{name}.tfrecord" for name in ("one", "a", "b"))
-    assert command(*common, f"--output_file={one}") == 0
-    assert command(*common, f"--output_file={a},{b}") == 0
-    whole, first, second = map(records_of, (one, a, b))
-    assert (first, second) == (whole[::2], whole[1::2])
-
-
-@pytest.mark.parametrize(
-    "flag",
-    ["--strict_sentence_order", "--nomask_across_segments", "--held_out_fraction=0.1",
-     "--num_processes=2"],
-)
-def test_what_the_original_had_not_is_refused_with_its_draws(flag, golden_path, tmp_path, capsys):
-    text = tmp_path / "text.txt"
-    text.write_text("one two\n\nthree four\n")
-    more = [f"--eval_output_file={tmp_path / 'e'}"] if "held_out" in flag else []
-    assert 2 == command(
-        f"--input_file={text}", f"--output_file={tmp_path / 'out'}", flag, *more,
-        f"--spm_model_file={golden_path('spm/30k-clean.model')}", "--original_draw_order",
-    )
-    line = assert_one_clear_line(capsys.readouterr().err)
-    assert "--original_draw_order" in line and flag.split("=")[0].replace("--no", "--") in line
-
-
 @pytest.fixture
-def small(golden_path, tmp_path):
-    """Flags for a text of four documents, without the output."""
+def make(golden_path, tmp_path):
+    """Function from names of outputs and flags to the exit code, for a text of four documents."""
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join("one two three four\nfive six seven" for _ in range(4)))
-    return (
-        f"--input_file={text}", f"--spm_model_file={golden_path('spm/30k-clean.model')}",
-        "--max_seq_length=12", "--dupe_factor=2",
-    )
+
+    def run(names, *more) -> int:
+        outputs = ",".join(str(tmp_path / name) for name in names.split(","))
+        return jobs.create_data(
+            f"--input_file={text}", f"--spm_model_file={golden_path('spm/30k-clean.model')}",
+            "--max_seq_length=12", "--dupe_factor=2", f"--output_file={outputs}", *more,
+        )
+
+    return run
 
 
-def test_the_numpy_seed_is_the_other_one_unless_given(small, tmp_path):
-    def written(*flags_):
-        out = tmp_path / "out.tfrecord"
-        assert command(*small, f"--output_file={out}", "--original_draw_order", *flags_) == 0
-        return records_of(out)
-
-    default, same, other = (
-        written(*more) for more in ((), ("--numpy_seed=12345",), ("--numpy_seed=6",))
+def test_the_numpy_seed_is_the_other_one_unless_given_and_files_take_turns(make, tmp_path):
+    for names, *more in (
+        ("default",), ("a,b",), ("same", "--numpy_seed=12345"), ("other", "--numpy_seed=6"),
+        ("negative", "--random_seed=-1", "--numpy_seed=1"),
+    ):
+        assert make(names, "--original_draw_order", *more) == 0
+    default, a, b, same, other = (
+        records_of(tmp_path / name) for name in ("default", "a", "b", "same", "other")
     )
     assert default == same != other
+    assert (a, b) == (default[::2], default[1::2])
 
 
-@pytest.mark.parametrize(
-    ("flags_", "named"),
-    [
-        (["--original_draw_order", "--random_seed=-1"], "-1"),
-        (["--original_draw_order", "--numpy_seed=4294967296"], "4294967296"),
-        (["--numpy_seed=1"], "--original_draw_order"),
-    ],
-)
-def test_seeds_that_numpy_does_not_take_are_one_clear_line(flags_, named, small, tmp_path, capsys):
-    assert command(*small, f"--output_file={tmp_path / 'out'}", *flags_) == 2
-    line = assert_one_clear_line(capsys.readouterr().err)
-    assert "--numpy_seed" in line and named in line
-    assert not (tmp_path / "out").exists()
+def test_what_the_original_could_not_do_is_one_clear_line(make, tmp_path, capsys):
+    original, before = "--original_draw_order", {*tmp_path.iterdir()}
+    for flags, said in (
+        ([original, "--strict_sentence_order"], [original, "--strict_sentence_order"]),
+        ([original, "--nomask_across_segments"], [original, "--mask_across_segments"]),
+        ([original, "--held_out_fraction=0.1", f"--eval_output_file={tmp_path / 'e'}"],
+         [original, "--held_out_fraction"]),
+        ([original, "--num_processes=2"], [original, "--num_processes"]),
+        ([original, "--random_seed=-1"], ["--numpy_seed", "-1"]),
+        ([original, "--numpy_seed=4294967296"], ["--numpy_seed", "4294967296"]),
+        (["--numpy_seed=1"], ["--numpy_seed", original]),
+    ):
+        assert make("out", *flags) == 2
+        line = assert_one_clear_line(capsys.readouterr().err)
+        assert all(part in line for part in said), line
+    assert {*tmp_path.iterdir()} == before
 
 
-def test_a_negative_seed_goes_with_a_numpy_seed(small, tmp_path):
-    assert command(
-        *small, f"--output_file={tmp_path / 'out'}", "--original_draw_order", "--random_seed=-1",
-        "--numpy_seed=1",
-    ) == 0
-
-
-def test_all_files_or_none_are_written(small, tmp_path, capsys):
-    outputs = [str(tmp_path / f"{number}.tfrecord") for number in range(60)]
+def test_all_files_or_none_are_written(make, tmp_path, capsys):
     before = {*tmp_path.iterdir(), tmp_path / ".0.tfrecord.work"}
-    assert command(*small, f"--output_file={','.join(outputs)}", "--original_draw_order") == 2
+    names = ",".join(f"{number}.tfrecord" for number in range(60))
+    assert make(names, "--original_draw_order") == 2
     assert "would be empty" in assert_one_clear_line(capsys.readouterr().err)
     assert set(tmp_path.iterdir()) == before
 
@@ -191,7 +156,7 @@ def test_words_of_a_wordpiece_vocabulary(tmp_path):
     )
     (tmp_path / "text.txt").write_text("\n\n".join("We playing\nplays we playing" for _ in "abcd"))
     out = tmp_path / "out.tfrecord"
-    assert 0 == command(
+    assert 0 == jobs.create_data(
         f"--input_file={tmp_path / 'text.txt'}", f"--vocab_file={tmp_path / 'vocab.txt'}",
         f"--output_file={out}", "--max_seq_length=12", "--dupe_factor=3", "--original_draw_order",
         "--short_seq_prob=0", "--max_predictions_per_seq=4", "--masked_lm_prob=0.4",

@@ -34,9 +34,9 @@ JSON = st.recursive(
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def given(**strategies):
+def given(max_examples=40, **strategies):
     """Hypothesis' `given`, with fewer draws."""
-    return lambda test: settings(max_examples=60)(hypothesis.given(**strategies)(test))
+    return lambda test: settings(max_examples=max_examples)(hypothesis.given(**strategies)(test))
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +245,7 @@ def test_scores_of_any_texts_are_shares(gold, prediction):
 
 
 @given(rows=st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3),
-                     min_size=1, max_size=6), value=st.floats(width=32))
+                     min_size=1, max_size=6), value=st.floats(width=32), max_examples=10)
 def test_any_numbers_come_back_from_records(rows, value, tmp_path):
     spec = records.FeatureSpec({"x": ("int64", 3), "y": ("float32", None)})
     path = str(tmp_path / "x.tfrecord")
