@@ -131,11 +131,11 @@ def test_an_option_fills_every_blank_or_follows_the_question(read, tokenizer):
     first, second = questions = read()
     assert first.endings == tuple(f"w5 w{n} or w{n}w{n}?" for n in (1, 2, 3, 4))
     assert second.endings == ("w6? w7", "w6? w8", "w6? w9", "w6? w10")
-    rows = list(race.question_rows(questions, tokenizer, 9, 3))
+    rows = list(race.question_rows(questions, tokenizer, 8, 2))
     ids = tokenizer.convert_ids_to_tokens(rows[1]["input_ids"])
     # The passage loses its end; a question that is too long its beginning.
-    assert ids[9:18] == ["[CLS]", "w1", "w2", "w3", "[SEP]", "w6", "[UNK]", "w8", "[SEP]"]
-    assert rows[1]["segment_ids"].tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1] * 4
+    assert ids[8:16] == ["[CLS]", "w1", "w2", "w3", "[SEP]", "[UNK]", "w8", "[SEP]"]
+    assert rows[1]["segment_ids"].tolist() == [0, 0, 0, 0, 0, 1, 1, 1] * 4
 
 
 def test_several_passages_of_a_file_are_all_read_and_all_txt_alone(read):
