@@ -10,7 +10,6 @@ import pytest
 from albert import tokenization
 from albert.config import AlbertConfig
 from albert.errors import ConfigError, DataError
-from albert.text import wordpiece
 from albert.tokenization import FullTokenizer
 
 TINY_VOCAB = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
@@ -66,15 +65,6 @@ def test_wordpieces_are_greedy_and_unknown_words_whole():
     assert tokenizer.tokenize("unwantedX running") == ["[UNK]", "runn", "##ing"]
     longest = "want" * 50  # 200 characters
     assert tokenizer.tokenize(f"{longest} {longest}e") == ["want", *["##want"] * 49, "[UNK]"]
-
-
-def test_character_classes():
-    for is_one, members, others in (
-        (wordpiece._is_whitespace, " \t\r\n\u00a0", "A-"),
-        (wordpiece._is_control, "\u0005", "A \t\r\U0001f4a9"),
-        (wordpiece._is_punctuation, "-$`.", "A "),
-    ):
-        assert all(map(is_one, members)) and not any(map(is_one, others))
 
 
 # --- Golden values ---
