@@ -42,6 +42,7 @@ setup(
         "matplotlib>=3.9",
         "fsspec>=2024.12",
         "filelock>=4",
+        "huggingface_hub>=1",
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],

@@ -13,7 +13,7 @@ import numpy as np
 
 from albert import tokenization
 from albert.errors import DataError
-from albert.formats import tokenizer_files
+from albert.formats import layouts, model_hub, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records import features
 from albert.storage import files, filesystem, scratch, shipped
@@ -40,9 +40,11 @@ class AlbertTokenizer:
     @filesystem.addresses_in_errors()
     def from_pretrained(
         cls, path: str, do_lower_case: bool | None = None, keep_accents: bool | None = None,
-        remove_space: bool | None = None,
+        remove_space: bool | None = None, revision: str | None = None,
     ) -> "AlbertTokenizer":
-        """Returns the tokenizer of a model's directory, of a *.model file or of a vocab.txt.
+        """Returns the tokenizer of a model, of a *.model file or of a vocab.txt.
+
+        A model is a directory, or one to download by its name (see `albert.from_pretrained`).
 
         The directory may contain only a tokenizer, as `save_pretrained` writes it. Settings are by
         default those of the directory.
@@ -50,7 +52,9 @@ class AlbertTokenizer:
         Raises:
           DataError: there is no vocabulary, or it has an unsupported setting.
         """
-        max_length, path = 512, filesystem.local_copy(shipped.path_of(os.fspath(path)))
+        path = model_hub.with_revision(os.fspath(path), revision)
+        path = model_hub.local_path(shipped.path_of(path), with_weights=False)
+        max_length, path = 512, filesystem.local_copy(path)
         if not os.path.isdir(path):
             vocabulary = Vocabulary(path) if path.endswith(".model") else Vocabulary(None, path)
         elif _has_no_model(path):
@@ -265,10 +269,9 @@ class AlbertTokenizer:
 
 
 def _has_no_model(directory: str) -> bool:
-    """Whether a directory has a tokenizer's settings and no model."""
-    model_files = ("albert_config.json", "config.json", "variables")
-    return os.path.isfile(os.path.join(directory, tokenizer_files.SETTINGS_FILE)) and not any(
-        os.path.exists(os.path.join(directory, name)) for name in model_files
+    """Whether a directory has a tokenizer and no weights."""
+    return layouts.layout_of(directory) is None and any(
+        os.path.isfile(os.path.join(directory, name)) for name in tokenizer_files.NAMES
     )
 
 

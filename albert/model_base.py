@@ -183,25 +183,27 @@ class PretrainedModel(keras.Model):
     @classmethod
     def from_pretrained(
         cls, path: str, *, attn_implementation: str = "eager",
-        output_hidden_states: bool = False, output_attentions: bool = False, **options: Any,
+        output_hidden_states: bool = False, output_attentions: bool = False,
+        revision: str | None = None, **options: Any,
     ) -> "PretrainedModel":
         """Returns the model of a directory, whoever wrote it (see `albert.formats.pretrained`).
 
-        A released archive, packed or not, one of our output directories, a Hugging Face
-        directory, a TF-Hub module, or a checkpoint's prefix; `options`,
-        as `num_labels`, are the class's.
+        `path` and `revision` are those of `albert.from_pretrained`; `options`, as `num_labels`, are
+        the class's.
 
         Raises:
           CheckpointError: no such model there, or its encoder does not fit.
           ValueError: no such `attn_implementation`.
         """
-        from albert.formats import pretrained
+        from albert.formats import model_hub, pretrained
 
         how = EncoderOptions(
             attn_implementation, output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
         )
-        source = path if isinstance(path, pretrained.Pretrained) else os.fspath(path)
+        source = path
+        if not isinstance(path, pretrained.Pretrained):
+            source = model_hub.with_revision(os.fspath(path), revision)
         return pretrained.load(cls, pretrained.opened(source), how, **options)
 
     def save_pretrained(self, path: str) -> None:

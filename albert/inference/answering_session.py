@@ -16,7 +16,7 @@ import numpy as np
 
 from albert import engines
 from albert.errors import DataError, FlagError
-from albert.formats import pretrained
+from albert.formats import model_hub, pretrained
 from albert.inference import embedding, predictors, question_answering
 from albert.inference.fine_tuned import predictor_of
 from albert.inference.mask_filling import MaskFiller
@@ -159,12 +159,12 @@ def open_session(
     path: str | os.PathLike, *, max_seq_length: int | None = None, batch_size: int = 32,
     spm_model_file: str | os.PathLike | None = None, vocab_file: str | os.PathLike | None = None,
     do_lower_case: bool | None = None, onnx_file: str | os.PathLike | None = None,
-    dtype: str = "float32",
+    dtype: str = "float32", revision: str | None = None,
 ) -> AnsweringSession:
     """Returns a session of the model at a path, whoever wrote it.
 
     Args:
-      path: what `albert.from_pretrained` takes.
+      path, revision: what `albert.from_pretrained` takes.
       max_seq_length: maximum length in tokens; by default that of the training, else the most
         that the model takes.
       batch_size: sequences computed together; fewer need less memory.
@@ -190,7 +190,7 @@ def open_session(
     onnx = OnnxFile(filesystem.local_copy(onnx_file, "onnx_file")) if onnx_file else None
     if not onnx:
         engines.require_backend()
-    source = pretrained.open_path(path)
+    source = pretrained.open_path(model_hub.with_revision(path, revision))
     tokenizer = source.tokenizer(spm_model_file, vocab_file, do_lower_case)
     if tokenizer is None:
         raise DataError(f"{path} has no vocabulary: give spm_model_file or vocab_file")
