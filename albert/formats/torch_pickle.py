@@ -65,7 +65,7 @@ class _Tensor:
             raise ValueError(f"storage {self.storage.key} has {len(content):,} bytes")
         elements = np.frombuffer(content, dtype)[self.start :]
         strides = tuple(stride * dtype.itemsize for stride in self.strides)
-        return np.ascontiguousarray(np.lib.stride_tricks.as_strided(elements, self.shape, strides))
+        return np.lib.stride_tricks.as_strided(elements, self.shape, strides).copy()
 
 
 class _Unpickler(pickle.Unpickler):
@@ -134,6 +134,7 @@ def _open_zip(path: str, stream: BinaryIO) -> tuple[dict, Callable[[str], bytes]
 
 
 def _open_older(path: str, stream: BinaryIO) -> tuple[dict, Callable[[str], bytes]]:
+    stream.seek(0)
     if _Unpickler(stream).load() != _MAGIC:
         raise ValueError("it is no file of PyTorch")
     for _ in range(2):  # the protocol's version, and the kind of machine
