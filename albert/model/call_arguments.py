@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import optree  # Keras's
 
-# Hugging Face's name of an input, and ours.
-OURS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+from albert.text.encodings import OURS
+
 _OUTPUTS = {
     "last_hidden_state": "sequence_output", "pooler_output": "pooled_output",
     "logits": "prediction_logits",
