@@ -40,7 +40,7 @@ class AlbertTokenizer:
     @classmethod
     @filesystem.addresses_in_errors()
     def from_pretrained(
-        cls, path: str, do_lower_case: bool | None = None, keep_accents: bool | None = None,
+        cls, path: str | os.PathLike[str], do_lower_case: bool | None = None, keep_accents: bool | None = None,
         remove_space: bool | None = None, revision: str | None = None,
     ) -> "AlbertTokenizer":
         """Returns the tokenizer of a model, of a *.model file or of a vocab.txt.
@@ -82,7 +82,7 @@ class AlbertTokenizer:
             files.publish_copy(self.tokenizer.path, os.path.join(local, name))
         return (os.path.join(directory, name),)
 
-    def save_pretrained(self, directory: str) -> None:
+    def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
         """Writes the vocabulary and its settings, into a model's directory or a new one."""
         with scratch.uploaded(directory) as local:
             os.makedirs(local, exist_ok=True)

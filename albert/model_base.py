@@ -184,7 +184,7 @@ class PretrainedModel(keras.Model):
 
     @classmethod
     def from_pretrained(
-        cls, path: str, *, attn_implementation: str = "eager",
+        cls, path: str | os.PathLike[str], *, attn_implementation: str = "eager",
         output_hidden_states: bool = False, output_attentions: bool = False,
         revision: str | None = None, label_names: Sequence[str] | None = None,
         id2label: Mapping[Any, str] | None = None, ignore_mismatched_sizes: bool = False,
@@ -219,7 +219,7 @@ class PretrainedModel(keras.Model):
             ignore_mismatched_sizes=ignore_mismatched_sizes, **options,
         )
 
-    def save_pretrained(self, path: str) -> None:
+    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
         """Writes a directory that `from_pretrained` and every command take."""
         from albert.formats import pretrained
 

@@ -341,7 +341,9 @@ class AlbertForBeamQuestionAnswering(ModelWithHead):
         return outputs | found
 
 
-def from_pretrained(path: str, revision: str | None = None, **options: Any) -> PretrainedModel:
+def from_pretrained(
+    path: str | os.PathLike[str], revision: str | None = None, **options: Any
+) -> PretrainedModel:
     """Returns the model of a directory, of the class that it was saved as.
 
     Args:

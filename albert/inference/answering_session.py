@@ -190,9 +190,9 @@ class AnsweringSession(Session):
 
 
 def open_session(
-    path: str | os.PathLike, *, max_seq_length: int | None = None, batch_size: int = 32,
-    spm_model_file: str | os.PathLike | None = None, vocab_file: str | os.PathLike | None = None,
-    do_lower_case: bool | None = None, onnx_file: str | os.PathLike | None = None,
+    path: str | os.PathLike[str], *, max_seq_length: int | None = None, batch_size: int = 32,
+    spm_model_file: str | os.PathLike[str] | None = None, vocab_file: str | os.PathLike[str] | None = None,
+    do_lower_case: bool | None = None, onnx_file: str | os.PathLike[str] | None = None,
     dtype: str = "float32", revision: str | None = None,
 ) -> AnsweringSession:
     """Returns a session of the model at a path, whoever wrote it.
