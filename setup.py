@@ -26,7 +26,7 @@ setup(
     # configs/ lies beside the package in the repository, and within it where it is installed.
     packages=[*find_packages(include=["albert", "albert.*"]), "albert.configs"],
     package_dir={"albert.configs": "configs"},
-    package_data={"albert": ["models/*/*"], "albert.configs": ["**/*.json", "**/*.flags"]},
+    package_data={"albert": ["models/*/*", "py.typed", "*.pyi"], "albert.configs": ["**/*.json", "**/*.flags"]},
     install_requires=[
         "tensorflow>=2.20,<2.22",
         "keras>=3.12,<4",
@@ -42,6 +42,7 @@ setup(
         "matplotlib>=3.9",
         "fsspec>=2024.12",
         "filelock>=4",
+        "huggingface_hub>=1",
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],

@@ -1,4 +1,26 @@
-"""ALBERT (A Lite BERT, arXiv 1909.11942) for TensorFlow 2 and Keras 3."""
+"""ALBERT (A Lite BERT, arXiv 1909.11942) for TensorFlow 2 and Keras 3.
+
+What people use first:
+
+    model = albert.from_pretrained("albert/albert-base-v2")  # downloaded; or a path, or "small_en"
+    tokenizer = albert.AlbertTokenizer.from_pretrained("albert/albert-base-v2")
+    outputs = model(**tokenizer(["A text.", "Another."], padding=True))
+
+    session = albert.open_session("my_classifier")           # texts in, answers out
+    session.classify("A text.")
+
+    AlbertConfig, AlbertModel                                 the architecture, and the encoder
+    AlbertForMaskedLM, AlbertForPreTraining                   pretraining
+    AlbertForSequenceClassification                           texts and pairs; regression
+    AlbertForTokenClassification                              labels of words
+    AlbertForQuestionAnswering, ...BeamQuestionAnswering      SQuAD 1.1, and 2.0
+    AlbertForMultipleChoice                                   RACE
+    compiled                                                  a model's call, compiled
+    HubLayer                                                  a TF-Hub module as a Keras layer
+
+They are Keras 3 models: `fit`, `.keras` files and `export` work as with any. The commands, as
+`python -m albert.run_classifier`, each have `--help`.
+"""
 
 import importlib
 from typing import Any

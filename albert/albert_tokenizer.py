@@ -13,14 +13,15 @@ import numpy as np
 
 from albert import tokenization
 from albert.errors import DataError
-from albert.formats import tokenizer_files
+from albert.formats import layouts, model_hub, tokenizer_files
 from albert.formats.tokenizer_files import Vocabulary
 from albert.records import features
 from albert.storage import files, filesystem, scratch, shipped
+from albert.text import encodings
+from albert.text.encodings import Encoding
 from albert.text.offsets import Span, encode_with_offsets
 from albert.tokenization import FullTokenizer
 
-Encoded = dict[str, Any]  # arrays, or lists if sequences are not padded
 MASK = "[MASK]"
 
 
@@ -39,10 +40,12 @@ class AlbertTokenizer:
     @classmethod
     @filesystem.addresses_in_errors()
     def from_pretrained(
-        cls, path: str, do_lower_case: bool | None = None, keep_accents: bool | None = None,
-        remove_space: bool | None = None,
+        cls, path: str | os.PathLike[str], do_lower_case: bool | None = None, keep_accents: bool | None = None,
+        remove_space: bool | None = None, revision: str | None = None,
     ) -> "AlbertTokenizer":
-        """Returns the tokenizer of a model's directory, of a *.model file or of a vocab.txt.
+        """Returns the tokenizer of a model, of a *.model file or of a vocab.txt.
+
+        A model is a directory, or one to download by its name (see `albert.from_pretrained`).
 
         The directory may contain only a tokenizer, as `save_pretrained` writes it. Settings are by
         default those of the directory.
@@ -50,7 +53,9 @@ class AlbertTokenizer:
         Raises:
           DataError: there is no vocabulary, or it has an unsupported setting.
         """
-        max_length, path = 512, filesystem.local_copy(shipped.path_of(os.fspath(path)))
+        path = model_hub.with_revision(os.fspath(path), revision)
+        path = model_hub.local_path(shipped.path_of(path), with_weights=False)
+        max_length, path = 512, filesystem.local_copy(path)
         if not os.path.isdir(path):
             vocabulary = Vocabulary(path) if path.endswith(".model") else Vocabulary(None, path)
         elif _has_no_model(path):
@@ -77,7 +82,7 @@ class AlbertTokenizer:
             files.publish_copy(self.tokenizer.path, os.path.join(local, name))
         return (os.path.join(directory, name),)
 
-    def save_pretrained(self, directory: str) -> None:
+    def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
         """Writes the vocabulary and its settings, into a model's directory or a new one."""
         with scratch.uploaded(directory) as local:
             os.makedirs(local, exist_ok=True)
@@ -129,11 +134,14 @@ class AlbertTokenizer:
             return self.tokenizer.convert_ids_to_tokens([ids])[0]
         return self.tokenizer.convert_ids_to_tokens(ids)
 
-    def encode(self, text: str, text_pair: str | None = None) -> list[int]:
-        """Returns the ids of one sequence, with special tokens and without padding."""
-        return self.build_inputs_with_special_tokens(
-            *self._ids([text] if text_pair is None else [text, text_pair])
-        )
+    def encode(
+        self, text: str, text_pair: str | None = None, add_special_tokens: bool = True
+    ) -> list[int]:
+        """Returns the ids of one sequence, without padding."""
+        ids = self._ids([text] if text_pair is None else [text, text_pair])
+        if not add_special_tokens:
+            return list(itertools.chain.from_iterable(ids))
+        return self.build_inputs_with_special_tokens(*ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Returns the text of ids, as far as the vocabulary preserves it."""
@@ -184,34 +192,35 @@ class AlbertTokenizer:
         text_pair: str | Sequence[str] | None = None,
         *,
         max_length: int | None = None,
-        padding: bool | str = "longest",
+        padding: bool | str = False,
         truncation: bool | str = True,
         return_tensors: str | None = None,
         return_offsets_mapping: bool = False,
-    ) -> Encoded:
-        """Returns `input_ids`, `input_mask` and `segment_ids`, int32 [B, L], for a model's call.
+    ) -> Encoding:
+        """Returns `input_ids`, `input_mask` and `segment_ids`, for a model's call.
 
         Args:
-          text: one text (B = 1) or several; or pairs of texts.
+          text: one text, several, or pairs of texts. Of one, the values are lists; of several,
+            lists of lists; with `return_tensors`, int32 [B, L] either way.
           text_pair: the second text of each, or None.
           max_length: maximum length; by default the model's.
           padding: "longest" or True: to the longest of these texts; "max_length"; or False: not
-            at all, and the values are lists.
+            at all, which arrays of texts of several lengths do not allow.
           truncation: True or "longest_first": truncate at the end of the longer text; "only_first",
             "only_second": of that text; False: raise an error.
-          return_tensors: "np" (the default), "tf" or "jax".
+          return_tensors: "np", "tf" or "jax".
           return_offsets_mapping: adds `offset_mapping` [B, L, 2], each token's first character
             and one past its last in the text it comes from; (0, 0) for special tokens.
 
         Raises:
-          DataError: not strings, a missing second text, too long without truncation, or an unknown
-            option.
+          DataError: not strings, a missing second text, too long without truncation, an unknown
+            option, or arrays of several lengths without padding.
         """
-        padding = _option("padding", _PADDING, padding)
-        truncation = _option("truncation", _TRUNCATION, truncation)
-        convert = _option("return_tensors", _TENSORS, return_tensors)
+        padding = encodings.option("padding", encodings.PADDING, padding)
+        truncation = encodings.option("truncation", encodings.TRUNCATION, truncation)
+        convert = encodings.option("return_tensors", encodings.TENSORS, return_tensors)
         limit = self.model_max_length if max_length is None else max_length
-        columns = _columns(text, text_pair)
+        columns = encodings.columns(text, text_pair)
         ids, spans = [self._ids(column) for column in columns], None
         if return_offsets_mapping:
             spans = [[self._spans(text) for text in column] for column in columns]
@@ -224,18 +233,79 @@ class AlbertTokenizer:
                 offsets.append((0, 0))
                 for column, part in zip(spans, parts, strict=True):
                     offsets += [*column[index][: len(part)], (0, 0)]
-        longest = max(map(len, rows), default=0)
-        width = limit if padding == "max_length" else longest
-        arrays = _arrays(rows, boundaries, width, self.pad_token_id)
+        lengths = [len(row) for row in rows]
+        width = limit if padding == "max_length" else max(lengths, default=0)
+        arrays = encodings.padded(rows, boundaries, width, self.pad_token_id)
         if spans is not None:
             arrays["offset_mapping"] = np.zeros((len(rows), width, 2), np.int32)
             arrays["offset_mapping"][arrays["input_mask"] == 1] = np.reshape(offsets, (-1, 2))
-        if not padding:
-            return {
-                name: [values[: len(row)].tolist() for values, row in zip(array, rows, strict=True)]
+        if convert is None:
+            ends = [width] * len(rows) if padding else lengths
+            arrays = {
+                name: [values[:end].tolist() for values, end in zip(array, ends, strict=True)]
                 for name, array in arrays.items()
             }
-        return {name: convert(array) for name, array in arrays.items()}
+            if isinstance(text, str):
+                arrays = {name: values[0] for name, values in arrays.items()}
+        elif not padding and len(set(lengths)) > 1:
+            raise DataError(f"texts of {min(lengths)} to {max(lengths)} tokens are no array: give "
+                            "padding=True")
+        else:
+            arrays = {name: convert(array) for name, array in arrays.items()}
+        encoding = Encoding(arrays)
+        encoding._words = lambda index: self._word_ids(
+            rows[index], boundaries[index], width if padding else lengths[index]
+        )
+        return encoding
+
+    def pad(
+        self, encoded_inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        padding: bool | str = True, max_length: int | None = None,
+        return_tensors: str | None = None,
+    ) -> Encoding:
+        """Returns sequences that were encoded one by one as a batch of one length.
+
+        Args:
+          encoded_inputs: encodings of a text each, or one of several; of their values those of
+            `input_ids` and `segment_ids` are read.
+          padding, max_length, return_tensors: as in a call.
+
+        Raises:
+          DataError: a sequence is longer than `max_length`, or an unknown option.
+        """
+        convert = encodings.option("return_tensors", encodings.TENSORS, return_tensors)
+        batch = encoded_inputs
+        if not isinstance(batch, Mapping):
+            names = [encodings.OURS.get(name, name) for name in batch[0]]
+            batch = {name: [Encoding(one)[name] for one in batch] for name in names}
+        batch = {encodings.OURS.get(name, name): values for name, values in batch.items()}
+        rows = [[int(i) for i in row] for row in batch["input_ids"]]
+        longest = max(map(len, rows), default=0)
+        is_fixed = encodings.option("padding", encodings.PADDING, padding) == "max_length"
+        width = (max_length or self.model_max_length) if is_fixed else longest
+        if longest > width:
+            raise DataError(f"a sequence has {longest} tokens, {width} is the maximum")
+        segments = batch.get("segment_ids", [[0] * len(row) for row in rows])
+        boundaries = [len(row) - int(np.sum(of_row)) for row, of_row in zip(rows, segments, strict=True)]
+        arrays = encodings.padded(rows, boundaries, width, self.pad_token_id)
+        return Encoding({
+            name: convert(array) if convert else array.tolist() for name, array in arrays.items()
+        })
+
+    def _word_ids(self, row: list[int], boundary: int, width: int) -> list[int | None]:
+        """Returns the number of each token's word; segment 1 begins at a boundary."""
+        found, word, special = [], -1, self._special_ids() - {self.mask_token_id}
+        for place, (i, token) in enumerate(zip(row, self.convert_ids_to_tokens(row), strict=True)):
+            if place == boundary:
+                word = -1
+            if i in special:
+                found.append(None)
+                continue
+            is_spm = self.tokenizer.is_spm
+            starts = token.startswith(tokenization.SPIECE_UNDERLINE) if is_spm else token[:2] != "##"
+            word += starts or i == self.mask_token_id or word < 0
+            found.append(word)
+        return found + [None] * (width - len(row))
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of raw texts, in which [MASK] is the mask token."""
@@ -265,10 +335,9 @@ class AlbertTokenizer:
 
 
 def _has_no_model(directory: str) -> bool:
-    """Whether a directory has a tokenizer's settings and no model."""
-    model_files = ("albert_config.json", "config.json", "variables")
-    return os.path.isfile(os.path.join(directory, tokenizer_files.SETTINGS_FILE)) and not any(
-        os.path.exists(os.path.join(directory, name)) for name in model_files
+    """Whether a directory has a tokenizer and no weights."""
+    return layouts.layout_of(directory) is None and any(
+        os.path.isfile(os.path.join(directory, name)) for name in tokenizer_files.NAMES
     )
 
 
@@ -292,69 +361,3 @@ def _truncate(
         raise DataError(f"text {index}: truncation={truncation!r} leaves "
                         f"{length - len(parts[which])} tokens, {limit} is the maximum")
     return [part[:left] if i == which else part for i, part in enumerate(parts)]
-
-
-def _arrays(
-    rows: list[list[int]], boundaries: list[int], width: int, pad_id: int
-) -> dict[str, np.ndarray]:
-    """Returns the model's inputs as padded arrays [B, width]; segment 1 begins at a boundary."""
-    lengths = np.array([len(row) for row in rows], np.int32)
-    positions = np.arange(width, dtype=np.int32)
-    mask = positions < lengths[:, None]
-    ids = np.full(mask.shape, pad_id, np.int32)
-    ids[mask] = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
-    segments = mask & (positions >= np.array(boundaries, np.int32)[:, None])
-    arrays = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
-    return {name: array.astype(np.int32) for name, array in arrays.items()}
-
-
-# --- Arguments ---
-
-
-def _columns(text: Any, text_pair: Any) -> list[list[str]]:
-    """Returns the first texts, and the second ones if there are pairs."""
-    if text_pair is None and not isinstance(text, str):
-        text = list(text)
-        if text and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in text):
-            text, text_pair = map(list, zip(*text, strict=True))
-    firsts = _texts(text, "text")
-    if text_pair is None:
-        return [firsts]
-    seconds = _texts(text_pair, "text_pair")
-    if len(seconds) != len(firsts):
-        raise DataError(f"{len(firsts)} texts and {len(seconds)} second texts")
-    return [firsts, seconds]
-
-
-def _texts(text: str | Sequence[str], name: str) -> list[str]:
-    texts = [text] if isinstance(text, str) else list(text)
-    for i, value in enumerate(texts):
-        if not isinstance(value, str):
-            raise DataError(f"{name} {i} is not a string but {type(value).__name__}: {value!r:.60}")
-    return texts
-
-
-def _as_tf(array: np.ndarray) -> Any:
-    import tensorflow as tf
-
-    return tf.constant(array)
-
-
-def _as_jax(array: np.ndarray) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.asarray(array)
-
-
-_PADDING = {True: "longest", "longest": "longest", "max_length": "max_length", False: "",
-            "do_not_pad": ""}
-_TRUNCATION = {True: "longest_first", "longest_first": "longest_first", "only_first": "only_first",
-               "only_second": "only_second", False: "", "do_not_truncate": ""}
-_TENSORS = {None: np.asarray, "np": np.asarray, "tf": _as_tf, "jax": _as_jax}
-
-
-def _option(name: str, known: Mapping[Any, Any], value: Any) -> Any:
-    """Returns the meaning of an option's value."""
-    if not isinstance(value, bool | str | None) or value not in known:
-        raise DataError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
-    return known[value]

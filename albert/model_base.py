@@ -6,11 +6,12 @@ Legend: B batch, L sequence, H hidden, E embedding, N heads, P predictions.
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import albert.model.backend  # noqa: F401, I001  (before Keras)
 import keras
+import numpy as np
 from keras import ops
 
 from albert.config import AlbertConfig
@@ -22,6 +23,7 @@ from albert.model.encoder import AlbertEncoder, Encoded, FactorizedEmbedding
 from albert.model.encoder_options import Depth, EncoderOptions
 from albert.model.layers import dense_layer, precision
 from albert.model.row_layout import layout_of, segments_of
+from albert.model.weight_names import named_weights
 
 # Arguments of `call` that are no inputs.
 _OPTIONS = ("training", "dropout_seed", "depth", "output_hidden_states", "output_attentions")
@@ -182,33 +184,66 @@ class PretrainedModel(keras.Model):
 
     @classmethod
     def from_pretrained(
-        cls, path: str, *, attn_implementation: str = "eager",
-        output_hidden_states: bool = False, output_attentions: bool = False, **options: Any,
+        cls, path: str | os.PathLike[str], *, attn_implementation: str = "eager",
+        output_hidden_states: bool = False, output_attentions: bool = False,
+        revision: str | None = None, label_names: Sequence[str] | None = None,
+        id2label: Mapping[Any, str] | None = None, ignore_mismatched_sizes: bool = False,
+        **options: Any,
     ) -> "PretrainedModel":
         """Returns the model of a directory, whoever wrote it (see `albert.formats.pretrained`).
 
-        A released archive, packed or not, one of our output directories, a Hugging Face
-        directory, a TF-Hub module, or a checkpoint's prefix; `options`,
-        as `num_labels`, are the class's.
+        `path` and `revision` are those of `albert.from_pretrained`. `label_names`, or `id2label`
+        {id: name}, name a classifier's labels; `ignore_mismatched_sizes` gives it a new head where
+        the number of labels is another. `options`, as `num_labels`, are the class's.
 
         Raises:
           CheckpointError: no such model there, or its encoder does not fit.
           ValueError: no such `attn_implementation`.
         """
-        from albert.formats import pretrained
+        from albert.formats import model_hub, pretrained
 
         how = EncoderOptions(
             attn_implementation, output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
         )
-        source = path if isinstance(path, pretrained.Pretrained) else os.fspath(path)
-        return pretrained.load(cls, pretrained.opened(source), how, **options)
+        source = path
+        if not isinstance(path, pretrained.Pretrained):
+            source = model_hub.with_revision(os.fspath(path), revision)
+        if id2label is not None:
+            by_id = {int(number): name for number, name in id2label.items()}
+            if sorted(by_id) != list(range(len(by_id))):
+                raise ValueError(f"id2label must have the ids 0 to {len(by_id) - 1}: {id2label!r}")
+            label_names = [by_id[number] for number in range(len(by_id))]
+        return pretrained.load(
+            cls, pretrained.opened(source), how, label_names=label_names,
+            ignore_mismatched_sizes=ignore_mismatched_sizes, **options,
+        )
 
-    def save_pretrained(self, path: str) -> None:
+    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
         """Writes a directory that `from_pretrained` and every command take."""
         from albert.formats import pretrained
 
         pretrained.save(self, os.fspath(path))
+
+    def resize_token_embeddings(self, num_tokens: int) -> None:
+        """Changes the size of the vocabulary. New tokens begin with random embeddings.
+
+        Compile the model afterwards: its optimizer's state is of the former weights.
+
+        Raises:
+          ValueError: the model is quantized, or `num_tokens` is not positive.
+        """
+        if quantization.quantized_layers(self):
+            raise ValueError("a quantized model's vocabulary cannot be resized")
+        config = dataclasses.replace(self.config, vocab_size=num_tokens)
+        model = type(self).from_config(self.get_config() | {"config": config.to_dict()})
+        weights = named_weights(self)
+        for name, variable in named_weights(model).items():
+            value, new = (ops.convert_to_numpy(w) for w in (weights[name], variable))
+            if value.shape != new.shape:
+                value = np.concatenate([value[: len(new)], new[len(value) :]])
+            variable.assign(value)
+        object.__setattr__(self, "__dict__", vars(model))  # it becomes the new one
 
     def get_config(self) -> dict[str, Any]:
         arguments = inspect.signature(type(self)).parameters.keys()

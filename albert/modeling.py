@@ -341,17 +341,24 @@ class AlbertForBeamQuestionAnswering(ModelWithHead):
         return outputs | found
 
 
-def from_pretrained(path: str, **options: Any) -> PretrainedModel:
+def from_pretrained(
+    path: str | os.PathLike[str], revision: str | None = None, **options: Any
+) -> PretrainedModel:
     """Returns the model of a directory, of the class that it was saved as.
 
-    Arguments as of each class's `from_pretrained`.
+    Args:
+      path: a directory, an archive, a checkpoint's prefix, a TF-Hub module, the name of a built-in
+        model (`small_en`), the https:// address of a packed one, or one to download from Hugging
+        Face's hub by its name (`albert/albert-base-v2`).
+      revision: the branch, tag or commit there; by default `main`.
+      options: as of each class's `from_pretrained`.
 
     Raises:
       CheckpointError: no such model there, or of a class that is not ours.
     """
-    from albert.formats import pretrained
+    from albert.formats import model_hub, pretrained
 
-    source = pretrained.open_path(os.fspath(path))
+    source = pretrained.open_path(model_hub.with_revision(os.fspath(path), revision))
     name = pretrained.class_of(source)
     kind = globals().get(name)
     if not (isinstance(kind, type) and issubclass(kind, PretrainedModel)):

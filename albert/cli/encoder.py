@@ -9,7 +9,7 @@ from albert import tokenization
 from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.errors import FlagError
-from albert.formats import archives, pretrained
+from albert.formats import model_hub, pretrained
 from albert.formats.tokenizer_files import Vocabulary
 from albert.storage import files
 
@@ -86,7 +86,7 @@ def check_encoder_flags(values: flags.FlagValues) -> None:
                         ", ".join(ineffective))
         return
     # A directory may say what the flags do not.
-    says_more = archives.is_whole(values.init_checkpoint or "")
+    says_more = model_hub.is_model(values.init_checkpoint or "")
     if not (values.albert_config_file or says_more):
         raise FlagError(
             "--albert_config_file or --albert_hub_module_handle is needed (or the directory of "

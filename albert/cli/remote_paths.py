@@ -3,7 +3,8 @@
 A path flag declares by its `use` what the command does with it:
 
     file        reads a file, or a directory with all that is in it
-    model       reads a model: a directory, an archive, a checkpoint's prefix or one of its files
+    model       reads a model: a directory, an archive, a checkpoint's prefix or one of its files,
+                or one to download by its name on a hub
     texts       reads text files (comma-separated globs), streaming them
     records     reads record files (comma-separated globs), by ranges
     output      writes a file or a directory
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from absl import flags as absl_flags
 
 from albert.errors import DataError, FlagError
+from albert.formats import model_hub
 from albert.storage import filesystem, fsspec_calls, scratch
 
 USES = ("file", "model", "texts", "records", "output", "outputs", "prefix", "directory")
@@ -30,6 +32,9 @@ def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
     """Replaces addresses in flags by local paths in the block, and uploads the outputs."""
     with scratch.uploaded():
         inputs: set[str] = set()
+        for flag in (values[name] for name in values):
+            if getattr(flag, "use", None) == "model" and flag.value:
+                flag.value = model_hub.local_path(flag.value, flag.name)
         flags = [values[name] for name in values if "://" in str(values[name].value)]
         flags = [flag for flag in flags if getattr(flag, "use", None)]
         for flag in sorted(flags, key=lambda flag: (flag.use in _WRITTEN, flag.name)):

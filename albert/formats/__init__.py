@@ -15,6 +15,8 @@
     hf_names             their names of our weights
     hf_tensors           their files of tensors: safetensors, HDF5
     tokenizer_json       their tokenizer.json, read and written
+    torch_pickle         PyTorch's pytorch_model.bin, of which nothing is called
+    model_hub            downloads a released model, by its name on a hub or its address
     archives             packed models, and the cache that they are unpacked to
     hub                  TF-Hub modules, read as data
     tf_models            modules that tf-models-official exported

@@ -9,24 +9,19 @@ import zlib
 from collections.abc import Callable
 
 from albert.errors import CheckpointError, first_line
-from albert.storage import files, shipped
+from albert.storage import files
 from albert.storage.filesystem import cache_directory
 
 log = logging.getLogger("albert")
 
 MOST_BYTES = 16 << 30  # unpacked; the largest model has one
-_ENDINGS = (".tar.gz", ".tgz", ".tar")
+ENDINGS = (".tar.gz", ".tgz", ".tar")
 _ERRORS = (tarfile.TarError, EOFError, zlib.error, OSError, ValueError)
-
-
-def is_whole(path: str) -> bool:
-    """Whether a path may be that of a model with its configuration and vocabulary."""
-    return is_archive(path) or os.path.isdir(shipped.path_of(path))
 
 
 def is_archive(path: str) -> bool:
     """Whether a path is that of a packed model."""
-    return path.endswith(_ENDINGS) and os.path.isfile(path)
+    return path.endswith(ENDINGS) and os.path.isfile(path)
 
 
 def cached(name: str, identity: str, make: Callable[[str], None]) -> str:
@@ -64,7 +59,7 @@ def unpacked(path: str, flag: str) -> str:
             archive.extractall(folder, filter="data")
 
     name = os.path.basename(path)
-    for ending in _ENDINGS:
+    for ending in ENDINGS:
         name = name.removesuffix(ending)
     try:
         target = cached(name, files.sha256(path), unpack)

@@ -1,4 +1,4 @@
-"""Hugging Face's files of tensors, read as data: safetensors, shards, HDF5.
+"""Hugging Face's files of tensors, read as data: safetensors, shards, HDF5, PyTorch's pickles.
 
 HDF5 is what their TensorFlow classes wrote (`tf_model.h5`): a group for each layer, whose
 attribute `weight_names` lists the data sets. Keras, which could run what a file says, never
@@ -14,6 +14,7 @@ import numpy as np
 import safetensors
 
 from albert.errors import CheckpointError, first_line
+from albert.formats import torch_pickle
 from albert.storage import files
 
 Shapes = dict[str, tuple[int, ...]]
@@ -21,7 +22,7 @@ Read = Callable[[str], np.ndarray]
 
 
 def open_tensors(path: str) -> tuple[Shapes, Read]:
-    """Returns ({name: shape}, read) of a .safetensors or .h5 file, or of a set of shards.
+    """Returns ({name: shape}, read) of a .safetensors, .h5 or .bin file, or of a set of shards.
 
     Raises:
       CheckpointError: it is damaged.
@@ -30,6 +31,8 @@ def open_tensors(path: str) -> tuple[Shapes, Read]:
         return _open_shards(path)
     if path.endswith(".h5"):
         return _open_h5(path)
+    if path.endswith(".bin"):
+        return torch_pickle.open_tensors(path)
     try:
         stream = safetensors.safe_open(path, framework="np")
         shapes = {n: tuple(stream.get_slice(n).get_shape()) for n in stream.keys()}  # noqa: SIM118
@@ -52,8 +55,8 @@ def _open_shards(path: str) -> tuple[Shapes, Read]:
         raise CheckpointError(f"{path}: no weight_map from tensor to file")
     shapes, readers = {}, {}
     for name in sorted(set(owners.values())):
-        if os.path.basename(name) != name or not name.endswith(".safetensors"):
-            raise CheckpointError(f"{path}: {name!r} is not a plain *.safetensors file name")
+        if os.path.basename(name) != name or not name.endswith((".safetensors", ".bin")):
+            raise CheckpointError(f"{path}: {name!r} is not the name of a *.safetensors or *.bin file")
         shard = os.path.join(os.path.dirname(path), name)
         if not os.path.isfile(shard):
             raise CheckpointError(f"{path}: shard {name} is missing")

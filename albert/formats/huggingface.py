@@ -34,9 +34,11 @@ log = logging.getLogger("albert")
 CONFIG_FILE = "config.json"
 # Files with weights, the first of which is taken.
 WEIGHTS_FILE = "model.safetensors"
-WEIGHTS_FILES = (WEIGHTS_FILE, "model.safetensors.index.json", "tf_model.h5")
+WEIGHTS_FILES = (
+    WEIGHTS_FILE, "model.safetensors.index.json", "tf_model.h5", "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 METADATA_KEY = "albert_facts"  # ours in their config.json; their library keeps and ignores it
-PICKLE = "pytorch_model.bin"
 _ACTIVATIONS = {
     "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh",
     "linear": "linear",
@@ -51,6 +53,15 @@ _RELEASED = {
 # --- Configuration ---
 
 
+def check_kind(values: Any, origin: str) -> None:
+    """Raises a ConfigError if a configuration is not that of an ALBERT."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{origin}: expected a JSON object, got {type(values).__name__}")
+    kind = values.get("model_type", "albert")
+    if kind != "albert":
+        raise ConfigError(f"{origin}: model_type is {kind!r}, not 'albert'")
+
+
 def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto") -> AlbertConfig:
     """Returns the architecture of a Hugging Face `config.json`.
 
@@ -62,11 +73,7 @@ def config_from_theirs(values: Mapping[str, Any], origin: str, gelu: str = "auto
     Raises:
       ConfigError: not an ALBERT, or something this toolkit does not compute.
     """
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{origin}: expected a JSON object, got {type(values).__name__}")
-    kind = values.get("model_type", "albert")
-    if kind != "albert":
-        raise ConfigError(f"{origin}: model_type is {kind!r}, not 'albert'")
+    check_kind(values, origin)
     architectures = values.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
         raise ConfigError(f"{origin}: architectures must be a list of names")
@@ -362,17 +369,11 @@ def find_weights(directory: str) -> str:
     """Returns the file with a directory's weights.
 
     Raises:
-      CheckpointError: there is none, or only a pickled one.
+      CheckpointError: there is none.
     """
     for name in WEIGHTS_FILES:
         if os.path.isfile(os.path.join(directory, name)):
             return os.path.join(directory, name)
-    pickle = os.path.join(directory, PICKLE)
-    if os.path.isfile(pickle):
-        raise CheckpointError(
-            f"{pickle} is a pickle, which can run any code when it is opened: it is not read; "
-            "where you trust it, convert it with transformers' save_pretrained to model.safetensors"
-        )
     raise CheckpointError(f"{directory} has no {WEIGHTS_FILE}")
 
 
@@ -381,8 +382,7 @@ def is_directory(path: str) -> bool:
     config = os.path.join(path, CONFIG_FILE)
     if not os.path.isfile(config):
         return False
-    weights = (*WEIGHTS_FILES, PICKLE)
-    return any(os.path.isfile(os.path.join(path, name)) for name in weights)
+    return any(os.path.isfile(os.path.join(path, name)) for name in WEIGHTS_FILES)
 
 
 def serialize(tensors: Mapping[str, np.ndarray], path: str) -> None:

@@ -5,7 +5,7 @@ import logging
 import os
 
 from albert.errors import CheckpointError
-from albert.formats import archives, checkpoint_files, checkpoints, hub, huggingface
+from albert.formats import archives, checkpoint_files, checkpoints, hub, huggingface, model_hub
 from albert.storage import filesystem, shipped
 
 log = logging.getLogger("albert")
@@ -16,7 +16,7 @@ CONFIG_FILE = "albert_config.json"
 class Layout(enum.Enum):
     """How a model is laid out in files. The value says which files make it that."""
 
-    HUGGING_FACE = "config.json with model.safetensors or tf_model.h5"
+    HUGGING_FACE = "config.json with model.safetensors, tf_model.h5 or pytorch_model.bin"
     ALBERT = f"{CONFIG_FILE} with model.ckpt*"  # a released archive, or a run's directory
     HUB_MODULE = "a TF-Hub module"
     CHECKPOINTS = "model.ckpt* alone"
@@ -43,14 +43,16 @@ def layout_of(path: str) -> Layout | None:
 def locate(path: str, flag: str) -> tuple[str, Layout | None]:
     """Returns the local path of the model that a user's path means, and its layout.
 
-    A path may be a remote address, the name of a built-in model, a packed archive, a directory
-    with one model directory in it, or a directory with several runs, whose best it is.
+    A path may be a remote address, the name of a built-in model or of one of the hub, a packed
+    archive or the https:// address of one, a directory with one model directory in it, or a
+    directory with several runs, whose best it is.
 
     Raises:
       CheckpointError: an archive is damaged, none of several runs is known as the best, or a
         directory holds two models.
     """
-    path = filesystem.local_copy(shipped.path_of(path), flag)
+    path = model_hub.local_path(shipped.path_of(path), flag)
+    path = filesystem.local_copy(path, flag)
     if archives.is_archive(path):
         path = archives.unpacked(path, flag)
     layout = layout_of(path)
@@ -79,8 +81,8 @@ def absent(path: str, flag: str, layout: Layout | None) -> CheckpointError:
         return CheckpointError(f"--{flag}: {path} is neither a checkpoint nor a packed archive")
     if not os.path.isdir(path):
         return CheckpointError(
-            f"--{flag}: no such directory, checkpoint or archive: {path}. Built-in models: "
-            + ", ".join(shipped.names())
+            f"--{flag}: no directory, checkpoint or archive {path!r}. Built-in models: "
+            f"{', '.join(shipped.names())}. To download a released one: albert/albert-base-v2"
         )
     if layout is Layout.CHECKPOINTS:
         return CheckpointError(f"--{flag}: {path} has checkpoints, but no {CONFIG_FILE}")

@@ -176,7 +176,7 @@ def of_model(
     return write(path, model.config, **known | parts)
 
 
-def input_lines(kind: ModelClass, options: str = "") -> str:
+def input_lines(kind: ModelClass, options: str = ', return_tensors="np", padding=True') -> str:
     """Returns the code that makes a class's `inputs`; `options` follow the tokenizer's texts."""
     lines = f"inputs = tokenizer({kind.example}{options})"
     if kind.task == model_classes.CHOICE:

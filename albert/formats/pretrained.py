@@ -9,7 +9,7 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -233,18 +233,23 @@ def load(
     encoder_options: "EncoderOptions | None" = None,
     *,
     complete: bool = False,
+    label_names: Sequence[str] | None = None,
+    ignore_mismatched_sizes: bool = False,
     **options: Any,
 ) -> "keras.Model":
     """Returns a model of class `kind` with the weights of an opened one.
 
     `options` go to the class; by default they are those that it was saved with, and a
-    classifier's `num_labels` is what the weights say. A head that the weights lack starts
-    at random values, with a warning, or is an error if the model must be `complete`.
+    classifier's `num_labels` is the number of `label_names`, else what the weights say. A head
+    that the weights lack starts at random values, with a warning, or is an error if the model
+    must be `complete`. With `ignore_mismatched_sizes` a head of another shape is such a one.
 
     Raises:
       CheckpointError: weights are absent or of another shape.
     """
     weights, known = source.weights(), inspect.signature(kind).parameters
+    if label_names is not None and "num_labels" in known:
+        options = {"num_labels": len(label_names)} | options
     if "num_labels" not in options and "num_labels" in known:
         if LABEL_HEAD not in weights.shapes:
             raise CheckpointError(f"{source.path} has no classifier yet: give num_labels")
@@ -256,7 +261,7 @@ def load(
     if encoder_options is not None:
         options["encoder_options"] = encoder_options
     model = kind(source.config, **options)
-    new = assign(model, weights)["new"]
+    new = assign(model, weights, ignore_mismatched_sizes)["new"]
     # What the model never reads may be absent.
     has_use = reads_pooler(kind)
     needed = [name for name in new if has_use or not name.startswith("bert/pooler/")]
@@ -269,13 +274,17 @@ def load(
     # What it was trained for is of its head; how texts are prepared, of its encoder.
     metadata = source.metadata if is_same and not needed else Metadata(text=source.metadata.text)
     model.metadata = dataclasses.replace(metadata, architecture=kind.__name__)
+    if label_names is not None:
+        model.label_names = label_names
     return model
 
 
-def assign(model: "keras.Model", weights: Weights) -> dict[str, Any]:
+def assign(
+    model: "keras.Model", weights: Weights, ignore_mismatched_sizes: bool = False
+) -> dict[str, Any]:
     """Gives a model the weights of the same names; returns the account of a warm start.
 
-    The pooler may be absent.
+    The pooler may be absent, and a head that may be ignored may have another shape.
 
     Raises:
       CheckpointError: another of the encoder's weights is absent, or of another shape.
@@ -283,7 +292,19 @@ def assign(model: "keras.Model", weights: Weights) -> dict[str, Any]:
     from albert.model.weight_names import named_weights, parameter_shapes
 
     named, shapes = named_weights(model), parameter_shapes(model)
-    tensors, account = checkpoints.warm_start(shapes, weights, may_lack_pooler=True)
+    misfits = [
+        name for name, shape in shapes.items()
+        if not name.startswith("bert/") and tuple(weights.shapes.get(name, shape)) != tuple(shape)
+    ]
+    if misfits and not ignore_mismatched_sizes:
+        name = misfits[0]
+        raise CheckpointError(
+            f"{weights.origin}: {name} is {list(weights.shapes[name])}, not {list(shapes[name])}: "
+            "another head. ignore_mismatched_sizes=True starts a new one"
+        )
+    wanted = {name: shape for name, shape in shapes.items() if name not in misfits}
+    tensors, account = checkpoints.warm_start(wanted, weights, may_lack_pooler=True)
+    account["new"] += misfits
     for name, value in tensors.items():
         named[name].assign(value)
     return account

@@ -21,6 +21,11 @@ log = logging.getLogger("albert")
 
 SETTINGS_FILE = "tokenizer_config.json"
 FAST_FILE = "tokenizer.json"  # of Hugging Face's tokenizers library
+# What a model of Hugging Face's hub may have of its tokenizer.
+NAMES = (
+    "spiece.model", "vocab.txt", FAST_FILE, SETTINGS_FILE, "special_tokens_map.json",
+    "added_tokens.json",
+)
 # Of ours: which file is the vocabulary, should there be several.
 _FILE_KEY = "vocabulary_file"
 # Hugging Face writes a number of 31 digits for "no limit".

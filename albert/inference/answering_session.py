@@ -16,7 +16,7 @@ import numpy as np
 
 from albert import engines
 from albert.errors import DataError, FlagError
-from albert.formats import pretrained
+from albert.formats import model_hub, pretrained
 from albert.inference import embedding, predictors, question_answering
 from albert.inference.fine_tuned import predictor_of
 from albert.inference.mask_filling import MaskFiller
@@ -28,15 +28,43 @@ from albert.runtime.progress import Progress
 from albert.storage import filesystem
 
 
+class Answer(dict):
+    """An answer by our names, and by those of transformers' pipelines."""
+
+    _OURS = {"score": "probability", "token_str": "piece", "token": "id", "entity_group": "type",
+             "word": "text"}
+
+    def __missing__(self, name: str) -> Any:
+        return dict(self)[self._OURS.get(name, name)]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no {name!r} among {', '.join(self)}") from None
+
+
+def _named(answer: Any) -> Any:
+    """Returns an answer with each of its dicts as an `Answer`, but tables of probabilities."""
+    if isinstance(answer, list):
+        return [_named(part) for part in answer]
+    if not isinstance(answer, dict):
+        return answer
+    tables = ("probabilities", "values")
+    return Answer({k: v if k in tables else _named(v) for k, v in answer.items()})
+
+
 class AnsweringSession(Session):
     """An opened model that answers texts.
 
     The task that a model was fine-tuned for decides which of `classify`, `answer`, `choose` and
-    `tag` it can do. Each takes one input and returns its answer, or an iterable of inputs and
-    returns a generator of their answers in the same order. It reads up to 4,096 inputs before it
-    answers the first of these. The first answer waits for the weights and for the compiler; later
-    calls do not. A warning says how many inputs were cut. Each raises a UserError for an input
-    that does not fit, and for a model that was trained for something else.
+    `tag` it can do. Each takes one input and returns its answer; a list of inputs, and returns the
+    list of their answers; or any other iterable, and returns a generator of its answers, which
+    reads up to 4,096 inputs before the first of these. An answer is a dict, whose values the names
+    of transformers' pipelines give too (`["score"]`, `.label`). The first answer waits for the
+    weights and for the compiler; later calls do not. A warning says how many inputs were cut. Each
+    raises a UserError for an input that does not fit, and for a model that was trained for
+    something else.
     """
 
     def classify(self, texts: Any, *, progress: bool = False) -> Any:
@@ -53,17 +81,23 @@ class AnsweringSession(Session):
         kinds = TextClassifier, predictors.MultiLabelClassifier, predictors.Regressor
         return self._fine_tuned(texts, kinds, progress)
 
-    def answer(self, questions: Any, *, progress: bool = False) -> Any:
+    def answer(
+        self, questions: Any = None, *, question: str | None = None, context: str | None = None,
+        progress: bool = False,
+    ) -> Any:
         """Returns the part of a passage that answers a question.
 
         Args:
           questions: a tuple (question, passage), or an iterable of these.
+          question, context: one question and its passage, instead.
 
         Returns:
           {"answer", "probability"}. A SQuAD 2.0 model adds "no_answer_score" and "best_answer":
           "answer" is "" where the score exceeds the threshold that the model's evaluation found
           best (0 if there was none), and `best_answer` is the likeliest part all the same.
         """
+        if questions is None:
+            questions = _text(question, 1), _text(context, 1)
         return self._fine_tuned(questions, (question_answering.QuestionAnswerer,), progress)
 
     def choose(self, questions: Any, *, progress: bool = False) -> Any:
@@ -156,15 +190,15 @@ class AnsweringSession(Session):
 
 
 def open_session(
-    path: str | os.PathLike, *, max_seq_length: int | None = None, batch_size: int = 32,
-    spm_model_file: str | os.PathLike | None = None, vocab_file: str | os.PathLike | None = None,
-    do_lower_case: bool | None = None, onnx_file: str | os.PathLike | None = None,
-    dtype: str = "float32",
+    path: str | os.PathLike[str], *, max_seq_length: int | None = None, batch_size: int = 32,
+    spm_model_file: str | os.PathLike[str] | None = None, vocab_file: str | os.PathLike[str] | None = None,
+    do_lower_case: bool | None = None, onnx_file: str | os.PathLike[str] | None = None,
+    dtype: str = "float32", revision: str | None = None,
 ) -> AnsweringSession:
     """Returns a session of the model at a path, whoever wrote it.
 
     Args:
-      path: what `albert.from_pretrained` takes.
+      path, revision: what `albert.from_pretrained` takes.
       max_seq_length: maximum length in tokens; by default that of the training, else the most
         that the model takes.
       batch_size: sequences computed together; fewer need less memory.
@@ -190,7 +224,7 @@ def open_session(
     onnx = OnnxFile(filesystem.local_copy(onnx_file, "onnx_file")) if onnx_file else None
     if not onnx:
         engines.require_backend()
-    source = pretrained.open_path(path)
+    source = pretrained.open_path(model_hub.with_revision(path, revision))
     tokenizer = source.tokenizer(spm_model_file, vocab_file, do_lower_case)
     if tokenizer is None:
         raise DataError(f"{path} has no vocabulary: give spm_model_file or vocab_file")
@@ -203,21 +237,22 @@ def _predictions(
     predictor: Predictor, inputs: Any, is_one: bool, checked: Callable[[Any, int], Any],
     progress: bool = False,
 ) -> Any:
-    """Returns the answer to one input, or a generator of those to an iterable.
+    """Returns the answer to one input, the list of those to a list, or else a generator of them.
 
     Args:
       checked: returns an input as the predictor takes it, given its number, from 1.
     """
     if is_one:
         [answer] = predictor.predict([checked(inputs, 1)])
-        return answer
+        return _named(answer)
     if not isinstance(inputs, Iterable) or isinstance(inputs, bytes):
         raise DataError(f"neither text nor texts: {inputs!r:.80}")
     total = len(inputs) if isinstance(inputs, Sized) else None
-    return predictor.predict(
+    answers = map(_named, predictor.predict(
         map(checked, inputs, itertools.count(1)),
         Progress("answered", total, "texts") if progress else None,
-    )
+    ))
+    return list(answers) if isinstance(inputs, list | tuple) else answers
 
 
 def _text(value: Any, number: int) -> str:

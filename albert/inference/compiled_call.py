@@ -23,7 +23,7 @@ def compiled(model: Any, **options: Any) -> Function:
 
     Example:
       call = albert.compiled(model)
-      logits = call(tokenizer(["A text.", "Another one."]))["logits"]
+      logits = call(tokenizer(["A text.", "Another one."], padding=True))["logits"]
     """
     return compiled_function(
         lambda inputs: model(inputs, training=False, **options), model.variables

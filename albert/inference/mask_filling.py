@@ -90,6 +90,6 @@ def _row(tokenizer: AlbertTokenizer, text: str, origin: str) -> dict[str, Any]:
     length, limit = len(tokenizer.encode(text)), tokenizer.model_max_length
     if length > limit:
         raise DataError(f"{origin}: {length} tokens with [CLS] and [SEP], at most {limit} fit")
-    row: dict[str, Any] = {name: values[0] for name, values in tokenizer(text).items()}
+    row: dict[str, Any] = {n: np.asarray(v, np.int32) for n, v in tokenizer(text).items()}
     (row["masked_lm_positions"],) = np.nonzero(row["input_ids"] == tokenizer.tokenizer.mask_id)
     return row

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import optree  # Keras's
 
-# Hugging Face's name of an input, and ours.
-OURS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
+from albert.text.encodings import OURS
+
 _OUTPUTS = {
     "last_hidden_state": "sequence_output", "pooler_output": "pooled_output",
     "logits": "prediction_logits",
@@ -21,6 +21,7 @@ KNOWN = (
     "label_ids", "is_real_example", "start_positions", "end_positions", "is_impossible", "p_mask",
     "unique_ids", "example_ids", "packed_places", "packed_mask", "offset_mapping",
 )
+_IDS = ("input_ids", "segment_ids", "position_ids")
 
 
 class ModelOutputs(dict):
@@ -71,7 +72,10 @@ def inputs_of(inputs: Any, named: Mapping[str, Any]) -> dict[str, Any]:
         if ours in found:
             names = "".join(f" (also called {n})" for n, m in OURS.items() if m == ours)
             raise ValueError(f"{ours}{names} is given twice")
-        found[ours] = _as_array(value, name) if isinstance(value, list | tuple) else value
+        value = _as_array(value, name) if isinstance(value, list | tuple) else value
+        # As Keras's own Embedding: a distributed `fit` passes numbers on as floats.
+        is_float = "float" in str(getattr(value, "dtype", ""))
+        found[ours] = keras.ops.cast(value, "int32") if is_float and ours in _IDS else value
     if "input_ids" not in found:
         raise ValueError("no input_ids: call the model with ids [B, L], or a dict with input_ids")
     return found

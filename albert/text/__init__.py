@@ -3,6 +3,7 @@
     cleaning          preprocessing of text before it is tokenized
     sentencepiece     tokens of a SentencePiece model (English ALBERT)
     wordpiece         tokens of a WordPiece vocabulary (Chinese ALBERT)
+    encodings         what a tokenizer is called with, and what it returns
     offsets           positions of tokens in the text that they come from
     vocabulary        training of SentencePiece vocabularies
     text_files        text files as UTF-8 lines, compressed or not

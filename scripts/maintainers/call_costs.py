@@ -48,9 +48,9 @@ def ways(config) -> dict:
 
     call = albert.compiled(model)
     return {
-        "model(x)": lambda n: np.asarray(model(tokenizer(text(n)))["logits"]),
-        "compiled(model)(x)": lambda n: np.asarray(call(tokenizer(text(n)))["logits"]),
-        "model.predict(x)": lambda n: model.predict(tokenizer(text(n)), verbose=0)["logits"],
+        "model(x)": lambda n: np.asarray(model(tokenizer(text(n), padding=True, return_tensors="np"))["logits"]),
+        "compiled(model)(x)": lambda n: np.asarray(call(tokenizer(text(n), padding=True, return_tensors="np"))["logits"]),
+        "model.predict(x)": lambda n: model.predict(tokenizer(text(n), padding=True, return_tensors="np"), verbose=0)["logits"],
         "session.classify(text)": lambda n: session.classify(text(n)),
     }
 

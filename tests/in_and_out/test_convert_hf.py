@@ -426,12 +426,6 @@ def refused(capsys, tmp_path, *arguments) -> str:
     return assert_one_clear_line(capsys.readouterr().err)
 
 
-def test_a_pickle_is_refused_with_the_reason(theirs, tmp_path, capsys):
-    (theirs / "model.safetensors").rename(theirs / "pytorch_model.bin")
-    line = refused(capsys, tmp_path, f"--hf_directory={theirs}")
-    assert "pickle" in line and "any code" in line
-
-
 def lie(path: pathlib.Path, change) -> None:
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]

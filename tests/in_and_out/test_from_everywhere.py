@@ -171,13 +171,6 @@ def test_a_damaged_h5_file_is_refused(spoil, golden_path, tmp_path):
         albert.from_pretrained(str(folder))
 
 
-def test_a_pickle_is_refused_with_the_way_out(golden_path, tmp_path):
-    folder = copied(golden_path("hf_tensorflow/h5"), tmp_path / "model")
-    (folder / "tf_model.h5").rename(folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="is a pickle.*save_pretrained"):
-        albert.from_pretrained(str(folder))
-
-
 # --- Their tokenizer.json alone ---
 
 

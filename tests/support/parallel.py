@@ -1,7 +1,8 @@
-"""Several test modules at a time, each in a fork of one process that has imported everything.
+"""Test modules in several forks of one process that has imported everything.
 
-A fork begins with TensorFlow loaded and nothing computed, and takes its memory with it when
-its module is done. `--jobs=N` says how many at a time; 1 is pytest's own way.
+A fork begins with TensorFlow loaded and nothing computed. It runs module after module until it has
+become large, and takes its memory with it. `--jobs=N` says how many at a time; 1 is pytest's own
+way.
 """
 
 import multiprocessing
@@ -13,6 +14,7 @@ from multiprocessing import connection
 
 import pytest
 
+MAX_BYTES = 1_200_000_000  # of a process that is given another module
 # The longest first, so that none of them is left for the end.
 LONGEST = (
     "test_documents", "test_run_pretraining", "test_distribution", "test_export_to_tfhub",
@@ -66,7 +68,7 @@ class _Forks:
         try:
             while self.waiting or self.running:
                 while self.waiting and len(self.running) < session.config.option.jobs:
-                    fork = _Fork(session.config, self.waiting.pop(0))
+                    fork = _Fork(session, self.waiting.pop(0))
                     self.running[fork.pipe] = fork
                 for pipe in connection.wait(list(self.running)):
                     self._read(self.running[pipe])
@@ -94,17 +96,19 @@ class _Forks:
             return
         if data is None:
             fork.items.pop(0)
+            if not fork.items:
+                fork.go_on(self.waiting)
             return
         report = hook.pytest_report_from_serializable(config=config, data=data)
         hook.pytest_runtest_logreport(report=report)
 
 
 class _Fork:
-    """A process that runs the tests of a module, and what is left of them."""
+    """A process that runs the tests of a module at a time, and what is left of them."""
 
-    def __init__(self, config, items):
-        self.items = list(items)
-        self.pipe, theirs = multiprocessing.Pipe(duplex=False)
+    def __init__(self, session, items):
+        self.items, self._numbers = list(items), {item: n for n, item in enumerate(session.items)}
+        self.pipe, theirs = multiprocessing.Pipe()
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -112,7 +116,7 @@ class _Fork:
             code = 1
             try:
                 self.pipe.close()
-                _run(config, items, theirs)
+                _run(session, items, theirs)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -121,6 +125,16 @@ class _Fork:
                 sys.stderr.flush()
                 os._exit(code)
         theirs.close()
+
+    def go_on(self, waiting: list[list]) -> None:
+        """Gives the process the next module, or its end if it is large or there is none."""
+        with open(f"/proc/{self.pid}/statm") as stream:
+            size = int(stream.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+        if waiting and size < MAX_BYTES:
+            self.items = waiting.pop(0)
+            self.pipe.send([self._numbers[item] for item in self.items])
+        else:
+            self.pipe.send([])
 
 
 class _Teller:
@@ -134,7 +148,8 @@ class _Teller:
         self.pipe.send(hook.pytest_report_to_serializable(config=self.config, report=report))
 
 
-def _run(config, items, pipe) -> None:
+def _run(session, items, pipe) -> None:
+    config = session.config
     plugins = config.pluginmanager
     capture = plugins.getplugin("capturemanager")
     # Its files are those of the other forks too.
@@ -147,9 +162,14 @@ def _run(config, items, pipe) -> None:
 
         forked.fork_server(close_in_it=pipe.close)
     capture.start_global_capturing()
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        pipe.send(None)  # the item is done
+    while items:
+        # After the last one the module's fixtures go, and those of the session stay.
+        other = next((item for item in session.items if item.path != items[0].path), None)
+        for item, following in zip(items, [*items[1:], other], strict=True):
+            config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            pipe.send(None)  # the item is done
+        items = [session.items[number] for number in pipe.recv()]
+        session._setupstate.teardown_exact(items[0] if items else None)
 
 
 def _death_of(item, status: int) -> pytest.TestReport:

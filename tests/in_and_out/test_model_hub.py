@@ -1,0 +1,158 @@
+"""A released model is one name away: downloaded once, resumed when cut, refused in one line."""
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+
+import helpers
+import hub_server
+import pytest
+import safetensors
+
+from albert import modeling
+from albert.config import AlbertConfig
+from albert.errors import CheckpointError
+from albert.formats import model_hub
+from albert.storage import shipped
+
+TEXT = "The boys [MASK] playing in the garden."
+PROGRAM = """
+import sys, albert
+name, *revision = sys.argv[1:]
+how = {"revision": revision[0]} if revision else {}
+model = albert.from_pretrained(name, **how)
+tokenizer = albert.AlbertTokenizer.from_pretrained(name, **how)
+print(type(model).__name__, model.config.hidden_size, tokenizer.tokenizer.settings.do_lower_case)
+"""
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with the model owner/small, which commands of the test use, with a cache of its own."""
+    shutil.copytree(shipped.path_of("small_en"), tmp_path / "hub/owner/small/main")
+    with hub_server.serving(tmp_path / "hub") as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.address)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("ALBERT_CACHE", str(tmp_path / "cache"))
+        for name in ("HF_HUB_OFFLINE", "HF_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
+        yield hub
+
+
+def fill_mask(model, **environment) -> subprocess.CompletedProcess:
+    return helpers.run("albert.fill_mask", f"--model={model}", TEXT, env=environment)
+
+
+@pytest.fixture(scope="module")
+def answer() -> str:
+    return fill_mask("small_en").stdout
+
+
+def test_a_name_is_downloaded_once_and_then_needs_no_network(hub, answer):
+    done = fill_mask("owner/small")
+    assert (done.returncode, done.stdout) == (0, answer), done.stderr
+    assert "MB, at commit" in done.stderr
+    hub.requests.clear()
+    assert fill_mask("owner/small").stdout == answer
+    asked = {path.rpartition("/")[2] for _, path in hub.requests if "/resolve/" in path}
+    assert asked == {"config.json"}
+    offline = fill_mask("owner/small", HF_HUB_OFFLINE="1")
+    assert offline.stdout == answer, offline.stderr
+
+
+def test_the_network_may_be_away_where_the_cache_is_whole(hub, answer):
+    assert fill_mask("owner/small").returncode == 0
+    hub.broken = True
+    assert fill_mask("owner/small").stdout == answer
+
+
+def test_what_cannot_be_had_is_refused_in_one_line(hub):
+    hub.private.add("owner/private")
+    shutil.copytree(hub.folder / "owner/small", hub.folder / "owner/private")
+    (hub.folder / "owner/bert/main").mkdir(parents=True)
+    (hub.folder / "owner/bert/main/config.json").write_text('{"model_type": "bert"}')
+    (hub.folder / "owner/empty/main").mkdir(parents=True)
+    shutil.copy(hub.folder / "owner/small/main/config.json", hub.folder / "owner/empty/main")
+    for model, environment, *expected in (
+        ("owner/smal", {}, "no directory 'owner/smal' here", hub.address, "small_en"),
+        ("owner/small@v9", {}, "no revision 'v9'"),
+        ("owner/private", {}, "HF_TOKEN"),
+        ("owner/small", {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
+        ("owner/bert", {}, "model_type is 'bert'"),
+        ("owner/empty", {}, "has no weights that can be read", "model.safetensors"),
+        (f"{hub.address}/none.tar.gz", {}, "404"),
+    ):
+        done = fill_mask(model, **environment)
+        assert done.returncode == 2, (model, done.stderr)
+        line = helpers.assert_one_clear_line(done.stderr)
+        assert all(part in line for part in expected), line
+    assert fill_mask("owner/private", HF_TOKEN="secret").returncode == 0
+
+
+def test_a_revision_is_that_of_its_name_in_python_and_in_flags(hub, tmp_path):
+    older = hub.folder / "owner/small/v1"
+    shutil.copytree(hub.folder / "owner/small/main", older)
+    sizes = helpers.SIZES | {"vocab_size": 8000}
+    modeling.AlbertForMaskedLM(AlbertConfig(**sizes)).save_pretrained(older)
+    settings = json.loads((older / "tokenizer_config.json").read_text())
+    (older / "tokenizer_config.json").write_text(json.dumps(settings | {"do_lower_case": False}))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    for arguments, expected in (
+        (["owner/small"], "AlbertForPreTraining 256 True\n"),
+        (["owner/small", "v1"], "AlbertForMaskedLM 16 False\n"),
+        (["owner/small@v1"], "AlbertForMaskedLM 16 False\n"),
+    ):
+        done = helpers.run("program", *arguments, cwd=tmp_path)
+        assert done.stdout == expected, done.stderr
+    with pytest.raises(CheckpointError, match="no model of the hub"):
+        model_hub.with_revision("small_en", "v1")
+
+
+def test_shards_are_downloaded_too(hub, answer):
+    main = hub.folder / "owner/small/main"
+    os.rename(main / "model.safetensors", main / "model-00001-of-00001.safetensors")
+    with safetensors.safe_open(main / "model-00001-of-00001.safetensors", "np") as stream:
+        names = list(stream.keys())
+    index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
+    (main / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert fill_mask("owner/small").stdout == answer
+
+
+def test_a_connection_that_is_cut_is_taken_up_where_it_was(hub, answer):
+    with tarfile.open(hub.folder / "small.tar.gz", "w:gz") as archive:
+        archive.add(shipped.path_of("small_en"), "small_en")
+    (hub.folder / "files").mkdir()
+    os.rename(hub.folder / "small.tar.gz", hub.folder / "files/small.tar.gz")
+    for model in ("owner/small", f"{hub.address}/small.tar.gz"):
+        hub.cuts = 2
+        done = fill_mask(model)
+        assert (done.returncode, done.stdout, hub.cuts) == (0, answer, 0), done.stderr
+
+
+def test_an_archive_is_downloaded_again_only_when_it_has_changed(hub, monkeypatch):
+    (hub.folder / "files").mkdir()
+    archive, url = hub.folder / "files/a.tar", f"{hub.address}/a.tar"
+    archive.write_bytes(b"1" * 5000)
+    local = model_hub.local_path(url)
+    for content, is_new in ((b"1" * 5000, False), (b"2" * 4000, True)):
+        archive.write_bytes(content)
+        hub.requests.clear()
+        before = os.stat(local).st_mtime_ns
+        assert model_hub.local_path(url) == local
+        assert open(local, "rb").read() == content
+        assert (os.stat(local).st_mtime_ns != before) == is_new
+    hub.broken = True
+    monkeypatch.setattr(model_hub.time, "sleep", lambda seconds: None)
+    assert open(model_hub.local_path(url), "rb").read() == content
+
+
+def test_what_is_here_is_never_looked_for_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/model.index").touch()
+    for path in ("a/b", "run/model-best", "x/model.ckpt-5", "a/b/c", "small_en", "/a/b", "x/a.tar.gz"):
+        assert not model_hub.is_name(path), path
+    assert model_hub.is_name("a/c") and model_hub.is_name("albert/albert-base-v2@main")

@@ -1,0 +1,113 @@
+"""A stand-in for Hugging Face's hub, and for any server of files, on a port of this machine."""
+
+import contextlib
+import hashlib
+import http.server
+import pathlib
+import threading
+from collections.abc import Iterator
+
+
+class Hub(http.server.ThreadingHTTPServer):
+    """Serves `folder`/owner/name/revision/file as the hub does, `folder`/files as they are.
+
+    `requests` are the (method, path) so far. `private` models want the token "secret". Of the next
+    `cuts` files only half is sent. `broken` answers all with 503.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.folder, self.requests, self.private = folder, [], set()
+        self.cuts, self.broken = 0, False
+        self.address = f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_HEAD(self):
+        self._answer()
+
+    def do_GET(self):
+        self._answer()
+
+    def _fail(self, status: int, code: str, commit: str | None = None) -> None:
+        self.send_response(status)
+        self.send_header("X-Error-Code", code)
+        if commit:
+            self.send_header("X-Repo-Commit", commit)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _answer(self) -> None:
+        hub: Hub = self.server
+        hub.requests.append((self.command, self.path))
+        parts = self.path.strip("/").split("/")
+        if hub.broken:
+            return self._fail(503, "Unavailable")
+        if len(parts) == 5 and parts[2] == "resolve":
+            owner, name, _, revision, file = parts
+            model = hub.folder / owner / name
+            is_allowed = f"{owner}/{name}" not in hub.private
+            if not is_allowed and self.headers.get("Authorization") != "Bearer secret":
+                return self._fail(401, "RepoNotFound")
+            if not model.is_dir():
+                return self._fail(404, "RepoNotFound")
+            commits = {commit_of(folder): folder for folder in model.iterdir()}
+            folder = commits.get(revision, model / revision)
+            if not folder.is_dir():
+                return self._fail(404, "RevisionNotFound")
+            path, commit = folder / file, commit_of(folder)
+        else:
+            path, commit = hub.folder / "files" / "/".join(parts), None
+        if not path.is_file():
+            return self._fail(404, "EntryNotFound", commit)
+        self._send(path.read_bytes(), commit)
+
+    def _send(self, content: bytes, commit: str | None) -> None:
+        tag, start = f'"{hashlib.sha256(content).hexdigest()}"', 0
+        if self.headers.get("If-None-Match") == tag:
+            return self._fail(304, "NotModified")
+        if wanted := self.headers.get("Range"):
+            if self.headers.get("If-Range", tag) == tag:
+                start = int(wanted.removeprefix("bytes=").partition("-")[0])
+        rest = content[start:]
+        self.send_response(206 if start else 200)
+        self.send_header("ETag", tag)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(rest)))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        if commit:
+            self.send_header("X-Repo-Commit", commit)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if self.server.cuts > 0 and len(rest) > 1000:
+            self.server.cuts -= 1
+            self.wfile.write(rest[: len(rest) // 2])
+            self.close_connection = True
+            self.connection.close()
+            return
+        self.wfile.write(rest)
+
+
+def commit_of(folder: pathlib.Path) -> str:
+    """Returns the commit of a revision's folder, which is that of its name."""
+    return hashlib.sha1(folder.name.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def serving(folder: pathlib.Path) -> Iterator[Hub]:
+    """Serves a folder until the end of the block."""
+    with Hub(folder) as hub:
+        thread = threading.Thread(target=hub.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield hub
+        finally:
+            hub.shutdown()
+            thread.join()
