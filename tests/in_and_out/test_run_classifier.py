@@ -136,14 +136,12 @@ def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
         pretrained.save(model, str(folder), tokenizer)
     values = flags.parse(run_classifier.define_flags, ["x", f"--init_checkpoint={folder}"])
     found = encoder.open_encoder(values, 8)
-    assert found.config.to_dict() == model.config.to_dict() | {"architecture": None} or (
-        found.config == model.config
-    )
+    assert found.config == model.config
     assert found.tokenizer.vocab == tokenizer.vocab
-    expected = modeling.named_weights(model)
-    for name in ("bert/embeddings/word_embeddings", "bert/pooler/dense/bias"):
-        if name in expected:
-            np.testing.assert_array_equal(found.weights.read(name), expected[name])
+    name = "bert/embeddings/word_embeddings"
+    np.testing.assert_array_equal(
+        found.weights.read(name), modeling.named_weights(model)[name]
+    )
 
 
 @pytest.mark.slow
@@ -219,7 +217,7 @@ def test_flags_of_the_original_that_count_for_nothing_are_named(arguments, expec
 
 
 def test_what_does_not_fit_what_is_there_is_refused(tuned, tmp_path, capsys):
-    run = tuned("classifier")
+    run = tuned("classifier").copy(tmp_path / "trained")
     wide = helpers.write_config(tmp_path, **jobs.TUNED, hidden_size=32)
     modeling.AlbertModel(AlbertConfig(**helpers.SIZES)).save_pretrained(str(tmp_path / "model"))
     capsys.readouterr()

@@ -28,12 +28,14 @@ from helpers import (
 from albert import (
     create_pretraining_data,
     export_to_tfhub,
+    predict,
     run_classifier,
     run_pretraining,
     run_race,
     run_squad_v1,
     run_token_classifier,
 )
+from albert.cli import flags as cli_flags
 from albert.formats import checkpoints
 
 PRETRAINING = "albert.run_pretraining"
@@ -289,6 +291,17 @@ def wait_for(path: pathlib.Path, process: subprocess.Popen, seconds: float = 120
     while not path.exists() and process.poll() is None:
         assert time.monotonic() < deadline, f"{path} did not appear"
         time.sleep(0.01)
+
+
+def ask(folder: pathlib.Path, model: pathlib.Path | str, lines: list[str], *flags: str) -> list:
+    """Returns albert.predict's answers to the lines."""
+    (folder / "lines.txt").write_text("".join(line + "\n" for line in lines))
+    helpers.use_plain_graphs()
+    predict.main(cli_flags.parse(predict.define_flags, [
+        "x", f"--model={model}", f"--input_file={folder}/lines.txt",
+        f"--output_file={folder}/answers.jsonl", "--batch_size=4", *flags,
+    ]))
+    return [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
 
 
 def python(code: str, *arguments) -> str:
