@@ -18,7 +18,6 @@ from albert.cli.encoder import open_encoder
 from albert.errors import DataError, FlagError
 from albert.tasks import classification, glue, lines, own_file
 from albert.tasks.glue import Example
-from albert.tokenization import FullTokenizer
 
 CLASSES = ("bad", "so, so")
 
@@ -48,7 +47,7 @@ def encoder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("encoder")
     keras.utils.set_random_seed(1)
     config = albert.AlbertConfig.from_json_file(
-        write_config(folder, initializer_range=0.2, max_position_embeddings=64)
+        write_config(folder, **jobs.TUNED, max_position_embeddings=64)
     )
     albert.AlbertForPreTraining(config).save_pretrained(str(folder / "model"))
     jobs.write_vocabulary(folder / "model")
@@ -250,15 +249,17 @@ def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones():
 
 def test_the_report_says_what_each_label_was_taken_for(tmp_path):
     """And leaves labels out of its mean that neither occur nor are predicted."""
-    labels, chosen = ("a", "b|c", "absent"), np.eye(3)[[0, 1, 0]]
+    labels, found = ("a", "b|c", "absent"), np.eye(3)[[0, 1, 0, 0]] * [[0.9], [0.9], [0.8], [0.9]]
     path = classifier_report.write(
-        str(tmp_path), ["text 0", "text 1", "text 2"], labels, np.array([0, 1, 1]), chosen, chosen, []
+        str(tmp_path), [f"text {i}" for i in range(4)], labels, np.array([0, 1, 1, 1]), found,
+        found, [],
     )
     report = open(path, encoding="utf-8").read()
     assert "| is \\ taken for | a | b\\|c | absent |\n" in report
-    assert "| **a** | 1 | 0 | 0 |\n| **b\\|c** | 1 | 1 | 0 |\n" in report
-    assert "| text 2 | b\\|c | a | 1.000 |\n" in report and "text 0" not in report
-    assert "| accuracy | 0.667 ± 0.272" in report and "| macro F1 | 0.667 |" in report
+    assert "| **a** | 1 | 0 | 0 |\n| **b\\|c** | 2 | 1 | 0 |\n" in report
+    surest = "| text 3 | b\\|c | a | 0.900 |\n| text 2 | b\\|c | a | 0.800 |\n"
+    assert surest in report and "text 0" not in report
+    assert "| accuracy | 0.500 ± 0.250" in report and "| macro F1 | 0.500 |" in report
 
 
 # --- The command ---
@@ -340,41 +341,13 @@ def test_flags_that_do_not_fit_are_refused(encoder, tmp_path, monkeypatch, capsy
         assert not (tmp_path / "out").exists() and not (tmp_path / ".out.work").exists(), message
 
 
-# --- Three files ---
-
-SIGNS = "很 好 坏 电 影 服 务 房 间 不 错 差".split()
-
-
-@pytest.mark.parametrize("header", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_chinese_pairs_are_trained_evaluated_and_predicted(header, golden_path, tmp_path):
-    vocabulary = golden_path("spm/albert_zh_vocab.txt")
-    config = write_config(
-        tmp_path, vocab_size=len(FullTokenizer(str(vocabulary)).vocab), max_position_embeddings=16
-    )
-    labels = ("entailment", "neutral", "contradiction")
-    names = "gold\tfirst\tsecond\n" * header
-    for split, count in (("train", 12), ("dev", 7)):
-        found = [
-            f"{labels[i % 3]}\t{SIGNS[i % 12]}{SIGNS[i * 5 % 12]}。\t{SIGNS[i * 7 % 12]}？\n"
-            for i in range(count)
-        ]
-        (tmp_path / f"{split}.tsv").write_text(names + "".join(found), encoding="utf-8")
-    text = names + "?\t很好\t不错\n-\t房间差\t好\n"  # labels of a test file are not read
-    (tmp_path / "test.tsv").write_text(text, encoding="utf-8")
-    columns = ("first", "second", "gold") if header else ("1", "2", "0")
-    out = tmp_path / "out"
-    assert 0 == classify(
-        *(f"--{split}_file={tmp_path / split}.tsv" for split in ("train", "dev", "test")),
-        *(f"--{name}_column={column}" for name, column in
-          zip(("text", "text_pair", "label"), columns, strict=True)),
-        f"--label_list={', '.join(labels)}", f"--vocab_file={vocabulary}",
-        f"--albert_config_file={config}", "--max_seq_length=12", "--train_step=2",
-        "--train_batch_size=4", f"--output_dir={out}",
-    )
-    results = json.loads((out / "eval_results.json").read_text())
-    assert results["eval_accuracy"] * 7 == pytest.approx(round(results["eval_accuracy"] * 7))
-    predicted = (out / "submit_results.tsv").read_text().splitlines()
-    assert [line.split("\t")[0] for line in predicted] == ["index", "0", "1"]
-    assert {line.split("\t")[1] for line in predicted[1:]} <= set(labels)
-    answer = albert.open_session(str(out)).classify(("很好", "不错"))
-    assert set(answer["probabilities"]) == set(labels)
+def test_settings_suit_the_sizes_of_model_and_data():
+    rates = [own_texts.learning_rate(width) for width in (255, 256, 768, 2048)]
+    assert rates == [3e-4, 1e-4, 3e-5, 1e-5]
+    assert [own_texts.epochs(count) for count in (999, 1000, 4999, 5000)] == [10, 5, 5, 3]
+    # A multiple of 16 in which 99 of 100 texts fit, at least 32, at most the model's.
+    for lengths, most, expected in (
+        ([9] * 99, 512, 32), ([9] * 98 + [33] * 2, 512, 48), ([9] * 99 + [33], 512, 48),
+        ([9] * 199 + [33], 512, 32), ([999] * 9, 512, 512),
+    ):
+        assert own_texts.row_length(lengths, most) == expected

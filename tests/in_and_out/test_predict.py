@@ -53,7 +53,8 @@ def classifier(run_once, pairs):
 
     def flags_of(folder):
         for split in ("train", "dev", "test"):
-            rows = [f"{pair}\t{LABELS[i % 2]}" for i, pair in enumerate(pairs)]
+            rows = [f"{pair}\t{LABELS[i % 2] if split != 'test' else '?'}"  # which nobody reads
+                    for i, pair in enumerate(pairs)]
             (folder / f"{split}.tsv").write_text("\n".join(["a\tb\tlabel", *rows]) + "\n")
         flags = jobs.classifier_flags(folder, max_seq_length=40, train_step=2, learning_rate=0.01)
         helpers.write_config(folder, **jobs.TUNED, max_position_embeddings=64)
@@ -71,6 +72,10 @@ def classifier(run_once, pairs):
 def test_pairs_are_classified_as_in_the_file_in_batches_or_alone(classifier, pairs, tmp_path):
     rows = (classifier / "test_results.tsv").read_text().splitlines()
     expected = np.array([[float(x) for x in row.split("\t")] for row in rows])
+    submitted = (classifier / "submit_results.tsv").read_text().splitlines()
+    assert submitted == ["index\tprediction", *(
+        f"{i}\t{LABELS[row.argmax()]}" for i, row in enumerate(expected)
+    )]
     answers = ask(tmp_path, classifier, pairs)
     found = [[answer["probabilities"][label] for label in LABELS] for answer in answers]
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -113,6 +118,12 @@ def test_words_keep_punctuation_inside_them():
     found = predictors.WORD.findall('He said: "don\'t pay $3.50 in U.S.A.!" (état-major)')
     assert found == ["He", "said", ":", '"', "don't", "pay", "$", "3.50", "in", "U.S.A", ".", "!",
                      '"', "(", "état-major", ")"]
+
+
+def test_a_label_of_half_a_probability_is_given():
+    several = predictors.MultiLabelClassifier(None, ("a", "b"))
+    (answer,) = several.decode(None, [[{"logits": np.array([0.0, -1e-3])}]])
+    assert answer["labels"] == ["a"] and answer["probabilities"]["a"] == 0.5
 
 
 def test_how_many_texts_a_line_has_is_the_tasks():

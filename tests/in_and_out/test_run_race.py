@@ -71,7 +71,11 @@ def test_answers_score_as_is_reported_where_their_probabilities_are_equal(tuned,
 
 def test_a_feature_file_is_written_and_one_of_the_original_taken_as_it_is(tuned, race, tmp_path):
     features = f"--eval_file={tmp_path}/dev.tfrecord"
-    before = results_of(race("a", features))
+    out = race("a", features, "--do_predict")
+    # The best of a run is told with its checkpoint, wherever that predicts.
+    predicted = "predict_results.txt"
+    assert (out / predicted).read_text() == (tuned("race").out / predicted).read_text()
+    before = results_of(out)
     assert before == pytest.approx(results_of(tuned("race").out), abs=1e-5)
     for path in tmp_path.glob("dev.tfrecord.*"):
         path.unlink()  # the manifest, which the original does not write

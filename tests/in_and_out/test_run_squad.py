@@ -12,12 +12,7 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 from helpers import (
-    ANIMALS,
-    assert_one_clear_line,
-    assert_same_gradients,
-    dataset,
-    run_here,
-    write_config,
+    ANIMALS, assert_one_clear_line, assert_same_gradients, dataset, run_here, write_config,
 )
 
 import albert
@@ -292,8 +287,11 @@ def test_a_file_with_some_answers_is_predicted_and_not_evaluated(tuned, tmp_path
     assert "has questions without answers: no evaluation" in capsys.readouterr().err
     assert list(read(tmp_path, "predictions")) == ["1", "2"]
     assert not (tmp_path / "eval_results.json").exists()
-    assert jobs.squad(*given, "--nodo_train", "--do_eval", "--early_stopping_patience=9") == 2
-    line = assert_one_clear_line(capsys.readouterr().err)
+    training = ["--checkpoint=", "--num_train_epochs=9", "--do_eval"]
+    assert jobs.squad(*given, *training, "--early_stopping_patience=9") == 2
+    said = capsys.readouterr().err
+    assert "8 questions: 18 steps, 1 of them to warm up" in said  # rounded down, as in the original
+    line = assert_one_clear_line(said)
     assert "--do_eval, --early_stopping_patience:" in line and "cannot be evaluated" in line
 
 
