@@ -16,6 +16,7 @@ from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning_settings import settings_of
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, pretrained
+from albert.tasks.fine_tuning_data import FineTuningData
 from albert.training import evaluation, steps
 
 each_task = pytest.mark.parametrize("name", jobs.TUNERS)
@@ -103,29 +104,19 @@ def test_the_named_checkpoint_is_used_else_the_best_else_the_newest_else_the_fir
         assert used() == f"{out}/{expected}"
 
 
-def loss_and_config(flags, out, *arguments):
-    assert jobs.classify(*flags, f"--output_dir={out}", "--do_train", *arguments) == 0
-    return metrics(out)[0]["loss"], json.loads((out / "albert_config.json").read_text())
-
-
-@pytest.mark.slow
-def test_dropout_flags_change_training_and_their_absence_changes_nothing(tmp_path):
-    flags = jobs.classifier_flags(tmp_path, train_step=1, save_checkpoints_steps=1, log_steps=1)
-    plain = loss_and_config(flags, tmp_path / "plain")
-    # The encoder's rates are those of its configuration, the classifier's the original's.
-    same = ["--albert_dropout=0.1", "--classifier_dropout=0.1"]
-    assert loss_and_config(flags, tmp_path / "same", *same) == plain
-    for flag in ("--albert_dropout=0.3", "--classifier_dropout=0.4"):
-        loss, config = loss_and_config(flags, tmp_path / flag, flag)
-        assert loss != plain[0] and (config != plain[1]) == flag.startswith("--albert")
-
-
-def test_a_dropout_flag_replaces_both_rates_of_the_configuration(tmp_path):
-    for more, rate in (([], 0.1), (["--albert_dropout=0.3"], 0.3), (["--albert_dropout=0"], 0)):
-        given = ["x", *jobs.classifier_flags(tmp_path), *more]
+def test_a_dropout_flag_replaces_both_rates_of_the_configuration_or_the_classifiers(tmp_path):
+    for more, rate, of_classifier in (
+        ([], 0.1, 0.1), (["--albert_dropout=0.3"], 0.3, 0.1), (["--albert_dropout=0"], 0, 0.1),
+        (["--classifier_dropout=0.4"], 0.1, 0.4),
+    ):
+        given = ["x", *jobs.classifier_flags(tmp_path), "--do_train", *more]
         values = flags.parse(run_classifier.define_flags, given)
-        config = open_encoder(values, 8).config
+        encoder = open_encoder(values, 8)
+        config, data = encoder.config, FineTuningData("sst-2", {}, ("0", "1"))
         assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == rate
+        tuning = run_classifier.ClassifierFineTuning(values, settings_of(values), encoder, data)
+        model = tuning.make_task().build_model(config)
+        assert model.classifier_dropout == of_classifier
 
 
 def test_passes_over_the_data_are_made_to_their_end():
