@@ -5,6 +5,7 @@ import json
 import sys
 
 import helpers
+import jobs
 import keras
 import numpy as np
 import pytest
@@ -16,13 +17,13 @@ from albert.config import AlbertConfig
 from albert.formats import pretrained
 from albert.inference import session
 
-WORDS = [f"w{i}" for i in range(35)]
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+VOCABULARY = [*jobs.SPECIALS, *jobs.WORDS]
+PRETRAINED = "AlbertForPreTraining"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A pretrained and a bare model, with large weights so that inputs matter."""
+    """A pretrained, a fine-tuned and a bare model, with large weights so that inputs matter."""
     place = tmp_path_factory.mktemp("models")
     keras.utils.set_random_seed(3)
     config = AlbertConfig.from_dict(
@@ -31,18 +32,20 @@ def folder(tmp_path_factory):
     for name in ("AlbertForPreTraining", "AlbertForSequenceClassification", "AlbertModel"):
         options = {"num_labels": 2} if "Classification" in name else {}
         getattr(modeling, name)(config, **options).save_pretrained(str(place / name))
-        (place / name / "vocab.txt").write_text("\n".join(VOCABULARY))
+        jobs.write_vocabulary(place / name)
     return place
 
 
-def fill(capsys, *arguments) -> list[str]:
-    fill_mask.main(*flags.parse_with_arguments(fill_mask.define_flags, ["x", *arguments]))
+def fill(capsys, model, *arguments) -> list[str]:
+    fill_mask.main(*flags.parse_with_arguments(
+        fill_mask.define_flags, ["x", f"--model={model}", *arguments]
+    ))
     return capsys.readouterr().out.splitlines()
 
 
 def masks(folder, text):
     """Returns the probabilities [P, V] at the masks of one text, by the model's own call."""
-    path = str(folder / "AlbertForPreTraining")
+    path = str(folder / PRETRAINED)
     model = modeling.AlbertForMaskedLM.from_pretrained(path)
     encoded = AlbertTokenizer.from_pretrained(path)(text)
     logits = model(encoded)["prediction_logits"][0]
@@ -53,22 +56,35 @@ def masks(folder, text):
 TEXTS = ["w1 [MASK] w3", "[MASK] w2 " + "w5 " * 37 + "[MASK]", "w7 [MASK]"]
 
 
-def test_the_likeliest_pieces_of_every_mask_come_with_the_models_probabilities(folder, capsys):
-    lines = fill(capsys, f"--model={folder}/AlbertForPreTraining", "--format=json", "--top_k=3",
-                 "--batch_size=2", *TEXTS)
-    assert [json.loads(line)["text"] for line in lines] == TEXTS
-    for text, line in zip(TEXTS, lines, strict=True):
-        expected, found = masks(folder, text), json.loads(line)["masks"]
-        assert len(found) == len(expected) == text.count("[MASK]")
-        for row, pieces in zip(expected, found, strict=True):
+def test_the_likeliest_pieces_of_every_mask_come_with_the_models_probabilities(
+    folder, capsys, tmp_path, monkeypatch
+):
+    """Of arguments, of a file's lines, of which an empty one has no mask, and of standard input."""
+    model, as_json = folder / PRETRAINED, ("--format=json", "--top_k=3")
+    lines = fill(capsys, model, *as_json, "--batch_size=2", *TEXTS)
+    found = [json.loads(line) for line in lines]
+    assert [one["text"] for one in found] == TEXTS
+    for text, one in zip(TEXTS, found, strict=True):
+        expected = masks(folder, text)
+        assert len(one["masks"]) == len(expected) == text.count("[MASK]")
+        for row, pieces in zip(expected, one["masks"], strict=True):
             best = np.argsort(-row)[:3]
             assert [p["id"] for p in pieces] == best.tolist()
             assert [p["piece"] for p in pieces] == [VOCABULARY[i] for i in best]
             np.testing.assert_allclose([p["probability"] for p in pieces], row[best], rtol=1e-4)
+    (tmp_path / "in.txt").write_text("\n".join([TEXTS[0], "", TEXTS[2], " ", ""]))
+    of_file = [json.loads(line) for line in fill(
+        capsys, model, *as_json, f"--input_file={tmp_path}/in.txt")]
+    assert [one["text"] for one in of_file] == [TEXTS[0], "", TEXTS[2], " "]
+    assert [[p["id"] for one in line["masks"] for p in one] for line in of_file] == [
+        [p["id"] for p in found[0]["masks"][0]], [], [p["id"] for p in found[2]["masks"][0]], [],
+    ]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(TEXTS).encode())))
+    assert fill(capsys, model, *as_json, "--batch_size=2") == lines
 
 
 def test_pieces_of_equal_probabilities_are_ordered_by_their_logits(folder, capsys, tmp_path):
-    model = modeling.AlbertForPreTraining.from_pretrained(str(folder / "AlbertForPreTraining"))
+    model = modeling.AlbertForPreTraining.from_pretrained(str(folder / PRETRAINED))
     weights, head = modeling.named_weights(model), "cls/predictions"
     for name in ("gamma", "beta"):  # the output's bias is all that is left
         weight = weights[f"{head}/transform/LayerNorm/{name}"]
@@ -77,38 +93,19 @@ def test_pieces_of_equal_probabilities_are_ordered_by_their_logits(folder, capsy
     bias[30] = np.nextafter(bias[30], np.float32(1))
     weights[f"{head}/output_bias"].assign(bias)
     model.save_pretrained(str(tmp_path / "model"))
-    (tmp_path / "model/vocab.txt").write_text("\n".join(VOCABULARY))
-    (line,) = fill(capsys, f"--model={tmp_path}/model", "--format=json", "--top_k=2", "w1 [MASK]")
+    jobs.write_vocabulary(tmp_path / "model")
+    (line,) = fill(capsys, tmp_path / "model", "--format=json", "--top_k=2", "w1 [MASK]")
     first, second = json.loads(line)["masks"][0]
     assert first["id"] == 30 and first["probability"] == second["probability"]
 
 
 def test_the_table_names_each_mask(folder, capsys):
-    lines = fill(capsys, f"--model={folder}/AlbertForPreTraining", "--top_k=2", TEXTS[1])
+    lines = fill(capsys, folder / PRETRAINED, "--top_k=2", TEXTS[1])
     assert lines[0] == TEXTS[1]
     assert [line for line in lines if "[MASK] " in line][1:] == ["  [MASK] 1", "  [MASK] 2"]
     probability, piece = lines[2].split()
     row = masks(folder, TEXTS[1])[0]
     assert piece == VOCABULARY[row.argmax()] and probability == f"{row.max():.4f}"
-
-
-def test_texts_come_from_a_file_or_from_the_standard_input(folder, capsys, tmp_path, monkeypatch):
-    (tmp_path / "in.txt").write_text("\n".join(TEXTS))
-    model = f"--model={folder}/AlbertForPreTraining"
-    expected = fill(capsys, model, "--format=json", *TEXTS)
-    assert fill(capsys, model, "--format=json", f"--input_file={tmp_path}/in.txt") == expected
-    raw = io.TextIOWrapper(io.BytesIO("\n".join(TEXTS).encode()))
-    monkeypatch.setattr(sys, "stdin", raw)
-    assert fill(capsys, model, "--format=json") == expected
-
-
-def test_an_empty_line_has_its_own_output(folder, capsys, tmp_path):
-    (tmp_path / "in.txt").write_text("\n".join([TEXTS[0], "", TEXTS[2], " ", ""]))
-    lines = fill(capsys, f"--model={folder}/AlbertForPreTraining", "--format=json",
-                 f"--input_file={tmp_path}/in.txt")
-    found = [json.loads(line) for line in lines]
-    assert [one["text"] for one in found] == [TEXTS[0], "", TEXTS[2], " "]
-    assert [len(one["masks"]) for one in found] == [1, 0, 1, 0]
 
 
 def refused(capsys, module, *arguments, takes_arguments=False) -> str:
@@ -120,31 +117,28 @@ def refused(capsys, module, *arguments, takes_arguments=False) -> str:
     return helpers.assert_one_clear_line(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model={}/AlbertForPreTraining", "no mask"], "argument 1: no [MASK] in the text"),
-        (["--model={}/AlbertForPreTraining", "[MASK]", "w1 " * 50 + "[MASK]"],
-         "argument 2: 53 tokens with [CLS] and [SEP], at most 48 fit"),
-        (["--model={}/AlbertForPreTraining", "[MASK] \udcff"], "argument 1: not UTF-8 text"),
-        (["--model={}/AlbertForPreTraining", "--max_seq_length=49", "[MASK]"],
-         "--max_seq_length=49 exceeds max_position_embeddings 48"),
-        (["--model={}/AlbertForPreTraining", "--top_k=41", "[MASK]"], "the vocabulary has 40 tokens"),
-        (["--model={}/AlbertForPreTraining", "--top_k=0", "[MASK]"],
-         "--top_k=0: must be a whole number"),
-        (["--model={}/AlbertForPreTraining", "--input_file={}/none", ], "no such file"),
-        (["--model={}/AlbertForPreTraining", "--input_file={}/none", "[MASK]"], "not both"),
-        (["--model={}/AlbertForSequenceClassification", "[MASK]"],
-         "has no trained cls/predictions"),
-        (["--model={}", "[MASK]"], "holds neither albert_config.json"),
-        (["--model={}/none", "[MASK]"], "--model: no such directory"),
-        (["[MASK]"], "--model is required"),
-    ],
-)
-def test_what_cannot_be_filled_is_refused(folder, capsys, arguments, message):
-    line = refused(capsys, fill_mask, *(a.replace("{}", str(folder)) for a in arguments),
-                   takes_arguments=True)
-    assert message in line
+NO_MASKS = [
+    (PRETRAINED, ["no mask"], "argument 1: no [MASK] in the text"),
+    (PRETRAINED, ["[MASK]", "w1 " * 50 + "[MASK]"],
+     "argument 2: 53 tokens with [CLS] and [SEP], at most 48 fit"),
+    (PRETRAINED, ["[MASK] \udcff"], "argument 1: not UTF-8 text"),
+    (PRETRAINED, ["--max_seq_length=49", "[MASK]"],
+     "--max_seq_length=49 exceeds max_position_embeddings 48"),
+    (PRETRAINED, ["--top_k=41", "[MASK]"], "the vocabulary has 40 tokens"),
+    (PRETRAINED, ["--top_k=0", "[MASK]"], "--top_k=0: must be a whole number"),
+    (PRETRAINED, ["--input_file=/nowhere"], "no such file"),
+    (PRETRAINED, ["--input_file=/nowhere", "[MASK]"], "not both"),
+    ("AlbertForSequenceClassification", ["[MASK]"], "has no trained cls/predictions"),
+    ("", ["[MASK]"], "holds neither albert_config.json"),
+    ("none", ["[MASK]"], "--model: no such directory"),
+    (PRETRAINED, ["--model=", "[MASK]"], "--model"),
+]
+
+
+def test_what_cannot_be_filled_is_refused(folder, capsys):
+    for model, arguments, message in NO_MASKS:
+        given = [f"--model={folder / model}", *arguments]
+        assert message in refused(capsys, fill_mask, *given, takes_arguments=True)
 
 
 # --- extract_features ---
@@ -181,45 +175,44 @@ def outputs(folder):
     return found
 
 
-@pytest.mark.parametrize("pooling", ["pooled", "cls", "mean"])
-def test_vectors_are_the_models_in_the_order_of_the_lines(folder, tmp_path, outputs, pooling):
-    vectors = extract(folder, tmp_path, "x.npz", f"--pooling={pooling}")["vectors"]
-    expected = {
-        "pooled": lambda o: o["pooled"], "cls": lambda o: o["layers"][-1][0],
-        "mean": lambda o: o["layers"][-1].mean(axis=0),
-    }[pooling]
-    np.testing.assert_allclose(vectors, [expected(o) for o in outputs], atol=2e-5)
-
-
-@pytest.mark.parametrize("arguments, is_looped, is_short", [
-    ((), True, True), (("--pooling=cls", "--layers=1,-1"), False, False),
-    *(pytest.param(flags, True, False, marks=pytest.mark.slow) for flags in (
-        ("--pooling=mean",), ("--tokens",),
-        ("--pooling=cls", f"--layers={helpers.SIZES['num_hidden_layers']}"),
-    )),
-])
-def test_nothing_is_computed_that_nobody_reads(
-    folder, tmp_path, monkeypatch, arguments, is_looped, is_short
-):
+@pytest.fixture
+def loaded(monkeypatch) -> list:
+    """The models that are loaded."""
     models, load = [], pretrained.load
     monkeypatch.setattr(
-        pretrained, "load", lambda *a, **options: models.append(load(*a, **options)) or models[0]
+        pretrained, "load", lambda *a, **options: models.append(load(*a, **options)) or models[-1]
     )
-    extract(folder, tmp_path, "x.npz", *arguments)
-    options = models[0].encoder_options
-    assert (options.engine == "graph_loop") == is_looped
-    assert options.needed_outputs_only == is_short
+    return models
 
 
-def test_json_lines_are_the_same_numbers(folder, tmp_path):
-    vectors = extract(folder, tmp_path, "x.npz")["vectors"]
-    lines = extract(folder, tmp_path, "x.jsonl")
+def was_computed(model) -> tuple[bool, bool]:
+    """Returns whether a model loops over its layers, and leaves out what it need not return."""
+    options = model.encoder_options
+    return options.engine == "graph_loop", options.needed_outputs_only
+
+
+def test_vectors_are_the_models_in_the_order_of_the_lines(
+    folder, tmp_path, outputs, loaded, monkeypatch
+):
+    """Whatever lines are computed together; and nothing is computed that nobody reads."""
+    of_outputs = {
+        "pooled": lambda o: o["pooled"], "cls": lambda o: o["layers"][-1][0],
+        "mean": lambda o: o["layers"][-1].mean(axis=0),
+    }
+    for pooling, of_output in of_outputs.items():
+        expected = [of_output(o) for o in outputs]
+        vectors = extract(folder, tmp_path, "x.npz", f"--pooling={pooling}")["vectors"]
+        np.testing.assert_allclose(vectors, expected, atol=2e-5)
+        assert was_computed(loaded[-1]) == (True, pooling == "pooled")
+        monkeypatch.setattr(session, "CHUNK", 7)
+    lines = extract(folder, tmp_path, "x.jsonl", "--pooling=mean", "--batch_size=3")
     assert [line["text"] for line in lines] == LINES
-    assert np.array_equal(np.array([line["vector"] for line in lines], np.float32), vectors)
+    np.testing.assert_allclose([line["vector"] for line in lines], expected, atol=2e-5)
 
 
-def test_tokens_and_layers(folder, tmp_path, outputs):
+def test_tokens_and_layers(folder, tmp_path, outputs, loaded):
     found = extract(folder, tmp_path, "x.npz", "--tokens", "--layers=1,-1", "--pooling=cls")
+    assert was_computed(loaded[0]) == (False, False)
     bounds = list(zip(found["offsets"], found["offsets"][1:], strict=False))
     assert len(bounds) == len(LINES)
     for (start, end), vector, one in zip(bounds, found["vectors"], outputs, strict=True):
@@ -228,15 +221,10 @@ def test_tokens_and_layers(folder, tmp_path, outputs):
         np.testing.assert_allclose(found["token_vectors"][start:end], expected, atol=2e-5)
         np.testing.assert_allclose(vector, expected[0], atol=2e-5)
     first, *_ = extract(folder, tmp_path, "x.jsonl", "--tokens", lines=LINES[:1])
+    assert was_computed(loaded[1]) == (True, False)
     assert [t["piece"] for t in first["tokens"]] == ["[CLS]", "w1", "w2", "[SEP]"]
-    assert len(first["tokens"][0]["vector"]) == helpers.SIZES["hidden_size"]
-
-
-def test_order_and_batch_size_do_not_matter(folder, tmp_path, monkeypatch):
-    whole = extract(folder, tmp_path, "x.npz")["vectors"]
-    monkeypatch.setattr(session, "CHUNK", 7)
-    parts = extract(folder, tmp_path, "x.npz", "--batch_size=3")["vectors"]
-    np.testing.assert_allclose(parts, whole, atol=2e-5)
+    vectors = [t["vector"] for t in first["tokens"]]
+    np.testing.assert_allclose(vectors, outputs[0]["layers"][-1], atol=2e-5)
 
 
 def test_cut_lines_are_counted(folder, tmp_path, caplog):
@@ -246,31 +234,30 @@ def test_cut_lines_are_counted(folder, tmp_path, caplog):
     assert f"{cut} inputs are longer than --max_seq_length=10 and were cut" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--output_file=x.txt"], "ends neither in .jsonl nor in .npz"),
-        (["--layers=3", "--pooling=cls"], "has 2 layers"),
-        (["--layers=0", "--pooling=cls"], "--layers=0 is not a list of numbers"),
-        (["--layers=a", "--pooling=cls"], "--layers=a is not a list of numbers"),
-        (["--layers=1"], "--layers has no effect on --pooling=pooled"),
-        (["--input_file={}/bad.txt"], "bad.txt:2: not UTF-8 text"),
-        (["--input_file={}/empty.txt"], "empty.txt: nothing in it"),
-        (["--model={}/none"], "--model: no such directory"),
-        (["--batch_size=0"], "--batch_size=0: must be a whole number, at least 1"),
-    ],
-)
-def test_what_cannot_be_extracted_is_refused(folder, capsys, tmp_path, arguments, message):
+NO_FEATURES = [
+    (["--output_file=x.txt"], "ends neither in .jsonl nor in .npz"),
+    (["--layers=3", "--pooling=cls"], "has 2 layers"),
+    (["--layers=0", "--pooling=cls"], "--layers=0 is not a list of numbers"),
+    (["--layers=a", "--pooling=cls"], "--layers=a is not a list of numbers"),
+    (["--layers=1"], "--layers has no effect on --pooling=pooled"),
+    (["--input_file={}/bad.txt"], "bad.txt:2: not UTF-8 text"),
+    (["--input_file={}/empty.txt"], "empty.txt: nothing in it"),
+    (["--model={}/none"], "--model: no such directory"),
+    (["--batch_size=0"], "--batch_size=0: must be a whole number, at least 1"),
+]
+
+
+def test_what_cannot_be_extracted_is_refused(folder, capsys, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"good\n\xff\n")
     (tmp_path / "empty.txt").write_bytes(b"")
     (tmp_path / "in.txt").write_text("w1\n")
-    line = refused(
-        capsys, extract_features, f"--model={folder}/AlbertModel",
-        f"--input_file={tmp_path}/in.txt", f"--output_file={tmp_path}/x.npz",
-        *(a.replace("{}", str(tmp_path)) for a in arguments),
-    )
-    assert message in line
-    assert not (tmp_path / "x.npz").exists()
+    for arguments, message in NO_FEATURES:
+        assert message in refused(
+            capsys, extract_features, f"--model={folder}/AlbertModel",
+            f"--input_file={tmp_path}/in.txt", f"--output_file={tmp_path}/x.npz",
+            *(a.replace("{}", str(tmp_path)) for a in arguments),
+        )
+        assert not (tmp_path / "x.npz").exists(), message
 
 
 def test_as_a_process_texts_are_arguments_and_nothing_else_is_on_stdout(folder):

@@ -1,226 +1,345 @@
-"""What the fine-tuning commands share: several runs, early stopping, what is evaluated."""
+"""What the fine-tuning commands share: one run of each, several runs, early stopping, refusals."""
 
 import json
 import os
 import shutil
 import statistics
 
+import jobs
 import numpy as np
 import pytest
-import test_run_classifier as classifier
+from helpers import assert_one_clear_line, metrics
 
-from albert import predict
-from albert.cli import fine_tuning, fine_tuning_settings, flags
-from albert.errors import CheckpointError, DataError, FlagError
-from albert.formats import checkpoints
-from albert.training import steps
+from albert import run_classifier
+from albert.cli import fine_tuning, flags
+from albert.cli.encoder import open_encoder
+from albert.cli.fine_tuning_settings import settings_of
+from albert.errors import CheckpointError, DataError
+from albert.formats import checkpoints, pretrained
+from albert.tasks.fine_tuning_data import FineTuningData
+from albert.training import evaluation, steps
 
-tf = pytest.importorskip("tensorflow")
+each_task = pytest.mark.parametrize("name", jobs.TUNERS)
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inputs")
-    (folder / "vocab.txt").write_text("\n".join(classifier.VOCABULARY) + "\n")
-    (folder / "config.json").write_text(json.dumps(classifier.CONFIG))
-    classifier.write_task_files(folder / "glue")
-    return [
-        f"--data_dir={folder}/glue", f"--albert_config_file={folder}/config.json",
-        f"--vocab_file={folder}/vocab.txt", *classifier.SIZES, "--task_name=sst-2",
+def results_of(folder, name="eval_results"):
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+# --- One run of each command ---
+
+OF_LABELS = {"eval_accuracy", "eval_loss", "global_step", "loss"}
+RESULTS = {
+    "classifier": OF_LABELS,
+    "squad": {"exact_match", "f1", "global_step"},  # the evaluated windows have no labels: no loss
+    "race": OF_LABELS | {"eval_accuracy_middle", "eval_accuracy_high"},
+    "tokens": OF_LABELS | {"eval_f1", "eval_f1_PER", "eval_precision", "eval_recall"},
+}
+
+
+@each_task
+def test_a_run_keeps_the_best_checkpoint_and_writes_its_results(name, tuned):
+    tuner, out = jobs.TUNERS[name], tuned(name).out
+    evaluated = [line for line in metrics(out) if line["kind"] == "eval"]
+    assert [line["step"] for line in evaluated] == [tuner.last // 2, tuner.last]
+    best, kept = max(evaluated, key=lambda line: line[tuner.metric]), results_of(out, "best")
+    assert [kept[k] for k in ("metric", "value", "step")] == [
+        tuner.metric, best[tuner.metric], best["step"]
     ]
+    results = results_of(out)
+    assert set(results) == RESULTS[name]
+    assert results == {k: v for k, v in best.items() if k not in ("kind", "step")} | {
+        "global_step": best["step"]
+    }
+    text = (out / "eval_results.txt").read_text().splitlines()
+    assert text == [f"{key} = {results[key]}" for key in sorted(results)]
+    weights = checkpoints.open_weights(str(out / "model.ckpt-best"))
+    assert weights.read("global_step") == best["step"]
 
 
-run = classifier.in_process
+# test_preemption has the classifier's.
+@pytest.mark.parametrize("name", [name for name in jobs.TUNERS if name != "classifier"])
+def test_a_run_goes_on_from_its_half_to_the_same_bits(name, tuned, tmp_path, monkeypatch):
+    if name == "squad":  # it predicts what training has evaluated, without another run of it
+        monkeypatch.setattr(evaluation, "evaluate", None)
+    tuner, whole = jobs.TUNERS[name], tuned(name)
+    half = whole.copy(tmp_path / "out", step=tuner.last // 2)
+    assert tuner.run(*half.flags) == 0
+    jobs.assert_same_run(half.out, whole.out, tuner.last)
+    for file in tuner.results:
+        assert (half.out / file).read_bytes() == (whole.out / file).read_bytes(), file
 
 
-def results_of(folder):
-    return json.loads((folder / "eval_results.json").read_text())
+@each_task
+def test_a_named_checkpoint_is_evaluated_and_predicts_as_its_run_did(name, tuned, tmp_path):
+    tuner, whole = jobs.TUNERS[name], tuned(name)
+    more = ["--nodo_train", f"--output_dir={tmp_path / 'new'}", f"--checkpoint={whole.out}",
+            "--eval_batch_size=3"]  # of which no row fills up a batch, or others do
+    if name == "tokens":
+        more.append("--pad_to_max_seq_length")  # which makes no difference
+    assert tuner.run(*whole.flags, *more, f"--cached_dir={tmp_path / 'records'}") == 0
+    found, expected = results_of(tmp_path / "new"), results_of(whole.out)
+    for results in (found, expected):
+        results.pop("loss", None)  # the mean of the batches'
+    assert found == pytest.approx(expected, abs=1e-5)
+    for file in tuner.results[1:]:
+        assert (tmp_path / "new" / file).read_text() == (whole.out / file).read_text(), file
+    assert not (tmp_path / "new/metrics.jsonl").exists()
+
+
+def test_the_named_checkpoint_is_used_else_the_best_else_the_newest_else_the_first(
+    tuned, tmp_path
+):
+    out = tuned("classifier").copy(tmp_path / "out").out
+    directory, first = str(out), checkpoints.open_weights(str(out / "model.ckpt-3"))
+
+    def used(checkpoint=None):
+        return fine_tuning.weights_to_use(checkpoint, directory, first).origin
+
+    assert used(f"{out}/model.ckpt-6") == f"{out}/model.ckpt-6"
+    assert used() == f"{out}/model.ckpt-best"
+    for kept, expected in (("best", "model.ckpt-6"), ("[0-9]", "model.ckpt-3")):
+        for path in out.glob(f"model.ckpt-{kept}*"):
+            path.unlink()
+        assert used() == f"{out}/{expected}"
+
+
+def test_a_dropout_flag_replaces_both_rates_of_the_configuration_or_the_classifiers(tmp_path):
+    for more, rate, of_classifier in (
+        ([], 0.1, 0.1), (["--albert_dropout=0.3"], 0.3, 0.1), (["--albert_dropout=0"], 0, 0.1),
+        (["--classifier_dropout=0.4"], 0.1, 0.4),
+    ):
+        given = ["x", *jobs.classifier_flags(tmp_path), "--do_train", *more]
+        values = flags.parse(run_classifier.define_flags, given)
+        encoder = open_encoder(values, 8)
+        config, data = encoder.config, FineTuningData("sst-2", {}, ("0", "1"))
+        assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == rate
+        tuning = run_classifier.ClassifierFineTuning(values, settings_of(values), encoder, data)
+        model = tuning.make_task().build_model(config)
+        assert model.classifier_dropout == of_classifier
+
+
+def test_passes_over_the_data_are_made_to_their_end():
+    given = ["--output_dir=o", "--do_train", "--train_batch_size=4", "--num_train_epochs=1.25"]
+    settings = settings_of(flags.parse(run_classifier.define_flags, ["x", *given]))
+    assert [settings.with_steps(count).train_step for count in (1, 8, 9, 10)] == [1, 3, 3, 4]
 
 
 # --- Several runs ---
 
 
 @pytest.fixture(scope="module")
-def three_runs(inputs, tmp_path_factory):
-    output = tmp_path_factory.mktemp("runs")
-    run(*inputs, f"--output_dir={output}", "--num_runs=3", "--seed=5", "--do_train", "--do_eval",
-        "--do_predict", "--learning_rate=0.01")
-    return output
+def two_runs(run_once) -> jobs.Run:
+    """Runs of the seeds 5 and 6, summed up; the best of them has predicted."""
+    return run_once(
+        "two-runs", jobs.classify,
+        lambda folder: jobs.classifier_flags(
+            folder, num_runs=2, seed=5, train_step=2, save_checkpoints_steps=2, learning_rate=0.01
+        ),
+        "--do_train", "--do_eval", "--do_predict",
+    )
 
 
-def test_runs_have_following_seeds_and_are_summed_up_by_median_and_spread(three_runs):
-    runs = [results_of(three_runs / f"seed-{seed}") for seed in (5, 6, 7)]
+def test_runs_have_following_seeds_and_are_summed_up_by_median_and_spread(two_runs):
+    runs = [results_of(two_runs.out / f"seed-{seed}") for seed in (5, 6)]
     losses = [one["eval_loss"] for one in runs]
-    assert len(set(losses)) == 3
-    summary = results_of(three_runs)
-    assert summary["num_runs"] == 3
+    summary = results_of(two_runs.out)
+    assert len(set(losses)) == 2 == summary["num_runs"]
     assert summary["eval_loss"] == statistics.median(losses)
     assert (summary["eval_loss_min"], summary["eval_loss_max"]) == (min(losses), max(losses))
     assert summary["eval_loss_std"] == pytest.approx(np.std(losses, ddof=1))
     accuracies = [one["eval_accuracy"] for one in runs]
     assert accuracies[summary["best_seed"] - 5] == max(accuracies)
-    text = (three_runs / "eval_results.txt").read_text()
+    text = (two_runs.out / "eval_results.txt").read_text()
     assert f"eval_accuracy_std = {summary['eval_accuracy_std']}\n" in text
 
 
-def test_the_best_run_predicts(inputs, three_runs, tmp_path):
-    winner = three_runs / f"seed-{results_of(three_runs)['best_seed']}"
-    # Into a directory that is not there yet, though the records go elsewhere.
-    run(*inputs, f"--output_dir={tmp_path / 'new'}", f"--cached_dir={tmp_path / 'records'}",
-        "--do_predict", f"--checkpoint={winner}")
-    assert (tmp_path / "new/test_results.tsv").read_text() == (
-        three_runs / "test_results.tsv"
-    ).read_text()
-
-
-def test_prediction_alone_takes_the_best_run_too(inputs, three_runs):
-    before = (three_runs / "test_results.tsv").read_text()
-    (three_runs / "test_results.tsv").unlink()
-    run(*inputs, f"--output_dir={three_runs}", "--num_runs=3", "--seed=5", "--do_predict")
-    assert (three_runs / "test_results.tsv").read_text() == before
-
-
-def labels_of(model, folder):
-    (folder / "lines.txt").write_text("w1 w2\nw3\n")
-    predict.main(flags.parse(predict.define_flags, [
-        "x", f"--model={model}", f"--input_file={folder}/lines.txt",
-        f"--output_file={folder}/answers.jsonl",
-    ]))
-    return (folder / "answers.jsonl").read_text()
-
-
-def test_the_directory_of_several_runs_stands_for_the_best_of_them(inputs, three_runs, tmp_path):
-    best = results_of(three_runs)["best_seed"]
-    expected = labels_of(three_runs / f"seed-{best}", tmp_path)
-    assert labels_of(three_runs, tmp_path) == expected
-    # Whichever it is, and in every flag that names a model.
-    copy, other = tmp_path / "copy", 5 if best != 5 else 6
-    shutil.copytree(three_runs, copy)
-    (copy / "eval_results.json").write_text(json.dumps({"best_seed": other}))
-    assert labels_of(copy, tmp_path) == labels_of(copy / f"seed-{other}", tmp_path) != expected
-    run(*inputs, f"--output_dir={tmp_path / 'out'}", "--do_eval", f"--checkpoint={copy}")
-    ours, theirs = results_of(tmp_path / "out"), results_of(copy / f"seed-{other}")
-    assert ours["eval_loss"] == pytest.approx(theirs["eval_loss"], rel=1e-5)
-    (copy / "eval_results.json").unlink()
-    for use in (lambda: labels_of(copy, tmp_path), lambda: checkpoints.open_weights(str(copy))):
-        with pytest.raises(CheckpointError, match="runs seed-5, seed-6, seed-7.* name one"):
-            use()
-
-
-def test_finished_runs_are_not_made_again_and_more_can_be_added(inputs, three_runs, caplog):
-    before = {p: p.stat().st_mtime_ns for p in three_runs.glob("seed-*/model.ckpt-*.index")}
-    caplog.clear()
+def test_finished_runs_are_not_made_again_more_can_be_added_and_the_best_predicts(
+    two_runs, tmp_path, caplog
+):
+    more = two_runs.copy(tmp_path / "out")
+    kept = {p: p.stat().st_mtime_ns for p in more.out.glob("seed-*/model.ckpt-*.index")}
     with caplog.at_level("INFO", logger="albert"):
-        run(*inputs, f"--output_dir={three_runs}", "--num_runs=4", "--seed=4", "--do_train",
-            "--do_eval", "--learning_rate=0.01")
-    assert sum(r.message.startswith("done already") for r in caplog.records) == 3
-    assert all(p.stat().st_mtime_ns == time for p, time in before.items())
-    assert results_of(three_runs)["num_runs"] == 4
+        assert jobs.classify(*more.flags, "--do_train", "--do_eval", "--num_runs=3") == 0
+    assert sum(r.message.startswith("done already") for r in caplog.records) == 2
+    assert all(p.stat().st_mtime_ns == time for p, time in kept.items())
+    assert results_of(more.out)["num_runs"] == 3
+    # The best of the two predicts, then and afterwards.
+    winner = two_runs.out / f"seed-{results_of(two_runs.out)['best_seed']}"
+    for number, which in enumerate((["--num_runs=1", f"--checkpoint={winner}"], [])):
+        out = two_runs.copy(tmp_path / str(number)).out
+        (out / "test_results.tsv").unlink()
+        assert jobs.classify(*two_runs.flags, f"--output_dir={out}", "--do_predict", *which) == 0
+        assert (out / "test_results.tsv").read_bytes() == (
+            two_runs.out / "test_results.tsv").read_bytes()
+
+
+def test_the_directory_of_several_runs_stands_for_the_best_of_them(two_runs, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(two_runs.out, copy)
+    openers = (lambda: checkpoints.open_weights(str(copy)),
+               lambda: pretrained.open_path(str(copy)).weights(),
+               lambda: pretrained.open_any_weights(str(copy)))
+    for best in (5, 6):
+        (copy / "eval_results.json").write_text(json.dumps({"best_seed": best}))
+        for open_it in openers:
+            assert open_it().origin == f"{copy}/seed-{best}/model.ckpt-best"
+    (copy / "eval_results.json").unlink()
+    for open_it in openers:
+        with pytest.raises(CheckpointError, match="runs seed-5, seed-6.* name one"):
+            open_it()
 
 
 def test_the_numbers_over_runs():
-    results = {1: {"f1": 0.5, "global_step": 10}, 2: {"f1": 0.75, "global_step": 20}}
-    assert fine_tuning.over_runs(results) == {
-        "num_runs": 2, "global_step": 15, "f1": 0.625, "f1_min": 0.5, "f1_max": 0.75,
-        "f1_std": pytest.approx(0.1767767),
+    f1, steps_made = (0.5, 0.75, 0.5), (10, 20, 30)
+    assert fine_tuning.over_runs({
+        seed: {"f1": x, "global_step": step} for seed, (x, step) in enumerate(zip(f1, steps_made))
+    }) == {
+        "num_runs": 3, "global_step": 20, "f1": 0.5, "f1_min": 0.5, "f1_max": 0.75,
+        "f1_std": pytest.approx(0.1443376),
     }
     with pytest.raises(DataError, match="run of seed 2 has other numbers .*f1"):
         fine_tuning.over_runs({1: {"f1": 0.5}, 2: {"f 1": 0.75}})
 
 
 @pytest.mark.slow
-def test_several_runs_without_evaluation_have_no_best(inputs, tmp_path):
-    with pytest.raises(FlagError, match="add --do_eval"):
-        run(*inputs, f"--output_dir={tmp_path}", "--num_runs=2", "--do_train", "--do_predict",
-            "--train_step=1")
+def test_several_runs_without_evaluation_have_no_best(tmp_path, capsys):
+    flags = jobs.classifier_flags(tmp_path, num_runs=2, train_step=1)
+    assert jobs.classify(*flags, "--do_train", "--do_predict") == 2
+    assert "add --do_eval" in assert_one_clear_line(capsys.readouterr().err)
 
 
 # --- Early stopping ---
 
-# With a rate of almost 0 nothing improves after the first evaluation.
-STALLED = ["--train_step=20", "--save_checkpoints_steps=2", "--learning_rate=1e-12",
-           "--early_stopping_patience=2", "--do_train", "--do_eval"]
-
 
 def test_training_ends_when_evaluations_bring_nothing_and_keeps_the_best_and_the_last(
-    inputs, tmp_path, caplog
-):
-    arguments = [*inputs, f"--output_dir={tmp_path}", *STALLED, "--keep_checkpoint_max=1"]
-    with caplog.at_level("INFO", logger="albert"):
-        run(*arguments)
-    assert "stopped early at step 6: eval_accuracy has not risen in 2 evaluations" in caplog.text
-    assert results_of(tmp_path)["global_step"] == 2
-    kept = {p.name for p in tmp_path.glob("*.index")}
-    assert kept == {"model.ckpt-6.index", "model.ckpt-best.index"}
-    caplog.clear()
-    run(*arguments)  # the same command again does not go on
-    assert {p.name for p in tmp_path.glob("*.index")} == kept
-
-
-@pytest.mark.slow
-def test_without_patience_training_goes_to_its_end(inputs, tmp_path):
-    run(*inputs, f"--output_dir={tmp_path}", *STALLED, "--early_stopping_patience=0")
-    assert (tmp_path / "model.ckpt-20.index").exists()
-
-
-# --- What is evaluated ---
-
-
-def test_a_run_traces_its_evaluation_once_whatever_its_rows_and_its_best(
-    inputs, tmp_path, monkeypatch
+    tmp_path, caplog, monkeypatch
 ):
     traced, trace = [], steps.EvalStep.outputs
-
-    def note(self, batch):
-        traced.append(self)
-        return trace(self, batch)
-
-    monkeypatch.setattr(steps.EvalStep, "outputs", note)
-    # The first checkpoint stays the best, and is not the last.
-    run(*inputs, f"--output_dir={tmp_path}", "--do_train", "--do_eval", "--learning_rate=1e-12")
-    best = json.loads((tmp_path / "best.json").read_text())
-    assert results_of(tmp_path)["global_step"] == best["step"] < 6
-    assert len(traced) == 1
-
-
-@pytest.mark.slow
-def test_evaluation_alone_takes_the_best_the_newest_or_the_named_checkpoint(inputs, tmp_path):
-    arguments = [*inputs, f"--output_dir={tmp_path}", "--learning_rate=0.01"]
-    run(*arguments, "--do_train", "--do_eval")
-    best = json.loads((tmp_path / "best.json").read_text())
-    trained = results_of(tmp_path)
-    run(*arguments, "--do_eval")
-    assert results_of(tmp_path) == pytest.approx(trained, abs=1e-5)
-    assert results_of(tmp_path)["global_step"] == best["step"]
-    for step in (3, 6):
-        run(*arguments, "--do_eval", f"--checkpoint={tmp_path}/model.ckpt-{step}")
-        assert results_of(tmp_path)["global_step"] == step
-    for path in tmp_path.glob("model.ckpt-best.*"):
-        path.unlink()
-    run(*arguments, "--do_eval")
-    assert results_of(tmp_path)["global_step"] == 6
+    monkeypatch.setattr(
+        steps.EvalStep, "outputs", lambda *inputs: traced.append(0) or trace(*inputs)
+    )
+    # With a rate of almost 0 nothing improves after the first evaluation.
+    given = [*jobs.classifier_flags(
+        tmp_path, train_step=20, save_checkpoints_steps=2, learning_rate=1e-12,
+        early_stopping_patience=2, keep_checkpoint_max=1,
+    ), "--do_train", "--do_eval"]
+    with caplog.at_level("INFO", logger="albert"):
+        assert jobs.classify(*given) == 0
+    assert len(traced) == 1  # whatever the rows of a batch, and though the best is not the last
+    assert "stopped early at step 6: eval_accuracy has not risen in 2 evaluations" in caplog.text
+    out = tmp_path / "out"
+    assert results_of(out)["global_step"] == 2
+    kept = {p.name for p in out.glob("*.index")}
+    assert kept == {"model.ckpt-6.index", "model.ckpt-best.index"}
+    assert jobs.classify(*given) == 0  # the same command again does not go on
+    assert {p.name for p in out.glob("*.index")} == kept
 
 
-@pytest.mark.slow
-def test_dropout_flags_change_training_and_their_absence_changes_nothing(inputs, tmp_path):
-    def loss(name, *arguments):
-        run(*inputs, f"--output_dir={tmp_path}/{name}", "--do_train", "--log_steps=1",
-            "--train_step=1", "--save_checkpoints_steps=1", *arguments)
-        return json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0])["loss"]
+# --- What is refused, before anything is written ---
 
-    plain = loss("plain")
-    # The configuration's rates are 0, the classifier's is 0.1 as in the original.
-    assert loss("same", "--albert_dropout=0", "--classifier_dropout=0.1") == plain
-    assert loss("encoder", "--albert_dropout=0.3") != plain
-    assert loss("classifier", "--classifier_dropout=0.4") != plain
-    config = json.loads((tmp_path / "encoder" / "albert_config.json").read_text())
-    assert config["hidden_dropout_prob"] == config["attention_probs_dropout_prob"] == 0.3
+REFUSED = {
+    "classifier": [
+        (["--task_name=imdb"], "--task_name=imdb is not one of ax, cola, mismnli"),
+        (["--nodo_train", "--nodo_eval", "--nodo_predict"],
+         "at least one of --do_train, --do_eval, --do_predict and --export_dir is needed"),
+        (["--max_seq_length=17"], "--max_seq_length=17 exceeds max_position_embeddings 16"),
+        (["--warmup_step=7"], "--warmup_step=7 exceeds --train_step=6"),
+        (["--learning_rate=0"], "--learning_rate=0: must be a number, above 0"),
+        (["--checkpoint=x"], "did you mean --init_checkpoint"),
+        (["--notsv_header"], "--notsv_header: goes with --train_file only"),
+        (["--threshold_to_export=0.5"], "--threshold_to_export goes with --export_dir"),
+        (["--pack_rows", "--pad_to_max_seq_length"],
+         "--pack_rows has no effect with --pad_to_max_seq_length"),
+        (["--task_name=ax", "--nodo_train"], "task ax has no dev file"),
+        (["--albert_config_file="], "--albert_config_file or"),
+        (["--vocab_file="], "--spm_model_file is required"),
+        (["--early_stopping_patience=1", "--nodo_eval"],
+         "--early_stopping_patience needs --do_eval beside --do_train"),
+        (["--num_runs=2", "--nodo_train", "--checkpoint=x"], "--checkpoint is of one run"),
+        (["--nodo_train", "--nodo_eval"],
+         "out: train first (--do_train) or give --checkpoint"),
+        (["--vocab_file={}/short.txt"], "vocab file has 37 tokens, config vocab_size is 40"),
+        (["--data_dir={}/bad"], "bad/SST-2/dev.tsv:3: label 'positive' is not one of 0, 1"),
+    ],
+    "squad": [
+        (["--nodo_train", "--nodo_predict"], "at least one of"),
+        (["--max_seq_length=9"], "--max_seq_length=9 must be greater than --max_query_length=6"),
+        (["--warmup_proportion=2"], "must be a number, from 0 to 1"),
+        (["--num_train_epochs=nan"], "--num_train_epochs=nan: must be a number, above 0"),
+        (["--num_train_epochs=inf"], "--num_train_epochs=inf: must be a number, above 0"),
+        (["--nodo_train"], "out: train first (--do_train) or give --checkpoint"),
+        (["--train_batch_size=99"], "8 questions make no step of --train_batch_size=99"),
+        (["--predict_file=absent.json"], "cannot read absent.json"),
+        (["--warmup_step=1", "--warmup_proportion=0.1"],
+         "give one of --warmup_step and --warmup_proportion"),
+        (["--train_step=1"], "give one of --train_step and --num_train_epochs"),
+        (["--pack_rows"], "--pack_rows has no effect on SQuAD 1.1"),
+        (["--predict_file={}/bad.json"],
+         "data[0].paragraphs[0].qas[0].answers[0]: 'text' must be a string, got 5"),
+    ],
+    "race": [
+        (["--max_qa_length=12"], "--max_qa_length=12 leaves no room in --max_seq_length=14"),
+        (["--high_only", "--middle_only"], "give one of --high_only and --middle_only"),
+        (["--nodo_train", "--nodo_eval", "--nodo_predict"],
+         "at least one of --do_train, --do_eval and --do_predict"),
+        (["--classifier_dropout=1"], "--dropout_prob=1: must be a number"),
+        (["--data_dir=/nowhere"], "no such directory: /nowhere/RACE/train/middle; --data_dir must"),
+        (["--high_only", "--train_file={}/train.tfrecord"],
+         "--high_only has no effect on the features that are in"),
+        (["--data_dir={}/bad"], "bad/RACE/train/middle/0.txt:1: question 1: answer 'F' is not one"),
+    ],
+    "tokens": [
+        (["--data_dir=/nowhere"], "no such file: /nowhere/train.txt"),
+        (["--nodo_train", "--nodo_eval", "--nodo_predict"],
+         "at least one of --do_train, --do_eval and --do_predict"),
+        (["--label_list=O"], "not two or more different labels"),
+        (["--classifier_dropout=1"], "--classifier_dropout=1: must be a number"),
+        (["--nodo_train"], "out: train first (--do_train) or give --checkpoint"),
+        (["--data_dir={}/bad"], "bad/dev.txt:2: I-PER continues nothing: O is before it"),
+    ],
+}
+
+
+def write_bad_files(folder) -> None:
+    """What those commands are to refuse."""
+    for name in ("SST-2", "RACE/train/middle"):
+        (folder / "bad" / name).mkdir(parents=True)
+    rows = ["sentence\tlabel", "w1\t0"]
+    (folder / "bad/SST-2/train.tsv").write_text("\n".join([*rows, "w2\t1"]))
+    (folder / "bad/SST-2/dev.tsv").write_text("\n".join([*rows, "w2\tpositive"]))
+    (folder / "bad/SST-2/test.tsv").write_text("index\tsentence\n0\tw1\n")
+    (folder / "bad/RACE/train/middle/0.txt").write_text(json.dumps({
+        "article": "w1", "questions": ["w3"], "options": [["w1"] * 4], "answers": ["F"]
+    }))
+    (folder / "bad/train.txt").write_text("w1 B-PER\nw2 O\n")
+    for split in ("dev", "test"):
+        (folder / f"bad/{split}.txt").write_text("w1 O\nw2 I-PER\n")
+    (folder / "short.txt").write_text("\n".join([*jobs.SPECIALS, *jobs.WORDS[:-3]]))
+    (folder / "train.tfrecord").write_bytes(b"x")
+    question = {"id": "1", "question": "w1?", "answers": [{"text": 5, "answer_start": 0}]}
+    (folder / "bad.json").write_text(json.dumps(
+        {"data": [{"paragraphs": [{"context": "w1", "qas": [question]}]}]}
+    ))
+
+
+@each_task
+def test_flags_and_files_that_cannot_work_are_refused_in_one_line(name, tmp_path, capsys):
+    write_bad_files(tmp_path)
+    tuner = jobs.TUNERS[name]
+    flags = [*tuner.flags(tmp_path), *tuner.asked]
+    for arguments, message in REFUSED[name]:
+        assert tuner.run(*flags, *(a.replace("{}", str(tmp_path)) for a in arguments)) == 2
+        assert message in assert_one_clear_line(capsys.readouterr().err)
+        assert not list((tmp_path / "out").glob("*")), message
 
 
 def test_features_need_a_named_folder_where_nothing_can_be_written_beside_the_run(
-    inputs, tmp_path, monkeypatch
+    tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(fine_tuning_settings.os, "access", lambda path, mode: mode != os.W_OK)
-    with pytest.raises(FlagError, match=r"cannot write to .*/\.out\.work: give --cached_dir"):
-        run(*inputs, f"--output_dir={tmp_path / 'out'}", "--do_train")
-    assert not [*tmp_path.iterdir()]
+    given = jobs.classifier_flags(tmp_path)
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+    assert jobs.classify(*given, "--do_train") == 2
+    assert "/.out.work: give --cached_dir" in assert_one_clear_line(capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()

@@ -4,10 +4,12 @@ import gzip
 import json
 import re
 
+import jobs
 import keras
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, run, run_here, write_config
+from helpers import assert_one_clear_line, write_config
+from jobs import WORDS, classify
 
 import albert
 from albert import run_classifier
@@ -16,10 +18,8 @@ from albert.cli.encoder import open_encoder
 from albert.errors import DataError, FlagError
 from albert.tasks import classification, glue, lines, own_file
 from albert.tasks.glue import Example
-from albert.tokenization import FullTokenizer
 
-WORDS = [f"w{i}" for i in range(35)]
-CLASSES = ("bad", "good", "so, so")[:2]
+CLASSES = ("bad", "so, so")
 
 
 def rows(count=120, seed=0):
@@ -35,7 +35,7 @@ def write(path, found=None, names=("Review", "sentiment")):
     if path.suffix == ".jsonl":
         lines = [json.dumps(dict(zip(names, row, strict=True))) for row in found]
     elif path.suffix == ".csv":
-        lines = [",".join(names), *(f'"{text}",{label}' for text, label in found)]
+        lines = [",".join(names), *(f'"{text}","{label}"' for text, label in found)]
     else:
         lines = ["\t".join(names), *("\t".join(row) for row in found)]
     path.write_text("\n".join(lines) + "\n")
@@ -47,29 +47,31 @@ def encoder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("encoder")
     keras.utils.set_random_seed(1)
     config = albert.AlbertConfig.from_json_file(
-        write_config(folder, initializer_range=0.2, max_position_embeddings=64)
+        write_config(folder, **jobs.TUNED, max_position_embeddings=64)
     )
     albert.AlbertForPreTraining(config).save_pretrained(str(folder / "model"))
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    (folder / "model/vocab.txt").write_text("\n".join([*special, *WORDS]))
+    jobs.write_vocabulary(folder / "model")
     return f"--init_checkpoint={folder / 'model'}"
 
 
 # --- Reading ---
 
 
-@pytest.mark.parametrize("name", ["my.csv", "my.tsv", "my.jsonl"])
-def test_every_kind_of_file_gives_the_same_rows(name, tmp_path):
-    path = write(tmp_path / name)
-    table = own_file.read_table(path, "train_file")
-    columns = own_file.find_columns(table, None, None, None)
-    assert columns == own_file.Columns(0, None, 1)
-    found = own_file.rows_of(table, columns)
-    assert found == list(rows())
-    assert own_file.labels_of(found, table, columns) == ["bad", "good"]
-    packed = tmp_path / (name + ".gz")
-    packed.write_bytes(gzip.compress((tmp_path / name).read_bytes()))
-    assert own_file.read_table(str(packed), "train_file").rows == table.rows
+def test_every_kind_of_file_gives_the_same_rows_packed_or_with_empty_lines(tmp_path):
+    for name in ("my.csv", "my.tsv", "my.jsonl"):
+        path = write(tmp_path / name)
+        table = own_file.read_table(path, "train_file")
+        columns = own_file.find_columns(table, None, None, None)
+        assert columns == own_file.Columns(0, None, 1)
+        found = own_file.rows_of(table, columns)
+        assert found == list(rows())
+        assert own_file.labels_of(found, table, columns) == [*CLASSES]
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
+        (tmp_path / f"gaps-{name}").write_bytes(content.replace(b"\n", b"\n\n"))
+        for other in (f"{name}.gz", f"gaps-{name}"):
+            again = own_file.read_table(str(tmp_path / other), "train_file")
+            assert (again.names, again.rows) == (table.names, table.rows)
 
 
 def test_half_of_a_surrogate_pair_in_json_is_replaced_and_counted(tmp_path, caplog):
@@ -79,17 +81,6 @@ def test_half_of_a_surrogate_pair_in_json_is_replaced_and_counted(tmp_path, capl
     table = own_file.read_table(str(path), "train_file")
     assert [row[0] for row in table.rows] == ["cut \ufffd", "an emoji \U0001f600", "plain"]
     assert "my.jsonl: 1 of 3 rows had half of a surrogate pair" in caplog.text
-
-
-@pytest.mark.parametrize("ending,separator", [("csv", ","), ("tsv", "\t"), ("jsonl", None)])
-def test_empty_lines_between_rows_are_skipped(ending, separator, tmp_path):
-    rows = [["text", "label"], ["good", "a"], ["bad", "b"]]
-    lines = [separator.join(row) if separator else json.dumps(dict(zip(rows[0], row, strict=True)))
-             for row in rows]
-    path = tmp_path / f"my.{ending}"
-    path.write_text("\n\n".join(lines if separator else lines[1:]) + "\n\n")
-    table = own_file.read_table(str(path), "train_file")
-    assert table.rows == rows[1:] and table.names == rows[0]
 
 
 def test_quotes_line_ends_and_semicolons_are_those_of_csv(tmp_path):
@@ -118,51 +109,47 @@ def test_columns_may_be_named_numbered_or_be_the_only_ones_left(tmp_path):
 BY_NUMBER = ("0", None, "1")
 
 
-@pytest.mark.parametrize("first, columns, is_header", [
-    (["fine", "1"], BY_NUMBER, False),
-    (["fine", "1"], ("0", None, None), False),  # the other column holds the labels
-    (["fine", "2"], BY_NUMBER, True),  # no other row has this label
-    (["review", "stars"], BY_NUMBER, True),
-    (["0", "1"], BY_NUMBER, True),  # what pandas calls unnamed columns
-    (["fine", "1"], ("fine", None, "1"), True),
-    (["text", "label"], (None, None, None), True),
-])
-def test_a_first_line_of_data_is_told_from_a_header(first, columns, is_header, caplog):
+def test_a_first_line_of_data_is_told_from_a_header(caplog):
     caplog.set_level("INFO", "albert")
-    found = [first, ["bad", "0"], ["good", "1"]]
-    assert own_file.has_header("x.csv", found, *columns) == is_header
-    is_certain = set(columns) - {"0", "1", None} or not any(columns)
-    assert ("x.csv: the first line is taken as" in caplog.text) == (not is_certain)
+    for first, columns, is_header in (
+        (["fine", "1"], BY_NUMBER, False),
+        (["fine", "1"], ("0", None, None), False),  # the other column holds the labels
+        (["fine", "2"], BY_NUMBER, True),  # no other row has this label
+        (["review", "stars"], BY_NUMBER, True),
+        (["0", "1"], BY_NUMBER, True),  # what pandas calls unnamed columns
+        (["fine", "1"], ("fine", None, "1"), True),
+        (["text", "label"], (None, None, None), True),
+    ):
+        caplog.clear()
+        found = [first, ["bad", "0"], ["good", "1"]]
+        assert own_file.has_header("x.csv", found, *columns) == is_header
+        is_certain = set(columns) - {"0", "1", None} or not any(columns)
+        assert ("x.csv: the first line is taken as" in caplog.text) == (not is_certain)
+    # Of a regression, a number is data.
+    for first, is_header in ((["a", "0.5"], False), (["text", "score"], True)):
+        found = own_file.has_header("x.csv", [first, ["b", "1.5"]], *BY_NUMBER, True)
+        assert found == is_header
 
 
-def test_a_first_line_with_a_number_is_data_of_a_regression():
-    assert not own_file.has_header("x.csv", [["a", "0.5"], ["b", "1.5"]], *BY_NUMBER, True)
-    assert own_file.has_header("x.csv", [["text", "score"], ["b", "1.5"]], *BY_NUMBER, True)
+def test_a_file_without_a_header_keeps_its_first_row(encoder, tmp_path):
+    path, lines = tmp_path / "my.csv", [f'"{text}","{label}"' for text, label in rows(41)]
+    for flag, header, expected in (
+        ([], "", [*rows(41)]), (["--notsv_header"], "", [*rows(41)]),
+        (["--tsv_header"], "", [*rows(41)][1:]), ([], "review,stars\n", [*rows(41)]),
+        (["--notsv_header"], "review,stars\n", [*rows(41), ("review", "stars")]),
+        (["--tsv_header"], "review,stars\n", [*rows(41)]),
+    ):
+        path.write_text(header + "\n".join(lines) + "\n")
+        values = flags.parse(run_classifier.define_flags, [
+            "x", encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}",
+            "--text_column=0", "--label_column=1", *flag,
+        ])
+        data = own_texts.OwnTexts(values, open_encoder(values, None)).data
+        found = [(one.text_a, one.label) for part in data.examples.values() for one in part]
+        assert sorted(found) == sorted(expected)
 
 
-@pytest.mark.parametrize("flag, count", [([], 41), (["--notsv_header"], 41), (["--tsv_header"], 40)])
-@pytest.mark.parametrize("header", ["", "review,stars\n"])
-def test_a_file_without_a_header_keeps_its_first_row(flag, count, header, encoder, tmp_path):
-    path = tmp_path / "my.csv"
-    lines = [f'"{text}",{label}' for text, label in rows(41)]
-    path.write_text(header + "\n".join(lines) + "\n")
-    values = flags.parse(run_classifier.define_flags, [
-        "x", encoder, f"--train_file={path}", f"--output_dir={tmp_path / 'out'}",
-        "--text_column=0", "--label_column=1", *flag,
-    ])
-    data = own_texts.OwnTexts(values, open_encoder(values, None)).data
-    found = sorted(
-        (example.text_a, example.label) for part in data.examples.values() for example in part
-    )
-    expected = list(rows(41))
-    if header and flag == ["--notsv_header"]:
-        expected.append(("review", "stars"))
-    elif not header:
-        expected = expected[41 - count:]
-    assert found == sorted(expected)
-
-
-@pytest.mark.parametrize("name, content, message", [
+NO_TABLES = [
     ("a.csv", 'text,label\n"open,1\n', r"a\.csv:\d+: not a row"),
     ("a.csv", "text,label\na,1,2\n", r"a\.csv:2: 3 columns"),
     ("a.tsv", "text\tlabel\na\t1\n\na\n", r"a\.tsv:4: 1 columns, the first line has 2"),
@@ -178,39 +165,18 @@ def test_a_file_without_a_header_keeps_its_first_row(flag, count, header, encode
     ("a.csv", "text,label\na,\n", r"a\.csv:2: nothing in column 'label'"),
     ("a.csv", "text,label\na,1\nb,1\n", "one label only"),
     ("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in range(30)), "30 different values"),
-])
-def test_files_that_are_not_such_a_table_are_refused(name, content, message, tmp_path):
-    path = tmp_path / name
-    path.write_text(content, encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(DataError, match=message):
-        table = own_file.read_table(str(path), "train_file")
-        text = "text" if name == "a.csv" and table.names.count("text") > 1 else None
-        columns = own_file.find_columns(table, text, None, None)
-        own_file.labels_of(own_file.rows_of(table, columns), table, columns)
+]
 
 
-def test_a_label_may_have_a_comma_and_blanks_and_predictions_name_it(encoder, tmp_path):
-    lines = [f'"{text}","{("so, so", "good")[i % 2]}"' for i, (text, _) in enumerate(rows(40))]
-    (tmp_path / "my.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
-    out = tmp_path / "out"
-    assert 0 == run_here(
-        run_classifier, encoder, f"--train_file={tmp_path / 'my.csv'}", f"--output_dir={out}",
-        "--train_step=2", "--warmup_step=0", "--save_checkpoints_steps=2",
-    )
-    answer = albert.open_session(str(out)).classify("w1 w20 w21 w22")
-    assert set(answer["probabilities"]) == {"good", "so, so"}
-    assert "| so, so |" in (out / "report.md").read_text()
-
-
-def test_labels_without_enough_rows_stay_in_training():
-    examples = [Example("1", "a", None, "x"), Example("2", "b", None, "y")]
-    train, dev = own_file.split_off(examples, 0.5, seed=1, by_label=True)
-    assert (len(train), dev) == (2, [])
-
-
-@pytest.mark.parametrize("label, expected", [("1e-3", True), ("-2", True), ("nan", False), ("b", False)])
-def test_numbers_are_told_from_words(label, expected):
-    assert (glue.number(label) is not None) == expected
+def test_files_that_are_not_such_a_table_are_refused(tmp_path):
+    for name, content, message in NO_TABLES:
+        path = tmp_path / name
+        path.write_text(content, encoding="utf-8", errors="surrogateescape")
+        with pytest.raises(DataError, match=message):
+            table = own_file.read_table(str(path), "train_file")
+            text = "text" if name == "a.csv" and table.names.count("text") > 1 else None
+            columns = own_file.find_columns(table, text, None, None)
+            own_file.labels_of(own_file.rows_of(table, columns), table, columns)
 
 
 def test_a_part_of_each_label_is_held_out_by_the_seed_and_equal_texts_stay_together():
@@ -223,26 +189,16 @@ def test_a_part_of_each_label_is_held_out_by_the_seed_and_equal_texts_stay_toget
     assert not {one.text_a for one in train} & {one.text_a for one in dev}
     held_out = {one.text_a: one.label for one in dev}
     assert {label: [*held_out.values()].count(label) for label in CLASSES} == {
-        "bad": 10, "good": 10
+        "bad": 10, "so, so": 10
     }
     assert own_file.split_off(found, 0.1, 3, True) == (train, dev)
     assert own_file.split_off(found, 0.1, 4, True) != (train, dev)
+    # Labels without enough rows stay in training.
+    few = [Example("1", "a", None, "x"), Example("2", "b", None, "y")]
+    assert own_file.split_off(few, 0.5, seed=1, by_label=True) == (few, [])
 
 
 # --- Labels ---
-
-
-@pytest.mark.parametrize("labels", [("fraud", "legit"), ("no", "yes", "maybe")])
-def test_f1_is_reported_by_the_labels_name_never_of_an_arbitrary_one(labels):
-    task = classification.ClassificationTask(
-        "tsv", 8, len(labels), False, "accuracy", "eval_accuracy", label_names=labels
-    )
-    label_ids = np.array([0, 1, 1, 1])
-    results = task.score({"label_ids": label_ids, "logits": np.eye(len(labels))[[0, 0, 1, 1]]})
-    assert results == {
-        "eval_accuracy": 0.75, "macro_f1": pytest.approx((2 / 3 + 4 / 5) / 2),
-        f"f1_{labels[0]}": pytest.approx(2 / 3), f"f1_{labels[1]}": pytest.approx(4 / 5),
-    }
 
 
 def test_labels_are_taken_as_they_are_written_or_as_texts_are_cleaned():
@@ -251,6 +207,8 @@ def test_labels_are_taken_as_they_are_written_or_as_texts_are_cleaned():
         table, columns, [("a", "Yes"), ("b", "NO")], ["no", "Yes"], str.lower
     )
     assert [example.label for example in found] == ["Yes", "no"]
+    for label, is_number in (("1e-3", True), ("-2", True), ("nan", False), ("b", False)):
+        assert (glue.number(label) is not None) == is_number
 
 
 def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones():
@@ -266,62 +224,54 @@ def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones():
     )
     batch = {"label_ids": np.array([0, 0, 1]), "is_real_example": np.array([1, 1, 1])}
     outputs = {"logits": np.array([[0.0, 0.0], [3.0, 0.0], [1.0, 0.0]], "float32")}
-    losses = -np.log(softmax(outputs["logits"]))[[0, 1, 2], batch["label_ids"]]
+    exp = np.exp(outputs["logits"])
+    losses = -np.log(exp / exp.sum(-1, keepdims=True))[[0, 1, 2], batch["label_ids"]]
     assert float(plain.loss_sums(batch, outputs)["loss"]) == pytest.approx(losses.sum(), rel=1e-6)
     expected = (losses * np.take(weights, batch["label_ids"])).sum()
     assert float(weighted.loss_sums(batch, outputs)["loss"]) == pytest.approx(expected, rel=1e-6)
     assert float(weighted.loss_weights(batch)["loss"]) == pytest.approx(2 * 4 / 6 + 4 / 2)
 
 
-def softmax(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
 # --- The report ---
 
 
-def write_report(folder, labels, expected, chosen):
-    logits = np.eye(len(labels))[chosen]
-    texts = [f"text {i}" for i in range(len(expected))]
-    path = classifier_report.write(
-        str(folder), texts, labels, np.array(expected), logits, logits, []
-    )
-    return open(path, encoding="utf-8").read()
-
-
-def test_macro_f1_leaves_out_labels_that_neither_occur_nor_are_predicted(tmp_path):
-    report = write_report(tmp_path, ("a", "b", "absent"), [0, 1, 1], [0, 1, 1])
-    assert "| macro F1 | 1.000 |" in report
-
-
 def test_the_report_says_what_each_label_was_taken_for(tmp_path):
-    report = write_report(tmp_path, ("a", "b|c"), [0, 1, 1], [0, 1, 0])
-    assert "| is \\ taken for | a | b\\|c |\n" in report
-    assert "| **a** | 1 | 0 |\n| **b\\|c** | 1 | 1 |\n" in report
-    assert "| text 2 | b\\|c | a | 1.000 |\n" in report and "text 0" not in report
+    """And leaves labels out of its mean that neither occur nor are predicted."""
+    labels, found = ("a", "b|c", "absent"), np.eye(3)[[0, 1, 0, 0]] * [[0.9], [0.9], [0.8], [0.9]]
+    path = classifier_report.write(
+        str(tmp_path), [f"text {i}" for i in range(4)], labels, np.array([0, 1, 1, 1]), found,
+        found, [],
+    )
+    report = open(path, encoding="utf-8").read()
+    assert "| is \\ taken for | a | b\\|c | absent |\n" in report
+    assert "| **a** | 1 | 0 | 0 |\n| **b\\|c** | 2 | 1 | 0 |\n" in report
+    surest = "| text 3 | b\\|c | a | 0.900 |\n| text 2 | b\\|c | a | 0.800 |\n"
+    assert surest in report and "text 0" not in report
+    assert "| accuracy | 0.500 ± 0.250" in report and "| macro F1 | 0.500 |" in report
 
 
 # --- The command ---
 
 
-def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(encoder, tmp_path):
+def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(
+    encoder, tmp_path, capsys
+):
+    """Of which one label has a comma and a blank."""
     path, out = write(tmp_path / "my.csv"), tmp_path / "out"
-    done = run(
-        "albert.run_classifier", encoder, f"--train_file={path}", f"--output_dir={out}",
-        "--learning_rate=0.005", "--num_train_epochs=12", "--class_weights=balanced",
-    )
-    assert done.returncode == 0, done.stderr
-    assert "columns: Review, sentiment" in done.stderr and "held out: 12 of 120 rows" in done.stderr
-    assert "--max_seq_length: 32 (" in done.stderr
+    given = [encoder, f"--train_file={path}", f"--output_dir={out}"]
+    training = ["--learning_rate=0.005", "--num_train_epochs=10", "--class_weights=balanced"]
+    assert classify(*given, *training) == 0
+    said = capsys.readouterr().err
+    assert "columns: Review, sentiment" in said and "held out: 12 of 120 rows" in said
+    assert "--max_seq_length: 32 (" in said
     report = (out / "report.md").read_text()
     accuracy = float(re.search(r"accuracy \| ([\d.]+)", report)[1])
-    assert accuracy == pytest.approx(
-        json.loads((out / "eval_results.json").read_text())["eval_accuracy"], abs=1e-3
-    )
+    results = json.loads((out / "eval_results.json").read_text())
+    assert accuracy == pytest.approx(results["eval_accuracy"], abs=1e-3)
     assert accuracy > 0.8
-    for part in ("macro F1", "| bad |", "| good |", "--learning_rate | 0.005 (given)",
-                 "albert.predict --model=", "| is \\ taken for | bad | good |"):
+    assert {"macro_f1", "f1_bad", "f1_so, so"} <= set(results) and "f1" not in results
+    for part in ("macro F1", "| bad |", "| so, so |", "--learning_rate | 0.005 (given)",
+                 "albert.predict --model=", "| is \\ taken for | bad | so, so |"):
         assert part in report, part
     # What is handed on holds no texts but those that the report shows.
     texts = [text.encode() for text, _ in rows()]
@@ -331,26 +281,21 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
         ), file
     assert not [*out.rglob("*.tf_record*")] and [*(tmp_path / ".out.work").glob("*.tf_record")]
     answer = albert.open_session(str(out)).classify("w1 w20 w21 w22")
-    assert answer["label"] == "good"
+    assert set(answer["probabilities"]) == {"bad", "so, so"} and answer["label"] == "so, so"
     kept = {name: (out / name).read_bytes() for name in ("metrics.jsonl", "report.md")}
     weights = {path: path.stat().st_mtime_ns for path in out.glob("model.ckpt-*")}
-    again = run(  # finished: nothing is trained anew
-        "albert.run_classifier", encoder, f"--train_file={path}", f"--output_dir={out}",
-        "--learning_rate=0.005", "--num_train_epochs=12", "--class_weights=balanced",
-    )
-    assert again.returncode == 0, again.stderr
-    assert "features from" in again.stderr and "wrote features" not in again.stderr
+    capsys.readouterr()
+    assert classify(*given, *training) == 0  # finished: nothing is trained anew
+    said = capsys.readouterr().err
+    assert "features from" in said and "wrote features" not in said
     assert {name: (out / name).read_bytes() for name in kept} == kept
     assert {path: path.stat().st_mtime_ns for path in out.glob("model.ckpt-*")} == weights
-    alone = run(  # the same length of rows, so the same score
-        "albert.run_classifier", encoder, f"--train_file={path}", f"--output_dir={out}", "--do_eval",
-    )
-    assert alone.returncode == 0, alone.stderr
-    assert "--max_seq_length: 32 (99 % of the texts fit)" in alone.stderr
+    assert classify(*given, "--do_eval") == 0  # the same length of rows, so the same score
+    assert "--max_seq_length: 32 (99 % of the texts fit)" in capsys.readouterr().err
     assert f"accuracy | {accuracy}" in (out / "report.md").read_text()
 
 
-@pytest.mark.parametrize("arguments, message", [
+REFUSED = [
     (["--train_file=absent.csv"], "no such file: absent.csv"),
     (["--train_file=my.xlsx"], "neither in .csv nor"),
     (["--train_file=my.csv", "--task_name=rte"], "--task_name does not go with --train_file"),
@@ -367,59 +312,31 @@ def test_one_command_makes_a_classifier_that_learned_and_says_how_good_it_is(enc
     (["--train_file=my.csv", "--text_column=1", "--label_column=1"], "must be different columns"),
     (["--train_file=my.csv", "--regression"], "my.csv:2: label 'bad' is not a number"),
     (["--train_file=my.csv", "--label_list=bad,best"],
-     "my.csv:3: label 'good' is not one of bad, best"),
+     "my.csv:3: label 'so, so' is not one of bad, best"),
     (["--train_file=my.csv", "--init_checkpoint=."], ". holds neither"),
     (["--train_file=few.csv"], "few.csv: too few rows to hold one out"),
-])
-def test_flags_that_do_not_fit_are_refused(arguments, message, encoder, tmp_path):
-    write(tmp_path / "my.csv")
-    write(tmp_path / "my.jsonl")
+]
+
+
+def test_flags_that_do_not_fit_are_refused(encoder, tmp_path, monkeypatch, capsys):
+    for name in ("my.csv", "my.jsonl"):
+        write(tmp_path / name)
     write(tmp_path / "few.csv", [("w1", "a"), ("w2", "b")])
     (tmp_path / "my.xlsx").write_text("x")
-    done = run(
-        "albert.run_classifier", encoder, *arguments, f"--output_dir={tmp_path / 'out'}",
-        cwd=tmp_path,
-    )
-    assert done.returncode == 2
-    assert message in assert_one_clear_line(done.stderr)
-    assert not (tmp_path / "out").exists() and not (tmp_path / ".out.work").exists()
+    monkeypatch.chdir(tmp_path)
+    for arguments, message in REFUSED:
+        assert classify(encoder, *arguments, f"--output_dir={tmp_path / 'out'}") == 2
+        assert message in assert_one_clear_line(capsys.readouterr().err)
+        assert not (tmp_path / "out").exists() and not (tmp_path / ".out.work").exists(), message
 
 
-# --- Three files ---
-
-SIGNS = "很 好 坏 电 影 服 务 房 间 不 错 差".split()
-
-
-@pytest.mark.parametrize("header", [True, False])
-def test_chinese_pairs_are_trained_evaluated_and_predicted(header, golden_path, tmp_path):
-    vocabulary = golden_path("spm/albert_zh_vocab.txt")
-    config = write_config(
-        tmp_path, vocab_size=len(FullTokenizer(str(vocabulary)).vocab), max_position_embeddings=16
-    )
-    labels = ("entailment", "neutral", "contradiction")
-    names = "gold\tfirst\tsecond\n" * header
-    for split, count in (("train", 12), ("dev", 7)):
-        found = [
-            f"{labels[i % 3]}\t{SIGNS[i % 12]}{SIGNS[i * 5 % 12]}。\t{SIGNS[i * 7 % 12]}？\n"
-            for i in range(count)
-        ]
-        (tmp_path / f"{split}.tsv").write_text(names + "".join(found), encoding="utf-8")
-    text = names + "?\t很好\t不错\n-\t房间差\t好\n"  # labels of a test file are not read
-    (tmp_path / "test.tsv").write_text(text, encoding="utf-8")
-    columns = ("first", "second", "gold") if header else ("1", "2", "0")
-    out = tmp_path / "out"
-    assert 0 == run_here(
-        run_classifier, *(f"--{split}_file={tmp_path / split}.tsv" for split in ("train", "dev", "test")),
-        *(f"--{name}_column={column}" for name, column in
-          zip(("text", "text_pair", "label"), columns, strict=True)),
-        f"--label_list={', '.join(labels)}", f"--vocab_file={vocabulary}",
-        f"--albert_config_file={config}", "--max_seq_length=12", "--train_step=2",
-        "--train_batch_size=4", f"--output_dir={out}",
-    )
-    results = json.loads((out / "eval_results.json").read_text())
-    assert results["eval_accuracy"] * 7 == pytest.approx(round(results["eval_accuracy"] * 7))
-    predicted = (out / "submit_results.tsv").read_text().splitlines()
-    assert [line.split("\t")[0] for line in predicted] == ["index", "0", "1"]
-    assert {line.split("\t")[1] for line in predicted[1:]} <= set(labels)
-    answer = albert.open_session(str(out)).classify(("很好", "不错"))
-    assert set(answer["probabilities"]) == set(labels)
+def test_settings_suit_the_sizes_of_model_and_data():
+    rates = [own_texts.learning_rate(width) for width in (255, 256, 768, 2048)]
+    assert rates == [3e-4, 1e-4, 3e-5, 1e-5]
+    assert [own_texts.epochs(count) for count in (999, 1000, 4999, 5000)] == [10, 5, 5, 3]
+    # A multiple of 16 in which 99 of 100 texts fit, at least 32, at most the model's.
+    for lengths, most, expected in (
+        ([9] * 99, 512, 32), ([9] * 98 + [33] * 2, 512, 48), ([9] * 99 + [33], 512, 48),
+        ([9] * 199 + [33], 512, 32), ([999] * 9, 512, 512),
+    ):
+        assert own_texts.row_length(lengths, most) == expected

@@ -1,7 +1,6 @@
 """report.py and quickstart.sh: figures from files, and one clear error for what is missing."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -79,24 +78,17 @@ def directory(tmp_path) -> pathlib.Path:
     return make_run(tmp_path / "run")
 
 
-def report(directory: pathlib.Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, FOLDER / "report.py", f"--directory={directory}"], cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )
+def report(directory: pathlib.Path) -> str:
+    assert helpers.run_here(quickstart_report, f"--directory={directory}") == 0
+    return (directory / "report.md").read_text(encoding="utf-8")
 
 
-def test_baselines_count_only_real_predictions(directory):
+def test_the_report_has_every_figure_and_the_picture(directory):
     base = quickstart_report.baselines([str(directory / "records/heldout.tfrecord")])
     assert base.commonest_token == pytest.approx(3 / 5)
     assert base.majority_order == pytest.approx(2 / 3)
     assert (base.masked_tokens, base.pairs) == (5, 3)
-
-
-def test_report_has_every_figure_and_the_picture(directory):
-    result = report(directory)
-    assert result.returncode == 0, result.stderr
-    text = (directory / "report.md").read_text(encoding="utf-8")
+    text = report(directory)
     for expected in (
         "1,234 words", "1,030 tokens/s",
         "| masked-LM accuracy | 0.3000 | 0.6000 | 0.50 × |",
@@ -109,28 +101,28 @@ def test_report_has_every_figure_and_the_picture(directory):
     assert (directory / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_report_says_when_pretraining_did_not_help(directory):
+def test_the_report_says_when_pretraining_did_not_help(directory):
     write_json(str(directory / "classifier_random/eval_results.json"), {"eval_accuracy": 0.9})
-    assert report(directory).returncode == 0
     # A dev set of four rows has an error in which everything is lost.
-    assert "hardly tells the label" in (directory / "report.md").read_text(encoding="utf-8")
+    assert "hardly tells the label" in report(directory)
     dev = directory / "text/classification/SST-2/dev.tsv"
     dev.write_text("sentence\tlabel\n" + "a\t0\nb\t1\n" * 500)
-    assert report(directory).returncode == 0
-    assert "did not help" in (directory / "report.md").read_text(encoding="utf-8")
+    assert "did not help" in report(directory)
 
 
-@pytest.mark.parametrize("missing", [
-    "pretrained/metrics.jsonl", "pretrained/eval_results.json", "records/heldout.tfrecord",
-    "text/stats.json", "classifier_hub/eval_results.json", "pretrained/albert_config.json",
-])
-def test_a_missing_input_is_one_line_that_names_it(directory, missing):
-    (directory / missing).unlink()
-    result = report(directory)
-    assert result.returncode == 2
-    assert len(result.stderr.splitlines()) == 1
-    assert missing.rsplit("/", 1)[1].split(".")[0] in result.stderr
-    assert not (directory / "report.md").exists()
+def test_a_missing_input_is_one_line_that_names_it(directory, capsys):
+    for missing in (
+        "pretrained/metrics.jsonl", "pretrained/eval_results.json", "records/heldout.tfrecord",
+        "text/stats.json", "classifier_hub/eval_results.json", "pretrained/albert_config.json",
+    ):
+        content = (directory / missing).read_bytes()
+        (directory / missing).unlink()
+        assert helpers.run_here(quickstart_report, f"--directory={directory}") == 2
+        said = capsys.readouterr().err
+        assert len(said.splitlines()) == 1
+        assert missing.rsplit("/", 1)[1].split(".")[0] in said
+        assert not (directory / "report.md").exists()
+        (directory / missing).write_bytes(content)
 
 
 def test_a_damaged_line_of_metrics_is_named_and_a_torn_last_one_left_out(tmp_path):
@@ -152,22 +144,19 @@ def quickstart(*arguments: str, cwd: pathlib.Path, **environment: str):
     )
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--input_file", "absent.txt"], "no such file: absent.txt"),
-    (["--input_file=empty.txt"], "empty.txt is empty"),
-    (["--imput_file", "x"], "unknown argument --imput_file"),
-    (["--output_dir"], "--output_dir needs a value"),
-])
-def test_quickstart_refuses_bad_arguments_in_one_line(tmp_path, arguments, message):
+def test_quickstart_refuses_bad_arguments_in_one_line_and_helps(tmp_path):
     (tmp_path / "empty.txt").touch()
-    result = quickstart(*arguments, cwd=tmp_path)
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
-    assert message in result.stderr
-    assert [p.name for p in tmp_path.iterdir()] == ["empty.txt"]
-
-
-def test_quickstart_help_shows_its_command():
+    for arguments, message in (
+        (["--input_file", "absent.txt"], "no such file: absent.txt"),
+        (["--input_file=empty.txt"], "empty.txt is empty"),
+        (["--imput_file", "x"], "unknown argument --imput_file"),
+        (["--output_dir"], "--output_dir needs a value"),
+    ):
+        result = quickstart(*arguments, cwd=tmp_path)
+        assert result.returncode == 2
+        assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+        assert message in result.stderr
+        assert [p.name for p in tmp_path.iterdir()] == ["empty.txt"]
     result = quickstart("--help", cwd=ROOT)
     assert result.returncode == 0 and "--input_file my_text.txt" in result.stdout
 

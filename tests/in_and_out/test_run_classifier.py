@@ -1,232 +1,158 @@
-"""The command line of run_classifier, as real processes on a tiny model."""
+"""run_classifier: predictions, exports, regressions, frozen encoders, and where it starts from.
+
+What it shares with the other fine-tuning commands is in test_fine_tuning.
+"""
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 
+import helpers
+import jobs
 import numpy as np
 import pytest
-from helpers import REPO, cpu_seconds_of_children, run_here
+import tensorflow as tf
+from helpers import REPO, cpu_seconds_of_children, metrics, run_here
 
-from albert import run_classifier
+import albert
+from albert import export_to_tfhub, modeling, run_classifier
 from albert.cli import encoder, flags
-from albert.errors import CheckpointError, FlagError
+from albert.config import AlbertConfig
+from albert.errors import CheckpointError
+from albert.formats import checkpoints, pretrained
 
-WORDS = [f"w{i}" for i in range(30)]
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-CONFIG = {
-    "vocab_size": len(VOCABULARY), "embedding_size": 8, "hidden_size": 16,
-    "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
-    "max_position_embeddings": 16, "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
-SIZES = [
-    "--max_seq_length=8", "--train_step=6", "--save_checkpoints_steps=3",
-    "--train_batch_size=4", "--eval_batch_size=5", "--predict_batch_size=5",
-]
+RUN = ("--do_train", "--do_eval", "--do_predict")
 
 
-def run(*arguments):
-    """Returns the finished process of the command."""
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-m", "albert.run_classifier", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+def read_rows(path):
+    return np.array([[float(x) for x in line.split("\t")] for line in path.read_text().splitlines()])
 
 
-def write_task_files(folder):
-    """SST-2 whose label says whether the first word is an even one; STS-B and AX beside it."""
-    rng = np.random.default_rng(1)
-
-    def texts(count):
-        return [" ".join(rng.choice(WORDS, 4)) for _ in range(count)]
-
-    def write(path, header, rows):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(line + "\n" for line in [header, *rows]))
-
-    for split, count in (("train", 14), ("dev", 12)):
-        rows = [f"{text}\t{1 - int(text.split()[0][1:]) % 2}" for text in texts(count)]
-        write(folder / "SST-2" / f"{split}.tsv", "sentence\tlabel", rows)
-        rows = ["x\t" * 7 + f"{a}\t{b}\t{i % 6}" for i, (a, b) in
-                enumerate(zip(texts(count), texts(count), strict=True))]
-        write(folder / "STS-B" / f"{split}.tsv", "h\t" * 9 + "score", rows)
-    write(folder / "SST-2" / "test.tsv", "index\tsentence",
-          [f"{i + 100}\t{text}" for i, text in enumerate(texts(11))])
-    return folder
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    """Flags that name a data folder, a config and a vocabulary."""
-    folder = tmp_path_factory.mktemp("inputs")
-    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    write_task_files(folder / "glue")
-    return [
-        f"--data_dir={folder}/glue", f"--albert_config_file={folder}/config.json",
-        f"--vocab_file={folder}/vocab.txt", *SIZES,
-    ]
-
-
-@pytest.fixture(scope="module")
-def trained(inputs, tmp_path_factory):
-    """(process, output_dir) of a run that trained, evaluated, predicted and exported."""
-    output = tmp_path_factory.mktemp("run") / "out"
-    done = run(
-        *inputs, "--task_name=SST-2", f"--output_dir={output}", "--do_train", "--do_eval",
-        "--do_predict", f"--export_dir={output}/export", "--threshold_to_export=0.25",
-    )
-    assert done.returncode == 0, done.stderr
-    return done, output
-
-
-def read_results(output):
-    lines = (output / "eval_results.txt").read_text().splitlines()
-    return dict(line.split(" = ") for line in lines)
-
-
-def test_one_command_trains_evaluates_and_writes_the_originals_results(trained):
-    done, output = trained
-    results = read_results(output)
-    assert list(results) == sorted(results)
-    assert {"eval_accuracy", "eval_loss", "global_step", "loss"} <= set(results)
-    assert 0 <= float(results["eval_accuracy"]) <= 1
-    as_json = json.loads((output / "eval_results.json").read_text())
-    assert {k: str(v) for k, v in as_json.items()} == results
-    assert "***** Eval results *****" in done.stderr
-    assert re.search(r"  eval_accuracy = 0\.\d", done.stderr)
-
-
-def test_a_frozen_encoder_keeps_every_weight_and_its_head_learns(inputs, tmp_path):
-    from albert.formats import checkpoints
-
-    start = f"{tmp_path}/start/model.ckpt-1"
-    for more in (
-        [f"--output_dir={tmp_path}/start", "--train_step=1", "--save_checkpoints_steps=1"],
-        [f"--output_dir={tmp_path}/probe", f"--init_checkpoint={start}", "--freeze_encoder",
-         "--train_step=4", "--warmup_step=0", "--save_checkpoints_steps=4",
-         "--learning_rate=0.01"],
-    ):
-        assert 0 == run_here(run_classifier, *inputs, "--task_name=SST-2", "--do_train", *more)
-    before, after = (
-        checkpoints.open_weights(path) for path in (start, f"{tmp_path}/probe/model.ckpt-4")
-    )
-    for name in before.shapes:
-        same = np.array_equal(before.read(name), after.read(name))
-        if name.startswith("bert/") and not checkpoints.is_slot(name):
-            assert same, name
-    assert not np.array_equal(before.read("output_weights"), after.read("output_weights"))
-
-
-def test_padding_rows_never_count(trained):
+def test_predictions_have_a_line_for_each_row_of_the_test_file_and_padding_never_counts(tuned):
+    out = tuned("classifier").out
     # 12 rows in batches of 5: an accuracy over 15 would not be a twelfth.
-    _, output = trained
-    twelfths = float(read_results(output)["eval_accuracy"]) * 12
-    assert twelfths == pytest.approx(round(twelfths), abs=1e-4)
-
-
-def test_predictions_have_a_line_for_each_row_of_the_test_file(trained):
-    _, output = trained
-    lines = (output / "test_results.tsv").read_text().splitlines()
-    values = np.array([[float(x) for x in line.split("\t")] for line in lines])
-    assert values.shape == (11, 2)
+    hits = json.loads((out / "eval_results.json").read_text())["eval_accuracy"] * 12
+    assert hits == pytest.approx(round(hits), abs=1e-4)
+    values = read_rows(out / "test_results.tsv")
+    assert values.shape == (12, 2)
     np.testing.assert_allclose(values.sum(axis=1), 1, atol=1e-5)
-    submit = [line.split("\t") for line in (output / "submit_results.tsv").read_text().splitlines()]
-    assert submit[0] == ["index", "prediction"]
-    assert [int(index) for index, _ in submit[1:]] == list(range(100, 111))
-    assert [int(label) for _, label in submit[1:]] == values.argmax(axis=1).tolist()
+    header, *submit = [x.split("\t") for x in (out / "submit_results.tsv").read_text().splitlines()]
+    assert header == ["index", "prediction"]
+    assert [int(index) for index, _ in submit] == list(range(100, 112))
+    assert [int(label) for _, label in submit] == values.argmax(axis=1).tolist()
+    # dev and test are the same texts, so that the predictions are as good as was measured.
+    assert sum(int(label) == i % 2 for i, (_, label) in enumerate(submit)) == round(hits)
 
 
-def test_the_export_gives_the_predictions_from_serialized_examples(trained):
-    tf = pytest.importorskip("tensorflow")
-    _, output = trained
-    serve = tf.saved_model.load(str(output / "export")).signatures["serving_default"]
-    (records,) = (output.parent / ".out.work").glob("sst-2_test-*.tf_record")
+def test_a_session_and_the_export_give_the_predictions(tuned, tmp_path):
+    run, export = tuned("classifier"), tmp_path / "export"
+    assert jobs.classify(
+        *run.flags, "--nodo_train", "--nodo_eval", "--nodo_predict", f"--checkpoint={run.out}",
+        f"--output_dir={tmp_path / 'out'}", f"--export_dir={export}", "--threshold_to_export=0.25",
+    ) == 0
+    serve = tf.saved_model.load(str(export)).signatures["serving_default"]
+    (records,) = (run.out.parent / ".out.work").glob("sst-2_test-*.tf_record")
     served = serve(examples=tf.constant([r.numpy() for r in tf.data.TFRecordDataset(str(records))]))
-    lines = (output / "test_results.tsv").read_text().splitlines()
-    want = np.array([[float(x) for x in line.split("\t")] for line in lines])
-    np.testing.assert_allclose(served["probabilities"], want, atol=1e-5)
-    assert served["predictions"].numpy().tolist() == want.argmax(axis=1).tolist()
+    expected = read_rows(run.out / "test_results.tsv")
+    np.testing.assert_allclose(served["probabilities"], expected, atol=1e-5)
+    assert served["predictions"].numpy().tolist() == expected.argmax(axis=1).tolist()
     assert served["threshold"].numpy() == np.float32(0.25)
+    lines = (run.out.parent / "SST-2/test.tsv").read_text().splitlines()[1:]
+    answers = albert.open_session(str(run.out)).classify([line.split("\t")[1] for line in lines])
+    found = [[answer["probabilities"][label] for label in "01"] for answer in answers]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_the_same_command_again_trains_nothing_and_repeats_the_results(inputs, trained):
-    _, output = trained
-    before = read_results(output)
-    again = run(*inputs, "--task_name=sst-2", f"--output_dir={output}", "--do_train", "--do_eval")
-    assert again.returncode == 0, again.stderr
-    assert "already trained to step 6" in again.stderr
-    assert "features from" in again.stderr
-    assert read_results(output).keys() == before.keys()
-    assert float(read_results(output)["eval_loss"]) == pytest.approx(float(before["eval_loss"]))
+def test_a_frozen_encoder_keeps_every_weight_and_its_head_learns(tuned, tmp_path):
+    run = tuned("classifier")
+    assert jobs.classify(
+        *run.flags, "--nodo_eval", "--nodo_predict", "--freeze_encoder", "--train_step=2",
+        f"--init_checkpoint={run.out}/model.ckpt-6", f"--output_dir={tmp_path}/out",
+        "--learning_rate=0.01",
+    ) == 0
+    before, after = map(jobs.tensors, (run.out / "model.ckpt-6", tmp_path / "out/model.ckpt-2"))
+    encoder_weights = [
+        name for name in before if name.startswith("bert/") and not checkpoints.is_slot(name)
+    ]
+    assert len(encoder_weights) > 20
+    for name in encoder_weights:
+        np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+    assert not np.array_equal(before["output_weights"], after["output_weights"])
 
 
-def test_a_named_checkpoint_predicts_into_another_directory(inputs, trained, tmp_path):
-    _, output = trained
-    done = run(
-        *inputs, "--task_name=sst-2", f"--output_dir={tmp_path}/p", "--do_predict",
-        f"--checkpoint={output}",
-    )
-    assert done.returncode == 0, done.stderr
-    theirs, ours = output / "test_results.tsv", tmp_path / "p" / "test_results.tsv"
-    assert ours.read_text() == theirs.read_text()
+def test_a_regression_reports_its_correlations_and_predicts_values(tmp_path):
+    (tmp_path / "STS-B").mkdir()
+    pairs = [(f"w{i} w{i + 2}", f"w{2 * i} w5") for i in range(11)]
+    for split in ("train", "dev", "test"):
+        rows = ["x\t" * 7 + f"{a}\t{b}" + f"\t{i % 6}" * (split != "test")
+                for i, (a, b) in enumerate(pairs)]
+        (tmp_path / f"STS-B/{split}.tsv").write_text("\n".join(["h\t" * 9 + "score", *rows]))
+    given = jobs.classifier_flags(tmp_path, task_name="sts-b", train_step=2, max_seq_length=12)
+    assert jobs.classify(*given, *RUN, f"--cached_dir={tmp_path}/cache") == 0
+    out = tmp_path / "out"
+    results = json.loads((out / "eval_results.json").read_text())
+    assert set(results) == {"pearson", "spearman", "MSE", "eval_loss", "loss", "global_step"}
+    best = json.loads((out / "best.json").read_text())
+    assert best["value"] == results[best["metric"]] and best["metric"] == "pearson"
+    assert len(list((tmp_path / "cache").glob("sts-b_*.tf_record"))) == 3
+    predicted = read_rows(out / "test_results.tsv")[:, 0]
+    assert np.mean((predicted - np.arange(11) % 6) ** 2) == pytest.approx(results["MSE"], rel=1e-4)
+    answers = albert.open_session(str(out)).classify(pairs)
+    np.testing.assert_allclose([answer["value"] for answer in answers], predicted, atol=1e-5)
 
 
-def test_a_regression_reports_its_correlations(inputs, tmp_path):
-    done = run(*inputs, "--task_name=sts-b", f"--output_dir={tmp_path}", "--do_train", "--do_eval",
-               f"--cached_dir={tmp_path}/cache")
-    assert done.returncode == 0, done.stderr
-    assert {"pearson", "spearman", "MSE", "eval_loss"} <= set(read_results(tmp_path))
-    assert len(list((tmp_path / "cache").glob("sts-b_*.tf_record"))) == 2
-
-
-def test_every_file_of_an_output_directory_is_told(trained):
-    _, output = trained
+def test_every_file_of_an_output_directory_is_told(tuned):
+    out = tuned("classifier").out
     told = (REPO / "docs/reference/file_formats.md").read_text(encoding="utf-8")
     patterns = [
         re.escape(name).replace("<step>", r"(\d+|best)").replace(r"\*", ".*")
         .replace("<task>", r"[\w-]+").replace("<split>", r"\w+").replace("<key>", r"\w+")
         for name in re.findall(r"`([\w.*<>-]+)`", told)
     ]
-    files = [path for path in output.iterdir() if path.is_file()]
-    names = [path.name for path in files]
+    names = [path.name for path in out.iterdir() if path.is_file()]
     names += [path.name.removesuffix(".manifest.json")
-              for path in (output.parent / ".out.work").iterdir()]
+              for path in (out.parent / ".out.work").iterdir()]
     assert len(names) > 12
     for name in names:
         assert any(re.fullmatch(pattern, name) for pattern in patterns), name
 
 
-def test_an_output_dir_of_another_architecture_is_refused(inputs, trained, tmp_path):
-    _, output = trained
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(CONFIG | {"hidden_size": 32}))
-    done = run(*inputs, "--task_name=sst-2", f"--output_dir={output}", "--do_train",
-               f"--albert_config_file={config}")
-    assert done.returncode == 2
-    assert "hidden_size: checkpoint 16, config 32" in done.stderr.splitlines()[-1]
+# --- Where it starts from ---
 
 
-def test_prediction_without_any_checkpoint_says_what_to_do(inputs, tmp_path):
-    done = run(*inputs, "--task_name=sst-2", f"--output_dir={tmp_path}", "--do_predict")
-    assert done.returncode == 2
-    assert "train first (--do_train) or give --checkpoint" in done.stderr.splitlines()[-1]
+@pytest.mark.parametrize("layout", ["ours", "huggingface"])
+def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
+    given = dict(flag.removeprefix("--").split("=") for flag in jobs.classifier_flags(tmp_path))
+    tokenizer = albert.tokenization.FullTokenizer(given["vocab_file"])
+    model = modeling.AlbertForMaskedLM(AlbertConfig.from_json_file(given["albert_config_file"]))
+    folder = tmp_path / "model"
+    if layout == "ours":
+        folder.mkdir()
+        pretrained.write_archive(str(folder), model)
+        shutil.copy(given["vocab_file"], folder)
+    else:
+        pretrained.save(model, str(folder), tokenizer)
+    values = flags.parse(run_classifier.define_flags, ["x", f"--init_checkpoint={folder}"])
+    found = encoder.open_encoder(values, 8)
+    assert found.config == model.config
+    assert found.tokenizer.vocab == tokenizer.vocab
+    name = "bert/embeddings/word_embeddings"
+    np.testing.assert_array_equal(
+        found.weights.read(name), modeling.named_weights(model)[name]
+    )
 
 
 @pytest.mark.slow
-def test_a_hub_module_fine_tunes_as_the_checkpoint_it_was_made_of(inputs, golden_path, tmp_path):
-    pytest.importorskip("tensorflow")
-    from albert import export_to_tfhub
-
-    source = golden_path("tf1_ckpt_tiny")
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join([*VOCABULARY, *(f"x{i}" for i in range(965))]) + "\n")
-    export = [f"--albert_directory={source}", f"--vocab_file={vocabulary}",
-              f"--export_path={tmp_path}/hub"]
-    export_to_tfhub.main(flags.parse(export_to_tfhub.define_flags, ["export", *export]))
+def test_a_hub_module_fine_tunes_as_the_checkpoint_it_was_made_of(golden_path, tmp_path):
+    source, vocabulary = golden_path("tf1_ckpt_tiny"), tmp_path / "vocabulary.txt"
+    given = jobs.classifier_flags(tmp_path, log_steps=1)
+    vocabulary.write_text("\n".join([*jobs.SPECIALS, *jobs.WORDS, *(f"x{i}" for i in range(960))]))
+    assert run_here(
+        export_to_tfhub, f"--albert_directory={source}", f"--vocab_file={vocabulary}",
+        f"--export_path={tmp_path}/hub",
+    ) == 0
     origins = {
         "checkpoint": [f"--init_checkpoint={source}", f"--vocab_file={vocabulary}",
                        f"--albert_config_file={source}/albert_config.json"],
@@ -238,83 +164,42 @@ def test_a_hub_module_fine_tunes_as_the_checkpoint_it_was_made_of(inputs, golden
     }
     shutil.copytree(golden_path("hub_tf1/module"), tmp_path / "tf1",
                     ignore=shutil.ignore_patterns("*.vocab"))
-    shutil.copy(vocabulary, tmp_path / "tf1/assets")
+    shutil.copy(vocabulary, tmp_path / "tf1/assets/vocab.txt")
     losses = []
-    for name, arguments in origins.items():
-        in_process(*inputs, *arguments, "--task_name=sst-2", f"--output_dir={tmp_path}/{name}",
-                   "--do_train", "--log_steps=1")
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        losses.append([json.loads(line)["loss"] for line in lines])
+    for name, more in origins.items():
+        assert jobs.classify(*given, *more, f"--output_dir={tmp_path}/{name}", "--do_train") == 0
+        losses.append([line["loss"] for line in metrics(tmp_path / name)])
     assert len(losses[0]) == 6
     for other in losses[1:]:
         np.testing.assert_allclose(other, losses[0], atol=1e-4)
-    # Prediction alone takes the fine-tuned weights, and what describes the encoder from the module.
-    in_process(*inputs, *origins["module"], "--task_name=sst-2", f"--output_dir={tmp_path}/module",
-               "--do_predict")
-    in_process(*inputs, *origins["checkpoint"], "--task_name=sst-2", f"--output_dir={tmp_path}/p",
-               "--do_predict", f"--checkpoint={tmp_path}/module")
-    results = [(tmp_path / name / "test_results.tsv").read_text() for name in ("module", "p")]
-    assert results[0] == results[1]
     # The module itself has no classifier.
+    values = flags.parse(run_classifier.define_flags, [
+        "x", *given, *origins["module"], f"--output_dir={tmp_path}/q", "--do_predict"
+    ])
     with pytest.raises(CheckpointError, match="has no output_weights, output_bias"):
-        in_process(*inputs, *origins["module"], "--task_name=sst-2", f"--output_dir={tmp_path}/q",
-                   "--do_predict")
+        run_classifier.main(values)
 
 
-# --- What is refused before TensorFlow is loaded ---
+# --- What is refused or told before TensorFlow is loaded ---
 
 
-def in_process(*arguments):
-    values = flags.parse(run_classifier.define_flags, ["run_classifier", *map(str, arguments)])
-    run_classifier.main(values)
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["--learning_rat=1"], ["--task_name=mnli"]])
-def test_help_and_usage_errors_answer_at_once_without_tensorflow(arguments):
+def test_help_and_usage_errors_answer_at_once_without_tensorflow():
     code = (
-        "import sys; from albert import run_classifier\n"
-        "try: run_classifier.cli(['run_classifier', *sys.argv[1:]])\n"
-        "finally: assert 'tensorflow' not in sys.modules\n"
+        "import importlib, sys; command = importlib.import_module(sys.argv[1])\n"
+        "try: command.cli(sys.argv[1:])\n"
+        "finally: assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules\n"
     )
-    before = cpu_seconds_of_children()
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True
-    )
-    assert cpu_seconds_of_children() - before < 2
-    assert "AssertionError" not in done.stderr
-    if arguments == ["--help"]:
-        assert done.returncode == 0 and "--threshold_to_export" in done.stdout
-    else:
-        assert done.returncode == 2 and done.stderr.startswith("error: ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--task_name=imdb"], "--task_name=imdb is not one of ax, cola, mismnli"),
-        ([], "--task_name is required"),
-        (["--task_name=cola"], "at least one of --do_train, --do_eval, --do_predict"),
-        (["--task_name=sst-2", "--do_eval", "--max_seq_length=17"],
-         "--max_seq_length=17 exceeds max_position_embeddings 16"),
-        (["--task_name=sst-2", "--do_train", "--warmup_step=7"], "--warmup_step=7 exceeds"),
-        (["--task_name=sst-2", "--do_train", "--learning_rate=0"],
-         "--learning_rate=0: must be a number, above 0"),
-        (["--task_name=sst-2", "--do_train", "--checkpoint=x"], "did you mean --init_checkpoint"),
-        (["--task_name=mrpc", "--do_train", "--notsv_header"],
-         "--notsv_header: goes with --train_file only"),
-        (["--task_name=sst-2", "--do_train", "--threshold_to_export=0.5"],
-         "--threshold_to_export goes with --export_dir"),
-        (["--task_name=sst-2", "--do_train", "--pack_rows", "--pad_to_max_seq_length"],
-         "--pack_rows has no effect with --pad_to_max_seq_length"),
-        (["--task_name=ax", "--do_eval"], "task ax has no dev file"),
-        (["--task_name=sst-2", "--do_eval", "--albert_config_file="], "--albert_config_file or"),
-        (["--task_name=sst-2", "--do_eval", "--vocab_file="], "--spm_model_file is required"),
-    ],
-)
-def test_flags_that_cannot_work_are_refused_with_the_remedy(inputs, tmp_path, arguments, message):
-    with pytest.raises(FlagError, match=message):
-        in_process(*inputs, f"--output_dir={tmp_path}/out", *arguments)
-    assert not (tmp_path / "out").exists()
+    for name, argument, exit_code in (
+        ("classifier", "--help", 0), ("classifier", "--learning_rat=1", 2),
+        ("classifier", "--task_name=mnli", 2), ("pretraining", "--nonsense", 2),
+    ):
+        before = cpu_seconds_of_children()
+        command = [sys.executable, "-c", code, f"albert.run_{name}", argument]
+        done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
+        assert cpu_seconds_of_children() - before < 2
+        assert done.returncode == exit_code and "AssertionError" not in done.stderr
+        said = done.stderr.startswith("error: ") if exit_code else "--threshold_to" in done.stdout
+        assert said
 
 
 @pytest.mark.parametrize("arguments, expected", [
@@ -325,75 +210,20 @@ def test_flags_that_cannot_work_are_refused_with_the_remedy(inputs, tmp_path, ar
     (["--albert_config_file=c", "--spm_model_file=s", "--vocab_file="], ""),
 ])
 def test_flags_of_the_original_that_count_for_nothing_are_named(arguments, expected, caplog):
-    values = flags.parse(run_classifier.define_flags, ["x", *arguments])
-    encoder.check_encoder_flags(values)
+    encoder.check_encoder_flags(flags.parse(run_classifier.define_flags, ["x", *arguments]))
     assert caplog.text.count("no effect") == bool(expected) and expected in caplog.text
 
 
-def test_bad_data_is_one_line_with_file_and_line_and_leaves_nothing(inputs, tmp_path):
-    folder = write_task_files(tmp_path / "glue")
-    with open(folder / "SST-2" / "dev.tsv", "a", encoding="utf-8") as stream:
-        stream.write("w1 w2\tpositive\n")
-    done = run(*inputs, f"--data_dir={folder}", "--task_name=sst-2", "--do_eval",
-               f"--output_dir={tmp_path}/out")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == (
-        f"error: {folder}/SST-2/dev.tsv:14: label 'positive' is not one of 0, 1"
-    )
-    assert list((tmp_path / "out").glob("*")) == []
-
-
-def test_a_vocabulary_of_another_model_is_refused(inputs, tmp_path):
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join(VOCABULARY[:-3]) + "\n")
-    done = run(*inputs, f"--vocab_file={vocabulary}", "--task_name=sst-2", "--do_eval",
-               f"--output_dir={tmp_path}/out")
-    assert done.returncode == 2
-    assert "vocab file has 32 tokens, config vocab_size is 35" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "layout", ["ours", "huggingface"]
-)
-def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
-    from albert import modeling, tokenization
-    from albert.config import AlbertConfig
-    from albert.formats import pretrained
-
-    glue = write_task_files(tmp_path / "glue")
-    model = modeling.AlbertForMaskedLM(AlbertConfig(**CONFIG))
-    folder = tmp_path / "model"
-    folder.mkdir()
-    pretrained.write_archive(str(folder), model)
-    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    if layout == "huggingface":
-        tokenizer = tokenization.FullTokenizer(str(folder / "vocab.txt"))
-        folder = tmp_path / "theirs"
-        pretrained.save(model, str(folder), tokenizer)
-    shared_flags = [f"--data_dir={glue}", "--task_name=sst-2", *SIZES, "--do_train", "--do_eval"]
-    in_process(*shared_flags, f"--init_checkpoint={folder}", f"--output_dir={tmp_path / 'a'}")
-    # The same as with everything spelt out.
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    in_process(
-        *shared_flags, f"--init_checkpoint={tmp_path / 'model/model.ckpt-best'}",
-        f"--albert_config_file={tmp_path / 'config.json'}",
-        f"--vocab_file={tmp_path / 'model/vocab.txt'}", f"--output_dir={tmp_path / 'b'}",
-    )
-    first, second = (
-        json.loads((tmp_path / name / "eval_results.json").read_text()) for name in ("a", "b")
-    )
-    assert first == second
-
-
-def test_a_directory_without_vocabulary_says_what_is_missing(tmp_path):
-    from albert import modeling
-    from albert.config import AlbertConfig
-
-    glue = write_task_files(tmp_path / "glue")
-    modeling.AlbertModel(AlbertConfig(**CONFIG)).save_pretrained(str(tmp_path / "model"))
-    with pytest.raises(FlagError, match="has no vocabulary: give --spm_model_file"):
-        in_process(
-            f"--data_dir={glue}", "--task_name=sst-2", *SIZES, "--do_train",
-            f"--init_checkpoint={tmp_path / 'model'}", f"--output_dir={tmp_path / 'out'}",
-        )
+def test_what_does_not_fit_what_is_there_is_refused(tuned, tmp_path, capsys):
+    run = tuned("classifier").copy(tmp_path / "trained")
+    wide = helpers.write_config(tmp_path, **jobs.TUNED, hidden_size=32)
+    modeling.AlbertModel(AlbertConfig(**helpers.SIZES)).save_pretrained(str(tmp_path / "model"))
+    capsys.readouterr()
+    for arguments, message in (
+        ([f"--albert_config_file={wide}", f"--output_dir={run.out}"],
+         "hidden_size: checkpoint 16, config 32"),
+        ([f"--output_dir={tmp_path}/out", "--vocab_file=", f"--init_checkpoint={tmp_path}/model"],
+         "has no vocabulary: give --spm_model_file or --vocab_file"),
+    ):
+        assert jobs.classify(*run.flags, *arguments, f"--cached_dir={tmp_path}/c") == 2
+        assert message in helpers.assert_one_clear_line(capsys.readouterr().err)

@@ -1,31 +1,26 @@
-"""run_squad_v1, run_squad_v2 and run_squad: trained, evaluated, predicted, refused."""
+"""run_squad_v1, run_squad_v2 and run_squad: answers, thresholds, exports, refusals.
+
+What they share with the other fine-tuning commands is in test_fine_tuning.
+"""
 
 import json
 import shutil
 
+import jobs
 import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-import jobs
-from helpers import ANIMALS, assert_one_clear_line, assert_same_gradients, dataset, write_config
+from helpers import (
+    ANIMALS, assert_one_clear_line, assert_same_gradients, dataset, run_here, write_config,
+)
 
 import albert
-from albert import modeling, run_squad, run_squad_v1, run_squad_v2
-from albert.cli import flags
+from albert import modeling, predict, run_squad, run_squad_v2
 from albert.config import AlbertConfig
-from albert.formats import checkpoints, pretrained
+from albert.formats import pretrained
+from albert.tasks.squad import metrics
 from albert.tasks.squad.task import SquadV1Task, SquadV2Task
-from albert.training.history import History
-
-COMMANDS = {"v1": run_squad_v1, "v2": run_squad_v2, "both": run_squad}
-
-
-def command(version: str, *arguments) -> int:
-    module = COMMANDS[version]
-    return flags.run_command(
-        module.__doc__, module.define_flags, module.main, [version, *map(str, arguments)]
-    )
 
 
 @pytest.fixture(scope="module")
@@ -42,103 +37,99 @@ def workshop(tmp_path_factory):
         control_symbols=["[CLS]", "[SEP]", "[MASK]"], hard_vocab_limit=False, minloglevel=2,
     )
     size = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
-    write_config(folder, vocab_size=size.get_piece_size(), max_position_embeddings=64)
+    write_config(
+        folder, vocab_size=size.get_piece_size(), max_position_embeddings=64, num_hidden_layers=1
+    )
     return folder
 
 
-def job(workshop, version: int, out, *more) -> list[str]:
-    return [
-        f"--albert_config_file={workshop / 'albert_config.json'}",
-        f"--spm_model_file={workshop / 'spm.model'}", f"--output_dir={out}",
-        f"--predict_file={workshop / f'dev-v{version}.json'}",
-        "--max_seq_length=48", "--doc_stride=8", "--max_query_length=12",
-        "--train_batch_size=4", "--learning_rate=3e-3", *more,
-    ]
-
-
-def train(workshop, version: int, out, *more) -> int:
-    return command(
-        f"v{version}",
-        *job(workshop, version, out, f"--train_file={workshop / f'dev-v{version}.json'}",
-             "--do_train", "--do_predict", "--num_train_epochs=3", "--seed=2",
-             "--save_checkpoints_steps=3", *more),
+def squad_2(workshop, out, *more, module=run_squad_v2) -> int:
+    """Runs the command, on questions that have answers or none; returns its exit code."""
+    return jobs.command(
+        module, f"--albert_config_file={workshop / 'albert_config.json'}", f"--output_dir={out}",
+        f"--spm_model_file={workshop / 'spm.model'}", "--do_predict",
+        f"--predict_file={workshop / 'dev-v2.json'}", "--max_seq_length=48", "--doc_stride=8",
+        "--max_query_length=12", "--train_batch_size=4", "--learning_rate=3e-3", *more,
     )
 
 
 @pytest.fixture(scope="module")
 def trained(workshop, tmp_path_factory):
-    """{version: output_dir} of runs that trained and predicted."""
-    folders = {version: tmp_path_factory.mktemp(f"trained{version}") for version in (1, 2)}
-    for version, folder in folders.items():
-        assert train(workshop, version, folder) == 0
-    return folders
+    """Output directory of a run of version 2.0."""
+    out = tmp_path_factory.mktemp("trained")
+    assert squad_2(
+        workshop, out, f"--train_file={workshop / 'dev-v2.json'}", "--do_train", "--seed=2",
+        "--num_train_epochs=3", "--save_checkpoints_steps=3", "--early_stopping_patience=9",
+    ) == 0
+    return out
+
+
+@pytest.fixture
+def blind(workshop, trained, tmp_path):
+    """Function from flags to the directory of predictions of a file without answers."""
+
+    def get(*more, **options):
+        named = [f"--predict_file={workshop / 'blind-v2.json'}", f"--checkpoint={trained}"]
+        assert squad_2(workshop, tmp_path / "blind", *named, *more, **options) == 0
+        return tmp_path / "blind"
+
+    return get
+
+
+def read(folder, name):
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def answered(folder):
+    return {k: bool(v) for k, v in read(folder, "predictions").items()}
+
+
+def within(folder, threshold):
+    return {k: odds <= threshold for k, odds in read(folder, "null_odds").items()}
+
+
+# --- A run of each version ---
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_it_trains_keeps_the_best_by_f1_and_predicts_with_it(version, trained):
-    folder = trained[version]
-    results = json.loads((folder / "eval_results.json").read_text())
-    best = json.loads((folder / "best.json").read_text())
-    assert best["metric"] == "f1" and best["value"] == results["f1"]
-    assert {1: "exact_match", 2: "exact"}[version] in results
-    assert "loss" not in results  # the evaluated windows have no labels
-    answers = json.loads((folder / "predictions.json").read_text())
-    for name in ("predictions.json", "nbest_predictions.json"):  # in the original's form
-        text = (folder / name).read_text()
-        assert text == json.dumps(json.loads(text), indent=4) + "\n"
-    asked = [f"{i}-{kind}" for i in range(len(ANIMALS)) for kind in ("who", "none")[:version]]
-    assert list(answers) == asked
-    nbest = json.loads((folder / "nbest_predictions.json").read_text())
-    assert list(nbest) == asked and set(nbest["0-who"][0]) == {
-        "text", "probability", "start_log_prob", "end_log_prob"
-    }
-    assert (folder / "null_odds.json").exists() == (version == 2)
-    # What the best checkpoint says of the predictions that it wrote.
-    from albert.tasks.squad import metrics
-
+def test_predictions_have_the_originals_form_and_score_what_the_best_checkpoint_did(
+    version, tuned, request
+):
+    out = tuned("squad").out if version == 1 else request.getfixturevalue("trained")
+    asked = dataset(True, True) if version == 2 else read(out.parent, "squad")
+    results, answers = read(out, "eval_results"), read(out, "predictions")
+    assert read(out, "best")["metric"] == "f1" and read(out, "best")["value"] == results["f1"]
+    for name in ("predictions", "nbest_predictions"):
+        assert (out / f"{name}.json").read_text() == json.dumps(read(out, name), indent=4) + "\n"
     golds = {
         qa["id"]: [answer["text"] for answer in qa["answers"]]
-        for paragraph in dataset(True, version == 2)["data"][0]["paragraphs"]
-        for qa in paragraph["qas"]
+        for paragraph in asked["data"][0]["paragraphs"] for qa in paragraph["qas"]
     }
+    nbest = read(out, "nbest_predictions")
+    assert list(answers) == list(nbest) == list(golds)
+    assert set(next(iter(nbest.values()))[0]) == {
+        "text", "probability", "start_log_prob", "end_log_prob"
+    }
+    assert (out / "null_odds.json").exists() == (version == 2)
     evaluate = metrics.evaluate_v1 if version == 1 else metrics.evaluate_v2
     assert evaluate(golds, answers)["f1"] == pytest.approx(results["f1"])
+    if version == 2:
+        assert set(answered(out).values()) == {True, False}
+        assert answered(out) == within(out, results["null_score_diff_threshold"])
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_file_without_answers_is_predicted_without_the_training_file(
-    version, workshop, trained, tmp_path
-):
-    blind = f"--predict_file={workshop / f'blind-v{version}.json'}"
-    named = f"--checkpoint={trained[version] / 'model.ckpt-best'}"
-    out = tmp_path / "b"
-    assert command("both", *job(workshop, version, out, blind, named, "--do_predict"),
-                   *(["--version_2_with_negative"] if version == 2 else [])) == 0
-    assert not (out / "eval_results.json").exists()
-    theirs = json.loads((trained[version] / "nbest_predictions.json").read_text())
-    assert json.loads((out / "nbest_predictions.json").read_text()) == theirs
-
-
-def test_training_goes_on_where_it_stopped_to_the_same_bits(
-    workshop, trained, tmp_path, monkeypatch
-):
-    jobs.sigterm_when(monkeypatch, History, "note", lambda *_: True)
-    assert train(workshop, 1, tmp_path / "out") == 143
-    assert max(checkpoints.list_steps(str(tmp_path / "out"))) < 6
-    assert train(workshop, 1, tmp_path / "out") == 0
-    jobs.assert_same_run(tmp_path / "out", trained[1], 6)
-
-
-def test_version_1_is_exported_for_serving(workshop, tmp_path):
-    assert train(workshop, 1, tmp_path, f"--export_dir={tmp_path / 'served'}") == 0
+def test_version_1_is_exported_for_serving(tuned, tmp_path):
+    run = tuned("squad")
+    more = ["--nodo_train", "--nodo_predict", f"--checkpoint={run.out}"]
+    where = [f"--output_dir={tmp_path / 'out'}", f"--export_dir={tmp_path / 'served'}"]
+    assert jobs.squad(*run.flags, *more, *where) == 0
     served = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
-    rows = {
-        name: tf.ones([2, 48], tf.int32) for name in ("input_ids", "input_mask", "segment_ids")
-    }
-    outputs = served(**rows)
-    assert {name: value.shape.as_list() for name, value in outputs.items()} == {
-        "start_logits": [2, 48], "end_logits": [2, 48]
-    }
+    rows = tf.constant([[2, 7, 3, 9, 3] + [0] * 9] * 2)
+    outputs = served(input_ids=rows, input_mask=tf.sign(rows), segment_ids=0 * rows)
+    model = modeling.AlbertForQuestionAnswering.from_pretrained(str(run.out))
+    expected = model({"input_ids": rows, "input_mask": tf.sign(rows), "segment_ids": 0 * rows})
+    for name in ("start_logits", "end_logits"):
+        np.testing.assert_allclose(outputs[name], expected[name], atol=1e-5)
 
 
 # The original's training graph.
@@ -168,238 +159,179 @@ def test_losses_and_gradients_are_the_originals(version, golden_path):
     assert_same_gradients(ours, {name: golden[f"train/grad/{name}"] for name in ours})
 
 
-def questions(folder, *qas, context="The cat sat on the mat.", name="asked.json"):
-    path = folder / name
-    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}))
-    return f"--predict_file={path}"
+def test_rows_of_2_0_lose_the_padding_that_they_share_with_the_same_answers(blind):
+    wide = ["--start_n_top=40", "--end_n_top=5"]  # wider than the rows of 32 places
+    short, full = (
+        read(blind(*wide, *more), "nbest_predictions") for more in ([], ["--pad_to_max_seq_length"])
+    )
+    for guid, entries in full.items():
+        assert short[guid][0]["text"] == entries[0]["text"]
+        assert short[guid][0]["probability"] == pytest.approx(entries[0]["probability"], abs=1e-5)
+    assert SquadV2Task(48).feature_spec().row_length == 48
+    assert SquadV1Task(48).feature_spec().row_length is None
 
 
-CAT = {"id": "1", "question": "Who sat?", "answers": [{"text": "cat", "answer_start": 4}]}
+# --- What predict and a session answer ---
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_file_with_some_answers_is_predicted_and_not_evaluated(
-    version, workshop, trained, tmp_path, capsys
-):
-    asked = questions(tmp_path, CAT, {"id": "2", "question": "Where?"})
-    named = f"--checkpoint={trained[version]}"
-    done = command(f"v{version}", *job(workshop, version, tmp_path, asked, named, "--do_predict"))
-    assert done == 0, capsys.readouterr().err
-    assert list(json.loads((tmp_path / "predictions.json").read_text())) == ["1", "2"]
-    assert not (tmp_path / "eval_results.json").exists()
-    assert "has questions without answers: no evaluation" in capsys.readouterr().err
-
-
-def test_an_impossible_question_needs_no_list_of_answers(workshop, trained, tmp_path):
-    asked = questions(tmp_path, CAT, {"id": "2", "question": "Why?", "is_impossible": True})
-    arguments = job(workshop, 2, tmp_path, asked, f"--checkpoint={trained[2]}", "--do_predict")
-    assert command("v2", *arguments) == 0
-    results = json.loads((tmp_path / "eval_results.json").read_text())
-    assert (results["HasAns_total"], results["NoAns_total"]) == (1, 1)
-
-
-def test_answers_to_evaluate_are_checked_before_anything_is_done(workshop, tmp_path, capsys):
-    asked = questions(tmp_path, CAT | {"answers": [{"text": 5, "answer_start": 0}]})
-    arguments = job(workshop, 1, tmp_path / "out", asked, "--do_predict")
-    assert command("v1", *arguments) == 2
-    line = assert_one_clear_line(capsys.readouterr().err)
-    assert "data[0].paragraphs[0].qas[0].answers[0]: 'text' must be a string, got 5" in line
-
-
-def null_odds(folder):
-    return json.loads((folder / "null_odds.json").read_text())
-
-
-def answered(folder):
-    return {k: bool(v) for k, v in json.loads((folder / "predictions.json").read_text()).items()}
-
-
-def test_without_answers_the_threshold_of_the_checkpoints_evaluation_holds(
-    workshop, trained, tmp_path
-):
-    blind = f"--predict_file={workshop / 'blind-v2.json'}"
-    arguments = job(workshop, 2, tmp_path, blind, f"--checkpoint={trained[2]}", "--do_predict")
-    assert command("v2", *arguments) == 0
-    found = json.loads((trained[2] / "eval_results.json").read_text())
-    threshold = found["null_score_diff_threshold"]
-    assert answered(tmp_path) == {k: odds <= threshold for k, odds in null_odds(tmp_path).items()}
-    assert answered(tmp_path) == answered(trained[2])
+def test_version_1_is_answered_as_in_the_files_also_in_short_rows(tuned, tmp_path, capsys):
+    run = tuned("squad")
+    paragraphs = read(run.out.parent, "squad")["data"][0]["paragraphs"]
+    lines = [f"{p['qas'][0]['question']}\t{p['context']}" for p in paragraphs]
+    nbest = read(run.out, "nbest_predictions").values()
+    for found, (best, *_) in zip(jobs.ask(tmp_path, run.out, lines), nbest, strict=True):
+        assert found["answer"] == best["text"]
+        assert found["probability"] == pytest.approx(best["probability"], abs=1e-4)
+    # A place of the passage is left beside the longest question, or none.
+    lines = [f"w1 {'w2 ' * 20}?\tw3 w4"]
+    assert jobs.ask(tmp_path, run.out, lines, "--max_seq_length=10")[0]["answer"] in (
+        "w3", "w4", "w3 w4"
+    )
+    capsys.readouterr()
+    assert run_here(
+        predict, f"--model={run.out}", f"--input_file={tmp_path}/lines.txt", "--max_seq_length=9"
+    ) == 2
+    assert assert_one_clear_line(capsys.readouterr().err).endswith(
+        "--max_seq_length=9 is too short for passages: the model was trained with questions "
+        "of up to 6 tokens, so it must be at least 10"
+    )
 
 
 def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(
     workshop, trained, tmp_path
 ):
-    predicted = json.loads((trained[2] / "predictions.json").read_text())
-    [article] = json.loads((workshop / "dev-v2.json").read_text())["data"]
+    predicted, nbest, odds = (
+        read(trained, name) for name in ("predictions", "nbest_predictions", "null_odds")
+    )
     asked = {
         qa["id"]: (qa["question"], paragraph["context"])
-        for paragraph in article["paragraphs"] for qa in paragraph["qas"]
+        for paragraph in read(workshop, "dev-v2")["data"][0]["paragraphs"]
+        for qa in paragraph["qas"]
     }
-    assert {bool(text) for text in predicted.values()} == {True, False}
-    source = pretrained.open_path(str(trained[2]))
     kind = albert.AlbertForBeamQuestionAnswering
-    kind.from_pretrained(str(trained[2])).save_pretrained(str(tmp_path))
-    shutil.copy(source.vocabulary.spm_model_file, tmp_path)
-    for model in (trained[2], tmp_path):
+    kind.from_pretrained(str(trained)).save_pretrained(str(tmp_path))
+    shutil.copy(pretrained.open_path(str(trained)).vocabulary.spm_model_file, tmp_path)
+    for model in (trained, tmp_path):
         answers = dict(zip(
             asked, albert.open_session(str(model)).answer(asked.values()), strict=True
         ))
         assert {qid: answer["answer"] for qid, answer in answers.items()} == predicted
-        assert all(answer["best_answer"] for answer in answers.values())
+        for qid, answer in answers.items():
+            assert answer["best_answer"] == nbest[qid][0]["text"]
+            assert answer["probability"] == pytest.approx(nbest[qid][0]["probability"], abs=1e-4)
+            assert answer["no_answer_score"] == pytest.approx(odds[qid], abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["dev", "blind"])
-def test_a_given_threshold_holds_with_answers_and_without(name, workshop, trained, tmp_path):
-    middle = sorted(null_odds(trained[2]).values())[len(ANIMALS)]
-    arguments = job(
-        workshop, 2, tmp_path, f"--predict_file={workshop / f'{name}-v2.json'}", "--do_predict",
-        f"--checkpoint={trained[2]}", f"--null_score_diff_threshold={middle}",
-    )
-    assert command("v2", *arguments) == 0
-    assert answered(tmp_path) == {k: odds <= middle for k, odds in null_odds(tmp_path).items()}
-    assert set(answered(tmp_path).values()) == {True, False}
+# --- With answers and without, and the threshold ---
 
 
-def test_a_given_threshold_is_forgotten_by_the_next_prediction(workshop, trained, tmp_path):
-    model, out = tmp_path / "model", tmp_path / "out"
-    shutil.copytree(trained[2], model)
-    never = min(null_odds(model).values()) - 9
-    given = f"--null_score_diff_threshold={never}"
-    assert command("v2", *job(workshop, 2, model, given, "--do_predict")) == 0
+def test_without_answers_the_threshold_of_the_checkpoints_evaluation_holds(
+    trained, blind, capsys
+):
+    # By the command of both versions.
+    out = blind("--version_2_with_negative", f"--checkpoint={trained / 'model.ckpt-best'}",
+                module=run_squad)
+    assert "has questions without answers: no evaluation" in capsys.readouterr().err
+    assert not (out / "eval_results.json").exists()
+    assert read(out, "nbest_predictions") == read(trained, "nbest_predictions")
+    assert answered(out) == answered(trained)
+
+
+def test_a_given_threshold_holds_and_is_forgotten_by_the_next_prediction(
+    workshop, trained, blind, tmp_path
+):
+    odds = sorted(read(trained, "null_odds").values())
+    model, middle = tmp_path / "model", odds[len(ANIMALS)]
+    shutil.copytree(trained, model)
+    assert squad_2(workshop, model, f"--null_score_diff_threshold={odds[0] - 9}") == 0
     assert set(answered(model).values()) == {False}
-    assert json.loads((model / "eval_results.json").read_text())["f1"] == 50.0
-    blind = f"--predict_file={workshop / 'blind-v2.json'}", f"--checkpoint={model}"
-    assert command("v2", *job(workshop, 2, out, *blind, "--do_predict")) == 0
-    assert answered(out) == answered(trained[2]) != answered(model)
+    assert read(model, "eval_results")["f1"] == 50.0
+    out = blind(f"--null_score_diff_threshold={middle}")
+    assert answered(out) == within(out, middle) != answered(trained)
+    assert answered(blind(f"--checkpoint={model}")) == answered(trained) != answered(model)
 
 
-def test_the_threshold_of_another_step_is_not_taken(workshop, trained, tmp_path):
-    model, out = tmp_path / "model", tmp_path / "out"
-    shutil.copytree(trained[2], model)
-    results = json.loads((model / "eval_results.json").read_text())
-    always = {"best_f1_thresh": 99.0, "null_score_diff_threshold": 99.0}
-    (model / "eval_results.json").write_text(json.dumps(results | always | {"global_step": 999}))
-    blind = f"--predict_file={workshop / 'blind-v2.json'}", f"--checkpoint={model}"
-    assert command("v2", *job(workshop, 2, out, *blind, "--do_predict")) == 0
-    assert answered(out) == {k: value <= 0 for k, value in null_odds(out).items()}
+def test_without_an_evaluation_of_this_step_the_threshold_is_0(trained, blind, tmp_path):
+    shutil.copytree(trained, tmp_path / "model")
+    always = {"best_f1_thresh": 99.0, "null_score_diff_threshold": 99.0, "global_step": 999}
+    results = read(trained, "eval_results") | always
+    (tmp_path / "model/eval_results.json").write_text(json.dumps(results))
+    out = blind(f"--checkpoint={tmp_path / 'model'}")
+    assert answered(out) == within(out, 0)
+    (tmp_path / "model/eval_results.json").unlink()
+    out = blind(f"--checkpoint={tmp_path / 'model/model.ckpt-best'}")
+    assert answered(out) == within(out, 0)
 
 
-def test_without_an_evaluation_the_threshold_is_0(workshop, trained, tmp_path):
-    for file in trained[2].glob("model.ckpt-best.*"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    blind = f"--predict_file={workshop / 'blind-v2.json'}"
-    named = f"--checkpoint={tmp_path / 'model.ckpt-best'}"
-    arguments = job(workshop, 2, tmp_path / "out", blind, named, "--do_predict")
-    assert command("v2", *arguments) == 0
-    odds = null_odds(tmp_path / "out")
-    assert answered(tmp_path / "out") == {k: value <= 0 for k, value in odds.items()}
+CAT = {"id": "1", "question": "Who sat?", "answers": [{"text": "cat", "answer_start": 4}]}
 
 
-@pytest.mark.parametrize("flag", ["train_feature_file", "predict_feature_file"])
-def test_a_feature_file_of_the_original_is_never_overwritten(
-    flag, workshop, tmp_path, capsys, golden_path
-):
-    original = tmp_path / "original.tfrecord"
-    content = golden_path("squad_odd/train-v2.0.s96.tfrecord").read_bytes()
-    original.write_bytes(content)
-    arguments = job(
-        workshop, 2, tmp_path / "out", f"--train_file={workshop / 'dev-v2.json'}", "--do_train",
-        "--do_predict", f"--{flag}={original}",
-    )
-    # It is of other lengths: training says so, prediction does not know what it is of.
-    assert command("v2", *arguments) == 2
-    is_training = flag == "train_feature_file"
-    message = "has max_seq_length 96" if is_training else "original.tfrecord is not overwritten"
-    assert message in assert_one_clear_line(capsys.readouterr().err)
-    assert original.read_bytes() == content
+def questions(folder, *qas) -> str:
+    path = folder / "asked.json"
+    paragraph = {"context": "The cat sat on the mat.", "qas": [CAT, *qas]}
+    path.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    return f"--predict_file={path}"
 
 
-@pytest.mark.slow
-def test_a_best_checkpoint_that_training_evaluated_predicts_without_another_run_of_it(
-    workshop, trained, tmp_path, monkeypatch
-):
-    from albert.training import evaluation
-
-    monkeypatch.setattr(evaluation, "evaluate", None)
-    assert train(workshop, 2, tmp_path) == 0
-    for name in ("predictions.json", "eval_results.json"):
-        assert (tmp_path / name).read_bytes() == (trained[2] / name).read_bytes()
+def test_an_impossible_question_needs_no_list_of_answers(workshop, trained, tmp_path):
+    asked = questions(tmp_path, {"id": "2", "question": "Why?", "is_impossible": True})
+    assert squad_2(workshop, tmp_path, asked, f"--checkpoint={trained}") == 0
+    results = read(tmp_path, "eval_results")
+    assert (results["HasAns_total"], results["NoAns_total"]) == (1, 1)
 
 
-def test_rows_of_2_0_lose_the_padding_that_they_share_with_the_same_answers(
-    workshop, trained, tmp_path
-):
-    nbest = []
-    padded, wide = ["--pad_to_max_seq_length"], ["--start_n_top=40", "--end_n_top=5"]
-    # Rows of 32 places are narrower than a beam of 40.
-    for number, more in enumerate((padded, [], padded + wide, wide)):
-        out = tmp_path / str(number)
-        arguments = job(workshop, 2, out, f"--checkpoint={trained[2]}", "--do_predict", *more)
-        assert command("v2", *arguments) == 0
-        nbest.append(json.loads((out / "nbest_predictions.json").read_text()))
-    for guid, entries in nbest[0].items():
-        for ours, theirs in zip(nbest[1][guid], entries, strict=True):
-            assert ours["text"] == theirs["text"]
-            assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-5)
-        assert nbest[3][guid][0]["text"] == nbest[2][guid][0]["text"]
-    assert SquadV2Task(48).feature_spec().row_length == 48
-    assert SquadV1Task(48).feature_spec().row_length is None
+def test_a_file_with_some_answers_is_predicted_and_not_evaluated(tuned, tmp_path, capsys):
+    asked, run = questions(tmp_path, {"id": "2", "question": "Where?"}), tuned("squad")
+    given = [*run.flags, asked, f"--checkpoint={run.out}", f"--output_dir={tmp_path}"]
+    assert jobs.squad(*given, "--nodo_train") == 0
+    assert "has questions without answers: no evaluation" in capsys.readouterr().err
+    assert list(read(tmp_path, "predictions")) == ["1", "2"]
+    assert not (tmp_path / "eval_results.json").exists()
+    training = ["--checkpoint=", "--num_train_epochs=9", "--do_eval"]
+    assert jobs.squad(*given, *training, "--early_stopping_patience=9") == 2
+    said = capsys.readouterr().err
+    assert "8 questions: 18 steps, 1 of them to warm up" in said  # rounded down, as in the original
+    line = assert_one_clear_line(said)
+    assert "--do_eval, --early_stopping_patience:" in line and "cannot be evaluated" in line
 
 
-@pytest.mark.slow
-def test_early_stopping_needs_no_flag_but_answers(workshop, tmp_path, capsys):
-    more = ["--early_stopping_patience=9"]
-    assert train(workshop, 1, tmp_path / "a", "--num_train_epochs=1", *more) == 0
-    blind = f"--predict_file={workshop / 'blind-v1.json'}"
-    assert train(workshop, 1, tmp_path / "b", blind, *more) == 2
-    line = assert_one_clear_line(capsys.readouterr().err)
-    assert "--early_stopping_patience:" in line and "cannot be evaluated" in line
+# --- What is refused ---
 
-
-BAD = {
-    "nothing to do": (1, [], "at least one of"),
-    "no train file": (1, ["--do_train"], "--train_file is required"),
-    "too short": (1, ["--do_predict", "--max_seq_length=15"], "must be greater than"),
-    "proportion": (1, ["--do_predict", "--warmup_proportion=2"], "must be a number, from 0 to 1"),
-    "beam": (2, ["--do_predict", "--start_n_top=0"], "--start_n_top=0"),
-    "threshold": (2, ["--do_predict", "--null_score_diff_threshold=nan"], "threshold=nan"),
-    "wide beam": (2, ["--do_predict", "--end_n_top=49"],
-                  "--end_n_top=49 exceeds --max_seq_length=48"),
-    "passes": (1, ["--do_train", "--train_file={dev}", "--num_train_epochs=nan"],
-               "--num_train_epochs=nan: must be a number, above 0"),
-    "endless": (1, ["--do_train", "--train_file={dev}", "--num_train_epochs=inf"],
-                "--num_train_epochs=inf: must be a number, above 0"),
-    "no checkpoint": (1, ["--do_predict"], "train first"),
-    "few questions": (1, ["--do_train", "--train_file={dev}", "--train_batch_size=99"],
-                      "8 questions make no step"),
-    "no file": (1, ["--do_predict", "--predict_file=absent.json"], "absent.json"),
-}
-
-
-@pytest.mark.parametrize("arguments, message", [
+REFUSED = [
     (["--start_n_top=4"], "--start_n_top: only with --version_2_with_negative"),
     (["--null_score_diff_threshold=0", "--dropout_prob=0.2"],
      "--dropout_prob, --null_score_diff_threshold: only with --version_2_with_negative"),
-    (["--version_2_with_negative", "--pack_rows", "--pad_to_max_seq_length"],
+    (["2.0", "--pack_rows", "--pad_to_max_seq_length"],
      "--pack_rows has no effect with --pad_to_max_seq_length"),
-    (["--version_2_with_negative", "--export_dir=x"], "--export_dir is of SQuAD 1.1"),
-    (["--warmup_step=1", "--warmup_proportion=0.1"],
-     "give one of --warmup_step and --warmup_proportion"),
-    (["--train_step=1", "--num_train_epochs=2"], "give one of --train_step and --num_train_epochs"),
-    (["--pack_rows"], "--pack_rows has no effect on SQuAD 1.1"),
+    (["2.0", "--export_dir=x"], "--export_dir is of SQuAD 1.1"),
+    (["2.0", "--start_n_top=0"], "--start_n_top=0"),
+    (["2.0", "--null_score_diff_threshold=nan"], "threshold=nan"),
+    (["2.0", "--end_n_top=49"], "--end_n_top=49 exceeds --max_seq_length=48"),
+    (["--do_train"], "--train_file is required"),
+]
+
+
+def test_flags_of_which_one_would_win_in_silence_are_refused(workshop, tmp_path, capsys):
+    for arguments, message in REFUSED:
+        if arguments[0] == "2.0":
+            arguments = ["--version_2_with_negative", *arguments[1:]]
+        assert squad_2(workshop, tmp_path / "out", *arguments, module=run_squad) == 2
+        assert message in assert_one_clear_line(capsys.readouterr().err)
+        assert not (tmp_path / "out").exists(), message
+
+
+@pytest.mark.parametrize("flag, message", [
+    # It is of other lengths: training says so, prediction does not know what it is of.
+    ("train_feature_file", "has max_seq_length 96"),
+    ("predict_feature_file", "original.tfrecord is not overwritten"),
 ])
-def test_flags_of_which_one_would_win_in_silence_are_refused(
-    arguments, message, workshop, tmp_path, capsys
+def test_a_feature_file_of_the_original_is_never_overwritten(
+    flag, message, workshop, tmp_path, capsys, golden_path
 ):
-    flags_given = job(workshop, 1, tmp_path / "out", "--do_predict", *arguments)
-    assert command("both", *flags_given) == 2
+    original = tmp_path / "original.tfrecord"
+    shutil.copy(golden_path("squad_odd/train-v2.0.s96.tfrecord"), original)
+    before = original.read_bytes()
+    train = ["--do_train", f"--train_file={workshop / 'dev-v2.json'}"]
+    assert squad_2(workshop, tmp_path / "out", *train, f"--{flag}={original}") == 2
     assert message in assert_one_clear_line(capsys.readouterr().err)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_usage_errors_are_one_line(case, workshop, tmp_path, capsys):
-    version, more, message = BAD[case]
-    more = [flag.replace("{dev}", str(workshop / "dev-v1.json")) for flag in more]
-    assert command(f"v{version}", *job(workshop, version, tmp_path / "out", *more)) == 2
-    assert message in assert_one_clear_line(capsys.readouterr().err)
+    assert original.read_bytes() == before

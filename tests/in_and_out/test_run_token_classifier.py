@@ -1,20 +1,17 @@
-"""The command line of run_token_classifier, as a real process on a tiny model."""
+"""run_token_classifier: names among words are learned, predicted and judged."""
 
 import json
-import pathlib
 
-import helpers
+import jobs
 import numpy as np
 import pytest
+from helpers import assert_one_clear_line, write_config
 
-from albert import run_token_classifier
-from albert.cli import flags
-from albert.errors import DataError, FlagError
 from albert.tasks import entity_metrics as entities
 
 FIRST, LAST = [f"n{i}" for i in range(8)], [f"m{i}" for i in range(8)]
 OTHERS = [f"w{i}" for i in range(18)]
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *FIRST, *LAST, *OTHERS]
+VOCABULARY = [*jobs.SPECIALS, ".", *FIRST, *LAST, *OTHERS]
 
 
 def sentence(rng, parts):
@@ -37,134 +34,101 @@ def write_conll(folder):
         (folder / f"{split}.txt").write_text("-DOCSTART- x O\n\n" + text)
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("conll")
-    (folder / "vocab.txt").write_text("\n".join(VOCABULARY))
-    write_conll(folder)
-    config = helpers.write_config(
-        folder, max_position_embeddings=48, hidden_dropout_prob=0, attention_probs_dropout_prob=0
+def flags_of(folder):
+    flags = jobs.token_flags(
+        folder, max_seq_length=40, classifier_dropout=0, albert_dropout=0, learning_rate=0.005,
+        train_step=60, warmup_step=6, save_checkpoints_steps=30, train_batch_size=16,
     )
-    return [
-        f"--data_dir={folder}", f"--vocab_file={folder}/vocab.txt",
-        f"--albert_config_file={config}", "--max_seq_length=40", "--classifier_dropout=0",
-        "--learning_rate=0.005", "--train_step=60", "--warmup_step=6",
-        "--save_checkpoints_steps=30",
-        "--train_batch_size=16", "--eval_batch_size=4", "--predict_batch_size=4",
-    ]
+    write_conll(folder)
+    write_config(folder, max_position_embeddings=48, num_hidden_layers=1)
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY))
+    return flags
 
 
 @pytest.fixture(scope="module")
-def trained(inputs, tmp_path_factory):
-    output = tmp_path_factory.mktemp("run") / "out"
-    done = helpers.run("albert.run_token_classifier", *inputs, f"--output_dir={output}",
-                       "--do_train", "--do_eval", "--do_predict")
-    assert done.returncode == 0, done.stderr
-    assert "sentences are longer than --max_seq_length=40 and were split" in done.stderr
-    return output
+def trained(run_once):
+    return run_once(
+        "names", jobs.label_words, flags_of, "--do_train", "--do_eval", "--do_predict"
+    )
 
 
 def results(folder, name="eval_results"):
     return json.loads((folder / f"{name}.json").read_text())
 
 
-def test_it_learns_which_words_are_entities(trained):
-    found = results(trained)
+def test_names_are_learned_and_every_word_predicted_as_the_results_say(trained):
+    out = trained.out
+    found = results(out)
     assert found["eval_f1"] > 0.8 and found["eval_accuracy"] > 0.9
     assert found["eval_f1_PER"] == found["eval_f1"]
-    assert results(trained, "best")["metric"] == "eval_f1"
-
-
-def test_predictions_have_a_label_for_every_word_and_give_the_results(inputs, trained):
-    folder = inputs[0].removeprefix("--data_dir=")
-    given = pathlib.Path(folder, "test.txt").read_text().splitlines()
-    written = (trained / "test_predictions.txt").read_text().splitlines()
+    given = (out.parent / "test.txt").read_text().splitlines()
+    written = (out / "test_predictions.txt").read_text().splitlines()
     assert [line.rsplit(" ", 1)[0] if line else "" for line in written] == given
-    gold, guessed = [], []
-    for line in filter(None, written[2:]):
-        gold.append(line.split()[-2])
-        guessed.append(line.split()[-1])
-    found = results(trained, "predict_results")
+    words = [line.split() for line in filter(None, written[2:])]
+    gold, guessed = [word[-2] for word in words], [word[-1] for word in words]
+    found = results(out, "predict_results")
     hits = np.mean([a == b for a, b in zip(gold, guessed, strict=True)])
     assert found["eval_accuracy"] == pytest.approx(hits) and hits < 1
     # The "." of every sentence is outside, so that end to end they score the same.
     assert found["eval_f1"] == pytest.approx(entities.score([gold], [guessed])["eval_f1"])
 
 
-def run(*arguments):
-    run_token_classifier.main(
-        flags.parse(run_token_classifier.define_flags, ["command", *map(str, arguments)])
-    )
+def test_predict_labels_words_as_in_the_file_and_tells_entities_with_their_places(
+    trained, tmp_path
+):
+    sentences = [
+        [line.split() for line in group.splitlines()]
+        for group in (trained.out / "test_predictions.txt").read_text().split("\n\n") if group
+    ][1:]
+    lines = [" ".join(row[0] for row in one) for one in sentences]
+    answers = jobs.ask(tmp_path, trained.out, [*lines, " "], "--is_tokenized")
+    for one, answer in zip(sentences, answers[:-1], strict=True):
+        assert answer["words"] == [row[0] for row in one]
+        assert answer["labels"] == [row[-1] for row in one]
+        assert len(answer["probabilities"]) == len(one) and min(answer["probabilities"]) > 1 / 3
+    assert answers[-1] == {"words": [], "labels": [], "probabilities": [], "entities": []}
+    text = "W1.  N3 M2. N1 M1 N2, N5."  # punctuation is apart
+    (raw,) = jobs.ask(tmp_path, trained.out, [text])
+    assert raw["words"] == ["W1", ".", "N3", "M2", ".", "N1", "M1", "N2", ",", "N5", "."]
+    expected = entities.find_entities(raw["labels"])
+    assert len(expected) > 1
+    for entity, (kind, first, last) in zip(raw["entities"], expected, strict=True):
+        assert entity["type"] == kind
+        assert entity["text"].replace(" ", "") == "".join(raw["words"][first : last + 1])
+        assert text[entity["start"] : entity["end"]] == entity["text"]
 
 
-def test_evaluation_alone_takes_the_labels_of_the_checkpoint(inputs, trained, tmp_path):
-    # A file with fewer labels than were trained.
+def test_what_is_not_trained_takes_the_labels_of_the_checkpoint(trained, tmp_path, capsys):
+    flags = [*trained.flags, f"--data_dir={tmp_path}", f"--output_dir={tmp_path}/out",
+             f"--checkpoint={trained.out}"]
+    # A file with fewer labels than were trained, and one with none.
     (tmp_path / "dev.txt").write_text("n1 O\nw1 O\n")
-    run(*inputs, f"--data_dir={tmp_path}", f"--output_dir={tmp_path}/out", "--do_eval",
-        f"--checkpoint={trained}")
-    assert results(tmp_path / "out")["eval_precision"] == 0.0
-    with pytest.raises(DataError, match="dev.txt:1: label 'O' is not one of B-PER, I-PER"):
-        run(*inputs, f"--data_dir={tmp_path}", f"--output_dir={tmp_path}/out", "--do_eval",
-            f"--checkpoint={trained}", "--label_list=B-PER,I-PER")
-    with pytest.raises(FlagError, match="was trained with --label_list='O B-PER I-PER', not"):
-        run(*inputs, f"--data_dir={tmp_path}", f"--output_dir={tmp_path}/out", "--do_eval",
-            f"--checkpoint={trained}", "--label_list=O,I-PER,B-PER")
-
-
-def test_full_rows_give_the_same_results(inputs, trained, tmp_path):
-    run(*inputs, f"--output_dir={tmp_path}", "--do_eval", f"--checkpoint={trained}",
-        "--pad_to_max_seq_length")
-    assert results(tmp_path) == pytest.approx(results(trained), abs=1e-5)
-
-
-def test_words_alone_are_predicted(inputs, trained, tmp_path):
     (tmp_path / "test.txt").write_text("n1\nw2\n\nw3\n")
-    run(*inputs, f"--data_dir={tmp_path}", f"--output_dir={tmp_path}", "--do_predict",
-        f"--checkpoint={trained}")
-    written = (tmp_path / "test_predictions.txt").read_text()
+    assert jobs.label_words(*flags, "--do_eval", "--do_predict") == 0
+    assert results(tmp_path / "out")["eval_precision"] == 0.0
+    written = (tmp_path / "out/test_predictions.txt").read_text()
     assert written == "n1 B-PER\nw2 O\n\nw3 O\n"
-    assert not (tmp_path / "predict_results.json").exists()
+    assert not (tmp_path / "out/predict_results.json").exists()
+    capsys.readouterr()
+    for labels, message in (
+        ("B-PER,I-PER", "dev.txt:1: label 'O' is not one of B-PER, I-PER"),
+        ("O,I-PER,B-PER", "was trained with --label_list='O B-PER I-PER', not"),
+    ):
+        assert jobs.label_words(*flags, "--do_eval", f"--label_list={labels}") == 2
+        assert message in assert_one_clear_line(capsys.readouterr().err)
 
 
-def test_word_classes_are_judged_by_accuracy(inputs, tmp_path):
-    for split in ("train", "dev"):
-        (tmp_path / f"{split}.txt").write_text("n1 NN\n. ,\n\nw1 VB\n" * 4)
-    run(*inputs, f"--data_dir={tmp_path}", f"--output_dir={tmp_path}/out", "--scheme=none",
-        "--do_train", "--do_eval", "--train_step=2", "--warmup_step=0",
-        "--save_checkpoints_steps=2", "--train_batch_size=2")
-    assert "eval_f1" not in results(tmp_path / "out")
-    assert results(tmp_path / "out", "best")["metric"] == "eval_accuracy"
-    recorded = json.loads((tmp_path / "out/model.ckpt-best.json").read_text())["flags"]
-    assert recorded["labels"] == [",", "NN", "VB"]
-    assert (tmp_path / "out/vocab.txt").exists()
-
-
-def test_bad_data_is_one_clear_line_and_leaves_nothing(inputs, tmp_path):
-    write_conll(tmp_path)
-    with open(tmp_path / "dev.txt", "a") as stream:
-        stream.write("n1 x O\nn2 x I-PER\n")
-    line = len((tmp_path / "dev.txt").read_text().splitlines())
-    done = helpers.run("albert.run_token_classifier", *inputs, f"--data_dir={tmp_path}",
-                       "--do_train", "--do_eval", f"--output_dir={tmp_path}/out")
-    assert done.returncode == 2
-    assert helpers.assert_one_clear_line(done.stderr).startswith(
-        f"error: {tmp_path}/dev.txt:{line}: I-PER continues nothing: O is before it"
+def test_word_classes_are_judged_by_accuracy_and_long_sentences_split(tmp_path, capsys):
+    flags = jobs.token_flags(
+        tmp_path, train_step=2, train_batch_size=2, max_seq_length=6, warmup_step=0
     )
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--data_dir=/nowhere", "--do_train"], "no such file: /nowhere/train.txt"),
-        ([], "at least one of --do_train, --do_eval and --do_predict"),
-        (["--do_train", "--label_list=O"], "not two or more different labels"),
-        (["--do_train", "--max_seq_length=49"], "exceeds max_position_embeddings 48"),
-        (["--do_train", "--classifier_dropout=1"], "--classifier_dropout=1: must be a number"),
-        (["--do_eval"], "no checkpoint in .*out: train first"),
-    ],
-)
-def test_flags_that_cannot_work_are_refused(inputs, tmp_path, arguments, message):
-    with pytest.raises((FlagError, DataError), match=message):
-        run(*inputs, f"--output_dir={tmp_path}/out", *arguments)
-    assert not (tmp_path / "out").exists()
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.txt").write_text("w2 NN\n. ,\nw2 NN\nw3 NN\n. ,\n\nw1 VB\n" * 4)
+    assert jobs.label_words(*flags, "--scheme=none", "--do_train", "--do_eval") == 0
+    assert "sentences are longer than --max_seq_length=6 and were split" in capsys.readouterr().err
+    out = tmp_path / "out"
+    assert set(results(out)) == {"eval_accuracy", "eval_loss", "global_step", "loss"}
+    assert results(out, "best")["metric"] == "eval_accuracy"
+    recorded = json.loads((out / "model.ckpt-best.json").read_text())["flags"]
+    assert recorded["labels"] == [",", "NN", "VB"]
+    assert (out / "vocab.txt").exists()
