@@ -74,7 +74,7 @@ def test_a_classifier_answers_without_an_engine_and_by_command(tmp_path, capsys)
 
 
 def test_vectors_are_the_same_and_int8_is_near(tmp_path):
-    _, opened = saved(tmp_path / "model", "AlbertModel")
+    _, opened = saved(tmp_path / "model", "AlbertModel", layers=2)
     other = exported(tmp_path / "model", tmp_path / "m.onnx")
     for pooling in ("mean", "cls", "pooled"):
         expected = opened.embed(TEXTS, pooling=pooling)
