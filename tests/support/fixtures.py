@@ -79,3 +79,12 @@ def classified(run_once) -> jobs.Run:
     return run_once(
         "classifier", jobs.classify, jobs.classifier_flags, "--do_train", "--do_eval",
     )
+
+
+@pytest.fixture(scope="session")
+def hub_module(made_once) -> tuple[pathlib.Path, pathlib.Path]:
+    """A pretrained directory and the cased TF-Hub module made of it."""
+    import hub_source
+
+    folder, _ = made_once("module", hub_source.write_module)
+    return folder / "albert", folder / "module"
