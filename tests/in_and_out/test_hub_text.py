@@ -146,7 +146,7 @@ def test_the_text_embedding_is_preprocessing_and_encoder_in_one(modules, tmp_pat
     )
     assert seen["shape"] == [3, 16] and seen["none"] == [0, 16]
     assert seen["difference"] < 1e-5 and seen["served"] < 1e-5
-    assert seen["spread"] > 1e-2 and seen["dropout"] > 1e-4
+    assert seen["spread"] > 1e-3 and seen["dropout"] > 1e-4
     assert seen["without gradient"] == 2  # the pooler, which a mean does not read
 
 
