@@ -23,37 +23,54 @@ def classifier():
     return modeling.AlbertForSequenceClassification(CONFIG, num_labels=3)
 
 
+@pytest.fixture(scope="module")
+def encoder():
+    return modeling.AlbertModel(CONFIG)
+
+
 def test_every_way_of_calling_gives_the_same(classifier):
     ours = {"input_ids": np.array(IDS, np.int32), "input_mask": np.array(MASK, np.int32),
             "segment_ids": np.array(TYPES, np.int32)}
     expected = np.asarray(classifier(ours)["logits"])
     theirs = {"input_ids": IDS, "attention_mask": MASK, "token_type_ids": TYPES}
-    long = {name: np.array(value, np.int64) for name, value in theirs.items()}
     tensors = {name: ops.convert_to_tensor(value) for name, value in ours.items()}
     ways = {
         "keywords": classifier(**ours),
         "keywords of Hugging Face, lists": classifier(**theirs),
         "a dict of Hugging Face, lists": classifier(theirs),
-        "int64": classifier(**long),
+        "int64": classifier({name: np.array(value, np.int64) for name, value in theirs.items()}),
         "tensors": classifier(tensors),
+        "lists of tensors": classifier({name: [*value] for name, value in tensors.items()}),
         "ids first": classifier(IDS, attention_mask=MASK, token_type_ids=TYPES),
         "tuples": classifier(tuple(map(tuple, IDS)), input_mask=MASK, segment_ids=TYPES),
         "a tokenizer's offsets": classifier(theirs, offset_mapping=np.zeros((2, 5, 2), int)),
         "an input that is None": classifier(theirs, labels=None),
+        "positions": classifier(theirs, position_ids=[[0, 1, 2, 3, 4]]),
     }
     for way, outputs in ways.items():
-        np.testing.assert_allclose(outputs["logits"], expected, rtol=1e-6, err_msg=way)
-    assert np.abs(np.asarray(classifier(IDS).logits) - expected).max() > 1e-3  # the mask counts
+        np.testing.assert_allclose(outputs["logits"], expected, rtol=1e-5, err_msg=way)
+    # Mask, segments and positions count; left out, all is text, of one segment, from 0 on.
+    ones, zeros = np.ones_like(IDS), np.zeros_like(IDS)
+    np.testing.assert_allclose(
+        classifier(IDS).logits, classifier(IDS, input_mask=ones, segment_ids=zeros).logits, rtol=1e-5
+    )
+    for other in (
+        classifier(IDS, token_type_ids=TYPES), classifier(IDS, attention_mask=MASK),
+        classifier(theirs, position_ids=[[4, 5, 6, 7, 8]] * 2),
+    ):
+        assert np.abs(np.asarray(other.logits) - expected).max() > 1e-3
 
 
-def test_outputs_have_attributes(classifier):
+def test_outputs_have_attributes(classifier, encoder):
     outputs = classifier(IDS)
     assert outputs.logits is outputs["logits"] and list(outputs) == ["logits"]
-    encoded = modeling.AlbertModel(CONFIG)(IDS)
+    encoded = encoder(IDS)
     assert encoded.last_hidden_state is encoded["last_hidden_state"] is encoded["sequence_output"]
     assert encoded.pooler_output is encoded.pooled_output
     with pytest.raises(AttributeError, match="'loss' among logits"):
         outputs.loss  # noqa: B018
+    with pytest.raises(ValueError, match="AlbertModel has no loss"):
+        encoder(IDS, labels=[1, 0])
 
 
 @pytest.mark.parametrize("call, what", [
@@ -72,76 +89,53 @@ def test_a_wrong_call_says_what_is_wrong(call, what, classifier):
         call(classifier)
 
 
-def test_position_ids_are_honoured():
-    model = modeling.AlbertModel(CONFIG)
-    plain = model(IDS).sequence_output
-    same = model(IDS, position_ids=[[0, 1, 2, 3, 4]]).sequence_output
-    np.testing.assert_allclose(same, plain, rtol=1e-6)
-    shifted = model(IDS, position_ids=[[4, 5, 6, 7, 8]] * 2).sequence_output
-    assert np.abs(np.asarray(shifted) - np.asarray(plain)).max() > 1e-2
-
-
-def test_hidden_states_begin_with_what_enters_the_first_layer():
-    model = modeling.AlbertModel(CONFIG)
-    outputs = model(IDS, output_hidden_states=True)
+def test_hidden_states_begin_with_what_enters_the_first_layer(encoder):
+    outputs = encoder(IDS, output_hidden_states=True)
     assert len(outputs.hidden_states) == 1 + CONFIG.num_hidden_layers
-    projected = model.encoder.embedding_projection(outputs.embedding_output)
+    projected = encoder.encoder.embedding_projection(outputs.embedding_output)
     np.testing.assert_allclose(outputs.hidden_states[0], projected, rtol=1e-5, atol=1e-6)
     for ours, theirs in zip(outputs.encoder_outputs, outputs.hidden_states[1:], strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def log_softmax(x):
-    x = np.asarray(x, np.float64)
-    return x - np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)) - x.max(-1, keepdims=True)
-
-
 def of_classes(logits, labels):
-    losses = [-log_softmax(x)[y] for x, y in zip(logits, labels, strict=True) if y != -100]
-    return np.mean(losses)
+    """Returns the mean cross-entropy of the labels other than -100."""
+    logits = np.asarray(logits, np.float64)
+    rows, labels = logits.reshape(-1, logits.shape[-1]), np.ravel(labels)
+    rows -= np.log(np.exp(rows).sum(-1, keepdims=True))
+    return -np.mean([x[y] for x, y in zip(rows, labels, strict=True) if y != -100])
 
 
-def test_labels_give_the_loss_that_hugging_face_computes(classifier):
-    outputs = classifier(IDS, labels=[2, 0])
-    assert float(outputs.loss) == pytest.approx(of_classes(outputs.logits, [2, 0]), rel=1e-5)
-    logits = np.asarray(classifier(IDS, labels=[[1, 0, 1], [0, 0, 1]]).logits, np.float64)
-    wanted = np.array([[1, 0, 1], [0, 0, 1]])
-    binary = np.mean(np.log1p(np.exp(logits)) - wanted * logits)
-    several = classifier(IDS, labels=[[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
-    assert float(several.loss) == pytest.approx(binary, rel=1e-5)
-
-    number = modeling.AlbertForSequenceClassification(CONFIG, num_labels=1)(IDS, labels=[0.5, 2])
-    squares = (np.asarray(number.logits)[:, 0] - [0.5, 2]) ** 2
-    assert float(number.loss) == pytest.approx(squares.mean(), rel=1e-5)
-
-    tagger = modeling.AlbertForTokenClassification(CONFIG, num_labels=4)
-    tags = [[-100, 1, 2, -100, -100], [-100, 3, -100, -100, -100]]
-    outputs = tagger(IDS, labels=tags)
-    expected = of_classes(np.reshape(outputs.logits, (-1, 4)), np.reshape(tags, -1))
-    assert float(outputs.loss) == pytest.approx(expected, rel=1e-5)
-
-    chooser = modeling.AlbertForMultipleChoice(CONFIG, num_choices=2)
-    outputs = chooser([IDS, IDS[::-1], IDS], labels=[0, 1, 1])
-    assert float(outputs.loss) == pytest.approx(of_classes(outputs.logits, [0, 1, 1]), rel=1e-5)
-
-    filler = modeling.AlbertForMaskedLM(CONFIG)
-    words = [[-100, 11, -100, -100, -100], [-100, -100, 12, -100, -100]]
-    outputs = filler(IDS, labels=words)
-    expected = of_classes(np.reshape(outputs.prediction_logits, (-1, 61)), np.reshape(words, -1))
-    assert float(outputs.loss) == pytest.approx(expected, rel=1e-5)
-
-    answerer = modeling.AlbertForQuestionAnswering(CONFIG)
-    outputs = answerer(IDS, start_positions=[1, 9], end_positions=[2, 1])
-    starts, ends = of_classes(outputs.start_logits[:1], [1]), of_classes(outputs.end_logits, [2, 1])
-    assert float(outputs.loss) == pytest.approx((starts + ends) / 2, rel=1e-5)
-
-    whole = modeling.AlbertForPreTraining(CONFIG)
-    outputs = whole(IDS, labels=words, sentence_order_label=[0, 1])
-    expected = of_classes(np.reshape(outputs.prediction_logits, (-1, 61)), np.reshape(words, -1))
-    expected += of_classes(outputs.sop_logits, [0, 1])
-    assert float(outputs.loss) == pytest.approx(expected, rel=1e-5)
+def of_several(logits, labels):
+    logits = np.asarray(logits, np.float64)
+    return np.mean(np.log1p(np.exp(logits)) - labels * logits)
 
 
-def test_a_model_without_a_loss_refuses_labels():
-    with pytest.raises(ValueError, match="AlbertModel has no loss"):
-        modeling.AlbertModel(CONFIG)(IDS, labels=[1, 0])
+CHOICES = [IDS, IDS[::-1], IDS]
+WORDS = [[-100, 11, -100, -100, -100], [-100, -100, 12, -100, -100]]
+TAGS = [[-100, 1, 2, -100, -100], [-100, 3, -100, -100, -100]]
+SEVERAL = np.array([[1.0, 0, 1], [0, 0, 1]])
+
+
+@pytest.mark.parametrize("kind, size, ids, labels, loss", [
+    ("SequenceClassification", {"num_labels": 3}, IDS, {"labels": [2, 0]},
+     lambda out: of_classes(out.logits, [2, 0])),
+    *(("SequenceClassification", {"num_labels": 3}, IDS, {"labels": labels},
+       lambda out: of_several(out.logits, SEVERAL))
+      for labels in (SEVERAL.astype(int).tolist(), SEVERAL.tolist())),
+    ("SequenceClassification", {"num_labels": 1}, IDS, {"labels": [0.5, 2]},
+     lambda out: np.mean((np.asarray(out.logits)[:, 0] - [0.5, 2]) ** 2)),
+    ("TokenClassification", {"num_labels": 4}, IDS, {"labels": TAGS},
+     lambda out: of_classes(out.logits, TAGS)),
+    ("MultipleChoice", {"num_choices": 2}, CHOICES, {"labels": [0, 1, 1]},
+     lambda out: of_classes(out.logits, [0, 1, 1])),
+    ("MaskedLM", {}, IDS, {"labels": WORDS}, lambda out: of_classes(out.prediction_logits, WORDS)),
+    # Position 9 is in none of the rows.
+    ("QuestionAnswering", {}, IDS, {"start_positions": [1, 9], "end_positions": [2, 1]},
+     lambda out: (of_classes(out.start_logits[:1], [1]) + of_classes(out.end_logits, [2, 1])) / 2),
+    ("PreTraining", {}, IDS, {"labels": WORDS, "sentence_order_label": [0, 1]},
+     lambda out: of_classes(out.prediction_logits, WORDS) + of_classes(out.sop_logits, [0, 1])),
+])
+def test_labels_give_the_loss_that_hugging_face_computes(kind, size, ids, labels, loss):
+    outputs = getattr(modeling, f"AlbertFor{kind}")(CONFIG, **size)(ids, **labels)
+    assert float(outputs.loss) == pytest.approx(loss(outputs), rel=1e-5)

@@ -3,20 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import assert_one_clear_line, write_config
+from helpers import SIZES, assert_one_clear_line, run_here, write_config, write_weights
 
 from albert import export_checkpoints
-from albert.cli import flags
-from albert.config import AlbertConfig
 from albert.formats import checkpoint_files, checkpoints
-from albert.modeling import AlbertForPreTraining, named_weights
-
-
-def command(*arguments) -> int:
-    return flags.run_command(
-        export_checkpoints.__doc__, export_checkpoints.define_flags, export_checkpoints.main,
-        ["export_checkpoints", *map(str, arguments)],
-    )
 
 
 @pytest.mark.parametrize(
@@ -25,11 +15,10 @@ def command(*arguments) -> int:
 def test_the_originals_checkpoint_comes_out_as_it_went_in_but_for_slots(
     case, golden_path, tmp_path
 ):
-    folder = golden_path(case)
+    folder, out = golden_path(case), tmp_path / "clean/model.ckpt-best"
     name = "model.ckpt" if case.startswith("heads") else "model.ckpt-best"
-    out = tmp_path / "clean/model.ckpt-best"
     arguments = f"--albert_directory={folder}", f"--checkpoint_name={name}", f"--export_path={out}"
-    assert command(*arguments) == 0
+    assert run_here(export_checkpoints, *arguments) == 0
     before = tf.train.load_checkpoint(str(folder / name))
     after = tf.train.load_checkpoint(str(out))
     kept = {n for n in before.get_variable_to_shape_map() if "/adam_" not in n}
@@ -39,44 +28,32 @@ def test_the_originals_checkpoint_comes_out_as_it_went_in_but_for_slots(
     assert after.get_tensor("global_step") == 0
 
 
-@pytest.fixture
-def ours(tmp_path):
-    config = AlbertConfig.from_json_file(write_config(tmp_path))
-    weights = {n: w.numpy() for n, w in named_weights(AlbertForPreTraining(config)).items()}
+def test_slots_and_strangers_are_left_out_and_nothing_is_overwritten(tmp_path, capsys):
+    write_config(tmp_path)
+    made = checkpoints.open_weights(write_weights(tmp_path / "made", SIZES))
+    weights = {name: made.read(name) for name in made.shapes}
     extra = {
         "bert/pooler/dense/bias/lamb_m": np.zeros(16, "f4"), "global_step": np.int64(9),
         "bert/pooler/dense/bias/adam_v": np.zeros(16, "f4"), "somebody/else": np.ones(2, "f4"),
     }
     checkpoint_files.write(str(tmp_path / "model.ckpt-9"), weights | extra)
-    return tmp_path, weights
+    (tmp_path / "mine.json").write_text('{"mine": 1}')
 
+    def export(name: str) -> int:
+        arguments = f"--albert_directory={tmp_path}", "--checkpoint_name=model.ckpt-9"
+        return run_here(export_checkpoints, *arguments, f"--export_path={tmp_path / name}")
 
-def test_slots_and_strangers_are_left_out_and_told(ours, tmp_path, capsys):
-    folder, weights = ours
-    out = folder / "clean"
-    arguments = f"--albert_directory={folder}", "--checkpoint_name=model.ckpt-9"
-    assert command(*arguments, f"--export_path={out}") == 0
-    assert set(checkpoints.open_weights(str(out)).shapes) == set(weights) | {"global_step"}
+    assert export("clean") == 0
+    found = checkpoints.open_weights(str(tmp_path / "clean")).shapes
+    assert set(found) == set(weights) | {"global_step"}
     assert "somebody/else" in capsys.readouterr().err
-    # Once more: nothing is overwritten.
-    assert command(*arguments, f"--export_path={out}") == 2
-    assert "exists" in assert_one_clear_line(capsys.readouterr().err)
-
-
-def test_somebodys_file_beside_the_prefix_is_not_overwritten(ours, capsys):
-    folder, _ = ours
-    (folder / "clean.json").write_text('{"mine": 1}')
-    arguments = f"--albert_directory={folder}", "--checkpoint_name=model.ckpt-9"
-    assert command(*arguments, f"--export_path={folder / 'clean'}") == 2
-    assert "clean.json is a file of another kind" in assert_one_clear_line(capsys.readouterr().err)
-    assert (folder / "clean.json").read_text() == '{"mine": 1}'
-
-
-def test_an_encoder_that_does_not_fit_the_config_is_refused(ours, capsys):
-    folder, _ = ours
-    write_config(folder, num_hidden_layers=1, hidden_size=32)
-    arguments = f"--albert_directory={folder}", "--checkpoint_name=model.ckpt-9"
-    assert command(*arguments, f"--export_path={folder / 'clean'}") == 2
-    line = assert_one_clear_line(capsys.readouterr().err)
-    assert "checkpoint [16], model [32]" in line
-    assert not (folder / "clean.index").exists()
+    for name, message in {
+        "clean": "exists", "mine": "mine.json is a file of another kind",
+        "other": "checkpoint [16], model [32]",
+    }.items():
+        if name == "other":
+            write_config(tmp_path, hidden_size=32)
+        assert export(name) == 2
+        assert message in assert_one_clear_line(capsys.readouterr().err)
+        assert name == "clean" or not (tmp_path / f"{name}.index").exists()
+    assert (tmp_path / "mine.json").read_text() == '{"mine": 1}'

@@ -6,12 +6,14 @@ import shutil
 import tarfile
 
 import h5py
+import jobs
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, run
-from test_convert_hf import HEADS, random_model, save
+from helpers import assert_one_clear_line, run_here
+from hf_models import load, packed, random_model, save
 
 import albert
+from albert import extract_features
 from albert.errors import CheckpointError, ConfigError, DataError
 from albert.formats import archives, pretrained, tokenizer_files
 
@@ -27,91 +29,66 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def packed(folder, target, inside="albert_tiny"):
-    with tarfile.open(target, "w:gz") as archive:
-        archive.add(folder, arcname=inside)
-    return str(target)
-
-
-def vectors(path):
-    model = albert.AlbertModel.from_pretrained(str(path))
-    return np.asarray(model({"input_ids": np.array([[2, 7, 9, 3]])})["pooled_output"])
+def inputs_of(golden):
+    return {key[3:]: golden[key] for key in golden.files if key.startswith("in/")}
 
 
 # --- Packed, or somewhere near ---
 
 
-def test_an_archive_as_released_its_parent_folder_and_a_file_of_it_are_opened(
-    golden_path, tmp_path, cache
-):
+def test_an_archive_is_unpacked_once_and_commands_start_from_it(golden_path, tmp_path, cache, capsys):
     source = golden_path("tf1_ckpt_tiny")
-    expected = vectors(source)
     archive = packed(source, tmp_path / "albert_tiny.tar.gz")
-    np.testing.assert_array_equal(vectors(archive), expected)
-    [unpacked] = cache.iterdir()
-    first = (unpacked / "albert_tiny/albert_config.json").stat().st_mtime_ns
-    np.testing.assert_array_equal(vectors(archive), expected)
-    assert (unpacked / "albert_tiny/albert_config.json").stat().st_mtime_ns == first
+    expected = pretrained.open_any_weights(str(source))
     shutil.copytree(source, tmp_path / "parent/albert_tiny")
-    np.testing.assert_array_equal(vectors(tmp_path / "parent"), expected)
-    np.testing.assert_array_equal(vectors(source / "model.ckpt-best.index"), expected)
+    times = []
+    for path in (archive, archive, tmp_path / "parent", source / "model.ckpt-best.index"):
+        found = pretrained.open_path(str(path))
+        [unpacked] = cache.iterdir()
+        times.append((unpacked / "albert_tiny/albert_config.json").stat().st_mtime_ns)
+        assert found.config.hidden_size == 48
+        for name in expected.shapes:
+            np.testing.assert_array_equal(found.weights().read(name), expected.read(name))
+    assert len(set(times)) == 1
+    words = [*jobs.SPECIALS, *(f"w{i}" for i in range(found.config.vocab_size - 5))]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "texts").write_text("w1 w2 w3\nw4 w5\n")
+    flags = [f"--input_file={tmp_path}/texts", f"--vocab_file={tmp_path}/vocab.txt"]
+    out = f"--output_file={tmp_path}/vectors.jsonl"
+    assert run_here(extract_features, f"--model={archive}", *flags, out) == 0
+    assert len((tmp_path / "vectors.jsonl").read_text().splitlines()) == 2
+    capsys.readouterr()
+    assert run_here(extract_features, f"--model={tmp_path}/texts", *flags, f"{out}.npz") == 2
+    line = assert_one_clear_line(capsys.readouterr().err)
+    assert "neither a checkpoint nor a packed archive" in line
 
 
-def test_a_command_starts_from_an_archive(tmp_path):
-    model = random_model("AlbertForSequenceClassification")
-    model.save_pretrained(str(tmp_path / "model"))
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(chr, range(97, 123))]
-    words += [f"w{i}" for i in range(model.config.vocab_size - len(words))]
-    (tmp_path / "model/vocab.txt").write_text("\n".join(words))
-    archive = packed(tmp_path / "model", tmp_path / "model.tar.gz")
-    (tmp_path / "texts").write_text("a b c\nd e\n")
-    out = tmp_path / "vectors.jsonl"
-    flags = [f"--input_file={tmp_path}/texts", f"--output_file={out}"]
-    done = run("albert.extract_features", f"--model={archive}", *flags)
-    assert done.returncode == 0, done.stderr
-    assert len(out.read_text().splitlines()) == 2
-    done = run("albert.extract_features", f"--model={tmp_path}/texts", *flags[:1],
-               f"--output_file={tmp_path}/other.jsonl")
-    assert "neither a checkpoint nor a packed archive" in assert_one_clear_line(done.stderr)
-
-
-def test_two_models_below_a_folder_are_not_guessed_between(golden_path, tmp_path):
+def test_what_could_be_several_models_or_lacks_a_part_is_not_guessed(golden_path, tmp_path):
     for name in ("one", "two"):
         shutil.copytree(golden_path("tf1_ckpt_tiny"), tmp_path / "both" / name)
-    with pytest.raises(CheckpointError, match="neither albert_config.json"):
-        albert.from_pretrained(str(tmp_path / "both"))
-
-
-def test_two_models_in_one_directory_are_not_guessed_between(golden_path, tmp_path):
-    folder = tmp_path / "model"
-    shutil.copytree(golden_path("tf1_ckpt_tiny"), folder)
-    save(random_model("AlbertModel"), tmp_path / "ours")
-    for path in (tmp_path / "ours").glob("model.ckpt-best*"):
-        shutil.copy(path, folder)
+    folder = save(random_model("AlbertModel"), tmp_path / "mixed")
     shutil.copytree(golden_path("hf_tensorflow/safetensors"), folder, dirs_exist_ok=True)
-    with pytest.raises(CheckpointError, match="model.ckpt-best and Hugging Face's .*safetensors"):
-        albert.from_pretrained(str(folder))
+    save(random_model("AlbertModel"), tmp_path / "bare")
+    (tmp_path / "bare/albert_config.json").unlink()
+    for name, message in {
+        "both": "neither albert_config.json",
+        "mixed": "model.ckpt-best and Hugging Face's .*safetensors",
+        "bare": "has checkpoints, but no albert_config.json",
+    }.items():
+        with pytest.raises(CheckpointError, match=message):
+            albert.from_pretrained(str(tmp_path / name))
     weights = pretrained.open_path(str(folder / "model.ckpt-best")).weights()
     assert weights.origin == str(folder / "model.ckpt-best")
-
-
-def test_checkpoints_without_a_configuration_say_what_is_missing(tmp_path):
-    save(random_model("AlbertModel"), tmp_path / "model")
-    (tmp_path / "model/albert_config.json").unlink()
-    with pytest.raises(CheckpointError, match="has checkpoints, but no albert_config.json"):
-        albert.from_pretrained(str(tmp_path / "model"))
 
 
 @pytest.mark.parametrize("what", ["cut", "text", "outside", "link", "large"])
 def test_an_archive_that_is_damaged_or_leads_outside_is_refused(
     what, golden_path, tmp_path, cache, monkeypatch
 ):
-    path = tmp_path / "model.tar.gz"
+    path = packed(golden_path("tf1_ckpt_tiny"), tmp_path / "model.tar.gz")
     if what == "large":
-        packed(golden_path("tf1_ckpt_tiny"), path)
         monkeypatch.setattr(archives, "MOST_BYTES", 1000)
     elif what in ("cut", "text"):
-        packed(golden_path("tf1_ckpt_tiny"), path)
         content = path.read_bytes()
         path.write_bytes(content[: len(content) // 2] if what == "cut" else b"no archive at all")
     else:
@@ -137,36 +114,33 @@ def test_files_of_their_tensorflow_classes_give_their_numbers(name, kind, golden
     model = albert.from_pretrained(str(folder))
     assert type(model).__name__ == kind
     golden = np.load(folder / "io.npz")
-    outputs = model({key[3:]: golden[key] for key in golden.files if key.startswith("in/")})
-    for ours, value in outputs.items():
+    for ours, value in model(inputs_of(golden)).items():
         expected = golden[f"out/{THEIRS[ours]}"]
         np.testing.assert_allclose(value, expected, atol=1e-5, err_msg=ours)
 
 
-def copied(folder, target):
-    shutil.copytree(folder, target)
-    return target
+def without_names(layer, names):
+    del layer.attrs["weight_names"]
 
 
-@pytest.mark.parametrize("spoil", ["cut", "text", "layer", "external", "no_names"])
+def without_array(layer, names):
+    del layer[names[0]]
+
+
+def from_elsewhere(layer, names):
+    del layer[names[0]]
+    layer[names[0]] = h5py.ExternalLink("/etc/passwd", "/")
+
+
+@pytest.mark.parametrize("spoil", ["cut", "text", without_array, from_elsewhere, without_names])
 def test_a_damaged_h5_file_is_refused(spoil, golden_path, tmp_path):
-    folder = copied(golden_path("hf_tensorflow/h5"), tmp_path / "model")
+    folder = shutil.copytree(golden_path("hf_tensorflow/h5"), tmp_path / "model")
     path = folder / "tf_model.h5"
-    if spoil == "cut":
-        path.write_bytes(path.read_bytes()[:3000])
-    elif spoil == "text":
-        path.write_text("no file of HDF5")
-    else:
+    if callable(spoil):
         with h5py.File(path, "r+") as stream:
-            layer = stream["albert"]
-            names = list(layer.attrs["weight_names"])
-            if spoil == "layer":
-                del layer[names[0]]
-            elif spoil == "external":
-                del layer[names[0]]
-                layer[names[0]] = h5py.ExternalLink("/etc/passwd", "/")
-            else:
-                del layer.attrs["weight_names"]
+            spoil(stream["albert"], list(stream["albert"].attrs["weight_names"]))
+    else:
+        path.write_bytes(path.read_bytes()[:3000] if spoil == "cut" else b"no file of HDF5")
     with pytest.raises(CheckpointError, match=r"tf_model\.h5"):
         albert.from_pretrained(str(folder))
 
@@ -174,16 +148,23 @@ def test_a_damaged_h5_file_is_refused(spoil, golden_path, tmp_path):
 # --- Their tokenizer.json alone ---
 
 
-def test_a_tokenizer_json_alone_gives_the_same_ids(golden_path, tmp_path, cache):
-    ours = albert.AlbertTokenizer.from_pretrained(str(golden_path("spm/30k-clean.model")))
-    made = tmp_path / "made"
-    made.mkdir()
-    tokenizer_files.write(ours.tokenizer, str(made), 512)
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    shutil.copy(made / "tokenizer.json", alone)
-    (alone / "tokenizer_config.json").write_text("{}")
-    found = albert.AlbertTokenizer.from_pretrained(str(alone))
+def alone(folder, content):
+    """Writes a tokenizer.json with nothing beside it."""
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(content)
+    (folder / "tokenizer_config.json").write_text("{}")
+    return str(folder)
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_lower_case": False, "keep_accents": True}])
+def test_a_tokenizer_json_alone_gives_the_same_ids(settings, golden_path, tmp_path):
+    ours = albert.AlbertTokenizer.from_pretrained(
+        str(golden_path("spm/30k-clean.model")), **settings
+    )
+    (tmp_path / "made").mkdir()
+    tokenizer_files.write(ours.tokenizer, str(tmp_path / "made"), 512)
+    content = (tmp_path / "made/tokenizer.json").read_text()
+    found = albert.AlbertTokenizer.from_pretrained(alone(tmp_path / "alone", content))
     cases = json.loads(golden_path("tokenization.json").read_text())["cases"]
     texts = [case["text"] for case in cases if isinstance(case.get("text"), str)]
     texts.append("In 1999, 2,000 people paid $3,500.99: \"Café\" (or so).")
@@ -202,47 +183,22 @@ def test_a_tokenizer_json_alone_gives_the_same_ids(golden_path, tmp_path, cache)
 ])
 def test_a_tokenizer_json_that_cuts_in_another_way_is_refused(change, message, tmp_path):
     values = {"added_tokens": [], "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0]]}}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(values | change))
-    (tmp_path / "tokenizer_config.json").write_text("{}")
+    folder = alone(tmp_path / "alone", json.dumps(values | change))
     with pytest.raises(DataError, match=message):
-        albert.AlbertTokenizer.from_pretrained(str(tmp_path))
+        albert.AlbertTokenizer.from_pretrained(folder)
 
 
-def test_such_a_tokenizer_json_hinders_nobody_who_does_without_it(golden_path, tmp_path, cache):
-    shutil.copytree(golden_path("hf_tensorflow/h5"), tmp_path / "model")
-    for name in ("spiece.model", "tokenizer.json"):
-        (tmp_path / "model" / name).unlink(missing_ok=True)
+def test_such_a_tokenizer_json_hinders_nobody_who_does_without_it(tmp_path):
+    model = random_model("AlbertModel")
+    model.save_pretrained(str(tmp_path / "model"))
     (tmp_path / "model/tokenizer.json").write_text('{"model": {"type": "BPE"}}')
-    model = albert.from_pretrained(str(tmp_path / "model"))
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces += [f"w{i}" for i in range(model.config.vocab_size - len(pieces))]
+    assert load("AlbertModel", tmp_path / "model").config == model.config
+    pieces = [*jobs.SPECIALS, *(f"w{i}" for i in range(model.config.vocab_size - 5))]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))
-    session = albert.open_session(
-        str(tmp_path / "model"), vocab_file=str(tmp_path / "vocab.txt"), max_seq_length=8
-    )
-    assert session.embed("w1 w2").shape == (model.config.hidden_size,)
+    session = albert.open_session(tmp_path / "model", vocab_file=tmp_path / "vocab.txt")
+    assert session.tokenizer.encode_text("w1 w2") == [6, 7]
     with pytest.raises(DataError, match="only Unigram"):
         albert.open_session(str(tmp_path / "model"))
-
-
-# --- Whatever class it is ---
-
-
-@pytest.mark.parametrize("kind", HEADS)
-def test_a_directory_gives_the_class_that_it_was_saved_as(kind, tmp_path):
-    model = random_model(kind)
-    model.save_pretrained(str(tmp_path / "model"))
-    again = albert.from_pretrained(str(tmp_path / "model"))
-    assert type(again) is type(model)
-    source = pretrained.open_path(str(tmp_path / "model"))
-    object.__setattr__(source, "metadata", type(source.metadata)())
-    guessed = pretrained.class_of(source)
-    alike = {"AlbertForTokenClassification", "AlbertForMultipleChoice"}
-    assert guessed == ("AlbertForSequenceClassification" if kind in alike else kind)
-
-
-def test_the_interface_shows_itself():
-    assert {"AlbertModel", "AlbertTokenizer", "from_pretrained"} <= set(dir(albert))
 
 
 # --- Modules of tf-models-official ---
@@ -250,10 +206,10 @@ def test_the_interface_shows_itself():
 
 def test_a_module_of_tf_models_gives_its_numbers_and_reads_its_settings(golden_path, tmp_path):
     folder = golden_path("tf_models")
-    model = albert.AlbertForMaskedLM.from_pretrained(str(folder))
+    model = load("AlbertForMaskedLM", folder)
     assert (model.config.num_hidden_layers, model.config.num_attention_heads) == (3, 2)
     golden = np.load(folder / "io.npz")
-    inputs = {key[3:]: golden[key] for key in golden.files if key.startswith("in/")}
+    inputs = inputs_of(golden)
     logits = model(inputs)["prediction_logits"]
     np.testing.assert_allclose(logits, golden["out/mlm_logits"], atol=1e-5)
     encoder = albert.from_pretrained(str(folder))
@@ -264,9 +220,9 @@ def test_a_module_of_tf_models_gives_its_numbers_and_reads_its_settings(golden_p
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(folder))
     assert tokenizer.encode("W1 w2") == [2, 6, 7, 3]
     # Before TensorFlow 2.5 the metadata lay in the graph's own file.
-    older = copied(folder, tmp_path / "older")
+    older = shutil.copytree(folder, tmp_path / "older")
     (older / "keras_metadata.pb").rename(older / "saved_model.pb")
-    assert albert.AlbertModel.from_pretrained(str(older)).config.to_dict() == encoder.config.to_dict()
+    assert pretrained.open_path(str(older)).config.to_dict() == encoder.config.to_dict()
 
 
 @pytest.mark.parametrize("spoil, message", [
@@ -274,7 +230,7 @@ def test_a_module_of_tf_models_gives_its_numbers_and_reads_its_settings(golden_p
     ("weights", "variables"),
 ])
 def test_a_damaged_module_of_tf_models_is_refused(spoil, message, golden_path, tmp_path):
-    folder = copied(golden_path("tf_models"), tmp_path / "module")
+    folder = shutil.copytree(golden_path("tf_models"), tmp_path / "module")
     path = folder / "keras_metadata.pb"
     content = path.read_bytes()
     if spoil == "metadata":
@@ -285,4 +241,4 @@ def test_a_damaged_module_of_tf_models_is_refused(spoil, message, golden_path, t
         data = folder / "variables/variables.data-00000-of-00001"
         data.write_bytes(data.read_bytes()[:-100])
     with pytest.raises((CheckpointError, ConfigError), match=message):
-        albert.AlbertModel.from_pretrained(str(folder))
+        load("AlbertModel", folder)

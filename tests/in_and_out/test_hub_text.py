@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -11,35 +10,15 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from helpers import REPO, assert_one_clear_line, write_config
+from helpers import REPO, SIZES, assert_one_clear_line, run_here, write_config, write_weights
+from jobs import SPECIALS
 
 from albert import export_to_tfhub
-from albert.cli import flags
-from albert.config import AlbertConfig
 from albert.export import text_graph
-from albert.formats import checkpoint_files
-from albert.modeling import AlbertForPreTraining, named_weights
 from albert.records import features
 from albert.tokenization import FullTokenizer
 
 pytest.importorskip("tensorflow_text", reason="the [text] extra is not installed")
-
-
-def command(*arguments: str) -> int:
-    return flags.run_command(
-        export_to_tfhub.__doc__, export_to_tfhub.define_flags, export_to_tfhub.main,
-        ["export_to_tfhub", *arguments],
-    )
-
-
-def write_checkpoint(folder: pathlib.Path, **sizes) -> AlbertConfig:
-    config = AlbertConfig.from_json_file(write_config(folder, **sizes))
-    weights = named_weights(AlbertForPreTraining(config))
-    # Far from their initial values, so that no output is near another by chance.
-    rng = np.random.default_rng(3)
-    tensors = {n: w.numpy() + rng.normal(0, 0.2, w.shape).astype("f4") for n, w in weights.items()}
-    checkpoint_files.write(str(folder / "model.ckpt-best"), tensors)
-    return config
 
 
 def stranger(code: str, *arguments, folder, **environment) -> dict:
@@ -70,9 +49,10 @@ def modules(golden_path, tmp_path_factory):
     """The three modules of a tiny model with the released vocabulary."""
     folder = tmp_path_factory.mktemp("modules")
     (folder / "albert").mkdir()
-    write_checkpoint(folder / "albert", vocab_size=30000)
-    assert 0 == command(
-        f"--albert_directory={folder / 'albert'}",
+    write_config(folder / "albert", vocab_size=30000)
+    write_weights(folder / "albert/model.ckpt-best", SIZES | {"vocab_size": 30000})
+    assert 0 == run_here(
+        export_to_tfhub, f"--albert_directory={folder / 'albert'}",
         f"--spm_model_file={golden_path('spm/30k-clean.model')}",
         f"--export_path={folder / 'encoder'}",
         f"--export_preprocessor_path={folder / 'preprocessor'}",
@@ -166,7 +146,7 @@ def test_the_text_embedding_is_preprocessing_and_encoder_in_one(modules, tmp_pat
     )
     assert seen["shape"] == [3, 16] and seen["none"] == [0, 16]
     assert seen["difference"] < 1e-5 and seen["served"] < 1e-5
-    assert seen["spread"] > 1e-2 and seen["dropout"] > 1e-4
+    assert seen["spread"] > 1e-3 and seen["dropout"] > 1e-4
     assert seen["without gradient"] == 2  # the pooler, which a mean does not read
 
 
@@ -207,10 +187,9 @@ def test_the_graph_cuts_every_golden_text_as_the_original(kind, lower, cases, go
         assert ids == case[key if spm else f"wordpiece_{key}"]["ids"], case["text"]
 
 
-@pytest.mark.parametrize(
-    "settings", [{"keep_accents": True}, {"remove_space": False}, {"do_lower_case": True}],
-    ids=lambda settings: "-".join(settings),
-)
+@pytest.mark.parametrize("settings", [
+    {}, {"keep_accents": True}, {"remove_space": False}, {"do_lower_case": True},
+], ids=lambda settings: "-".join(settings) or "none")
 def test_the_graph_prepares_texts_as_the_tokenizers_settings_say(settings, cases, golden_path):
     options = {"do_lower_case": False} | settings
     tokenizer = FullTokenizer(
@@ -231,17 +210,12 @@ def test_every_character_is_treated_as_python_treats_it(kind, golden_path):
     # The whole of the Basic Multilingual Plane, and of the others what is not ideographs.
     codes = [*range(0xD800), *range(0xE000, 0x20000), *range(0xE0000, 0xE0200)]
     texts = [f"aB{chr(c)}C3{chr(c)}, {chr(c)}Σ" for c in codes]
-    found = graph_ids(tokenizer, texts)
-    expected = tokenizer.encode_batch(texts)
-    assert not [t for t, a, b in zip(texts, found, expected, strict=True) if a != b]
-
-
-def test_bytes_that_are_no_utf8_are_dropped_as_python_drops_them(golden_path):
-    tokenizer = FullTokenizer(None, True, str(golden_path("spm/30k-clean.model")))
+    # Bytes that are no UTF-8 are dropped as Python drops them.
     rng = np.random.default_rng(0)
     alphabet = np.frombuffer(b"Aa \x80\xbf\xc0\xc2\xe2\x82\xac\xed\xa0\xf0\x9f\x98\xf4\xff", "u1")
-    texts = [rng.choice(alphabet, rng.integers(1, 12)).tobytes() for _ in range(2000)]
-    assert graph_ids(tokenizer, texts) == tokenizer.encode_batch(texts)
+    texts += [rng.choice(alphabet, rng.integers(1, 12)).tobytes() for _ in range(2000)]
+    found, expected = graph_ids(tokenizer, texts), tokenizer.encode_batch(texts)
+    assert not [t for t, a, b in zip(texts, found, expected, strict=True) if a != b]
 
 
 TEXTS = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen jugs",
@@ -274,8 +248,7 @@ def test_vocabularies_of_every_kind_are_followed(settings, comma, tmp_path):
 
 
 def test_a_word_too_long_is_unknown_by_characters_not_bytes(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
-                                                   "ж", "##ж", "a", "##a"]) + "\n")
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, "ж", "##ж", "a", "##a"]))
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), True, None)
     texts = ["ж" * 200, "ж" * 201, "a" * 200, "a" * 201, "aжab a"]
     found = graph_ids(tokenizer, texts)
@@ -283,30 +256,21 @@ def test_a_word_too_long_is_unknown_by_characters_not_bytes(tmp_path):
     assert [len(row) for row in found] == [200, 1, 200, 1, 2]
 
 
-def test_without_tensorflow_text_the_options_are_refused_and_nothing_is_written(
-    golden_path, tmp_path, monkeypatch, capsys
-):
-    write_checkpoint(tmp_path, vocab_size=30000)
-    monkeypatch.setitem(sys.modules, "tensorflow_text", None)  # as if not installed
-    common = [f"--albert_directory={tmp_path}",
-              f"--spm_model_file={golden_path('spm/30k-clean.model')}"]
-    assert 2 == command(*common, f"--export_path={tmp_path / 'a'}",
-                        f"--export_preprocessor_path={tmp_path / 'b'}")
-    line = assert_one_clear_line(capsys.readouterr().err)
-    assert "pip install 'tensorflow-text==2.21.*'" in line
-    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
-    assert 0 == command(*common, f"--export_path={tmp_path / 'a'}")
-
-
 @pytest.mark.parametrize("arguments, message", [
     ([], "is required"),
     (["--export_path={0}/m", "--export_preprocessor_path={0}/m"], "must be different"),
     (["--export_preprocessor_path={0}/m", "--max_seq_length=17"], "exceeds max_position_embeddings 16"),
     (["--export_preprocessor_path={0}"], "exists; remove it"),
+    (["--export_path={0}/m", "--export_preprocessor_path={0}/n"],
+     "pip install 'tensorflow-text==2.21.*'"),
 ])
-def test_paths_and_lengths_that_cannot_be_are_refused(arguments, message, tmp_path, capsys):
-    write_config(tmp_path)
-    (tmp_path / "spm.model").write_bytes(b"not read so far")
+def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
+    arguments, message, golden_path, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)  # as if not installed
+    write_config(tmp_path, vocab_size=30000)
+    (tmp_path / "spm.model").write_bytes(golden_path("spm/30k-clean.model").read_bytes())
     arguments = [a.format(tmp_path) for a in arguments]
-    assert 2 == command(f"--albert_directory={tmp_path}", *arguments)
+    assert run_here(export_to_tfhub, f"--albert_directory={tmp_path}", *arguments) == 2
     assert message in assert_one_clear_line(capsys.readouterr().err)
+    assert len(list(tmp_path.iterdir())) == 2

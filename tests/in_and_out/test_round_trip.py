@@ -1,5 +1,6 @@
-"""Every class through every layout: the same weights, names and settings come back."""
+"""Every class through every format: the same weights, names and settings come back."""
 
+import json
 import pathlib
 import shutil
 
@@ -7,195 +8,199 @@ import keras
 import numpy as np
 import pytest
 import sentencepiece
-import test_convert_hf
-from test_export_to_tfhub import command as export_to_tfhub
+from helpers import run_here
+from hf_models import (
+    HEADS,
+    assert_same_weights,
+    batch,
+    convert,
+    load,
+    packed,
+    random_model,
+    save,
+)
 
 import albert
-from albert import modeling, run_classifier
+from albert import export_checkpoints, run_classifier
 from albert.cli import encoder, flags
-from albert.formats import pretrained
+from albert.errors import CheckpointError
+from albert.formats import checkpoints, pretrained
 from albert.formats.model_classes import is_labelled
 from albert.formats.model_metadata import MULTI_LABEL
 from albert.tokenization import FullTokenizer, TextSettings
 
-HEADS = test_convert_hf.HEADS | {
+OPTIONS = HEADS | {
     "AlbertForBeamQuestionAnswering": {"start_n_top": 3, "end_n_top": 2, "classifier_dropout": 0.2},
     "AlbertForSequenceClassification": {"num_labels": 3, "classifier_dropout": 0.3},
 }
-LAYOUTS = ("saved", "archive", "prefix", "there and back", "module")
-# Its weights are all of a module's.
-IN_MODULES = ("AlbertModel", "AlbertForMaskedLM", "AlbertForPreTraining")
-TEXTS = {
-    "cased": TextSettings(do_lower_case=False, keep_accents=True), "uncased": TextSettings(),
-}
+CASED, UNCASED = TextSettings(do_lower_case=False, keep_accents=True), TextSettings()
 SENTENCE = "Café  the Quick brown क्‍ष"
+NAMES = [f"name {i}, of some" for i in range(5)]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("round_trip")
+def pieces(tmp_path_factory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("pieces") / "spm"
     lines = ["Café the Quick brown fox jumps over the lazy dog", "क्‍ष pack my box"] * 9
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_prefix=str(folder / "spm"), vocab_size=60,
+        sentence_iterator=iter(lines), model_prefix=str(path), vocab_size=60,
         pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
         hard_vocab_limit=False, minloglevel=2, normalization_rule_name="identity",
     )
+    return path.with_suffix(".model")
+
+
+def written(kind, folder, pieces, text=CASED, is_named=True, **changes):
+    """Saves a model with all that is known of it; returns it and its tokenizer."""
+    cut = FullTokenizer(None, text.do_lower_case, str(pieces), keep_accents=text.keep_accents)
+    tokenizer = albert.AlbertTokenizer(cut, max_length=11)
+    model = random_model(
+        kind, options=OPTIONS[kind], vocab_size=tokenizer.vocab_size, num_hidden_layers=2, **changes
+    )
+    if is_named and is_labelled(kind):
+        model.label_names = NAMES[: model.num_labels]
+    if is_named and kind == "AlbertForSequenceClassification":
+        model.problem_type = MULTI_LABEL
+    model.save_pretrained(str(folder))
+    tokenizer.save_pretrained(str(folder))
+    return model, tokenizer
+
+
+def as_released(start, folder):
+    archive = start.with_name("archive")
+    if not archive.exists():
+        assert convert(f"--hf_directory={start}", f"--output_dir={archive}") == 0
+    return archive
+
+
+def there_and_back(start, folder):
+    archive = as_released(start, folder)
+    assert convert(f"--albert_directory={archive}", f"--output_dir={folder}") == 0
     return folder
 
 
-@pytest.fixture(scope="module")
-def source(home):
-    """Returns the directory of a class, made once: (kind, case, has names) -> directory."""
-    made: dict[tuple, pathlib.Path] = {}
-
-    def make(kind: str, case: str, is_named: bool) -> pathlib.Path:
-        key = kind, case, is_named
-        if key not in made:
-            made[key] = home / f"ours{len(made)}"
-            tokenizer = albert.AlbertTokenizer(
-                FullTokenizer(
-                    None, TEXTS[case].do_lower_case, str(home / "spm.model"),
-                    keep_accents=TEXTS[case].keep_accents,
-                )
-            )
-            model = random_model(kind, tokenizer.vocab_size)
-            if is_named:
-                model.label_names = [f"name {i}, of some" for i in range(model.num_labels)]
-                if kind == "AlbertForSequenceClassification":
-                    model.problem_type = MULTI_LABEL
-            model.save_pretrained(str(made[key]))
-            tokenizer.save_pretrained(str(made[key]))
-        return made[key]
-
-    return make
-
-
-def random_model(kind: str, vocab_size: int) -> keras.Model:
-    sizes = test_convert_hf.SIZES | {"vocab_size": vocab_size}
-    model = getattr(albert, kind)(albert.AlbertConfig(**sizes), **HEADS[kind])
-    rng = np.random.default_rng(3)
-    for weight in model.weights:
-        weight.assign(rng.normal(size=weight.shape))
-    return model
-
-
-def travelled(layout: str, start: pathlib.Path) -> tuple[pathlib.Path, str]:
-    """Returns (directory, path to open) of the model at `start` in another layout."""
-    folder = start.with_name(f"{start.name} {layout}")
-    if layout == "module" and not folder.exists():
-        assert 0 == export_to_tfhub(f"--albert_directory={start}", f"--export_path={folder}")
-    elif layout in ("archive", "prefix"):
-        folder = start.with_name(f"{start.name} archive")
-        if not folder.exists():
-            assert 0 == test_convert_hf.convert(f"--hf_directory={start}", f"--output_dir={folder}")
-    elif layout == "there and back" and not folder.exists():
-        archive, _ = travelled("archive", start)
-        arguments = f"--albert_directory={archive}", f"--output_dir={folder}"
-        assert 0 == test_convert_hf.convert(*arguments)
-    elif layout == "saved":
-        folder = start
-    return folder, str(folder / "model.ckpt-best" if layout == "prefix" else folder)
-
-
-def cases():
-    for layout in LAYOUTS:
-        for kind in HEADS:
-            if layout == "module" and kind not in IN_MODULES:
-                continue
-            is_converted = layout in ("archive", "prefix", "there and back")
-            if is_converted and kind == "AlbertForBeamQuestionAnswering":
-                continue  # they have no such class
-            for case in TEXTS:
-                for is_named in (False, True)[: 1 + is_labelled(kind)]:
-                    # Of the rest one of each: what is known of a model is one code for all.
-                    is_quick = case == "cased" and is_named == is_labelled(kind) and (
-                        layout == "there and back" or kind == "AlbertForSequenceClassification"
-                        or (layout, kind) == ("saved", "AlbertModel")
-                    )
-                    marks = [] if is_quick else [pytest.mark.slow]
-                    yield pytest.param(layout, kind, case, is_named, marks=marks)
-
-
-@pytest.mark.parametrize(("layout", "kind", "case", "is_named"), list(cases()))
-def test_what_is_known_of_a_model_comes_back_with_its_weights(
-    layout, kind, case, is_named, source, tmp_path
-):
-    start = source("AlbertForPreTraining" if layout == "module" else kind, case, is_named)
-    folder, path = travelled(layout, start)
-    before = getattr(albert, kind).from_pretrained(str(start))
-    model = getattr(albert, kind).from_pretrained(path)
+def frozen_and_renamed(start, folder):
+    model = albert.from_pretrained(str(start), name="other")
     model.trainable = False
-    model.save_pretrained(str(tmp_path / "again"))
-    tokenizer = albert.AlbertTokenizer.from_pretrained(str(folder))
-    tokenizer.save_pretrained(str(tmp_path / "again"))
-    again = getattr(albert, kind).from_pretrained(str(tmp_path / "again"), name="other")
-    for one in (model, again):
-        assert_same_weights(one, before)
-        assert one.get_config().keys() >= HEADS[kind].keys()
-        if layout != "module":
-            assert {k: one.get_config()[k] for k in HEADS[kind]} == HEADS[kind]
+    model.save_pretrained(str(folder))
+    albert.AlbertTokenizer.from_pretrained(str(start)).save_pretrained(str(folder))
+    return folder
+
+
+# From the directory that `save_pretrained` wrote to the same model elsewhere.
+WAYS = {
+    "as it is": lambda start, folder: start,
+    "packed": lambda start, folder: packed(start, folder.with_suffix(".tar.gz")),
+    "frozen and renamed": frozen_and_renamed,
+    "a released archive": as_released,
+    "a checkpoint's prefix": lambda *way: as_released(*way) / "model.ckpt-best",
+    "a checkpoint's index file": lambda *way: as_released(*way) / "model.ckpt-best.index",
+    "there and back": there_and_back,
+}
+ONLY_THEIRS = ("as it is", "packed", "frozen and renamed")  # for the class that they don't have
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_what_is_known_of_a_model_comes_back_with_its_weights(
+    kind, pieces, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("ALBERT_CACHE", str(tmp_path / "cache"))
+    model, tokenizer = written(kind, tmp_path / "start", pieces)
+    for number, (name, way) in enumerate(WAYS.items()):
+        if kind not in HEADS and name not in ONLY_THEIRS:
+            continue
+        path = str(way(tmp_path / "start", tmp_path / str(number)))
+        again = albert.from_pretrained(path)
+        assert type(again) is type(model) and again.config == model.config, name
+        # There, some classes have no pooler: it comes back new.
+        is_new = name == "there and back" and not pretrained.reads_pooler(type(model))
+        assert_same_weights(again, model, but=["bert/pooler/"] * is_new)
+        config = again.get_config()
+        assert {key: config[key] for key in OPTIONS[kind]} == OPTIONS[kind], name
         if is_labelled(kind):
-            names = tuple(f"name {i}, of some" for i in range(one.num_labels))
-            assert one.label_names == (names if is_named else None)
+            assert again.label_names == model.label_names == tuple(NAMES[: again.num_labels])
+            place = pathlib.Path(path)
+            if place.is_dir():
+                assert '["name 0, of some", "name 1, of some"' in (place / "README.md").read_text()
         if kind == "AlbertForSequenceClassification":
-            assert one.problem_type == (MULTI_LABEL if is_named else None)
-    ours = albert.AlbertTokenizer.from_pretrained(str(start))
-    for one in (tokenizer, albert.AlbertTokenizer.from_pretrained(str(tmp_path / "again"))):
-        assert one.tokenizer.settings == TEXTS[case]
-        assert one.encode(SENTENCE) == ours.encode(SENTENCE)
-        assert one.model_max_length == ours.model_max_length
+            assert again.problem_type == MULTI_LABEL, name
+        source = pretrained.open_path(path)
+        assert source.tokenizer().settings == CASED, name
+        assert source.tokenizer().encode_text(SENTENCE) == tokenizer.tokenizer.encode_text(SENTENCE)
+        if name in ONLY_THEIRS:
+            assert source.vocabulary.max_length == 11, name
 
 
-def assert_same_weights(found: keras.Model, expected: keras.Model) -> None:
-    found, expected = modeling.named_weights(found), modeling.named_weights(expected)
-    assert found.keys() == expected.keys()
-    for name, weight in expected.items():
-        without_there = name.startswith("bert/pooler/")  # some of their classes have none
-        if not (without_there and not np.array_equal(found[name], weight)):
-            np.testing.assert_array_equal(found[name], weight, err_msg=name)
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_keras_formats_bring_weights_and_options_back(kind, tmp_path):
+    model = random_model(kind, options=OPTIONS[kind], num_hidden_layers=2)
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    other = random_model(kind, seed=1, options=OPTIONS[kind], num_hidden_layers=2)
+    other.load_weights(tmp_path / "model.weights.h5")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.get_config() == model.get_config()
+    for again in (other, loaded):
+        assert_same_weights(again, model)
+    inputs = batch(OPTIONS[kind].get("num_choices"))
+    expected = model(inputs)
+    for name, value in loaded(inputs).items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
-def test_cased_and_uncased_texts_differ(source):
-    cased, uncased = (
-        albert.AlbertTokenizer.from_pretrained(str(source("AlbertModel", case, False)))
-        for case in TEXTS
+@pytest.mark.parametrize("kind", ["AlbertForSequenceClassification", "AlbertForTokenClassification"])
+def test_a_model_without_names_gets_none_and_texts_are_lower_cased(kind, pieces, tmp_path):
+    written(kind, tmp_path / "start", pieces, UNCASED, is_named=False)
+    for way in (there_and_back, as_released):
+        path = str(way(tmp_path / "start", tmp_path / way.__name__))
+        again = albert.from_pretrained(path)
+        assert again.label_names is None and again.problem_type is None
+        assert again.metadata.text == UNCASED
+        assert albert.AlbertTokenizer.from_pretrained(path).tokenizer.settings == UNCASED
+    cut = albert.AlbertTokenizer.from_pretrained(path).tokenize(SENTENCE)
+    assert "cafe" in "".join(cut) and "é" not in "".join(cut)
+
+
+def test_ids_of_special_pieces_are_those_of_the_vocabulary_everywhere(tmp_path):
+    words = ["[PAD]", "[CLS]", "[UNK]", "w1", "[MASK]", "[SEP]", "w2", "w3"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*words, *(f"x{i}" for i in range(52))]))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"), False, None)
+    pretrained.save(random_model("AlbertForMaskedLM"), str(tmp_path / "start"), tokenizer)
+    theirs = there_and_back(tmp_path / "start", tmp_path / "way")
+    values = json.loads((theirs / "config.json").read_text())
+    assert [values[f"{name}_token_id"] for name in ("bos", "eos", "pad")] == [1, 5, 0]
+    found = albert.AlbertTokenizer.from_pretrained(str(theirs))
+    assert not found.tokenizer.is_spm and not found.tokenizer.settings.do_lower_case
+    np.testing.assert_array_equal(
+        found(["w1 w2", "W1"])["input_ids"], [[1, 3, 6, 5], [1, 2, 5, 0]]
     )
-    assert "é" in "".join(cased.tokenize(SENTENCE)) and "्" in "".join(cased.tokenize(SENTENCE))
-    assert "é" not in "".join(uncased.tokenize(SENTENCE))
-    assert cased.encode("the Quick") != uncased.encode("the Quick")
 
 
-def test_a_model_knows_how_texts_are_prepared_where_its_vocabulary_comes_later(source, tmp_path):
-    start = source("AlbertForTokenClassification", "cased", True)
-    model = albert.AlbertForTokenClassification.from_pretrained(str(start))
-    model.save_pretrained(str(tmp_path / "bare"))
-    shutil.copy(start / "spiece.model", tmp_path / "bare")
+def test_a_model_knows_how_texts_are_prepared_where_its_vocabulary_comes_later(pieces, tmp_path):
+    written("AlbertForTokenClassification", tmp_path / "start", pieces)
+    load("AlbertForTokenClassification", tmp_path / "start").save_pretrained(str(tmp_path / "bare"))
+    shutil.copy(tmp_path / "start/spiece.model", tmp_path / "bare")
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(tmp_path / "bare"))
-    assert tokenizer.tokenizer.settings == TEXTS["cased"]
-
-
-def test_what_is_fine_tuned_from_a_directory_reads_its_texts_as_it_does(source):
-    start = source("AlbertModel", "cased", False)
-    arguments = ["x", f"--init_checkpoint={start}", "--max_seq_length=8"]
+    assert tokenizer.tokenizer.settings == CASED
+    # So does what is fine-tuned from it.
+    arguments = ["x", f"--init_checkpoint={tmp_path}/bare", "--max_seq_length=8"]
     for more, expected in (
-        ([], TEXTS["cased"]),
-        ([f"--spm_model_file={start}/spiece.model"], TEXTS["cased"]),
+        ([], CASED), ([f"--spm_model_file={pieces}"], CASED),
         (["--do_lower_case"], TextSettings(do_lower_case=True, keep_accents=True)),
     ):
         values = flags.parse(run_classifier.define_flags, [*arguments, *more])
         assert encoder.open_encoder(values, 8).tokenizer.settings == expected
 
 
-def test_a_card_tells_the_names_of_the_labels(source):
-    start = source("AlbertForTokenClassification", "cased", True)
-    for layout in ("saved", "archive", "there and back"):
-        folder, _ = travelled(layout, start)
-        assert '["name 0, of some", "name 1, of some"' in (folder / "README.md").read_text()
-
-
-def test_a_pretrained_model_that_becomes_another_forgets_what_it_was(source, tmp_path):
-    start = source("AlbertForPreTraining", "cased", False)
-    model = albert.AlbertForTokenClassification.from_pretrained(str(start), num_labels=2)
+def test_a_pretrained_model_that_becomes_another_forgets_what_it_was(tmp_path):
+    random_model("AlbertForPreTraining").save_pretrained(str(tmp_path / "start"))
+    source = pretrained.open_path(str(tmp_path / "start"))
+    assert source.metadata.architecture == "AlbertForPreTraining"
+    assert run_here(export_checkpoints, f"--albert_directory={tmp_path}/start",
+                    f"--export_path={tmp_path}/model.ckpt") == 0
+    exported = pretrained.open_any_weights(str(tmp_path / "model.ckpt"))
+    assert exported.shapes.keys() >= source.weights().shapes.keys()
+    model = load("AlbertForTokenClassification", tmp_path / "start", num_labels=2)
     model.label_names = ("O", "B-X")
     model.save_pretrained(str(tmp_path / "tagger"))
     metadata = pretrained.open_path(str(tmp_path / "tagger")).metadata
@@ -203,3 +208,90 @@ def test_a_pretrained_model_that_becomes_another_forgets_what_it_was(source, tmp
     assert metadata.label_names == ("O", "B-X") and metadata.task is None
     with pytest.raises(ValueError, match="3 names of 2 labels"):
         model.label_names = ("O", "B-X", "I-X")
+
+
+ODD = {"num_hidden_layers": 18, "num_hidden_groups": 14}  # they round these groups differently
+ARCHITECTURES = [
+    *({"parameter_sharing": sharing, "num_hidden_groups": 2}
+      for sharing in ("all", "attention", "ffn", "none")),
+    ODD, ODD | {"parameter_sharing": "attention"}, {"hidden_act": "gelu_erf"},
+    {"hidden_act": "relu"}, {"embedding_size": 16}, {"inner_group_num": 2, "num_hidden_groups": 2},
+]
+
+
+def test_every_architecture_comes_back_as_it_was(tmp_path):
+    for number, changes in enumerate(ARCHITECTURES):
+        model = random_model("AlbertModel", **changes)
+        model.save_pretrained(str(tmp_path / str(number)))
+        again = load("AlbertModel", tmp_path / str(number))
+        assert again.config == model.config
+        assert_same_weights(again, model)
+
+
+def test_an_architecture_that_another_library_changed_is_read_as_it_is_now(tmp_path):
+    random_model("AlbertModel").save_pretrained(str(tmp_path))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_dropout_prob": 0.3}))
+    assert pretrained.open_path(str(tmp_path)).config.hidden_dropout_prob == 0.3
+
+
+def test_a_model_that_version_0_2_saved_is_read_and_replaced(tmp_path):
+    model = random_model("AlbertForSequenceClassification")
+    model.label_names = ("a", "b", "c")
+    pretrained.write_archive(str(tmp_path), model)
+    again = albert.from_pretrained(str(tmp_path))
+    assert again.label_names == model.label_names
+    again.output_bias.assign([1.0, 2.0, 3.0])
+    again.save_pretrained(str(tmp_path))
+    np.testing.assert_array_equal(albert.from_pretrained(str(tmp_path)).output_bias, [1, 2, 3])
+
+
+def test_a_class_that_is_told_by_nothing_is_that_of_the_weights(tmp_path):
+    for kind in HEADS:
+        save(random_model(kind), tmp_path / kind)
+        guessed = pretrained.class_of(pretrained.open_path(str(tmp_path / kind)))
+        is_alike = kind in ("AlbertForTokenClassification", "AlbertForMultipleChoice")
+        assert guessed == ("AlbertForSequenceClassification" if is_alike else kind)
+
+
+# --- Weights that are not those of the model ---
+
+
+@pytest.mark.parametrize("layout", ["tf1_ckpt_tiny", "hf/tiny", "hub_tf1/module", "prefix"])
+def test_every_layout_loads_without_being_told_which(layout, golden_path):
+    golden = golden_path("tf1_ckpt_tiny")
+    io = np.load(golden / "io.npz")
+    path = golden / "model.ckpt-best" if layout == "prefix" else golden_path(layout)
+    inputs = {k: io[f"in/{k}"] for k in ("input_ids", "input_mask", "segment_ids")}
+    output = load("AlbertModel", path)(inputs)["sequence_output"]
+    np.testing.assert_allclose(output, io["out/sequence_output"], atol=1e-5)
+
+
+def test_a_head_that_is_not_there_is_new_and_told(golden_path, caplog):
+    path = golden_path("tf1_ckpt_tiny")
+    with pytest.raises(CheckpointError, match="give num_labels"):
+        load("AlbertForSequenceClassification", path)
+    model = load("AlbertForSequenceClassification", path, num_labels=4)
+    assert model.num_labels == 4
+    assert "new, to be trained: output_weights; output_bias" in caplog.text
+    # Where nothing fits, it is no start at all.
+    weights = pretrained.open_path(str(path)).weights()
+    with pytest.raises(CheckpointError, match="has none of the model's weights"):
+        checkpoints.warm_start({"cls/other": (2,)}, weights)
+
+
+def test_a_directory_without_a_model_or_with_another_one_is_refused(tmp_path):
+    folder = save(random_model("AlbertModel"), tmp_path / "model")
+    (tmp_path / "empty").mkdir()
+    other = random_model("AlbertModel", hidden_size=32)
+    (folder / "albert_config.json").write_text(other.config.to_json_string())
+    for name, message in {
+        "nothing": "no such directory", "empty": "neither albert_config.json",
+        "model": r"checkpoint \[8, 16\], model \[8, 32\]",
+    }.items():
+        with pytest.raises(CheckpointError, match=message):
+            load("AlbertModel", tmp_path / name)
+    for path in folder.glob("model.ckpt-best.*"):
+        path.rename(str(path).replace("best", "7"))
+    with pytest.raises(CheckpointError, match="save to another directory"):
+        other.save_pretrained(str(folder))

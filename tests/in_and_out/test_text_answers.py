@@ -1,6 +1,7 @@
 """A fine-tuned model as a SavedModel: strings in, answers out, without this package."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -8,15 +9,15 @@ import numpy as np
 import pytest
 import sentencepiece
 from apart import needs
-from helpers import SIZES, assert_one_clear_line, run
+from helpers import SIZES, assert_one_clear_line, run_here
+from jobs import SPECIALS, change_json
 
 import albert
-from albert import modeling
+from albert import export_model, modeling
 
 needs("tensorflow_text", extra="text")
 
 WORDS = [f"w{i}" for i in range(30)]
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CONFIG = SIZES | {"initializer_range": 0.4, "max_position_embeddings": 90}
 TEXTS = ["w1 w2", "", "W3, w4! (w5) w6", "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11", "é \u00a0w7.w8 ..", "\x00"]
 PAIRS = ["w9", "w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11", "", "w5", " ", "w2 w3"]
@@ -53,7 +54,7 @@ def saved(folder, kind, *arguments, length=12, pieces=None, **facts):
     if pieces:
         (folder / "spm.model").write_bytes(pieces)
     else:
-        (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *WORDS, ",", ".", "!", "(", ")"]))
+        (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *WORDS, ",", ".", "!", "(", ")"]))
     return albert.open_session(str(folder), max_seq_length=length)
 
 
@@ -70,15 +71,12 @@ def pieces(tmp_path_factory):
 
 def exported(folder, tmp_path, length=12):
     path = tmp_path / "served_1.0"  # a directory, whatever follows the dot
-    done = run("albert.export_model", f"--model_dir={folder}", f"--export_path={path}",
-               f"--max_seq_length={length}")
-    assert done.returncode == 0, done.stderr
+    assert 0 == run_here(export_model, f"--model_dir={folder}", f"--export_path={path}",
+                         f"--max_seq_length={length}")
     return path
 
 
 def ask(path, **inputs):
-    import pathlib
-
     done = subprocess.run(
         [sys.executable, "-c", LOADED, str(path), json.dumps(inputs),
          str(pathlib.Path(albert.__file__).parents[1])],
@@ -86,6 +84,10 @@ def ask(path, **inputs):
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def assert_near(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_classifier_answers_texts_and_pairs_as_the_session_does(tmp_path):
@@ -98,16 +100,13 @@ def test_a_classifier_answers_texts_and_pairs_as_the_session_does(tmp_path):
         label_names={},
     )
     assert found["label_names"] == {"labels": ["no", "yes", "eh"]}
-    for name, inputs in (("serving_default", TEXTS), ("pairs", list(zip(TEXTS, PAIRS, strict=True)))):
+    pairs = list(zip(TEXTS, PAIRS, strict=True))
+    for name, inputs in (("serving_default", TEXTS), ("pairs", pairs)):
         expected = list(session.classify(inputs))
         assert found[name]["label"] == [one["label"] for one in expected]
-        np.testing.assert_allclose(
-            found[name]["probabilities"],
-            [list(one["probabilities"].values()) for one in expected], atol=1e-5,
-        )
-        np.testing.assert_allclose(
-            found[name]["probability"], [one["probability"] for one in expected], atol=1e-5
-        )
+        assert_near(found[name]["probabilities"],
+                    [list(one["probabilities"].values()) for one in expected])
+        assert_near(found[name]["probability"], [one["probability"] for one in expected])
     card = (path / "README.md").read_text()
     code = card.split("```python\n")[1].split("```")[0]
     done = subprocess.run(
@@ -116,11 +115,19 @@ def test_a_classifier_answers_texts_and_pairs_as_the_session_does(tmp_path):
     assert done.returncode == 0 and "probability" in done.stdout, done.stderr
 
 
-def test_a_regression_gives_its_value(tmp_path):
-    session = saved(tmp_path / "model", "AlbertForSequenceClassification", 1)
+@pytest.mark.parametrize("count, problem", [(1, "regression"), (3, "multi_label_classification")])
+def test_a_regression_and_several_labels_give_their_numbers(count, problem, tmp_path):
+    session = saved(
+        tmp_path / "model", "AlbertForSequenceClassification", count, problem_type=problem
+    )
     found = ask(exported(tmp_path / "model", tmp_path), serving_default={"text": TEXTS})
-    expected = [one["value"] for one in session.classify(TEXTS)]
-    np.testing.assert_allclose(found["serving_default"]["value"], expected, atol=1e-5)
+    found, expected = found["serving_default"], list(session.classify(TEXTS))
+    if count == 1:
+        assert_near(found["value"], [one["value"] for one in expected])
+    else:
+        assert_near(found["probabilities"],
+                    [list(one["probabilities"].values()) for one in expected])
+        assert np.array_equal(found["is_label"], np.array(found["probabilities"]) >= 0.5)
 
 
 def test_a_token_classifier_labels_the_words_that_the_session_finds(tmp_path):
@@ -136,9 +143,7 @@ def test_a_token_classifier_labels_the_words_that_the_session_finds(tmp_path):
             len(answers["words"][number]) - count
         )
         assert answers["labels"][number][:count] == expected["labels"]
-        np.testing.assert_allclose(
-            answers["probabilities"][number][:count], expected["probabilities"], atol=1e-5
-        )
+        assert_near(answers["probabilities"][number][:count], expected["probabilities"])
     # Eleven words, and places for ten.
     assert answers["words"][-1] == TEXTS[3].split()
     assert "" not in answers["labels"][-1][:10] and answers["labels"][-1][10] == ""
@@ -160,9 +165,7 @@ def test_a_reader_answers_with_the_passages_own_characters(tmp_path, pieces, is_
     if is_v2:
         assert found["best_answer"] == [one["best_answer"] for one in expected]
     for name in expected[0].keys() - {"answer", "best_answer"}:
-        np.testing.assert_allclose(
-            found[name], [one[name] for one in expected], rtol=1e-4, atol=1e-5
-        )
+        assert_near(found[name], [one[name] for one in expected])
     assert found.keys() == expected[0].keys()
 
 
@@ -182,25 +185,21 @@ def test_a_chooser_chooses_as_the_session_does(tmp_path, pieces):
     )["serving_default"]
     expected = list(session.choose(inputs))
     assert ["ABCD"[i] for i in found["choice"]] == [one["label"] for one in expected]
-    np.testing.assert_allclose(
-        found["probabilities"], [list(one["probabilities"].values()) for one in expected], atol=1e-5
-    )
+    assert_near(found["probabilities"], [list(one["probabilities"].values()) for one in expected])
 
 
-def test_what_has_no_such_form_is_refused(tmp_path):
+def test_what_has_no_such_form_is_refused(tmp_path, capsys):
     saved(tmp_path / "model", "AlbertForPreTraining")
     saved(tmp_path / "untold", "AlbertForMultipleChoice")
-    config = json.loads((tmp_path / "untold/config.json").read_text())
-    del config["architectures"]  # which tells its class
-    (tmp_path / "untold/config.json").write_text(json.dumps(config))
+    change_json(tmp_path / "untold/config.json", architectures=None)  # which tells its class
     for model, more, message in (
         ("model", [], "is pretrained, not fine-tuned: fine-tune it, or try albert.fill_mask"),
         ("untold", [], "does not say what it was fine-tuned for: save it again"),
         ("model", ["--quantize"], "--head and --quantize are for"),
     ):
-        done = run("albert.export_model", f"--model_dir={tmp_path / model}",
-                   f"--export_path={tmp_path / 'served'}", *more)
-        assert done.returncode == 2
-        line = assert_one_clear_line(done.stderr)
+        flags = f"--model_dir={tmp_path / model}", f"--export_path={tmp_path / 'served'}"
+        capsys.readouterr()
+        assert run_here(export_model, *flags, *more) == 2
+        line = assert_one_clear_line(capsys.readouterr().err)
         assert message in line and "--task" not in line
         assert not (tmp_path / "served").exists()

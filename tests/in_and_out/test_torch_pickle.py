@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
 import albert
 from albert.errors import CheckpointError

@@ -90,3 +90,12 @@ def tuned(run_once) -> Callable[[str], jobs.Run]:
         return run_once(f"tuned-{name}", tuner.run, lambda f: [*tuner.flags(f), *tuner.asked])
 
     return get
+
+
+@pytest.fixture(scope="session")
+def hub_module(made_once) -> tuple[pathlib.Path, pathlib.Path]:
+    """A pretrained directory and the cased TF-Hub module made of it."""
+    import hub_source
+
+    folder, _ = made_once("module", hub_source.write_module)
+    return folder / "albert", folder / "module"

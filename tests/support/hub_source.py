@@ -1,0 +1,49 @@
+"""A pretrained directory with all that may lie beside its weights, and the module made of it."""
+
+import pathlib
+
+import numpy as np
+import sentencepiece
+from helpers import SIZES, run_here, write_config, write_weights
+
+from albert import export_to_tfhub
+from albert.formats import checkpoint_files, checkpoints
+from albert.storage import files
+
+
+def write_source(folder: pathlib.Path) -> pathlib.Path:
+    """Writes what a released archive has, a checkpoint with slots, and records of its training."""
+    folder.mkdir()
+    text = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen jugs"] * 9
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text), model_prefix=str(folder / "30k-clean"), vocab_size=60,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        hard_vocab_limit=False, minloglevel=2,
+    )
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "30k-clean.model"))
+    changes = {"vocab_size": model.get_piece_size(), "num_hidden_layers": 1}
+    write_config(folder, **changes)
+    made = checkpoints.open_weights(write_weights(folder / "made", SIZES | changes))
+    tensors = {name: made.read(name) for name in made.shapes}
+    for path in folder.glob("made*"):
+        path.unlink()
+    slots = {f"{name}/adam_m": np.zeros_like(value) for name, value in tensors.items()}
+    checkpoint_files.write(
+        str(folder / "model.ckpt-best"), tensors | slots | {"global_step": np.int64(3)}
+    )
+    files.write_json(str(folder / "model.ckpt-best.json"), {
+        "step": 3, "task": "pretraining", "version": "0.1.0", "records_seen": 12,
+        "flags": {"input_file": "text.tfrecord", "learning_rate": 0.01, "do_eval": False},
+    })
+    files.write_json(
+        str(folder / "eval_results.json"), {"global_step": 3, "masked_lm_accuracy": 0.25}
+    )
+    return folder
+
+
+def write_module(folder: pathlib.Path) -> None:
+    source = write_source(folder / "albert")
+    assert run_here(
+        export_to_tfhub, f"--albert_directory={source}", f"--export_path={folder / 'module'}",
+        "--nodo_lower_case",
+    ) == 0
