@@ -79,3 +79,14 @@ def classified(run_once) -> jobs.Run:
     return run_once(
         "classifier", jobs.classify, jobs.classifier_flags, "--do_train", "--do_eval",
     )
+
+
+@pytest.fixture(scope="session")
+def tuned(run_once) -> Callable[[str], jobs.Run]:
+    """Function from a name of jobs.TUNERS to a run to its end of that fine-tuning command."""
+
+    def get(name: str) -> jobs.Run:
+        tuner = jobs.TUNERS[name]
+        return run_once(f"tuned-{name}", tuner.run, lambda f: [*tuner.flags(f), *tuner.asked])
+
+    return get

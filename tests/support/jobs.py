@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import helpers
 import numpy as np
@@ -32,12 +32,14 @@ from albert import (
     run_pretraining,
     run_race,
     run_squad_v1,
+    run_token_classifier,
 )
 from albert.formats import checkpoints
 
 PRETRAINING = "albert.run_pretraining"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{i}" for i in range(VOCAB - len(SPECIALS))]
+TUNED = {"num_hidden_layers": 1, "initializer_range": 0.3}  # answers differ from row to row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +89,10 @@ def squad(*arguments: str) -> int:
 
 def race(*arguments: str) -> int:
     return command(run_race, *arguments)
+
+
+def label_words(*arguments: str) -> int:
+    return command(run_token_classifier, *arguments)
 
 
 def create_data(*arguments: str) -> int:
@@ -142,7 +148,7 @@ def write_task(folder: pathlib.Path, rows: int = 12) -> pathlib.Path:
     labelled = [f"{text}\t{i % 2}" for i, text in enumerate(texts)]
     for split, lines in {
         "train": ["sentence\tlabel", *labelled], "dev": ["sentence\tlabel", *labelled],
-        "test": ["index\tsentence", *(f"{i}\t{text}" for i, text in enumerate(texts))],
+        "test": ["index\tsentence", *(f"{i + 100}\t{text}" for i, text in enumerate(texts))],
     }.items():
         (folder / f"SST-2/{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
@@ -151,7 +157,7 @@ def write_task(folder: pathlib.Path, rows: int = 12) -> pathlib.Path:
 def classifier_flags(folder: pathlib.Path, **changes) -> list[str]:
     values = {
         "data_dir": write_task(folder), "task_name": "sst-2", "output_dir": folder / "out",
-        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "albert_config_file": write_config(folder, **TUNED),
         "vocab_file": write_vocabulary(folder), "max_seq_length": 8, "train_step": 6,
         "save_checkpoints_steps": 3,
         "train_batch_size": 4, "eval_batch_size": 5, "predict_batch_size": 5,
@@ -179,7 +185,7 @@ def squad_flags(folder: pathlib.Path, **changes) -> list[str]:
     data = write_squad(folder)
     values = {
         "train_file": data, "predict_file": data, "output_dir": folder / "out",
-        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "albert_config_file": write_config(folder, **TUNED),
         "vocab_file": write_vocabulary(folder), "max_seq_length": 14, "doc_stride": 4,
         "max_query_length": 6, "train_batch_size": 4, "predict_batch_size": 4,
         "num_train_epochs": 2, "save_checkpoints_steps": 2, "do_train": True, "do_predict": True,
@@ -188,24 +194,26 @@ def squad_flags(folder: pathlib.Path, **changes) -> list[str]:
 
 
 def write_race(folder: pathlib.Path, passages: int = 4) -> pathlib.Path:
-    """Passages of one question, in the archive's layout."""
+    """Passages in the archive's layout: of one question, and of two in those of the high level."""
     for split in ("train", "dev", "test"):
-        for level in ("middle", "high"):
+        for level, count in (("middle", 1), ("high", 2)):
             place = folder / "RACE" / split / level
             place.mkdir(parents=True)
             for i in range(passages):
                 (place / f"{i}.txt").write_text(json.dumps({
-                    "id": f"{level}{i}.txt", "article": f"w{i} w{i + 1}", "questions": ["w3 _"],
-                    "options": [[f"w{i}", "w7", "w8", "w9"]], "answers": ["A"],
+                    "id": f"{level}{i}.txt", "article": f"w{i} w{i + 1}",
+                    "questions": ["w3 _", "w4"][:count],
+                    "options": [[f"w{(i + n) % 4}" for n in range(4)], ["w6", "w7", "w8", "w9"]][:count],
+                    "answers": ["ABCD"[-i % 4], "B"][:count],
                 }))
     return folder
 
 
 def race_flags(folder: pathlib.Path, **changes) -> list[str]:
-    """Flags of a tiny RACE run: 4 steps of 4 questions."""
+    """Flags of a tiny RACE run: 4 steps of 4 questions, of 12."""
     values = {
         "data_dir": write_race(folder), "output_dir": folder / "out",
-        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "albert_config_file": write_config(folder, **TUNED),
         "vocab_file": write_vocabulary(folder), "max_seq_length": 14, "max_qa_length": 6,
         "train_step": 4, "warmup_step": 1, "save_checkpoints_steps": 2, "train_batch_size": 4,
         "eval_batch_size": 4, "predict_batch_size": 4, "do_predict": True,
@@ -221,12 +229,45 @@ def token_flags(folder: pathlib.Path, **changes) -> list[str]:
         ))
     values = {
         "data_dir": folder, "output_dir": folder / "out",
-        "albert_config_file": write_config(folder, num_hidden_layers=1),
+        "albert_config_file": write_config(folder, **TUNED),
         "vocab_file": write_vocabulary(folder), "max_seq_length": 8, "train_step": 4,
         "warmup_step": 1, "save_checkpoints_steps": 2, "train_batch_size": 4,
         "eval_batch_size": 4, "predict_batch_size": 4,
     }
     return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuner:
+    """A fine-tuning command, its flags for a tiny run, and what it then has written."""
+
+    run: Callable[..., int]
+    flags: Callable[..., list[str]]
+    asked: tuple[str, ...]  # what it is to do
+    last: int  # step at which it is done; it saves half-way, too
+    results: tuple[str, ...]
+    task: str
+    metric: str  # that of the best checkpoint
+
+
+TUNERS = {
+    "classifier": Tuner(
+        classify, classifier_flags, ("--do_train", "--do_eval", "--do_predict"), 6,
+        ("eval_results.txt", "test_results.tsv"), "sst-2", "eval_accuracy",
+    ),
+    "squad": Tuner(
+        squad, squad_flags, (), 4,
+        ("eval_results.txt", "predictions.json", "nbest_predictions.json"), "squad_v1", "f1",
+    ),
+    "race": Tuner(
+        race, race_flags, (), 4, ("eval_results.txt", "test_results.tsv"), "race",
+        "eval_accuracy",
+    ),
+    "tokens": Tuner(
+        label_words, token_flags, ("--do_train", "--do_eval", "--do_predict"), 4,
+        ("eval_results.txt", "test_predictions.txt"), "token_classification", "eval_f1",
+    ),
+}
 
 
 @contextlib.contextmanager
