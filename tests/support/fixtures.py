@@ -90,3 +90,41 @@ def tuned(run_once) -> Callable[[str], jobs.Run]:
         return run_once(f"tuned-{name}", tuner.run, lambda f: [*tuner.flags(f), *tuner.asked])
 
     return get
+
+
+class Begins(BaseException):
+    """Training begins."""
+
+
+@pytest.fixture
+def begin(monkeypatch) -> Callable:
+    """Function that runs a command up to its training, which takes seconds.
+
+    Returns arguments and options of `trainer.train`, or the exit code if the command ended before.
+    """
+    from albert.training import trainer
+
+    def train(*arguments, **options):
+        raise Begins(arguments, options)
+
+    def run(command: Callable[..., int], *flags: str):
+        with monkeypatch.context() as patch:
+            patch.setattr(trainer, "train", train)
+            try:
+                return command(*flags)
+            except Begins as begins:
+                return begins.args
+
+    return run
+
+
+@pytest.fixture
+def memory(tmp_path, monkeypatch):
+    """An empty file system in memory (memory://), and an empty cache."""
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert[test]'")
+    monkeypatch.setenv("ALBERT_CACHE", str(tmp_path / "cache"))
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    yield system
+    system.store.clear()
