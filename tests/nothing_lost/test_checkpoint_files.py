@@ -7,6 +7,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+import stores
 import tensorflow as tf
 from helpers import REPO
 
@@ -28,19 +29,6 @@ def write_bundle(prefix, tensors):
     )
 
 
-def write_shards(folder, count):
-    """Writes a bundle of several data files; returns its prefix and what is in it."""
-    rng = np.random.default_rng(0)
-    parts = [{f"part_{i}/w": rng.normal(size=(3, i + 1)).astype("f4")} for i in range(count)]
-    for i, part in enumerate(parts):
-        write_bundle(folder / f"part{i}", part)
-    tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=[str(folder / f"part{i}") for i in range(count)],
-        destination_prefix=str(folder / "model.ckpt-7"), delete_old_dirs=False,
-    )
-    return str(folder / "model.ckpt-7"), {n: value for part in parts for n, value in part.items()}
-
-
 def test_every_kind_of_tensor_is_read_as_tensorflow_reads_it(tmp_path):
     rng = np.random.default_rng(0)
     tensors = {f"bert/{i}": rng.integers(0, 2, (2, 3)).astype(d) for i, d in enumerate(DTYPES)}
@@ -60,15 +48,19 @@ def test_every_kind_of_tensor_is_read_as_tensorflow_reads_it(tmp_path):
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
-def test_a_checkpoint_of_several_data_files_is_read(tmp_path):
-    prefix, tensors = write_shards(tmp_path, 3)
+def test_a_checkpoint_of_several_data_files_is_read_and_a_missing_one_named(tmp_path):
+    parts = [{f"part_{i}/w": np.full((3, i + 1), i, "f4")} for i in range(3)]
+    for i, part in enumerate(parts):
+        write_bundle(tmp_path / f"part{i}", part)
+    prefix = str(tmp_path / "model.ckpt-7")
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[str(tmp_path / f"part{i}") for i in range(3)],
+        destination_prefix=prefix, delete_old_dirs=False,
+    )
     weights = checkpoints.open_weights(prefix)
-    for name, value in tensors.items():
-        np.testing.assert_array_equal(weights.read(name), value)
-
-
-def test_a_missing_data_file_is_named(tmp_path):
-    prefix, _ = write_shards(tmp_path, 3)
+    for part in parts:
+        for name, value in part.items():
+            np.testing.assert_array_equal(weights.read(name), value)
     os.unlink(prefix + ".data-00001-of-00003")
     with pytest.raises(CheckpointError, match=r"not model\.ckpt-7\.data-00001-of-00003: a"):
         checkpoints.open_weights(prefix)
@@ -84,51 +76,29 @@ def test_a_partitioned_variable_is_refused_by_name(tmp_path):
         weights.read("w")
 
 
-@pytest.mark.parametrize("at", [0, 60, -60, -45, -1], ids=str)
-def test_a_damaged_index_is_refused(at, tmp_path):
+def test_a_damaged_index_is_refused(tmp_path):
     write_bundle(tmp_path / "c", {"w": np.zeros(3, "f4"), "v": np.ones(2, "f4")})
-    content = bytearray((tmp_path / "c.index").read_bytes())
-    content[at] ^= 0x41
-    (tmp_path / "c.index").write_bytes(content)
-    with pytest.raises(CheckpointError, match="c is not a readable checkpoint: "):
-        checkpoints.open_weights(str(tmp_path / "c"))
+    whole = (tmp_path / "c.index").read_bytes()
+    for at in (0, 60, -60, -45, -1):
+        content = bytearray(whole)
+        content[at] ^= 0x41
+        (tmp_path / "c.index").write_bytes(content)
+        with pytest.raises(CheckpointError, match="c is not a readable checkpoint: "):
+            checkpoints.open_weights(str(tmp_path / "c"))
 
 
-# === Where TensorFlow is absent ===
-
-WITHOUT_TENSORFLOW = "import sys; sys.modules['tensorflow'] = None\n"
-TENSORS = """
-import logging
-import numpy as np
-from albert.config import AlbertConfig
-from albert.formats import checkpoint_files, checkpoints
-from albert.training import checkpoint_store
-logging.basicConfig(level=logging.INFO, format="%(message)s")
-CONFIG = AlbertConfig(99, 16, 48, 3, num_attention_heads=4, intermediate_size=96)
-SHAPES = {"bert/a": (2, 3), "global_step": ()}
-
-def save(step, keep=0):
-    tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
-    return checkpoint_store.save(".", step, tensors, {"records_seen": step * 2}, keep)
-
-def newest():
-    prefix, tensors, run_state = checkpoint_store.read_newest(".", SHAPES, CONFIG, "t")
-    print(prefix, tensors["bert/a"][0, 0], run_state["records_seen"])
-"""
-
-
-def run(folder, code):
-    """Runs Python code in a directory, in a process where TensorFlow cannot be imported."""
+def run_without_tensorflow(folder, code) -> None:
+    """Runs code that uses `stores` in a directory, where TensorFlow cannot be imported."""
+    start = "import sys; sys.modules['tensorflow'] = None\nimport stores\n"
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TENSORFLOW + TENSORS + code], cwd=folder, text=True,
-        capture_output=True, env=os.environ | {"PYTHONPATH": str(REPO)}, check=False,
+        [sys.executable, "-c", start + code], cwd=folder, text=True, capture_output=True, check=False,
+        env=os.environ | {"PYTHONPATH": f"{REPO}:{REPO / 'tests/support'}"},
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
 
 
-def test_without_tensorflow_a_checkpoint_is_what_tensorflow_reads(tmp_path):
-    assert "./model.ckpt-7 7.0 14" in run(tmp_path, "save(7); newest()")
+def test_without_tensorflow_checkpoints_are_its_own_and_a_damaged_one_is_set_aside(tmp_path):
+    run_without_tensorflow(tmp_path, "stores.save('.', 7)\nassert stores.newest('.') == 7")
     assert sorted(os.listdir(tmp_path)) == [
         "checkpoint", "model.ckpt-7.data-00000-of-00001", "model.ckpt-7.index",
         "model.ckpt-7.json",
@@ -136,28 +106,16 @@ def test_without_tensorflow_a_checkpoint_is_what_tensorflow_reads(tmp_path):
     theirs = tf.train.load_checkpoint(str(tmp_path))
     np.testing.assert_array_equal(theirs.get_tensor("bert/a"), np.full((2, 3), 7, "f4"))
     assert theirs.get_tensor("global_step") == 7
-
-
-def test_without_tensorflow_its_own_checkpoints_are_read(tmp_path):
-    tensors = {"bert/a": np.full((2, 3), 5, "f4"), "global_step": np.int64(5)}
-    checkpoint_store.save(str(tmp_path), 5, tensors, {"records_seen": 9}, 0)
-    assert (tmp_path / "model.ckpt-5.index").exists()
-    assert "./model.ckpt-5 5.0 9" in run(tmp_path, "newest()")
-
-
-@pytest.mark.parametrize("damage", ["cut", "flip"])
-def test_without_tensorflow_a_damaged_checkpoint_is_set_aside(damage, tmp_path):
-    run(tmp_path, "save(1); save(2)")
-    path = tmp_path / "model.ckpt-2.data-00000-of-00001"
-    content = bytearray(path.read_bytes())
-    if damage == "cut":
-        del content[-2:]
-    else:
-        content[-20] ^= 1
-    path.write_bytes(content)
-    told = run(tmp_path, "newest()")
-    assert "./model.ckpt-1 1.0 2" in told and "model.ckpt-2 unreadable" in told
-    assert (tmp_path / "model.ckpt-2.index.corrupt").exists()
+    for step in (8, 9):
+        stores.save(tmp_path, step)
+    for step, damage in ((8, slice(-2, None)), (9, slice(-20, -19))):
+        path = tmp_path / f"model.ckpt-{step}.data-00000-of-00001"
+        content = bytearray(path.read_bytes())
+        content[damage] = b"" if step == 8 else bytes([content[-20] ^ 1])
+        path.write_bytes(content)
+    run_without_tensorflow(tmp_path, "assert stores.newest('.') == 7")
+    for step in (8, 9):
+        assert (tmp_path / f"model.ckpt-{step}.index.corrupt").exists()
 
 
 def test_a_run_of_0_2_without_tensorflow_is_refused_and_does_not_start_over(tmp_path):

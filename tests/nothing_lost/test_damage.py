@@ -6,19 +6,14 @@ import os
 import jobs
 import numpy as np
 import pytest
-from helpers import (
-    LENGTH,
-    PREDICTIONS,
-    VOCAB,
-    assert_one_clear_line,
-    pretraining_rows,
-)
+from helpers import LENGTH, PREDICTIONS, VOCAB, assert_one_clear_line, pretraining_rows
 from invariants import nothing_lost, untouched
 
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, run_states
 from albert.records import feature_cache, records, tf_dataset, tfrecord
 from albert.records.examples import FeatureSpec
+from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
 
 DATA = ".data-00000-of-00001"
@@ -193,7 +188,7 @@ def test_the_same_file_given_twice_is_refused(job, tmp_path, capsys):
 
 
 def test_a_missing_shard_is_refused_where_it_is_named_and_else_warned_about(
-    job, tmp_path, capsys, begin
+    job, tmp_path, capsys, caplog
 ):
     shards = [tmp_path / f"{name}.tfrecord" for name in "abc"]
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
@@ -205,10 +200,9 @@ def test_a_missing_shard_is_refused_where_it_is_named_and_else_warned_about(
     assert jobs.pretrain(*job, named) == 2
     assert "b.tfrecord" in assert_one_clear_line(capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
-    found = f"--input_file={tmp_path}/[a-c].tfrecord"
-    assert begin(jobs.pretrain, *job, found) != 2
-    [told] = [line for line in capsys.readouterr().err.splitlines() if "not found: " in line]
-    assert "b.tfrecord" in told and "a.tfrecord" not in told
+    RecordFiles.of_flag(f"{tmp_path}/[a-c].tfrecord", "input_file").check(spec, VOCAB)
+    [warning] = [r.getMessage() for r in caplog.records if "not found: " in r.getMessage()]
+    assert "b.tfrecord" in warning and "a.tfrecord" not in warning
 
 
 # --- Feature caches ---

@@ -2,11 +2,12 @@
 
 import threading
 
+import gcs
+import jobs
 import pytest
 
 from albert.errors import DataError, RunDirBusyError
 from albert.storage import filesystem, fsspec_calls, locks
-import gcs, jobs
 
 gcs.require_emulator()
 
@@ -57,25 +58,19 @@ def test_of_many_that_create_an_object_one_does(proxy):
     assert sorted(made) == [False] * 7 + [True] and proxy.refused >= 7
 
 
-def test_a_directory_that_another_process_renews_is_refused(proxy, monkeypatch):
-    monkeypatch.setenv("ALBERT_LEASE_SECONDS", "3")
-    with locks._lease("gs://bucket/run"):
-        monkeypatch.setattr(locks, "_machine", lambda: "another machine")
-        with pytest.raises(RunDirBusyError, match="in use by pid"):
-            with locks._lease("gs://bucket/run"):
-                pass
-    assert not filesystem.files_below("gs://bucket/run")
-
-
-def test_a_run_trains_stops_and_goes_on(proxy, tmp_path):
-    given = dict(flag.lstrip("-").split("=") for flag in jobs.pretraining_flags(tmp_path))
-    for path in tmp_path.glob("train.tfrecord*"):
+def test_a_run_resumes_in_a_directory_that_is_its_own(proxy, begun, whole, tmp_path, monkeypatch):
+    for path in whole.out.parent.glob("train.tfrecord*"):
         fsspec_calls.upload(str(path), f"gs://bucket/records/{path.name}")
-    given |= {"input_file": "gs://bucket/records/train*", "output_dir": "gs://bucket/run"}
-    flags = [f"--{name}={value}" for name, value in given.items()]
-    assert jobs.pretrain(*flags, "--until_step=10") == 0
-    assert jobs.pretrain(*flags) == 0
-    assert jobs.pretrain(*jobs.pretraining_flags(tmp_path)) == 0
-    with filesystem.open_read("gs://bucket/run/model.ckpt-23.data-00000-of-00001") as stream:
-        assert stream.read() == (tmp_path / "out/model.ckpt-23.data-00000-of-00001").read_bytes()
+    for path in begun.out.glob("m*"):
+        fsspec_calls.upload(str(path), f"gs://bucket/run/{path.name}")
+    monkeypatch.setenv("ALBERT_LEASE_SECONDS", "3")
+    with locks._lease("gs://bucket/run"), monkeypatch.context() as patch:
+        patch.setattr(locks, "_machine", lambda: "another machine")
+        with pytest.raises(RunDirBusyError, match="in use by pid"), locks._lease("gs://bucket/run"):
+            pass
+    remote = ("--input_file=gs://bucket/records/train*", "--output_dir=gs://bucket/run")
+    assert jobs.pretrain(*begun.flags, *remote) == 0
+    name = "model.ckpt-23.data-00000-of-00001"
+    with filesystem.open_read(f"gs://bucket/run/{name}") as stream:
+        assert stream.read() == (whole.out / name).read_bytes()
     assert not [name for name in filesystem.files_below("gs://bucket/run") if "lease" in name]

@@ -9,14 +9,7 @@ import numpy as np
 import odd_pretraining
 import pytest
 from helpers import (
-    LENGTH,
-    PREDICTIONS,
-    REPO,
-    VOCAB,
-    assert_one_clear_line,
-    metrics,
-    pretraining_rows,
-    run,
+    LENGTH, PREDICTIONS, REPO, VOCAB, assert_one_clear_line, metrics, pretraining_rows, run,
     strict_json,
 )
 from invariants import nothing_lost

@@ -12,12 +12,7 @@ from helpers import SIZES, assert_one_clear_line, run, run_here
 
 import albert
 from albert import (
-    convert_hf,
-    create_pretraining_data,
-    fill_mask,
-    run_pretraining,
-    score,
-    tokenization,
+    convert_hf, create_pretraining_data, fill_mask, run_pretraining, score, tokenization,
 )
 from albert.cli import flags
 from albert.formats import tokenizer_files
