@@ -95,15 +95,11 @@ def vocabulary_of(folder):
 # --- Kept, and found by whatever opens the directory ---
 
 
-def test_the_directory_of_a_run_is_a_whole_model(made):
-    folder, stderr = made
-    assert " W " not in stderr
-    names = set(os.listdir(folder / "out"))
+def test_the_directory_of_a_run_is_a_whole_model_for_every_command(made, trained, tmp_path, begin):
+    assert " W " not in made[1]
+    names = set(os.listdir(trained / "out"))
     assert {"albert_config.json", "vocab.txt", "tokenizer_config.json", "README.md"} <= names
-    assert (folder / "out/vocab.txt").read_bytes() == (folder / "my_vocab.txt").read_bytes()
-
-
-def test_commands_need_no_flag_but_the_directory(trained, tmp_path, begin):
+    assert (trained / "out/vocab.txt").read_bytes() == (trained / "my_vocab.txt").read_bytes()
     for name in ("my_vocab.txt", "config.json", "records"):  # it does without them from here on
         (trained / name).rename(trained / f"{name}.gone")
     out = trained / "out"
@@ -124,17 +120,23 @@ def test_commands_need_no_flag_but_the_directory(trained, tmp_path, begin):
     ) != 2
 
 
-def test_the_vocabulary_is_there_before_the_first_step(folder, attempt):
-    assert attempt(folder) != 2
+def test_the_vocabulary_is_there_before_the_first_step_with_the_case_of_the_records(
+    folder, attempt, capsys
+):
+    make_records(folder, "cased", "--nodo_lower_case")
+    recorded = records.Manifest.read(f"{folder}/records/cased.tfrecord").info["vocabulary"]
+    assert recorded == {
+        "vocab_file": f"{folder}/my_vocab.txt", "spm_model_file": None,
+        "beside": "../my_vocab.txt", "do_lower_case": False, "keep_accents": False,
+        "remove_space": True,
+    }
+    assert attempt(folder, name="*") == 2
+    assert "different vocabularies or case flags" in assert_one_clear_line(capsys.readouterr().err)
+    _, options = attempt(folder, name="cased")
+    assert options["flags"]["do_lower_case"] is False
     assert sorted(os.listdir(folder / "out")) == [
         "special_tokens_map.json", "tokenizer_config.json", "vocab.txt"
     ]
-
-
-def test_case_is_that_of_the_records(folder, attempt):
-    make_records(folder, "cased", "--nodo_lower_case")
-    _, options = attempt(folder, name="cased")
-    assert options["flags"]["do_lower_case"] is False
     tokenizer = vocabulary_of(folder)
     assert not tokenizer.do_lower_case and tokenizer.tokenize("The cat") == ["The", "cat"]
 
@@ -142,22 +144,15 @@ def test_case_is_that_of_the_records(folder, attempt):
 def test_a_run_of_an_earlier_version_gets_its_vocabulary_when_it_is_resumed(trained, attempt):
     for name in ("vocab.txt", "tokenizer_config.json"):
         (trained / "out" / name).unlink()
-    assert vocabulary_of(trained) is None
+    path = f"{trained}/records/train.tfrecord"
+    manifest = records.Manifest.read(path)
+    del manifest.info["vocabulary"]  # there are flags in the manifest, too
+    files.write_sealed_json(records.manifest_path(path), manifest.to_json())
     assert attempt(trained) != 2
     assert vocabulary_of(trained).vocab_size == SIZE
 
 
 # --- Where it is looked for ---
-
-
-def test_records_name_it_as_given_and_as_seen_from_them(folder):
-    make_records(folder, "again", "--nodo_lower_case")
-    recorded = records.Manifest.read(f"{folder}/records/again.tfrecord").info["vocabulary"]
-    assert recorded == {
-        "vocab_file": f"{folder}/my_vocab.txt", "spm_model_file": None,
-        "beside": "../my_vocab.txt", "do_lower_case": False, "keep_accents": False,
-        "remove_space": True,
-    }
 
 
 def test_only_a_moved_vocabulary_of_the_same_content_is_taken(folder, made, attempt, caplog):
@@ -178,15 +173,14 @@ def lost(folder):
     return folder
 
 
-def test_one_that_is_not_the_records_is_not_taken_and_the_run_goes_on(lost, attempt, caplog):
+def test_one_that_is_not_the_records_is_not_taken_and_that_of_init_checkpoint_may_be(
+    lost, attempt, caplog
+):
     assert attempt(lost) != 2
     [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert "will have no vocabulary: give the records' with --spm_model_file or" in warning
     assert str(lost / "old_vocab.txt") in warning
     assert not (lost / "out").exists()
-
-
-def test_that_of_init_checkpoint_is_taken_if_it_is_the_records(lost, attempt, caplog):
     caplog.set_level("INFO", "albert")
     assert attempt(lost, f"--init_checkpoint={lost}/first", config=None) != 2
     assert f"vocabulary: {lost}/first/" in caplog.text
@@ -217,21 +211,6 @@ def test_records_without_a_manifest_train_on_and_take_the_flag(folder, attempt, 
     assert f"6 tokens, config vocab_size is {SIZE}" in line
     assert attempt(folder, f"--vocab_file={folder}/my_vocab.txt", "--nodo_lower_case") != 2
     assert not vocabulary_of(folder).do_lower_case
-
-
-def test_records_of_an_earlier_version_are_known_by_the_flags_in_their_manifest(folder, attempt):
-    path = f"{folder}/records/train.tfrecord"
-    manifest = records.Manifest.read(path)
-    del manifest.info["vocabulary"]
-    files.write_sealed_json(records.manifest_path(path), manifest.to_json())
-    assert attempt(folder) != 2
-    assert vocabulary_of(folder).vocab_size == SIZE
-
-
-def test_records_of_two_vocabularies_are_refused(folder, attempt, capsys):
-    make_records(folder, "train-2", "--nodo_lower_case")
-    assert attempt(folder, name="train*") == 2
-    assert "different vocabularies or case flags" in assert_one_clear_line(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("is_of_0_2, message", [
