@@ -1,11 +1,9 @@
 """Signals and kills: the run ends soon, and its successor gives the same bits."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 
 import jobs
 import pytest
@@ -122,26 +120,3 @@ def test_a_stopped_classifier_resumes_to_the_same_bits(classified, tmp_path, mon
     jobs.assert_same_run(tmp_path / "out", classified.out, 6)
     ours, theirs = (d / "eval_results.txt" for d in (tmp_path / "out", classified.out))
     assert ours.read_bytes() == theirs.read_bytes()
-
-
-@pytest.mark.slow
-def test_kill_9_in_back_to_back_saves_never_loses_a_saved_step(tmp_path):
-    arguments = jobs.pretraining_flags(
-        tmp_path, num_train_steps=1_000_000, save_checkpoints_steps=1, keep_checkpoint_max=2
-    )
-    newest, out = 0, tmp_path / "out"
-    for kill in range(3):
-        with jobs.running(*arguments) as process:
-            while max(checkpoints.list_steps(str(out)), default=0) < newest + 3:
-                assert process.poll() is None
-                time.sleep(0.005)
-            time.sleep(random.Random(kill).random() / 5)
-            process.kill()
-            _, stderr = process.communicate()
-        if newest:
-            assert f"model.ckpt-{newest} left off" in stderr
-            assert "unreadable" not in stderr and "random weights" not in stderr
-        newest = max(checkpoints.list_steps(str(out)))
-    assert jobs.pretrain(*arguments, f"--num_train_steps={newest + 1}") == 0
-    assert max(checkpoints.list_steps(str(out))) == newest + 1
-    assert_tidy(out)

@@ -11,9 +11,7 @@ import pytest
 from helpers import SIZES, assert_one_clear_line, run, run_here
 
 import albert
-from albert import (
-    convert_hf, create_pretraining_data, fill_mask, run_pretraining, score, tokenization,
-)
+from albert import (convert_hf, create_pretraining_data, fill_mask, score)
 from albert.cli import flags
 from albert.formats import tokenizer_files
 from albert.records import records
@@ -80,8 +78,12 @@ def job(folder, *more, name="train", config="config.json"):
     ]
 
 
+def train(folder, *more, **options) -> int:
+    return jobs.pretrain(*job(folder, *more, **options))
+
+
 @pytest.fixture
-def attempt(begin):
+def begin_here(begin):
     """Function that runs pretraining up to the training itself: see `begin`."""
     return lambda folder, *more, **options: begin(jobs.pretrain, *job(folder, *more, **options))
 
@@ -114,14 +116,14 @@ def test_the_directory_of_a_run_is_a_whole_model_for_every_command(made, trained
     (tmp_path / "train.tsv").write_text(
         "sentence\tlabel\n" + "".join(f"w{i % 30} w2\t{i % 2}\n" for i in range(40))
     )
-    assert begin(
+    begin(
         jobs.classify, f"--train_file={tmp_path}/train.tsv", f"--init_checkpoint={out}",
         f"--output_dir={tmp_path}/classifier", "--max_seq_length=12",
-    ) != 2
+    )
 
 
 def test_the_vocabulary_is_there_before_the_first_step_with_the_case_of_the_records(
-    folder, attempt, capsys
+    folder, begin_here, capsys
 ):
     make_records(folder, "cased", "--nodo_lower_case")
     recorded = records.Manifest.read(f"{folder}/records/cased.tfrecord").info["vocabulary"]
@@ -130,9 +132,9 @@ def test_the_vocabulary_is_there_before_the_first_step_with_the_case_of_the_reco
         "beside": "../my_vocab.txt", "do_lower_case": False, "keep_accents": False,
         "remove_space": True,
     }
-    assert attempt(folder, name="*") == 2
+    assert train(folder, name="*") == 2
     assert "different vocabularies or case flags" in assert_one_clear_line(capsys.readouterr().err)
-    _, options = attempt(folder, name="cased")
+    _, options = begin_here(folder, name="cased")
     assert options["flags"]["do_lower_case"] is False
     assert sorted(os.listdir(folder / "out")) == [
         "special_tokens_map.json", "tokenizer_config.json", "vocab.txt"
@@ -141,24 +143,24 @@ def test_the_vocabulary_is_there_before_the_first_step_with_the_case_of_the_reco
     assert not tokenizer.do_lower_case and tokenizer.tokenize("The cat") == ["The", "cat"]
 
 
-def test_a_run_of_an_earlier_version_gets_its_vocabulary_when_it_is_resumed(trained, attempt):
+def test_a_run_of_an_earlier_version_gets_its_vocabulary_when_it_is_resumed(trained, begin_here):
     for name in ("vocab.txt", "tokenizer_config.json"):
         (trained / "out" / name).unlink()
     path = f"{trained}/records/train.tfrecord"
     manifest = records.Manifest.read(path)
     del manifest.info["vocabulary"]  # there are flags in the manifest, too
     files.write_sealed_json(records.manifest_path(path), manifest.to_json())
-    assert attempt(trained) != 2
+    begin_here(trained)
     assert vocabulary_of(trained).vocab_size == SIZE
 
 
 # --- Where it is looked for ---
 
 
-def test_only_a_moved_vocabulary_of_the_same_content_is_taken(folder, made, attempt, caplog):
+def test_only_a_moved_vocabulary_of_the_same_content_is_taken(folder, made, begin_here, caplog):
     caplog.set_level("INFO", "albert")
     write_vocabulary(folder / "my_vocab.txt", ["w99", *WORDS[1:]])
-    assert attempt(folder) != 2  # there is the one where the records were made
+    begin_here(folder)  # there is the one where the records were made
     assert f"vocabulary: {made[0]}/my_vocab.txt" in caplog.text
     assert vocabulary_of(folder).vocab["w0"] == 5
 
@@ -174,42 +176,42 @@ def lost(folder):
 
 
 def test_one_that_is_not_the_records_is_not_taken_and_that_of_init_checkpoint_may_be(
-    lost, attempt, caplog
+    lost, begin_here, caplog
 ):
-    assert attempt(lost) != 2
+    begin_here(lost)
     [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert "will have no vocabulary: give the records' with --spm_model_file or" in warning
     assert str(lost / "old_vocab.txt") in warning
     assert not (lost / "out").exists()
     caplog.set_level("INFO", "albert")
-    assert attempt(lost, f"--init_checkpoint={lost}/first", config=None) != 2
+    begin_here(lost, f"--init_checkpoint={lost}/first", config=None)
     assert f"vocabulary: {lost}/first/" in caplog.text
     assert vocabulary_of(lost).vocab["w0"] == 5
 
 
-def test_the_flag_is_the_first_to_be_taken_and_must_be_the_records(lost, attempt, capsys):
-    assert attempt(lost, f"--vocab_file={lost}/old_vocab.txt") == 2
+def test_the_flag_is_the_first_to_be_taken_and_must_be_the_records(lost, begin_here, capsys):
+    assert train(lost, f"--vocab_file={lost}/old_vocab.txt") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
     assert f"train.tfrecord was not made with {lost}/old_vocab.txt" in line
-    assert attempt(lost, f"--vocab_file={lost}/kept.txt", "--nodo_lower_case") == 2
+    assert train(lost, f"--vocab_file={lost}/kept.txt", "--nodo_lower_case") == 2
     assert "and this --do_lower_case" in assert_one_clear_line(capsys.readouterr().err)
-    assert attempt(lost, "--nodo_train", "--do_eval", f"--vocab_file={lost}/kept.txt") == 2
+    assert train(lost, "--nodo_train", "--do_eval", f"--vocab_file={lost}/kept.txt") == 2
     assert "--vocab_file goes with --do_train" in assert_one_clear_line(capsys.readouterr().err)
     assert not (lost / "out").exists()
-    assert attempt(lost, f"--vocab_file={lost}/kept.txt") != 2
+    begin_here(lost, f"--vocab_file={lost}/kept.txt")
     assert vocabulary_of(lost).vocab["w0"] == 5
 
 
-def test_records_without_a_manifest_train_on_and_take_the_flag(folder, attempt, caplog, capsys):
+def test_records_without_a_manifest_train_on_and_take_the_flag(folder, begin_here, caplog, capsys):
     (folder / "records/train.tfrecord.manifest.json").unlink()
-    assert attempt(folder) != 2
+    begin_here(folder)
     [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert warning.endswith("give the records' with --spm_model_file or --vocab_file")
     write_vocabulary(folder / "short.txt", ["w1"])
-    assert attempt(folder, f"--vocab_file={folder}/short.txt") == 2
+    assert train(folder, f"--vocab_file={folder}/short.txt") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
     assert f"6 tokens, config vocab_size is {SIZE}" in line
-    assert attempt(folder, f"--vocab_file={folder}/my_vocab.txt", "--nodo_lower_case") != 2
+    begin_here(folder, f"--vocab_file={folder}/my_vocab.txt", "--nodo_lower_case")
     assert not vocabulary_of(folder).do_lower_case
 
 
@@ -218,7 +220,7 @@ def test_records_without_a_manifest_train_on_and_take_the_flag(folder, attempt, 
     (True, "holds checkpoints with the vocabulary vocab.txt"),  # with which nothing was recorded
 ])
 def test_a_directory_with_checkpoints_of_another_vocabulary_is_refused(
-    is_of_0_2, message, trained, attempt, capsys
+    is_of_0_2, message, trained, begin_here, capsys
 ):
     for path in (trained / "out").glob("model.ckpt-*.json") if is_of_0_2 else ():
         run_state = json.loads(path.read_text())
@@ -226,7 +228,7 @@ def test_a_directory_with_checkpoints_of_another_vocabulary_is_refused(
         path.write_text(json.dumps(run_state))
     write_vocabulary(trained / "other_vocab.txt", ["w99", *WORDS[1:]])
     make_records(trained, "other", vocabulary="other_vocab.txt")
-    assert attempt(trained, name="other") == 2
+    assert train(trained, name="other") == 2
     assert message in assert_one_clear_line(capsys.readouterr().err)
     kept = (trained / "out/vocab.txt").read_bytes()
     assert kept == (trained / "my_vocab.txt").read_bytes()
@@ -255,11 +257,11 @@ def converted(folder):
     ("gelu_new", "gelu", "gelu, the tanh form"), ("gelu", "gelu_erf", "gelu, the exact one (erf)"),
 ])
 def test_a_directory_of_hugging_face_gives_architecture_weights_and_vocabulary(
-    act, ours, told, converted, folder, attempt, caplog
+    act, ours, told, converted, folder, begin_here, caplog
 ):
     caplog.set_level("INFO", "albert")
     start = converted(act)
-    (_, config, *_), _ = attempt(folder, f"--init_checkpoint={start}", config=None)
+    (_, config, *_), _ = begin_here(folder, f"--init_checkpoint={start}", config=None)
     assert config.hidden_act == ours
     assert f"activation: {told}" in caplog.text
     assert vocabulary_of(folder).vocab_size == SIZE
@@ -271,45 +273,35 @@ def test_a_directory_of_hugging_face_gives_architecture_weights_and_vocabulary(
 
 
 def test_another_activation_than_the_weights_were_trained_with_is_warned_about(
-    converted, folder, attempt, caplog
+    converted, folder, begin_here, caplog
 ):
     start = converted("gelu")
     theirs = f"--albert_config_file={start}/config.json"  # means what their directory means
-    (_, config, *_), _ = attempt(folder, f"--init_checkpoint={start}", theirs, config=None)
+    (_, config, *_), _ = begin_here(folder, f"--init_checkpoint={start}", theirs, config=None)
     assert config.hidden_act == "gelu_erf"
     assert "and --albert_config_file another" not in caplog.text
-    (_, config, *_), _ = attempt(folder, f"--init_checkpoint={start}")  # ours says "gelu", the tanh form
+    (_, config, *_), _ = begin_here(folder, f"--init_checkpoint={start}")  # ours says "gelu", the tanh form
     assert config.hidden_act == "gelu"
     assert ("has the activation gelu, the exact one (erf), and --albert_config_file another, which "
             "is taken: gelu, the tanh form") in caplog.text
 
 
-def test_the_architecture_of_the_runs_own_directory_is_enough(trained, attempt, capsys):
-    (_, config, *_), _ = attempt(trained, config=None)
+def test_the_architecture_of_the_runs_own_directory_is_enough(trained, begin_here, capsys):
+    (_, config, *_), _ = begin_here(trained, config=None)
     assert config.vocab_size == SIZE
     (trained / "out/eval_results.json").unlink()
-    more = ("--nodo_train", "--do_eval")
-    assert run_here(run_pretraining, *job(trained, *more, config=None)) == 0
+    assert train(trained, "--nodo_train", "--do_eval", config=None) == 0
     assert json.loads((trained / "out/eval_results.json").read_text())["global_step"] == 4
-    empty = f"--output_dir={trained}/other"
-    assert attempt(trained, empty, config=None) == 2
+    assert train(trained, f"--output_dir={trained}/other", config=None) == 2
     line = assert_one_clear_line(capsys.readouterr().err)
     assert "--albert_config_file is required (or the directory of a model as" in line
 
 
-def test_a_checkpoint_without_its_other_files_needs_the_architecture_only(folder, attempt, capsys):
+def test_a_checkpoint_without_its_other_files_needs_the_architecture_only(folder, begin_here, capsys):
     (folder / "bare").mkdir()
     for name in ("model.ckpt-4.index", "model.ckpt-4.data-00000-of-00001"):
         shutil.copy(folder / "first" / name, folder / "bare" / name)
     bare = f"--init_checkpoint={folder}/bare/model.ckpt-4"
-    assert attempt(folder, bare) != 2
-    assert attempt(folder, bare, f"--output_dir={folder}/other", config=None) == 2
+    begin_here(folder, bare)
+    assert train(folder, bare, f"--output_dir={folder}/other", config=None) == 2
     assert "bare" in assert_one_clear_line(capsys.readouterr().err)
-
-
-def test_an_identity_is_that_of_the_opened_tokenizer(folder):
-    path = str(folder / "my_vocab.txt")
-    for lower in (False, True):
-        opened = tokenization.FullTokenizer(path, lower)
-        digest = files.sha256(path)
-        assert tokenization.identity(digest, False, opened.settings) == opened.sha256

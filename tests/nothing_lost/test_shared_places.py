@@ -133,12 +133,11 @@ def test_threads_that_write_the_same_file_leave_one_whole_file(tmp_path):
 # --- Directories ---
 
 
-def publish(path, last="index", **content):
-    with files.publish_dir(str(path), last) as scratch:
-        os.mkdir(os.path.join(scratch, "deep"))
-        for name in (last, "deep/a"):
-            with open(os.path.join(scratch, name), "w") as stream:
-                stream.write(content.get("text", "new"))
+def publish(path, text="new"):
+    with files.publish_dir(str(path), "index") as scratch:
+        pathlib.Path(scratch, "deep").mkdir()
+        for name in ("index", "deep/a"):
+            pathlib.Path(scratch, name).write_text(text)
 
 
 def use(folder):
@@ -197,22 +196,21 @@ def test_what_is_in_the_way_is_named_and_a_failure_changes_nothing(tmp_path):
 
 
 def test_a_model_card_replaces_nothing_but_a_model_card(tmp_path):
+    def write(folder, title):
+        model_card.write(str(folder), config=stores.CONFIG, title=title, summary="")
+
     for is_card in (True, False):
-        folder = tmp_path / str(is_card)
-        folder.mkdir()
+        (folder := tmp_path / str(is_card)).mkdir()
         readme = folder / "README.md"
-        readme.write_text("# My project\n")
-        if is_card:
-            readme.unlink()
-            model_card.write(str(folder), config=stores.CONFIG, title="old", summary="")
+        write(folder, "old") if is_card else readme.write_text("# My project\n")
         before = readme.read_text()
         with model_card.publish_model(str(folder), "index") as scratch:
             pathlib.Path(scratch, "index").touch()
-            model_card.write(scratch, config=stores.CONFIG, title="new", summary="")
+            write(scratch, "new")
         assert (readme.read_text() == before) == (not is_card)
-        model_card.write(str(folder), config=stores.CONFIG, title="newer", summary="")
+        write(folder, "newer")
+        assert (readme.read_text() == before) == (not is_card)
         assert ("# newer\n" in readme.read_text()) == is_card
-        assert (readme.read_text() == before) == (not is_card)
 
 
 def test_a_saved_model_and_its_tokenizer_join_what_is_in_their_directory(tmp_path):
@@ -249,30 +247,38 @@ def test_an_export_into_a_runs_directory_leaves_the_run_as_it_was(classified, tm
 
 # --- Files that a flag names ---
 
-WRITERS = {
-    "data creation": lambda folder, path: (create_pretraining_data, jobs.data_flags(
-        folder, output_file=f"{folder / 'new.tfrecord'},{path}"
-    )),
-    "held-out data": lambda folder, path: (create_pretraining_data, jobs.data_flags(
-        folder, eval_output_file=path, held_out_fraction=0.5
-    )),
-    "race": lambda folder, path: (run_race, jobs.race_flags(folder, predict_file=path)),
-    "squad records": lambda folder, path: (run_squad_v1, jobs.squad_flags(
-        folder, do_train=False, predict_feature_file=path
-    )),
-}
+def clashes(folder):
+    """Yields (command, its flags, what it says): each would write over a file of the user's."""
+    text, answers = folder / "user.txt", folder / "user.json"
+    yield from ((command, flags, "remove it, or choose another name") for command, flags in (
+        (create_pretraining_data,
+         jobs.data_flags(folder, output_file=f"{folder / 'new.tfrecord'},{text}")),
+        (create_pretraining_data,
+         jobs.data_flags(folder, eval_output_file=text, held_out_fraction=0.5)),
+        (run_race, jobs.race_flags(folder, predict_file=text)),
+        (run_squad_v1, jobs.squad_flags(folder, do_train=False, predict_feature_file=text)),
+    ))
+    model = f"--model={folder}"
+    answers.write_text(json.dumps({f"q{i}": f"w{i + 9}" for i in range(8)}))
+    yield from ((command, flags, "is an input: it is not overwritten") for command, flags in (
+        (extract_features, [model, f"--input_file={folder}/user.jsonl",
+                            f"--output_file={folder}/user.jsonl"]),
+        (predict, [model, f"--input_file={text}", f"--output_file={folder}/./user.txt"]),
+        (evaluate_squad, [f"--dataset_file={folder}/squad.json", f"--predictions_file={answers}",
+                          f"--output_file={answers}"]),
+        (prepare_text, [f"--input_file={text}", f"--output_dir={folder}"]),
+        (train_sentencepiece, [f"--input={folder}/user.vocab", f"--model_prefix={folder}/user"]),
+    ))
 
 
-def test_a_file_that_is_not_ours_is_never_overwritten_with_records(tmp_path, capsys):
-    for name, writer in WRITERS.items():
-        (folder := tmp_path / name).mkdir()
-        path = folder / "passage.txt"
-        path.write_text("A passage of the user's.\n")
-        module, arguments = writer(folder, path)
-        with nothing_lost(folder):
-            assert jobs.command(module, *arguments) == 2
+def test_a_file_of_the_users_is_never_overwritten_with_records_or_results(tmp_path, capsys):
+    for ending in ("txt", "jsonl", "vocab"):
+        (tmp_path / f"user.{ending}").write_text("w1 w2.\n")
+    for module, flags, message in clashes(tmp_path):
+        with nothing_lost(tmp_path):
+            assert jobs.command(module, *flags) == 2
         line = assert_one_clear_line(capsys.readouterr().err)
-        assert str(path) in line and "remove it, or choose another name" in line
+        assert f"{tmp_path}/" in line and "user." in line and message in line, line
 
 
 def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):
@@ -294,40 +300,3 @@ def test_many_outputs_are_published_with_few_open_files(tmp_path):
            "from albert.create_pretraining_data import cli; cli()"
     jobs.python(code, *jobs.data_flags(tmp_path, output_file=",".join(names), dupe_factor=8))
     assert all(map(os.path.exists, names))
-
-
-def write_answers(path) -> str:
-    path.write_text(json.dumps({f"q{i}": f"w{i + 9}" for i in range(8)}))
-    return str(path)
-
-
-OVERWRITERS = {
-    "vectors": lambda folder, path: (extract_features, [
-        f"--model={folder}", f"--input_file={path}", f"--output_file={path}"
-    ]),
-    "predictions": lambda folder, path: (predict, [
-        f"--model={folder}", f"--input_file={path}", f"--output_file={folder}/./{path.name}"
-    ]),
-    "scores": lambda folder, path: (evaluate_squad, [
-        f"--dataset_file={jobs.write_squad(folder)}", f"--predictions_file={write_answers(path)}",
-        f"--output_file={path}",
-    ]),
-    "corpus": lambda folder, path: (prepare_text, [
-        f"--input_file={path}", f"--output_dir={folder}"
-    ]),
-    "vocabulary": lambda folder, path: (train_sentencepiece, [
-        f"--input={path}", f"--model_prefix={path.with_suffix('')}"
-    ]),
-}
-
-
-def test_an_input_is_never_overwritten_with_results(tmp_path, capsys):
-    for name, overwriter in OVERWRITERS.items():
-        (folder := tmp_path / name).mkdir()
-        path = folder / {"vocabulary": "corpus.vocab", "vectors": "corpus.jsonl"}.get(name, "corpus.txt")
-        path.write_text("w1 w2.\n")
-        module, arguments = overwriter(folder, path)
-        with nothing_lost(folder):
-            assert jobs.command(module, *arguments) == 2
-        line = assert_one_clear_line(capsys.readouterr().err)
-        assert f"{path.name} is an input: it is not overwritten" in line

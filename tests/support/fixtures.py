@@ -98,9 +98,9 @@ class Begins(BaseException):
 
 @pytest.fixture
 def begin(monkeypatch) -> Callable:
-    """Function that runs a command up to its training, which takes seconds.
+    """Function that runs a command up to its training, which must begin but would take seconds.
 
-    Returns arguments and options of `trainer.train`, or the exit code if the command ended before.
+    It returns the arguments and the options of `trainer.train`.
     """
     from albert.training import trainer
 
@@ -110,10 +110,9 @@ def begin(monkeypatch) -> Callable:
     def run(command: Callable[..., int], *flags: str):
         with monkeypatch.context() as patch:
             patch.setattr(trainer, "train", train)
-            try:
-                return command(*flags)
-            except Begins as begins:
-                return begins.args
+            with pytest.raises(Begins) as begins:
+                command(*flags)
+        return begins.value.args
 
     return run
 
