@@ -29,30 +29,12 @@ def flip(path):
     path.write_bytes(content)
 
 
-def other_position(path):
-    text = path.read_text()
-    assert '"records_seen": 92' in text
-    path.write_text(text.replace('"records_seen": 92', '"records_seen": 96'))
-
-
-DAMAGE = {
-    "data cut": (DATA, cut), "data flipped": (DATA, flip), "data lost": (DATA, os.unlink),
-    "index cut": (".index", cut), "index flipped": (".index", flip),
-    "run_state cut": (".json", cut), "run_state changed": (".json", other_position),
-}
-
-
-@pytest.mark.parametrize("kind", [
-    kind if kind == "data flipped" else pytest.param(kind, marks=pytest.mark.slow)
-    for kind in DAMAGE
-])
 def test_a_damaged_newest_checkpoint_is_set_aside_and_its_steps_are_repeated(
-    kind, finished, whole, capsys
+    finished, whole, capsys
 ):
-    out, (ending, damage) = finished.out, DAMAGE[kind]
-    damage(out / f"model.ckpt-23{ending}")
-    path = out / "metrics.jsonl"
-    os.truncate(path, os.path.getsize(path) - 20)  # its last line is torn, besides
+    out, path = finished.out, finished.out / "metrics.jsonl"
+    flip(out / f"model.ckpt-23{DATA}")
+    os.truncate(path, path.stat().st_size - 20)  # its last line is torn, besides
     with nothing_lost(out):
         assert jobs.pretrain(*finished.flags, "--do_eval") == 0
     said = capsys.readouterr().err

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 
 import jobs
@@ -51,6 +52,7 @@ def test_a_fine_tuner_repeats_lost_steps_and_features_to_the_same_bits(
         said = capsys.readouterr().err
         assert f"{features.name}: corrupt after record" in assert_one_clear_line(said)
         assert f"{newest} unreadable (" in said and f"ckpt-{tuner.last // 2} left off" in said
+        assert set(re.findall(r"--(\w+) changed from", said)) <= {"cached_dir", "output_dir"}
         for path in (caches := [*records.glob("*.tf_record")]):
             os.truncate(path, path.stat().st_size // 2)
         assert tuner.run(*flags) == 0
