@@ -74,8 +74,10 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(tmp
     for name, ending, damage in (
         ("cut", DATA, lambda path: os.truncate(path, 10)), ("flipped", DATA, flip_bit),
         ("lost", DATA, os.unlink), ("index cut", ".index", lambda path: os.truncate(path, 20)),
-        ("index flipped", ".index", flip_bit), ("state cut", ".json", lambda path: os.truncate(path, 20)),
-        ("state changed", ".json", lambda path: path.write_text(path.read_text().replace("160", "164"))),
+        ("index flipped", ".index", flip_bit),
+        ("state cut", ".json", lambda path: os.truncate(path, 20)),
+        ("state changed", ".json",
+         lambda path: path.write_text(path.read_text().replace("160", "164"))),
     ):
         folder = tmp_path / name
         folder.mkdir()
@@ -88,7 +90,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(tmp
         save(folder, 40)
         for step in (30, 40):
             os.truncate(folder / f"model.ckpt-{step}{DATA}", 10)
-        with untouched(folder), pytest.raises(CheckpointError, match="no checkpoint in .* is readable"):
+        with untouched(folder), pytest.raises(CheckpointError, match="no checkpoint .* is readable"):
             stores.newest(folder)
 
 
@@ -96,7 +98,8 @@ def test_another_architecture_or_task_is_refused_with_both_values(tmp_path):
     save(tmp_path, 5)
     wide = AlbertConfig.from_dict(stores.CONFIG.to_dict() | {"hidden_size": 96})
     for config, task, message in (
-        (wide, "t", "hidden_size: checkpoint 16, config 96"), (stores.CONFIG, "rte", "of task t, not rte")
+        (wide, "t", "hidden_size: checkpoint 16, config 96"),
+        (stores.CONFIG, "rte", "of task t, not rte"),
     ):
         with pytest.raises(CheckpointError, match=message):
             checkpoint_store.read_newest(str(tmp_path), stores.SHAPES, config, task)

@@ -145,7 +145,8 @@ def test_damaged_records_end_the_run_with_file_and_place(job, tmp_path, capsys, 
     flip(path)
     line = refused()
     assert "train.tfrecord: corrupt after record 2" in line and "(byte " in line
-    for part in (content[: len(content) // 2], b"", content[: len(content) // 40 * 39], content * 2):
+    size = len(content)
+    for part in (content[: size // 2], b"", content[: size // 40 * 39], content * 2):
         path.write_bytes(part)
         line = refused()
         assert "train.tfrecord: " in line and "its manifest says 40" in line

@@ -168,7 +168,7 @@ TRAIN, TEST, SQUAD = "SST-2/train.tsv", "SST-2/test.tsv", "squad.json"
 RACE, LAST = "RACE/train/middle/0.txt", "RACE/test/high/0.txt"
 BAD_FILES = {
     "classifier": [
-        (TRAIN, "text\tlabel\nw1\t0\nw2\n", "train.tsv:3: expected at least 2 tab-separated columns"),
+        (TRAIN, "text\tlabel\nw1\t0\nw2\n", "train.tsv:3: expected at least 2 tab-separated"),
         (TRAIN, "text\tlabel\nw1\tentails\n", "train.tsv:2: label 'entails' is not one of 0, 1"),
         (TRAIN, "", "train.tsv: the file is empty"),
         (TRAIN, "text\tlabel\n", "train.tsv: no examples in it"),
@@ -179,9 +179,9 @@ BAD_FILES = {
         (SQUAD, "{", "squad.json:1:2: not JSON"),
         (SQUAD, '{"data": [{"paragraphs": [{"qas": []}]}]}', "data[0].paragraphs[0]: no 'context'"),
         (SQUAD, of_squad(QUESTION, {"id": "2"}), "data[0].paragraphs[0].qas[1]: no 'question'"),
-        (SQUAD, of_squad(QUESTION, QUESTION), "qas[1]: id '1' stands already at data[0].paragraphs[0]"),
-        (SQUAD, of_squad(QUESTION | {"answers": [{"text": "w2"}]}), "answers[0]: no 'answer_start'"),
-        (SQUAD, of_squad(QUESTION | {"answers": [{"text": "w2", "answer_start": 900}]}), "no question"),
+        (SQUAD, of_squad(QUESTION, QUESTION), "qas[1]: id '1' stands already at data[0]"),
+        (SQUAD, of_squad(QUESTION | {"answers": [{"text": "w2"}]}), "[0]: no 'answer_start'"),
+        (SQUAD, of_squad({**QUESTION, "answers": [{"text": "w", "answer_start": 9}]}), "no question"),
         ("other.json", "{", "other.json:1:2: not JSON"),
     ],
     "race": [

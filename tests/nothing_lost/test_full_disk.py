@@ -5,6 +5,7 @@ files, which fails in the same places.
 """
 
 import contextlib
+import functools
 import os
 import resource
 import shutil
@@ -131,7 +132,7 @@ def test_what_does_not_fit_on_the_disk_leaves_nothing(name, classified, whole, t
     model = (f"--albert_directory={whole.out}", f"--vocab_file={jobs.write_vocabulary(tmp_path)}")
     out, many = tmp_path / "new", jobs.write_task(tmp_path, 200)
     command, *flags = {
-        "conversion": (lambda *flags: jobs.command(convert_hf, *flags), *model, f"--output_dir={out}"),
+        "conversion": (functools.partial(jobs.command, convert_hf), *model, f"--output_dir={out}"),
         "features": (jobs.classify, *trained, "--do_train", f"--cached_dir={tmp_path / 'c'}",
                      f"--data_dir={many}"),
         "served": (jobs.classify, *trained, f"--export_dir={out}"),

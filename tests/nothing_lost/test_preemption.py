@@ -79,7 +79,8 @@ def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(step, whole, tmp_pat
 
 def test_a_signal_ends_an_evaluation_which_the_successor_repeats(begun, whole, monkeypatch):
     jobs.sigterm_when(monkeypatch, tf_dataset, "eval_batches", lambda *_: True, signal.SIGINT)
-    (begun.out / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-1"\n')  # never believed
+    # The state file is never believed.
+    (begun.out / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-1"\n')
     assert jobs.pretrain(*begun.flags, "--do_eval") == 130
     assert not [line for line in metrics(begun.out) if line["kind"] == "eval"]
     with nothing_lost(begun.out):

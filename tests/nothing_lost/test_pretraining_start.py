@@ -280,7 +280,8 @@ def test_another_activation_than_the_weights_were_trained_with_is_warned_about(
     (_, config, *_), _ = begin_here(folder, f"--init_checkpoint={start}", theirs, config=None)
     assert config.hidden_act == "gelu_erf"
     assert "and --albert_config_file another" not in caplog.text
-    (_, config, *_), _ = begin_here(folder, f"--init_checkpoint={start}")  # ours says "gelu", the tanh form
+    # Ours says "gelu", the tanh form.
+    (_, config, *_), _ = begin_here(folder, f"--init_checkpoint={start}")
     assert config.hidden_act == "gelu"
     assert ("has the activation gelu, the exact one (erf), and --albert_config_file another, which "
             "is taken: gelu, the tanh form") in caplog.text
@@ -297,7 +298,7 @@ def test_the_architecture_of_the_runs_own_directory_is_enough(trained, begin_her
     assert "--albert_config_file is required (or the directory of a model as" in line
 
 
-def test_a_checkpoint_without_its_other_files_needs_the_architecture_only(folder, begin_here, capsys):
+def test_a_checkpoint_without_its_other_files_needs_the_architecture(folder, begin_here, capsys):
     (folder / "bare").mkdir()
     for name in ("model.ckpt-4.index", "model.ckpt-4.data-00000-of-00001"):
         shutil.copy(folder / "first" / name, folder / "bare" / name)
