@@ -61,7 +61,12 @@ def test_a_silent_holder_is_succeeded_and_stops_when_it_wakes(quick):
 
 
 def test_a_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(memory, monkeypatch):
-    monkeypatch.setenv("ALBERT_LEASE_SECONDS", "3000")
+    def sleep(seconds):
+        sleeps.append(seconds)
+        assert len(sleeps) == 1, "it waits for a sign of life"
+
+    sleeps = []
+    monkeypatch.setattr(locks.time, "sleep", sleep)
     child = os.fork()
     if child == 0:
         os._exit(0)
