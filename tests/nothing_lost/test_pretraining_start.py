@@ -157,7 +157,7 @@ def test_a_run_of_an_earlier_version_gets_its_vocabulary_when_it_is_resumed(trai
 # --- Where it is looked for ---
 
 
-def test_only_a_moved_vocabulary_of_the_same_content_is_taken(folder, made, begin_here, caplog):
+def test_a_moved_vocabulary_is_taken_only_if_its_content_is_the_same(folder, made, begin_here, caplog):
     caplog.set_level("INFO", "albert")
     write_vocabulary(folder / "my_vocab.txt", ["w99", *WORDS[1:]])
     begin_here(folder)  # there is the one where the records were made
@@ -175,7 +175,7 @@ def lost(folder):
     return folder
 
 
-def test_one_that_is_not_the_records_is_not_taken_and_that_of_init_checkpoint_may_be(
+def test_a_vocabulary_of_other_records_is_not_taken_but_that_of_init_checkpoint_is(
     lost, begin_here, caplog
 ):
     begin_here(lost)
@@ -189,7 +189,7 @@ def test_one_that_is_not_the_records_is_not_taken_and_that_of_init_checkpoint_ma
     assert vocabulary_of(lost).vocab["w0"] == 5
 
 
-def test_the_flag_is_the_first_to_be_taken_and_must_be_the_records(lost, begin_here, capsys):
+def test_the_flag_comes_first_and_must_name_the_vocabulary_of_the_records(lost, begin_here, capsys):
     assert train(lost, f"--vocab_file={lost}/old_vocab.txt") == 2
     line = assert_one_clear_line(capsys.readouterr().err)
     assert f"train.tfrecord was not made with {lost}/old_vocab.txt" in line
