@@ -12,8 +12,7 @@ from pydoc_data import topics
 
 import pytest
 from absl import flags as absl_flags
-from mortal import nursery
-from helpers import REPO
+from helpers import REPO, run
 
 DOCS = REPO / "docs"
 PAGES = [REPO / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -99,26 +98,24 @@ def workshop(tmp_path):
 def run_examples(pages: list[str], workshop: pathlib.Path, packages: set[str]) -> int:
     """Runs the examples of pages that need no other packages than these; returns how many."""
     environment, count = os.environ | {"PYTHONPATH": str(REPO)}, 0
-    with nursery() as commands:  # which load TensorFlow together
-        for language, code in (example for page in pages for example in examples(page)):
-            if not {package for word, package in NEEDS.items() if word in code} <= packages:
-                continue
+    for language, code in (example for page in pages for example in examples(page)):
+        if not {package for word, package in NEEDS.items() if word in code} <= packages:
+            continue
+        if language == "bash":
+            _, *arguments = shlex.split(code.replace("\\\n", " "))
+            module = arguments[arguments[0] == "-m"]
+            arguments += next((v for k, v in SMALLER.items() if k in module), [])
+        else:
             arguments = ["-c", code]
-            if language == "bash":
-                _, *arguments = shlex.split(code.replace("\\\n", " "))
-                _, module, *given = ["", *arguments] if arguments[0] != "-m" else arguments
-                smaller = next((v for k, v in SMALLER.items() if k in module), [])
-                given, arguments = [*given, *smaller], [*arguments, *smaller]
-            if arguments[0] == "-m" and "--engine=jax" not in given:
-                status, _, said = commands.run(module, given, workshop, cwd=workshop)
-            else:
-                result = subprocess.run(
-                    [sys.executable, *arguments], cwd=workshop, env=environment,
-                    capture_output=True, text=True, timeout=300,
-                )
-                status, said = result.returncode, result.stderr
-            assert status == 0, f"{code}\n{said[-3000:]}"
-            count += 1
+        if arguments[0] == "-m":
+            result = run(*arguments[1:], cwd=workshop)
+        else:
+            result = subprocess.run(
+                [sys.executable, *arguments], cwd=workshop, env=environment,
+                capture_output=True, text=True, timeout=300,
+            )
+        assert result.returncode == 0, f"{code}\n{result.stderr[-3000:]}"
+        count += 1
     return count
 
 

@@ -1,70 +1,51 @@
 """Checkpoints: the original's format, nothing half-written, nothing silently wrong."""
 
-import json
 import os
+import subprocess
+import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
+import stores
 import tensorflow as tf
+from helpers import REPO
+from invariants import untouched
+from stores import save
 
 from albert.config import AlbertConfig
 from albert.errors import CheckpointError
 from albert.formats import checkpoint_files, checkpoints
+from albert.formats.tensor_bundle import BundleReader
 from albert.modeling import AlbertForPreTraining, AlbertForSequenceClassification, named_weights
 from albert.training import checkpoint_store
 
-CONFIG = AlbertConfig(
-    1000, 16, 48, 3, num_attention_heads=4, intermediate_size=96, max_position_embeddings=64
-)
-TENSORS = {"bert/a": np.arange(6, dtype="float32").reshape(2, 3), "global_step": np.int64(7)}
-SHAPES = {"bert/a": (2, 3), "global_step": ()}
-
-
-def save(directory, step, value=0.0, keep=0):
-    tensors = {"bert/a": np.full((2, 3), value, "float32"), "global_step": np.int64(step)}
-    return checkpoint_store.save(str(directory), step, tensors, {"records_seen": step * 2}, keep)
+DATA = ".data-00000-of-00001"
 
 
 def shapes_of(model):
     return {name: tuple(w.shape) for name, w in named_weights(model).items()}
 
 
-def test_a_saved_bundle_is_a_name_based_checkpoint_that_tensorflow_reads(tmp_path):
-    checkpoint_files.write(str(tmp_path / "model.ckpt-7"), TENSORS)
-    assert sorted(os.listdir(tmp_path)) == [
-        "model.ckpt-7.data-00000-of-00001", "model.ckpt-7.index",
-    ]
-    reader = tf.train.load_checkpoint(str(tmp_path / "model.ckpt-7"))
-    assert reader.get_variable_to_shape_map() == {"bert/a": [2, 3], "global_step": []}
-    np.testing.assert_array_equal(reader.get_tensor("bert/a"), TENSORS["bert/a"])
+def weights_of(path, **tensors):
+    """Writes tensors, of zeros if a shape is given, and opens them."""
+    checkpoint_files.write(str(path), {
+        name.replace("__", "/"): np.zeros(value, "f4") if isinstance(value, tuple) else value
+        for name, value in tensors.items()
+    })
+    return checkpoints.open_weights(str(path))
 
 
-@pytest.mark.parametrize("ending", ["", ".index", ".data-00000-of-00001", ".meta"])
-def test_any_file_of_a_checkpoint_names_it(ending, tmp_path):
-    prefix = save(tmp_path, 7)
-    assert checkpoints.resolve_prefix(prefix + ending) == prefix
-
-
-def test_a_directory_means_its_best_checkpoint_else_its_newest(tmp_path):
+def test_a_checkpoint_is_named_by_any_of_its_files_or_by_its_directory(tmp_path):
     save(tmp_path, 9)
-    newest = save(tmp_path, 10)
+    newest = save(tmp_path, 100)
+    for ending in ("", ".index", DATA, ".meta"):
+        assert checkpoints.resolve_prefix(newest + ending) == newest
     assert checkpoints.resolve_prefix(str(tmp_path)) == newest
     best = checkpoint_store.publish_best(os.path.join(tmp_path, "model.ckpt-9"))
     assert checkpoints.resolve_prefix(str(tmp_path)) == best
-
-
-def test_an_absent_checkpoint_is_refused_with_the_nearest_names(tmp_path):
-    save(tmp_path, 100)
     with pytest.raises(CheckpointError, match=r"--init_checkpoint.*there are: model\.ckpt-100"):
         checkpoints.open_weights(str(tmp_path / "model.ckpt-10"))
-
-
-@pytest.mark.parametrize("name", ["weights.pkl", "model.h5", "model.bin", "notes.txt"])
-def test_a_file_that_is_no_checkpoint_is_refused_without_being_opened(name, tmp_path):
-    path = tmp_path / name
-    path.write_bytes(b"cos\nsystem\n(S'touch /tmp/owned'\ntR.")
-    with pytest.raises(CheckpointError, match="not a TensorFlow checkpoint"):
-        checkpoints.open_weights(str(path))
 
 
 def test_an_object_based_checkpoint_is_refused_and_named_as_such(tmp_path):
@@ -83,69 +64,45 @@ def test_the_newest_k_checkpoints_are_kept_and_the_best_beside_them(tmp_path):
     assert not (tmp_path / "model.ckpt-1.json").exists()
 
 
-def damage_cut_data(prefix):
-    path = prefix + ".data-00000-of-00001"
-    os.truncate(path, os.path.getsize(path) // 2)
+def flip_bit(path):
+    content = bytearray(path.read_bytes())
+    content[3] ^= 1
+    path.write_bytes(content)
 
 
-def damage_flip_bit(prefix):
-    path = prefix + ".data-00000-of-00001"
-    with open(path, "r+b") as stream:
-        stream.seek(3)
-        byte = stream.read(1)
-        stream.seek(3)
-        stream.write(bytes([byte[0] ^ 1]))
-
-
-def damage_cut_index(prefix):
-    os.truncate(prefix + ".index", 20)
-
-
-def damage_lose_data(prefix):
-    os.unlink(prefix + ".data-00000-of-00001")
-
-
-@pytest.mark.parametrize(
-    "damage", [damage_cut_data, damage_flip_bit, damage_cut_index, damage_lose_data]
-)
-def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(damage, tmp_path):
-    good = save(tmp_path, 30, 3.0)
-    damage(save(tmp_path, 40, 4.0))
-    (tmp_path / "checkpoint").write_text("garbage")
-    prefix, tensors, run_state = checkpoint_store.read_newest(str(tmp_path), SHAPES, CONFIG, "task")
-    assert (prefix, run_state["records_seen"]) == (good, 60)
-    assert tensors["bert/a"][0, 0] == 3.0
-    assert list(checkpoints.list_steps(str(tmp_path))) == [30]
-    assert any(name.endswith(".corrupt") for name in os.listdir(tmp_path))
-
-
-def test_when_every_checkpoint_is_damaged_nothing_is_touched(tmp_path):
-    for step in (30, 40):
-        damage_cut_data(save(tmp_path, step))
-    before = sorted(os.listdir(tmp_path))
-    with pytest.raises(CheckpointError, match="no checkpoint in .* is readable"):
-        checkpoint_store.read_newest(str(tmp_path), SHAPES, CONFIG, "task")
-    assert sorted(os.listdir(tmp_path)) == before
+def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path):
+    for name, ending, damage in (
+        ("cut", DATA, lambda path: os.truncate(path, 10)), ("flipped", DATA, flip_bit),
+        ("lost", DATA, os.unlink), ("index cut", ".index", lambda path: os.truncate(path, 20)),
+        ("index flipped", ".index", flip_bit),
+        ("state cut", ".json", lambda path: os.truncate(path, 20)),
+        ("state changed", ".json",
+         lambda path: path.write_text(path.read_text().replace("160", "164"))),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        save(folder, 30)
+        damage(folder / f"{os.path.basename(save(folder, 40))}{ending}")
+        (folder / "checkpoint").write_text("garbage")
+        assert stores.newest(folder) == 30
+        assert list(checkpoints.list_steps(str(folder))) == [30]
+        assert (folder / "model.ckpt-40.json.corrupt").exists()
+        save(folder, 40)
+        for step in (30, 40):
+            os.truncate(folder / f"model.ckpt-{step}{DATA}", 10)
+        with untouched(folder), pytest.raises(CheckpointError, match="no checkpoint .* is readable"):
+            stores.newest(folder)
 
 
 def test_another_architecture_or_task_is_refused_with_both_values(tmp_path):
-    other = {"config": CONFIG.to_dict() | {"hidden_size": 96}, "task": "pretraining"}
-    checkpoint_store.save(str(tmp_path), 5, TENSORS, other, 5)
-    with pytest.raises(CheckpointError, match="hidden_size: checkpoint 96, config 48"):
-        checkpoint_store.read_newest(str(tmp_path), SHAPES, CONFIG, "pretraining")
-    with pytest.raises(CheckpointError, match="of task pretraining, not rte"):
-        checkpoint_store.read_newest(str(tmp_path), SHAPES, CONFIG, "rte")
-
-
-def test_a_failed_write_leaves_no_file_behind(tmp_path):
-    target = tmp_path / "readonly"
-    target.mkdir()
-    (target / "model.ckpt-1.tmp-0").mkdir()
-    with pytest.raises(CheckpointError, match="cannot write"):
-        # The scratch directory cannot be made below a file.
-        (target / "file").write_text("")
-        checkpoint_files.write(str(target / "file" / "model.ckpt-1"), TENSORS)
-    assert sorted(os.listdir(target)) == ["file", "model.ckpt-1.tmp-0"]
+    save(tmp_path, 5)
+    wide = AlbertConfig.from_dict(stores.CONFIG.to_dict() | {"hidden_size": 96})
+    for config, task, message in (
+        (wide, "t", "hidden_size: checkpoint 16, config 96"),
+        (stores.CONFIG, "rte", "of task t, not rte"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            checkpoint_store.read_newest(str(tmp_path), stores.SHAPES, config, task)
 
 
 def test_a_warm_start_accounts_for_every_variable(golden_path):
@@ -164,23 +121,24 @@ def test_a_warm_start_accounts_for_every_variable(golden_path):
 
 def test_an_encoder_variable_that_is_absent_or_of_another_shape_is_an_error(tmp_path):
     shapes = {"bert/a": (2, 3), "bert/b": (4,), "head": (1,)}
-    checkpoint_files.write(str(tmp_path / "c"), {"bert/a": np.zeros((2, 4), "f4")})
-    weights = checkpoints.open_weights(str(tmp_path / "c"))
     with pytest.raises(CheckpointError) as error:
-        checkpoints.warm_start(shapes, weights)
-    assert "bert/a: checkpoint [2, 4], model [2, 3]" in str(error.value)
-    assert "bert/b [4]: not in the checkpoint" in str(error.value)
-    checkpoint_files.write(str(tmp_path / "d"), {"bert/a": np.zeros((2, 3), "f4")})
+        checkpoints.warm_start(shapes, weights_of(tmp_path / "c", bert__a=(2, 4), other__x=(3,)))
+    for message in ("bert/a: checkpoint [2, 4], model [2, 3]", "bert/b [4]: not in the checkpoint",
+                    "unused in the checkpoint: other/x [3]"):
+        assert message in str(error.value)
     tensors, account = checkpoints.warm_start(
-        shapes, checkpoints.open_weights(str(tmp_path / "d")), allow_partial_init=True
+        shapes, weights_of(tmp_path / "d", bert__a=(2, 3)), allow_partial_init=True
     )
     assert (list(tensors), account["new"]) == (["bert/a"], ["bert/b", "head"])
+    with pytest.raises(CheckpointError, match="does not fit the model"):  # nothing is not a part
+        checkpoints.warm_start(
+            shapes, weights_of(tmp_path / "e", other__x=(3,)), allow_partial_init=True
+        )
 
 
 def test_a_model_without_a_pooler_starts_a_training_and_is_no_whole_model(tmp_path, caplog):
     pooler = {"bert/pooler/dense/kernel": (2, 2), "bert/pooler/dense/bias": (2,)}
-    checkpoint_files.write(str(tmp_path / "c"), {"bert/a": np.zeros((2, 3), "f4")})
-    weights = checkpoints.open_weights(str(tmp_path / "c"))
+    weights = weights_of(tmp_path / "c", bert__a=(2, 3))
     shapes = {"bert/a": (2, 3)} | pooler
     with pytest.raises(CheckpointError, match="bert/pooler/dense/kernel.*not in the checkpoint"):
         checkpoints.warm_start(shapes, weights)
@@ -189,22 +147,6 @@ def test_a_model_without_a_pooler_starts_a_training_and_is_no_whole_model(tmp_pa
     assert "has no pooler" in caplog.text
     with pytest.raises(CheckpointError, match="bert/b"):
         checkpoints.warm_start(shapes | {"bert/b": (4,)}, weights, may_lack_pooler=True)
-
-
-def test_an_encoder_that_got_no_weights_is_an_error_even_when_partial(tmp_path):
-    checkpoint_files.write(str(tmp_path / "c"), {"other/x": np.zeros(3, "f4")})
-    with pytest.raises(CheckpointError, match="does not fit the model"):
-        checkpoints.warm_start(
-            {"bert/a": (2, 3)}, checkpoints.open_weights(str(tmp_path / "c")),
-            allow_partial_init=True,
-        )
-
-
-def test_the_module_prefix_of_hub_fine_tuning_is_dropped(tmp_path):
-    checkpoint_files.write(str(tmp_path / "c"), {"module/bert/a": TENSORS["bert/a"]})
-    np.testing.assert_array_equal(
-        checkpoints.open_weights(str(tmp_path / "c")).read("bert/a"), TENSORS["bert/a"]
-    )
 
 
 def test_init_from_group0_gives_every_group_the_weights_of_group_0(golden_path):
@@ -222,11 +164,6 @@ def test_init_from_group0_gives_every_group_the_weights_of_group_0(golden_path):
             np.testing.assert_array_equal(
                 tensors[name.replace("/group_0/", f"/group_{group}/")], weights.read(name)
             )
-
-
-def test_the_sidecar_is_json_that_a_person_can_read(tmp_path):
-    prefix = save(tmp_path, 7)
-    assert json.loads(open(prefix + ".json", encoding="utf-8").read())["step"] == 7
 
 
 def test_older_scopes_are_read_under_the_released_names(golden_path, tmp_path):
@@ -252,9 +189,7 @@ def test_the_released_chinese_base_is_accepted_name_by_name(golden_path, tmp_pat
     shapes = tf.train.load_checkpoint(str(index)).get_variable_to_shape_map()
     zeros = {n: np.zeros(s, "int64" if n == "global_step" else "f4") for n, s in shapes.items()}
     checkpoint_files.write(str(tmp_path / "model.ckpt-best"), zeros)
-    config = AlbertConfig(
-        21128, 128, 768, 12, num_attention_heads=12, intermediate_size=3072
-    )
+    config = AlbertConfig(21128, 128, 768, 12, num_attention_heads=12, intermediate_size=3072)
     model = AlbertForPreTraining(config)
     tensors, account = checkpoints.warm_start(
         shapes_of(model), checkpoints.open_weights(str(tmp_path))
@@ -263,27 +198,127 @@ def test_the_released_chinese_base_is_accepted_name_by_name(golden_path, tmp_pat
     assert account["ignored"] == ["global_step"]
 
 
-@pytest.mark.parametrize("with_data", [False, True])
-def test_the_third_party_albert_tiny_is_refused_by_its_name(with_data, golden_path, tmp_path):
+def test_the_third_party_albert_tiny_is_refused_by_its_name(golden_path, tmp_path):
     name = "albert_zh_albert_tiny_albert_model.ckpt"
     index = golden_path(f"tf1_index/{name}.index")
     (tmp_path / f"{name}.index").write_bytes(index.read_bytes())
-    if with_data:
-        (tmp_path / f"{name}.data-00000-of-00001").write_bytes(b"\0" * 64)
-    with pytest.raises(CheckpointError, match="third-party albert_zh layout.*layer_shared"):
-        checkpoints.open_weights(str(tmp_path / name))
+    for content in (None, b"\0" * 64):
+        if content:
+            (tmp_path / f"{name}{DATA}").write_bytes(content)
+        with pytest.raises(CheckpointError, match="third-party albert_zh layout.*layer_shared"):
+            checkpoints.open_weights(str(tmp_path / name))
 
 
 def test_a_bert_is_refused_as_one(tmp_path):
-    tensors = {"bert/encoder/layer_0/attention/self/query/kernel": np.zeros((2, 2), "f4")}
-    checkpoint_files.write(str(tmp_path / "bert"), tensors)
     with pytest.raises(CheckpointError, match="a BERT .* not an ALBERT"):
-        checkpoints.open_weights(str(tmp_path / "bert"))
+        weights_of(tmp_path / "b", bert__encoder__layer_0__attention__self__query__kernel=(2, 2))
 
 
-def test_a_mismatch_lists_both_sides(tmp_path):
-    checkpoint_files.write(str(tmp_path / "c"), {"other/x": np.zeros(3, "f4")})
-    with pytest.raises(CheckpointError) as error:
-        checkpoints.warm_start({"bert/a": (2, 3)}, checkpoints.open_weights(str(tmp_path / "c")))
-    assert "bert/a [2, 3]: not in the checkpoint" in str(error.value)
-    assert "unused in the checkpoint: other/x [3]" in str(error.value)
+# --- Files, which are TensorFlow's and are read and written alike where it is absent ---
+
+DTYPES = [
+    "float32", "float64", "float16", ml_dtypes.bfloat16, "int8", "int16", "int32", "int64",
+    "uint8", "uint16", "uint32", "uint64", "bool",
+]
+
+
+def write_bundle(prefix, tensors):
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix), tensor_names=list(tensors), shape_and_slices=[""] * len(tensors),
+        tensors=[tf.convert_to_tensor(value) for value in tensors.values()],
+    )
+
+
+def test_every_kind_of_tensor_is_read_as_tensorflow_reads_it(tmp_path):
+    rng = np.random.default_rng(0)
+    tensors = {f"bert/{i}": rng.integers(0, 2, (2, 3)).astype(d) for i, d in enumerate(DTYPES)}
+    tensors |= {"scalar": np.int64(1 << 40), "empty": np.zeros((0, 4), "f4"), "text": b"caf\xc3\xa9"}
+    # Enough names for several blocks of the index.
+    tensors |= {f"module/layer_{i}/attention/output/kernel": np.full(i, i, "f4") for i in range(300)}
+    write_bundle(tmp_path / "c", tensors)
+    theirs, ours = tf.train.load_checkpoint(str(tmp_path / "c")), BundleReader(str(tmp_path / "c"))
+    shapes = theirs.get_variable_to_shape_map()
+    assert {name: list(shape) for name, shape in ours.shapes.items()} == shapes
+    for name in shapes:
+        expected, found = theirs.get_tensor(name), ours.read(name)
+        if name == "text":
+            assert found.item() == expected
+            continue
+        assert found.dtype == np.asarray(expected).dtype, name
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+def test_a_checkpoint_of_several_data_files_is_read_and_a_missing_one_named(tmp_path):
+    parts = [{f"part_{i}/w": np.full((3, i + 1), i, "f4")} for i in range(3)]
+    for i, part in enumerate(parts):
+        write_bundle(tmp_path / f"part{i}", part)
+    prefix = str(tmp_path / "model.ckpt-7")
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[str(tmp_path / f"part{i}") for i in range(3)],
+        destination_prefix=prefix, delete_old_dirs=False,
+    )
+    weights = checkpoints.open_weights(prefix)
+    for part in parts:
+        for name, value in part.items():
+            np.testing.assert_array_equal(weights.read(name), value)
+    os.unlink(prefix + ".data-00001-of-00003")
+    with pytest.raises(CheckpointError, match=r"not model\.ckpt-7\.data-00001-of-00003: a"):
+        checkpoints.open_weights(prefix)
+
+
+def test_a_partitioned_variable_is_refused_by_name(tmp_path):
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "c"), tensor_names=["w", "w"],
+        shape_and_slices=["4 2 0,2:0,2", "4 2 2,2:0,2"], tensors=[tf.zeros((2, 2))] * 2,
+    )
+    weights = checkpoints.open_weights(str(tmp_path / "c"))
+    with pytest.raises(CheckpointError, match="cannot read w: it is stored in parts"):
+        weights.read("w")
+
+
+def test_a_damaged_index_is_refused(tmp_path):
+    write_bundle(tmp_path / "c", {"w": np.zeros(3, "f4"), "v": np.ones(2, "f4")})
+    whole = (tmp_path / "c.index").read_bytes()
+    for at in (0, 60, -60, -45, -1):
+        content = bytearray(whole)
+        content[at] ^= 0x41
+        (tmp_path / "c.index").write_bytes(content)
+        with pytest.raises(CheckpointError, match="c is not a readable checkpoint: "):
+            checkpoints.open_weights(str(tmp_path / "c"))
+
+
+def run_without_tensorflow(folder, code) -> None:
+    """Runs code that uses `stores` in a directory, where TensorFlow cannot be imported."""
+    start = "import sys; sys.modules['tensorflow'] = None\nimport stores\n"
+    done = subprocess.run(
+        [sys.executable, "-c", start + code], cwd=folder, text=True, capture_output=True, check=False,
+        env=os.environ | {"PYTHONPATH": f"{REPO}:{REPO / 'tests/support'}"},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_tensorflow_checkpoints_are_its_own_and_a_damaged_one_is_set_aside(tmp_path):
+    run_without_tensorflow(tmp_path, "stores.save('.', 7)\nassert stores.newest('.') == 7")
+    assert sorted(os.listdir(tmp_path)) == [
+        "checkpoint", "model.ckpt-7.data-00000-of-00001", "model.ckpt-7.index",
+        "model.ckpt-7.json",
+    ]
+    theirs = tf.train.load_checkpoint(str(tmp_path))
+    np.testing.assert_array_equal(theirs.get_tensor("bert/a"), np.full((2, 3), 7, "f4"))
+    assert theirs.get_tensor("global_step") == 7
+    for step in (8, 9):
+        stores.save(tmp_path, step)
+    for step, damage in ((8, slice(-2, None)), (9, slice(-20, -19))):
+        path = tmp_path / f"model.ckpt-{step}.data-00000-of-00001"
+        content = bytearray(path.read_bytes())
+        content[damage] = b"" if step == 8 else bytes([content[-20] ^ 1])
+        path.write_bytes(content)
+    run_without_tensorflow(tmp_path, "assert stores.newest('.') == 7")
+    for step in (8, 9):
+        assert (tmp_path / f"model.ckpt-{step}.index.corrupt").exists()
+
+
+def test_a_run_of_0_2_without_tensorflow_is_refused_and_does_not_start_over(tmp_path):
+    (tmp_path / "model.ckpt-7.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="convert it with the export_checkpoints of 0.2"):
+        checkpoint_store.read_newest(str(tmp_path), {}, None, "t")

@@ -1,23 +1,23 @@
-"""A power cut anywhere: nothing is lost that was saved, and nothing is mixed."""
+"""A power cut or a kill anywhere: nothing is lost that was saved, and nothing is mixed."""
 
+import json
 import os
 import shutil
 
+import jobs
 import numpy as np
 import pytest
+import stores
+from helpers import run_here
 from invariants import assert_tidy, snapshot
+from power_cuts import power_cuts
 
-from albert.config import AlbertConfig
-from albert.formats import checkpoint_files, checkpoints, saved_model, run_states
+from albert import convert_hf, export_checkpoints, export_model, export_to_tfhub
+from albert.formats import checkpoints, run_states
 from albert.records import records, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.storage import files, locks
 from albert.training import checkpoint_store
-import jobs
-from power_cuts import power_cuts
-
-CONFIG = AlbertConfig(100, 8, 16, 2, num_attention_heads=2, intermediate_size=8)
-SHAPES = {"bert/a": (2, 3), "global_step": ()}
 
 
 @pytest.fixture
@@ -27,40 +27,27 @@ def out(tmp_path):
     return folder
 
 
-def save(out, step):
-    tensors = {"bert/a": np.full((2, 3), step, "float32"), "global_step": np.int64(step)}
-    run_state = {"task": "t", "config": CONFIG.to_dict(), "records_seen": 4 * step}
-    return checkpoint_store.save(str(out), step, tensors, run_state, keep=2)
-
-
-def newest(out):
-    prefix, tensors, run_state = checkpoint_store.read_newest(str(out), SHAPES, CONFIG, "t")
-    step = int(tensors["global_step"])
-    assert (tensors["bert/a"] == step).all() and run_state["records_seen"] == 4 * step
-    return step
-
-
 def test_a_power_cut_in_saving_leaves_the_old_checkpoint_or_the_new_one(out, tmp_path):
-    save(out, 1)
-    save(out, 2)
+    stores.save(out, 1, keep=2)
+    stores.save(out, 2, keep=2)
     seen = []
-    for cut in power_cuts(out, lambda: save(out, 3), tmp_path / "cuts"):
-        step = newest(cut)
+    for cut in power_cuts(out, lambda: stores.save(out, 3, keep=2), tmp_path / "cuts"):
+        step = stores.newest(cut)
         with locks.hold(str(cut)):  # by the next process, which resumes
             assert_tidy(cut)
         for again in range(step + 1, 5):
-            save(cut, again)
-        assert newest(cut) == 4
-        names = {name.partition(".")[0] + name.partition("ckpt")[2] for name in os.listdir(cut)}
-        assert not [name for name in names if "-1." in name or "-2." in name], names
+            stores.save(cut, again, keep=2)
+        assert stores.newest(cut) == 4
+        names = os.listdir(cut)
+        assert not [name for name in names if "ckpt-1." in name or "ckpt-2." in name], names
         seen.append(step)
     assert len(seen) > 20 and set(seen) == {2, 3}
     assert seen[-1] == 3, "saved, but not on the disk"
 
 
 def test_a_power_cut_in_keeping_the_best_leaves_a_whole_one_or_none(out, tmp_path):
-    checkpoint_store.publish_best(save(out, 1))
-    prefix, seen = save(out, 2), []
+    checkpoint_store.publish_best(stores.save(out, 1))
+    prefix, seen = stores.save(out, 2), []
     for cut in power_cuts(out, lambda: checkpoint_store.publish_best(prefix), tmp_path / "cuts"):
         with locks.hold(str(cut)):
             assert_tidy(cut)
@@ -123,43 +110,53 @@ def test_a_power_cut_in_publishing_a_directory_leaves_no_mixture(is_used, out, t
     assert set(seen) == {1, None, 2} - (set() if is_used else {1}) and seen[-1] == 2
 
 
-def publish_module(out, monkeypatch):
-    def write(module, directory, signatures):
-        for name in ("saved_model.pb", "fingerprint.pb"):
-            files.write_json(os.path.join(directory, name), {})
-
-    monkeypatch.setattr(saved_model.tf.saved_model, "save", write)
-    saved_model.publish(
-        None, str(out / "served"), {},
-        lambda scratch: files.write_json(os.path.join(scratch, "README.md"), {}),
-    )
-
-
-def publish_checkpoint(out, _):
-    tensors = {"bert/a": np.zeros((2, 3), "float32"), "global_step": np.int64(1)}
-    checkpoint_files.write(
-        str(out / "clean"), tensors,
-        before=lambda: files.write_json(str(out / "README.md"), {}),
-    )
+# Of each export: its command, its output in a folder, and the file or directory after which all of
+# the others are there.
+EXPORTS = {
+    "conversion": (convert_hf, "--output_dir={}/theirs", "theirs"),
+    "checkpoint": (export_checkpoints, "--export_path={}/clean", "clean.index"),
+    "hub module": (export_to_tfhub, "--export_path={}/module", "module"),
+    "litert": (export_model, "--export_path={}/encoder.tflite", "encoder.tflite"),
+}
+OF_ITS_OWN = ("saved_model.pb", "fingerprint.pb")  # that hold a random number
 
 
-@pytest.mark.parametrize(
-    ("publish", "model", "card"),
-    [(publish_module, "served/saved_model.pb", "served/README.md"),
-     (publish_checkpoint, "clean.index", "README.md")],
-    ids=["module", "checkpoint"],
-)
-def test_a_power_cut_in_an_export_never_leaves_a_model_without_its_card(
-    publish, model, card, out, tmp_path, monkeypatch
+@pytest.mark.parametrize("name", [
+    name if name in ("conversion", "checkpoint") else pytest.param(name, marks=pytest.mark.slow)
+    for name in EXPORTS
+])
+def test_an_export_that_was_cut_off_is_complete_or_absent_and_can_be_repeated(
+    name, whole, out, tmp_path
 ):
-    seen = []
-    for cut in power_cuts(out, lambda: publish(out, monkeypatch), tmp_path / "cuts"):
-        seen.append((cut / model).exists())
-        assert not seen[-1] or files.read_json(str(cut / card)) == {}
-        publish(cut, monkeypatch)
-        assert (cut / card).exists() and (cut / model).exists()
-        assert_tidy(cut)
+    command, target, marker = EXPORTS[name]
+    inputs = [f"--albert_directory={whole.out}"]
+    if name == "litert":
+        inputs = [f"--model_dir={whole.out}"]
+    elif name != "checkpoint":
+        inputs.append(f"--vocab_file={jobs.write_vocabulary(tmp_path)}")
+
+    def export(folder) -> int:
+        return run_here(command, *inputs, target.format(folder))
+
+    def content(folder):
+        return {os.path.relpath(path, folder): digest for path, digest in snapshot(folder).items()
+                if not path.endswith(OF_ITS_OWN)}
+
+    sources = snapshot(whole.out)
+    assert export(out) == 0
+    right, seen = content(out), []
+    shutil.rmtree(out)
+    out.mkdir()
+    for number, cut in enumerate(power_cuts(out, lambda: export(out), tmp_path / "cuts")):
+        seen.append((cut / marker).exists())
+        if seen[-1]:
+            assert right.items() <= content(cut).items(), number
+        if number % 10 == 0:
+            assert export(cut) == (2 if seen[-1] else 0)  # what exists is not overwritten
+            assert content(cut) == right, number
+            assert_tidy(cut)
     assert set(seen) == {True, False} and seen[-1]
+    assert snapshot(whole.out) == sources
 
 
 def test_a_power_cut_in_data_creation_publishes_nothing_and_the_next_run_gives_the_same_bytes(
@@ -181,3 +178,35 @@ def test_a_power_cut_in_data_creation_publishes_nothing_and_the_next_run_gives_t
         assert jobs.create_data(*arguments) == 0
         assert snapshot(out) == whole, number
     assert is_published and number > 30
+
+
+# --- scripts/maintainers/chaos.py ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--kills=3", "--steps=600"],
+        ["--workers=2", "--kills=2", "--steps=400"],
+        ["--work=data", "--kills=6", "--documents=600"],
+    ],
+    ids=["one worker", "two workers", "data creation"],
+)
+def test_work_that_is_killed_at_random_moments_ends_as_if_undisturbed(arguments, tmp_path, capsys):
+    assert jobs.script("chaos").main([*arguments, f"--directory={tmp_path / 'work'}"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("passed: ") and "bit-equal" in line
+
+
+def test_chaos_notices_a_difference(whole, finished):
+    chaos, path = jobs.script("chaos"), finished.out / "metrics.jsonl"
+    chaos._compare_runs(whole.out, finished.out, 23)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[-1]["loss"] += 1e-7
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(chaos.Difference, match="metrics differ"):
+        chaos._compare_runs(whole.out, finished.out, 23)
+    (finished.out / "x.tmp-1").touch()
+    with pytest.raises(chaos.Difference):
+        chaos._look_for_litter(finished.out)

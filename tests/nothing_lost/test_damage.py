@@ -3,24 +3,18 @@
 import json
 import os
 
+import jobs
 import numpy as np
 import pytest
-from helpers import (
-    LENGTH,
-    PREDICTIONS,
-    VOCAB,
-    assert_one_clear_line,
-    metrics,
-    pretraining_rows,
-)
-from invariants import nothing_lost, snapshot
+from helpers import LENGTH, PREDICTIONS, VOCAB, assert_one_clear_line, pretraining_rows
+from invariants import nothing_lost, untouched
 
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, run_states
-from albert.records import feature_cache, records, tfrecord
+from albert.records import feature_cache, records, tf_dataset, tfrecord
 from albert.records.examples import FeatureSpec
+from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
-import jobs
 
 DATA = ".data-00000-of-00001"
 
@@ -35,32 +29,12 @@ def flip(path):
     path.write_bytes(content)
 
 
-def other_position(path):
-    text = path.read_text()
-    assert '"records_seen": 92' in text
-    path.write_text(text.replace('"records_seen": 92', '"records_seen": 96'))
-
-
-DAMAGE = {
-    "data cut": (DATA, cut), "data flipped": (DATA, flip), "data lost": (DATA, os.unlink),
-    "index cut": (".index", cut), "index flipped": (".index", flip),
-    "run_state cut": (".json", cut), "run_state changed": (".json", other_position),
-}
-
-
-QUICK = ("data flipped",)
-
-
-@pytest.mark.parametrize(
-    "kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in DAMAGE]
-)
-def test_a_damaged_newest_checkpoint_is_set_aside_with_its_reason_and_the_one_before_used(
-    kind, finished, capsys
+def test_a_damaged_newest_checkpoint_is_set_aside_and_its_steps_are_repeated(
+    finished, whole, capsys
 ):
-    out, ending, damage = finished.out, *DAMAGE[kind]
-    whole = metrics(out)
-    damage(out / f"model.ckpt-23{ending}")
-    capsys.readouterr()
+    out, path = finished.out, finished.out / "metrics.jsonl"
+    flip(out / f"model.ckpt-23{DATA}")
+    os.truncate(path, path.stat().st_size - 20)  # its last line is torn, besides
     with nothing_lost(out):
         assert jobs.pretrain(*finished.flags, "--do_eval") == 0
     said = capsys.readouterr().err
@@ -68,8 +42,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_with_its_reason_and_the_one_be
     assert "model.ckpt-23 unreadable (" in warning and "using " in warning
     assert "model.ckpt-20" in warning and "model.ckpt-20 left off" in said
     assert (out / "model.ckpt-23.index.corrupt").exists()
-    # The steps that were lost are made again, to the same numbers.
-    assert metrics(out) == whole
+    jobs.assert_same_run(out, whole.out, 23)
 
 
 @pytest.mark.parametrize("stride", [97, pytest.param(1, marks=pytest.mark.slow)])
@@ -87,45 +60,36 @@ def test_no_flipped_bit_of_a_checkpoints_tensors_goes_unnoticed(stride, finished
     checkpoints.read_all(prefix, shapes)
 
 
-def test_when_no_checkpoint_is_readable_the_run_stops_and_touches_nothing(finished, capsys):
-    out = finished.out
+def test_when_nothing_is_readable_the_run_stops_and_touches_nothing(finished, capsys):
     for step in (10, 20, 23):
-        cut(out / f"model.ckpt-{step}{DATA}")
-    before = snapshot(out)
-    assert jobs.pretrain(*finished.flags) == 2
+        cut(finished.out / f"model.ckpt-{step}{DATA}")
+    (finished.out / "checkpoint").write_text("\x00garbage")
+    with untouched(finished.out):
+        assert jobs.pretrain(*finished.flags) == 2
     assert "no checkpoint in" in assert_one_clear_line(capsys.readouterr().err)
-    after = snapshot(out)
-    del before[str(out / ".lock")], after[str(out / ".lock")]
-    assert after == before
+    # The best one is whole, and is read whatever the state file says.
+    assert checkpoints.open_weights(str(finished.out)).origin.endswith("model.ckpt-best")
 
 
-def test_a_checkpoint_whose_sidecar_was_lost_is_used_with_a_warning(finished, capsys):
+def test_a_checkpoint_without_its_run_state_is_used_with_a_warning(finished, capsys):
     (finished.out / "model.ckpt-23.json").unlink()
     assert jobs.pretrain(*finished.flags) == 0
     said = capsys.readouterr().err
     assert "no model.ckpt-23.json" in said and "model.ckpt-23 left off" in said
 
 
-def test_a_damaged_best_is_refused_by_name_when_it_is_asked_for(finished, capsys):
-    out = finished.out
-    os.truncate(out / f"model.ckpt-best{DATA}", 100)
-    target = f"--init_checkpoint={out / 'model.ckpt-best'}"
-    with nothing_lost(out):
-        assert jobs.pretrain(*finished.flags, target, f"--output_dir={out.parent / 'new'}") == 2
-    assert "model.ckpt-best" in assert_one_clear_line(capsys.readouterr().err)
-
-
-def test_a_checkpoint_cut_behind_its_encoder_starts_no_run_and_tells_what_is_lost(finished, capsys):
-    path = finished.out / f"model.ckpt-best{DATA}"
-    os.truncate(path, path.stat().st_size - 40)  # of the heads' moments, which no run would read
-    target = f"--init_checkpoint={finished.out / 'model.ckpt-best'}"
-    with nothing_lost(finished.out):
-        code = jobs.pretrain(*finished.flags, target, f"--output_dir={finished.out.parent / 'new'}")
-    assert code == 2
-    line = assert_one_clear_line(capsys.readouterr().err)
-    assert "model.ckpt-best is cut short" in line
-    assert "cannot be read: cls/seq_relationship/" in line
-    assert not (finished.out.parent / "new").exists()
+def test_a_damaged_checkpoint_starts_no_run_and_the_error_says_what_is_lost(finished, capsys):
+    path, new = finished.out / f"model.ckpt-best{DATA}", finished.out.parent / "new"
+    flags = [*finished.flags, f"--init_checkpoint={finished.out}/model.ckpt-best"]
+    # First the heads' moments are cut off, which no run would read; then nearly everything.
+    for size, message in ((path.stat().st_size - 40, "cannot be read: cls/seq_relationship/"),
+                          (100, "")):
+        os.truncate(path, size)
+        with nothing_lost(finished.out):
+            assert jobs.pretrain(*flags, f"--output_dir={new}") == 2
+        line = assert_one_clear_line(capsys.readouterr().err)
+        assert "model.ckpt-best is cut short" in line and message in line
+        assert not new.exists()
 
 
 WRONG = ([1], {"a": 1}, "x", -1, 3.5, True)
@@ -138,80 +102,76 @@ KINDS = {
     **{f"flags.{key}": () for key in ("max_seq_length", "doc_stride", "start_n_top")},
     **{f"facts.{key}": (str,) for key in ("task", "architecture")},
     **{f"facts.{key}": () for key in ("label_names", "problem_type", "num_texts", "max_seq_length",
-                                      "text.keep_accents", "settings.num_choices")},
+                                      "settings.num_choices")},
+    "facts.text.keep_accents": (bool,),
 }
 
 
-@pytest.mark.parametrize("key", KINDS)
-def test_every_value_beside_a_checkpoint_has_its_kind_or_is_refused_by_file_and_key(key, tmp_path):
+def test_every_value_beside_a_checkpoint_has_its_kind_or_is_refused_by_file_and_key(tmp_path):
     path = tmp_path / "model.ckpt-7.json"
-    *outer, last = key.split(".")
-    for wrong in WRONG:
-        if type(wrong) in KINDS[key] or (key, wrong) == ("facts.text.keep_accents", True):
-            continue
-        values = place = {"records_seen": 1}
-        for name in outer:
-            place = place.setdefault(name, {})
-        place[last] = wrong
-        path.write_text(json.dumps(values))
-        with pytest.raises(DataError, match=last) as refused:
-            run_states.read_run_state(str(tmp_path / "model.ckpt-7"))
-        assert str(path) in str(refused.value)
+    for key, wrong in ((key, value) for key in KINDS for value in WRONG):
+        if type(wrong) not in KINDS[key]:
+            *outer, last = key.split(".")
+            values = inner = {"records_seen": 1}
+            for name in outer:
+                inner = inner.setdefault(name, {})
+            inner[last] = wrong
+            path.write_text(json.dumps(values))
+            with pytest.raises(DataError, match=last) as refused:
+                run_states.read_run_state(str(tmp_path / "model.ckpt-7"))
+            assert str(path) in str(refused.value)
 
 
-def test_a_damaged_note_of_the_best_is_refused_by_name(begun, capsys):
+def test_a_damaged_best_json_is_refused_by_name(begun, capsys):
     (begun.out / "best.json").write_text('{"step": "20"')
     assert jobs.pretrain(*begun.flags, "--do_eval") == 2
     assert "best.json" in assert_one_clear_line(capsys.readouterr().err)
 
 
-def test_a_torn_last_line_of_the_metrics_is_written_again(finished):
-    path, whole = finished.out / "metrics.jsonl", metrics(finished.out)
-    os.truncate(path, os.path.getsize(path) - 20)
-    assert jobs.pretrain(*finished.flags, "--do_eval") == 0
-    assert metrics(finished.out) == whole
+# --- Records ---
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (flip, "corrupt after record 2"),
-        (cut, "its manifest says 40"),
-        (lambda path: path.write_bytes(b""), "its manifest says 40"),
-        (lambda path: os.truncate(path, path.stat().st_size // 40 * 39), "its manifest says 40"),
-        (lambda path: path.write_bytes(path.read_bytes() * 2), "its manifest says 40"),
-    ],
-    ids=["flipped", "cut", "empty", "cut at a border", "doubled"],
-)
-def test_damaged_records_end_the_run_with_file_and_place(damage, message, job, tmp_path, capsys):
-    path = tmp_path / "train.tfrecord"
-    damage(path)
-    with nothing_lost(tmp_path):
+def test_damaged_records_end_the_run_with_file_and_place(job, tmp_path, capsys, monkeypatch):
+    path, manifest = tmp_path / "train.tfrecord", tmp_path / "train.tfrecord.manifest.json"
+    content, said_of = path.read_bytes(), manifest.read_text()
+
+    def refused() -> str:
         assert jobs.pretrain(*job) == 2
-    line = assert_one_clear_line(capsys.readouterr().err)
-    assert "train.tfrecord: " in line and message in line
-    assert "(byte " in line or "in its" in line or "bytes" in line
+        assert not list(tmp_path.glob("out/model.ckpt*"))
+        path.write_bytes(content)
+        manifest.write_text(said_of)
+        return assert_one_clear_line(capsys.readouterr().err)
 
+    flip(path)
+    line = refused()
+    assert "train.tfrecord: corrupt after record 2" in line and "(byte " in line
+    size = len(content)
+    for part in (content[: size // 2], b"", content[: size // 40 * 39], content * 2):
+        path.write_bytes(part)
+        line = refused()
+        assert "train.tfrecord: " in line and "its manifest says 40" in line
+    manifest.write_text(said_of.replace('"records": 40', '"records": 80'))
+    assert "manifest.json" in refused()
+    load = tf_dataset.train_batches
 
-def test_a_manifest_that_was_changed_is_not_believed(job, tmp_path, capsys):
-    path = tmp_path / "train.tfrecord.manifest.json"
-    path.write_text(path.read_text().replace('"records": 40', '"records": 80'))
+    def vanish(source, *rest, **options):
+        os.unlink(source.paths[0])
+        return load(source, *rest, **options)
+
+    monkeypatch.setattr(tf_dataset, "train_batches", vanish)
     assert jobs.pretrain(*job) == 2
-    assert "manifest.json" in assert_one_clear_line(capsys.readouterr().err)
-    assert not (tmp_path / "out").exists()
+    assert "train.tfrecord" in assert_one_clear_line(capsys.readouterr().err)
 
 
 def test_the_same_file_given_twice_is_refused(job, tmp_path, capsys):
-    twice = f"--input_file={tmp_path}/train*,{tmp_path}/./train.tfrecord"
-    assert jobs.pretrain(*job, twice) == 2
-    assert "given twice" in assert_one_clear_line(capsys.readouterr().err)
-    os.symlink(tmp_path / "train.tfrecord", tmp_path / "train-link.tfrecord")
-    assert jobs.pretrain(*job, f"--input_file={tmp_path}/train*.tfrecord") == 2
-    assert "given twice" in assert_one_clear_line(capsys.readouterr().err)
+    os.symlink(tmp_path / "train.tfrecord", tmp_path / "linked.tfrecord")
+    for files in (f"{tmp_path}/train*,{tmp_path}/./train.tfrecord", f"{tmp_path}/*.tfrecord"):
+        assert jobs.pretrain(*job, f"--input_file={files}") == 2
+        assert "given twice" in assert_one_clear_line(capsys.readouterr().err)
 
 
-def test_a_missing_shard_is_refused_where_it_is_named_and_told_where_it_is_not(
-    job, tmp_path, capsys
+def test_a_missing_shard_is_refused_where_it_is_named_and_else_warned_about(
+    job, tmp_path, capsys, caplog
 ):
     shards = [tmp_path / f"{name}.tfrecord" for name in "abc"]
     spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
@@ -223,24 +183,12 @@ def test_a_missing_shard_is_refused_where_it_is_named_and_told_where_it_is_not(
     assert jobs.pretrain(*job, named) == 2
     assert "b.tfrecord" in assert_one_clear_line(capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
-    found = f"--input_file={tmp_path}/[a-c].tfrecord"
-    assert jobs.pretrain(*job, found, "--num_train_steps=1", "--num_warmup_steps=0") == 0
-    [told] = [line for line in capsys.readouterr().err.splitlines() if "not found: " in line]
-    assert "b.tfrecord" in told and "a.tfrecord" not in told
+    RecordFiles.of_flag(f"{tmp_path}/[a-c].tfrecord", "input_file").check(spec, VOCAB)
+    [warning] = [r.getMessage() for r in caplog.records if "not found: " in r.getMessage()]
+    assert "b.tfrecord" in warning and "a.tfrecord" not in warning
 
 
-def test_records_that_vanish_while_they_are_read_are_named(job, tmp_path, capsys, monkeypatch):
-    from albert.records import tf_dataset
-
-    load = tf_dataset.train_batches
-
-    def vanish(source, *rest, **options):
-        os.unlink(source.paths[0])
-        return load(source, *rest, **options)
-
-    monkeypatch.setattr(tf_dataset, "train_batches", vanish)
-    assert jobs.pretrain(*job) == 2
-    assert "train.tfrecord" in assert_one_clear_line(capsys.readouterr().err)
+# --- Feature caches ---
 
 
 def make_cache(folder, value=1, rows=3):
@@ -289,8 +237,3 @@ def test_two_processes_that_want_one_cache_make_it_once(tmp_path):
     assert sorted(codes) == [10, 10, 10, 11]
     [path] = [n for n in os.listdir(tmp_path) if n.endswith(".tf_record")]
     assert len(list(tfrecord.read_records(str(tmp_path / path)))) == 2000
-
-
-def test_a_best_checkpoint_is_read_whatever_the_state_file_says(finished):
-    (finished.out / "checkpoint").write_text("\x00garbage")
-    assert checkpoints.open_weights(str(finished.out)).origin.endswith("model.ckpt-best")

@@ -1,56 +1,27 @@
 """A run that is resumed must mean the same by its ids; what else lies in --output_dir is safe."""
 
-import pathlib
-
-import pytest
 import jobs
-from helpers import (
-    LENGTH,
-    PREDICTIONS,
-    VOCAB,
-    assert_one_clear_line,
-    pretraining_rows,
-    run_here,
-)
-from invariants import snapshot
+import pytest
+from helpers import LENGTH, PREDICTIONS, VOCAB, assert_one_clear_line, pretraining_rows
+from invariants import untouched
 
-from albert import run_classifier, run_pretraining, run_race, run_squad_v1, run_token_classifier
 from albert.cli import earlier_run
 from albert.errors import FlagError
+from albert.formats import run_states
 from albert.records import records
+from albert.tasks.pretraining import PretrainingTask
 
-COMMANDS = {
-    "classifier": run_classifier, "own file": run_classifier, "words": run_token_classifier,
-    "squad": run_squad_v1, "race": run_race, "pretraining": run_pretraining,
-}
+VOCABULARY = "with another vocabulary, or other settings of the tokenizer"
+CASED = "with --do_lower_case=True, not False"
 
 
-def flags_of(name: str, folder: pathlib.Path) -> list[str]:
-    """Returns a tiny run of two steps; its data lie in `folder`, its results in `folder`/out."""
-    short = {"train_step": 2, "save_checkpoints_steps": 2, "cached_dir": folder / "records"}
-    if name == "classifier":
-        return [*jobs.classifier_flags(folder, **short), "--do_train", "--do_eval"]
-    if name == "own file":
-        write_own(folder, ("bad", "good"))
-        own = ("task_name", "data_dir")
-        shared = [flag for flag in jobs.classifier_flags(folder, **short)
-                  if not flag[2:].startswith(own)]
-        return [*shared, f"--train_file={folder / 'own.csv'}"]
-    if name == "words":
-        write_words(folder, "B-PER")
-        shared = [flag for flag in jobs.classifier_flags(folder, **short)
-                  if not flag.startswith("--task_name")]
-        return [*shared, "--do_train", "--do_eval"]
-    if name == "squad":
-        del short["train_step"]  # of 8 questions in batches of 4
-        return jobs.squad_flags(folder, num_train_epochs=1, **short)
-    if name == "race":
-        return jobs.race_flags(folder, **short)
-    write_records(folder, "one")
-    return jobs.pretraining_flags(
-        folder, input_file=folder / "some.tfrecord", num_train_steps=2, num_warmup_steps=0,
-        save_checkpoints_steps=2,
-    )
+def own_flags(folder) -> list[str]:
+    """Flags of a classifier of the rows of own.csv: 2 steps."""
+    write_own(folder, ("bad", "good"))
+    flags = jobs.classifier_flags(folder, train_step=2, save_checkpoints_steps=2)
+    return [flag for flag in flags if not flag[2:].startswith(("task_name", "data_dir"))] + [
+        f"--train_file={folder / 'own.csv'}"
+    ]
 
 
 def write_own(folder, labels):
@@ -59,18 +30,8 @@ def write_own(folder, labels):
 
 
 def write_words(folder, label):
-    for split in ("train", "dev"):
+    for split in ("train", "dev", "test"):
         (folder / f"{split}.txt").write_text(f"w1 {label}\nw2 O\n\nw3 O\n" * 4)
-
-
-def write_records(folder, tokenizer):
-    from albert.tasks.pretraining import PretrainingTask
-
-    records.write_records(
-        str(folder / "some.tfrecord"), pretraining_rows(12),
-        PretrainingTask(LENGTH, PREDICTIONS).feature_spec(),
-        {"vocab_size": VOCAB, "tokenizer_sha256": tokenizer},
-    )
 
 
 def shuffle_vocabulary(folder):
@@ -79,104 +40,99 @@ def shuffle_vocabulary(folder):
     path.write_text("\n".join([*others, two, one]))
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """{command: (folder, flags)} of runs to their end, made when they are asked for."""
-    made = {}
+@pytest.fixture
+def trained(run_once, tuned, whole, tmp_path):
+    """Function from a command to a copy of a finished run, and its inputs written to tmp_path."""
 
-    def get(name):
-        if name not in made:
-            folder = tmp_path_factory.mktemp("run")
-            flags = flags_of(name, folder)
-            assert run_here(COMMANDS[name], *flags) == 0
-            made[name] = folder, flags
-        return made[name]
+    def get(name) -> tuple:
+        if name == "own file":
+            run, command, flags = run_once("own", jobs.classify, own_flags), jobs.classify, own_flags
+        elif name == "pretraining":
+            run, command, flags = whole, jobs.pretrain, jobs.pretraining_flags
+        else:
+            run, command, flags = tuned(name), jobs.TUNERS[name].run, jobs.TUNERS[name].flags
+        copy = run.copy(tmp_path / "out")
+        more = [] if name in ("own file", "pretraining") else jobs.TUNERS[name].asked
+        return command, copy.out, [*flags(tmp_path), *more]
 
     return get
 
 
-LONGER = {"squad": "--num_train_epochs=2", "pretraining": "--num_train_steps=4"}
-VOCABULARY = "with another vocabulary, or other settings of the tokenizer"
-CASED = "with --do_lower_case=True, not False"
-
-
-@pytest.mark.parametrize("name, change, more, message", [
-    ("own file", None, ["--label_list=good,bad"],
-     "with --label_list='bad,good', not with 'good,bad'"),
-    ("own file", lambda folder: write_own(folder, ("0", "1")), ["--regression"],
-     "with --label_list='bad,good', not with --regression"),
-    ("classifier", None, ["--nodo_lower_case"], CASED),
-    ("classifier", shuffle_vocabulary, [], VOCABULARY),
-    ("own file", lambda folder: write_own(folder, ("bad", "aces")), [],
-     "with --label_list='bad,good', not with 'aces,bad'"),
-    ("words", lambda folder: write_words(folder, "B-LOC"), [],
-     "with --label_list='O B-PER I-PER', not with 'O B-LOC I-LOC'"),
-    ("words", None, ["--label_list=O I-PER B-PER"], "'O B-PER I-PER', not with 'O I-PER B-PER'"),
-    ("words", shuffle_vocabulary, [], VOCABULARY),
-    ("squad", shuffle_vocabulary, [], VOCABULARY),
-    ("squad", None, ["--nodo_lower_case"], CASED),
-    ("race", shuffle_vocabulary, [], VOCABULARY),
-    ("pretraining", lambda folder: write_records(folder, "two"), [], VOCABULARY),
+@pytest.mark.parametrize("name, cases", [
+    ("own file", [
+        (None, ["--label_list=good,bad"], "with --label_list='bad,good', not with 'good,bad'"),
+        (lambda folder: write_own(folder, ("0", "1")), ["--regression"],
+         "with --label_list='bad,good', not with --regression"),
+        (lambda folder: write_own(folder, ("bad", "aces")), [],
+         "with --label_list='bad,good', not with 'aces,bad'"),
+    ]),
+    ("tokens", [
+        (None, ["--label_list=O I-PER B-PER"], "'O B-PER I-PER', not with 'O I-PER B-PER'"),
+        (lambda folder: write_words(folder, "B-LOC"), [],
+         "with --label_list='O B-PER I-PER', not with 'O B-LOC I-LOC'"),
+        (shuffle_vocabulary, [], VOCABULARY),
+    ]),
+    ("race", [(shuffle_vocabulary, [], VOCABULARY), (None, ["--nodo_lower_case"], CASED)]),
+    ("pretraining", [(None, [], VOCABULARY)]),
 ])
 def test_ids_of_another_meaning_are_refused_before_the_first_step(
-    name, change, more, message, trained, capsys
+    name, cases, trained, tmp_path, capsys
 ):
-    folder, flags = trained(name)
-    data = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    before = snapshot(folder / "out")
-    assert str(folder / "out/model.ckpt-2.json") in before
-    if change:
-        change(folder)
-    try:
-        assert run_here(COMMANDS[name], *flags, LONGER.get(name, "--train_step=4"), *more) == 2
-    finally:
-        for path, content in data.items():
+    command, out, flags = trained(name)
+    if name == "pretraining":
+        path = out / "model.ckpt-23.json"
+        recorded = run_states.read_run_state(str(path)[:-5])["flags"]
+        for each in out.glob("model.ckpt-*.json"):
+            jobs.change_json(each, flags=recorded | {"tokenizer_sha256": "one"})
+        spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
+        records.write_records(str(tmp_path / "train.tfrecord"), pretraining_rows(12), spec,
+                              {"vocab_size": VOCAB, "tokenizer_sha256": "two"})
+    inputs = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    for change, more, message in cases:
+        if change:
+            change(tmp_path)
+        with untouched(out):
+            assert command(*flags, *more) == 2
+        for path, content in inputs.items():
             path.write_bytes(content)
-    line = assert_one_clear_line(capsys.readouterr().err)
-    assert message in line and line.endswith(": use another --output_dir")
-    assert snapshot(folder / "out") == before
+        line = assert_one_clear_line(capsys.readouterr().err)
+        assert message in line and line.endswith(": use another --output_dir")
 
 
 def test_runs_of_several_seeds_are_all_compared_before_the_first_is_made(trained, tmp_path, capsys):
-    folder, flags = trained("own file")
-    (tmp_path / "seed-6").symlink_to(folder / "out")
-    more = [f"--output_dir={tmp_path}", "--num_runs=2", "--seed=5", "--label_list=good,bad"]
-    assert run_here(run_classifier, *flags, *more) == 2
+    command, out, flags = trained("own file")
+    (tmp_path / "seeds").mkdir()
+    (tmp_path / "seeds/seed-6").symlink_to(out)
+    more = ["--num_runs=2", "--seed=5", "--label_list=good,bad"]
+    assert command(*flags, f"--output_dir={tmp_path / 'seeds'}", *more) == 2
     assert "seed-6/model.ckpt-best was trained" in assert_one_clear_line(capsys.readouterr().err)
-    assert [path.name for path in tmp_path.iterdir()] == ["seed-6"]
+    assert [path.name for path in (tmp_path / "seeds").iterdir()] == ["seed-6"]
 
 
-def test_another_task_of_the_same_labels_may_evaluate_but_not_resume(trained):
-    folder, _ = trained("classifier")
-    origin, other = str(folder / "out/model.ckpt-2"), earlier_run.Identity("cola", labels=("0", "1"))
+def test_another_task_of_the_same_labels_may_evaluate_but_not_resume(classified, tuned):
+    origin = str(classified.out / "model.ckpt-6")
+    other = earlier_run.Identity("cola", labels=("0", "1"))
     other.check(origin)
     with pytest.raises(FlagError, match="is of task sst-2, not cola: use another --output_dir"):
         other.check(origin, is_resumed=True)
-
-
-def test_the_number_of_options_is_compared(trained):
-    folder, _ = trained("race")
     with pytest.raises(FlagError, match="on questions of 4 options, not 5"):
-        earlier_run.Identity("race", num_choices=5).check(str(folder / "out/model.ckpt-2"))
+        earlier_run.Identity("race", num_choices=5).check(str(tuned("race").out / "model.ckpt-4"))
 
 
-# --- Models of others ---
-
-
-@pytest.mark.parametrize("files", [
-    ["config.json", "model.safetensors"], ["variables/variables.index"],
-    ["albert_config.json", "model.ckpt-best.index"],
-])
-@pytest.mark.parametrize("name", ["classifier", "pretraining"])
-def test_a_directory_with_somebody_elses_model_is_not_trained_in(name, files, tmp_path, capsys):
-    flags = flags_of(name, tmp_path)
-    for file in files:
-        path = tmp_path / "out" / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("{}")
-    before = snapshot(tmp_path / "out")
-    assert run_here(COMMANDS[name], *flags) == 2
-    assert "holds a model that is not a run's checkpoint: train in another directory" in (
-        assert_one_clear_line(capsys.readouterr().err)
-    )
-    assert snapshot(tmp_path / "out") == before
+def test_a_directory_with_somebody_elses_model_is_not_trained_in(tmp_path, capsys):
+    for number, files in enumerate((
+        ["config.json", "model.safetensors"], ["variables/variables.index"],
+        ["albert_config.json", "model.ckpt-best.index"],
+    )):
+        out = tmp_path / str(number)
+        for file in files:
+            (out / file).parent.mkdir(parents=True, exist_ok=True)
+            (out / file).write_text("{}")
+        for command, flags in (
+            (jobs.classify, [*jobs.classifier_flags(tmp_path), "--do_train"]),
+            (jobs.pretrain, jobs.pretraining_flags(tmp_path)),
+        ):
+            with untouched(out):
+                assert command(*flags, f"--output_dir={out}") == 2
+            line = assert_one_clear_line(capsys.readouterr().err)
+            assert "holds a model that is not a run's checkpoint: train in another" in line

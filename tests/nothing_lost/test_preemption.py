@@ -1,12 +1,11 @@
 """Signals and kills: the run ends soon, and its successor gives the same bits."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 
+import jobs
 import pytest
 from helpers import REPO, assert_one_clear_line, metrics
 from invariants import assert_tidy, nothing_lost
@@ -16,7 +15,6 @@ from albert.records import tf_dataset
 from albert.storage import locks
 from albert.training import evaluation
 from albert.training.history import History
-import jobs
 
 
 def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exits_143(
@@ -34,7 +32,6 @@ def test_one_process_owns_a_directory_until_sigterm_which_saves_the_step_and_exi
         assert f"in use by pid {process.pid} on host" in line and "since" in line
         assert process.poll() is None
         assert (out / "albert_config.json").stat() == before
-        time.sleep(random.Random().random())
         process.send_signal(signal.SIGTERM)
         # One call into TensorFlow is about a second; the rest is for a busy machine.
         _, stderr = process.communicate(timeout=120)
@@ -54,17 +51,17 @@ def test_a_second_signal_kills_by_its_default_action():
     code = (
         "import os, signal\n"
         "from albert.training.trainer import PreemptionSignal\n"
-        "with PreemptionSignal() as latch:\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    assert latch.raised == signal.SIGTERM\n"
-        "    print('latched', flush=True)\n"
+        "with PreemptionSignal() as preemption:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    assert preemption.raised == signal.SIGINT\n"
+        "    print('noted', flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     process = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True)
-    assert process.stdout == "latched\n" and process.returncode == -signal.SIGTERM
+    assert process.stdout == "noted\n" and process.returncode == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("step", [10, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 13))])
+@pytest.mark.parametrize("step", [13, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 10))])
 def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(step, whole, tmp_path, monkeypatch):
     flags = [*whole.flags, f"--output_dir={tmp_path / 'out'}", "--do_eval"]
     sent = jobs.sigterm_when(
@@ -80,15 +77,18 @@ def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(step, whole, tmp_pat
         assert ours[state] == theirs[state] != [], state
 
 
-def test_a_signal_ends_an_evaluation_which_the_successor_makes_again(begun, whole, monkeypatch):
-    jobs.sigterm_when(monkeypatch, tf_dataset, "eval_batches", lambda *_: True)
-    assert jobs.pretrain(*begun.flags, "--do_eval") == 143
+def test_a_signal_ends_an_evaluation_which_the_successor_repeats(begun, whole, monkeypatch):
+    jobs.sigterm_when(monkeypatch, tf_dataset, "eval_batches", lambda *_: True, signal.SIGINT)
+    # The state file is never believed.
+    (begun.out / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-1"\n')
+    assert jobs.pretrain(*begun.flags, "--do_eval") == 130
     assert not [line for line in metrics(begun.out) if line["kind"] == "eval"]
     with nothing_lost(begun.out):
         assert jobs.pretrain(*begun.flags, "--do_eval") == 0
     jobs.assert_same_run(begun.out, whole.out, 23)
-    best = [d / "best.json" for d in (begun.out, whole.out)]
-    assert best[0].read_bytes() == best[1].read_bytes()
+    assert (begun.out / "best.json").read_bytes() == (whole.out / "best.json").read_bytes()
+    state = (begun.out / "checkpoint").read_text().splitlines()
+    assert state[0] == 'model_checkpoint_path: "model.ckpt-23"'
 
 
 def test_a_run_killed_between_evaluation_and_its_line_still_keeps_the_best(begun, monkeypatch):
@@ -107,62 +107,3 @@ def test_a_run_killed_between_evaluation_and_its_line_still_keeps_the_best(begun
     assert jobs.pretrain(*flags) == 0
     assert evaluation.read_best(str(begun.out))["step"] == 10
     assert (begun.out / "model.ckpt-best.index").exists()
-
-
-def test_a_stopped_classifier_resumes_to_the_same_bits(
-    classified, tmp_path, monkeypatch, capsys
-):
-    flags = [*classified.flags, f"--output_dir={tmp_path / 'out'}", "--do_train", "--do_eval"]
-    jobs.sigterm_when(
-        monkeypatch, History, "note", lambda history, before, rows: before >= 3
-    )
-    assert jobs.classify(*flags) == 143
-    with nothing_lost(tmp_path):
-        assert jobs.classify(*flags) == 0
-    assert "changed from" not in capsys.readouterr().err  # not a number is the default of one
-    jobs.assert_same_run(tmp_path / "out", classified.out, 6)
-    assert (tmp_path / "out/eval_results.txt").read_text() == (
-        classified.out / "eval_results.txt").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [5])
-def test_kill_9_in_back_to_back_saves_never_loses_a_saved_step(kills, tmp_path):
-    arguments = jobs.pretraining_flags(
-        tmp_path, num_train_steps=1_000_000, save_checkpoints_steps=1, keep_checkpoint_max=2
-    )
-    newest, out = 0, tmp_path / "out"
-    for kill in range(kills):
-        with jobs.running(*arguments) as process:
-            deadline = time.monotonic() + 120
-            while max(checkpoints.list_steps(str(out)), default=0) < newest + 3:
-                assert time.monotonic() < deadline and process.poll() is None
-                time.sleep(0.005)
-            time.sleep(random.Random(kill).random() / 5)
-            process.kill()
-            _, stderr = process.communicate()
-        if newest:
-            assert f"model.ckpt-{newest} left off" in stderr
-            assert "unreadable" not in stderr and "random weights" not in stderr
-        last = max(checkpoints.list_steps(str(out)))
-        assert last >= newest + 3
-        newest = last
-    done = jobs.pretrain(*arguments, f"--num_train_steps={newest + 1}")
-    assert done == 0
-    assert max(checkpoints.list_steps(str(out))) == newest + 1
-    assert_tidy(out)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [pytest.param(None, marks=pytest.mark.slow), 'model_checkpoint_path: "model.ckpt-1"\n'],
-)
-def test_the_state_file_is_never_believed(content, begun, capsys):
-    state = begun.out / "checkpoint"
-    assert not state.exists()
-    if content:
-        state.write_text(content)
-    with nothing_lost(begun.out):
-        assert jobs.pretrain(*begun.flags, "--num_train_steps=11") == 0
-    assert "model.ckpt-10 left off" in capsys.readouterr().err
-    assert 'model_checkpoint_path: "model.ckpt-11"' in state.read_text()

@@ -1,22 +1,26 @@
-"""An object store that is late, fails, breaks off, or is in use: a real S3 server of its own."""
+"""Object stores that are late, fail, break off, or are in use: real servers, of S3 and Google's."""
 
-import json
 import pathlib
 import subprocess
 import sys
-import time
+import threading
 
+import gcs
+import jobs
 import numpy as np
 import pytest
+import s3
 from helpers import REPO, assert_one_clear_line, write_pretraining_records
 
-import jobs, s3
-
-s3.require_moto()
-
+from albert.errors import DataError, RunDirBusyError
+from albert.records import batches, data_order, records
+from albert.records.record_files import RecordFiles
+from albert.storage import files, filesystem, fsspec_calls, locks
+from albert.tasks.pretraining import PretrainingTask
 
 @pytest.fixture(scope="module")
 def moto():
+    s3.require_moto()
     with s3.server() as port:
         yield port
 
@@ -44,204 +48,175 @@ def system(proxy):
     )
 
 
-def copied(store, prefix: str, folder: pathlib.Path) -> pathlib.Path:
+def fetch(store, prefix: str, folder: pathlib.Path) -> pathlib.Path:
     """Returns the folder with a copy of what is there."""
-    for name in store.find(f"bucket/{prefix}"):
-        target = folder / name.removeprefix("bucket/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(store.cat_file(name))
+    store.get(f"bucket/{prefix}", str(folder / prefix), recursive=True)
     return folder / prefix
 
 
-def upload(store, folder: pathlib.Path, pattern: str, prefix: str) -> None:
-    for path in folder.glob(pattern):
-        store.put_file(str(path), f"bucket/{prefix}{path.name}")
+def remote_flags(store, run: jobs.Run, **changes) -> list[str]:
+    """Puts a run's inputs into the bucket; returns the flags that train on them there."""
+    for path in run.out.parent.glob("train.tfrecord*"):
+        store.put_file(str(path), f"bucket/records/{path.name}")
+    remote = {"input_file": "s3://bucket/records/train*", "output_dir": "s3://bucket/run"}
+    return [*run.flags, "--do_eval", *(f"--{k}={v}" for k, v in (remote | changes).items())]
 
 
-def pretraining(store, folder: pathlib.Path, **changes) -> list[str]:
-    """Puts records into the bucket; returns the flags that train on them, into s3://bucket/run."""
-    folder.mkdir(exist_ok=True)
-    local = dict(flag.lstrip("-").split("=") for flag in jobs.pretraining_flags(folder))
-    upload(store, folder, "train.tfrecord*", "records/")
-    store.put_file(local["albert_config_file"], "bucket/config.json")
-    remote = {
-        "albert_config_file": "s3://bucket/config.json", "input_file": "s3://bucket/records/train*",
-        "output_dir": "s3://bucket/run",
-    }
-    return [f"--{name}={value}" for name, value in (local | remote | changes).items()]
-
-
-def assert_same_run(store, local: pathlib.Path, folder: pathlib.Path, step: int = 23) -> None:
-    """The run in the bucket has the weights and the lines of a local one."""
-    run = copied(store, "run", folder)
-    here, there = (jobs.tensors(place / f"model.ckpt-{step}") for place in (local, run))
-    assert set(here) == set(there)
-    for name, value in here.items():
-        np.testing.assert_array_equal(value, there[name], name)
-    lines = [
-        [{k: v for k, v in json.loads(line).items() if k not in ("seconds", "tokens_per_second")}
-         for line in (place / "metrics.jsonl").read_text().splitlines()]
-        for place in (local, run)
-    ]
-    assert lines[0] == lines[1]
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("local")
-    finished(*jobs.pretraining_flags(folder))
-    return folder / "out"
-
-
-def test_records_and_runs_are_the_same_with_errors_and_cuts_and_latency(proxy, tmp_path, local):
+def test_records_and_runs_are_the_same_with_errors_and_cuts_and_latency(proxy, tmp_path, whole):
     store = system(proxy)
-    text, vocabulary = jobs.write_corpus(tmp_path), jobs.write_vocabulary(tmp_path)
-    store.put_file(text, "bucket/text/corpus.txt")
-    store.put_file(vocabulary, "bucket/vocab.txt")
-    flags = pretraining(store, tmp_path / "records")
+    flags = remote_flags(store, whole)
+    store.put_file(jobs.write_corpus(tmp_path), "bucket/text/corpus.txt")
+    store.put_file(jobs.write_vocabulary(tmp_path), "bucket/vocab.txt")
     proxy.latency, proxy.faults = 0.02, 0.1
     assert jobs.create_data(*jobs.data_flags(
         tmp_path, input_file="s3://bucket/text/*.txt", vocab_file="s3://bucket/vocab.txt",
         output_file="s3://bucket/made/out.tfrecord",
     )) == 0
-    finished(*flags)
+    assert jobs.pretrain(*flags) == 0
     assert proxy.failed > 3
     proxy.latency, proxy.faults = 0, 0
     assert jobs.create_data(*jobs.data_flags(tmp_path)) == 0
-    made = copied(store, "made", tmp_path / "fetched")
+    made = fetch(store, "made", tmp_path / "fetched")
     assert (made / "out.tfrecord").read_bytes() == (tmp_path / "out.tfrecord").read_bytes()
-    assert_same_run(store, local, tmp_path / "fetched")
+    jobs.assert_same_run(fetch(store, "run", tmp_path / "fetched"), whole.out, 23)
 
 
-def started(*flags: str) -> subprocess.Popen:
+def start(*flags: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "albert.run_pretraining", *flags, "--do_eval"], cwd=REPO,
+        [sys.executable, "-m", "albert.run_pretraining", *flags], cwd=REPO,
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )
 
 
-def finished(*flags: str) -> None:
-    """Runs a pretraining to its end. All of them are processes, whose sums round alike."""
-    process = started(*flags)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-
-
-def killed_at(proxy, number: int, flags: list[str]) -> bool:
-    """Runs a pretraining that is killed before a request; whether it was."""
-    process = None
-    proxy.kill_at(number, lambda: process.pid)
-    process = started(*flags)
-    process.communicate(timeout=300)
-    proxy.before_change = lambda count: None
-    assert process.returncode in (0, -9)
-    return process.returncode == -9
-
-
-# The changing requests of a run, and a few more: at the last number it has ended.
-REQUESTS = 50
-
-
-@pytest.mark.parametrize(
-    "number", [9, *(pytest.param(n, marks=pytest.mark.slow) for n in range(REQUESTS) if n != 9)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(2, 51, 6))
 def test_a_run_that_is_killed_at_any_request_goes_on_to_the_same_end(
-    number, proxy, tmp_path, local
+    number, proxy, tmp_path, whole, made_once
 ):
+    # All of them are processes, whose sums round alike.
+    def train(folder):
+        assert start(*whole.flags, "--do_eval", f"--output_dir={folder}/out").wait() == 0
+
+    local, _ = made_once("pretraining-process", train)
+    store, process = system(proxy), None
+    flags = remote_flags(store, whole)
+    proxy.kill_at(number, lambda: process.pid)
+    process = start(*flags)
+    process.communicate()
+    proxy.before_change = lambda count: None
+    assert process.returncode == -9 or process.returncode == 0 and number > 20
+    assert number < 50 or process.returncode == 0, "it makes more requests than are tried"
+    assert start(*flags).wait() == 0
+    jobs.assert_same_run(fetch(store, "run", tmp_path / "fetched"), local / "out", 23)
+    assert not [name for name in store.find("bucket/run") if "lease" in name or "tmp" in name]
+
+
+def test_what_cannot_be_reached_is_one_line(proxy, tmp_path, monkeypatch, capfd):
+    def refused(**flag) -> str:
+        system(proxy)
+        assert jobs.create_data(*jobs.data_flags(tmp_path, **flag)) == 2
+        return assert_one_clear_line(capfd.readouterr().err)
+
+    assert "there is no bucket s3://nowhere" in refused(input_file="s3://nowhere/text/*.txt")
+    assert "there is no bucket s3://nowhere" in refused(output_file="s3://nowhere/out.tfrecord")
+    text = {"input_file": "s3://bucket/text/*.txt"}
+    proxy.forbidden = True
+    line = refused(**text)
+    assert "permission denied" in line and "bucket" in line
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    assert "no credentials" in refused(**text)
+
+
+def test_remote_records_are_read_in_blocks_and_give_the_same_batches(proxy, tmp_path, monkeypatch):
+    for module, name, value in ((data_order, "GROUP_RECORDS", 10), (data_order, "LANES", 4),
+                                (records, "BATCH", 8), (batches, "CACHE_BYTES", 0)):
+        monkeypatch.setattr(module, name, value)
     store = system(proxy)
-    flags = pretraining(store, tmp_path / "records")
-    was_killed = killed_at(proxy, number, flags)
-    assert was_killed or number > 20
-    assert number < REQUESTS - 1 or not was_killed, "it makes more requests than are tried"
-    finished(*flags)
-    assert_same_run(store, local, tmp_path / "fetched")
-    left = [name for name in store.find("bucket/run") if "lease" in name or "tmp" in name]
-    assert not left
-
-
-def test_a_second_process_on_a_remote_directory_is_refused_and_the_first_ends_well(
-    proxy, tmp_path, monkeypatch
-):
-    store = system(proxy)
-    monkeypatch.setenv("ALBERT_LEASE_SECONDS", "6")
-    flags = pretraining(store, tmp_path / "records", num_train_steps=10**6)
-    first = started(*flags)
-    try:
-        while not any("lease" in name for name in store.find("bucket/run")):
-            assert first.poll() is None
-            time.sleep(0.1)
-        second = started(*flags)
-        _, said = second.communicate(timeout=300)
-        assert second.returncode == 2, said
-        assert f"output_dir s3://bucket/run is in use by pid {first.pid} on host" in said
-        first.terminate()
-        _, said = first.communicate(timeout=300)
-        assert first.returncode == 143, said
-    finally:
-        first.kill()
-    run = copied(store, "run", tmp_path / "fetched")
-    assert "model.ckpt-" in (run / "checkpoint").read_text()
-    assert not list(run.glob(".lease*"))
-
-
-@pytest.mark.parametrize("case, told", [
-    ("bucket", "there is no bucket s3://nowhere"),
-    ("keys", "no credentials"),
-    ("forbidden", "permission denied"),
-])
-def test_what_cannot_be_reached_is_one_line(case, told, proxy, tmp_path, monkeypatch, capfd):
-    given = {"input_file": "s3://bucket/text/*.txt"}
-    if case == "bucket":
-        given["input_file"] = "s3://nowhere/text/*.txt"
-    elif case == "keys":
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    else:
-        proxy.forbidden = True
-    system(proxy)
-    assert jobs.create_data(*jobs.data_flags(tmp_path, **given)) == 2
-    line = assert_one_clear_line(capfd.readouterr().err)
-    assert told in line and given["input_file"].split("/")[2] in line, line
-
-
-def test_a_bucket_that_is_not_there_is_told_before_anything_is_computed(proxy, tmp_path, capfd):
-    started_at = time.monotonic()
-    assert jobs.create_data(*jobs.data_flags(
-        tmp_path, output_file="s3://nowhere/out.tfrecord"
-    )) == 2
-    assert "there is no bucket s3://nowhere" in assert_one_clear_line(capfd.readouterr().err)
-    assert time.monotonic() - started_at < 10
-
-
-def test_remote_records_are_read_in_blocks_and_give_the_same_batches(
-    proxy, tmp_path, monkeypatch
-):
-    from albert.records import batches, data_order, records
-    from albert.records.record_files import RecordFiles
-    from albert.storage import files
-    from albert.tasks.pretraining import PretrainingTask
-
-    store = system(proxy)
-    monkeypatch.setattr(data_order, "GROUP_RECORDS", 10)
-    monkeypatch.setattr(data_order, "LANES", 4)
-    monkeypatch.setattr(records, "BATCH", 8)
-    monkeypatch.setattr(batches, "CACHE_BYTES", 0)
     for number in range(3):
-        write_pretraining_records(tmp_path / f"train-{number}.tfrecord", 50)
-    upload(store, tmp_path, "train-*", "records/")
-    paths = files.expand_globs("s3://bucket/records/train*", "input_file")
+        path = write_pretraining_records(tmp_path / f"train-{number}.tfrecord", 50)
+        for end in ("", ".manifest.json"):
+            store.put_file(path + end, f"bucket/records/train-{number}.tfrecord{end}")
     spec = PretrainingTask(12, 3).feature_spec()
-    remote = RecordFiles(paths).check(spec, 40)
+    remote = RecordFiles(files.expand_globs("s3://bucket/records/train*", "input_file"))
     local = RecordFiles(sorted(map(str, tmp_path.glob("train-?.tfrecord"))))
     proxy.faults = 0.1
     found, expected = (
         batches.train_batches(source, spec, batch_size=6, vocab_size=40, seed=3)
-        for source in (remote, local)
+        for source in (remote.check(spec, 40), local)
     )
     for _ in range(60):  # more than two epochs
         one, other = next(found), next(expected)
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
     assert not list((tmp_path / "cache").rglob("train-*"))  # none was downloaded as a file
+
+
+# --- Google's storage: what is promised of S3 holds there too ---
+
+
+@pytest.fixture
+def google(tmp_path, monkeypatch):
+    """The proxy through which this test reaches an empty bucket `bucket` of Google's storage."""
+    gcs.require_emulator()
+    import gcsfs
+
+    with gcs.server() as port:
+        found = gcs.Proxy(port)
+        for name, value in gcs.environment(found.url, tmp_path / "cache").items():
+            monkeypatch.setenv(name, value)
+        gcsfs.GCSFileSystem.clear_instance_cache()
+        yield found
+        found.close()
+
+
+def test_files_are_written_read_listed_and_removed(google, tmp_path):
+    (tmp_path / "a").write_bytes(b"abcdef")
+    fsspec_calls.upload(str(tmp_path / "a"), "gs://bucket/x/a.txt")
+    fsspec_calls.write("gs://bucket/x/y/b.txt", b"b")
+    assert filesystem.read_ranges("gs://bucket/x/a.txt", [(1, 4)]) == [b"bcd"]
+    assert list(filesystem.files_below("gs://bucket/x")) == ["a.txt", "y/b.txt"]
+    assert filesystem.glob("gs://bucket/x/*.txt") == ["gs://bucket/x/a.txt"]
+    with open(filesystem.local_copy("gs://bucket/x/a.txt"), "rb") as stream:
+        assert stream.read() == b"abcdef"
+    before = filesystem.identity("gs://bucket/x/a.txt")
+    fsspec_calls.write("gs://bucket/x/a.txt", b"ABCDEF")
+    assert filesystem.identity("gs://bucket/x/a.txt") != before
+    fsspec_calls.delete("gs://bucket/x/a.txt")
+    assert not filesystem.exists("gs://bucket/x/a.txt")
+    with pytest.raises(DataError, match="no bucket gs://nowhere"):
+        filesystem.glob("gs://nowhere/*")
+
+
+def test_of_many_that_create_an_object_one_does(google):
+    made = []
+
+    def create(number: int) -> None:
+        made.append(fsspec_calls.create("gs://bucket/run/.lease", b"%d" % number))
+
+    threads = [threading.Thread(target=create, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == [False] * 7 + [True] and google.refused >= 7
+
+
+def test_a_run_resumes_in_a_directory_that_is_its_own(google, begun, whole, tmp_path, monkeypatch):
+    for path in whole.out.parent.glob("train.tfrecord*"):
+        fsspec_calls.upload(str(path), f"gs://bucket/records/{path.name}")
+    for path in begun.out.glob("m*"):
+        fsspec_calls.upload(str(path), f"gs://bucket/run/{path.name}")
+    monkeypatch.setenv("ALBERT_LEASE_SECONDS", "3")
+    with locks._lease("gs://bucket/run"), monkeypatch.context() as patch:
+        patch.setattr(locks, "_machine", lambda: "another machine")
+        with pytest.raises(RunDirBusyError, match="in use by pid"), locks._lease("gs://bucket/run"):
+            pass
+    remote = ("--input_file=gs://bucket/records/train*", "--output_dir=gs://bucket/run")
+    assert jobs.pretrain(*begun.flags, *remote) == 0
+    name = "model.ckpt-23.data-00000-of-00001"
+    with filesystem.open_read(f"gs://bucket/run/{name}") as stream:
+        assert stream.read() == (whole.out / name).read_bytes()
+    assert not [name for name in filesystem.files_below("gs://bucket/run") if "lease" in name]

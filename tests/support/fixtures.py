@@ -99,3 +99,40 @@ def hub_module(made_once) -> tuple[pathlib.Path, pathlib.Path]:
 
     folder, _ = made_once("module", hub_source.write_module)
     return folder / "albert", folder / "module"
+
+
+class Begins(BaseException):
+    """Training begins."""
+
+
+@pytest.fixture
+def begin(monkeypatch) -> Callable:
+    """Function that runs a command up to its training, which must begin but would take seconds.
+
+    It returns the arguments and the options of `trainer.train`.
+    """
+    from albert.training import trainer
+
+    def train(*arguments, **options):
+        raise Begins(arguments, options)
+
+    def run(command: Callable[..., int], *flags: str):
+        with monkeypatch.context() as patch:
+            patch.setattr(trainer, "train", train)
+            with pytest.raises(Begins) as begins:
+                command(*flags)
+        return begins.value.args
+
+    return run
+
+
+@pytest.fixture
+def memory(tmp_path, monkeypatch):
+    """An empty file system in memory (memory://), and an empty cache."""
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'albert[test]'")
+    monkeypatch.setenv("ALBERT_CACHE", str(tmp_path / "cache"))
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    yield system
+    system.store.clear()

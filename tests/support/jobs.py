@@ -358,14 +358,14 @@ def assert_same_run(folder, whole, step):
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
 
 
-def sigterm_when(monkeypatch, owner, name, condition):
-    """Makes this process get a SIGTERM, once, when a function is called on a condition."""
+def sigterm_when(monkeypatch, owner, name, condition, number=signal.SIGTERM):
+    """Makes this process get a signal, once, when a function is called on a condition."""
     original, sent = getattr(owner, name), []
 
     def wrapper(*arguments, **options):
         if not sent and condition(*arguments):
             sent.append(True)
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         return original(*arguments, **options)
 
     monkeypatch.setattr(owner, name, wrapper)

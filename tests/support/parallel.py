@@ -21,7 +21,7 @@ LONGEST = (
     "test_run_squad", "test_fine_tuning", "test_cost", "test_keras_contract",
     "test_run_classifier", "test_growth", "test_jax_engine",
     "test_seed_commands", "test_run_race", "test_numbers",
-    "test_fine_tuners", "test_refusals", "test_preemption", "test_kills", "test_damage",
+    "test_fine_tuners", "test_refusals", "test_preemption", "test_damage",
     "test_predict", "test_flag_ranges",
 )
 
