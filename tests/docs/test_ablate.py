@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import random
 import shutil
 import sys
 
 import jobs
 import pytest
-from helpers import REPO, assert_one_clear_line, program, run_here, write_text
+from helpers import REPO, assert_one_clear_line, program, run_here
 
 from albert import create_pretraining_data, modeling, run_pretraining
 from albert.cli import flags, run_flags
@@ -142,15 +143,18 @@ def ablate(folder, *more, **grid):
 @pytest.fixture
 def corpus(tmp_path):
     """A corpus with its vocabulary, and a model with another one."""
-    write_text(tmp_path / "corpus.txt", documents=40)
-    for name, size in (("spm", 60), ("other", 50)):
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefgh", k=4)) for _ in range(60)]
+    texts = ["\n".join(" ".join(rng.choices(words, k=8)) for _ in range(8)) for _ in range(60)]
+    (tmp_path / "corpus.txt").write_text("\n\n".join(texts))
+    for name, size in (("spm", 80), ("other", 60)):
         content = vocabulary.train(
             [str(tmp_path / "corpus.txt")], vocabulary.Settings(vocab_size=size)
         )
         vocabulary.publish(str(tmp_path / name), content)
     tokenizer = FullTokenizer(None, spm_model_file=str(tmp_path / "other.model"))
     config = AlbertConfig(
-        vocab_size=50, embedding_size=8, hidden_size=16, num_hidden_layers=1,
+        vocab_size=60, embedding_size=8, hidden_size=16, num_hidden_layers=1,
         num_attention_heads=2, intermediate_size=16, max_position_embeddings=16,
     )
     pretrained.save(modeling.AlbertForPreTraining(config), str(tmp_path / "known"), tokenizer)
