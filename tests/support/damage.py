@@ -12,6 +12,13 @@ ODD_VALUES = (
 )
 
 
+class Bomb:
+    """Pickled, it makes the directory $OWNED where it is unpickled."""
+
+    def __reduce__(self):
+        return (os.mkdir, (os.environ["OWNED"],))
+
+
 def mutations(content: bytes, others: dict[str, bytes], count: int, seed: int) -> Iterator[
     tuple[str, Callable[[pathlib.Path], None]]
 ]:
