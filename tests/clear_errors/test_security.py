@@ -308,11 +308,12 @@ def test_what_is_published_and_cleaned_up_follows_no_link(tmp_path):
     run.mkdir()
     for name in ("best.json", "model.ckpt-1.json", "model.ckpt-1.index", "checkpoint"):
         (run / name).symlink_to(victim)
-    (run / ".x.tmp-abcdefgh").symlink_to(tmp_path / "precious")
     files.write_sealed_json(str(run / "best.json"), {"step": 1})
     checkpoint_store.save(str(run), 1, {"bert/a": np.zeros(3, "float32")}, {}, 0)
+    assert not any(path.is_symlink() for path in run.iterdir())
+    (run / ".x.tmp-abcdefgh").symlink_to(tmp_path / "precious")  # litter of a killed run
     with temporary.temporary_dir(str(run / "x")):
-        assert not any(path.is_symlink() for path in run.iterdir())
+        assert victim.exists()
     assert victim.read_text() == "precious"
 
 
