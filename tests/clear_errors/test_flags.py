@@ -149,6 +149,7 @@ def test_every_number_has_its_range_held_before_anything_is_done_and_told_in_hel
     module = importlib.import_module(f"albert.{name}") if len(path.parts) == 2 else jobs.script(name)
     assert flags.run_command(module.__doc__ or "", module.define_flags, None, ["x", "--help"]) == 0
     told = capsys.readouterr().out
+    assert told.startswith((module.__doc__ or "").partition("\n")[0]) and "--flagfile" in told
     assert not re.search(r"<([^<>]+)>: <\1>", told)  # no choices twice
     values = flags.FlagValues()
     module.define_flags(values)
