@@ -4,6 +4,7 @@ import importlib
 import math
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -22,7 +23,9 @@ from albert import (
     run_squad_v2,
     run_token_classifier,
 )
+from albert import errors
 from albert.cli import flags
+from albert.errors import FlagError
 
 # Of every command that trains (spec 7.1, 9.1 and 11.1).
 SHARED = {
@@ -111,6 +114,29 @@ def test_booleans_are_written_in_each_of_absls_ways():
         assert values_of(run_classifier, given).do_train == value
 
 
+def test_flags_of_which_one_would_win_are_refused_as_they_were_typed():
+    values = values_of(run_classifier, "--nodo_train", "--seed=3", "--export_dir=")
+    flags.refuse_together(values, "do_train", "export_dir", "init_checkpoint")
+    with pytest.raises(FlagError, match="give one of --nodo_train and --seed$"):
+        flags.refuse_together(values, "do_train", "seed")
+
+
+def test_each_way_to_end_badly_has_its_exit_code(capsys):
+    for error, code, said in (
+        (errors.DataError("a"), 2, "error: a\n"),
+        (errors.TrainingDivergedError("b"), 3, "error: b\n"),
+        (errors.WorkerLostError("c"), 75, "error: c\n"),
+        (errors.Preempted("d", signal.SIGTERM), 143, "d\n"),
+        (FileNotFoundError(2, "No such file", "e"), 2, "error: e: No such file\n"),
+        (OSError(5, "our bug"), 1, "OSError: [Errno 5] our bug\n"),
+    ):
+        def main(values, error=error):
+            raise error
+
+        assert flags.run_command("", lambda values: None, main, ["command"]) == code
+        assert capsys.readouterr().err.endswith(said)
+
+
 # --- Numbers ---
 
 HAS_FLAGS = re.compile(r"^def define_flags\(", re.MULTILINE)
@@ -154,6 +180,9 @@ def test_every_number_has_its_range_held_before_anything_is_done_and_told_in_hel
     values = flags.FlagValues()
     module.define_flags(values)
     for flag in (values[name] for name in values):
+        if flag.default is not None:
+            [line] = re.findall(rf"^  --(?:\[no\])?{flag.name}[ :].*", told, re.M)
+            assert line.endswith(f"(default: {flag.default!r})")
         if flag.parser.flag_type() not in ("int", "float"):
             continue
         may_be_any = flag.name in ANY_NUMBER or flag.name == "seed" and name in SEEDS_AS_TEXT

@@ -45,7 +45,7 @@ CONFIGS = {
     "wide": {"hidden_size": 32, "intermediate_size": 48}, "groups": {"num_hidden_groups": 2},
     "few": {"vocab_size": 30}, "many": {"vocab_size": 2000},
     "wrong": {"num_hidden_layer": 2, "hidden_size": "16", "num_attention_heads": 0,
-              "hidden_dropout_prob": 2},
+              "hidden_dropout_prob": 1},
 }
 PICKLES = ("w.pkl", "w.h5", "w.keras", "w.bin", "w.pt", "model.ckpt-1")
 # (command, flags beside those of a sound job, what is said). {d}: the folder of the files above;
@@ -60,7 +60,7 @@ REFUSED = [
      "--init_checkpoint: no checkpoint at .*model.ckpt-10"),
     ("pretrain", "--albert_config_file={d}/wrong.json",
      "did you mean 'num_hidden_layers'.*hidden_size must be an integer, got '16'.*"
-     "num_attention_heads must be at least 1.*hidden_dropout_prob"),
+     "num_attention_heads must be at least 1.*hidden_dropout_prob must be in [0, 1), got 1"),
     ("classify", "--vocab_file={d}/empty.txt", "empty.txt"),
     ("classify", "--vocab_file={d}/no_mask.txt", "[MASK]"),
     ("classify", "--vocab_file={d}/no_unk.txt", "[UNK]"),

@@ -116,7 +116,7 @@ def test_every_form_of_a_text_gives_every_reader_the_same_lines(form, expected, 
 
 
 def test_the_lines_of_a_text_are_those_that_are_in_it(tmp_path):
-    (tmp_path / "text").write_bytes("\ufeffa \r b\u2028c\r\n\r\n \ufeff d\n".encode())
+    (tmp_path / "text").write_bytes("\ufeff\ufeffa \r b\u2028c\r\n\r\n \ufeff d\n".encode())
     assert inference.read_texts(str(tmp_path / "text")) == ["a \r b\u2028c", "", " \ufeff d"]
     for word in ("BZh", "BZh9", "ustar", "PK", "7z"):  # as packed files begin
         (tmp_path / "text").write_text(f"{word} is a word.\n")
