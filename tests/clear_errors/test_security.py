@@ -29,77 +29,55 @@ from albert.training import checkpoint_store
 # --- Nothing is unpickled or executed ---
 
 # To unpickle, to run what is given, or to start programs is all that these are for.
-FORBIDDEN_MODULES = {
-    "pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "torch",
-    "h5py", "yaml", "runpy", "subprocess", "_posixsubprocess", "pty", "pdb", "code", "codeop",
-    "imp", "zipimport", "builtins", "ctypes", "cffi",
-}
-FORBIDDEN = {
-    "eval", "exec", "compile", "__import__", "__builtins__", "importlib.util",
-    "importlib.machinery", "importlib.reload", "importlib.__import__", "os.startfile",
-    "logging.config", "tensorflow.saved_model.load", "tensorflow_hub.load",
-    "tensorflow_hub.KerasLayer", "keras.config.enable_unsafe_deserialization",
-}
-# Ends of names, whatever stands before them: methods of objects that only a run knows.
-FORBIDDEN_ENDS = re.compile(
-    r"(^|\.)(\*|import_module|exec_module|load_module|extractall|unpack_archive|read_pickle"
-    r"|models\.load_model|saving\.load_model|deserialize_keras_object|load_library"
-    r"|load_op_library|posix_spawnp?|create_subprocess_\w+)$"
-    r"|^(os|\?)\.(system|popen|exec[lv]\w*|spawn[lv]\w*)$"
-)
+MODULES = set("""
+pickle _pickle cPickle cloudpickle dill joblib shelve marshal torch h5py yaml runpy subprocess pty pdb
+code codeop imp zipimport builtins ctypes cffi _posixsubprocess
+""".split())
+NAMES = set("""
+__import__ __builtins__ import_module exec_module load_module importlib.util importlib.machinery
+importlib.reload extractall unpack_archive read_pickle models.load_model saving.load_model * popen
+deserialize_keras_object load_library load_op_library posix_spawn posix_spawnp os.startfile os.system
+enable_unsafe_deserialization logging.config execl execle execlp execv execve execvp spawnl spawnv
+saved_model.load hub.load tensorflow_hub.load KerasLayer
+""".split())
+BARE = {"eval", "exec", "compile"}  # not re.compile and model.compile
 # What stands in one place with a good reason.
 ALLOWED = {
-    ("__init__", "importlib.import_module"): "our own modules, by our own table",
+    ("__init__", "import_module"): "our own modules, by our own table",
     ("engines", "importlib.util"): "asks whether TensorFlow and JAX are there, by constant names",
     ("storage/fsspec_calls", "importlib.util"): "asks whether fsspec is there, by its name",
-    ("pretraining_data/beam", "importlib.import_module"):
-        "the runner that the user names in --runner",
+    ("pretraining_data/beam", "import_module"): "the runner that the user names in --runner",
     ("cli/engine_start", "subprocess"): "grep, which leaves out what TensorFlow always says",
-    ("formats/archives", "archive.extractall"): "with Python's filter for data, sizes checked first",
+    ("formats/archives", "extractall"): "with Python's filter for data, sizes checked first",
     ("formats/hf_tensors", "h5py"): "arrays by name, none that lies in another file",
-    ("export/hub_layer", "tensorflow_hub.load"): "to compute with a module's graph is its purpose",
+    ("export/hub_layer", "hub.load"): "to compute with a module's graph is its purpose",
 }
-
-
-def full_name(node: ast.AST, known: dict[str, str]) -> str:
-    """Returns what an expression names, imports resolved: of `np.load`, numpy.load."""
-    if isinstance(node, ast.Name):
-        return known.get(node.id, node.id)
-    if isinstance(node, ast.Attribute):
-        return f"{full_name(node.value, known)}.{node.attr}"
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
-        return f"{full_name(node.args[0], known)}.{getattr(node.args[1], 'value', '?')}"
-    return "?"
 
 
 def dangers(source: str) -> set[str]:
-    """Returns the full names of what could execute data in a module's source."""
-    tree, known, found = ast.parse(source), {}, set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imported = [alias.name for alias in node.names]
-            for alias in node.names:
-                whole = alias.name if alias.asname else alias.name.split(".")[0]
-                known[alias.asname or whole] = whole
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            imported = [f"{node.module}.{alias.name}" for alias in node.names]
-            known |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
-        else:
-            continue
-        found |= {name.split(".")[0] for name in imported} & FORBIDDEN_MODULES
-        found |= {name for name in imported if name in FORBIDDEN or FORBIDDEN_ENDS.search(name)}
-    for node in ast.walk(tree):
-        # A name is enough: what is not called here may be handed on.
-        name = full_name(node, known)
-        if name in FORBIDDEN or FORBIDDEN_ENDS.search(name):
-            found.add(name)
-        if isinstance(node, ast.Call):
+    """Returns the names in a module's source of what could execute data, called or handed on."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0):
+            home = getattr(node, "module", None)
+            for name in (alias.name for alias in node.names):
+                found |= {(home or name).split(".")[0]} & MODULES
+                found |= {name, f"{home}.{name}"} & (NAMES | BARE)
+        elif isinstance(node, ast.Name):
+            found |= {node.id} & (NAMES | BARE)
+        elif isinstance(node, ast.Attribute):
+            owner = ast.unparse(node.value)
+            found |= {node.attr, f"{owner.split('.')[-1]}.{node.attr}"} & NAMES
+            found |= {"os.system"} if node.attr == "system" and owner != "platform" else set()
+        elif isinstance(node, ast.Call):
+            function = ast.unparse(node.func)
             given = {k.arg: ast.unparse(k.value) for k in node.keywords}
-            if full_name(node.func, known) == "numpy.load":
+            if function == "getattr":
+                found |= {f"os.{getattr(node.args[1], 'value', '')}"} & NAMES
+            if function in ("np.load", "numpy.load"):
                 given.setdefault("allow_pickle", "not said")
             found |= {
-                f"{key}={given[key]}"
-                for key, safe in (("allow_pickle", "False"), ("safe_mode", "True"))
+                key for key, safe in (("allow_pickle", "False"), ("safe_mode", "True"))
                 if given.get(key, safe) != safe
             }
     return found
