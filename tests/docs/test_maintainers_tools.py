@@ -2,7 +2,6 @@
 
 import collections
 import json
-import random
 import re
 import sys
 
@@ -10,13 +9,12 @@ import jobs
 import pytest
 from helpers import REPO, assert_one_clear_line, program, write_config, write_text
 
-from albert.errors import DataError, UserError
+from albert.errors import UserError
 from albert.storage import shipped
 
 TOOLS = REPO / "scripts/maintainers"
 sys.path += [str(TOOLS), str(REPO / "scripts/quickstart")]
 
-import labelled_task  # noqa: E402
 import prose  # noqa: E402
 import python_docs  # noqa: E402
 from benchmarks import turns  # noqa: E402
@@ -229,12 +227,3 @@ def test_the_quickstarts_task_is_of_documents_that_its_corpus_lacks_the_same_for
         counts = collections.Counter(label for _, label in rows[name])
         assert counts["0"] == counts["1"] >= 5
     assert [i for i, _ in rows["test"]] == [str(i) for i in range(len(rows["test"]))]
-
-
-def test_a_text_that_gives_no_task_says_so(tmp_path):
-    documents = [
-        labelled_task.Document(str(i), "first" if i < 5 else "second", [f"Word {i}{j}." for j in range(9)])
-        for i in range(9)
-    ]
-    with pytest.raises(DataError, match="too little text for the labelled task"):
-        labelled_task.make_task(documents, (20, 20, 20), random.Random(1))

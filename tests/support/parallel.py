@@ -15,12 +15,12 @@ import pytest
 
 # The longest first, so that none of them is left for the end.
 LONGEST = (
-    "test_documents", "test_run_pretraining", "test_distribution", "test_export_to_tfhub",
+    "test_run_pretraining", "test_distribution", "test_export_to_tfhub",
     "test_run_squad", "test_fine_tuning", "test_cost", "test_keras_contract",
     "test_run_classifier", "test_growth", "test_jax_engine",
     "test_seed_commands", "test_run_race", "test_numbers",
     "test_fine_tuners", "test_refusals", "test_preemption", "test_kills", "test_damage",
-    "test_predict", "test_flag_ranges",
+    "test_predict", "test_flags",
 )
 
 
