@@ -271,7 +271,8 @@ READERS = {
     ),
     "best": Reader(
         "best.json",
-        lambda d: files.write_sealed_json(f"{d}/best.json", {"metric": "a", "step": 3, "value": 0.5}),
+        lambda d: files.write_sealed_json(
+            f"{d}/best.json", {"metric": "a", "step": 3, "value": 0.5}),
         lambda d: evaluation.read_best(str(d)), is_checked=True,
     ),
 }
@@ -358,7 +359,8 @@ def test_damage_gives_the_right_answer_or_one_clear_line(name, sound, tmp_path):
 @pytest.mark.slow
 def test_two_thousand_mutations(sound, tmp_path):
     def peak_kilobytes() -> int:
-        return int(re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
+        status = pathlib.Path("/proc/self/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
 
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # begins the peak of memory anew
     before = peak_kilobytes()

@@ -30,14 +30,15 @@ from albert.training import checkpoint_store
 
 # To unpickle, to run what is given, or to start programs is all that these are for.
 MODULES = set("""
-pickle _pickle cPickle cloudpickle dill joblib shelve marshal torch h5py yaml runpy subprocess pty pdb
-code codeop imp zipimport builtins ctypes cffi _posixsubprocess
+pickle _pickle cPickle cloudpickle dill joblib shelve marshal torch h5py yaml runpy subprocess pty
+pdb code codeop imp zipimport builtins ctypes cffi _posixsubprocess
 """.split())
 NAMES = set("""
 __import__ __builtins__ import_module exec_module load_module importlib.util importlib.machinery
 importlib.reload extractall unpack_archive read_pickle models.load_model saving.load_model * popen
-deserialize_keras_object load_library load_op_library posix_spawn posix_spawnp os.startfile os.system
-enable_unsafe_deserialization logging.config execl execle execlp execv execve execvp spawnl spawnv
+deserialize_keras_object load_library load_op_library posix_spawn posix_spawnp os.startfile
+os.system enable_unsafe_deserialization
+logging.config execl execle execlp execv execve execvp spawnl spawnv
 saved_model.load hub.load tensorflow_hub.load KerasLayer
 """.split())
 BARE = {"eval", "exec", "compile"}  # not re.compile and model.compile
@@ -141,7 +142,9 @@ def external(other, path="/secret"):
 H5_TRICKS = {  # {trick: (function of the layer and another file, what is said)}
     "nothing": (lambda layer, other: None, None),
     "external link": (lambda layer, other: spoil(layer, WEIGHT, external(other)), ELSEWHERE),
-    "external group": (lambda layer, other: spoil(layer, "albert", external(other, "/")), ELSEWHERE),
+    "external group": (
+        lambda layer, other: spoil(layer, "albert", external(other, "/")), ELSEWHERE,
+    ),
     "external layer": (
         lambda layer, other: layer.file.__setitem__("z", external(other, "/")),
         "z is not in this file",

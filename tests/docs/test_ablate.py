@@ -1,4 +1,4 @@
-"""scripts/ablate.py and the tools on it: grids that run, are gone on with, and are told honestly."""
+"""scripts/ablate.py and the tools on it: grids run, are gone on with, and are told honestly."""
 
 import dataclasses
 import json
@@ -67,7 +67,8 @@ def test_every_grid_can_be_run_differs_as_it_says_and_is_evaluated_with_its_own_
             for part in (setting, *setting.stages):
                 assert set(part.train) <= known[0] and set(part.data) <= known[1]
             assert (setting.paper is not None) == name.startswith("table")
-            assert (key := (setting.config, setting.data, setting.train, setting.stages)) not in seen
+            key = (setting.config, setting.data, setting.train, setting.stages)
+            assert key not in seen
             seen.append(key)
             work._run(setting, 1)
             run, other = (called[f"{setting.name}, seed 1{more}"] for more in ("", ", on nsp"))
@@ -228,7 +229,8 @@ def test_a_sample_of_glue_is_drawn_once_and_holds_its_dev_rows_out(tmp_path):
         (tmp_path / "glue" / task).mkdir(parents=True)
         for name, count in (("train", 60), ("dev", dev_rows)):
             middle = "w\t" * (head.count("\t") - 1)
-            rows = [f"{name} {i}\t{middle}{i % 4 // 3}" for i in range(count)]  # three of four are 0
+            # Three of four are 0.
+            rows = [f"{name} {i}\t{middle}{i % 4 // 3}" for i in range(count)]
             (tmp_path / f"glue/{task}/{name}.tsv").write_text("\n".join([head, *rows]) + "\n")
         found = []
         for folder in (tmp_path / "one", tmp_path / "two"):

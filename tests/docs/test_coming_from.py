@@ -116,5 +116,5 @@ def test_lines_of_the_original_name_what_is_there(models):
     vocabulary = str(folder / "d/vocab.txt")
     made = albert.tokenization.FullTokenizer(vocabulary, True, None)
     assert type(made) is FullTokenizer and made.tokenize("One text") == ["one", "text"]
-    for name in ("albert.tokenization.FullTokenizer", "albert.AlbertModel", "albert.optimization.Lamb"):
-        assert any(line.startswith(name) for line in lines) and eval(name)
+    for name in ("tokenization.FullTokenizer", "AlbertModel", "optimization.Lamb"):
+        assert any(line.startswith(f"albert.{name}") for line in lines) and eval(f"albert.{name}")

@@ -116,9 +116,11 @@ def test_libraries_are_imported_only_where_they_belong():
                 heavy = {"tensorflow", "keras", "matplotlib"} & packages(MODULES[current], False)
                 assert not heavy, f"{name} imports {heavy} through {current}"
                 queue += ours(current, everywhere=False)
-    for_tensorflow = {f"model.{name}" for name in ("layer_loop", "fast_block", "islands", "dropout")}
+    names = ("layer_loop", "fast_block", "islands", "dropout")
+    for_tensorflow = {f"model.{name}" for name in names}
     for name, path in MODULES.items():
-        if (room(name) == "model" or name in ("modeling", "model_base")) and name not in for_tensorflow:
+        of_model = room(name) == "model" or name in ("modeling", "model_base")
+        if of_model and name not in for_tensorflow:
             assert "tensorflow" not in packages(path), name
         text = path.read_text(encoding="utf-8")
         assert "compat.v1" not in text and "tf_keras" not in text, name
@@ -145,7 +147,7 @@ def test_every_flag_of_every_command_on_every_page_is_one_of_its_own():
             values, shown = absl_flags.FlagValues(), shown + 1
             importlib.import_module(module).define_flags(values)
             for name in re.findall(r"--(\w+)", rest.split(" -- ")[0]):
-                assert name in values or name.removeprefix("no") in values, f"{page}: {module} {name}"
+                assert {name, name.removeprefix("no")} & set(values), f"{page}: {module} {name}"
     assert shown > 40
 
 

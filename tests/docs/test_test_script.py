@@ -75,10 +75,10 @@ def test_a_failure_among_all_is_one_whichever_environment_it_was_in(copied):
 
 
 def run_pytest(folder, *arguments, **environment) -> tuple[int, str]:
-    environment = {"PYTHONPATH": f"{REPO}:{REPO / 'tests/support'}"} | environment
+    environment |= {"PYTHONPATH": f"{REPO}:{REPO / 'tests/support'}", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments], cwd=folder,
-        capture_output=True, text=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"} | environment,
+        capture_output=True, text=True, env=os.environ | environment,
     )
     return done.returncode, done.stdout
 
