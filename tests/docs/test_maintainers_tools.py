@@ -102,7 +102,7 @@ BENCHMARKS = {  # {name: (its flags, packages that it needs)}
     "attention": ("--precisions=float32,bfloat16", ""), "memory": ("", ""), "startup": ("", ""),
     "pretrain_step": ("", ""), "inference": ("--engine=jax", "jax"), "idle": ("--examples=16", ""),
     "input_pipeline": ("--examples=40 --accelerators=2 --utilization=0.5", ""),
-    "scaling": ("--batch_sizes=2,4 --lengths=32,48 --layers=1,2 --corpus_bytes=10000,20000", ""),
+    "scaling": ("--batch_sizes=2,4 --lengths=32,48 --layers=1,2 --corpus_bytes=5000,10000", ""),
     "remote": ("--examples=64 --latency=20", "moto s3fs"),
     "int8": ("--glue_file={folder}/dev.tsv --albert_config_file=small_en", "tf2onnx onnxruntime"),
 }
