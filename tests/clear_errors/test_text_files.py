@@ -9,13 +9,15 @@ import lzma
 import os
 import pathlib
 import random
+import subprocess
 import sys
 import threading
+import tracemalloc
 
+import jobs
 import pytest
-from helpers import REPO, assert_one_clear_line, run, run_here
+from helpers import REPO, assert_one_clear_line
 
-from albert import create_pretraining_data
 from albert.cli import answering as inference
 from albert.errors import DataError
 from albert.pretraining_data import job, pipeline
@@ -78,70 +80,50 @@ def as_prose(path: str):
     return documents.split_documents(list(found), "en")
 
 
-def as_table(path: str):
-    return list(glue.read_tsv(path))
+TEXT_READERS = [as_documents, as_vocabulary, as_prose, inference.read_texts]
+READERS = [*TEXT_READERS, lambda path: list(glue.read_tsv(path))]
 
 
-READERS = {
-    "table": as_table, "records": as_documents, "vocabulary": as_vocabulary, "prepare_text": as_prose,
-    "lines": inference.read_texts,
-}
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """What each reader reads of the plain text."""
+    path = tmp_path_factory.mktemp("text") / "text"
+    path.write_bytes(TEXT.encode())
+    found = [read(str(path)) for read in READERS]
+    assert all(len(str(read)) > len(TEXT) * 0.9 for read in found)
+    return found
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_words_with_labels_and_of_passages_gives_the_same(form, tmp_path):
+def test_every_form_of_a_text_gives_every_reader_the_same_lines(form, expected, tmp_path):
+    path, make = tmp_path / "text", FORMS[form]
+    path.write_bytes(content := make(TEXT))
+    for read, plain in zip(READERS, expected, strict=True):
+        assert read(str(path)) == plain, read
+    counts = text_files.ReadingCounts()
+    with text_files.open_text(str(path)) as stream:
+        for _ in text_files.read_lines(stream, "", counts):
+            pass
+    assert documents.size_of_text(str(path)) == counts.bytes
+    assert counts.bytes == len(content) or form not in ("plain", "mark", "crlf", "cr")
+
+    path.write_bytes(make("Émile\tB-PER\nsaid\tO\n\n" * 400))
+    rows = [["Émile", "B-PER"], ["said", "O"], []] * 400
+    assert list(conll.read_lines(str(path))) == list(enumerate(rows, 1))
     passage = json.dumps({"questions": ["é"]}, ensure_ascii=False, indent=1)
-    for name, make in {"plain": str.encode, "form": FORMS[form]}.items():
-        (tmp_path / name).write_bytes(make("Émile\tB-PER\nsaid\tO\n\n" * 400))
-        (tmp_path / f"{name}.json").write_bytes(make(f"{passage}\n" * 400))
-    words = list(conll.read_lines(str(tmp_path / "form")))
-    assert words == list(conll.read_lines(str(tmp_path / "plain"))) and len(words) == 1200
-    passages = [value for _, value in race._json_values(str(tmp_path / "form.json"))]
-    assert passages == [json.loads(passage)] * 400
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("reader", READERS)
-def test_every_form_of_a_text_gives_every_reader_the_same_lines(reader, form, tmp_path):
-    (tmp_path / "plain").write_bytes(TEXT.encode())
-    (tmp_path / "form").write_bytes(FORMS[form](TEXT))
-    found = READERS[reader](str(tmp_path / "form"))
-    assert found == READERS[reader](str(tmp_path / "plain"))
-    assert len(str(found)) > len(TEXT) * 0.9
+    path.write_bytes(make(f"{passage}\n" * 400))
+    assert [value for _, value in race._json_values(str(path))] == [json.loads(passage)] * 400
 
 
 def test_the_lines_of_a_text_are_those_that_are_in_it(tmp_path):
-    (tmp_path / "text").write_bytes("\ufeffa \r b\u2028c\r\n\r\n \ufeff d\n".encode())
+    (tmp_path / "text").write_bytes("\ufeff\ufeffa \r b\u2028c\r\n\r\n \ufeff d\n".encode())
     assert inference.read_texts(str(tmp_path / "text")) == ["a \r b\u2028c", "", " \ufeff d"]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_size_of_a_text_is_that_of_its_lines(form, tmp_path):
-    (tmp_path / "text").write_bytes(content := FORMS[form](TEXT))
-    counts = text_files.ReadingCounts()
-    with text_files.open_text(str(tmp_path / "text")) as stream:
-        for _ in text_files.read_lines(stream, "", counts):
-            pass
-    assert documents.size_of_text(str(tmp_path / "text")) == counts.bytes
-    if form in ("plain", "mark", "crlf", "cr"):
-        assert counts.bytes == len(content)
-
-
-def test_a_plain_text_is_read_from_the_file_itself(tmp_path):
-    (tmp_path / "text").write_text(TEXT)
-    with open(tmp_path / "text", "rb") as stream:
-        assert text_files.decode(stream, "text")[0] is stream and stream.tell() == 0
-
-
-def test_a_text_may_begin_as_a_packed_one_does(tmp_path):
-    for word in ("BZh", "BZh9", "ustar", "PK", "7z"):
+    for word in ("BZh", "BZh9", "ustar", "PK", "7z"):  # as packed files begin
         (tmp_path / "text").write_text(f"{word} is a word.\n")
         assert inference.read_texts(str(tmp_path / "text")) == [f"{word} is a word."]
 
 
 # --- What is no text ---
-
-READ = [as_documents, as_vocabulary, as_prose, inference.read_texts]
 
 
 def refused(read, path) -> str:
@@ -151,23 +133,21 @@ def refused(read, path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("read", READ)
-@pytest.mark.parametrize("name", [*PACK, "two gz"])
-@pytest.mark.parametrize("damage", ["cut", "cut at the end", "flipped"])
-def test_a_damaged_packed_text_is_one_line_with_its_name(damage, name, read, tmp_path):
-    content = bytearray(FORMS[name](TEXT))
-    if damage == "cut":
-        del content[len(content) // 2 :]
-    elif damage == "cut at the end":
-        del content[-3:]
-    else:
-        at = len(content) // 3
-        content[at : at + 40] = bytes(255 - byte for byte in content[at : at + 40])
-    (tmp_path / "text").write_bytes(content)
-    assert f"{tmp_path}/text: damaged or truncated " in refused(read, tmp_path / "text")
+@pytest.mark.parametrize("read", TEXT_READERS)
+def test_a_damaged_packed_text_is_one_line_with_its_name(read, tmp_path):
+    for name in (*PACK, "two gz"):
+        whole = FORMS[name](TEXT)
+        at = len(whole) // 3
+        flipped = bytes(255 - byte for byte in whole[at : at + 40])
+        for content in (
+            whole[: len(whole) // 2], whole[:-3], whole[:at] + flipped + whole[at + 40 :]
+        ):
+            (tmp_path / "text").write_bytes(content)
+            said = refused(read, tmp_path / "text")
+            assert f"{tmp_path}/text: damaged or truncated " in said, name
 
 
-@pytest.mark.parametrize("read", READ)
+@pytest.mark.parametrize("read", TEXT_READERS)
 def test_a_nul_is_refused_with_its_line(read, tmp_path):
     path = tmp_path / "text"
     path.write_bytes(TEXT.encode() + b"w1\0w2\n")
@@ -175,58 +155,59 @@ def test_a_nul_is_refused_with_its_line(read, tmp_path):
     assert f"{path}:{line}: a NUL byte: this is not UTF-8 text" in refused(read, path)
 
 
-@pytest.mark.parametrize(("content", "look"), [
-    (TEXT.encode("utf-16-le"), "UTF-16 without a mark; convert it first (iconv -f UTF-16LE "),
-    (TEXT.encode("utf-16-be"), "UTF-16 without a mark; convert it first (iconv -f UTF-16BE "),
-    (b"a.txt".ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + TEXT.encode(), "a tar archive"),
-])
-def test_what_holds_nuls_is_told_by_its_look(content, look, tmp_path):
-    for pack in (bytes, gzip.compress):
-        (tmp_path / "text").write_bytes(pack(content))
-        message = refused(as_documents, tmp_path / "text")
-        assert f"{tmp_path}/text:1: a NUL byte" in message and look in message
+def test_what_holds_nuls_is_told_by_its_look(tmp_path):
+    tar = b"a.txt".ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + TEXT.encode()
+    utf_16 = "UTF-16 without a mark; convert it first (iconv -f UTF-16"
+    for content, look in (
+        (TEXT.encode("utf-16-le"), f"{utf_16}LE "), (TEXT.encode("utf-16-be"), f"{utf_16}BE "),
+        (tar, "a tar archive"),
+    ):
+        for pack in (bytes, gzip.compress):
+            (tmp_path / "text").write_bytes(pack(content))
+            message = refused(as_documents, tmp_path / "text")
+            assert f"{tmp_path}/text:1: a NUL byte" in message and look in message
 
 
-@pytest.mark.parametrize("read", READ[:3])
-@pytest.mark.parametrize(("encoding", "word", "look"), [
-    ("latin-1", "café au lait", "looks like Latin-1"),
-    ("gb18030", "日本語", "looks like another script's"),
-    ("koi8-r", "слово", "looks like another script's"),
-])
-def test_more_than_one_line_of_twenty_that_is_no_utf8_is_refused(
-    encoding, word, look, read, tmp_path
-):
-    lines = [f"w{i} w{i + 1}." for i in range(400)]
+@pytest.mark.parametrize("read", TEXT_READERS[:3])
+def test_more_than_one_line_of_twenty_that_is_no_utf8_is_refused(read, tmp_path):
     path = tmp_path / "text"
-    for count in (20, 21):
-        lines[count] = word
+    for encoding, word, look in (
+        ("latin-1", "café au lait", "looks like Latin-1"),
+        ("gb18030", "日本語", "looks like another script's"),
+        ("koi8-r", "слово", "looks like another script's"),
+    ):
+        lines = [f"w{i} w{i + 1}." for i in range(400)]
+        lines[1:21] = [word] * 20
         path.write_bytes("\n".join(lines).encode(encoding) + b"\n")
-        if count == 20:
-            lines[1:20] = [word] * 19
-            path.write_bytes("\n".join(lines).encode(encoding) + b"\n")
-            assert "\ufffd" in str(read(str(path)))
-    message = refused(read, path)
-    assert f"{path}:2: not UTF-8 text; it {look}" in message and "iconv -f " in message
-    assert message.endswith("; 21 of 400 lines are not UTF-8")
+        assert "\ufffd" in str(read(str(path)))
+        lines[21] = word
+        path.write_bytes("\n".join(lines).encode(encoding) + b"\n")
+        message = refused(read, path)
+        assert f"{path}:2: not UTF-8 text; it {look}" in message and "iconv -f " in message
+        assert message.endswith("; 21 of 400 lines are not UTF-8")
 
 
-def test_invalid_lines_are_counted_over_the_corpus(folder, caplog, capsys):
-    (folder / "a.txt").write_bytes("café\n".encode("latin-1") * 10)
-    (folder / "b.txt").write_text(TEXT, encoding="utf-8")
-    arguments = [f"--vocab_file={folder}/vocab.txt", f"--output_file={folder}/out.tfrecord",
-                 "--max_seq_length=32", "--dupe_factor=1"]
-    assert run_here(
-        create_pretraining_data, f"--input_file={folder}/a.txt,{folder}/b.txt", *arguments
-    ) == 0
+def data_flags(folder: pathlib.Path, *inputs: pathlib.Path, **changes) -> list[str]:
+    (folder / "vocab.txt").write_text("\n".join([*jobs.SPECIALS, *WORDS, "."]) + "\n")
+    values = {
+        "input_file": ",".join(map(str, inputs)), "output_file": folder / "out.tfrecord",
+        "vocab_file": folder / "vocab.txt", "max_seq_length": 32, "dupe_factor": 1,
+    }
+    return [f"--{name}={value}" for name, value in (values | changes).items()]
+
+
+def test_invalid_lines_are_counted_over_the_corpus(tmp_path, caplog, capsys):
+    one, two = tmp_path / "a.txt", tmp_path / "b.txt"
+    one.write_bytes("café\n".encode("latin-1") * 10)
+    two.write_text(TEXT, encoding="utf-8")
+    assert jobs.create_data(*data_flags(tmp_path, one, two)) == 0
     assert caplog.text.count("had invalid UTF-8, replaced by U+FFFD") == 1
     assert f"10 of {TEXT.count(chr(10)) + 10:,} lines" in caplog.text and "a.txt:1" in caplog.text
-    (folder / "b.txt").write_bytes("naïve\n".encode("latin-1") * 10)
+    two.write_bytes("naïve\n".encode("latin-1") * 10)
     capsys.readouterr()
-    assert run_here(
-        create_pretraining_data, f"--input_file={folder}/b.txt,{folder}/a.txt", *arguments
-    ) == 2
+    assert jobs.create_data(*data_flags(tmp_path, two, one)) == 2
     line = assert_one_clear_line(capsys.readouterr().err)
-    assert f"{folder}/b.txt:1: not UTF-8 text; it looks like Latin-1" in line
+    assert f"{two}:1: not UTF-8 text; it looks like Latin-1" in line
     assert "iconv -f WINDOWS-1252 -t UTF-8" in line and "20 of 20 lines" in line
 
 
@@ -257,9 +238,8 @@ def test_without_its_package_zstd_says_what_to_install(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("form", PACK)
 def test_packed_text_that_unpacks_to_very_much_is_not_held(form):
-    import tracemalloc
-
-    packed = io.BytesIO(PACK[form](b"w1 w2\n" * (4 << 20)))  # 24 MB
+    words = b"w" if form == "bz2" else b"w1 w2\n"  # which bzip2 packs slowly
+    packed = io.BytesIO(PACK[form](words * ((24 << 20) // len(words))))
     tracemalloc.start()
     stream, _ = text_files.decode(packed, "text")
     while stream.read(1 << 16):
@@ -271,64 +251,48 @@ def test_packed_text_that_unpacks_to_very_much_is_not_held(form):
 # --- Records ---
 
 
-@pytest.fixture
-def folder(tmp_path):
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    (tmp_path / "vocab.txt").write_text("\n".join([*specials, *WORDS, "."]) + "\n")
-    return tmp_path
-
-
-def make_records(folder: pathlib.Path, text: pathlib.Path, processes: int) -> bytes:
-    assert run_here(
-        create_pretraining_data, f"--input_file={text}", f"--output_file={folder}/out.tfrecord",
-        f"--vocab_file={folder}/vocab.txt", "--max_seq_length=32", "--dupe_factor=20",
-        f"--num_processes={processes}",
-    ) == 0
-    left = {path.name for path in folder.iterdir()} - {"vocab.txt", text.name}
-    assert left == {"out.tfrecord", "out.tfrecord.manifest.json"}
+def make_records(folder: pathlib.Path, content: bytes, processes: int = 1) -> bytes:
+    text = folder / "text"
+    text.write_bytes(content)
+    flags = data_flags(folder, text, dupe_factor=4, num_processes=processes)
+    assert jobs.create_data(*flags) == 0
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"vocab.txt", "text", "out.tfrecord", "out.tfrecord.manifest.json"}
     return (folder / "out.tfrecord").read_bytes()
 
 
-@pytest.mark.parametrize("form", ["gz", "bz2", "xz", "zst", "utf-16-le", "cr"])
-def test_records_of_a_packed_or_converted_text_have_the_bytes_of_the_text(
-    form, folder, monkeypatch
-):
+def test_records_of_a_packed_or_converted_text_have_the_bytes_of_the_text(tmp_path, monkeypatch):
     monkeypatch.setattr(job, "_BLOCK", (20_000, 20_000))
-    (folder / "text").write_bytes(TEXT.encode())
-    expected = make_records(folder, folder / "text", 1)
-    (folder / "text").write_bytes(FORMS[form](TEXT))
-    for processes in (1, 2):
-        assert make_records(folder, folder / "text", processes) == expected
+    expected = make_records(tmp_path, TEXT.encode())
+    forms = {"gz": 2, "bz2": 1, "xz": 2, "zst": 1, "utf-16-le": 2, "cr": 1}
+    for form, processes in forms.items():
+        assert make_records(tmp_path, FORMS[form](TEXT), processes) == expected, form
 
 
-def test_a_killed_run_of_a_packed_text_is_gone_on_with(folder, monkeypatch, caplog):
+def test_a_killed_run_of_a_packed_text_is_gone_on_with(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(job, "_BLOCK", (20_000, 20_000))
-    (folder / "text.gz").write_bytes(gzip.compress(TEXT.encode()))
-    expected = make_records(folder, folder / "text.gz", 1)
-    (folder / "out.tfrecord").unlink()
-    (folder / "out.tfrecord.manifest.json").unlink()
+    expected = make_records(tmp_path, packed := gzip.compress(TEXT.encode(), mtime=0))
+    (tmp_path / "out.tfrecord").unlink()
+    (tmp_path / "out.tfrecord.manifest.json").unlink()
     child = os.fork()
     if child == 0:
         try:
             monkeypatch.setattr(pipeline, "write_bucket", lambda *_: os._exit(9))
-            make_records(folder, folder / "text.gz", 1)
+            make_records(tmp_path, packed)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     caplog.set_level("INFO", "albert")
-    assert make_records(folder, folder / "text.gz", 1) == expected
+    assert make_records(tmp_path, packed) == expected
     assert "resumed an unfinished run: " in caplog.text
 
 
-@pytest.mark.parametrize("content", [gzip.compress(TEXT.encode())[:-9], b"w1\0w2\n", b"w\xe9\n"])
-def test_records_of_what_is_no_text_are_not_made(content, folder, capsys):
-    (folder / "text").write_bytes(content)
-    assert run_here(
-        create_pretraining_data, f"--input_file={folder}/text", f"--vocab_file={folder}/vocab.txt",
-        f"--output_file={folder}/out.tfrecord", "--max_seq_length=32",
-    ) == 2
-    assert f"{folder}/text" in assert_one_clear_line(capsys.readouterr().err)
-    assert {path.name for path in folder.iterdir()} == {"vocab.txt", "text"}
+def test_records_of_what_is_no_text_are_not_made(tmp_path, capsys):
+    for content in (gzip.compress(TEXT.encode())[:-9], b"w1\0w2\n", b"w\xe9\n"):
+        (tmp_path / "text").write_bytes(content)
+        assert jobs.create_data(*data_flags(tmp_path, tmp_path / "text")) == 2
+        assert f"{tmp_path}/text" in assert_one_clear_line(capsys.readouterr().err)
+        assert {path.name for path in tmp_path.iterdir()} == {"vocab.txt", "text"}
 
 
 # --- Names, pipes and devices ---
@@ -344,28 +308,24 @@ def test_a_file_is_its_name_before_it_is_a_pattern(tmp_path):
         files.expand_globs(f"{tmp_path}/bc.txt,{tmp_path}/b?.txt", "input_file")
 
 
-@pytest.mark.parametrize("form", ["plain", "gz", "utf-16-be", "cr"])
 @pytest.mark.parametrize("read", [inference.read_texts, as_prose])
-def test_a_pipe_is_read_where_a_text_is_read_once(read, form, tmp_path):
+def test_a_pipe_is_read_where_a_text_is_read_once(read, tmp_path):
     (tmp_path / "text").write_text(TEXT, encoding="utf-8")
-    os.mkfifo(tmp_path / "pipe")
-    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=[FORMS[form](TEXT)])
-    writer.start()
-    assert read(str(tmp_path / "pipe")) == read(str(tmp_path / "text"))
-    writer.join()
+    expected = read(str(tmp_path / "text"))
+    for form in ("plain", "gz", "utf-16-be", "cr"):
+        os.mkfifo(tmp_path / form)
+        writer = threading.Thread(target=(tmp_path / form).write_bytes, args=[FORMS[form](TEXT)])
+        writer.start()
+        assert read(str(tmp_path / form)) == expected
+        writer.join()
 
 
-def test_what_is_read_more_than_once_is_no_pipe(folder):
+def test_what_is_read_more_than_once_is_no_pipe(tmp_path):
     for name, message in (("-", "can be read only once"), ("/dev/stdin", "is a pipe or a device")):
-        source, sink = os.pipe()
-        os.write(sink, b"w1\n")
-        os.close(sink)
-        done = run(
-            "albert.create_pretraining_data", f"--input_file={name}",
-            f"--vocab_file={folder}/vocab.txt", f"--output_file={folder}/out.tfrecord",
-            stdin=source, cwd=REPO,
+        done = subprocess.run(
+            [sys.executable, "-m", "albert.create_pretraining_data", *data_flags(tmp_path, name)],
+            input="w1\n", cwd=REPO, capture_output=True, text=True,
         )
-        os.close(source)
         assert done.returncode == 2
         line = assert_one_clear_line(done.stderr)
         assert message in line and "write it to a file first" in line

@@ -1,72 +1,120 @@
-"""The new lines of the page for those who come from another toolkit: each of them runs."""
+"""The page for those who come from another toolkit: its old and its new lines give the same."""
 
 import re
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from helpers import REPO, SIZES
 
 import albert
 from albert.export import hub_export
+from albert.modeling import named_weights
+from albert.tokenization import FullTokenizer
 
-PAGE = REPO / "docs/guides/coming_from.md"
+PAGE = (REPO / "docs/guides/coming_from.md").read_text("utf-8")
+SIZES = SIZES | {"vocab_size": 8, "num_hidden_layers": 1}
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one", "text", "another"]
-ROW = re.compile(r"^\| (.+?) \| (.+) \|$", re.MULTILINE)
+IDS = np.array([[2, 5, 6, 3]])
+INPUTS = {"input_ids": IDS, "attention_mask": np.array([[1, 1, 1, 0]])}
 
 
-def new_lines(section: str) -> list[str]:
-    """Returns the Python of a section's right column; of "the same" that of its left one."""
-    text = PAGE.read_text().split(f"## From {section}")[1].split("\n## ")[0]
-    found = []
-    for old, new in ROW.findall(text):
-        code = re.match(r"`([^`]+)`", old if new.startswith("the same") else new)
-        if code and code[1].startswith(("albert.", "model(", "tokenizer(")):
-            found.append(code[1])
+def rows(section: str) -> dict[str, list[str]]:
+    """Returns {old line: new lines} of a section; "the same" is the old line."""
+    text = PAGE.split(f"## From {section}")[1].split("\n## ")[0].partition("| old line")[2]
+    found = {}
+    for old, new in re.findall(r"^\| `(.+?)`.*? \| (.+) \|$", text, re.M):
+        found[old] = [old] * new.startswith("the same") + re.findall(r"`([^`]+)`", new)
     return found
 
 
+def assert_same(value, expected, line):
+    for one, other in zip(value, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, err_msg=line)
+
+
+def weights(model) -> list[np.ndarray]:
+    return [weight.numpy() for _, weight in sorted(named_weights(model).items())]
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A directory `d` of ours, and the modules that the page names."""
+def models(tmp_path_factory):
+    """The folder of a classifier `d` and of the modules that the page names, and both models."""
     folder = tmp_path_factory.mktemp("coming")
-    config = albert.AlbertConfig(**SIZES | {"vocab_size": len(WORDS)})
+    config = albert.AlbertConfig(**SIZES)
     model = albert.AlbertForPreTraining(config)
     classifier = albert.AlbertForSequenceClassification(config, 2)
     for name, one in (("d", classifier), ("unpacked_module", model)):
         one.save_pretrained(str(folder / name))
         (folder / name / "vocab.txt").write_text("\n".join(WORDS))
-    vocabulary = str(folder / "d/vocab.txt")
-    hub_export.export_module(model, [vocabulary], str(folder / "new_module"), do_lower_case=True)
-    return folder
+    return folder, classifier, model
 
 
-@pytest.mark.parametrize("section, least", [
-    ("Hugging Face", 10), ("TF-Hub", 2), ("the original", 1)
-])
-def test_every_new_line_runs(section, least, folder, monkeypatch):
+def test_lines_of_hugging_face_give_what_the_saved_model_gives(models, monkeypatch):
+    folder, classifier, _ = models
     monkeypatch.chdir(folder)
-    ids = np.array([[2, 5, 6, 3]])
-    known = {
-        "albert": albert, "d": "d", "path": "d", "texts": ["one text", "another"],
-        "tokenizer": albert.AlbertTokenizer.from_pretrained("d"),
-        "i": ids, "m": np.ones_like(ids), "s": np.zeros_like(ids), "inputs": {"input_ids": ids},
-        "ids": ids, "mask": np.ones_like(ids), "labels": [1],
+    encoder = albert.AlbertModel.from_pretrained("d")
+    known = {"albert": albert, "d": "d", "texts": ["one text", "another"], "inputs": INPUTS,
+             "tokenizer": albert.AlbertTokenizer.from_pretrained("d"),
+             "ids": IDS, "mask": INPUTS["attention_mask"], "labels": [1]}
+    [logits] = classifier(INPUTS)["logits"].numpy()
+    outputs = {name: value.numpy() for name, value in encoder(INPUTS).items()}
+    whole = outputs["sequence_output"]
+    expected = {
+        "last_hidden_state": whole, "pooler_output": outputs["pooled_output"], "logits": [logits],
+        "loss": [np.log(np.exp(logits).sum()) - logits[1]],
     }
-    lines = new_lines(section)
-    assert len(lines) >= least
+    compared = set()
+    for old, lines in rows("Hugging Face").items():
+        for line in lines:
+            compared.add(line)
+            is_classifier = "logits" in old or "loss" in old
+            known["model"] = albert.from_pretrained("d") if is_classifier else encoder
+            value = eval(line, known)
+            if name := re.search(r"\.(last_hidden_state|pooler_output|logits|loss)$", old):
+                assert_same(np.atleast_1d(value), expected[name[1]], line)
+            elif old.endswith("hidden_states"):
+                assert len(value) == SIZES["num_hidden_layers"] + 1
+                assert_same(value[-1], whole, line)
+            elif old.endswith("attentions"):
+                assert len(value) == SIZES["num_hidden_layers"]
+                assert_same(np.sum(value, axis=-1).ravel(), np.ones(2 * 4), line)
+                assert not np.any(np.array(value)[..., 3])  # what is masked is not attended to
+            elif old.startswith("tokenizer("):
+                assert value["input_ids"].numpy().tolist() == [[2, 5, 6, 3], [2, 7, 3, 0]]
+                assert value["input_mask"].numpy().tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+            elif "Tokenizer" in old:
+                assert np.ravel(value("text one")["input_ids"]).tolist() == [2, 6, 5, 3]
+            else:
+                assert type(value).__name__ == line.split(".")[1].replace(
+                    "from_pretrained(d)", "AlbertForSequenceClassification")
+                theirs = encoder if "TFAlbertModel" in old else classifier
+                assert_same(weights(value), weights(theirs), line)
+    assert len(compared) >= 12
+
+
+def test_lines_of_tf_hub_give_one_models_outputs(models, monkeypatch):
+    folder, _, model = models
+    monkeypatch.chdir(folder)
+    hub_export.export_module(model, ["d/vocab.txt"], "new_module", do_lower_case=True)
+    lines = [line for lines in rows("TF-Hub").values() for line in lines if "albert." in line]
+    assert len(lines) == 3
+    found = []
     for line in lines:
-        kind = "AlbertForSequenceClassification" if "logits" in line or "loss" in line else "AlbertModel"
-        known["model"] = getattr(albert, kind).from_pretrained("d")
-        if "(...)" in line:  # names what to use
-            assert eval(line.replace("(...)", ""), known)
-            continue
-        result = eval(line, known)
-        if line.startswith("model("):
-            value = result[-1] if isinstance(result, list | tuple) else result
-            value = value if not isinstance(value, dict) else value["pooled_output"]
-            assert np.isfinite(value).all()
-        elif "tokenizer(" in line:
-            assert all(isinstance(value, tf.Tensor) for value in result.values())
-        else:
-            assert result is not None
+        names = ("input_word_ids", "input_mask", "input_type_ids")
+        given = [IDS, INPUTS["attention_mask"], 0 * IDS]
+        if "HubLayer" not in line:
+            names = ("input_ids", "input_mask", "segment_ids")
+        outputs = eval(line, {"albert": albert})(dict(zip(names, given, strict=True)))
+        found.append([outputs[name] for name in ("pooled_output", "sequence_output")])
+    for line, outputs in zip(lines, found, strict=True):
+        assert_same(outputs, found[0], line)
+
+
+def test_lines_of_the_original_name_what_is_there(models):
+    folder, _, _ = models
+    lines = [line for lines in rows("the original").values() for line in lines]
+    vocabulary = str(folder / "d/vocab.txt")
+    made = albert.tokenization.FullTokenizer(vocabulary, True, None)
+    assert type(made) is FullTokenizer and made.tokenize("One text") == ["one", "text"]
+    for name in ("tokenization.FullTokenizer", "AlbertModel", "optimization.Lamb"):
+        assert any(line.startswith(f"albert.{name}") for line in lines) and eval(f"albert.{name}")

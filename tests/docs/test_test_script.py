@@ -1,4 +1,4 @@
-"""scripts/test.sh: what it installs, what it runs on all cores, and what it says of the rest."""
+"""scripts/test.sh and what it rests on: several modules at a time, forks as processes."""
 
 import os
 import re
@@ -6,10 +6,13 @@ import shutil
 import subprocess
 import sys
 
+import forked
 import pytest
-from helpers import REPO, setup_arguments
+from helpers import REPO, setup_arguments, start
 
 PARALLEL = [f"--jobs={max(2, min(4, os.cpu_count()))}"]
+
+# --- test.sh ---
 
 
 @pytest.fixture
@@ -38,18 +41,11 @@ def asked(copied, *arguments) -> tuple[str, list[list[str]]]:
     return done.stderr, [call[2:] for call in calls]
 
 
-@pytest.mark.parametrize("given", [
-    [], ["tests/same_numbers/test_config.py"], ["-m", "slow or not slow"], ["-k", "not slow", "-x"],
-])
-def test_the_tests_run_on_all_cores_whatever_is_asked_of_them(given, copied):
-    assert asked(copied, *given)[1] == [[*PARALLEL, *given]]
-
-
-@pytest.mark.parametrize("given", [
-    ["--jobs=1"], ["--jobs", "2"], ["--pdb", "tests"],
-])
-def test_who_says_how_many_processes_gets_these(given, copied):
-    assert asked(copied, *given)[1] == [given]
+def test_the_tests_run_on_all_cores_unless_the_number_of_processes_is_given(copied):
+    for given in ([], ["-m", "slow or not slow"], ["-k", "not slow", "-x"]):
+        assert asked(copied, *given)[1] == [[*PARALLEL, *given]]
+    for given in (["--jobs=1"], ["--jobs", "2"], ["--pdb", "tests"]):
+        assert asked(copied, *given)[1] == [given]
 
 
 def test_all_runs_the_slow_ones_with_every_optional_package_and_beam_apart(copied):
@@ -57,39 +53,103 @@ def test_all_runs_the_slow_ones_with_every_optional_package_and_beam_apart(copie
     assert most == [*PARALLEL, "-m", "slow or not slow", "-x"]
     assert beam == ["-m", "slow or not slow", "-x", "--jobs=1", "-k", "beam_pipeline"]
     installed = [set(extras.split(",")) for extras in re.findall(r"\[([\w,-]+)\]", said)]
-    # Of the engines' packages those that need no device.
-    every = set(setup_arguments()["extras_require"]) - {"dev", "gpu", "jax", "jax-cuda"}
-    every -= {"s3", "gcs", "azure", "hdfs"}  # remote-test and gcs-test bring two; of the others no test has a server
+    # Of the engines' packages those that need no device; of the stores two come with other extras.
     of_beam = {"beam", "beam-dask"}
+    every = set(setup_arguments()["extras_require"]) - {
+        "dev", "gpu", "jax", "jax-cuda", "s3", "gcs", "azure", "hdfs"}
     assert installed == [every - of_beam, {"test", "remote-test", *of_beam}]
     assert re.findall(r"\[([\w,-]+)\]", asked(copied)[0]) == ["test"]
 
 
 def test_a_failure_among_all_is_one_whichever_environment_it_was_in(copied):
-    python = copied / ".venv/bin/python"
-    for code, expected in ((1, 1), (5, 5), (0, 0)):
+    for environment, code, expected in (
+        (".venv", 1, 1), (".venv", 5, 5), (".venv", 0, 0), (".venv-beam", 1, 1)
+    ):
+        python = copied / environment / "bin/python"
         python.write_text(f'#!/bin/sh\n[ "$2" = pytest ] && exit {code}\nexit 0\n')
         done = subprocess.run(["bash", copied / "scripts/test.sh", "--all"], capture_output=True)
         assert done.returncode == expected
-    (copied / ".venv-beam/bin/python").write_text('#!/bin/sh\n[ "$2" = pytest ] && exit 1\nexit 0\n')
-    done = subprocess.run(["bash", copied / "scripts/test.sh", "--all"], capture_output=True)
-    assert done.returncode == 1
 
 
-@pytest.mark.parametrize(("ci", "code", "said"), [
-    ("", 0, "1 skipped"), ("true", 1, "Under CI this is a failure"),
-])
-def test_absent_golden_values_are_a_failure_under_ci(ci, code, said, tmp_path):
+# --- conftest.py and parallel.py ---
+
+
+def run_pytest(folder, *arguments, **environment) -> tuple[int, str]:
+    environment |= {"PYTHONPATH": f"{REPO}:{REPO / 'tests/support'}", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments], cwd=folder,
+        capture_output=True, text=True, env=os.environ | environment,
+    )
+    return done.returncode, done.stdout
+
+
+def test_absent_golden_values_are_a_failure_under_ci(tmp_path):
     tests = tmp_path / "repository/tests"
     tests.mkdir(parents=True)
-    for name in ("conftest.py", "parallel.py"):
-        shutil.copy(REPO / "tests" / name, tests)
-    shutil.copy(REPO / "pytest.ini", tests.parent)
+    shutil.copy(REPO / "tests/conftest.py", tests)
+    (tests.parent / "pytest.ini").write_text((REPO / "pytest.ini").read_text())
     (tests / "test_it.py").write_text("def test_it(shared):\n    assert shared\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"], cwd=tests.parent,
-        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(REPO), "CI": ci},
+    for ci, code, said in (("", 0, "1 skipped"), ("true", 1, "Under CI this is a failure")):
+        found, out = run_pytest(tests.parent, CI=ci)
+        assert found == code, out
+        assert said in out and f"{tmp_path / 'shared'} is absent" in out
+        assert "not run: the slow tests" in out and "test.sh --all" in out
+
+
+def test_modules_at_a_time_are_counted_and_shown_whatever_becomes_of_them(tmp_path):
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["parallel"]\n')
+    for name, code in {
+        "a": "def test_a(tmp_path):\n    print('said')\n    assert tmp_path.exists()\n",
+        "b": "import pytest\ndef test_b():\n    print('the reason')\n    assert 1 == 2\n"
+             "def test_c():\n    pytest.skip('not here')\n",
+        "c": "import os\ndef test_d():\n    os._exit(7)\ndef test_e():\n    assert True\n",
+    }.items():
+        (tmp_path / f"test_{name}.py").write_text(code)
+    code, out = run_pytest(tmp_path, "--jobs=2")
+    assert code == 1 and "2 failed, 2 passed, 1 skipped" in out
+    assert "assert 1 == 2" in out and "the reason" in out and "said" not in out
+    assert "the process ended with 7 while it ran this test" in out
+
+
+def test_the_first_failure_ends_all_modules_if_that_is_asked(tmp_path):
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["parallel"]\n')
+    (tmp_path / "test_a.py").write_text("def test_a():\n    assert False\n")
+    (tmp_path / "test_b.py").write_text("import time\ndef test_b():\n    time.sleep(100)\n")
+    code, out = run_pytest(tmp_path, "--jobs=2", "-x")
+    assert code == 1 and "1 failed" in out and "passed" not in out
+
+
+# --- forked.py ---
+
+PROGRAM = """
+import os, sys, time
+print(__name__, sys.argv, os.getcwd(), os.environ["SAID"], input(), flush=True)
+print("on stderr", file=sys.stderr)
+if sys.argv[1:] == ["wait"]:
+    time.sleep(100)
+sys.exit(5)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are used on Linux alone")
+def test_a_fork_is_a_process_like_any_other(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    options = {"cwd": tmp_path, "stdin": subprocess.PIPE, "env": {"SAID": "a"}}
+    fork = start("program", "--flag", **options)
+    assert isinstance(fork, forked.Process)
+    anew = subprocess.run(
+        [sys.executable, "-m", "program", "--flag"], cwd=tmp_path, capture_output=True, text=True,
+        input="typed\n", env=os.environ | {"SAID": "a"},
     )
-    assert done.returncode == code, done.stdout
-    assert said in done.stdout and f"{tmp_path / 'shared'} is absent" in done.stdout
-    assert "not run: the slow tests" in done.stdout and "test.sh --all" in done.stdout
+    assert (*fork.communicate("typed\n"), fork.returncode) == (anew.stdout, anew.stderr, 5)
+
+    killed = start("program", "wait", **options)
+    killed.stdin.write("typed\n")
+    killed.stdin.flush()
+    assert killed.stdout.readline() and killed.poll() is None
+    killed.kill()
+    assert killed.wait(20) == -9
+    killed.communicate()
+    # Variables that are read at the start need a real one.
+    for name in ("TF_ENABLE_ONEDNN_OPTS", "PYTHONHASHSEED"):
+        assert not forked.can_serve(os.environ | {name: "0"})

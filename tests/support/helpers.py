@@ -120,6 +120,14 @@ def run(module: str, *arguments: str, timeout=300, **options) -> subprocess.Comp
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+def program(path, *arguments, cwd=None, **environment: str) -> subprocess.CompletedProcess:
+    """Runs a script as a process of its own, the repository on its path."""
+    return subprocess.run(
+        [sys.executable, path, *map(str, arguments)], capture_output=True, text=True, cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(REPO)} | environment,
+    )
+
+
 def cpu_seconds_of_children() -> float:
     """Returns what all processes that this one started and waited for have computed so far.
 

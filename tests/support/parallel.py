@@ -17,7 +17,7 @@ import pytest
 MAX_BYTES = 1_200_000_000  # of a process that is given another module
 # The longest first, so that none of them is left for the end.
 LONGEST = (
-    "test_documents", "test_run_pretraining", "test_distribution", "test_export_to_tfhub",
+    "test_run_pretraining", "test_distribution", "test_export_to_tfhub",
     "test_run_squad", "test_fine_tuning", "test_cost", "test_keras_contract",
     "test_run_classifier", "test_growth", "test_jax_engine",
     "test_seed_commands", "test_run_race", "test_numbers",

@@ -1,0 +1,219 @@
+"""The flags are the public interface: the original's names and defaults, and ranges of numbers."""
+
+import importlib
+import math
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import jobs
+import pytest
+from helpers import REPO, assert_one_clear_line
+
+from albert import (
+    create_pretraining_data,
+    export_checkpoints,
+    export_to_tfhub,
+    run_classifier,
+    run_pretraining,
+    run_race,
+    run_squad_v1,
+    run_squad_v2,
+    run_token_classifier,
+)
+from albert import errors
+from albert.cli import flags
+from albert.errors import FlagError
+
+# Of every command that trains (spec 7.1, 9.1 and 11.1).
+SHARED = {
+    "output_dir": None, "init_checkpoint": None, "albert_config_file": None,
+    "keep_checkpoint_max": 5, "iterations_per_loop": 1000, "use_tpu": False, "tpu_name": None,
+    "tpu_zone": None, "gcp_project": None, "master": None, "num_tpu_cores": 8,
+    "max_seq_length": 512,
+}
+SQUAD = SHARED | {
+    "spm_model_file": None, "vocab_file": None, "train_file": None, "predict_file": None,
+    "train_feature_file": None, "predict_feature_file": None, "predict_feature_left_file": None,
+    "albert_hub_module_handle": None, "do_lower_case": True, "max_seq_length": 384,
+    "doc_stride": 128, "max_query_length": 64, "do_train": False, "do_predict": False,
+    "train_batch_size": 32, "predict_batch_size": 8, "learning_rate": 5e-5,
+    "num_train_epochs": 3.0, "warmup_proportion": 0.1, "save_checkpoints_steps": 1000,
+    "n_best_size": 20, "max_answer_length": 30,
+}
+ORIGINAL = {
+    run_squad_v1: SQUAD | {"use_einsum": True, "export_dir": None},
+    run_squad_v2: SQUAD | {"start_n_top": 5, "end_n_top": 5, "dropout_prob": 0.1},
+    run_pretraining: SHARED | {
+        "input_file": None, "max_predictions_per_seq": 20, "do_train": True, "do_eval": False,
+        "train_batch_size": 4096, "eval_batch_size": 64, "optimizer": "lamb", "poly_power": 1.0,
+        "num_warmup_steps": 3125, "start_warmup_step": 0, "save_checkpoints_steps": 5000,
+        "max_eval_steps": 100, "init_from_group0": False, "masked_lm_budget": 0.0,
+        "learning_rate": 0.00176, "num_train_steps": 125000,
+    },
+    run_classifier: SHARED | {
+        "data_dir": None, "task_name": None, "spm_model_file": None, "vocab_file": None,
+        "cached_dir": None, "albert_hub_module_handle": None, "do_lower_case": True,
+        "do_train": False, "do_eval": False, "do_predict": False, "train_batch_size": 32,
+        "eval_batch_size": 8, "predict_batch_size": 8, "learning_rate": 5e-5, "train_step": 1000,
+        "warmup_step": 0, "save_checkpoints_steps": 1000, "optimizer": "adamw",
+        "export_dir": None, "threshold_to_export": math.nan,
+    },
+    run_race: SHARED | {
+        "data_dir": None, "task_name": "race", "spm_model_file": None, "vocab_file": None,
+        "train_file": None, "eval_file": None, "predict_file": None, "do_lower_case": True,
+        "albert_hub_module_handle": None, "dropout_prob": 0.1, "max_qa_length": 128,
+        "num_keep_checkpoint": 5, "high_only": False, "middle_only": False, "do_train": True,
+        "do_eval": True, "do_predict": False, "train_batch_size": 32, "eval_batch_size": 8,
+        "predict_batch_size": 8, "learning_rate": 1e-5, "train_step": 12000, "warmup_step": 1000,
+        "save_checkpoints_steps": 100,
+    },
+    create_pretraining_data: {
+        "input_file": None, "output_file": None, "vocab_file": None, "spm_model_file": None,
+        "input_file_mode": "r", "do_lower_case": True, "do_whole_word_mask": True,
+        "do_permutation": False, "favor_shorter_ngram": True, "random_next_sentence": False,
+        "max_seq_length": 512, "ngram": 3, "max_predictions_per_seq": 20, "random_seed": 12345,
+        "dupe_factor": 40, "masked_lm_prob": 0.15, "short_seq_prob": 0.1,
+    },
+    export_checkpoints: {
+        "albert_directory": None, "checkpoint_name": "model.ckpt-best", "do_lower_case": True,
+        "export_path": None,
+    },
+    export_to_tfhub: {
+        "albert_directory": None, "checkpoint_name": "model.ckpt-best", "do_lower_case": True,
+        "use_einsum": True, "export_path": None, "export_preprocessor_path": None,
+        "export_text_embedding_path": None, "text_embedding": "pooled", "max_seq_length": None,
+    },
+}
+
+
+def values_of(command, *given) -> flags.FlagValues:
+    return flags.parse(command.define_flags, ["command", *given])
+
+
+def test_every_flag_of_the_original_is_there_with_its_default():
+    for command, defaults in ORIGINAL.items():
+        values = flags.to_dict(values_of(command))
+        for name, default in defaults.items():
+            assert values[name] == default or default != default and values[name] != values[name], (
+                f"{command.__name__} --{name}"
+            )
+
+
+def test_a_flag_means_the_same_to_run_token_classifier_as_to_run_classifier():
+    ours, theirs = (flags.to_dict(values_of(c)) for c in (run_token_classifier, run_classifier))
+    assert set(ours) - set(theirs) == {"scheme"}
+    assert all(ours[name] == theirs[name] for name in set(ours) & set(theirs))
+
+
+def test_booleans_are_written_in_each_of_absls_ways():
+    for given, value in {"--do_train": True, "--do_train=true": True, "--nodo_train": False,
+                         "--do_train=false": False}.items():
+        assert values_of(run_classifier, given).do_train == value
+
+
+def test_flags_of_which_one_would_win_are_refused_as_they_were_typed():
+    values = values_of(run_classifier, "--nodo_train", "--seed=3", "--export_dir=")
+    flags.refuse_together(values, "do_train", "export_dir", "init_checkpoint")
+    with pytest.raises(FlagError, match="give one of --nodo_train and --seed$"):
+        flags.refuse_together(values, "do_train", "seed")
+
+
+def test_each_way_to_end_badly_has_its_exit_code(capsys):
+    for error, code, said in (
+        (errors.DataError("a"), 2, "error: a\n"),
+        (errors.TrainingDivergedError("b"), 3, "error: b\n"),
+        (errors.WorkerLostError("c"), 75, "error: c\n"),
+        (errors.Preempted("d", signal.SIGTERM), 143, "d\n"),
+        (FileNotFoundError(2, "No such file", "e"), 2, "error: e: No such file\n"),
+        (OSError(5, "our bug"), 1, "OSError: [Errno 5] our bug\n"),
+    ):
+        def main(values, error=error):
+            raise error
+
+        assert flags.run_command("", lambda values: None, main, ["command"]) == code
+        assert capsys.readouterr().err.endswith(said)
+
+
+# --- Numbers ---
+
+HAS_FLAGS = re.compile(r"^def define_flags\(", re.MULTILINE)
+IS_COMMAND = re.compile(r"^cli = flags\.command\(|^def main\(values: flags\.FlagValues", re.M)
+COMMANDS = sorted(
+    path.relative_to(REPO) for folder in ("albert", "scripts/maintainers")
+    for path in (REPO / folder).glob("*.py")
+    if HAS_FLAGS.search(text := path.read_text("utf-8")) and IS_COMMAND.search(text)
+)
+# Thresholds, and seeds that become text or bits of any length.
+ANY_NUMBER = {"na_prob_thresh", "null_score_diff_threshold", "random_seed", "threshold_to_export"}
+SEEDS_AS_TEXT = {"prepare_text", "train_sentencepiece"}
+END = re.compile(r"(from|to|at least|above|at most|below) (\S+?)(?:,|$| )")
+
+
+def ends(flag):
+    """Returns the first numbers within the range that --help tells, and those just outside it."""
+    is_whole = flag.parser.flag_type() == "int"
+
+    def beside(end, way):
+        return end + way if is_whole else math.nextafter(end, way * math.inf)
+
+    within, outside = [], ["", "x", "1e", "nan", "None"]
+    for word, text in END.findall(flag.parser.range):
+        end = int(text) if is_whole else float(text)
+        way = -1 if word in ("from", "at least", "above") else 1
+        is_open = word in ("above", "below")
+        within.append(beside(end, -way) if is_open else end)
+        outside.append(end if is_open else beside(end, way))
+    return within, [*outside, *(["inf", "-inf"] if flag.parser.range else [])]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
+def test_every_number_has_its_range_held_before_anything_is_done_and_told_in_help(path, capsys):
+    name, done = path.stem, []
+    is_ours = path.parent.name == "albert"
+    module = importlib.import_module(f"albert.{name}") if is_ours else jobs.script(name)
+    assert flags.run_command(module.__doc__ or "", module.define_flags, None, ["x", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith((module.__doc__ or "").partition("\n")[0]) and "--flagfile" in told
+    assert not re.search(r"<([^<>]+)>: <\1>", told)  # no choices twice
+    values = flags.FlagValues()
+    module.define_flags(values)
+    for flag in (values[name] for name in values):
+        if flag.default is not None:
+            [line] = re.findall(rf"^  --(?:\[no\])?{flag.name}[ :].*", told, re.M)
+            assert line.endswith(f"(default: {flag.default!r})")
+        if flag.parser.flag_type() not in ("int", "float"):
+            continue
+        may_be_any = flag.name in ANY_NUMBER or flag.name == "seed" and name in SEEDS_AS_TEXT
+        assert bool(flag.parser.range) != may_be_any, flag.name
+        assert may_be_any or f"--{flag.name} <{flag.parser.range}>: " in told
+        within, outside = ends(flag)
+        for value in [*within, *outside]:
+            if value == "nan" and flag.name == "threshold_to_export":
+                continue
+            argv = ["command", f"--{flag.name}={value}"]
+            code = flags.run_command("", module.define_flags, lambda *_: done.append(True), argv)
+            assert code == (0 if value in within else 2) and bool(done) == (value in within), argv
+            done.clear()
+            if value not in within:
+                line = assert_one_clear_line(capsys.readouterr().err)
+                said = re.match(r"error: --(\w+)=(.*): must be a (whole )?number", line)
+                assert said[1] == flag.name or flag.help == f"Alias for --{said[1]}."
+                assert said[2] == str(value) or float(said[2]) == float(value)
+                assert line.endswith(flag.parser.range or "number")
+
+
+def test_all_commands_are_found_and_none_needs_tensorflow_to_refuse_a_number():
+    assert len(COMMANDS) > 20 and pathlib.Path("albert/run_pretraining.py") in COMMANDS
+    code = "import sys; from albert import run_pretraining as r; sys.argv[1:] = ['--seed=-1']\n" \
+           "try: r.cli()\nfinally: print('tensorflow' in sys.modules)"
+    assert subprocess.run(
+        [sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=False
+    ).stdout == "False\n"
+
+
+def test_the_last_seed_trains(tmp_path):
+    job = jobs.pretraining_flags(tmp_path, num_train_steps=1, num_warmup_steps=0)
+    assert jobs.pretrain(*job, f"--seed={flags.MOST_SEED}") == 0
