@@ -14,7 +14,9 @@ from albert.cli import flags
 # Before TensorFlow is imported: in this process it computes as in the commands' own.
 flags.set_environment()
 
-pytest_plugins = ["parallel", "fixtures"]
+from fixtures import *  # noqa: E402, F403 (as a plugin, it would be pytest's own of this name)
+
+pytest_plugins = ["parallel"]
 
 # The same draws on every run; no limit of time, which is that of the other tests too.
 # To look further: pytest --hypothesis-profile=explore.
