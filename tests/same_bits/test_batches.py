@@ -143,6 +143,15 @@ def test_an_evaluation_reads_all_records_in_file_order_or_as_many_as_asked_for(t
     assert [numbers for numbers, _ in found] == [[0, 1, 2, 3, 4], [5, 6, 0, 1, 2], [3, 4, 5, 6, 0]]
 
 
+def test_every_record_of_an_evaluation_has_masks_of_its_own_position(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "BATCH", 2)  # records of a block, of which some are read at once
+    source, options = source_of(tmp_path, "pairs"), {"batch_size": 60, "vocab_size": VOCAB}
+    [found] = batches.EvalBatches(source, SPECS["pairs"], **options)
+    [plain] = batches.EvalBatches(source, FeatureSpec(SPECS["pairs"].features), **options)
+    expected = MASKS(plain, np.arange(60))
+    np.testing.assert_array_equal(found["masked_lm_positions"], expected["masked_lm_positions"])
+
+
 def test_parts_of_a_batch_that_fill_fewer_rows_get_empty_ones():
     full, short = (
         {"input_ids": np.full((rows, 4), rows), "packed_mask": np.ones((2, 4))} for rows in (3, 1)
