@@ -27,7 +27,7 @@ class Mutation(NamedTuple):
     tests: str  # their names
 
 
-CRASHES, MASKS = "test_crashes", "test_masking test_pair_records"
+CRASHES, MASKS = "test_crashes", "test_masking test_pairs test_pair_records"
 MUTATIONS = [Mutation(*row) for row in (
     # What a power cut or a kill leaves
     ("storage/files.py", "    for source, _ in moves:\n        fsync(source)\n", "", CRASHES),
@@ -41,7 +41,7 @@ MUTATIONS = [Mutation(*row) for row in (
     ("pretraining_data/pipeline.py", "                os.fsync(stream.fileno())\n", "", CRASHES),
     ("pretraining_data/pipeline.py", "            stream.truncate(output.bytes)\n", "", CRASHES),
     ("pretraining_data/outputs.py", "        records.remove_manifest(output.path)\n",
-     "        pass\n", CRASHES + " test_create_pretraining_data"),
+     "        pass\n", CRASHES + " test_interrupted_records"),
     # Masks and pairs
     ("pretraining_data/masking.py", "* special_ids.vocab_size", "* (special_ids.vocab_size - 1)",
      MASKS),
@@ -60,7 +60,7 @@ MUTATIONS = [Mutation(*row) for row in (
      "positions / self.num_records", MASKS),
     ("pretraining_data/pairs.py", '"both": (0.25, 0.25)', '"both": (0.25, 0.1875)', MASKS),
     ("pretraining_data/pairs.py", "rng.random() < settings.short_seq_prob",
-     "rng.random() > settings.short_seq_prob", "test_create_pretraining_data"),
+     "rng.random() > settings.short_seq_prob", "test_pairs"),
     ("pretraining_data/held_out.py", "self._due[size] -= characters", "self._due[size] = 0",
      "test_held_out"),
     # Records and batches

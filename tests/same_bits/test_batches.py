@@ -143,6 +143,15 @@ def test_an_evaluation_reads_all_records_in_file_order_or_as_many_as_asked_for(t
     assert [numbers for numbers, _ in found] == [[0, 1, 2, 3, 4], [5, 6, 0, 1, 2], [3, 4, 5, 6, 0]]
 
 
+def test_every_record_of_an_evaluation_has_masks_of_its_own_position(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "BATCH", 2)  # records of a block, of which some are read at once
+    source, options = source_of(tmp_path, "pairs"), {"batch_size": 60, "vocab_size": VOCAB}
+    [found] = batches.EvalBatches(source, SPECS["pairs"], **options)
+    [plain] = batches.EvalBatches(source, FeatureSpec(SPECS["pairs"].features), **options)
+    expected = MASKS(plain, np.arange(60))
+    np.testing.assert_array_equal(found["masked_lm_positions"], expected["masked_lm_positions"])
+
+
 def test_parts_of_a_batch_that_fill_fewer_rows_get_empty_ones():
     full, short = (
         {"input_ids": np.full((rows, 4), rows), "packed_mask": np.ones((2, 4))} for rows in (3, 1)
@@ -153,9 +162,6 @@ def test_parts_of_a_batch_that_fill_fewer_rows_get_empty_ones():
     assert batches.joined([short], 2)["input_ids"][:, 0].tolist() == [1, 0]
 
 
-# --- What is wrong with records ---
-
-
 def test_micro_batches_stay_apart_when_a_part_of_a_batch_gets_empty_sequences():
     """Workers agree on the number of sequences; the step divides them evenly by micro-batches."""
     ids = np.arange(1, 7)[:, None] * np.ones(4, int)
@@ -163,6 +169,9 @@ def test_micro_batches_stay_apart_when_a_part_of_a_batch_gets_empty_sequences():
     batch = batches.joined([part], rows=8, micro_batches=2)
     assert batch["input_ids"][:, 0].tolist() == [1, 2, 3, 0, 4, 5, 6, 0]
     assert len(batch["is_real_example"]) == 8
+
+
+# --- What is wrong with records ---
 
 
 def test_records_of_other_writers_are_read_too():
@@ -247,13 +256,8 @@ def test_a_record_that_is_not_as_it_should_be_is_refused_by_name(spec, message):
         messages += examples.encode_examples({"a": np.ones((1, count), np.int64)}, made)
     with pytest.raises(DataError, match=message):
         examples.decode_examples(messages, FeatureSpec(spec))
-
-
-def test_a_message_that_is_no_example_is_refused_by_its_number():
-    spec = FeatureSpec({"a": ("int64", 1)})
-    messages = examples.encode_examples({"a": np.ones((1, 1), int)}, spec)
     with pytest.raises(DataError, match="record 1: not a tf.train.Example"):
-        examples.decode_examples([*messages, b"\xff"], spec)
+        examples.decode_examples([messages[0], b"\xff"], FeatureSpec({"a": ("int64", 2)}))
 
 
 def make_batches(engine, *arguments, **options):

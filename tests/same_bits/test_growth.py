@@ -1,14 +1,15 @@
-"""Growing: a shallow model becomes a deep one, and short rows long ones, in one run or two."""
+"""Growing: a shallow model becomes a deep one, in one run or in two."""
 
 import json
-import pathlib
 
 import numpy as np
 import pytest
 from helpers import metrics, run_here, write_config, write_pretraining_records
+from jobs import tensors
 
 from albert import run_pretraining
-from albert.formats import checkpoints
+
+NO_DROPOUT = dict(hidden_dropout_prob=0, attention_probs_dropout_prob=0)
 
 
 def command(*arguments: str) -> int:
@@ -17,108 +18,76 @@ def command(*arguments: str) -> int:
 
 @pytest.fixture
 def job(tmp_path):
-    """Flags of a tiny run of 6 steps and 3 layers without dropout, saved every 3."""
+    """Function from changes to the flags of a run of 6 steps and 2 layers, saved every 3."""
     write_pretraining_records(tmp_path / "train.tfrecord")
-    config = write_config(
-        tmp_path, num_hidden_layers=3, hidden_dropout_prob=0, attention_probs_dropout_prob=0
-    )
 
-    def flags_of(out="out", **changes):
-        given = dict(
-            albert_config_file=config, input_file=tmp_path / "train.tfrecord",
-            output_dir=tmp_path / out, max_seq_length=12, max_predictions_per_seq=3,
-            train_batch_size=4, eval_batch_size=4, max_eval_steps=2, num_train_steps=6,
-            num_warmup_steps=1, save_checkpoints_steps=3, log_steps=1, learning_rate=0.01,
-            do_eval=True,
+    def flags_of(out="out", layers=2, groups=1, **changes):
+        (tmp_path / f"{layers}-{groups}").mkdir(exist_ok=True)
+        values = dict(
+            albert_config_file=write_config(
+                tmp_path / f"{layers}-{groups}", num_hidden_layers=layers,
+                num_hidden_groups=groups, **NO_DROPOUT,
+            ),
+            input_file=tmp_path / "train.tfrecord", output_dir=tmp_path / out, max_seq_length=12,
+            max_predictions_per_seq=3, train_batch_size=4, eval_batch_size=4, max_eval_steps=2,
+            num_train_steps=6, num_warmup_steps=1, save_checkpoints_steps=3, log_steps=1,
+            learning_rate=0.01,
         ) | changes
-        return [f"--{name}={value}" for name, value in given.items()]
+        return [f"--{name}={value}" for name, value in values.items()]
 
     return flags_of
 
 
-def weights(prefix: pathlib.Path) -> dict[str, np.ndarray]:
-    opened = checkpoints.open_weights(str(prefix))
-    return {name: opened.read(name) for name in opened.shapes}
-
-
-def losses(folder: pathlib.Path, kind: str) -> list[float]:
+def losses(folder, kind: str) -> list[float]:
     return [line["loss"] for line in metrics(folder) if line["kind"] == kind]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("use_xla", [False, True])
-def test_each_stage_of_a_depth_schedule_is_the_model_of_that_depth(job, tmp_path, use_xla):
-    assert command(*job(depth_schedule="1:2,2:4", save_checkpoints_steps=2, use_xla=use_xla)) == 0
-    grown = losses(tmp_path / "out", "eval")
-    # Each checkpoint evaluated as a model of the depth that its stage had.
-    for step, layers, loss in zip((2, 4, 6), (1, 2, 3), grown, strict=True):
-        (tmp_path / str(step)).mkdir()
-        config = write_config(
-            tmp_path / str(step), num_hidden_layers=layers, hidden_dropout_prob=0,
-            attention_probs_dropout_prob=0,
-        )
-        # What tells that it is on the way to a deeper one, which evaluation heeds.
-        (tmp_path / f"out/model.ckpt-{step}.json").unlink()
-        assert 0 == command(*job(
-            f"eval-{step}", do_train=False, albert_config_file=config,
-            init_checkpoint=tmp_path / f"out/model.ckpt-{step}",
-        ))
-        found = json.loads((tmp_path / f"eval-{step}/eval_results.json").read_text())
-        assert found["loss"] == pytest.approx(loss, rel=1e-5)
-    # And with all layers at once it is another model from the start.
-    assert command(*job("deep", save_checkpoints_steps=2, use_xla=use_xla)) == 0
-    deep = losses(tmp_path / "deep", "train")
-    assert deep[0] != pytest.approx(losses(tmp_path / "out", "train")[0], rel=1e-6)
+@pytest.mark.parametrize("use_xla", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_each_stage_of_a_depth_schedule_is_the_model_of_that_depth_and_resumes_to_the_same_bits(
+    job, tmp_path, use_xla
+):
+    whole, parts, shallow = (tmp_path / name for name in ("whole", "parts", "shallow"))
+    growing = dict(depth_schedule="1:3", use_xla=use_xla)
+    assert command(*job("whole", do_eval=True, **growing)) == 0
+    # Up to the third step it is the run of a model of one layer, then it is not.
+    assert command(*job("shallow", layers=1, do_eval=True, use_xla=use_xla)) == 0
+    for kind, count in (("train", 3), ("eval", 1)):
+        one, grown = losses(shallow, kind), losses(whole, kind)
+        assert one[:count] == pytest.approx(grown[:count], rel=1e-5)
+        assert all(abs(a - b) > 1e-4 for a, b in zip(one[count:], grown[count:], strict=True))
+    expected = tensors(shallow / "model.ckpt-3")
+    for name, value in tensors(whole / "model.ckpt-3").items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-6, err_msg=name)
+    # Stopped by --until_step, the same command resumes it.
+    assert command(*job("parts", until_step=2, **growing)) == 0
+    assert [line["step"] for line in metrics(parts)] == [1, 2]
+    assert command(*job("parts", **growing)) == 0
+    assert losses(parts, "train") == losses(whole, "train")
+    found, expected = (tensors(folder / "model.ckpt-6") for folder in (parts, whole))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.slow
-def test_a_growing_run_that_is_stopped_goes_on_bit_exactly(job, tmp_path):
-    for step in (6, 3, 6):
-        name = "whole" if step == 6 and not (tmp_path / "whole").exists() else "parts"
-        assert command(*job(name, depth_schedule="1:3,2:5", until_step=step)) == 0
-    assert_same(tmp_path)
+def test_a_deeper_model_starts_from_a_shallower_one(job, whole, tmp_path):
+    shallow = whole.out / "model.ckpt-23"
+    assert command(*job(init_checkpoint=shallow, num_train_steps=2, until_step=1)) == 0
+    assert not json.loads((tmp_path / "out/warm_start.json").read_text())["new"]
+    # At the first step, of a rate of 0, it has the shallow one's weights.
+    found, expected = tensors(tmp_path / "out/model.ckpt-1"), tensors(shallow)
+    for name in (name for name in found if "adam" not in name and name.startswith("bert/encoder")):
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
 
 
-def assert_same(folder: pathlib.Path) -> None:
-    one, two = (weights(folder / f"{name}/model.ckpt-6") for name in ("whole", "parts"))
-    assert one.keys() == two.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
-
-
-def test_until_step_ends_where_the_same_command_goes_on_bit_exactly(job, tmp_path):
-    assert command(*job("whole")) == 0
-    assert command(*job("parts", until_step=3)) == 0
-    assert not (tmp_path / "parts/model.ckpt-6.index").exists()
-    assert json.loads((tmp_path / "parts/eval_results.json").read_text())["global_step"] == 3
-    assert command(*job("parts")) == 0
-    assert_same(tmp_path)
-
-
-def test_a_deeper_model_starts_from_a_shallower_one(job, tmp_path):
-    shallow = tmp_path / "shallow"
-    shallow.mkdir()
-    config = write_config(shallow, num_hidden_layers=1)
-    assert command(*job("one", albert_config_file=config)) == 0
-    assert command(*job("three", init_checkpoint=tmp_path / "one/model.ckpt-6")) == 0
-    account = json.loads((tmp_path / "three/warm_start.json").read_text())
-    assert not account["new"]
-
-
-@pytest.mark.parametrize("more,said", [
+@pytest.mark.parametrize("changes,said", [
     ({"depth_schedule": "1"}, "give LAYERS:STEP"),
     ({"depth_schedule": "1:2:3"}, "give LAYERS:STEP"),
     ({"depth_schedule": "1:4,2:2"}, "steps must rise"),
-    ({"depth_schedule": "4:2"}, "the model has 3 layers"),
+    ({"depth_schedule": "4:2"}, "the model has 2 layers"),
+    ({"depth_schedule": "1:2", "groups": 2}, "only layers that share all their weights"),
     ({"until_step": -1}, "--until_step=-1: must be a whole number, at least 0"),
 ])
-def test_schedules_that_cannot_be_are_refused(job, tmp_path, more, said, capsys):
-    assert command(*job(**more)) == 2
+def test_schedules_that_cannot_be_are_refused(changes, said, job, tmp_path, capsys):
+    assert command(*job(**changes)) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_layers_with_weights_of_their_own_cannot_be_added(job, tmp_path, capsys):
-    config = write_config(tmp_path, num_hidden_layers=3, num_hidden_groups=3)
-    assert command(*job(albert_config_file=config, depth_schedule="1:2")) == 2
-    assert "only layers that share all their weights" in capsys.readouterr().err

@@ -4,18 +4,11 @@ import random
 import re
 
 import pytest
-from test_create_pretraining_data import (
-    published,
-    read,
-    run,
-    tiny,  # noqa: F401
-    warnings,  # noqa: F401
-    words_in,
-    write_corpus,
-)
+from making_records import make, published, read, take, words_in, write_corpus
 
 from albert.errors import DataError
 from albert.pretraining_data.held_out import HeldOut
+from albert.records.records import Manifest
 from albert.runtime.seeds import child_seed
 
 
@@ -91,48 +84,44 @@ def test_parts_of_a_long_document_on_the_same_side_stay_together():
 # --- The command ---
 
 
-@pytest.mark.parametrize(("fraction", "want"), [(0.1, 4), (0.25, 10), (0.3, 12)])
-def test_whole_documents_are_held_out(tiny, fraction, want):  # noqa: F811
-    changes = dict(masked_lm_prob=0, max_predictions_per_seq=5)
+@pytest.mark.parametrize(("fraction", "want"), [(0.1, 4), (0.3, 12)])
+def test_whole_documents_are_held_out(tiny, fraction, want):
     write_corpus(tiny / "corpus.txt", range(0, 200, 5))  # all of one length
-    run(tiny, held_out_fraction=fraction, eval_output_file=tiny / "eval.tfrecord", **changes)
-    train = words_in(read(tiny / "out.tfrecord"))
-    held_out = words_in(read(tiny / "eval.tfrecord"))
+    make(tiny, held_out_fraction=fraction, eval_output_file=tiny / "eval.tfrecord",
+         masked_lm_prob=0)
+    train, held_out = (words_in(read(tiny / f"{name}.tfrecord")) for name in ("out", "eval"))
     assert not train & held_out and len(train | held_out) == 40
     assert want - 1 <= len(held_out) <= want + 1
+    splits = [Manifest.read(f"{tiny}/{name}.tfrecord").info["split"] for name in ("out", "eval")]
+    assert splits == ["train", "eval"]
 
 
-def test_a_part_of_the_only_document_is_held_out(tiny, warnings):  # noqa: F811
-    warnings.set_level("INFO", "albert")
+def test_a_part_of_the_only_document_is_held_out(tiny, caplog):
+    caplog.set_level("INFO", "albert")
     lines = [f"w{n % 200} w{n % 199} w{n % 197}" for n in range(3000)]
     (tiny / "corpus.txt").write_text("\n".join(lines) + "\n")
-    run(tiny, held_out_fraction=0.1, eval_output_file=tiny / "eval.tfrecord", max_seq_length=32,
-        strict_sentence_order=True, fit_sentences=True, dupe_factor=1, eval_dupe_factor=2)
-    train, held_out = read(tiny / "out.tfrecord"), read(tiny / "eval.tfrecord")
+    made = []
+    for processes in (1, 2):
+        make(tiny, held_out_fraction=0.1, eval_output_file=tiny / "eval.tfrecord",
+             strict_sentence_order=True, fit_sentences=True, dupe_factor=1, eval_dupe_factor=2,
+             num_processes=processes)
+        train, held_out = read(tiny / "out.tfrecord"), read(tiny / "eval.tfrecord")
+        made.append(take(tiny))
+    assert made[0] == made[1]  # the choice does not depend on the processes
     sizes = [(one["input_mask"].sum() - 3 * len(one["input_mask"])) for one in (train, held_out)]
     held = sizes[1] / 2 / (sizes[0] + sizes[1] / 2)
-    told = re.search(r"; held out: ([0-9.]+) % of the text", warnings.text)
-    assert abs(held - 0.1) < 0.02 and abs(float(told[1]) / 100 - held) < 0.005
+    reported = re.search(r"; held out: ([0-9.]+) % of the text", caplog.text)
+    assert abs(held - 0.1) < 0.02 and abs(float(reported[1]) / 100 - held) < 0.005
 
 
-def test_the_choice_does_not_depend_on_the_processes(tiny):  # noqa: F811
-    (tiny / "corpus.txt").write_text("\n".join(f"w{n % 200} w{n % 7}" for n in range(3000)))
-    contents = []
-    for processes in (1, 2):
-        run(tiny, held_out_fraction=0.1, eval_output_file=tiny / "eval.tfrecord",
-            num_processes=processes)
-        contents.append([(tiny / name).read_bytes() for name in ("out.tfrecord", "eval.tfrecord")])
-    assert contents[0] == contents[1]
+@pytest.mark.parametrize(("passes", "is_warned"), [(1, True), (40, False)])
+def test_few_held_out_records_are_warned_about(passes, is_warned, tiny, caplog):
+    make(tiny, held_out_fraction=0.5, eval_output_file=tiny / "eval.tfrecord",
+         eval_dupe_factor=passes)
+    assert ("records are held out: an accuracy" in caplog.text) == is_warned
 
 
-@pytest.mark.parametrize(("passes", "warned"), [(1, True), (40, False)])
-def test_few_held_out_records_are_warned_about(passes, warned, tiny, warnings):  # noqa: F811
-    run(tiny, held_out_fraction=0.5, eval_output_file=tiny / "eval.tfrecord",
-        eval_dupe_factor=passes)
-    assert ("records are held out: an accuracy" in warnings.text) == warned
-
-
-def test_nothing_held_out_or_nothing_left_is_refused(tiny):  # noqa: F811
+def test_nothing_held_out_or_nothing_left_is_refused(tiny):
     write_corpus(tiny / "corpus.txt", [1, 2])
     sizes = [sum(map(len, text.split("\n")))
              for text in (tiny / "corpus.txt").read_text().strip().split("\n\n")]
@@ -144,9 +133,11 @@ def test_nothing_held_out_or_nothing_left_is_refused(tiny):  # noqa: F811
                    for is_held_out, *_ in chooser.split([], size)):
                 return seed
 
-    eval_file = dict(eval_output_file=tiny / "eval.tfrecord")
-    with pytest.raises(DataError, match="nothing is held out of 2 documents"):
-        run(tiny, held_out_fraction=0.01, random_seed=seed_where(0.01, False), **eval_file)
-    with pytest.raises(DataError, match="nothing is left to train on of 2 documents"):
-        run(tiny, held_out_fraction=0.99, random_seed=seed_where(0.99, True), **eval_file)
+    for fraction, want, message in (
+        (0.01, False, "nothing is held out of 2 documents"),
+        (0.99, True, "nothing is left to train on of 2 documents"),
+    ):
+        with pytest.raises(DataError, match=message):
+            make(tiny, held_out_fraction=fraction, random_seed=seed_where(fraction, want),
+                 eval_output_file=tiny / "eval.tfrecord")
     assert published(tiny) == []

@@ -182,22 +182,6 @@ def test_random_order_is_a_fair_permutation():
     assert (np.sort(order[24_000:, :2], axis=1) == [0, 1]).all()
 
 
-def test_one_sequence_can_be_masked_on_its_own():
-    ids, lengths = np.array([[CLS, 10, 11, 40, SEP, 12, 13, SEP]]), np.array([8])
-    masked = masking.mask_batch(
-        ids, lengths, masking.token_boundaries(ids, lengths, IS_START, SPECIAL_IDS), SPECIAL_IDS,
-        MaskingSettings(3, 0.4), random_keys(1, np.random.default_rng(5)),
-    )
-    count = masked.counts[0]
-    assert masked.input_ids.shape == (1, 8) and 1 <= count <= 3
-    assert (masked.labels[0, :count] == ids[0, masked.positions[0, :count]]).all()
-
-
-def test_the_same_generator_gives_the_same_masks():
-    one, two = run(MaskingSettings(), seed=3)[2], run(MaskingSettings(), seed=3)[2]
-    assert all((a == b).all() for a, b in zip(one, two, strict=True))
-
-
 def test_the_masks_of_a_sequence_do_not_depend_on_how_many_are_beside_it():
     ids, lengths = make_batch(500, 10, np.random.default_rng(6))
     many = np.tile(np.arange(500), 80)  # more places and sequences than 16 bits count
@@ -211,14 +195,14 @@ def test_the_masks_of_a_sequence_do_not_depend_on_how_many_are_beside_it():
         )
 
     whole = mask_some(np.arange(len(many)))
-    for first in (0, 20_000, 39_990):
-        places = np.arange(first, first + 10)
+    for first, last in ((0, 10), (20_000, 20_001), (39_990, 40_000)):
+        places = np.arange(first, last)
         for part, all_of_it in zip(mask_some(places), whole, strict=True):
             np.testing.assert_array_equal(part, all_of_it[places])
 
 
 @pytest.mark.parametrize("across", [False, True])
-@pytest.mark.parametrize("ngram,length", [(1, 30), (3, 30), (12, 30), (3, 200), (32, 200)])
+@pytest.mark.parametrize("ngram,length", [(1, 30), (12, 30), (3, 200), (32, 200)])
 def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, length, across):
     settings = MaskingSettings(length // 3, 0.4, ngram, mask_across_segments=across)
     ids, lengths = make_batch(200, length, np.random.default_rng(7))
@@ -246,13 +230,6 @@ def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, length,
             if not set(tokens) & set(chosen):
                 chosen += tokens
         assert masked.positions[row, : masked.counts[row]].tolist() == sorted(chosen)
-
-
-def test_words_are_told_from_their_bits():
-    for width in (1, 31, 32, 33, 64, 65, 200):
-        is_taken = np.random.default_rng(width).random((5, width)) < 0.4
-        bits = masking._pack_taken(is_taken)
-        np.testing.assert_array_equal(masking._unpack_taken(bits, width), is_taken)
 
 
 def test_ngrams_of_more_words_than_can_be_looked_up_are_refused():

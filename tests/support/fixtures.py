@@ -7,6 +7,7 @@ from typing import Any
 
 import filelock
 import jobs
+import making_records
 import pytest
 
 
@@ -49,6 +50,12 @@ def run_once(made_once) -> Callable[..., jobs.Run]:
 def job(tmp_path):
     """Flags of a tiny pretraining run into tmp_path/out."""
     return jobs.pretraining_flags(tmp_path)
+
+
+@pytest.fixture
+def tiny(tmp_path) -> pathlib.Path:
+    """A folder with vocab.txt and corpus.txt, see `making_records.write_tiny`."""
+    return making_records.write_tiny(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ MODULES = (
 )
 # Variables that are read when Python or a library starts. Who changes them gets a real start.
 READ_AT_START = ("PYTHON", "TF_", "KERAS_", "JAX_", "XLA_", "OMP_", "CUDA_", "LC_", "LANG", "PATH")
-READ_LATER = {"PYTHONPATH", "TF_CONFIG"}
+READ_LATER = {"PYTHONPATH", "TF_CONFIG", "TF_GRPC_REUSE_PORT"}
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, SIGKILL = 1, 36, 9
 
 

@@ -1,0 +1,197 @@
+"""Data creation that is interrupted, whatever ends it: the same command resumes to the same bytes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers import REPO
+from invariants import snapshot
+from making_records import files_made, flags_of, make, published, take
+
+from albert.errors import DataError, RunDirBusyError, UserError
+from albert.pretraining_data import instances, job, outputs, pipeline, shuffle
+from albert.pretraining_data.job import OutputSplit
+
+WORK = ".out.tfrecord.work"
+PAIRING, FRAMING = (shuffle, "deal_pairs"), (instances, "frame_bucket")
+
+
+def spawn(folder, **changes):
+    return subprocess.Popen(
+        [sys.executable, "-m", "albert.create_pretraining_data", *flags_of(folder, **changes)],
+        cwd=REPO, stderr=subprocess.PIPE, text=True,
+    )
+
+
+def tasks_done(folder) -> int:
+    return sum(path.suffix == ".pairs" for path in (folder / WORK).glob("*"))
+
+
+def wait_for_work(folder, process, tasks):
+    """Waits until so many tasks of a run are done."""
+    deadline = time.monotonic() + 60
+    while tasks_done(folder) < tasks:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_whatever_ends_a_run_the_same_command_resumes_it_to_the_same_bytes(tiny):
+    make(tiny, dupe_factor=600)
+    expected, done = take(tiny), 0
+    for number, processes, code in (
+        (signal.SIGTERM, 1, 143), (signal.SIGINT, 2, 130), (signal.SIGKILL, 2, -signal.SIGKILL),
+    ):
+        process = spawn(tiny, dupe_factor=600, num_processes=processes)
+        wait_for_work(tiny, process, tasks=done + 2)
+        process.send_signal(number)
+        _, log = process.communicate(timeout=60)
+        assert process.returncode == code, log
+        assert files_made(tiny) == [WORK] and (done := tasks_done(tiny)) < 32
+        said = f"stopped by {signal.Signals(number).name}: rerun the same command to resume"
+        assert (said in log) == (number != signal.SIGKILL)
+    _, log = (last := spawn(tiny, dupe_factor=600, num_processes=1)).communicate(timeout=300)
+    assert last.returncode == 0, log
+    assert int(re.search(r"resumed an unfinished run: (\d+) of its tasks", log)[1]) == done
+    assert take(tiny) == expected
+
+
+def test_other_jobs_in_a_folder_leave_unfinished_work_alone_and_use_none_of_it(tiny):
+    process = spawn(tiny, dupe_factor=100000)
+    wait_for_work(tiny, process, tasks=1)
+    with pytest.raises(RunDirBusyError, match=f"{WORK} is in use by pid {process.pid} on host"):
+        make(tiny)
+    process.kill()
+    process.communicate(timeout=60)
+    before = snapshot(tiny / WORK)
+    make(tiny, output_file=f"{tiny}/another.tfrecord")
+    assert snapshot(tiny / WORK) == before
+    make(tiny)  # the same output by other flags: the unfinished work is of no use
+    assert files_made(tiny) == [
+        f"{name}{suffix}" for name in ("another.tfrecord", "out.tfrecord")
+        for suffix in ("", ".manifest.json")
+    ]
+
+
+def calls_of(monkeypatch, *functions):
+    """Returns {name: calls} of (module, name), which is kept up to date."""
+    counts = dict.fromkeys((name for _, name in functions), 0)
+
+    def counted(module, name):
+        original = getattr(module, name)
+
+        def call(*arguments):
+            counts[name] += 1
+            return original(*arguments)
+
+        return call
+
+    for module, name in functions:
+        monkeypatch.setattr(module, name, counted(module, name))
+    return counts
+
+
+def make_and_die(monkeypatch, owner, name, number, folder, **changes):
+    """Makes records in a process that dies as by kill -9 in the `number`-th call of a function."""
+    original, left = getattr(owner, name), [number]
+
+    def call(*arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            os._exit(9)
+        return original(*arguments)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            monkeypatch.setattr(owner, name, call)
+            make(folder, **changes)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_finished_work_of_a_killed_run_stays_and_nothing_is_lost_or_double(
+    tiny, monkeypatch, caplog
+):
+    monkeypatch.setattr(job, "_BLOCK", (1500, 1500))
+    caplog.set_level("INFO", "albert")
+    monkeypatch.setattr(OutputSplit, "num_buckets", lambda *_: 4)
+    paths = dict(output_file=f"{tiny}/out-0.tfrecord,{tiny}/out-1.tfrecord")
+    counts = calls_of(monkeypatch, PAIRING, FRAMING)
+    make(tiny, **paths)
+    whole, expected = counts.copy(), take(tiny)
+    assert whole["deal_pairs"] > 3 and whole["frame_bucket"] == 4
+    for owner, name, number, kept_pairings, framings in (
+        (*PAIRING, 2, 2, 4),
+        (*FRAMING, 1, whole["deal_pairs"], 3),
+        (outputs.Output, "add", 2, whole["deal_pairs"], 1),  # the third bucket is in the journal
+        (outputs, "_publish_file", 1, whole["deal_pairs"], 0),  # between the two files
+        (outputs.records, "manifest_path", 4, whole["deal_pairs"], 0),  # before their manifests
+    ):
+        make_and_die(monkeypatch, owner, name, number, tiny, **paths)
+        counts.update(deal_pairs=0, frame_bucket=0)
+        caplog.clear()
+        make(tiny, **paths)
+        pairings = whole["deal_pairs"] - kept_pairings
+        assert counts == {"deal_pairs": pairings, "frame_bucket": framings}, name
+        assert "resumed an unfinished run: " in caplog.text
+        assert take(tiny) == expected, name
+
+
+def test_only_the_blocks_of_a_corrected_line_are_made_again(tiny, monkeypatch):
+    monkeypatch.setattr(job, "_BLOCK", (400, 400))
+    good = (tiny / "corpus.txt").read_bytes()
+    (tiny / "corpus.txt").write_bytes(good + b"\xff\xfe\xfd\n" * 40)
+    counts = calls_of(monkeypatch, PAIRING)
+    with pytest.raises(DataError, match="not UTF-8"):
+        make(tiny)
+    made = counts["deal_pairs"]
+    (tiny / "corpus.txt").write_bytes(good)
+    counts["deal_pairs"] = 0
+    make(tiny)
+    assert made > 20 and counts["deal_pairs"] <= 4  # two blocks at the end, in two tasks each
+    resumed = take(tiny)
+    make(tiny)
+    assert take(tiny) == resumed
+
+
+@pytest.mark.parametrize("change", ["flag", "text", "damage", "layout"])
+def test_the_work_of_another_job_or_a_damaged_one_is_not_resumed(change, tiny, monkeypatch):
+    monkeypatch.setattr(job, "_BLOCK", (1500, 1500))
+    with monkeypatch.context() as patch:
+        if change == "layout":
+            patch.setattr(pipeline, "_LAYOUT", 1)
+        make_and_die(patch, *FRAMING, 0, tiny)
+    blocks, changes = tasks_done(tiny), {}
+    if change == "flag":
+        changes = {"random_seed": 7}
+    elif change == "text":
+        text = (tiny / "corpus.txt").read_text()
+        (tiny / "corpus.txt").write_text(re.sub(r"\d", lambda digit: str(9 - int(digit[0])), text))
+    elif change == "damage":
+        for path in (tiny / WORK).glob("*.pairs"):
+            path.write_bytes(path.read_bytes()[:-1])
+    counts = calls_of(monkeypatch, PAIRING)
+    make(tiny, **changes)
+    assert counts["deal_pairs"] == blocks > 3
+    remade = take(tiny)
+    assert list(remade) == ["out.tfrecord", "out.tfrecord.manifest.json"]
+    make(tiny, **changes)
+    assert take(tiny) == remade
+
+
+def test_a_failure_keeps_the_previous_records(tiny, monkeypatch):
+    make(tiny)
+    before = {name: (tiny / name).read_bytes() for name in files_made(tiny)}
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pipeline.shutil, "copyfileobj", full)
+    with pytest.raises(UserError, match="cannot write .*No space left on device"):
+        make(tiny, random_seed=2)
+    assert {name: (tiny / name).read_bytes() for name in published(tiny)} == before

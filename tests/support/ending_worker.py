@@ -1,0 +1,23 @@
+"""Pretraining in a worker that a signal ends: `python -m ending_worker SIGNAL STEP flags...`.
+
+It sends itself the signal when it has made that step.
+"""
+
+import os
+import sys
+
+from albert import run_pretraining
+from albert.training.history import History
+
+number, last = int(sys.argv.pop(1)), int(sys.argv.pop(1))
+note = History.note
+
+
+def note_and_end(self, step, rows):
+    note(self, step, rows)
+    if step < last <= step + len(rows):
+        os.kill(os.getpid(), number)
+
+
+History.note = note_and_end
+run_pretraining.cli()
