@@ -51,18 +51,24 @@ for module, arguments in json.loads(sys.argv[1]):
 """
 
 
-def on_jax(*commands) -> tuple[list[int], str]:
-    """Runs (module, flags) one after another; returns their exit codes, and what they logged."""
+@pytest.fixture(scope="module")
+def on_jax(tmp_path_factory):
+    """Function that runs (module, flags) on JAX one after another: exit codes, and the log."""
     environment = os.environ | {
-        "PYTHONPATH": str(REPO), "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "PYTHONPATH": str(REPO), "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0 "
+        "--xla_llvm_disable_expensive_passes=true",
     }
     environment.pop("KERAS_BACKEND", None)
-    done = subprocess.run(
-        [sys.executable, "-c", ON_JAX, json.dumps(commands)], env=environment, text=True,
-        capture_output=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return [int(line) for line in done.stdout.split()], done.stderr
+
+    def call(*commands) -> tuple[list[int], str]:
+        done = subprocess.run([sys.executable, "-c", ON_JAX, json.dumps(commands)],
+                              env=environment, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        return [int(line) for line in done.stdout.split()], done.stderr
+
+    return call
 
 
 def losses(folder) -> list[float]:
@@ -71,16 +77,12 @@ def losses(folder) -> list[float]:
 
 def assert_close(folder, other, tolerance: float) -> None:
     """Checks that two runs logged the same steps, and the same numbers up to rounding."""
-    ours, theirs = metrics(folder), metrics(other)
-    steps = [[(line["step"], line["kind"]) for line in lines] for lines in (ours, theirs)]
-    assert steps[0] == steps[1]
-    for mine, expected in zip(ours, theirs, strict=True):
+    for mine, expected in zip(metrics(folder), metrics(other), strict=True):
+        assert (mine["step"], mine["kind"]) == (expected["step"], expected["kind"])
         for name, value in expected.items():
             if isinstance(value, float):
-                np.testing.assert_allclose(
-                    mine[name], value, rtol=tolerance, atol=tolerance,
-                    err_msg=f"{name} of step {expected['step']}",
-                )
+                close = pytest.approx(value, rel=tolerance, abs=tolerance)
+                assert mine[name] == close, f"{name} of step {expected['step']}"
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +103,8 @@ def job(tmp_path_factory):
 SETTINGS = {
     "long": ["--num_train_steps=60", "--save_checkpoints_steps=30", "--keep_checkpoint_max=0",
              "--gradient_accumulation_steps=2", "--skip_loss_spikes"],
-    "settings": ["--num_train_steps=6", "--optimizer=adamw", "--depth_schedule=1:2,2:4", "--remat",
-                 "--attn_implementation=fused"],
-    "half": ["--num_train_steps=4", "--mixed_precision=float16"],
+    "settings": ["--num_train_steps=4", "--optimizer=adamw", "--depth_schedule=1:2,2:4", "--remat",
+                 "--attn_implementation=fused", "--mixed_precision=float16"],
 }
 
 
@@ -116,10 +117,10 @@ def write_equal_records(path) -> str:
 
 
 @pytest.fixture(scope="module")
-def begun(job, tmp_path_factory):
+def begun(job, on_jax, tmp_path_factory):
     """Runs that JAX makes, in a process that has no TensorFlow: folder, flags by name, log."""
     folder = tmp_path_factory.mktemp("runs")
-    short = write_pretraining_records(folder / "short.tfrecord", 80, least=4, most=6)
+    short = write_pretraining_records(folder / "short.tfrecord", 80, least=6, most=6)
     bad = write_weights(folder / "bad", SIZES | NO_DROPOUT | {"num_hidden_layers": 3})
     weights = jobs.tensors(bad)
     weights["bert/embeddings/word_embeddings"][:] = np.nan
@@ -129,17 +130,17 @@ def begun(job, tmp_path_factory):
     # Rates are 0 until step 4: the losses before it are of the same weights.
     named["dropout"] = [
         *job, f"--albert_config_file={write_config(folder)}", "--num_train_steps=6",
-        f"--input_file={write_equal_records(folder / 'equal.tfrecord')}", "--do_eval",
+        f"--input_file={write_equal_records(folder / 'equal.tfrecord')}",
         "--start_warmup_step=3", "--save_checkpoints_steps=2", "--keep_checkpoint_max=0",
         "--gradient_accumulation_steps=2",
     ]
-    named["diverged"] = [*job, f"--init_checkpoint={bad}"]
+    named["diverged"] = [*named["long"], f"--init_checkpoint={bad}"]
     named["odd"] = [*job, "--train_batch_size=7"]
     named["tpu"] = [*job, "--use_tpu"]
     codes, log = on_jax(*(
         (PRETRAINING, [*flags, f"--output_dir={folder / name}"]) for name, flags in named.items()
     ))
-    assert codes == [0] * 4 + [3, 2, 2], log
+    assert codes == [0] * 3 + [3, 2, 2], log
     return folder, named, log
 
 
@@ -157,7 +158,7 @@ def test_a_run_that_cannot_go_on_says_so_in_one_line(begun):
 def test_what_jax_computes_is_what_tensorflow_computes(name, begun, tmp_path, caplog):
     folder, named, log = begun
     assert jobs.pretrain(*named[name], f"--output_dir={tmp_path}") == 0
-    assert_close(folder / name, tmp_path, {"long": 1e-5, "settings": 1e-4, "half": 2e-2}[name])
+    assert_close(folder / name, tmp_path, {"long": 1e-5, "settings": 2e-2}[name])
     if name == "long":
         found = losses(tmp_path)
         assert len(found) == 60 and found[-1] < found[0] - 0.2
@@ -174,33 +175,17 @@ def test_dropout_differs_from_step_to_step_and_every_part_of_a_batch_counts(begu
         assert line["loss"] == pytest.approx(parts, rel=1e-4)
 
 
-@pytest.fixture(scope="module")
-def resumed(begun, job, tmp_path_factory):
-    """Halves of runs, which another process of JAX completes."""
-    folder, named, _ = begun
-    halves = tmp_path_factory.mktemp("resumed")
-    dropout = jobs.Run(folder / "dropout", named["dropout"]).copy(halves / "dropout", step=2)
-    tensorflow = [*named["long"], f"--output_dir={halves / 'tensorflow'}"]
-    assert jobs.pretrain(*tensorflow, "--until_step=30") == 0
-    codes, log = on_jax(
-        (PRETRAINING, dropout.flags), (PRETRAINING, [*tensorflow, "--distribution_strategy=one_device"])
-    )
-    assert codes == [0, 0], log
-    return halves
+def test_a_resumed_run_is_equal_to_the_bit(begun, on_jax, tmp_path):
+    half = jobs.Run(begun[0] / "dropout", begun[1]["dropout"]).copy(tmp_path / "half", step=2)
+    codes, log = on_jax((PRETRAINING, half.flags))
+    assert codes == [0], log
+    jobs.assert_same_run(half.out, begun[0] / "dropout", 6)
 
 
-def test_a_resumed_run_is_equal_to_the_bit(begun, resumed):
-    jobs.assert_same_run(resumed / "dropout", begun[0] / "dropout", 6)
-
-
-def test_a_run_goes_on_with_the_other_engine_and_another_number_of_devices(
-    begun, resumed, tmp_path
-):
-    folder, named, _ = begun
-    assert_close(resumed / "tensorflow", folder / "long", 1e-5)
-    half = jobs.Run(folder / "long", named["long"]).copy(tmp_path / "half", step=30)
+def test_a_run_goes_on_with_the_other_engine_and_another_number_of_devices(begun, tmp_path):
+    half = jobs.Run(begun[0] / "long", begun[1]["long"]).copy(tmp_path / "half", step=30)
     assert jobs.pretrain(*half.flags) == 0
-    assert_close(half.out, folder / "long", 1e-5)
+    assert_close(half.out, begun[0] / "long", 1e-5)
 
 
 @pytest.mark.slow
@@ -245,7 +230,7 @@ FINE_TUNINGS = {
     "run_classifier",
     *(pytest.param(name, marks=pytest.mark.slow) for name in list(FINE_TUNINGS)[1:]),
 ])
-def test_fine_tuning_and_predictions_are_those_of_tensorflow(name, tmp_path):
+def test_fine_tuning_and_predictions_are_those_of_tensorflow(name, on_jax, tmp_path):
     make_flags, kind, options, more = FINE_TUNINGS[name]
     flags, sizes = make_flags(tmp_path), SIZES | NO_DROPOUT | {"num_hidden_layers": 1}
     write_config(tmp_path, **sizes)
@@ -314,19 +299,15 @@ def test_num_gpus_are_those_of_each_machine(monkeypatch):
 
     from albert.training import jax_devices
 
-    def devices(platform, count):
-        return [
-            types.SimpleNamespace(platform=platform, process_index=i // count, id=i)
-            for i in range(2 * count)
-        ]
-
     def chosen(count):
-        values = types.SimpleNamespace(
-            use_tpu=False, num_gpus=count, distribution_strategy="multi_worker"
-        )
-        return [(d.platform, d.id) for d in jax_devices.chosen_devices(values)]
+        flags = {"use_tpu": False, "num_gpus": count, "distribution_strategy": "multi_worker"}
+        devices = jax_devices.chosen_devices(types.SimpleNamespace(**flags))
+        return [(device.platform, device.id) for device in devices]
 
-    gpus, cpus = devices("gpu", 4), devices("cpu", 2)
+    gpus, cpus = (  # of two machines
+        [types.SimpleNamespace(platform=name, process_index=i // n, id=i) for i in range(2 * n)]
+        for name, n in (("gpu", 4), ("cpu", 2))
+    )
     monkeypatch.setattr(jax, "devices", lambda kind=None: cpus if kind == "cpu" else gpus)
     monkeypatch.setattr(jax, "local_devices", lambda: gpus[4:])
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -337,14 +318,13 @@ def test_num_gpus_are_those_of_each_machine(monkeypatch):
         chosen(5)
 
 
-# Every way into the package that needs Keras.
+# Ways into the package that need Keras, and one that needs none.
 ENTRIES = """
 import albert
 from albert.errors import FlagError
 for entry in (
     lambda: albert.open_session("small_en"), lambda: albert.from_pretrained("small_en"),
-    lambda: albert.AlbertModel, lambda: __import__("albert.modeling"),
-    lambda: __import__("albert.optimization"), lambda: albert.HubLayer,
+    lambda: albert.AlbertModel, lambda: __import__("albert.optimization"), lambda: albert.HubLayer,
 ):
     try:
         entry()
@@ -355,18 +335,15 @@ print(albert.AlbertTokenizer.from_pretrained("small_en")("a")["input_ids"].shape
 """
 
 
-@pytest.mark.parametrize("backend, before, message", [
-    ("torch", "", "KERAS_BACKEND=torch: albert runs on the tensorflow and jax backends"),
-    ("numpy", "import keras", "Keras was imported with the backend numpy: albert runs on"),
-])
-def test_another_backend_is_refused_in_one_line_in_python(backend, before, message):
-    done = subprocess.run(
-        [sys.executable, "-c", before + ENTRIES], capture_output=True, text=True,
-        env=os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(REPO)},
-    )
-    *errors, shape = done.stdout.splitlines()
-    assert len(errors) == 6 and all(message in line for line in errors), done.stdout + done.stderr
-    assert shape == "(1, 3)"  # a tokenizer needs no Keras
+def test_another_backend_is_refused_in_one_line_in_python(monkeypatch):
+    for backend, before, message in (
+        ("torch", "", "KERAS_BACKEND=torch: albert runs on the tensorflow and jax backends"),
+        ("numpy", "import keras", "Keras was imported with the backend numpy: albert runs on"),
+    ):
+        monkeypatch.setenv("KERAS_BACKEND", backend)
+        *errors, shape = jobs.python(before + ENTRIES).splitlines()
+        assert len(errors) == 5 and all(message in line for line in errors), errors
+        assert shape == "(1, 3)"
 
 
 @pytest.mark.parametrize("settings, installed, expected", [
