@@ -4,14 +4,13 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-tf = pytest.importorskip("tensorflow")
-
 from albert import modeling
-from albert.config import AlbertConfig  # noqa: E402
-from albert.records import packing  # noqa: E402
+from albert.config import AlbertConfig
+from albert.records import packing
 
 LENGTH, VOCAB = 48, 40
 CONFIG = AlbertConfig(
@@ -65,25 +64,29 @@ def make_batch(name):
     return batch
 
 
-def outputs_and_gradients(model, batch):
-    """Returns each output at real places, and the gradient of a number made of them, by name."""
-    real = (np.arange(LENGTH) < USED[:, None]) & (np.arange(len(USED)) < REAL)[:, None]
+def gradients_by(model, batch, function):
+    """Returns what function(outputs) makes {name: tensor}, and the gradient of a number of them."""
     weights = {n: w.value for n, w in modeling.named_weights(model).items()}
     with tf.GradientTape() as tape:
         rows = {name: tf.constant(value) for name, value in batch.items()}
         outputs = model(rows, output_hidden_states=True)
-        flat = {}
-        for name, value in outputs.items():
-            for number, one in enumerate(value if isinstance(value, list) else [value]):
-                if one.shape[:2] == real.shape:
-                    kept = one[real]
-                else:  # of examples or of choices
-                    kept = one[: REAL * one.shape[0] // len(USED)]
-                flat[f"{name}/{number}"] = kept
-        loss = tf.add_n([_some_number(tf.clip_by_value(x, -9, 9)) for x in flat.values()])
+        chosen = function(outputs)
+        loss = tf.add_n([_some_number(tf.clip_by_value(x, -9, 9)) for x in chosen.values()])
     grads = tape.gradient(loss, weights)
     found = {n: tf.convert_to_tensor(g).numpy() for n, g in grads.items() if g is not None}
-    return {name: value.numpy() for name, value in flat.items()}, found
+    return outputs, found | {name: value.numpy() for name, value in chosen.items()}
+
+
+def real_outputs(outputs):
+    """Returns each output at real places."""
+    real = (np.arange(LENGTH) < USED[:, None]) & (np.arange(len(USED)) < REAL)[:, None]
+    flat = {}
+    for name, value in outputs.items():
+        for number, one in enumerate(value if isinstance(value, list) else [value]):
+            of_tokens = one.shape[:2] == real.shape  # else of examples or of choices
+            kept = one[real] if of_tokens else one[: REAL * one.shape[0] // len(USED)]
+            flat[f"{name}/{number}"] = kept
+    return flat
 
 
 def _some_number(x):
@@ -108,10 +111,8 @@ def test_outputs_and_gradients_of_packed_rows_are_those_of_each_row_by_itself(na
     model, batch = model_of(name), make_batch(name)
     packed = packing.pack_rows(batch, 2 if name == "choice" else 1, [LENGTH])
     assert packed["input_ids"].shape == (3, LENGTH)  # 130 tokens
-    for found, expected in zip(
-        outputs_and_gradients(model, packed), outputs_and_gradients(model, batch), strict=True
-    ):
-        assert_same(found, expected)
+    found, expected = (gradients_by(model, rows, real_outputs)[1] for rows in (packed, batch))
+    assert_same(found, expected)
 
 
 def odd_batch():
@@ -158,26 +159,20 @@ def test_choices_share_rows_of_a_length_that_their_number_does_not_divide():
     assert_same({"logits": found.numpy()}, {"logits": expected.numpy()})
 
 
-@pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize("name", ["classification", "choice", "pretraining", "tokens", "answers"])
+@pytest.mark.parametrize("name, is_packed", [
+    ("classification", True), ("choice", False), ("choice", True), ("pretraining", False),
+    ("pretraining", True), ("tokens", True), ("answers", False),
+])
 def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
-    batch = make_batch(name)
+    batch, choices = make_batch(name), 2 if name == "choice" else 1
     if is_packed:
-        batch = packing.pack_rows(batch, 2 if name == "choice" else 1, [LENGTH])
+        batch = packing.pack_rows(batch, choices, [LENGTH])
 
     def of_logits(model):
-        with tf.GradientTape() as tape:
-            rows = {key: tf.constant(value) for key, value in batch.items()}
-            outputs = model(rows, output_hidden_states=True)
-            kept = {
-                key: value[: REAL // (2 if name == "choice" else 1)]
-                for key, value in outputs.items() if key.endswith("logits")
-            }
-            loss = tf.add_n([tf.reduce_sum(value**2) for value in kept.values()])
-        weights = {n: w.value for n, w in modeling.named_weights(model).items()}
-        found = tape.gradient(loss, weights).items()
-        grads = {n: tf.convert_to_tensor(g).numpy() for n, g in found if g is not None}
-        return outputs, grads | {key: value.numpy() for key, value in kept.items()}
+        return gradients_by(model, batch, lambda outputs: {
+            key: value[: REAL // choices] for key, value in outputs.items()
+            if key.endswith("logits")
+        })
 
     outputs, short = of_logits(short_model(name))
     # Masked places are gathered where a row is an example; the last two read every place.
@@ -186,10 +181,13 @@ def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
     assert_same(short, of_logits(model_of(name))[1])
 
 
-@pytest.mark.parametrize("count, is_known, is_short", [
-    (3, True, True), (LENGTH, True, False), (3, False, False),
-])
-def test_no_more_places_are_computed_than_there_are(count, is_known, is_short):
+def test_no_more_places_are_computed_than_there_are():
+    for count, is_known, is_short in ((3, True, True), (LENGTH, True, False), (3, False, False)):
+        assert ("sequence_output" not in names_of_outputs(count, is_known)) == is_short
+
+
+def names_of_outputs(count: int, is_known: bool) -> list[str]:
+    """Returns those of a model that predicts `count` places, of rows of a known length or not."""
     model, batch = short_model("pretraining"), make_batch("pretraining")
     batch["masked_lm_positions"] = np.zeros((len(USED), count), np.int32)
     seen = []
@@ -205,7 +203,7 @@ def test_no_more_places_are_computed_than_there_are(count, is_known, is_short):
         for name, value in batch.items()
     }
     tf.function(names, autograph=False).get_concrete_function(spec)
-    assert ("sequence_output" not in seen) == is_short
+    return seen
 
 
 def test_the_number_of_rows_is_a_multiple_and_rows_have_a_length_that_is_allowed():
