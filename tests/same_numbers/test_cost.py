@@ -13,6 +13,7 @@ import sys
 import time
 
 import helpers
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,10 +24,10 @@ from tensorflow.python.eager import context
 from albert.cli import engine_start
 from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig
-from albert.records import batches, examples, packing, records
+from albert.records import batches, packing, records
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import run_settings, steps, train_state
+from albert.training import current_engine, run_settings, steps, train_state
 from albert.training.tensorflow_engine import TensorFlowEngine
 
 # All different, so that a shape tells what a tensor is.
@@ -200,6 +201,21 @@ def test_micro_batches_are_computed_one_after_another(monkeypatch):
     assert seen == ["begin", "end"] * 4
 
 
+def test_each_micro_batch_draws_its_own_dropout():
+    # Of equal rows, two parts have the loss of one alone only if they draw the same.
+    row, found = next(pretraining_rows(1)), []
+    for count in (1, 2):
+        run = run_settings.RunConfig("", gradient_accumulation_steps=count)
+        config = dataclasses.replace(CONFIG, num_hidden_layers=1, hidden_dropout_prob=0.3)
+        keras.utils.set_random_seed(1)
+        state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
+        batch = {name: tf.constant(v) for name, v in batch_of([row] * (2 * count)).items()}
+        numbers = steps.train_step(batch, TASK, state, run, None, current_engine.current())
+        found.append(float(numbers[steps.LOSS]))
+    assert found[0] == pytest.approx(found[1], abs=0.5)
+    assert found[0] != pytest.approx(found[1], abs=1e-4)
+
+
 def test_steps_are_traced_once_however_many_packed_rows_a_batch_has():
     train = train_steps(dataclasses.replace(CONFIG, num_hidden_layers=1), pack_rows=True)
     shapes = set()
@@ -237,36 +253,6 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
     shapes = {batch["input_ids"].shape for batch in itertools.islice(found, 60)}
     assert len(shapes) <= 8 if use_xla else len(shapes) > 1
     assert all(rows < size for rows, _ in shapes)
-
-
-def test_the_records_of_a_block_are_parsed_together(tmp_path, monkeypatch):
-    parsed, parse = [], examples._features_of
-    monkeypatch.setattr(
-        examples, "_features_of", lambda *message: parsed.append(1) or parse(*message)
-    )
-    path = str(tmp_path / "records")
-    rows = list(pretraining_rows(200, least=LENGTH))
-    records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
-    found = batches.train_batches(
-        RecordFiles([path]), TASK.feature_spec(), batch_size=8, vocab_size=VOCAB, seed=1
-    )
-    next(found)
-    assert len(parsed) <= 2  # the first one, whose layout the others have
-
-
-def test_a_record_of_the_originals_format_takes_the_bytes_it_must(tmp_path):
-    length = 128
-    spec = PretrainingTask(length, 20).feature_spec()
-    rng = np.random.default_rng(0)
-    rows = {
-        name: rng.integers(0, 2, (100, size)) for name, (_, size) in spec.features.items()
-    } | {"input_ids": rng.integers(5, 30000, (100, length)),
-         "masked_lm_ids": rng.integers(5, 30000, (100, 20))}
-    messages = examples.encode_examples(rows, spec)
-    # Ids take up to three bytes as variable-length numbers, flags one, weights four.
-    numbers = (3 + 2) * length + 20 * (2 + 3 + 4) + 1
-    names = sum(len(name) + 16 for name in spec.features)
-    assert max(map(len, messages)) <= numbers + names
 
 
 # --- Compiled by XLA ---

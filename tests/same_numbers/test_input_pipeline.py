@@ -17,6 +17,7 @@ CONFIG = AlbertConfig(
     vocab_size=VOCAB, embedding_size=8, hidden_size=16, num_hidden_layers=1,
     num_attention_heads=2, intermediate_size=24, max_position_embeddings=LENGTH,
 )
+TEXT = ("input_ids", "input_mask", "segment_ids")
 TASKS = {
     "one": ClassificationTask("one", LENGTH, 3, False, "accuracy", "eval_accuracy", 0.0),
     "choice": MultipleChoiceTask.of_choices("choice", LENGTH, 3, classifier_dropout=0.0),
@@ -27,17 +28,16 @@ def write(path, name, used):
     """A record for each number of tokens; of a choice, the rows after the first are shorter."""
     rng, choices = np.random.default_rng(1), 3 if name == "choice" else 1
 
-    def rows():
-        for number, count in enumerate(used):
-            packed = [
-                features.pack(rng.integers(5, VOCAB, max(n, 1)).tolist(), None, LENGTH, 2, 3)
-                for n in range(count - 2, count - 2 - choices, -1)
-            ]
-            arrays = {k: np.concatenate([p.as_dict()[k] for p in packed]) for k in
-                      ("input_ids", "input_mask", "segment_ids")}
-            yield {**arrays, "label_ids": number % 3, "is_real_example": 1}
+    def row(number, count):
+        parts = [
+            features.pack(rng.integers(5, VOCAB, max(n, 1)).tolist(), None, LENGTH, 2, 3).as_dict()
+            for n in range(count - 2, count - 2 - choices, -1)
+        ]
+        arrays = {k: np.concatenate([part[k] for part in parts]) for k in TEXT}
+        return {**arrays, "label_ids": number % 3, "is_real_example": 1}
 
-    records.write_records(str(path), rows(), TASKS[name].feature_spec(), {})
+    rows = (row(number, count) for number, count in enumerate(used))
+    records.write_records(str(path), rows, TASKS[name].feature_spec(), {})
     return RecordFiles([str(path)])
 
 
@@ -58,7 +58,7 @@ def test_a_batch_is_as_long_as_its_longest_row_needs_and_loses_no_token(tmp_path
     assert [b["input_ids"].shape[1] // choices for b in cut] == [32, 64, 96, 96, 32]
     for before, after in zip(whole, cut, strict=True):
         length = after["input_ids"].shape[1] // choices
-        for key in ("input_ids", "input_mask", "segment_ids"):
+        for key in TEXT:
             rows = np.reshape(before[key], [-1, LENGTH])
             np.testing.assert_array_equal(np.reshape(after[key], [-1, length]), rows[:, :length])
             assert not rows[:, length:].any()

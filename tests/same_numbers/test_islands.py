@@ -11,7 +11,7 @@ from test_layer_loop import CONFIG, loss_and_gradients
 
 from albert.inference.compiled_call import compiled
 from albert.model import islands
-from albert.model.dropout import NO_DROPOUT, Dropout
+from albert.model.dropout import Dropout
 from albert.model.encoder_options import EncoderOptions
 from albert.modeling import AlbertForSequenceClassification
 
@@ -76,60 +76,49 @@ def test_extremes_pass_through_as_in_plain_operations(dtype):
         return y, tape.gradient(y, x)
 
     y, slope = (tf.cast(v, tf.float32).numpy()[0] for v in tf.function(chain)(x))
+    # The formula, in double precision.
     exact = x[0].numpy().astype(np.float64)
-    cut = np.clip(exact, -100, 100)
-    u = np.sqrt(2 / np.pi) * (cut + 0.044715 * cut**3)
+    cut, (scale, cubic) = np.clip(exact, -100, 100), (np.sqrt(2 / np.pi), 0.044715)
+    u = scale * (cut + cubic * cut**3)
     expected = np.nan_to_num(exact) * 0.5 * (1 + np.tanh(u))
-    slopes = 0.5 * (1 + np.tanh(u)) + 0.5 * cut / np.cosh(np.clip(u, -300, 300)) ** 2 * np.sqrt(
-        2 / np.pi
-    ) * (1 + 3 * 0.044715 * cut**2)
-    tolerance = {"float32": 1e-6, "bfloat16": 8e-3, "float16": 1e-3}[dtype]
+    slopes = 0.5 * (1 + np.tanh(u)) + 0.5 * cut / np.cosh(np.clip(u, -300, 300)) ** 2 * scale * (
+        1 + 3 * cubic * cut**2
+    )
     finite = np.isfinite(exact)
-    np.testing.assert_allclose(y[finite], expected[finite], rtol=tolerance, atol=1e-6)
-    np.testing.assert_allclose(slope[finite], slopes[finite], rtol=tolerance, atol=1e-6)
+    for found, values in ((y, expected), (slope, slopes)):
+        rtol = {"float32": 1e-6, "bfloat16": 8e-3, "float16": 1e-3}[dtype]
+        np.testing.assert_allclose(found[finite], values[finite], rtol=rtol, atol=1e-6)
     # Not a finite number: what comes out isn't one either, or it is the limit.
     assert y[7] == np.inf and (np.isnan(y[8]) or y[8] == 0.0) and np.isnan(y[9])
 
 
 def test_rows_are_filled_up_to_few_numbers_whether_known_or_not():
-    counts = range(1, 5000)
-    known = [islands.filled_up(count) for count in counts]
-    compute = tf.function(islands.filled_up, input_signature=[tf.TensorSpec([], tf.int32)])
-    for count, size in zip(counts, known, strict=True):
+    known = [islands.filled_up(count) for count in range(1, 5001)]
+    for count, size in enumerate(known, 1):
         assert count <= size <= max(1.125 * count, count + 1)
+    assert len(set(known)) <= 8 * 13
+    compute = tf.function(islands.filled_up, input_signature=[tf.TensorSpec([], tf.int32)])
     for count in (1, 2, 3, 8, 9, 100, 511, 512, 513, 1792, 4095, 4096, 4097, 4999):
         assert int(compute(count)) == known[count - 1]
-    assert len(set(known)) <= 8 * 13
 
 
 def test_filled_rows_change_nothing():
     rng = np.random.default_rng(0)
+    x, residual, upstream = (tf.constant(rng.normal(size=(37, 16)), tf.float32) for _ in range(3))
+    bias, gamma, beta = (tf.constant(rng.normal(size=16), tf.float32) for _ in range(3))
 
-    def of(*shape):
-        return tf.constant(rng.normal(size=shape), tf.float32)
-
-    x, residual = of(37, 16), of(37, 16)
-    vectors = {"bias": of(16), "gamma": of(16), "beta": of(16)}
-    upstream = of(37, 16)
-
-    def compute(x, residual, dropout):
-        inputs = [x, residual, *vectors.values()]
+    def compute(x, residual):
+        inputs = [x, residual, bias, gamma, beta]
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             y = islands.added_and_normalized(
-                x, vectors["bias"], residual, vectors["gamma"], vectors["beta"], dropout, 0.25
+                x, bias, residual, gamma, beta, dropout_of_a_step(), 0.25
             )
         return [y, *tape.gradient(y, inputs, upstream)]
 
-    some = [tf.TensorSpec([None, 16]), tf.TensorSpec([None, 16])]
-    for dropout in (NO_DROPOUT, dropout_of_a_step()):
-
-        def call(x, residual, dropout=dropout):
-            return compute(x, residual, dropout.again() if dropout.is_live else dropout)
-
-        filled = tf.function(call, input_signature=some)(x, residual)
-        for mine, expected in zip(filled, call(x, residual), strict=True):
-            np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
+    filled = tf.function(compute, input_signature=[tf.TensorSpec([None, 16])] * 2)(x, residual)
+    for mine, expected in zip(filled, compute(x, residual), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_compiled_model_answers_as_one_outside_which_has_plain_operations_alone():

@@ -346,25 +346,24 @@ def test_another_backend_is_refused_in_one_line_in_python(monkeypatch):
         assert shape == "(1, 3)"
 
 
-@pytest.mark.parametrize("settings, installed, expected", [
-    (None, "tensorflow jax", "tensorflow"),
-    ("tensorflow", "jax", "jax"),  # Keras writes tensorflow there by itself
-    ("jax", "tensorflow jax", "jax"),
-    ("torch", "tensorflow jax", "the backend torch: albert runs on"),
-    (None, "", "tensorflow: it is not installed"),
-])
 def test_the_default_backend_is_that_of_keras_settings_or_one_that_is_installed(
-    settings, installed, expected, tmp_path, monkeypatch
+    tmp_path, monkeypatch
 ):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    monkeypatch.setenv("KERAS_BACKEND", "")
     monkeypatch.delitem(sys.modules, "keras", raising=False)
-    monkeypatch.setattr(engines, "is_installed", lambda engine: engine in installed.split())
-    if settings:
-        (tmp_path / "keras.json").write_text(json.dumps({"backend": settings}))
-    if expected in engines.ENGINES:
-        engines.require_backend()
-        assert os.environ["KERAS_BACKEND"] == expected
-    else:
-        with pytest.raises(FlagError, match=expected):
+    for settings, installed, expected in (
+        (None, "tensorflow jax", "tensorflow"),
+        ("tensorflow", "jax", "jax"),  # Keras writes tensorflow there by itself
+        ("jax", "tensorflow jax", "jax"),
+        ("torch", "tensorflow jax", "the backend torch: albert runs on"),
+        (None, "", "tensorflow: it is not installed"),
+    ):
+        monkeypatch.setenv("KERAS_BACKEND", "")
+        monkeypatch.setattr(engines, "is_installed", installed.split().__contains__)
+        (tmp_path / "keras.json").write_text(json.dumps({"backend": settings} if settings else {}))
+        if expected in engines.ENGINES:
             engines.require_backend()
+            assert os.environ["KERAS_BACKEND"] == expected
+        else:
+            with pytest.raises(FlagError, match=expected):
+                engines.require_backend()

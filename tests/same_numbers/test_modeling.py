@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import SIZES, assert_same_gradients, pretraining_rows
+from helpers import SIZES, assert_same_gradients, gradients_of, pretraining_rows
 
 from albert import modeling
 from albert.config import AlbertConfig
@@ -30,16 +30,18 @@ def with_weights_of(model, prefix):
 
 def loss_and_gradients(model, batch):
     """Returns the loss of pretraining, its terms, outputs, and dense gradients by name."""
-    weights, (rows, length) = named_weights(model), batch["input_ids"].shape
+    rows, length = batch["input_ids"].shape
     task = PretrainingTask(length, batch["masked_lm_ids"].shape[1])
     batch = {"is_real_example": tf.ones([rows], tf.int32), **batch}
-    with tf.GradientTape() as tape:
+
+    def compute():
         outputs = model(batch, output_hidden_states=True)
         divisors, sums = task.loss_weights(batch), task.loss_sums(batch, outputs)
         terms = {name: sums[name] / divisors[name] for name in sums}
-        loss = terms["masked_lm"] + terms["sentence_order"]
-    gradients = tape.gradient(loss, {name: w.value for name, w in weights.items()})
-    return loss, terms, outputs, {n: tf.convert_to_tensor(g).numpy() for n, g in gradients.items()}
+        return terms["masked_lm"] + terms["sentence_order"], (terms, outputs)
+
+    loss, (terms, outputs), gradients = gradients_of(model, compute)
+    return loss, terms, outputs, {name: g.numpy() for name, g in gradients.items()}
 
 
 @pytest.mark.parametrize("case", ["tf1_ckpt_tiny", "tf1_ckpt_tiny_groups", "tf1_ckpt_tiny_nomap"])
@@ -187,22 +189,6 @@ def test_gelu_and_its_gradient_are_those_of_the_formula():
     np.testing.assert_array_equal(tape.gradient(value, x), [0.0] * 4 + [0.5] + [1.0] * 4)
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision_is_switched_on_from_outside(policy):
-    keras.utils.set_random_seed(1)
-    exact = AlbertForPreTraining(TINY)
-    keras.config.set_dtype_policy(policy)
-    mixed = AlbertForPreTraining(TINY)
-    for ours, theirs in zip(mixed.trainable_weights, exact.trainable_weights, strict=True):
-        assert ours.dtype == "float32"
-        ours.assign(theirs)
-    batch = {"input_ids": tf.constant([[2, 7, 9, 3]]), "masked_lm_positions": tf.constant([[1]])}
-    half = mixed(batch, output_hidden_states=True)
-    assert half["sequence_output"].dtype == tf.as_dtype(policy.removeprefix("mixed_"))
-    difference = tf.cast(half["sop_logits"], tf.float32) - exact(batch)["sop_logits"]
-    assert float(tf.reduce_max(tf.abs(difference))) < 0.03
-
-
 HEADS = {
     "classifier_3way": (modeling.AlbertForSequenceClassification, {"num_labels": 3}),
     "classifier_regression": (modeling.AlbertForSequenceClassification, {"num_labels": 1}),
@@ -276,8 +262,9 @@ def test_first_weights_are_truncated_normals_of_the_configs_and_the_heads_own_wi
             is_fixed = name in ("output_weights", "cls/squad/output_weights")
             width = 0.02 if is_fixed else 0.1
             assert np.abs(weight).max() < 2.3 * width, name  # cut at two deviations
-            if weight.shape[0] > 30:
-                assert np.std(weight) == pytest.approx(0.88 * width, rel=0.1), name
+            if weight.numpy().size >= 128:
+                assert np.std(weight) == pytest.approx(0.88 * width, rel=0.2), name
+
 
 
 def test_choices_may_be_flat_or_apart_which_says_how_many_they_are():

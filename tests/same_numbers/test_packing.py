@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import gradients_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,15 +67,15 @@ def make_batch(name):
 
 def gradients_by(model, batch, function):
     """Returns what function(outputs) makes {name: tensor}, and the gradient of a number of them."""
-    weights = {n: w.value for n, w in modeling.named_weights(model).items()}
-    with tf.GradientTape() as tape:
-        rows = {name: tf.constant(value) for name, value in batch.items()}
-        outputs = model(rows, output_hidden_states=True)
+    def compute():
+        outputs = model({name: tf.constant(value) for name, value in batch.items()},
+                        output_hidden_states=True)
         chosen = function(outputs)
         loss = tf.add_n([_some_number(tf.clip_by_value(x, -9, 9)) for x in chosen.values()])
-    grads = tape.gradient(loss, weights)
-    found = {n: tf.convert_to_tensor(g).numpy() for n, g in grads.items() if g is not None}
-    return outputs, found | {name: value.numpy() for name, value in chosen.items()}
+        return loss, (outputs, chosen)
+
+    _, (outputs, chosen), gradients = gradients_of(model, compute)
+    return outputs, {name: value.numpy() for name, value in (gradients | chosen).items()}
 
 
 def real_outputs(outputs):
@@ -108,15 +109,17 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_outputs_and_gradients_of_packed_rows_are_those_of_each_row_by_itself(name):
-    model, batch = model_of(name), make_batch(name)
-    packed = packing.pack_rows(batch, 2 if name == "choice" else 1, [LENGTH])
-    assert packed["input_ids"].shape == (3, LENGTH)  # 130 tokens
+    model, batch, choices = model_of(name), make_batch(name), 2 if name == "choice" else 1
+    # Choices share rows of a length that their number doesn't divide.
+    packed = packing.pack_rows(batch, choices, [LENGTH + choices - 1])
+    assert packed["input_ids"].shape == (3, LENGTH + choices - 1)  # 130 tokens
     found, expected = (gradients_by(model, rows, real_outputs)[1] for rows in (packed, batch))
     assert_same(found, expected)
 
 
-def odd_batch():
-    """As a foreign tool may write it: holes, and places that are read though masked or padding."""
+@pytest.mark.parametrize("way", ["packed", "cut"])
+def test_places_that_are_read_though_masked_or_padding_give_what_they_give_unpacked(way):
+    # As a foreign tool may write it.
     batch = make_batch("pretraining")
     mask = batch["input_mask"]
     mask[0, 2] = 0  # a hole, which is read
@@ -125,38 +128,19 @@ def odd_batch():
     batch["masked_lm_positions"] = np.array(
         [[2, 0, 4], [47, 0, 0], [3, 8, 1], [0, 0, 9], [29, 41, 0], [3, 30, 0], [8, 0, 0], [0, 0, 0]]
     )
-    return batch
-
-
-@pytest.mark.parametrize("way", ["packed", "cut"])
-def test_places_that_are_read_though_masked_or_padding_give_what_they_give_unpacked(way):
-    batch = odd_batch()
     if way == "cut":
         batch = {name: value[[0, 2, 3, 6, 7]] for name, value in batch.items()}
         shorter = packing.cut_rows(batch, LENGTH)
         assert shorter["input_ids"].shape[1] == 32
     else:
-        wanted = list(USED)
-        wanted[3:6] = [10, 42, LENGTH]
         shorter = packing.pack_rows(batch, 1, [LENGTH])
-        np.testing.assert_array_equal(packing.used_lengths(batch, LENGTH), wanted)
-    model, names = model_of("pretraining"), ("prediction_logits", "sop_logits")
+        used = packing.used_lengths(batch, LENGTH)
+        np.testing.assert_array_equal(used, [5, 48, 20, 10, 42, LENGTH, 9, 0])
     found, expected = (
-        {n: model(b)[n].numpy()[:-1] for n in names}
-        for b in (shorter, {name: tf.constant(value) for name, value in batch.items()})
+        {n: model_of("pretraining")(rows)[n].numpy()[:-1] for n in ("prediction_logits", "sop_logits")}
+        for rows in (shorter, {name: tf.constant(value) for name, value in batch.items()})
     )
     assert_same(found, expected)
-
-
-def test_choices_share_rows_of_a_length_that_their_number_does_not_divide():
-    batch = make_batch("choice")
-    packed = packing.pack_rows(batch, 2, [LENGTH + 1])
-    assert packed["input_ids"].shape == (3, LENGTH + 1)
-    found, expected = (
-        model_of("choice")({key: tf.constant(value) for key, value in rows.items()})["logits"][:3]
-        for rows in (packed, batch)
-    )
-    assert_same({"logits": found.numpy()}, {"logits": expected.numpy()})
 
 
 @pytest.mark.parametrize("name, is_packed", [
@@ -181,29 +165,21 @@ def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
     assert_same(short, of_logits(model_of(name))[1])
 
 
-def test_no_more_places_are_computed_than_there_are():
-    for count, is_known, is_short in ((3, True, True), (LENGTH, True, False), (3, False, False)):
-        assert ("sequence_output" not in names_of_outputs(count, is_known)) == is_short
-
-
-def names_of_outputs(count: int, is_known: bool) -> list[str]:
-    """Returns those of a model that predicts `count` places, of rows of a known length or not."""
-    model, batch = short_model("pretraining"), make_batch("pretraining")
-    batch["masked_lm_positions"] = np.zeros((len(USED), count), np.int32)
-    seen = []
+@pytest.mark.parametrize("count, is_known, is_short", [
+    (3, True, True), (LENGTH, True, False), (3, False, False),
+])
+def test_no_more_places_are_computed_than_there_are(count, is_known, is_short):
+    model, seen = short_model("pretraining"), []
+    spec = {name: tf.TensorSpec([None, LENGTH if is_known else None], tf.int32)
+            for name in ("input_ids", "input_mask", "segment_ids")}
+    spec["masked_lm_positions"] = tf.TensorSpec([None, count], tf.int32)
 
     def names(batch):
         seen.extend(model(batch, output_hidden_states=True))
         return 0
 
-    spec = {
-        name: tf.TensorSpec(
-            [None, value.shape[1] if is_known or "masked" in name else None], tf.int32
-        )
-        for name, value in batch.items()
-    }
     tf.function(names, autograph=False).get_concrete_function(spec)
-    return seen
+    assert ("sequence_output" not in seen) == is_short
 
 
 def test_the_number_of_rows_is_a_multiple_and_rows_have_a_length_that_is_allowed():

@@ -38,8 +38,9 @@ def session(folder):
     return albert.open_session(str(folder), batch_size=4)
 
 
-def log_probabilities(session, texts, **options) -> list[float]:
-    return [one["log_probability"] for one in session.score(texts, **options)]
+def scores_of(session, **options):
+    """Returns the function from texts to their scores."""
+    return lambda texts: [one["log_probability"] for one in session.score(texts, **options)]
 
 
 def plain(model, tokenizer, text: str, within_words: bool) -> float:
@@ -47,18 +48,16 @@ def plain(model, tokenizer, text: str, within_words: bool) -> float:
     ids = tokenizer.encode(text)[1:-1]
     pieces = tokenizer.convert_ids_to_tokens(ids)
     total = 0.0
-    for place in range(len(ids)):
+    for place, right in enumerate(ids):
         masked = list(ids)
         masked[place] = tokenizer.mask_token_id
-        if within_words:
-            for later in range(place + 1, len(ids)):
-                if not pieces[later].startswith("##"):
-                    break
-                masked[later] = tokenizer.mask_token_id
+        later = place + 1
+        while within_words and later < len(ids) and pieces[later].startswith("##"):
+            masked[later] = tokenizer.mask_token_id
+            later += 1
         row = np.array([[tokenizer.cls_token_id, *masked, tokenizer.sep_token_id]])
         logits = np.asarray(model({"input_ids": row})["prediction_logits"], np.float64)[0, 1 + place]
-        shifted = logits - logits.max()
-        total += shifted[ids[place]] - np.log(np.exp(shifted).sum())
+        total += logits[right] - np.log(np.exp(logits).sum())
     return total
 
 
@@ -67,7 +66,7 @@ def test_a_score_is_that_of_a_plain_loop(folder, session):
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(folder))
     assert [one["pieces"] for one in session.score(TEXTS)] == [6, 1, 9, 7]
     for within_words in (False, True):
-        found = log_probabilities(session, TEXTS, within_words=within_words)
+        found = scores_of(session, within_words=within_words)(TEXTS)
         expected = [plain(model, tokenizer, text, within_words) for text in TEXTS]
         np.testing.assert_allclose(found, expected, atol=1e-4)
         alone = session.score(TEXTS[0], within_words=within_words)
@@ -99,23 +98,19 @@ def test_words_of_sentencepiece_begin_with_its_underline(golden_path):
 # --- Minimal pairs ---
 
 
-def write_pairs(path, paradigm: str, count: int, term: str = "agreement"):
-    lines = [
+def write_pairs(path, paradigm: str, count: int):
+    path.write_text("".join(
         json.dumps({"sentence_good": f"w{i} w1s.", "sentence_bad": f"w{i} w1ed.",
-                    "UID": paradigm, "linguistics_term": term})
-        for i in range(count)
-    ]
-    path.write_text("\n".join(lines) + "\n")
+                    "UID": paradigm, "linguistics_term": "agreement"}) + "\n" for i in range(count)
+    ))
     return path
 
 
 def test_accuracies_are_means_of_paradigms_and_ties_count_half():
-    pairs = [minimal_pairs.Pair("a", "b", name, term) for name, term in
-             (("x", "t"), ("x", "t"), ("x", "t"), ("x", "t"), ("y", "t"), ("z", "u"))]
+    pairs = [minimal_pairs.Pair("a", "b", *names) for names in ("xt", "xt", "xt", "xt", "yt", "zu")]
     found = minimal_pairs.accuracies(pairs, [2, 2, 2, 0, 1, 3], [1, 1, 2, 1, 2, 1])
-    assert found["paradigms"]["x"] == {
-        "accuracy": 2.5 / 4, "pairs": 4, "ties": 1, "phenomenon": "t"
-    }
+    of_x = {"accuracy": 2.5 / 4, "pairs": 4, "ties": 1, "phenomenon": "t"}
+    assert found["paradigms"]["x"] == of_x
     assert found["accuracy"] == pytest.approx((2.5 / 4 + 0 + 1) / 3)
     assert found["phenomena"] == {"t": pytest.approx(2.5 / 8), "u": 1.0}
     assert (found["pairs"], found["ties"]) == (6, 1)
@@ -146,34 +141,29 @@ def test_what_is_no_pair_is_refused(content, message, tmp_path):
         minimal_pairs.read_pairs(str(tmp_path / name))
 
 
+def preferred(score, count: int) -> float:
+    """Returns the share of pairs whose good text has the higher score(texts)."""
+    good, bad = (np.array(score([f"w{i} w1{end}." for i in range(count)])) for end in ("s", "ed"))
+    return np.mean(good > bad)
+
+
 def test_the_command_scores_pairs_beside_random_weights(folder, session, tmp_path, caplog):
     write_pairs(tmp_path / "a.jsonl", "a", 30)
     out = tmp_path / "scores.json"
     with caplog.at_level("INFO", "albert"):
         assert run_here(score, f"--model={folder}", f"--pairs_file={tmp_path}",
                         "--pairs_per_paradigm=25", f"--output_file={out}") == 0
-    found = json.loads(out.read_text())
-    expected = share_of_preferred(session, 25)
+    found, expected = json.loads(out.read_text()), preferred(scores_of(session), 25)
     assert found["accuracy"] == pytest.approx(expected) and found["pairs"] == 25
     assert f"accuracy {expected:.4f}" in caplog.text
     keras.utils.set_random_seed(1)
-    untrained = scoring.SentenceScorer(session, model=modeling.AlbertForMaskedLM(CONFIG))
-    scores = [
-        [one["log_probability"] for one in untrained.predict(
-            [(f"w{i} w1{end}.", "") for i in range(score.UNTRAINED_PAIRS)]
-        )] for end in ("s", "ed")
-    ]
-    preferred = np.array(scores[0]) > np.array(scores[1])
+    scorer = scoring.SentenceScorer(session, model=modeling.AlbertForMaskedLM(CONFIG))
+    expected = preferred(lambda texts: [
+        one["log_probability"] for one in scorer.predict([(text, "") for text in texts])
+    ], score.UNTRAINED_PAIRS)
     assert found["random weights"]["pairs"] == score.UNTRAINED_PAIRS
-    assert found["random weights"]["accuracy"] == pytest.approx(np.mean(preferred))
+    assert found["random weights"]["accuracy"] == pytest.approx(expected)
     assert "frequencies of pieces" not in found  # a WordPiece vocabulary has none
-
-
-def share_of_preferred(session, count: int) -> float:
-    good, bad = (
-        log_probabilities(session, [f"w{i} w1{end}." for i in range(count)]) for end in ("s", "ed")
-    )
-    return np.mean(np.array(good) > np.array(bad))
 
 
 def test_the_command_scores_lines_and_an_empty_one_0(folder, session, tmp_path, capsys):
@@ -181,7 +171,7 @@ def test_the_command_scores_lines_and_an_empty_one_0(folder, session, tmp_path, 
     lines = f"--model={folder}", f"--input_file={tmp_path / 'in.txt'}"
     assert run_here(score, *lines) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    scores = log_probabilities(session, TEXTS[:2])
+    scores = scores_of(session)(TEXTS[:2])
     for one, value, count in zip(found, (scores[0], 0.0, scores[1], 0.0), (6, 0, 1, 0), strict=True):
         assert one == {"log_probability": pytest.approx(value, abs=1e-4), "pieces": count}
     # Before anything is computed, what can't be is refused.
@@ -209,7 +199,7 @@ def test_a_score_is_that_of_transformers(folder, session, tmp_path):
             their_transformers.pseudo_log_likelihoods, str(tmp_path / "hf"), ids,
             tokenizer.mask_token_id,
         )
-    np.testing.assert_allclose(log_probabilities(session, TEXTS), expected, atol=1e-4)
+    np.testing.assert_allclose(scores_of(session)(TEXTS), expected, atol=1e-4)
 
 
 # --- Along a training ---
@@ -230,7 +220,7 @@ def test_a_run_reports_how_its_model_prefers_pairs(tmp_path, capsys):
     assert jobs.pretrain(*job, *pairs) == 0
     found = [line["pairs_accuracy"] for line in metrics(tmp_path / "out") if line["kind"] == "eval"]
     trained = albert.open_session(str(tmp_path / "out/model.ckpt-4"), vocab_file=str(vocab_file))
-    assert len(found) == 2 and found[1] == pytest.approx(share_of_preferred(trained, 12))
+    assert len(found) == 2 and found[1] == pytest.approx(preferred(scores_of(trained), 12))
     results = json.loads((tmp_path / "out/eval_results.json").read_text())
     assert results["pairs_accuracy"] == found[1]
     capsys.readouterr()
