@@ -39,14 +39,6 @@ CONFIG = AlbertConfig(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def optimised_graphs():
-    """What TensorFlow makes of a graph belongs to its cost."""
-    helpers.optimise_graphs(True)
-    yield
-    helpers.optimise_graphs(False)
-
-
 def train_steps(config: AlbertConfig = CONFIG, **options):
     run = run_settings.RunConfig("", num_train_steps=10, **options)
     state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
@@ -94,8 +86,8 @@ def batch_of(rows) -> dict[str, np.ndarray]:
     return batch | {"is_real_example": np.ones(len(rows), np.int32)}
 
 
-def take_steps(train, batches: tf.data.Dataset, count: int) -> None:
-    train(iter(batches), count, [0.0, 0.0])
+def take_steps(train, rows: tf.data.Dataset, count: int) -> None:
+    train(iter(rows), count, [0.0, 0.0])
 
 
 def same_batch() -> tf.data.Dataset:
@@ -107,12 +99,14 @@ class StepGraph:
 
     def __init__(self, config: AlbertConfig = CONFIG):
         train = train_steps(config, mixed_precision="bfloat16")
+        helpers.optimise_graphs(True)  # what TensorFlow makes of a graph belongs to its cost
         context.context().enable_graph_collection()
         try:
             take_steps(train, same_batch(), 2)
             metadata = context.context().export_run_metadata()
         finally:
             context.context().disable_graph_collection()
+            helpers.optimise_graphs(False)
         [step] = train._step._list_all_concrete_functions()
         graphs = [f.graph for f in step.graph._functions.values() if f.graph]
         self.traced = max((g.get_operations() for g in graphs), key=len)  # of the gradients
@@ -269,7 +263,7 @@ def rows_of_three_steps(**options):
 
 
 def test_a_step_that_xla_compiles_computes_what_the_graph_does_and_nothing_on_the_host():
-    found, train = rows_of_three_steps(use_xla=True, remat=True, gradient_accumulation_steps=2)
+    found, train = rows_of_three_steps(use_xla=True, gradient_accumulation_steps=2)
     expected, _ = rows_of_three_steps(use_xla=False)
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-6)
     assert (expected[:, steps.BAD] == 0).all()

@@ -32,16 +32,14 @@ KINDS = {
 
 
 @functools.cache
-def model_of(name):
+def model_of(name, **options):
     kind, sizes = KINDS[name]
-    return kind(CONFIG, *sizes)
+    return kind(CONFIG, *sizes, encoder_options=modeling.EncoderOptions(**options))
 
 
 def short_model(name):
     """Returns the model of the same weights that computes only what its head reads."""
-    kind, sizes = KINDS[name]
-    options = modeling.EncoderOptions(needed_outputs_only=True)
-    model = kind(CONFIG, *sizes, encoder_options=options)
+    model = model_of(name, needed_outputs_only=True)
     model.set_weights(model_of(name).get_weights())
     return model
 
@@ -134,8 +132,7 @@ def test_places_that_are_read_though_masked_or_padding_give_what_they_give_unpac
         assert shorter["input_ids"].shape[1] == 32
     else:
         shorter = packing.pack_rows(batch, 1, [LENGTH])
-        used = packing.used_lengths(batch, LENGTH)
-        np.testing.assert_array_equal(used, [5, 48, 20, 10, 42, LENGTH, 9, 0])
+        assert list(packing.used_lengths(batch, LENGTH)) == [5, 48, 20, 10, 42, LENGTH, 9, 0]
     found, expected = (
         {n: model_of("pretraining")(rows)[n].numpy()[:-1] for n in ("prediction_logits", "sop_logits")}
         for rows in (shorter, {name: tf.constant(value) for name, value in batch.items()})
@@ -211,8 +208,7 @@ def test_examples_lie_apart_in_no_more_rows_than_they_are(lengths):
         places = {(row, start + i) for i in range(length)}
         assert not places & taken
         taken |= places
-    used = [length for length in lengths if length]
-    assert int(rows.max()) + 1 <= max(len(used), 1)
+    assert int(rows.max()) + 1 <= max(np.count_nonzero(lengths), 1)
     # No two rows would fit in one: best fit opens a row only where none has room.
     filled = [sum(n for r, n in zip(rows, lengths, strict=True) if r == row) for row in set(rows)]
     assert sum(2 * n <= 20 for n in filled) <= 1
