@@ -16,9 +16,9 @@ STEPS, ROWS, LENGTH, PREDICTIONS = 5, 4, 20, 4
 
 
 @functools.cache
-def five_steps(folder, optimizer: str):
+def five_steps(folder, golden_file, optimizer: str):
     """Returns (row of metrics, weights) after each step of the trainer from the checkpoint."""
-    golden = np.load(folder / "train5.npz")
+    golden = np.load(golden_file)
     config = AlbertConfig.from_json_file(str(folder / "albert_config.json")).without_dropout()
     task, run = PretrainingTask(LENGTH, PREDICTIONS), run_settings.RunConfig("unused")
     state = train_state.TrainState(task, config, run, OptimizerConfig(optimizer, 0.02, 20, 3))
@@ -48,8 +48,9 @@ def test_losses_and_weights_follow_the_originals(optimizer, golden_path):
     # `onehot` is the original's form for TPUs, whose embedding gradient is dense: the norm
     # that it clips by is that of the gradient, as ours.
     folder = golden_path("tf1_ckpt_tiny")
-    golden, scope = np.load(folder / "train5.npz"), f"{optimizer}/onehot/"
-    for step, (row, weights) in enumerate(five_steps(folder, optimizer)):
+    path, scope = golden_path("tf1_ckpt_tiny/train5.npz"), f"{optimizer}/onehot/"
+    golden = np.load(path)
+    for step, (row, weights) in enumerate(five_steps(folder, path, optimizer)):
         loss, norm = row[:2]
         np.testing.assert_allclose(loss, golden[f"{scope}loss_before_step{step}"], rtol=1e-5)
         seen = golden[f"{scope}clip_norm_seen_step{step}"]
@@ -68,8 +69,9 @@ def test_with_sparse_embedding_gradients_only_the_originals_clip_norm_differs(
     # `lookup`: there the norm of the word table's gradient is of its slices, duplicates not
     # summed (up to 0.4 % off), so the updates differ by as much and the losses by less.
     folder = golden_path(case)
-    golden, scope = np.load(folder / "train5.npz"), f"{optimizer}/lookup/"
-    for step, (row, weights) in enumerate(five_steps(folder, optimizer)):
+    path, scope = golden_path(f"{case}/train5.npz"), f"{optimizer}/lookup/"
+    golden = np.load(path)
+    for step, (row, weights) in enumerate(five_steps(folder, path, optimizer)):
         loss, norm = row[:2]
         np.testing.assert_allclose(loss, golden[f"{scope}loss_before_step{step}"], rtol=1e-3)
         if step < 2:  # before the different norms have moved the weights
