@@ -12,7 +12,6 @@ TEST = [
     "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100",
     "zstandard>=0.22; python_version < '3.14'", "pyarrow>=17", "rensa>=0.5", "py3langid>=0.3",
     "jax>=0.7; python_version >= '3.11'",
-    "optax>=0.2.4; python_version >= '3.11'",  # its LAMB and AdamW: what ours are compared with
 ]
 
 setup(

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-from helpers import assert_same_gradients
+import tensorflow as tf
+from helpers import LENGTH, PREDICTIONS, VOCAB, assert_same_gradients, gradients_of, pretraining_rows
 
 from albert.config import AlbertConfig
 from albert.formats import checkpoints
-from albert.modeling import named_weights
 from albert.tasks.classification import ClassificationTask, MultipleChoiceTask
-from albert.training import evaluation, run_settings
-
-tf = pytest.importorskip("tensorflow")
+from albert.tasks.pretraining import PretrainingTask
+from albert.training import evaluation, run_settings, steps
 
 TASKS = {
     "classifier_3way": ClassificationTask("mnli", 24, 3, False, "accuracy", "eval_accuracy"),
@@ -54,11 +53,10 @@ def test_logits_probabilities_and_losses_are_the_originals(case):
 
 def test_gradients_of_every_variable_are_the_originals(case):
     task, model, batch, golden = case
-    weights = named_weights(model)
-    with tf.GradientTape() as tape:
-        loss = loss_of(task, batch, model(batch, training=False))
-    grads = tape.gradient(loss, [v.value for v in weights.values()])
-    ours = {n: tf.convert_to_tensor(g).numpy() for n, g in zip(weights, grads, strict=True)}
+    _, _, found = gradients_of(
+        model, lambda: (loss_of(task, batch, model(batch, training=False)), None)
+    )
+    ours = {name: gradient.numpy() for name, gradient in found.items()}
     prefix = "predict/grad/"
     theirs = {k.removeprefix(prefix): golden[k] for k in golden if k.startswith(prefix)}
     assert len(theirs) == 27
@@ -70,7 +68,8 @@ def test_classifier_dropout_falls_on_training_alone(case):
     plain = model(batch, training=False)["logits"].numpy()
     model.classifier_dropout, rate = 0.5, model.classifier_dropout
     try:
-        np.testing.assert_array_equal(model(batch, training=False)["logits"], plain)
+        _, _, evaluated = steps.EvalStep(task, model)(batch)
+        np.testing.assert_allclose(evaluated["logits"], plain, atol=1e-6)
         seed = tf.constant([1, 2], tf.int64)
         assert not np.allclose(model(batch, training=True, dropout_seed=seed)["logits"], plain)
     finally:
@@ -80,8 +79,44 @@ def test_classifier_dropout_falls_on_training_alone(case):
 
 def test_accuracy_of_a_batch_leaves_padding_out(case):
     task, model, batch, golden = case
-    if task.is_regression:
-        pytest.skip("a regression has no accuracy")
-    hits, weight = task.statistics(batch, model(batch, training=False))["eval_accuracy"]
-    want = golden["predict/predictions"] == golden["in/label_ids"]
-    assert (hits, weight) == (want.sum(), len(want))
+    found = task.statistics(batch, model(batch, training=False))
+    assert ("eval_accuracy" in found) != task.is_regression
+    if not task.is_regression:
+        want = golden["predict/predictions"] == golden["in/label_ids"]
+        assert found["eval_accuracy"] == (want.sum(), len(want))
+
+
+def test_weights_of_labels_count_in_the_loss_alone():
+    logits = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+    batch = {"label_ids": np.array([0, 2, 1, 2], np.int32), "is_real_example": np.array([1, 1, 1, 0])}
+    task = ClassificationTask("x", 8, 3, False, "accuracy", "eval_accuracy", 0.1, (1.0, 2.0, 4.0))
+    losses = np.log(np.exp(logits).sum(1)) - logits[range(4), batch["label_ids"]]
+    loss = loss_of(task, batch, {"logits": tf.constant(logits)})
+    assert float(loss) == pytest.approx((losses[:3] * [1, 4, 2]).sum() / 7, rel=1e-5)
+    total, count = task.statistics(batch, {"logits": tf.constant(logits)})["eval_loss"]
+    assert (float(total), float(count)) == pytest.approx((losses[:3].sum(), 3), rel=1e-5)
+
+
+@pytest.mark.parametrize("some_have_no_pair", [False, True])
+def test_sentence_order_counts_pairs_of_real_rows_alone(some_have_no_pair):
+    rows = list(pretraining_rows(4))
+    batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    batch["next_sentence_labels"] = np.array([[1], [0], [1], [1]])
+    batch["is_real_example"] = np.array([1, 1, 1, 0])
+    batch["segment_ids"][1] = 0  # a single sentence
+    logits = np.random.default_rng(0).normal(size=(4, 2)).astype("float32")
+    outputs = {"sop_logits": tf.constant(logits), "prediction_logits": tf.zeros([4, PREDICTIONS, VOCAB])}
+    labels = batch["next_sentence_labels"][:, 0]
+    losses = np.log(np.exp(logits).sum(1)) - logits[range(4), labels]
+    real = np.array([1, not some_have_no_pair, 1, 0])
+    task = PretrainingTask(LENGTH, PREDICTIONS, some_have_no_pair=some_have_no_pair)
+    expected = {"accuracy": real * (logits.argmax(1) == labels), "loss": real * losses}
+    found = task.statistics(batch, outputs)
+    for name, values in expected.items():
+        total, count = found[f"sentence_order_{name}"]
+        assert (float(total), float(count)) == pytest.approx((values.sum(), real.sum()), rel=1e-5)
+    assert float(task.loss_weights(batch)["sentence_order"]) == pytest.approx(real.sum(), rel=1e-4)
+    found = float(task.loss_sums(batch, outputs)["sentence_order"])
+    assert found == pytest.approx((real * losses).sum(), rel=1e-5)
+    answers = task.predictions(batch, outputs)["sentence_order"]
+    np.testing.assert_array_equal(answers, np.where(real, labels, -1))

@@ -1,84 +1,83 @@
-"""AlbertConfig: what is read, what is kept, what is refused."""
+"""AlbertConfig: what is read, what is kept, what is refused; the files in configs/."""
 
 import json
-import logging
 import os
 
 import pytest
-from helpers import assert_one_clear_line, run_here
+from helpers import REPO, assert_one_clear_line, run_here
 
-from albert import model_info, run_pretraining
+from albert import run_classifier, run_pretraining, run_race, run_squad_v1, run_squad_v2
+from albert.cli import flags
 from albert.config import RELEASED, AlbertConfig
 from albert.errors import ConfigError, DataError
+from albert.model.costs import parameter_count
 
+CONFIGS = REPO / "configs"
 SIZES = {
-    "vocab_size": 100,
-    "embedding_size": 8,
-    "hidden_size": 16,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
+    "vocab_size": 100, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 4,
+    "num_attention_heads": 2, "intermediate_size": 32,
+}
+RELEASED_KEYS = SIZES | {
+    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+    "initializer_range": 0.02, "max_position_embeddings": 512, "type_vocab_size": 2,
+    "num_hidden_groups": 1, "net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0,
+    "inner_group_num": 1, "down_scale_factor": 1,
 }
 
 
-def test_a_released_file_with_the_authors_leftover_keys_is_read_and_written_back_unchanged(
-    tmp_path, caplog
-):
-    released = SIZES | {
-        "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
-        "initializer_range": 0.02, "max_position_embeddings": 512, "type_vocab_size": 2,
-        "num_hidden_groups": 1, "net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0,
-        "inner_group_num": 1, "down_scale_factor": 1,
-    }
+def load(name: str) -> AlbertConfig:
+    return AlbertConfig.from_json_file(str(CONFIGS / f"{name}.json"))
+
+
+def test_what_is_read_is_written_back_and_an_unknown_key_warned_of(tmp_path, caplog):
     path = tmp_path / "albert_config.json"
-    path.write_text(json.dumps(released))
-    with caplog.at_level(logging.WARNING, logger="albert"):
-        config = AlbertConfig.from_json_file(str(path))
-    assert json.loads(config.to_json_string()) == released
+    path.write_text(json.dumps(RELEASED_KEYS))
+    config = AlbertConfig.from_json_file(str(path))
+    assert json.loads(config.to_json_string()) == RELEASED_KEYS  # the authors' leftovers too
+    for path in CONFIGS.glob("*.json"):
+        load(path.stem)
     assert not caplog.records
+    config = AlbertConfig.from_dict(SIZES | {"my_note": "x", "parameter_sharing": "ffn"})
+    assert AlbertConfig.from_dict(config.to_dict()) == config and config.parameter_sharing == "ffn"
+    assert config.to_dict()["my_note"] == "x" and "my_note" in caplog.text
+    # Sharing is a key that released files lack, and a head count one that others do.
+    assert "parameter_sharing" not in AlbertConfig(**SIZES).to_dict()
+    values = {k: v for k, v in SIZES.items() if k != "num_attention_heads"} | {"hidden_size": 64}
+    assert AlbertConfig.from_dict(values, origin="my.json").num_attention_heads == 64
+    assert "my.json" in caplog.text and "num_attention_heads" in caplog.text
+    xxlarge = AlbertConfig(30000)
+    sizes = xxlarge.hidden_size, xxlarge.num_attention_heads, xxlarge.intermediate_size
+    assert sizes == (4096, 64, 16384)
 
 
-def test_an_unknown_key_is_kept_with_a_warning(caplog):
-    with caplog.at_level(logging.WARNING, logger="albert"):
-        config = AlbertConfig.from_dict(SIZES | {"my_note": "x"})
-    assert config.to_dict()["my_note"] == "x"
-    assert "my_note" in caplog.text
+REFUSED = [
+    ({"num_attention_heads": 3}, "hidden_size 16 is not a multiple of num_attention_heads 3"),
+    ({"num_hidden_groups": 5}, "num_hidden_groups 5 exceeds num_hidden_layers 4"),
+    ({"hidden_size": 16.0}, "hidden_size must be an integer, got 16.0"),
+    ({"hidden_size": True}, "hidden_size must be an integer, got True"),
+    ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be in"),
+    ({"hidden_dropout_prob": "0"}, "hidden_dropout_prob must be a number"),
+    ({"initializer_range": 0}, "initializer_range must be above 0"),
+    ({"hidden_act": "swish"}, "hidden_act must be one of"),
+    ({"vocab_size": 0}, "vocab_size must be at least 1"),
+    ({"parameter_sharing": "some"}, "all, attention, ffn, none, got 'some'"),
+]
 
 
-def test_every_problem_is_in_one_message():
-    bad = SIZES | {"hiden_act": "gelu", "num_attention_heads": 3, "vocab_size": "100"}
+def test_what_does_not_fit_is_refused_with_its_values(tmp_path):
+    for change, message in REFUSED:
+        with pytest.raises(ConfigError, match=message):
+            AlbertConfig.from_dict(SIZES | change)
+    bad = SIZES | {"hiden_act": "gelu", "vocab_size": "100"}
     del bad["intermediate_size"]
     with pytest.raises(ConfigError) as error:
         AlbertConfig.from_dict(bad, origin="my.json")
     for part in ("my.json", "did you mean 'hidden_act'", "'intermediate_size'", "vocab_size must"):
         assert part in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_attention_heads": 3}, "hidden_size 16 is not a multiple of num_attention_heads 3"),
-        ({"num_hidden_groups": 5}, "num_hidden_groups 5 exceeds num_hidden_layers 4"),
-        ({"hidden_size": 16.0}, "hidden_size must be an integer, got 16.0"),
-        ({"hidden_size": True}, "hidden_size must be an integer, got True"),
-        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be in"),
-        ({"hidden_dropout_prob": "0"}, "hidden_dropout_prob must be a number"),
-        ({"initializer_range": 0}, "initializer_range must be above 0"),
-        ({"hidden_act": "swish"}, "hidden_act must be one of"),
-        ({"vocab_size": 0}, "vocab_size must be at least 1"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused_with_their_values(change, message):
-    with pytest.raises(ConfigError, match=message):
-        AlbertConfig.from_dict(SIZES | change)
-
-
-@pytest.mark.parametrize("text", ["", "[1]", "{", "null", "[" * 100_000])
-def test_a_file_that_is_not_a_json_object_is_refused_by_name(text, tmp_path):
-    path = tmp_path / "c.json"
-    path.write_text(text)
-    with pytest.raises((ConfigError, DataError), match="c.json"):
-        AlbertConfig.from_json_file(str(path))
+    for text in ("", "[1]", "{", "null", "[" * 100_000):
+        (tmp_path / "c.json").write_text(text)
+        with pytest.raises((ConfigError, DataError), match="c.json"):
+            AlbertConfig.from_json_file(str(tmp_path / "c.json"))
 
 
 def test_the_group_of_a_layer_is_computed_as_in_the_original():
@@ -89,50 +88,52 @@ def test_the_group_of_a_layer_is_computed_as_in_the_original():
     assert [config.group_of_layer(i) for i in range(12)] == [0] * 4 + [1] * 4 + [2] * 4
 
 
-def test_the_constructors_defaults_are_those_of_xxlarge():
-    config = AlbertConfig(30000)
-    assert (config.hidden_size, config.num_attention_heads, config.intermediate_size) == (
-        4096, 64, 16384,
-    )
+# --- Architectures ---
+
+# Backbone with pooler at V = 30000; attention heads; dropout of version 1.
+BACKBONE = {
+    "base": (11_683_584, 12, 0.1), "large": (17_683_968, 16, 0.1),
+    "xlarge": (58_724_864, 16, 0.1), "xxlarge": (222_595_584, 64, 0.0),
+}
 
 
-def test_a_file_without_head_count_takes_the_originals_default_and_warns(caplog):
-    values = {k: v for k, v in SIZES.items() if k != "num_attention_heads"}
-    with caplog.at_level(logging.WARNING, logger="albert"):
-        config = AlbertConfig.from_dict(values | {"hidden_size": 64}, origin="my.json")
-    assert config.num_attention_heads == 64
-    assert "my.json" in caplog.text and "num_attention_heads" in caplog.text
+@pytest.mark.parametrize("size", BACKBONE)
+def test_released_architectures_have_the_released_sizes_and_keys(size):
+    parameters, heads, dropout = BACKBONE[size]
+    v1, v2 = (load(f"albert_{size}_{version}") for version in ("v1", "v2"))
+    assert parameter_count(v1) == parameter_count(v2) == parameters
+    assert v2.num_attention_heads == heads and v2.num_hidden_groups == 1
+    assert (v1.hidden_dropout_prob, v1.attention_probs_dropout_prob) == (dropout, dropout)
+    assert v1.without_dropout() == v2
+    for version, config in (("v1", v1), ("v2", v2)):
+        text = (CONFIGS / f"albert_{size}_{version}.json").read_text()
+        assert set(json.loads(text)) == set(RELEASED_KEYS)
+        name = f"{size}_{version}"
+        assert config == AlbertConfig.released(name) == AlbertConfig.from_flag(name)
+    assert len(RELEASED) == 2 * len(BACKBONE)
 
 
-def test_sharing_is_a_key_that_released_files_lack():
-    assert "parameter_sharing" not in AlbertConfig(**SIZES).to_dict()
-    config = AlbertConfig.from_dict(SIZES | {"parameter_sharing": "ffn"})
-    assert AlbertConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(ConfigError, match="all, attention, ffn, none, got 'some'"):
-        AlbertConfig.from_dict(SIZES | {"parameter_sharing": "some"})
+def test_the_small_architectures_are_a_family_up_to_base():
+    configs = [load(name) for name in ("quickstart", "tiny", "mini", "small", "albert_base_v2")]
+    for name in ("hidden_size", "vocab_size", "num_attention_heads", "max_position_embeddings"):
+        values = [getattr(config, name) for config in configs]
+        assert values == sorted(values), name
+    counts = [parameter_count(config, heads=True) for config in configs]
+    assert counts[-1] == 11_813_810  # what the released pretraining checkpoint holds
+    assert all(1.5 < two / one < 6 for one, two in zip(counts, counts[1:], strict=False))
+    for config in configs[1:]:
+        assert config.hidden_size == 64 * config.num_attention_heads
+        assert config.intermediate_size == 4 * config.hidden_size
+        assert config.embedding_size == 128
 
 
-# --- Released architectures by their names ---
-
-
-def test_every_released_architecture_is_known_by_its_name():
-    assert len(RELEASED) == 8
-    for name in RELEASED:
-        config = AlbertConfig.released(name)
-        assert config == AlbertConfig.from_flag(name)
-        assert config.vocab_size == 30000 and config.num_hidden_groups == 1
-    assert AlbertConfig.released("base_v2").hidden_size == 768
-    assert AlbertConfig.released("xxlarge_v1").num_attention_heads == 64
-
-
-def test_a_file_of_a_released_name_comes_first(tmp_path, monkeypatch):
+def test_a_file_of_a_released_name_comes_first_and_unknown_names_are_refused(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "base_v2").write_text(json.dumps(SIZES | {"num_attention_heads": 2}))
+    (tmp_path / "base_v2").write_text(json.dumps(SIZES))
     assert AlbertConfig.from_flag("base_v2").hidden_size == 16
     assert AlbertConfig.released("base_v2").hidden_size == 768
-
-
-def test_an_unknown_name_is_refused_with_the_known_ones():
     said = "no such file: base_v3; nor is it an architecture with a name: base_v1, base_v2, large_v1"
     with pytest.raises(DataError, match=said):
         AlbertConfig.from_flag("base_v3")
@@ -140,10 +141,39 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         AlbertConfig.released("base_v3")
     with pytest.raises(DataError, match="no such file: work/base.json$"):
         AlbertConfig.from_flag(os.path.join("work", "base.json"))
+    others = ["--input_file=x", "--output_dir=out", "--do_train"]
+    assert run_here(run_pretraining, "--albert_config_file=base_v3", *others) == 2
+    assert "base_v3; nor is it an arch" in assert_one_clear_line(capsys.readouterr().err)
 
 
-def test_an_unknown_architecture_is_one_clear_line(tmp_path, capsys):
-    others = ["--input_file=x", f"--output_dir={tmp_path}/out", "--do_train"]
-    for command, more in ((run_pretraining, others), (model_info, [])):
-        assert run_here(command, "--albert_config_file=base_v3", *more) == 2
-        assert "base_v3; nor is it an arch" in assert_one_clear_line(capsys.readouterr().err)
+# --- Recipes ---
+
+# arXiv 1909.11942, table 14: rate, batch, ALBERT dropout, classifier dropout, steps, warm-up.
+TABLE_14 = {
+    "glue/cola": (1e-5, 16, 0, 0.1, 5336, 320), "glue/sts-b": (2e-5, 16, 0, 0.1, 3598, 214),
+    "glue/sst-2": (1e-5, 32, 0, 0.1, 20935, 1256), "glue/mnli": (3e-5, 128, 0, 0.1, 10000, 1000),
+    "glue/qnli": (1e-5, 32, 0, 0.1, 33112, 1986), "glue/qqp": (5e-5, 128, 0.1, 0.1, 14000, 1000),
+    "glue/rte": (3e-5, 32, 0.1, 0.1, 800, 200), "glue/mrpc": (2e-5, 32, 0, 0.1, 800, 200),
+    "glue/wnli": (2e-5, 16, 0.1, 0.1, 2000, 250), "race": (2e-5, 32, 0.1, 0.1, 12000, 1000),
+    "squad_v1": (5e-5, 48, 0, None, 3649, 365), "squad_v2": (3e-5, 48, 0, 0.1, 8144, 814),
+}
+COMMANDS = {"race": run_race, "squad_v1": run_squad_v1, "squad_v2": run_squad_v2}
+
+
+def test_recipes_hold_the_papers_hyper_parameters():
+    recipes = {path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.glob("glue/*.flags")}
+    assert {str(recipe) for recipe in recipes} == set(TABLE_14) - set(COMMANDS)
+    for name, expected in TABLE_14.items():
+        command, path = COMMANDS.get(name, run_classifier), CONFIGS / f"{name}.flags"
+        values = flags.parse(command.define_flags, ["command", f"--flagfile={path}"])
+        dropout = {"squad_v1": None, "squad_v2": "dropout_prob"}.get(name, "classifier_dropout")
+        assert expected == (
+            values.learning_rate, values.train_batch_size, values.albert_dropout,
+            dropout and values[dropout].value, values.train_step, values.warmup_step,
+        ), name
+        assert values.max_seq_length == (384 if name == "squad_v1" else 512)
+        assert values.do_train and values.do_predict
+        assert name.startswith("squad") or values.do_eval
+        assert command is not run_classifier or values.task_name.lower() == name[5:]
+        header = [line for line in path.read_text().splitlines() if line.startswith("#")]
+        assert any(f"--flagfile=configs/{name}.flags" in line for line in header)

@@ -13,18 +13,21 @@ import sys
 import time
 
 import helpers
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import pretraining_rows
+from tensorflow.python.autograph.pyct import transpiler
 from tensorflow.python.eager import context
 
+from albert.cli import engine_start
 from albert.config import AlbertConfig
 from albert.optimization import OptimizerConfig
-from albert.records import batches, examples, packing, records
+from albert.records import batches, packing, records
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
-from albert.training import run_settings, steps, train_state
+from albert.training import current_engine, run_settings, steps, train_state
 from albert.training.tensorflow_engine import TensorFlowEngine
 
 # All different, so that a shape tells what a tensor is.
@@ -36,82 +39,40 @@ CONFIG = AlbertConfig(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def optimised_graphs():
-    """What TensorFlow makes of a graph belongs to its cost."""
-    helpers.optimise_graphs(True)
-    yield
-    helpers.optimise_graphs(False)
-
-
 def train_steps(config: AlbertConfig = CONFIG, **options):
     run = run_settings.RunConfig("", num_train_steps=10, **options)
     state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
     return steps.train_steps(TASK, state, run)
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is set on x86 alone")
-@pytest.mark.parametrize("chosen, is_on", [(None, True), ("0", False)])
-def test_commands_multiply_with_onednn_unless_the_user_said_otherwise(chosen, is_on):
+START = """
+import gc, sys
+from albert.cli import flags, engine_start as start
+start._START_UP_NOISE = ['never said']  # nothing is held back of what TensorFlow says of itself
+runs = []
+gc.callbacks.append(lambda phase, info: phase == 'start' and runs.append(info))
+flags.set_up_logging(); flags.import_tensorflow()
+assert len(runs) < 3, len(runs)
+assert gc.isenabled() and gc.get_freeze_count() > 100_000
+assert 'keras.src.layers' in sys.modules
+assert not [m for m in ('sklearn', 'matplotlib', 'scipy.stats') if m in sys.modules]
+import matplotlib.pyplot
+"""
+
+
+def test_a_command_starts_without_garbage_collection_and_unused_imports_and_with_onednn(monkeypatch):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
-    environment |= {"TF_CPP_MIN_LOG_LEVEL": "0"}
-    if chosen is not None:
-        environment["TF_ENABLE_ONEDNN_OPTS"] = chosen
-    # Nothing is held back of what TensorFlow says of itself.
-    program = (
-        "from albert.cli import flags, engine_start as start;"
-        "start._START_UP_NOISE = ['never said'];"
-        "flags.set_up_logging(); flags.import_tensorflow()"
+    done = subprocess.run(
+        [sys.executable, "-c", START], env=environment | {"TF_CPP_MIN_LOG_LEVEL": "0"},
+        capture_output=True, text=True,
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True,
-        timeout=300, check=True,
-    )
-    assert ("oneDNN custom operations are on" in result.stderr) == is_on
-
-
-def test_a_command_does_not_wait_for_what_keras_alone_would_import():
-    program = (
-        "import sys; from albert.cli import flags; flags.import_tensorflow();"
-        "assert 'keras.src.layers' in sys.modules;"
-        "print(*[m for m in ('sklearn', 'matplotlib', 'scipy.stats') if m in sys.modules]);"
-        "import matplotlib.pyplot"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
-    )
-    assert result.stdout.strip() == ""
-
-
-def test_no_garbage_is_looked_for_in_what_a_command_imports():
-    program = (
-        "import gc; from albert.cli import flags; runs = [];"
-        "gc.callbacks.append(lambda phase, info: phase == 'start' and runs.append(info));"
-        "flags.import_tensorflow(); assert len(runs) < 3, len(runs);"
-        "assert gc.isenabled() and gc.get_freeze_count() > 100_000;"
-        "frozen = gc.get_freeze_count(); flags.import_tensorflow();"
-        "assert gc.get_freeze_count() <= frozen"
-    )
-    subprocess.run([sys.executable, "-c", program], timeout=300, check=True)
-
-
-@pytest.mark.slow
-def test_nothing_of_a_step_is_converted_by_autograph(monkeypatch):
-    from tensorflow.python.autograph.pyct import transpiler
-
-    converted, convert = [], transpiler.PyToPy.transform_function
-
-    def note(self, function, context):
-        converted.append(function.__qualname__)
-        return convert(self, function, context)
-
-    monkeypatch.setattr(transpiler.PyToPy, "transform_function", note)
-    train = train_steps(gradient_accumulation_steps=2)
-    batch = batch_of(pretraining_rows(BATCH))
-    rows = tf.data.Dataset.from_tensors(batch).repeat()
-    train(iter(rows), 1, [0.0, 0.0])
-    steps.EvalStep(TASK, train.state.model)(batch)
-    assert not converted
+    assert done.returncode == 0, done.stderr
+    if platform.machine() == "x86_64":
+        assert "oneDNN custom operations are on" in done.stderr
+    # The user's word counts.
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    engine_start.set_environment()
+    assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "0"
 
 
 def batch_of(rows) -> dict[str, np.ndarray]:
@@ -125,8 +86,8 @@ def batch_of(rows) -> dict[str, np.ndarray]:
     return batch | {"is_real_example": np.ones(len(rows), np.int32)}
 
 
-def take_steps(train, batches: tf.data.Dataset, count: int) -> None:
-    train(iter(batches), count, [0.0, 0.0])
+def take_steps(train, rows: tf.data.Dataset, count: int) -> None:
+    train(iter(rows), count, [0.0, 0.0])
 
 
 def same_batch() -> tf.data.Dataset:
@@ -134,34 +95,77 @@ def same_batch() -> tf.data.Dataset:
 
 
 class StepGraph:
-    """The graph of a training step, as traced and as TensorFlow runs it."""
+    """The graph of a training step in half precision, as traced and as TensorFlow runs it."""
 
-    def __init__(self, config: AlbertConfig = CONFIG, **options):
-        train = train_steps(config, **options)
+    def __init__(self, config: AlbertConfig = CONFIG):
+        train = train_steps(config, mixed_precision="bfloat16")
+        helpers.optimise_graphs(True)  # what TensorFlow makes of a graph belongs to its cost
         context.context().enable_graph_collection()
         try:
             take_steps(train, same_batch(), 2)
             metadata = context.context().export_run_metadata()
         finally:
             context.context().disable_graph_collection()
+            helpers.optimise_graphs(False)
         [step] = train._step._list_all_concrete_functions()
         graphs = [f.graph for f in step.graph._functions.values() if f.graph]
         self.traced = max((g.get_operations() for g in graphs), key=len)  # of the gradients
+        self.products = [op.outputs[0].shape for op in self.traced if op.type == "MatMul"]
         graphs = [g.post_optimization_graph for g in metadata.function_graphs]
         self.run = max((g.node for g in graphs), key=len)
         self.counts = collections.Counter(node.op for node in self.run)
 
 
-@pytest.fixture(
-    scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
-)
-def graph(request):
-    return StepGraph(mixed_precision=request.param), request.param
+@pytest.fixture(scope="module")
+def graph():
+    return StepGraph()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 4])
-def test_micro_batches_are_computed_one_after_another(count, monkeypatch):
+def test_the_graph_of_a_step_does_not_grow_with_depth_and_no_code_is_converted(graph, monkeypatch):
+    converted, convert = [], transpiler.PyToPy.transform_function
+
+    def note(self, function, context):
+        converted.append(function.__qualname__)
+        return convert(self, function, context)
+
+    monkeypatch.setattr(transpiler.PyToPy, "transform_function", note)
+    deep = StepGraph(dataclasses.replace(CONFIG, num_hidden_layers=4 * LAYERS))
+    assert not converted
+    # Equal constants become one, and the last layer's number is another one.
+    constants = deep.counts.pop("Const"), graph.counts["Const"]
+    assert deep.counts == graph.counts - collections.Counter(Const=constants[1])
+    assert abs(constants[0] - constants[1]) <= 1
+
+
+def test_a_step_computes_nothing_twice_and_nothing_that_is_not_read(graph):
+    # A layer is there once, and the last by itself; losses serve the metrics too.
+    assert graph.counts["Softmax"] == graph.counts["SparseSoftmaxCrossEntropyWithLogits"] == 2
+    # The last layer, where it is read: forward, the gradient of what follows and that of the inner
+    # weights; loops are graphs of their own.
+    inner = collections.Counter(
+        shape[0] for shape in graph.products if shape[-1] == CONFIG.intermediate_size
+    )
+    assert inner == {BATCH * (1 + PREDICTIONS): 2, CONFIG.hidden_size: 1}
+    # The vocabulary: scores of as many positions as have a weight, and the table's gradient.
+    assert {shape[0] for shape in graph.products if shape[-1] == VOCAB} == {None, EMBEDDING}
+    assert [op for op in graph.traced if op.type == "Where"]
+
+
+def test_the_word_table_is_cast_for_the_projection_alone_and_never_transposed(graph):
+    casts = [
+        op for op in graph.traced
+        if op.type == "Cast" and op.inputs[0].shape == (VOCAB, EMBEDDING)
+        and op.inputs[0].dtype == tf.float32
+    ]
+    assert len(casts) == 1
+    # A product takes its factor as it lies.
+    turned = [node.name for node in graph.run if node.op == "Transpose"]
+    assert turned and not [
+        name for name in turned if "predictions" in name and "gradient_tape" not in name
+    ]
+
+
+def test_micro_batches_are_computed_one_after_another(monkeypatch):
     # Not all at a time, with the activations of all of them.
     seen, grad = [], TensorFlowEngine.grad
 
@@ -186,68 +190,28 @@ def test_micro_batches_are_computed_one_after_another(count, monkeypatch):
         return gradients
 
     monkeypatch.setattr(TensorFlowEngine, "grad", noting)
-    train = train_steps(gradient_accumulation_steps=count)
-    take_steps(train, same_batch(), 2)
-    assert seen == ["begin", "end"] * (2 * count)
+    one = dataclasses.replace(CONFIG, num_hidden_layers=1)
+    take_steps(train_steps(one, gradient_accumulation_steps=2), same_batch(), 2)
+    assert seen == ["begin", "end"] * 4
 
 
-def test_a_step_holds_a_layer_once_and_the_last_by_itself(graph):
-    assert graph[0].counts["Softmax"] == 2
-
-
-def test_the_last_layer_is_computed_where_it_is_read_alone(graph):
-    products = [op.outputs[0].shape for op in graph[0].traced if op.type == "MatMul"]
-    inner = collections.Counter(
-        shape[0] for shape in products if shape[-1] == CONFIG.intermediate_size
-    )
-    # Forward, the gradient of what follows and that of the inner weights; loops are graphs
-    # of their own.
-    assert inner == {BATCH * (1 + PREDICTIONS): 2, CONFIG.hidden_size: 1}
-
-
-def test_the_graph_of_a_step_does_not_grow_with_depth(graph):
-    step, precision = graph
-    deep = StepGraph(
-        dataclasses.replace(CONFIG, num_hidden_layers=4 * LAYERS), mixed_precision=precision
-    )
-    # Equal constants become one, and the last layer's number is another one.
-    counts, expected = (
-        {kind: count for kind, count in one.counts.items() if kind != "Const"}
-        for one in (deep, step)
-    )
-    assert counts == expected
-    assert abs(deep.counts["Const"] - step.counts["Const"]) <= 1
-
-
-def test_each_cross_entropy_is_computed_once_for_loss_and_metrics(graph):
-    assert graph[0].counts["SparseSoftmaxCrossEntropyWithLogits"] == 2
-
-
-def test_the_vocabulary_is_scored_at_masked_positions_only(graph):
-    products = [op.outputs[0].shape for op in graph[0].traced if op.type == "MatMul"]
-    rows = {shape[0] for shape in products if shape[-1] == VOCAB}
-    # The scores of as many positions as have a weight, and the table's gradient.
-    assert rows == {None, EMBEDDING}
-    assert [op for op in graph[0].traced if op.type == "Where"]
-
-
-def test_the_word_table_is_cast_for_the_projection_alone_and_never_transposed(graph):
-    step, precision = graph
-    casts = [
-        op for op in step.traced
-        if op.type == "Cast" and op.inputs[0].shape == (VOCAB, EMBEDDING)
-        and op.inputs[0].dtype == tf.float32
-    ]
-    assert len(casts) == (precision == "bfloat16")
-    # A product takes its factor as it lies.
-    turned = [node.name for node in step.run if node.op == "Transpose"]
-    assert turned and not [
-        name for name in turned if "predictions" in name and "gradient_tape" not in name
-    ]
+def test_each_micro_batch_draws_its_own_dropout():
+    # Of equal rows, two parts have the loss of one alone only if they draw the same.
+    row, found = next(pretraining_rows(1)), []
+    for count in (1, 2):
+        run = run_settings.RunConfig("", gradient_accumulation_steps=count)
+        config = dataclasses.replace(CONFIG, num_hidden_layers=1, hidden_dropout_prob=0.3)
+        keras.utils.set_random_seed(1)
+        state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-3, 10, 0))
+        batch = {name: tf.constant(v) for name, v in batch_of([row] * (2 * count)).items()}
+        numbers = steps.train_step(batch, TASK, state, run, None, current_engine.current())
+        found.append(float(numbers[steps.LOSS]))
+    assert found[0] == pytest.approx(found[1], abs=0.5)
+    assert found[0] != pytest.approx(found[1], abs=1e-4)
 
 
 def test_steps_are_traced_once_however_many_packed_rows_a_batch_has():
-    train = train_steps(pack_rows=True)
+    train = train_steps(dataclasses.replace(CONFIG, num_hidden_layers=1), pack_rows=True)
     shapes = set()
 
     def batches():
@@ -285,31 +249,33 @@ def test_packed_batches_have_few_shapes_where_each_is_compiled(use_xla, tmp_path
     assert all(rows < size for rows, _ in shapes)
 
 
-def test_the_records_of_a_block_are_parsed_together(tmp_path, monkeypatch):
-    parsed, parse = [], examples._features_of
-    monkeypatch.setattr(
-        examples, "_features_of", lambda *message: parsed.append(1) or parse(*message)
-    )
-    path = str(tmp_path / "records")
-    rows = list(pretraining_rows(200, least=LENGTH))
-    records.write_records(path, rows, TASK.feature_spec(), {"vocab_size": VOCAB})
-    found = batches.train_batches(
-        RecordFiles([path]), TASK.feature_spec(), batch_size=8, vocab_size=VOCAB, seed=1
-    )
-    next(found)
-    assert len(parsed) <= 2  # the first one, whose layout the others have
+# --- Compiled by XLA ---
 
 
-def test_a_record_of_the_originals_format_takes_the_bytes_it_must(tmp_path):
-    length = 128
-    spec = PretrainingTask(length, 20).feature_spec()
-    rng = np.random.default_rng(0)
-    rows = {
-        name: rng.integers(0, 2, (100, size)) for name, (_, size) in spec.features.items()
-    } | {"input_ids": rng.integers(5, 30000, (100, length)),
-         "masked_lm_ids": rng.integers(5, 30000, (100, 20))}
-    messages = examples.encode_examples(rows, spec)
-    # Ids take up to three bytes as variable-length numbers, flags one, weights four.
-    numbers = (3 + 2) * length + 20 * (2 + 3 + 4) + 1
-    names = sum(len(name) + 16 for name in spec.features)
-    assert max(map(len, messages)) <= numbers + names
+def rows_of_three_steps(**options):
+    """Returns the step's rows of numbers, without dropout, of which XLA draws another; the step."""
+    run = run_settings.RunConfig("", num_train_steps=3, seed=3, **options)
+    config = dataclasses.replace(CONFIG, num_hidden_layers=1).without_dropout()
+    state = train_state.TrainState(TASK, config, run, OptimizerConfig("lamb", 1e-2, 3, 0))
+    train, iterator = steps.train_steps(TASK, state, run), iter(same_batch())
+    # One call for a step and one for several, which must not trace the step anew.
+    return np.concatenate([train(iterator, count, [0.0, 0.0])[0] for count in (1, 2)]), train
+
+
+def test_a_step_that_xla_compiles_computes_what_the_graph_does_and_nothing_on_the_host():
+    found, train = rows_of_three_steps(use_xla=True, gradient_accumulation_steps=2)
+    expected, _ = rows_of_three_steps(use_xla=False)
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-6)
+    assert (expected[:, steps.BAD] == 0).all()
+    [concrete] = train._step._list_all_concrete_functions()  # it is traced once
+    for operation in concrete.graph.get_operations():
+        for value in operation.outputs:
+            assert value.shape.is_fully_defined(), operation.name
+    definition = concrete.graph.as_graph_def()
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    kinds = {node.op for node in nodes}
+    assert len(kinds) > 20
+    host = {"PyFunc", "EagerPyFunc", "PyFuncStateless", "Print", "PrintV2", "Where", "Unique",
+            "WriteSummary", "ReadFile"}
+    assert not kinds & host
+    assert not any("Dataset" in kind or "String" in kind for kind in kinds)

@@ -3,24 +3,20 @@
 import numpy as np
 import pytest
 
-from albert.records import features, records
+from albert.config import AlbertConfig
+from albert.formats import checkpoints
+from albert.optimization import OptimizerConfig
+from albert.records import features, packing, records, tf_dataset
 from albert.records.record_files import RecordFiles
-
-tf = pytest.importorskip("tensorflow")
-
-from albert.config import AlbertConfig  # noqa: E402
-from albert.formats import checkpoints  # noqa: E402
-from albert.modeling import named_weights  # noqa: E402
-from albert.optimization import OptimizerConfig  # noqa: E402
-from albert.records import packing, tf_dataset  # noqa: E402
-from albert.tasks.classification import ClassificationTask, MultipleChoiceTask  # noqa: E402
-from albert.training import evaluation, run_settings, trainer  # noqa: E402
+from albert.tasks.classification import ClassificationTask, MultipleChoiceTask
+from albert.training import evaluation, run_settings, trainer
 
 LENGTH, VOCAB = 96, 40
 CONFIG = AlbertConfig(
-    vocab_size=VOCAB, embedding_size=8, hidden_size=16, num_hidden_layers=2,
+    vocab_size=VOCAB, embedding_size=8, hidden_size=16, num_hidden_layers=1,
     num_attention_heads=2, intermediate_size=24, max_position_embeddings=LENGTH,
 )
+TEXT = ("input_ids", "input_mask", "segment_ids")
 TASKS = {
     "one": ClassificationTask("one", LENGTH, 3, False, "accuracy", "eval_accuracy", 0.0),
     "choice": MultipleChoiceTask.of_choices("choice", LENGTH, 3, classifier_dropout=0.0),
@@ -31,17 +27,16 @@ def write(path, name, used):
     """A record for each number of tokens; of a choice, the rows after the first are shorter."""
     rng, choices = np.random.default_rng(1), 3 if name == "choice" else 1
 
-    def rows():
-        for number, count in enumerate(used):
-            packed = [
-                features.pack(rng.integers(5, VOCAB, max(n, 1)).tolist(), None, LENGTH, 2, 3)
-                for n in range(count - 2, count - 2 - choices, -1)
-            ]
-            arrays = {k: np.concatenate([p.as_dict()[k] for p in packed]) for k in
-                      ("input_ids", "input_mask", "segment_ids")}
-            yield {**arrays, "label_ids": number % 3, "is_real_example": 1}
+    def row(number, count):
+        parts = [
+            features.pack(rng.integers(5, VOCAB, max(n, 1)).tolist(), None, LENGTH, 2, 3).as_dict()
+            for n in range(count - 2, count - 2 - choices, -1)
+        ]
+        arrays = {k: np.concatenate([part[k] for part in parts]) for k in TEXT}
+        return {**arrays, "label_ids": number % 3, "is_real_example": 1}
 
-    records.write_records(str(path), rows(), TASKS[name].feature_spec(), {})
+    rows = (row(number, count) for number, count in enumerate(used))
+    records.write_records(str(path), rows, TASKS[name].feature_spec(), {})
     return RecordFiles([str(path)])
 
 
@@ -52,35 +47,29 @@ def batches(source, name, is_cut):
     ))
 
 
-def test_the_lengths_are_few_and_end_with_the_whole_row():
-    assert packing.row_lengths(512) == [64, 128, 192, 256, 320, 384, 448, 512]
-    assert packing.row_lengths(128) == [32, 64, 96, 128]
-    assert packing.row_lengths(100) == [32, 64, 96, 100]
-    assert packing.row_lengths(20) == [20]
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_a_batch_is_as_long_as_its_longest_row_needs_and_loses_no_token(tmp_path, name):
     paths = write(tmp_path / "r", name, [5, 32, 33, 4, 7, 65, 96, 3, 9])
     choices = 3 if name == "choice" else 1
+    assert packing.row_lengths(512) == [64, 128, 192, 256, 320, 384, 448, 512]
+    assert (packing.row_lengths(100), packing.row_lengths(20)) == ([32, 64, 96, 100], [20])
     whole, cut = batches(paths, name, False), batches(paths, name, True)
     assert [b["input_ids"].shape[1] // choices for b in cut] == [32, 64, 96, 96, 32]
     for before, after in zip(whole, cut, strict=True):
         length = after["input_ids"].shape[1] // choices
-        for key in ("input_ids", "input_mask", "segment_ids"):
+        for key in TEXT:
             rows = np.reshape(before[key], [-1, LENGTH])
             np.testing.assert_array_equal(np.reshape(after[key], [-1, length]), rows[:, :length])
             assert not rows[:, length:].any()
         np.testing.assert_array_equal(after["label_ids"], before["label_ids"])
 
 
-@pytest.mark.parametrize(
-    ("name", "use_xla", "pack_rows"),
-    [("one", False, True),
-     *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-         ("one", False, False), ("one", True, True), ("one", True, False),
-         ("choice", False, False), ("choice", False, True)))],
-)
+@pytest.mark.parametrize(("name", "use_xla", "pack_rows"), [
+    ("choice", False, True),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("one", False, False), ("one", True, True), ("one", True, False), ("choice", False, False),
+    )),
+])
 def test_losses_weights_and_predictions_are_the_same_as_with_full_rows(
     tmp_path, name, use_xla, pack_rows
 ):
@@ -88,24 +77,21 @@ def test_losses_weights_and_predictions_are_the_same_as_with_full_rows(
     outcomes = []
     for is_padded in (False, True):
         run = run_settings.RunConfig(
-            str(tmp_path / str(is_padded)), num_train_steps=6, train_batch_size=2,
+            str(tmp_path / str(is_padded)), num_train_steps=3, train_batch_size=2,
             eval_batch_size=4, log_steps=1, pad_to_max_seq_length=is_padded, use_xla=use_xla,
             pack_rows=pack_rows,
         )
         evaluated = trainer.train(
-            TASKS[name], CONFIG, run, OptimizerConfig("adamw", 1e-3, 6, 0), paths, eval_files=paths
+            TASKS[name], CONFIG, run, OptimizerConfig("adamw", 1e-3, 3, 0), paths, eval_files=paths
         )
         weights = checkpoints.open_weights(run.output_dir)
-        model, _ = evaluation.load_model(TASKS[name], CONFIG, run, weights)
         predictions = evaluation.evaluate(TASKS[name], CONFIG, run, paths, weights).predictions
-        outcomes.append((evaluated.last.results, named_weights(model), predictions))
-    (ours, weights, predictions), (theirs, want_weights, want) = outcomes
-    assert ours == pytest.approx(theirs, abs=1e-5)
-    for key, value in weights.items():
-        np.testing.assert_allclose(value, want_weights[key], atol=1e-5, err_msg=key)
-    for found in (predictions, want):
         if name == "choice":  # what all choices have in common follows from rounding alone
-            found["logits"] = found["logits"] - found["logits"].mean(axis=1, keepdims=True)
-    for key, value in predictions.items():
-        np.testing.assert_allclose(value, want[key], atol=1e-5, err_msg=key)
-    assert len(predictions["logits"]) == 11
+            predictions["logits"] -= predictions["logits"].mean(axis=1, keepdims=True)
+        values = {key: weights.read(key) for key in weights.shapes if not checkpoints.is_slot(key)}
+        outcomes.append((evaluated.last.results, values | predictions))
+    (ours, found), (theirs, expected) = outcomes
+    assert ours == pytest.approx(theirs, abs=1e-5)
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, atol=1e-5, err_msg=key)
+    assert len(found["logits"]) == 11

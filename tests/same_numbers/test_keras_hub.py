@@ -42,8 +42,7 @@ def test_keras_hub_computes_the_same(direction, keras_hub):
         weight.assign(np.reshape(theirs[name], weight.shape))
     outputs = ours({"input_ids": ids, "input_mask": mask, "segment_ids": segments})
     real = mask.astype(bool)  # they mask rows of padding, which nobody reads
-    for name in ("sequence_output", "pooled_output"):
-        where = real if name == "sequence_output" else slice(None)
+    for name, where in (("sequence_output", real), ("pooled_output", slice(None))):
         np.testing.assert_allclose(
             np.asarray(outputs[name])[where], expected[name][where], atol=1e-5
         )

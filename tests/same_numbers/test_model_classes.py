@@ -25,6 +25,9 @@ def make(name):
 def test_every_public_class_is_in_the_registry():
     public = {name for name in modeling.__all__ if name.startswith("AlbertFor")}
     assert public | {"AlbertModel"} == set(MODEL_CLASSES)
+    # Of weights with several heads, the fine-tuned one counts.
+    weights = [*named_weights(make("AlbertForPreTraining")), "output_weights"]
+    assert model_classes.class_of_weights(weights).name == "AlbertForSequenceClassification"
 
 
 @pytest.mark.parametrize("name", MODEL_CLASSES)
@@ -38,15 +41,9 @@ def test_the_registry_is_true_of_the_class(name):
     assert kind.has_labels == ("num_labels" in inspect.signature(type(model)).parameters)
     weights = named_weights(model)
     assert kind.weight is None or kind.weight in weights
-    of_weights = model_classes.class_of_weights(weights)
-    assert of_weights.weight == kind.weight
+    assert model_classes.class_of_weights(weights).weight == kind.weight
     weights["bert/pooler/dense/kernel"].assign(rng.normal(0, 9, [8, 8]))
     after = model(inputs)
     changes = any(not np.array_equal(before[output], after[output]) for output in kind.outputs)
     assert kind.reads_pooler == changes
     assert model_classes.reads_pooler(type("Theirs", (type(model),), {})) == kind.reads_pooler
-
-
-def test_a_fine_tuned_head_counts_before_one_of_pretraining():
-    weights = [*named_weights(make("AlbertForPreTraining")), "output_weights"]
-    assert model_classes.class_of_weights(weights).name == "AlbertForSequenceClassification"

@@ -4,14 +4,14 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from helpers import gradients_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-tf = pytest.importorskip("tensorflow")
-
 from albert import modeling
-from albert.config import AlbertConfig  # noqa: E402
-from albert.records import packing  # noqa: E402
+from albert.config import AlbertConfig
+from albert.records import packing
 
 LENGTH, VOCAB = 48, 40
 CONFIG = AlbertConfig(
@@ -32,16 +32,14 @@ KINDS = {
 
 
 @functools.cache
-def model_of(name):
+def model_of(name, **options):
     kind, sizes = KINDS[name]
-    return kind(CONFIG, *sizes)
+    return kind(CONFIG, *sizes, encoder_options=modeling.EncoderOptions(**options))
 
 
 def short_model(name):
     """Returns the model of the same weights that computes only what its head reads."""
-    kind, sizes = KINDS[name]
-    options = modeling.EncoderOptions(needed_outputs_only=True)
-    model = kind(CONFIG, *sizes, encoder_options=options)
+    model = model_of(name, needed_outputs_only=True)
     model.set_weights(model_of(name).get_weights())
     return model
 
@@ -65,25 +63,29 @@ def make_batch(name):
     return batch
 
 
-def outputs_and_gradients(model, batch):
-    """Returns each output at real places, and the gradient of a number made of them, by name."""
+def gradients_by(model, batch, function):
+    """Returns what function(outputs) makes {name: tensor}, and the gradient of a number of them."""
+    def compute():
+        outputs = model({name: tf.constant(value) for name, value in batch.items()},
+                        output_hidden_states=True)
+        chosen = function(outputs)
+        loss = tf.add_n([_some_number(tf.clip_by_value(x, -9, 9)) for x in chosen.values()])
+        return loss, (outputs, chosen)
+
+    _, (outputs, chosen), gradients = gradients_of(model, compute)
+    return outputs, {name: value.numpy() for name, value in (gradients | chosen).items()}
+
+
+def real_outputs(outputs):
+    """Returns each output at real places."""
     real = (np.arange(LENGTH) < USED[:, None]) & (np.arange(len(USED)) < REAL)[:, None]
-    weights = {n: w.value for n, w in modeling.named_weights(model).items()}
-    with tf.GradientTape() as tape:
-        rows = {name: tf.constant(value) for name, value in batch.items()}
-        outputs = model(rows, output_hidden_states=True)
-        flat = {}
-        for name, value in outputs.items():
-            for number, one in enumerate(value if isinstance(value, list) else [value]):
-                if one.shape[:2] == real.shape:
-                    kept = one[real]
-                else:  # of examples or of choices
-                    kept = one[: REAL * one.shape[0] // len(USED)]
-                flat[f"{name}/{number}"] = kept
-        loss = tf.add_n([_some_number(tf.clip_by_value(x, -9, 9)) for x in flat.values()])
-    grads = tape.gradient(loss, weights)
-    found = {n: tf.convert_to_tensor(g).numpy() for n, g in grads.items() if g is not None}
-    return {name: value.numpy() for name, value in flat.items()}, found
+    flat = {}
+    for name, value in outputs.items():
+        for number, one in enumerate(value if isinstance(value, list) else [value]):
+            of_tokens = one.shape[:2] == real.shape  # else of examples or of choices
+            kept = one[real] if of_tokens else one[: REAL * one.shape[0] // len(USED)]
+            flat[f"{name}/{number}"] = kept
+    return flat
 
 
 def _some_number(x):
@@ -105,17 +107,17 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_outputs_and_gradients_of_packed_rows_are_those_of_each_row_by_itself(name):
-    model, batch = model_of(name), make_batch(name)
-    packed = packing.pack_rows(batch, 2 if name == "choice" else 1, [LENGTH])
-    assert packed["input_ids"].shape == (3, LENGTH)  # 130 tokens
-    for found, expected in zip(
-        outputs_and_gradients(model, packed), outputs_and_gradients(model, batch), strict=True
-    ):
-        assert_same(found, expected)
+    model, batch, choices = model_of(name), make_batch(name), 2 if name == "choice" else 1
+    # Choices share rows of a length that their number doesn't divide.
+    packed = packing.pack_rows(batch, choices, [LENGTH + choices - 1])
+    assert packed["input_ids"].shape == (3, LENGTH + choices - 1)  # 130 tokens
+    found, expected = (gradients_by(model, rows, real_outputs)[1] for rows in (packed, batch))
+    assert_same(found, expected)
 
 
-def odd_batch():
-    """As a foreign tool may write it: holes, and places that are read though masked or padding."""
+@pytest.mark.parametrize("way", ["packed", "cut"])
+def test_places_that_are_read_though_masked_or_padding_give_what_they_give_unpacked(way):
+    # As a foreign tool may write it.
     batch = make_batch("pretraining")
     mask = batch["input_mask"]
     mask[0, 2] = 0  # a hole, which is read
@@ -124,60 +126,34 @@ def odd_batch():
     batch["masked_lm_positions"] = np.array(
         [[2, 0, 4], [47, 0, 0], [3, 8, 1], [0, 0, 9], [29, 41, 0], [3, 30, 0], [8, 0, 0], [0, 0, 0]]
     )
-    return batch
-
-
-@pytest.mark.parametrize("way", ["packed", "cut"])
-def test_places_that_are_read_though_masked_or_padding_give_what_they_give_unpacked(way):
-    batch = odd_batch()
     if way == "cut":
         batch = {name: value[[0, 2, 3, 6, 7]] for name, value in batch.items()}
         shorter = packing.cut_rows(batch, LENGTH)
         assert shorter["input_ids"].shape[1] == 32
     else:
-        wanted = list(USED)
-        wanted[3:6] = [10, 42, LENGTH]
         shorter = packing.pack_rows(batch, 1, [LENGTH])
-        np.testing.assert_array_equal(packing.used_lengths(batch, LENGTH), wanted)
-    model, names = model_of("pretraining"), ("prediction_logits", "sop_logits")
+        assert list(packing.used_lengths(batch, LENGTH)) == [5, 48, 20, 10, 42, LENGTH, 9, 0]
     found, expected = (
-        {n: model(b)[n].numpy()[:-1] for n in names}
-        for b in (shorter, {name: tf.constant(value) for name, value in batch.items()})
+        {n: model_of("pretraining")(rows)[n].numpy()[:-1] for n in ("prediction_logits", "sop_logits")}
+        for rows in (shorter, {name: tf.constant(value) for name, value in batch.items()})
     )
     assert_same(found, expected)
 
 
-def test_choices_share_rows_of_a_length_that_their_number_does_not_divide():
-    batch = make_batch("choice")
-    packed = packing.pack_rows(batch, 2, [LENGTH + 1])
-    assert packed["input_ids"].shape == (3, LENGTH + 1)
-    found, expected = (
-        model_of("choice")({key: tf.constant(value) for key, value in rows.items()})["logits"][:3]
-        for rows in (packed, batch)
-    )
-    assert_same({"logits": found.numpy()}, {"logits": expected.numpy()})
-
-
-@pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize("name", ["classification", "choice", "pretraining", "tokens", "answers"])
+@pytest.mark.parametrize("name, is_packed", [
+    ("classification", True), ("choice", False), ("choice", True), ("pretraining", False),
+    ("pretraining", True), ("tokens", True), ("answers", False),
+])
 def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
-    batch = make_batch(name)
+    batch, choices = make_batch(name), 2 if name == "choice" else 1
     if is_packed:
-        batch = packing.pack_rows(batch, 2 if name == "choice" else 1, [LENGTH])
+        batch = packing.pack_rows(batch, choices, [LENGTH])
 
     def of_logits(model):
-        with tf.GradientTape() as tape:
-            rows = {key: tf.constant(value) for key, value in batch.items()}
-            outputs = model(rows, output_hidden_states=True)
-            kept = {
-                key: value[: REAL // (2 if name == "choice" else 1)]
-                for key, value in outputs.items() if key.endswith("logits")
-            }
-            loss = tf.add_n([tf.reduce_sum(value**2) for value in kept.values()])
-        weights = {n: w.value for n, w in modeling.named_weights(model).items()}
-        found = tape.gradient(loss, weights).items()
-        grads = {n: tf.convert_to_tensor(g).numpy() for n, g in found if g is not None}
-        return outputs, grads | {key: value.numpy() for key, value in kept.items()}
+        return gradients_by(model, batch, lambda outputs: {
+            key: value[: REAL // choices] for key, value in outputs.items()
+            if key.endswith("logits")
+        })
 
     outputs, short = of_logits(short_model(name))
     # Masked places are gathered where a row is an example; the last two read every place.
@@ -190,20 +166,15 @@ def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
     (3, True, True), (LENGTH, True, False), (3, False, False),
 ])
 def test_no_more_places_are_computed_than_there_are(count, is_known, is_short):
-    model, batch = short_model("pretraining"), make_batch("pretraining")
-    batch["masked_lm_positions"] = np.zeros((len(USED), count), np.int32)
-    seen = []
+    model, seen = short_model("pretraining"), []
+    spec = {name: tf.TensorSpec([None, LENGTH if is_known else None], tf.int32)
+            for name in ("input_ids", "input_mask", "segment_ids")}
+    spec["masked_lm_positions"] = tf.TensorSpec([None, count], tf.int32)
 
     def names(batch):
         seen.extend(model(batch, output_hidden_states=True))
         return 0
 
-    spec = {
-        name: tf.TensorSpec(
-            [None, value.shape[1] if is_known or "masked" in name else None], tf.int32
-        )
-        for name, value in batch.items()
-    }
     tf.function(names, autograph=False).get_concrete_function(spec)
     assert ("sequence_output" not in seen) == is_short
 
@@ -237,8 +208,7 @@ def test_examples_lie_apart_in_no_more_rows_than_they_are(lengths):
         places = {(row, start + i) for i in range(length)}
         assert not places & taken
         taken |= places
-    used = [length for length in lengths if length]
-    assert int(rows.max()) + 1 <= max(len(used), 1)
+    assert int(rows.max()) + 1 <= max(np.count_nonzero(lengths), 1)
     # No two rows would fit in one: best fit opens a row only where none has room.
     filled = [sum(n for r, n in zip(rows, lengths, strict=True) if r == row) for row in set(rows)]
     assert sum(2 * n <= 20 for n in filled) <= 1

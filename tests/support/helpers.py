@@ -177,6 +177,19 @@ def assert_same_gradients(ours: dict, theirs: dict) -> None:
         )
 
 
+def gradients_of(model, compute):
+    """Returns (loss, others, dense gradients by name) of compute() -> (loss, others)."""
+    import tensorflow as tf
+
+    from albert.modeling import named_weights
+
+    with tf.GradientTape() as tape:
+        loss, others = compute()
+    grads = tape.gradient(loss, {name: w.value for name, w in named_weights(model).items()})
+    dense = {name: tf.convert_to_tensor(g) for name, g in grads.items() if g is not None}
+    return loss, others, dense
+
+
 def metrics(folder: pathlib.Path) -> list[dict]:
     """Returns metrics.jsonl without what depends on the clock."""
     lines = map(strict_json, (folder / "metrics.jsonl").read_text().splitlines())
