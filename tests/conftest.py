@@ -14,9 +14,7 @@ from albert.cli import flags
 # Before TensorFlow is imported: in this process it computes as in the commands' own.
 flags.set_environment()
 
-from fixtures import *  # noqa: E402, F403 (as a plugin, it would be pytest's own of this name)
-
-pytest_plugins = ["parallel"]
+pytest_plugins = ["parallel", "shared_runs"]
 
 # The same draws on every run; no limit of time, which is that of the other tests too.
 # To look further: pytest --hypothesis-profile=explore.
