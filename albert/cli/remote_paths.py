@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from absl import flags as absl_flags
 
 from albert.errors import DataError, FlagError
-from albert.formats import model_hub
 from albert.storage import filesystem, fsspec_calls, scratch
 
 USES = ("file", "model", "texts", "records", "output", "outputs", "prefix", "directory")
@@ -34,6 +33,8 @@ def local_paths(values: absl_flags.FlagValues) -> Iterator[None]:
         inputs: set[str] = set()
         for flag in (values[name] for name in values):
             if getattr(flag, "use", None) == "model" and flag.value:
+                from albert.formats import model_hub  # and NumPy, which not all commands need
+
                 flag.value = model_hub.local_path(flag.value, flag.name)
         flags = [values[name] for name in values if "://" in str(values[name].value)]
         flags = [flag for flag in flags if getattr(flag, "use", None)]

@@ -24,24 +24,16 @@ from albert.inference.onnx_file import OnnxFile
 from albert.inference.predictors import TaskPredictor, TextClassifier
 from albert.inference.scoring import SentenceScorer
 from albert.inference.session import DTYPES, Predictor, Session
+from albert.runtime.named_dict import NamedDict
 from albert.runtime.progress import Progress
 from albert.storage import filesystem
 
 
-class Answer(dict):
+class Answer(NamedDict):
     """An answer by our names, and by those of transformers' pipelines."""
 
-    _OURS = {"score": "probability", "token_str": "piece", "token": "id", "entity_group": "type",
-             "word": "text"}
-
-    def __missing__(self, name: str) -> Any:
-        return dict(self)[self._OURS.get(name, name)]
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"no {name!r} among {', '.join(self)}") from None
+    also = {"score": "probability", "token_str": "piece", "token": "id", "entity_group": "type",
+            "word": "text"}
 
 
 def _named(answer: Any) -> Any:

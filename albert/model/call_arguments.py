@@ -6,14 +6,10 @@ from typing import Any
 
 import keras
 import numpy as np
-import optree  # Keras's
 
+from albert.runtime.named_dict import NamedDict, as_tree
 from albert.text.encodings import OURS
 
-_OUTPUTS = {
-    "last_hidden_state": "sequence_output", "pooler_output": "pooled_output",
-    "logits": "prediction_logits",
-}
 # What models read, and what the records of our tasks and tokenizers' batches hold besides.
 KNOWN = (
     "input_ids", "input_mask", "segment_ids", "position_ids", "masked_lm_positions",
@@ -24,29 +20,14 @@ KNOWN = (
 _IDS = ("input_ids", "segment_ids", "position_ids")
 
 
-class ModelOutputs(dict):
+@as_tree
+class ModelOutputs(NamedDict):
     """The outputs of a call by name, ours or Hugging Face's: `outputs["logits"]`, `outputs.logits`."""
 
-    def __missing__(self, name: str) -> Any:
-        return dict(self)[_OUTPUTS.get(name, name)]
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            known = ", ".join(self)
-            raise AttributeError(f"no output {name!r} among {known}") from None
-
-
-# Keras looks into it as into a dict.
-optree.register_pytree_node(
-    ModelOutputs,
-    lambda outputs: (
-        [outputs[name] for name in sorted(outputs)], tuple(sorted(outputs)), tuple(sorted(outputs))
-    ),
-    lambda names, values: ModelOutputs(zip(names, values, strict=True)),
-    namespace="keras",
-)
+    also = {
+        "last_hidden_state": "sequence_output", "pooler_output": "pooled_output",
+        "logits": "prediction_logits",
+    }
 
 
 def inputs_of(inputs: Any, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,6 +59,10 @@ def inputs_of(inputs: Any, named: Mapping[str, Any]) -> dict[str, Any]:
         found[ours] = keras.ops.cast(value, "int32") if is_float and ours in _IDS else value
     if "input_ids" not in found:
         raise ValueError("no input_ids: call the model with ids [B, L], or a dict with input_ids")
+    if len(found["input_ids"].shape) < 2:
+        raise ValueError(
+            "input_ids of a single sequence: call the model with a batch [B, L], of a list of texts"
+        )
     return found
 
 

@@ -7,24 +7,18 @@ from typing import Any
 import numpy as np
 
 from albert.errors import DataError
+from albert.runtime.named_dict import NamedDict, as_tree
 
 # Hugging Face's name of a model's input, and ours.
 OURS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
 
 
-class Encoding(dict):
+@as_tree
+class Encoding(NamedDict):
     """What a tokenizer made of texts, by our names or Hugging Face's: `["attention_mask"]`, `.input_ids`."""
 
+    also = OURS
     _words: Callable[[int], list[int | None]]
-
-    def __missing__(self, name: str) -> Any:
-        return dict(self)[OURS.get(name, name)]
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"no {name!r} among {', '.join(self)}") from None
 
     def word_ids(self, batch_index: int = 0) -> list[int | None]:
         """Returns, for each token of a sequence, the number of its word in its text; None for others."""

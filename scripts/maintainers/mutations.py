@@ -15,7 +15,7 @@ import sys
 import tempfile
 from typing import NamedTuple
 
-from mutation_rows import ROWS
+from mutants.rows import ROWS
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 

@@ -82,6 +82,10 @@ def test_lines_of_hugging_face_give_what_the_saved_model_gives(models, monkeypat
             elif old.startswith("tokenizer("):
                 assert value["input_ids"].numpy().tolist() == [[2, 5, 6, 3], [2, 7, 3, 0]]
                 assert value["input_mask"].numpy().tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+            elif old.startswith("pipeline("):
+                assert [set(answer) for answer in value] == [
+                    {"label", "probability", "probabilities"}
+                ] * 2 and all(answer["score"] > 0.5 for answer in value)
             elif "Tokenizer" in old:
                 assert np.ravel(value("text one")["input_ids"]).tolist() == [2, 6, 5, 3]
             else:

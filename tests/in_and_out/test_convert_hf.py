@@ -348,7 +348,7 @@ POSITIONS = "albert.embeddings.position_embeddings.weight"
 MAPPING = "albert.encoder.embedding_hidden_mapping_in.weight"
 BAD_FILES = {
     "a pickle": (lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
-                 r"pytorch_model\.bin is not read"),
+                 "pytorch_model.bin is not read"),
     "a shape": (change_header({"shape": [10**9]}), UNREADABLE),
     "an offset": (change_header({"data_offsets": [0, 10**12]}), UNREADABLE),
     "a type": (change_header({"dtype": "F99"}), UNREADABLE),

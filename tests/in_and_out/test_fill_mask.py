@@ -47,7 +47,7 @@ def masks(folder, text):
     """Returns the probabilities [P, V] at the masks of one text, by the model's own call."""
     path = str(folder / PRETRAINED)
     model = modeling.AlbertForMaskedLM.from_pretrained(path)
-    encoded = AlbertTokenizer.from_pretrained(path)(text)
+    encoded = AlbertTokenizer.from_pretrained(path)([text], return_tensors="np")
     logits = model(encoded)["prediction_logits"][0]
     at = np.flatnonzero(encoded["input_ids"][0] == 4)
     return keras.ops.convert_to_numpy(keras.ops.softmax(logits))[at]
@@ -130,7 +130,7 @@ NO_MASKS = [
     (PRETRAINED, ["--input_file=/nowhere", "[MASK]"], "not both"),
     ("AlbertForSequenceClassification", ["[MASK]"], "has no trained cls/predictions"),
     ("", ["[MASK]"], "holds neither albert_config.json"),
-    ("none", ["[MASK]"], "--model: no such directory"),
+    ("none", ["[MASK]"], "--model: no directory"),
     (PRETRAINED, ["--model=", "[MASK]"], "--model"),
 ]
 
@@ -166,7 +166,7 @@ def outputs(folder):
     tokenizer = AlbertTokenizer.from_pretrained(path)
     found = []
     for line in LINES:
-        encoded = tokenizer(line)
+        encoded = tokenizer([line], return_tensors="np")
         result = model(encoded, output_hidden_states=True)
         found.append({
             "ids": encoded["input_ids"][0], "pooled": np.array(result["pooled_output"][0]),
@@ -242,7 +242,7 @@ NO_FEATURES = [
     (["--layers=1"], "--layers has no effect on --pooling=pooled"),
     (["--input_file={}/bad.txt"], "bad.txt:2: not UTF-8 text"),
     (["--input_file={}/empty.txt"], "empty.txt: nothing in it"),
-    (["--model={}/none"], "--model: no such directory"),
+    (["--model={}/none"], "--model: no directory"),
     (["--batch_size=0"], "--batch_size=0: must be a whole number, at least 1"),
 ]
 

@@ -169,7 +169,9 @@ def test_fit_takes_bare_arrays_what_the_tokenizer_makes_and_a_tf_data_set(tmp_pa
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(tmp_path / "vocab.txt"))
     texts = [f"word{i} word{i + 1}" for i in range(ROWS)]
-    encoded = tokenizer(texts, return_offsets_mapping=True)
+    encoded = tokenizer(
+        texts, padding=True, return_tensors="np", return_offsets_mapping=True
+    )
     model.fit(encoded, labels, verbose=0)
     assert model(encoded)["logits"].shape == (ROWS, 3)
     if ON_TENSORFLOW:

@@ -304,7 +304,7 @@ REFUSED = [
     (OF_TEXTS, ["--max_seq_length=17"], "exceeds max_position_embeddings 16"),
     (OF_TEXTS, ["--input_file={}/three.txt"], "three.txt:2: 3 tab-separated texts, expected 1 or 2"),
     (OF_TEXTS, ["--input_file={}/bad.txt"], "bad.txt:1: not UTF-8 text"),
-    ("none", [], "--model: no such directory"),
+    ("none", [], "--model: no directory"),
     ("pairs", [], "in.txt:1: 1 tab-separated texts, expected 2"),
     ("singles", ["--input_file={}/three.txt"], "three.txt:2: 3 tab-separated texts, expected 1"),
 ]

@@ -172,7 +172,7 @@ def test_ids_of_special_pieces_are_those_of_the_vocabulary_everywhere(tmp_path):
     found = albert.AlbertTokenizer.from_pretrained(str(theirs))
     assert not found.tokenizer.is_spm and not found.tokenizer.settings.do_lower_case
     np.testing.assert_array_equal(
-        found(["w1 w2", "W1"])["input_ids"], [[1, 3, 6, 5], [1, 2, 5, 0]]
+        found(["w1 w2", "W1"], padding=True)["input_ids"], [[1, 3, 6, 5], [1, 2, 5, 0]]
     )
 
 
@@ -286,7 +286,7 @@ def test_a_directory_without_a_model_or_with_another_one_is_refused(tmp_path):
     other = random_model("AlbertModel", hidden_size=32)
     (folder / "albert_config.json").write_text(other.config.to_json_string())
     for name, message in {
-        "nothing": "no such directory", "empty": "neither albert_config.json",
+        "nothing": "no directory", "empty": "neither albert_config.json",
         "model": r"checkpoint \[8, 16\], model \[8, 32\]",
     }.items():
         with pytest.raises(CheckpointError, match=message):

@@ -59,24 +59,25 @@ def test_classify_takes_a_text_a_pair_or_any_iterable_and_is_lazy(tmp_path, capl
         tmp_path, "AlbertForSequenceClassification", 2, label_names=("no", "yes")
     )
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(tmp_path))
-    expected, passes = softmax(np.asarray(model(tokenizer(TEXTS))["logits"])), []
+    expected, passes = softmax(np.asarray(model(tokenizer(TEXTS, padding=True))["logits"])), []
     outputs = albert.AlbertForSequenceClassification._outputs
     monkeypatch.setattr(
         albert.AlbertForSequenceClassification, "_outputs",
         lambda *arguments: passes.append(1) or outputs(*arguments),
     )
-    answers = list(session.classify(TEXTS))
+    answers = session.classify(TEXTS)
+    assert isinstance(answers, list) and answers[0].score == answers[0]["probability"]
     found = [[answer["probabilities"][label] for label in ("no", "yes")] for answer in answers]
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert [answer["label"] for answer in answers] == [("no", "yes")[i] for i in expected.argmax(1)]
     assert session.classify(TEXTS[3])["label"] == answers[3]["label"]
     pair = session.classify((TEXTS[3], TEXTS[4]))
     assert len(passes) == 1  # compiled once, for all lengths
-    logits = np.asarray(model(tokenizer(TEXTS[3], TEXTS[4]))["logits"])
+    logits = np.asarray(model(tokenizer([TEXTS[3]], [TEXTS[4]]))["logits"])
     assert pair["probability"] == pytest.approx(softmax(logits).max(), abs=1e-5)
     endless = session.classify(itertools.cycle(TEXTS))
     assert next(endless)["label"] == answers[0]["label"]
-    assert list(session.classify([])) == list(session.classify(())) == []
+    assert session.classify([]) == session.classify(()) == []
     # Texts that are cut are told.
     session = albert.open_session(str(tmp_path), max_seq_length=6)
     session.classify("w1 w2 w3 w4")
@@ -88,6 +89,7 @@ def test_classify_takes_a_text_a_pair_or_any_iterable_and_is_lazy(tmp_path, capl
 def test_answer_choose_and_tag_are_of_models_trained_for_them(tmp_path):
     _, session = saved(tmp_path / "answers", "AlbertForQuestionAnswering")
     told = session.answer(("w1 w2", passage(9)))
+    assert session.answer(question="w1 w2", context=passage(9)) == told
     assert set(told) == {"answer", "probability"} and told["answer"] in passage(9)
     _, session = saved(tmp_path / "choice", "AlbertForMultipleChoice", 4)
     told = session.choose((passage(9), "w3", *WORDS[:4]))
@@ -106,15 +108,18 @@ def test_fill_mask_and_embed_are_of_any_pretrained_model(tmp_path, monkeypatch):
     loads = count_loads(session, monkeypatch)
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(tmp_path))
     [found] = session.fill_mask("w1 [MASK] w3", top_k=3)
-    rows = tokenizer("w1 [MASK] w3")
+    rows = tokenizer(["w1 [MASK] w3"])
     logits = np.asarray(model(rows)["prediction_logits"])[0, 2]
+    assert [(piece.token, piece["token_str"]) for piece in found] == [
+        (piece["id"], piece["piece"]) for piece in found
+    ]
     assert [piece["id"] for piece in found] == np.argsort(-logits)[:3].tolist()
     assert [len(masks) for masks in session.fill_mask(["[MASK]", "w1 [MASK] [MASK]"])] == [1, 2]
     with pytest.raises(DataError, match=r"text 2: no \[MASK\]"):
         list(session.fill_mask(["[MASK]", "w1"]))
     session.score("w1 w2")
     assert len(loads) == 1  # for masks of any number, and for scores
-    rows = tokenizer(TEXTS)
+    rows = tokenizer(TEXTS, padding=True, return_tensors="np")
     outputs = model(rows, output_hidden_states=True)
     first, states = map(np.asarray, outputs["encoder_outputs"])
     mask = rows["input_mask"][:, :, None]

@@ -266,7 +266,7 @@ def clashes(folder):
         (predict, [model, f"--input_file={text}", f"--output_file={folder}/./user.txt"]),
         (evaluate_squad, [f"--dataset_file={folder}/squad.json", f"--predictions_file={answers}",
                           f"--output_file={answers}"]),
-        (prepare_text, [f"--input_file={text}", f"--output_dir={folder}"]),
+        (prepare_text, [f"--input_file={folder}/user/corpus.txt", f"--output_dir={folder}/user"]),
         (train_sentencepiece, [f"--input={folder}/user.vocab", f"--model_prefix={folder}/user"]),
     ))
 
@@ -274,11 +274,13 @@ def clashes(folder):
 def test_a_file_of_the_users_is_never_overwritten_with_records_or_results(tmp_path, capsys):
     for ending in ("txt", "jsonl", "vocab"):
         (tmp_path / f"user.{ending}").write_text("w1 w2.\n")
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user/corpus.txt").write_text("w1 w2.\n")
     for module, flags, message in clashes(tmp_path):
         with nothing_lost(tmp_path):
             assert jobs.command(module, *flags) == 2
         line = assert_one_clear_line(capsys.readouterr().err)
-        assert f"{tmp_path}/" in line and "user." in line and message in line, line
+        assert f"{tmp_path}/" in line and "user" in line and message in line, line
 
 
 def test_records_of_ours_are_replaced_also_after_a_kill(tmp_path):

@@ -22,7 +22,10 @@ def tokenizer(request, golden_path):
 def test_rows_are_laid_out_as_the_model_reads_them(tokenizer):
     t = tokenizer.tokenizer
     a, b = t.encode_text("the first one"), t.encode_text("a second")
-    encoded = tokenizer(["the first one", "a second"], ["a second", "the first one"])
+    encoded = tokenizer(
+        ["the first one", "a second"], ["a second", "the first one"], padding=True,
+        return_tensors="np",
+    )
     assert all(array.dtype == np.int32 for array in encoded.values())
     expected = [t.cls_id, *a, t.sep_id, *b, t.sep_id]
     assert encoded["input_ids"][0].tolist() == expected
@@ -37,7 +40,9 @@ def test_rows_are_laid_out_as_the_model_reads_them(tokenizer):
 
 
 def test_short_rows_are_padded_and_long_ones_cut_from_the_text_that_is_named(tokenizer):
-    encoded = tokenizer(["the", "the first one of many"], padding="max_length", max_length=8)
+    encoded = tokenizer(
+        ["the", "the first one of many"], padding="max_length", max_length=8, return_tensors="np"
+    )
     assert encoded["input_ids"].shape == (2, 8)
     assert encoded["input_mask"][0].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
     assert not encoded["input_ids"][0, 3:].any()
@@ -48,11 +53,11 @@ def test_short_rows_are_padded_and_long_ones_cut_from_the_text_that_is_named(tok
         ("only_first", 3 + len(ids(short)) + 2, (2, len(ids(short)))),
         ("only_second", 3 + len(ids(long)) + 1, (len(ids(long)), 1)),
     ):
-        [row] = tokenizer(long, short, truncation=truncation, max_length=length)["input_ids"]
-        assert row.tolist() == [
+        row = tokenizer(long, short, truncation=truncation, max_length=length)["input_ids"]
+        assert row == [
             tokenizer.cls_token_id, *ids(long)[: kept[0]], sep, *ids(short)[: kept[1]], sep
         ]
-    assert tokenizer(long, max_length=4)["input_ids"][0].tolist() == [
+    assert tokenizer(long, max_length=4)["input_ids"] == [
         tokenizer.cls_token_id, *ids(long)[:2], sep
     ]
 
@@ -60,12 +65,22 @@ def test_short_rows_are_padded_and_long_ones_cut_from_the_text_that_is_named(tok
 def test_it_is_called_as_hugging_faces_are(tokenizer):
     pairs = [("the first one of many", "a second"), ("one", "two")]
     lists = tokenizer(*map(list, zip(*pairs, strict=True)))
-    for name, value in tokenizer(pairs, padding=True, return_tensors="np").items():
-        np.testing.assert_array_equal(value, lists[name])
-    for name, value in tokenizer(pairs, padding=False).items():
-        lengths = lists["input_mask"].sum(1).tolist()
-        assert [len(row) for row in value] == lengths
-        assert value[1] == lists[name][1][: lengths[1]].tolist()
+    arrays = tokenizer(pairs, padding=True, return_tensors="np")
+    lengths = arrays["attention_mask"].sum(1).tolist()
+    for name, value in arrays.items():
+        assert value.dtype == np.int32
+        assert [row[:n].tolist() for row, n in zip(value, lengths, strict=True)] == lists[name]
+        assert tokenizer(pairs, padding=True)[name] == value.tolist()
+        assert tokenizer(*pairs[0])[name] == lists[name][0]
+    assert lists.token_type_ids == lists["segment_ids"] and "attention_mask" not in dict(lists)
+    padded = tokenizer.pad([tokenizer(*pair) for pair in pairs], return_tensors="np")
+    for name, value in tokenizer.pad(dict(lists)).items():
+        np.testing.assert_array_equal(value, arrays[name])
+        np.testing.assert_array_equal(padded[name], arrays[name])
+    with pytest.raises(DataError, match="give padding=True"):
+        tokenizer(pairs, return_tensors="np")
+    first, second = (tokenizer.tokenizer.encode_text(text) for text in pairs[0])
+    assert tokenizer.encode(*pairs[0], add_special_tokens=False) == first + second
     assert type(tokenizer("one", return_tensors="tf")["input_ids"]).__module__.startswith("tensorf")
     for name in ("cls", "sep", "mask", "pad", "unk"):
         number = getattr(tokenizer.tokenizer, f"{name}_id")
@@ -74,7 +89,7 @@ def test_it_is_called_as_hugging_faces_are(tokenizer):
         assert token.strip("[]<>").lower() == name
         assert tokenizer.convert_ids_to_tokens(number) == token
         assert tokenizer.convert_tokens_to_ids(token) == number == tokenizer.get_vocab()[token]
-    texts = tokenizer.batch_decode(lists["input_ids"], skip_special_tokens=True)
+    texts = tokenizer.batch_decode(lists.input_ids, skip_special_tokens=True)
     assert texts == ["the first one of many a second", "one two"]
     assert len(tokenizer) == tokenizer.vocab_size
 
@@ -99,8 +114,12 @@ def test_the_mask_may_be_written_and_other_special_tokens_are_text(tokenizer):
     t = tokenizer.tokenizer
     ids = tokenizer.encode("the [MASK] one")
     assert ids.count(t.mask_id) == 1 and ids[1] == t.encode_text("the")[0]
-    offsets = tokenizer("the [MASK] one", return_offsets_mapping=True)["offset_mapping"][0]
-    assert offsets[ids.index(t.mask_id)].tolist() == [4, 10] and offsets[-2].tolist() == [11, 14]
+    encoded = tokenizer("the [MASK] one", return_offsets_mapping=True)
+    offsets = encoded["offset_mapping"]
+    assert offsets[ids.index(t.mask_id)] == [4, 10] and offsets[-2] == [11, 14]
+    words = encoded.word_ids()
+    assert words[0] is words[-1] is None and words[1] == 0 and words[ids.index(t.mask_id)] == 1
+    assert tokenizer(["x", "unbelievably so"], padding="max_length").word_ids(1)[-1] is None
     assert tokenizer.encode("the [SEP] one").count(t.sep_id) == 1
     assert tokenizer.decode(ids, skip_special_tokens=True).split() == ["the", "one"]
 
@@ -112,7 +131,7 @@ def normal(text: str) -> str:
 def test_every_token_is_found_where_it_stands(tokenizer, golden_path):
     text = "  The naïve  café, in 1999, (sold)\tＴＥＡ to Ünder-writers…"
     encoded = tokenizer(text, return_offsets_mapping=True)
-    offsets = encoded["offset_mapping"][0].tolist()
+    offsets = encoded["offset_mapping"]
     assert offsets[0] == offsets[-1] == [0, 0]
     assert offsets[1][0] == 2 and text[offsets[2][0]] in "naN"
     assert offsets[1:-1] == [
@@ -174,7 +193,7 @@ def test_accents_and_case_are_kept_where_the_directory_says_so(hindi):
     for one in (kept, lost, spaced):
         for text in ("the  big Café हिन्दी naïve", " small "):
             tokens = one.tokenize(text)
-            spans = one(text, return_offsets_mapping=True, max_length=64)["offset_mapping"][0]
+            spans = one(text, return_offsets_mapping=True, max_length=64)["offset_mapping"]
             for token, (begin, end) in zip(tokens, spans[1:-1], strict=True):
                 found = one.tokenizer.preprocess(text[begin:end]).strip()
                 assert found == token.replace("▁", " ").strip() or token == "<unk>"

@@ -73,7 +73,7 @@ def test_the_command_changes_the_vocabularys_tables_alone(folder, tmp_path):
 
 REFUSED = [
     ([], "give either --spm_model_file or --vocab_file"),
-    (["--spm_model_file={f}/new.model", "--model={f}/nothing"], "no such directory"),
+    (["--spm_model_file={f}/new.model", "--model={f}/nothing"], "no directory"),
     (["--spm_model_file={f}/new.model", "--old_spm_model_file={f}/new.model"], "vocab"),
     (["--spm_model_file={f}/new.model", "--output_dir={f}"], "exists; remove it"),
 ]
