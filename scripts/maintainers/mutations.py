@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from mutants.rows import ROWS
 
+SECONDS = 120  # of a test: some mistakes never end
 REPO = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -35,18 +36,20 @@ MUTATIONS = [Mutation(*row) for row in ROWS]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", default="", help="part of the file or the mutation")
-    only = parser.parse_args().only
+    parser.add_argument("--first", default=1, type=int, help="number of the first row")
+    given = parser.parse_args()
     survivors = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder, "repository")
         shutil.copytree(REPO, copy, ignore=shutil.ignore_patterns(".git", ".venv*", "__pycache__"))
         os.symlink(REPO.parent / "shared", pathlib.Path(folder, "shared"))
-        for mutation in MUTATIONS:
-            if only in mutation.file or only in mutation.old:
+        for number, mutation in enumerate(MUTATIONS, 1):
+            is_asked = given.only in mutation.file or given.only in mutation.old
+            if is_asked and number >= given.first:
                 killer = killer_of(mutation, copy)
                 survivors += killer is None
                 change = f"{mutation.old.strip()} -> {mutation.new.strip() or '(nothing)'}"
-                print(f"{mutation.file}: {change}: {killer or 'SURVIVED'}", flush=True)
+                print(f"{number} {mutation.file}: {change}: {killer or 'SURVIVED'}", flush=True)
     return survivors > 0
 
 
@@ -58,12 +61,15 @@ def killer_of(mutation: Mutation, copy: pathlib.Path) -> str | None:
         raise SystemExit(f"{mutation.file}: not there, or there twice: {mutation.old}")
     path.write_text(text.replace(mutation.old, mutation.new), "utf-8")
     modules = [next((copy / "tests").rglob(f"{name}.py")) for name in mutation.tests.split()]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", f"--timeout={SECONDS}", *modules]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", *modules], cwd=copy, capture_output=True,
-        text=True, env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+        command, cwd=copy, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
     )
     path.write_text(text, "utf-8")
     failed = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", done.stdout, re.MULTILINE)
+    if done.returncode and "Timeout" in done.stdout + done.stderr:
+        return f"no answer in {SECONDS} s"
     if done.returncode and not failed:
         raise SystemExit(f"{mutation.file}: the tests did not run:\n{done.stdout}\n{done.stderr}")
     return failed and failed[1]
