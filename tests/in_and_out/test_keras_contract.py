@@ -147,9 +147,9 @@ def test_fit_learns_and_what_it_learned_is_predicted_saved_and_exported(kind, tm
     assert again.optimizer._learning_rate.get_config() == dataclasses.asdict(
         model.optimizer._learning_rate
     )
-    for copy in (keras.models.clone_model(model), type(model).from_config(model.get_config())):
-        copy.set_weights(model.get_weights())
-        assert_same(predictions(copy, kind), expected)
+    copy = keras.models.clone_model(model)  # by from_config
+    copy.set_weights(model.get_weights())
+    assert_same(predictions(copy, kind), expected)
     if ON_TENSORFLOW:  # Keras exports from JAX with jax2tf, which is no dependency of ours
         import tensorflow as tf
 
