@@ -32,7 +32,7 @@ from albert import fill_mask
 from albert.cli import flags
 for model in sys.argv[1:]:
     given = ["fill_mask", f"--model={model}", "a [MASK]"]
-    code = flags.run_command(fill_mask.__doc__, fill_mask.define_flags, fill_mask.main, given)
+    code = flags.run_command(fill_mask.__doc__, fill_mask.define_flags, fill_mask.main, given, True)
     print(f"--- {code}", file=sys.stderr, flush=True)
 """
 
