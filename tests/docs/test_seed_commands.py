@@ -69,7 +69,7 @@ def write_files(folder, golden_path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.slow if "squad" in name or "race" in name else ())
+    pytest.param(name, marks=() if name == "run_classifier" else pytest.mark.slow)
     for name in MODULES
 ])
 def test_a_command_runs_as_printed(name, printed, golden_path, tmp_path):

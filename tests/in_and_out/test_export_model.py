@@ -87,9 +87,13 @@ FINE_TUNED = {
     "AlbertForQuestionAnswering": {},
     "AlbertForBeamQuestionAnswering": {"start_n_top": 3, "end_n_top": 2},
 }
+LIKE_OTHERS = ("AlbertForTokenClassification", "AlbertForQuestionAnswering")
 
 
-@pytest.mark.parametrize("kind", FINE_TUNED)
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=pytest.mark.slow if kind in LIKE_OTHERS else ())
+    for kind in FINE_TUNED
+])
 def test_a_fine_tuned_model_is_exported_with_its_head_and_its_labels(kind, tmp_path):
     model = getattr(modeling, kind)(AlbertConfig(**SIZES), **FINE_TUNED[kind])
     rng = np.random.default_rng(3)
@@ -113,7 +117,7 @@ def test_a_fine_tuned_model_is_exported_with_its_head_and_its_labels(kind, tmp_p
         assert zipfile.ZipFile(path).read("labels.txt").decode().splitlines() == labels
 
 
-@pytest.mark.parametrize("head", ["encoder", "masked_lm"])
+@pytest.mark.parametrize("head", ["masked_lm", pytest.param("encoder", marks=pytest.mark.slow)])
 def test_an_onnx_model_takes_any_batch_and_length(head, source, tmp_path):
     pytest.importorskip("tf2onnx", reason="the [onnx] extra is not installed")
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -55,31 +55,31 @@ def run_code(code, *arguments, folder) -> str:
 
 STRANGER = """
 import json, sys
-import numpy as np, tensorflow as tf, tensorflow_hub as hub
+import numpy as np, tensorflow as tf
+exec(sys.argv[1])  # the code of the module's card, which loads it
 assert not any(n.split(".")[0] == "albert" for n in sys.modules)
-module = hub.load(sys.argv[1])
+card = outputs["pooled_output"].shape.as_list()
 ids = tf.constant([[2, 9, 11, 3], [2, 12, 3, 0]])
 types = tf.constant([[0, 0, 1, 1], [0, 1, 1, 0]])
 inputs = {"input_word_ids": ids, "input_mask": tf.sign(ids), "input_type_ids": types}
-plain = module(inputs)
-first = module(inputs, training=True)["pooled_output"]
+plain = encoder(inputs)
+first = encoder(inputs, training=True)["pooled_output"]
 losses = []
-for _ in range(3):
+for _ in range(2):
     with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(tf.square(module(inputs)["pooled_output"] - 0.5))
-    grads = tape.gradient(loss, module.trainable_variables)
-    pairs = [(g, v) for g, v in zip(grads, module.trainable_variables) if g is not None]
+        loss = tf.reduce_mean(tf.square(encoder(inputs)["pooled_output"] - 0.5))
+    grads = tape.gradient(loss, encoder.trainable_variables)
+    pairs = [(g, v) for g, v in zip(grads, encoder.trainable_variables) if g is not None]
     for g, v in pairs:
         v.assign_sub(0.1 * tf.convert_to_tensor(g))
     losses.append(float(loss))
-info = module.signatures["tokenization_info"]()
-exec(sys.argv[2])  # the code of the module's card
+info = encoder.signatures["tokenization_info"]()
 print(json.dumps({
-    "card": outputs["pooled_output"].shape.as_list(),
+    "card": card,
     "outputs": {n: plain[n].numpy().tolist() for n in ("pooled_output", "sequence_output")},
     "layers": len(plain["encoder_outputs"]),
     "dropout": float(tf.reduce_max(tf.abs(first - plain["pooled_output"]))),
-    "losses": losses, "moved": len(pairs), "signatures": sorted(module.signatures),
+    "losses": losses, "moved": len(pairs), "signatures": sorted(encoder.signatures),
     "lower": bool(info["do_lower_case"]), "vocab": info["vocab_file"].numpy().decode(),
     "default": bool(np.all(plain["default"] == plain["pooled_output"])),
 }))
@@ -89,7 +89,7 @@ print(json.dumps({
 def test_a_process_that_knows_nothing_of_us_loads_and_trains_the_module(hub_module):
     source, path = hub_module
     code = (path / "README.md").read_text().split("```python\n")[1].split("```")[0]
-    seen = json.loads(run_code(STRANGER, path, code.replace("40, 41", "9, 11"), folder=path.parent))
+    seen = json.loads(run_code(STRANGER, code.replace("40, 41", "9, 11"), folder=path.parent))
     assert seen["card"] == [1, 16]
     model = load("AlbertForPreTraining", source)
     expected = model.bert(FLAT)

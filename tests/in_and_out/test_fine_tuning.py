@@ -58,7 +58,9 @@ def test_a_run_keeps_the_best_checkpoint_and_writes_its_results(name, tuned):
 
 
 # test_preemption has the classifier's.
-@pytest.mark.parametrize("name", [name for name in jobs.TUNERS if name != "classifier"])
+@pytest.mark.parametrize("name", [
+    "squad", *(pytest.param(name, marks=pytest.mark.slow) for name in ("race", "tokens")),
+])
 def test_a_run_goes_on_from_its_half_to_the_same_bits(name, tuned, tmp_path, monkeypatch):
     if name == "squad":  # it predicts what training has evaluated, without another run of it
         monkeypatch.setattr(evaluation, "evaluate", None)
