@@ -212,8 +212,3 @@ def test_all_commands_are_found_and_none_needs_tensorflow_to_refuse_a_number():
     assert subprocess.run(
         [sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=False
     ).stdout == "False\n"
-
-
-def test_the_last_seed_trains(tmp_path):
-    job = jobs.pretraining_flags(tmp_path, num_train_steps=1, num_warmup_steps=0)
-    assert jobs.pretrain(*job, f"--seed={flags.MOST_SEED}") == 0

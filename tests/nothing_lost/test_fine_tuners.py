@@ -18,7 +18,7 @@ from albert.modeling import AlbertModel, parameter_shapes
 from albert.storage import locks
 from albert.tasks.squad import features as squad_features
 
-FAST = ("race", "tokens")
+FAST = ("race",)
 EACH = pytest.mark.parametrize("name", jobs.TUNERS)
 MOSTLY_SLOW = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in jobs.TUNERS]
