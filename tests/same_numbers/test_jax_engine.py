@@ -328,7 +328,7 @@ for entry in (
         print("taken")
     except FlagError as error:
         print(error)
-print(albert.AlbertTokenizer.from_pretrained("small_en")("a")["input_ids"].shape)
+print(albert.AlbertTokenizer.from_pretrained("small_en")(["a"], return_tensors="np").input_ids.shape)
 """
 
 
