@@ -15,6 +15,7 @@ import sys
 import tempfile
 from typing import NamedTuple
 
+import pytest
 from mutants.rows import ROWS
 
 SECONDS = 120  # of a test: some mistakes never end
@@ -70,6 +71,8 @@ def killer_of(mutation: Mutation, copy: pathlib.Path) -> str | None:
     failed = re.search(r"^(?:FAILED|ERROR) tests/(.+?)(?: - |$)", done.stdout, re.MULTILINE)
     if done.returncode and "Timeout" in done.stdout + done.stderr:
         return f"no answer in {SECONDS} s"
+    if done.returncode == pytest.ExitCode.INTERRUPTED and not failed:
+        return "an interrupt"  # as if by Ctrl-C
     if done.returncode and not failed:
         raise SystemExit(f"{mutation.file}: the tests did not run:\n{done.stdout}\n{done.stderr}")
     return failed and failed[1]
