@@ -208,9 +208,12 @@ def _fetch(url: str, target: str) -> None:
     try:
         answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code != http.HTTPStatus.NOT_MODIFIED:
-            raise
-        return
+        if error.code == http.HTTPStatus.NOT_MODIFIED:
+            return
+        if begun and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            files.write_json(known, {**tags, "part": None})  # it was whole already: begin again
+            raise ConnectionError(f"{begun:,} bytes are more than there are") from error
+        raise
     with answer:
         begun = begun if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
         tag = answer.headers.get("ETag")

@@ -1,7 +1,9 @@
 """A released model is one name away: downloaded once, resumed when cut, refused in one line."""
 
+import hashlib
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import tarfile
@@ -148,8 +150,15 @@ def test_an_archive_is_downloaded_again_only_when_it_has_changed(hub, monkeypatc
         assert model_hub.local_path(url) == local
         assert open(local, "rb").read() == content
         assert (os.stat(local).st_mtime_ns != before) == is_new
-    hub.broken = True
     monkeypatch.setattr(model_hub.time, "sleep", lambda seconds: None)
+    # Killed when all had arrived, before it got its name.
+    content = b"3" * 3000
+    archive.write_bytes(content)
+    pathlib.Path(f"{local}.part").write_bytes(content)
+    tag = f'"{hashlib.sha256(content).hexdigest()}"'
+    pathlib.Path(f"{local}.json").write_text(json.dumps({"whole": None, "part": tag}))
+    assert open(model_hub.local_path(url), "rb").read() == content
+    hub.broken = True
     assert open(model_hub.local_path(url), "rb").read() == content
 
 

@@ -74,6 +74,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if wanted := self.headers.get("Range"):
             if self.headers.get("If-Range", tag) == tag:
                 start = int(wanted.removeprefix("bytes=").partition("-")[0])
+        if start and start >= len(content):
+            return self._fail(416, "RangeNotSatisfiable")
         rest = content[start:]
         self.send_response(206 if start else 200)
         self.send_header("ETag", tag)
