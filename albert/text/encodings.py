@@ -20,6 +20,9 @@ class Encoding(NamedDict):
     also = OURS
     _words: Callable[[int], list[int | None]]
 
+    def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
+        return Encoding, (dict(self),)  # a pickle has the values alone
+
     def word_ids(self, batch_index: int = 0) -> list[int | None]:
         """Returns, for each token of a sequence, the number of its word in its text; None for others."""
         return self._words(batch_index)

@@ -1,6 +1,7 @@
 """`AlbertTokenizer`: rows, masks and offsets, for both kinds of vocabulary."""
 
 import json
+import pickle
 import shutil
 
 import numpy as np
@@ -72,6 +73,7 @@ def test_it_is_called_as_hugging_faces_are(tokenizer):
         assert [row[:n].tolist() for row, n in zip(value, lengths, strict=True)] == lists[name]
         assert tokenizer(pairs, padding=True)[name] == value.tolist()
         assert tokenizer(*pairs[0])[name] == lists[name][0]
+    assert pickle.loads(pickle.dumps(lists)) == lists
     assert lists.token_type_ids == lists["segment_ids"] and "attention_mask" not in dict(lists)
     padded = tokenizer.pad([tokenizer(*pair) for pair in pairs], return_tensors="np")
     for name, value in tokenizer.pad(dict(lists)).items():
