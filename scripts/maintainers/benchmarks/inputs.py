@@ -19,7 +19,7 @@ from albert.text import text_files
 PEERS = (
     "torch==2.13.0", "transformers==5.23.0", "tokenizers", "numpy", "safetensors",
     "tensorflow==2.21.0", "keras-hub==0.32.0",
-    "onnx==1.23.2", "onnxruntime==1.32.0", "openvino==2026.4.1",
+    "onnx==1.23.2", "onnxruntime==1.32.0", "openvino==2026.4.1", "nncf==3.4.0",
 )
 # Of the largest output: sums of half precision differ in the second digit.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.2}

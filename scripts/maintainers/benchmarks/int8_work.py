@@ -4,12 +4,13 @@ import os
 
 import numpy as np
 
+import albert
 from albert.config import AlbertConfig
 from albert.formats import pretrained
 from albert.formats.model_card import table
 from albert.storage import files
 from benchmarks import inputs, model_work
-from benchmarks.turns import Side, compare, outputs_path
+from benchmarks.turns import compare, outputs_path
 
 _SIDES = {
     "float32": {},
@@ -18,22 +19,32 @@ _SIDES = {
     "LiteRT, float32": {"is_litert": True},
     "LiteRT, int8": {"is_litert": True, "is_int8": True},
 }
+# PyTorch's graph, quantized by the runtimes' own tools.
+_THEIRS = {
+    f"{name}, {precision}": {"attn_implementation": "sdpa", "runtime": runtime,
+                             "batching": "grouped", "is_int8": precision == "int8"}
+    for name, runtime in (("onnxruntime with PyTorch's graph", "onnxruntime"),
+                          ("OpenVINO", "openvino"))
+    for precision in ("float32", "int8")
+}
 
 
 def int8(values, config: AlbertConfig, folder: str):
     """The logits of texts with float32 and with int8; LiteRT takes rows of one length, one by one."""
     if values.model:
-        path = values.model
-        config = pretrained.open_path(path, "model").config.with_dropout(0.0)
+        theirs = os.path.join(folder, "theirs")
+        albert.AlbertForSequenceClassification.from_pretrained(values.model).save_pretrained(theirs)
+        paths = {"ours": values.model, "theirs": theirs}
+        config = pretrained.open_path(values.model, "model").config.with_dropout(0.0)
     else:
-        path = inputs.make_model(
-            config, "AlbertForSequenceClassification", folder, False, num_labels=2
-        )["ours"]
+        paths = inputs.make_model(
+            config, "AlbertForSequenceClassification", folder, bool(values.peers_env), num_labels=2
+        )
     examples, lengths = model_work.write_examples(values, config, folder)
     [(size, _)] = inputs.sizes(values, (32,), (128,))
-    spec = {"work": "predict", "inputs": examples, "batch_size": size, "model": path,
-            "vocab_size": config.vocab_size, "device": values.device, "is_warm": True}
-    sides = [Side(name, "ours.py", spec | more) for name, more in _SIDES.items()]
+    spec = {"work": "predict", "inputs": examples, "batch_size": size,
+            "vocab_size": config.vocab_size, "is_warm": True}
+    sides = model_work.model_sides(values, paths, spec, _SIDES, _THEIRS)
     work = os.path.join(folder, "int8")
     found = compare(sides, work, rounds=values.rounds, tolerance=None, work=len(lengths))
     labels = _labels(values)[: len(lengths)]

@@ -64,7 +64,7 @@ def model_sides(
     spec = spec | {"device": values.device, "engine": values.engine}
     sides = [Side(name, "ours.py", spec | {"model": paths["ours"]} | more)
              for name, more in ours.items()]
-    if spec.get("precision") != "float32":  # onnxruntime's products are float32 on processors
+    if spec.get("precision") == "bfloat16":  # onnxruntime has no such products on processors
         theirs = {k: v for k, v in theirs.items() if v.get("runtime") != "onnxruntime"}
     if python and values.engine == "jax":  # keras-hub's side is on TensorFlow
         keras_hub = {}

@@ -64,7 +64,8 @@ def _answers(spec, model, tensors, names):
         return _plain(spec, _compiled(spec, model), names)
     path = spec["outputs"].removesuffix(".npz") + ".onnx"
     _export(model, tensors, names, path)
-    return {"onnxruntime": _onnxruntime, "openvino": _openvino}[runtime](spec, path, names)
+    run = {"onnxruntime": _onnxruntime, "openvino": _openvino}[runtime]
+    return run(spec, path, names, tensors)
 
 
 def _plain(spec, call, names):
@@ -91,20 +92,37 @@ def _export(model, tensors, names, path):
         )
 
 
-def _onnxruntime(spec, path, names):
+def _onnxruntime(spec, path, names, tensors):
     import onnxruntime
 
+    if spec.get("is_int8"):
+        from onnxruntime.quantization import quantize_dynamic
+
+        exported, path = path, path.replace(".onnx", ".int8.onnx")
+        quantize_dynamic(exported, path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = spec["threads"]
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return lambda batch: session.run(names, {name: x.numpy() for name, x in batch.items()})
 
 
-def _openvino(spec, path, names):
+_CALIBRATION_TEXTS = 64
+
+
+def _openvino(spec, path, names, tensors):
     import openvino
 
     precision = {"float32": "f32", "bfloat16": "bf16"}[spec.get("precision", "float32")]
-    compiled = openvino.Core().compile_model(path, "CPU", {
+    graph = openvino.Core().read_model(path)
+    if spec.get("is_int8"):
+        import nncf
+
+        texts = [{name: x[i : i + 1, : int(tensors["attention_mask"][i].sum())].numpy()
+                  for name, x in tensors.items()}
+                 for i in range(min(_CALIBRATION_TEXTS, len(tensors["input_ids"])))]
+        graph = nncf.quantize(graph, nncf.Dataset(texts), model_type=nncf.ModelType.TRANSFORMER,
+                              subset_size=len(texts))
+    compiled = openvino.Core().compile_model(graph, "CPU", {
         "INFERENCE_NUM_THREADS": spec["threads"], "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": precision,
     })
