@@ -88,6 +88,7 @@ setup(
             "albert-model-info = albert.model_info:cli",
             "albert-predict = albert.predict:cli",
             "albert-prepare-text = albert.prepare_text:cli",
+            "albert-pretrain-from-text = albert.pretrain_from_text:cli",
             "albert-run-classifier = albert.run_classifier:cli",
             "albert-run-pretraining = albert.run_pretraining:cli",
             "albert-run-race = albert.run_race:cli",

@@ -25,6 +25,7 @@ RELEASED = tuple(
     f"{size}_{version}" for size in ("base", "large", "xlarge", "xxlarge")
     for version in ("v1", "v2")
 )
+BUILT_IN = ("quickstart", "tiny", "mini", "small")  # of configs/; docs/guides/pretrain.md compares them
 # Without these no released file is complete; the rest has one value everywhere.
 _REQUIRED = (
     "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "intermediate_size",
@@ -168,13 +169,13 @@ class AlbertConfig:
 
     @classmethod
     def released(cls, name: str) -> "AlbertConfig":
-        """Returns a released architecture, "base_v1" to "xxlarge_v2".
+        """Returns a released architecture, "base_v1" to "xxlarge_v2", or one of `BUILT_IN`.
 
         Raises:
           DataError: there is none of this name.
         """
-        if name not in RELEASED:
-            raise DataError(f"no released architecture {name!r}: there are {', '.join(RELEASED)}")
+        if name not in RELEASED + BUILT_IN:
+            raise DataError(f"no architecture {name!r}: there are {', '.join(RELEASED + BUILT_IN)}")
         return cls.from_json_file(_released_file(name))
 
     @classmethod
@@ -220,10 +221,10 @@ def config_file(value: str) -> str:
         return value
     if value in shipped.names():
         return os.path.join(shipped.path_of(value), "albert_config.json")
-    if value not in RELEASED:
+    if value not in RELEASED + BUILT_IN:
         raise DataError(
             f"--albert_config_file: no such file: {value}; nor is it an architecture with a name: "
-            + ", ".join((*RELEASED, *shipped.names()))
+            + ", ".join((*RELEASED, *BUILT_IN, *shipped.names()))
         )
     return _released_file(value)
 
@@ -233,7 +234,7 @@ def _released_file(name: str) -> str:
     here = os.path.dirname(os.path.abspath(__file__))
     folders = (os.path.join(here, "configs"), os.path.join(os.path.dirname(here), "configs"))
     folder = next(filter(os.path.isdir, folders), folders[0])
-    return os.path.join(folder, f"albert_{name}.json")
+    return os.path.join(folder, f"{name}.json" if name in BUILT_IN else f"albert_{name}.json")
 
 
 def _problems(config: AlbertConfig) -> list[str]:

@@ -28,6 +28,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("enum", values, "model_type", "unigram", "Kind of segmentation model.",
                  enum_values=["unigram", "bpe"])
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
+    flags.define("bool", values, "hard_vocab_limit", True,
+                 "Fail if the text is too short for --vocab_size; if false, write fewer tokens.")
     flags.define("integer", values, "input_sentence_size", 10_000_000,
                  "Maximum number of sentences to train on; 0 for all.", lower_bound=0)
     flags.define("bool", values, "shuffle_input_sentence", True,
@@ -41,10 +43,10 @@ def main(values: flags.FlagValues) -> None:
     for ending in (".model", ".vocab"):
         files.refuse_overwriting(values.model_prefix + ending, *paths)
     settings = vocabulary.Settings(**flags.select(values, vocabulary.Settings))
-    vocabulary.publish(
+    size = vocabulary.publish(
         values.model_prefix, vocabulary.train(paths, settings, corpus_flags.form_of(values))
     )
-    flags.log.info("wrote %s.model and .vocab: %d tokens", values.model_prefix, values.vocab_size)
+    flags.log.info("wrote %s.model and .vocab: %d tokens", values.model_prefix, size)
 
 
 cli = flags.command(__doc__, define_flags, main)

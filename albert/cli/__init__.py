@@ -12,6 +12,9 @@
     own_texts           --train_file: your own texts in one file, and settings that fit them
     pretraining_masks   how a pretraining run masks records that hold no masks
     pretraining_start   architecture and vocabulary of a pretraining run
+    text_plan           sizes, vocabulary and steps that a text and some hours are worth
+    training_speed      tokens per second of a pretraining step on this machine
+    text_report         what a model pretrained on a text has learned of it, as a page
     answering           what the commands that answer texts share: flags, the model, lines
     classifier_report   what a classifier of one file can do, as a page
     question_answering  what the three SQuAD commands share

@@ -36,6 +36,7 @@ class Settings:
     do_lower_case: bool = True
     input_sentence_size: int = 10_000_000  # maximum number of sentences, 0 for all
     shuffle_input_sentence: bool = True
+    hard_vocab_limit: bool = True  # if false, a short text gets fewer tokens
     seed: int = 12345
 
 
@@ -59,6 +60,7 @@ def train(paths: list[str], settings: Settings, form: Form = Form()) -> bytes:
             vocab_size=settings.vocab_size,
             character_coverage=settings.character_coverage,
             model_type=settings.model_type,
+            hard_vocab_limit=settings.hard_vocab_limit,
             max_sentence_length=_MAX_SENTENCE_BYTES,
             num_threads=_THREADS,
             pad_id=0,
@@ -125,8 +127,8 @@ def _explain(message: str, settings: Settings, paths: list[str]) -> str:
     return f"cannot train a vocabulary on {text}: {' '.join(message.split())}"
 
 
-def publish(prefix: str, model: bytes) -> None:
-    """Writes <prefix>.vocab (token, score), then <prefix>.model."""
+def publish(prefix: str, model: bytes) -> int:
+    """Writes <prefix>.vocab (token, score), then <prefix>.model; returns the number of tokens."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -135,3 +137,4 @@ def publish(prefix: str, model: bytes) -> None:
             stream.write(f"{processor.id_to_piece(i)}\t{processor.get_score(i):g}\n")
     with files.atomic_write(f"{prefix}.model", "wb") as stream:
         stream.write(model)
+    return processor.vocab_size()

@@ -12,6 +12,7 @@ import pytest
 from helpers import REPO, SIZES, assert_one_clear_line, run_here, write_config
 
 from albert import model_info
+from albert.cli import text_plan
 from albert.config import AlbertConfig
 from albert.model import costs
 from albert.model.costs import ACTIVATION_FACTORS, GIB, USABLE_MEMORY, Device, Workload
@@ -332,7 +333,7 @@ def test_the_guides_sizes_and_its_choice_of_one_are_those_that_are_printed(info)
         assert vocabulary == f"{sizes['vocab_size']:,}"
         assert parameters == f"{models[config]['parameters']['total']:,}"
         assert float(flops) == pytest.approx(cost[config] / cost["base_v2"], rel=0.05)
-    # The rule: ten tokens for each parameter, at most 30 readings of the text.
+    # The rule is the one by which pretrain_from_text chooses.
     budgets = [1e11 * 3600 * hours for hours in (1, 10, 100)]
     budgets += [3e14 * 36_000 * devices for devices in (1, 8)]
     rows = re.findall(r"^\| (\d+) ([MG])B \| (.+) \|$", page, re.M)
@@ -340,12 +341,8 @@ def test_the_guides_sizes_and_its_choice_of_one_are_those_that_are_printed(info)
     for number, unit, cells in rows:
         tokens = int(number) * {"M": 1e6, "G": 1e9}[unit] / 4.5
         for budget, chosen in zip(budgets, cells.split(" | "), strict=True):
-            fitting = [
-                name for name, model in models.items() if 10 * model["cost"]["compute_parameters"]
-                <= min(30 * tokens, budget / cost[name])
-            ]
-            name = (fitting or list(models))[-1 if fitting else 0]
-            assert chosen == re.sub(r"configs/|\.json|_v2", "", name), (number, unit)
+            name = text_plan.choose_size(tokens, budget).name
+            assert chosen == name.removesuffix("_v2"), (number, unit)
 
 
 REFUSED = [

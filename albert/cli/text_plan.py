@@ -1,0 +1,145 @@
+"""What a text and some hours are worth: the formulas by which pretrain_from_text chooses.
+
+A size is affordable if the text and the time give it `TOKENS_PER_PARAMETER` tokens for each of its
+compute parameters (the parameters as if nothing were shared, on which the cost of a token depends).
+The largest affordable one is trained, for as long as the time lasts, but no more than `MAX_PASSES`
+over the text. docs/guides/pretrain.md has the table that follows from this.
+"""
+
+import dataclasses
+import math
+
+from albert.config import AlbertConfig
+from albert.model import costs
+
+# Estimates of how text is cut: bytes of a token, and the least use of a vocabulary entry in training
+# that makes an embedding worth having.
+BYTES_PER_TOKEN = 4.5
+USES_OF_ENTRY = 50
+# Hoffmann et al. 2022 (arXiv 2203.15556) find 20 for models that share nothing.
+TOKENS_PER_PARAMETER = 10
+MAX_PASSES = 30
+MIN_STEPS = 1000  # fewer: smaller batches
+MIN_BATCH = 16
+WARMUP = 0.05  # fractions of the steps: the rate rises, stays, and falls
+DECAY = 0.5
+SAVES, SAVED_SECONDS = 10, 600  # at least so many checkpoints, at most so far apart
+EVAL_BATCH = 128
+HELD_OUT_TOKENS = 200_000  # enough for a standard error of 0.3 points of 30,000 masked tokens
+MAX_HELD_OUT = 0.1
+CHARACTERS_SHARE = 0.5  # of the vocabulary at most are single characters
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """An architecture, and the batch and rate that it is trained with."""
+
+    name: str  # as --albert_config_file takes it
+    batch: int  # sequences
+    length: int  # tokens
+    optimizer: str
+    rate: float
+
+    @property
+    def config(self) -> AlbertConfig:
+        """The architecture."""
+        return AlbertConfig.released(self.name)
+
+
+# Smallest first. Rates of the first three were searched (docs/evidence/results.md); the others' are the paper's,
+# scaled by the square root of the batch.
+SIZES = (
+    Size("quickstart", 64, 48, "lamb", 0.01),
+    Size("tiny", 64, 64, "muon", 0.006),
+    Size("mini", 128, 64, "muon", 0.005),
+    Size("small", 256, 128, "lamb", 0.003),
+    Size("base_v2", 256, 128, "lamb", 0.00088),
+    Size("large_v2", 256, 128, "lamb", 0.00088),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A corpus, as prepare_text wrote it."""
+
+    num_bytes: int
+    characters: int  # distinct ones
+
+    @property
+    def tokens(self) -> float:
+        """An estimate."""
+        return self.num_bytes / BYTES_PER_TOKEN
+
+
+def workload(size: Size) -> costs.Workload:
+    """Returns a step's work, with 15 % of the tokens masked."""
+    return costs.Workload(
+        max_seq_length=size.length, max_predictions_per_seq=math.ceil(0.15 * size.length)
+    )
+
+
+def token_flops(size: Size) -> float:
+    """Returns the FLOPs of a token in training."""
+    return costs.training_flops(size.config, workload(size))
+
+
+def choose_size(text_tokens: float, flops: float) -> Size:
+    """Returns the largest affordable size, else the smallest.
+
+    Args:
+      flops: of the whole training.
+    """
+    def is_affordable(size: Size) -> bool:
+        tokens = min(MAX_PASSES * text_tokens, flops / token_flops(size))
+        return TOKENS_PER_PARAMETER * costs.compute_parameters(size.config) <= tokens
+
+    return next(filter(is_affordable, reversed(SIZES)), SIZES[0])
+
+
+def vocabulary_size(size: Size, text: Text) -> int:
+    """Returns the size's own number of entries, or fewer for a short text, in hundreds.
+
+    At least half of the entries are more than single characters.
+    """
+    wanted = min(size.config.vocab_size, text.tokens / USES_OF_ENTRY)
+    return 100 * math.ceil(max(wanted, text.characters / CHARACTERS_SHARE, 200) / 100)
+
+
+def held_out_fraction(text: Text) -> float:
+    """Returns the fraction of the text that is held out, in thousandths."""
+    fraction = min(MAX_HELD_OUT, HELD_OUT_TOKENS / max(text.tokens, 1))
+    return max(round(fraction, 3), 0.001)
+
+
+def training_flags(
+    size: Size, text_tokens: float, tokens_per_second: float, seconds: float
+) -> dict[str, float]:
+    """Returns run_pretraining's flags of batch, rate and steps."""
+    tokens = min(MAX_PASSES * text_tokens, tokens_per_second * seconds)
+    batch = size.batch
+    while batch > MIN_BATCH and tokens < MIN_STEPS * batch * size.length:
+        batch //= 2
+    steps = max(round(tokens / (batch * size.length)), 20)
+    # Not much work is lost when the power fails.
+    saves = max(SAVES, round(tokens / tokens_per_second / SAVED_SECONDS))
+    return {
+        "train_batch_size": batch,
+        "learning_rate": float(f"{size.rate * math.sqrt(batch / size.batch):.3g}"),
+        "num_train_steps": steps,
+        "num_warmup_steps": max(round(WARMUP * steps), 1),
+        "num_decay_steps": round(DECAY * steps),
+        "save_checkpoints_steps": math.ceil(steps / saves),
+        "log_steps": math.ceil(steps / 100),
+        "eval_batch_size": EVAL_BATCH,
+        # All evaluations together read a quarter as many sequences as the training, each in a third
+        # of the time.
+        "max_eval_steps": min(max(steps * batch // (4 * saves * EVAL_BATCH), 8), 60),
+    }
+
+
+def nearest(config: AlbertConfig) -> Size:
+    """Returns the size whose cost is nearest to an architecture's."""
+    cost = costs.compute_parameters(config)
+    return min(
+        SIZES, key=lambda size: abs(math.log(costs.compute_parameters(size.config) / cost))
+    )

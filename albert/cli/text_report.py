@@ -1,0 +1,126 @@
+"""What a model pretrained on a text has learned of it, as a page: report.md of pretrain_from_text.
+
+Legend: N sentences, D size of a vector.
+"""
+
+import itertools
+import os
+
+import numpy as np
+
+from albert.formats.model_card import table
+from albert.inference.answering_session import AnsweringSession, open_session
+from albert.pretraining_data.features import SEGMENT_LENGTHS, pair_features
+from albert.records import record_files
+from albert.records.examples import FeatureSpec, decode_examples
+from albert.records.tfrecord import read_records
+from albert.storage import files
+from albert.tokenization import FullTokenizer
+
+_EXAMPLES = 10
+_SENTENCES = 400  # among which neighbours are looked for
+_NEIGHBOURS = 3
+_BLANK = "▁"  # how SentencePiece writes the blank before a word
+_NEXT = """## What next
+
+Vectors, masked words, and a classifier from labelled texts (`text` and `label` columns):
+
+    python -m albert.extract_features --model={model} --input_file=sentences.txt --output_file=vectors.npz
+    echo "A text with a [MASK]." | python -m albert.fill_mask --model={model}
+    python -m albert.run_classifier --init_checkpoint={model} --train_file=labelled.csv --output_dir=classifier
+"""
+
+
+def write(path: str, model: str, held_out: str, plan: str) -> str:
+    """Publishes the report and returns its path.
+
+    Args:
+      model: directory of run_pretraining.
+      held_out: record file without masks.
+      plan: what was trained.
+    """
+    results = files.read_json_object(os.path.join(model, "eval_results.json"))
+    session = open_session(model)
+    segments = _segments(held_out, session.tokenizer)
+    parts = [
+        "# A model pretrained on your text\n", f"{plan}.\n",
+        table(("on held-out text", "model", "always the most frequent answer"), [
+            (name, f"{100 * results[f'{key}_accuracy']:.1f} %",
+             f"{100 * results[f'{key}_accuracy_baseline']:.1f} %")
+            for name, key in (("masked tokens", "masked_lm"), ("sentence order", "sentence_order"))
+        ]),
+        _verdict(results),
+        "## Masked words\n", _masked_words(session, segments),
+        "## Nearest sentences\n", _nearest(session, segments),
+        _NEXT.format(model=model),
+    ]
+    with files.atomic_write(path) as stream:
+        stream.write("\n".join(parts))
+    return path
+
+
+def _verdict(results: dict[str, float]) -> str:
+    accuracy, baseline = (results[f"masked_lm_accuracy{x}"] for x in ("", "_baseline"))
+    if accuracy < 1.5 * baseline:
+        return ("It has learned little more than which tokens are frequent: give it more --hours, "
+                "or, for English, --start_from=small_en.\n")
+    if accuracy < 0.35:
+        return ("It knows words and short phrases. More --hours, or more text, would still help.\n")
+    return "It predicts words from their sentence. Fine-tune it on labelled texts.\n"
+
+
+def _segments(held_out: str, tokenizer: FullTokenizer) -> list[list[str]]:
+    """Returns the tokens of the first segments of held-out records."""
+    length = len(record_files.first_record(held_out)["input_ids"])
+    first = list(itertools.islice(read_records(held_out), _SENTENCES))
+    rows = decode_examples(first, FeatureSpec(pair_features(length)))
+    counts = rows[SEGMENT_LENGTHS][:, 0]
+    return [
+        tokenizer.convert_ids_to_tokens([int(i) for i in ids[1 : 1 + count]])
+        for ids, count in zip(rows["input_ids"], counts, strict=True)
+    ]
+
+
+def _as_text(tokens: list[str]) -> str:
+    if any(token.startswith(_BLANK) for token in tokens):
+        return "".join(tokens).replace(_BLANK, " ").strip()
+    return " ".join(tokens).replace(" ##", "")
+
+
+def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
+    """Returns a table of words that are one token, in the middle of a segment, and of guesses."""
+    questions = []
+    for tokens in segments:
+        starts = [i for i, token in enumerate(tokens) if token.startswith(_BLANK)]
+        whole = [i for i in starts if i + 1 in starts and tokens[i][1:].isalpha()]
+        if len(tokens) >= 8 and whole:
+            place = whole[len(whole) // 2]
+            masked = [*tokens[:place], f"{_BLANK}[MASK]", *tokens[place + 1 :]]
+            questions.append((_as_text(masked), tokens[place].strip(_BLANK)))
+    questions = questions[:_EXAMPLES]
+    if not questions:
+        return "No held-out sentence has a word that is one token.\n"
+    answers = session.fill_mask([text for text, _ in questions], top_k=3)
+    rows = [
+        (text.replace("|", "\\|"), word, ", ".join(
+            f"{one['piece'].strip(_BLANK)} ({one['probability']:.2f})" for one in masks[0]
+        ))
+        for (text, word), masks in zip(questions, answers, strict=True)
+    ]
+    return table(("held-out text", "word", "guesses"), rows)
+
+
+def _nearest(session: AnsweringSession, segments: list[list[str]]) -> str:
+    """Returns some held-out texts, each with those whose mean vectors are most similar."""
+    texts = list(dict.fromkeys(_as_text(tokens) for tokens in segments if len(tokens) >= 5))
+    if len(texts) < 2 * _NEIGHBOURS:
+        return "Too few held-out sentences.\n"
+    vectors = session.embed(texts)  # [N, D]
+    vectors = vectors - vectors.mean(axis=0)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-9
+    rows = []
+    for i in np.linspace(0, len(texts) - 1, _NEIGHBOURS, dtype=int):
+        cosines = vectors @ vectors[i]
+        best = [j for j in np.argsort(-cosines, kind="stable") if j != i][:_NEIGHBOURS]
+        rows.append(f"{texts[i]}\n\n" + "".join(f"* {cosines[j]:.2f} {texts[j]}\n" for j in best))
+    return "\n".join(rows)

@@ -1,0 +1,93 @@
+"""How many tokens a second a pretraining step takes on this machine.
+
+A process of its own measures it, so that its memory and threads are gone afterwards:
+
+    python -m albert.cli.training_speed '{"config": {...}, "batch": 64, ...}'
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from albert.cli import flags
+from albert.config import AlbertConfig
+from albert.errors import UserError
+from albert.model.costs import Workload
+from albert.records import records
+from albert.records.record_files import RecordFiles
+
+_MAX_STEPS = 200
+
+
+def measure(config: AlbertConfig, workload: Workload, seconds: float) -> float:
+    """Returns the tokens per second of steps on random sequences, after the first.
+
+    Raises:
+      UserError: the steps failed, for want of memory for example.
+    """
+    spec = {
+        "config": config.to_dict(), "batch": workload.train_batch_size,
+        "length": workload.max_seq_length, "predictions": workload.max_predictions_per_seq,
+        "optimizer": workload.optimizer, "precision": workload.mixed_precision, "seconds": seconds,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "albert.cli.training_speed", json.dumps(spec)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"cannot measure the speed of training here: {last}")
+    return float(done.stdout.strip().splitlines()[-1])
+
+
+def _measure_here(spec: dict) -> float:
+    flags.set_up_logging()
+    flags.start_engine()
+    from albert.optimization import OptimizerConfig
+    from albert.tasks.pretraining import PretrainingTask
+    from albert.training import run_settings, steps, train_state
+    from albert.training.current_engine import current
+
+    config = AlbertConfig.from_dict(spec["config"])
+    batch, length = spec["batch"], spec["length"]
+    task = PretrainingTask(length, spec["predictions"])
+    run = run_settings.RunConfig("", mixed_precision=spec["precision"], train_batch_size=batch)
+    optimizer = OptimizerConfig(spec["optimizer"], 1e-3, 10**6)
+    with tempfile.TemporaryDirectory() as folder, current().alone():
+        path = os.path.join(folder, "random.tfrecord")
+        features = task.feature_spec()
+        rows = (_random_sequence(config, spec, np.random.default_rng(i)) for i in range(batch))
+        records.write_records(path, rows, features, {})
+        state = train_state.TrainState(task, config, run, optimizer)
+        train = steps.train_steps(task, state, run)
+        batches = iter(current().train_batches(
+            RecordFiles([path]), features, batch_size=batch, vocab_size=config.vocab_size, seed=1
+        ))
+        train(batches, 1, [0.0, 0.0])  # traces and compiles
+        started, count = time.perf_counter(), 0
+        while time.perf_counter() - started < spec["seconds"] and count < _MAX_STEPS:
+            train(batches, 1, [0.0, 0.0])
+            count += 1
+        return count * batch * length / (time.perf_counter() - started)
+
+
+def _random_sequence(config: AlbertConfig, spec: dict, rng) -> dict[str, np.ndarray]:
+    length, count = spec["length"], spec["predictions"]
+    return {
+        "input_ids": rng.integers(5, config.vocab_size, length),
+        "input_mask": np.ones(length, np.int64),
+        "segment_ids": np.arange(length) >= length // 2,
+        "masked_lm_positions": np.sort(rng.permutation(length)[:count]),
+        "masked_lm_ids": rng.integers(5, config.vocab_size, count),
+        "masked_lm_weights": np.ones(count, np.float32),
+        "next_sentence_labels": rng.integers(0, 2, 1),
+    }
+
+
+if __name__ == "__main__":
+    print(_measure_here(json.loads(sys.argv[1])))

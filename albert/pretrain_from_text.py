@@ -1,0 +1,259 @@
+"""Text and a number of hours in, a pretrained model out.
+
+  python -m albert.pretrain_from_text --input_file=my_text.txt --hours=3 --output_dir=out
+
+It measures the machine, chooses vocabulary, architecture, batch, learning rate and steps, and runs
+prepare_text, train_sentencepiece, create_pretraining_data and run_pretraining; the log shows each
+as you would type it. out/model is then a model for every command, and out/report.md says what it
+has learned. Stop it at any moment: the same command resumes. For English text,
+--start_from=small_en begins with a model that has read some.
+"""
+
+import dataclasses
+import importlib
+import logging
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from albert.cli import (
+    corpus_flags,
+    flags,
+    remote_paths,
+    text_plan,
+    text_report,
+    training_speed,
+)
+from albert.cli.text_plan import Size, Text
+from albert.config import AlbertConfig
+from albert.errors import DataError, FlagError
+from albert.formats import pretrained
+from albert.records import records
+from albert.runtime import processor, workers
+from albert.runtime.progress import duration
+from albert.storage import files
+from albert.text import corpus_files
+
+log = logging.getLogger("albert")
+
+_DECIDED = ("input_file", "hours", "start_from", "do_lower_case", "seed", *corpus_flags.FLAGS)
+_MEASURED = 5.0  # seconds of steps
+_TRAINED = 0.95  # fraction of the time left; evaluations and checkpoints take the rest
+_STARTED_RATE = 0.4  # of the rate from random weights (docs/guides/another_language.md)
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    flags.define("path", values, "input_file", None, f"Text: {corpus_flags.WHERE}. Required.",
+                 use="texts")
+    corpus_flags.define_flags(values)
+    flags.define("float", values, "hours", 1.0, "Time for everything.", above=0)
+    flags.define("path", values, "output_dir", None, "Output directory. Required.", use="directory")
+    flags.define("path", values, "start_from", None,
+                 "Model to start from, with its vocabulary: small_en, a directory, or a name to "
+                 "download. Default: random weights.", use="model")
+    flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
+    flags.define("integer", values, "seed", 12345, "Seed of all random numbers.",
+                 lower_bound=0, upper_bound=flags.MOST_SEED)
+
+
+def main(values: flags.FlagValues) -> None:
+    flags.require(values, "input_file", "output_dir")
+    started, out = time.monotonic(), values.output_dir
+    plan = _Plan.of(values)
+    text_flags = [f"--{name}={values[name].value}" for name in corpus_flags.FLAGS
+                  if values[name].present]
+    corpus = os.path.join(out, "text", "corpus.txt")
+    if not os.path.exists(os.path.join(out, "text", "stats.json")):
+        _run("prepare_text", f"--input_file={values.input_file}", f"--output_dir={out}/text",
+             *text_flags)
+    text = text_of(corpus)
+    plan.choose(text, values.hours * 3600 - (time.monotonic() - started))
+    vocabulary = plan.vocabulary(values, corpus)
+    train, held_out = (os.path.join(out, "records", f"{name}.tfrecord")
+                       for name in ("train", "held_out"))
+    if not all(os.path.exists(records.manifest_path(path)) for path in (train, held_out)):
+        _run("create_pretraining_data", f"--input_file={corpus}", *vocabulary,
+             f"--output_file={train}", f"--eval_output_file={held_out}",
+             f"--held_out_fraction={text_plan.held_out_fraction(text)}",
+             f"--max_seq_length={plan.length}", "--nostatic_masks", "--strict_sentence_order",
+             "--fit_sentences", "--document_layout=blank_lines", f"--random_seed={values.seed}")
+    plan.set_steps(text, _TRAINED * (values.hours * 3600 - (time.monotonic() - started)))
+    model = os.path.join(out, "model")
+    start = [f"--init_checkpoint={values.start_from}"] if values.start_from else []
+    _run("run_pretraining", f"--input_file={train}", f"--eval_input_file={held_out}",
+         f"--output_dir={model}", *start, *plan.training_flags(), *vocabulary,
+         f"--seed={values.seed}")
+    log.info("report: %s", text_report.write(
+        os.path.join(out, "report.md"), model, held_out, plan.told(text)
+    ))
+
+
+def _run(name: str, *arguments: str) -> None:
+    """Runs a command in this process, as its command line would."""
+    log.info("%s", shlex.join(["python", "-m", f"albert.{name}", *arguments]))
+    command = importlib.import_module(f"albert.{name}")
+    values = flags.parse(command.define_flags, [name, *arguments])
+    with remote_paths.local_paths(values):
+        command.main(values)
+
+
+def text_of(corpus: str) -> Text:
+    """Returns what the plan needs to know of a corpus."""
+    characters: set[str] = set()
+    with open(corpus, encoding="utf-8") as stream:
+        while part := stream.read(1 << 20):
+            characters.update(part)
+    return Text(os.path.getsize(corpus), len(characters))
+
+
+class _Plan:
+    """What was chosen, in plan.json: a resumed run must not choose anew."""
+
+    def __init__(self, path: str, chosen: dict[str, Any], values: flags.FlagValues):
+        self.path, self.chosen = path, chosen
+        gain = processor.bfloat16_gain()
+        self._precision = chosen.get("mixed_precision", "bfloat16" if gain else "float32")
+        self._start = None
+        if values.start_from:
+            self._start = pretrained.open_path(values.start_from, "start_from")
+
+    @classmethod
+    def of(cls, values: flags.FlagValues) -> "_Plan":
+        """Returns the plan of the output directory, which may be empty yet.
+
+        Raises:
+          FlagError: it was made for other flags; UserError: the text or the model isn't there.
+        """
+        for path in corpus_files.find(values.input_file, "input_file", is_read_once=True):
+            files.refuse_overwriting(os.path.join(values.output_dir, "text", "corpus.txt"), path)
+        path = os.path.join(values.output_dir, "plan.json")
+        asked = {name: value for name, value in flags.to_dict(values).items() if name in _DECIDED}
+        if not os.path.exists(path):
+            plan = cls(path, {"flags": asked}, values)
+            files.make_dirs(values.output_dir)
+            return plan
+        chosen = files.read_json_object(path)
+        for name, value in asked.items():
+            if (before := chosen.get("flags", {}).get(name)) != value:
+                raise FlagError(
+                    f"--{name}={value}, but {values.output_dir} was begun with {before}: use "
+                    "another --output_dir"
+                )
+        return cls(path, chosen, values)
+
+    @property
+    def config(self) -> AlbertConfig:
+        """The architecture, with its vocabulary's size."""
+        if self._start:
+            return self._start.config
+        size = next(size for size in text_plan.SIZES if size.name == self.chosen["size"])
+        return dataclasses.replace(size.config, vocab_size=self.chosen["vocab_size"])
+
+    @property
+    def length(self) -> int:
+        return self.chosen["max_seq_length"]
+
+    def choose(self, text: Text, seconds: float) -> None:
+        """Chooses size and vocabulary, and measures the speed of training."""
+        if "size" in self.chosen:
+            return
+        sizes = text_plan.SIZES
+        log.info("measuring how fast this machine trains ...")
+        if self._start:
+            size = text_plan.nearest(self._start.config)
+        else:
+            rate = self._tokens_per_second(sizes[1], sizes[1].config)
+            size = text_plan.choose_size(text.tokens, rate * text_plan.token_flops(sizes[1]) * seconds)
+        self.chosen |= {
+            "size": size.name, "optimizer": size.optimizer, "mixed_precision": self._precision,
+            "vocab_size": text_plan.vocabulary_size(size, text),
+        }
+        config = self.config
+        length = min(size.length, config.max_position_embeddings)
+        size = dataclasses.replace(size, length=length)
+        self.chosen |= {"vocab_size": config.vocab_size, "max_seq_length": length,
+                        "tokens_per_second": round(self._tokens_per_second(size, config))}
+        files.write_json(self.path, self.chosen)
+        log.info("%s: %d layers x %d, %s tokens in the vocabulary; %s tokens/s here",
+                 size.name if not self._start else self._start.path, config.num_hidden_layers,
+                 config.hidden_size, f"{config.vocab_size:,}",
+                 f"{self.chosen['tokens_per_second']:,}")
+
+    def _tokens_per_second(self, size: Size, config: AlbertConfig) -> float:
+        workload = dataclasses.replace(
+            text_plan.workload(size), train_batch_size=size.batch, optimizer=size.optimizer,
+            mixed_precision=self._precision,
+        )
+        with workers.preemptible("the same command starts again"):
+            return training_speed.measure(config, workload, _MEASURED)
+
+    def vocabulary(self, values: flags.FlagValues, corpus: str) -> list[str]:
+        """Returns the flags of the vocabulary, which is trained if need be."""
+        if self._start:
+            found = self._start.vocabulary
+            lower = found.text.do_lower_case
+            named = [f"--spm_model_file={found.spm_model_file}"] if found.spm_model_file else [
+                f"--vocab_file={found.vocab_file}"]
+            return [*named, f"--do_lower_case={str(lower).lower()}"]
+        lower = f"--do_lower_case={str(values.do_lower_case).lower()}"
+        prefix = os.path.join(values.output_dir, "spm")
+        if not os.path.exists(f"{prefix}.model"):
+            _run("train_sentencepiece", f"--input={corpus}", f"--model_prefix={prefix}", lower,
+                 f"--vocab_size={self.chosen['vocab_size']}", "--nohard_vocab_limit",
+                 f"--seed={values.seed}")
+        with open(f"{prefix}.vocab", encoding="utf-8") as stream:
+            self.chosen["vocab_size"] = sum(1 for _ in stream)
+        config = os.path.join(values.output_dir, "albert_config.json")
+        with files.atomic_write(config) as stream:
+            stream.write(self.config.to_json_string())
+        self._config_file = config
+        return [f"--spm_model_file={prefix}.model", lower]
+
+    def set_steps(self, text: Text, seconds: float) -> None:
+        """Chooses batch, rate and steps by the time that is left."""
+        if "training" in self.chosen:
+            return
+        if seconds <= 0:
+            raise DataError(f"no time is left to train: the data took all of --hours; {self.path} "
+                            "says what was chosen. Use another --output_dir and more --hours")
+        size = next(size for size in text_plan.SIZES if size.name == self.chosen["size"])
+        size = dataclasses.replace(
+            size, length=self.length, rate=size.rate * (_STARTED_RATE if self._start else 1)
+        )
+        self.chosen["training"] = text_plan.training_flags(
+            size, text.tokens, self.chosen["tokens_per_second"], seconds
+        )
+        files.write_json(self.path, self.chosen)
+        log.info("%s", self.told(text))
+
+    def training_flags(self) -> Sequence[str]:
+        """Returns run_pretraining's flags."""
+        architecture = [] if self._start else [f"--albert_config_file={self._config_file}"]
+        return [
+            *architecture, "--do_train", "--do_eval", f"--max_seq_length={self.length}",
+            f"--optimizer={self.chosen['optimizer']}",
+            f"--mixed_precision={self.chosen['mixed_precision']}", "--masked_lm_budget=0.15",
+            "--mask_token_share=1", "--keep_checkpoint_max=2",
+            *(f"--{name}={value}" for name, value in self.chosen["training"].items()),
+        ]
+
+    def told(self, text: Text) -> str:
+        """Returns the plan as a sentence."""
+        training, config = self.chosen["training"], self.config
+        tokens = training["num_train_steps"] * training["train_batch_size"] * self.length
+        rate = self.chosen["tokens_per_second"]
+        return (
+            f"{config.num_hidden_layers} layers x {config.hidden_size}, {config.vocab_size:,} "
+            f"vocabulary entries; {training['num_train_steps']:,} steps of "
+            f"{training['train_batch_size']} x {self.length} tokens: "
+            f"{tokens / max(text.tokens, 1):.1f} passes over {text.num_bytes / 1e6:,.1f} MB of "
+            f"text, {duration(tokens / max(rate, 1))} at {rate:,} tokens/s"
+        )
+
+
+cli = flags.command(__doc__, define_flags, main)
+
+if __name__ == "__main__":
+    cli()

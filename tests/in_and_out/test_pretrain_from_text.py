@@ -1,0 +1,92 @@
+"""`pretrain_from_text`: text and hours in, a model and a report out."""
+
+import json
+import pathlib
+
+import pytest
+from helpers import REPO, assert_one_clear_line, run_here
+
+import albert
+from albert import pretrain_from_text, run_pretraining
+from albert.cli import text_plan, training_speed
+from albert.cli.text_plan import Text
+from albert.errors import Preempted
+
+
+@pytest.fixture
+def slow_machine(monkeypatch):
+    """A machine of 400 tokens a second, so that a run of a minute has few steps."""
+    monkeypatch.setattr(training_speed, "measure", lambda config, workload, seconds: 400.0)
+
+
+def files_of(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_text_becomes_a_model_with_a_report_and_an_interrupted_run_resumes(
+    tmp_path, monkeypatch, capsys, slow_machine
+):
+    out = tmp_path / "out"
+    command = [f"--input_file={REPO / 'docs' / 'guides'}", "--hours=0.01", f"--output_dir={out}"]
+    train = run_pretraining.main
+
+    def preempted(values):
+        raise Preempted("stopped by SIGTERM", 15)
+
+    monkeypatch.setattr(run_pretraining, "main", preempted)
+    assert run_here(pretrain_from_text, *command) == 143
+    plan = (out / "plan.json").read_bytes()
+    monkeypatch.setattr(run_pretraining, "main", train)
+    assert run_here(pretrain_from_text, *command) == 0
+    assert (out / "plan.json").read_bytes() == plan
+    report = (out / "report.md").read_text()
+    results = json.loads((out / "model" / "eval_results.json").read_text())
+    assert f"{100 * results['masked_lm_accuracy']:.1f} %" in report
+    assert report.count("[MASK]") >= 2 and "Nearest sentences" in report
+    session = albert.open_session(out / "model")
+    assert session.fill_mask("A [MASK].", top_k=1)
+
+    # Another wish for the same directory is refused, and nothing changes.
+    before = files_of(out), files_of(out / "model")
+    capsys.readouterr()
+    assert run_here(pretrain_from_text, *command, "--hours=7") == 2
+    assert "--hours=7.0" in assert_one_clear_line(capsys.readouterr().err)
+    assert (files_of(out), files_of(out / "model")) == before
+
+
+def test_text_that_is_not_there_is_refused_before_anything_is_made(tmp_path, capsys):
+    out = tmp_path / "out"
+    code = run_here(pretrain_from_text, "--input_file=absent.txt", f"--output_dir={out}")
+    assert code == 2 and "absent.txt" in assert_one_clear_line(capsys.readouterr().err)
+    assert not out.exists()
+
+
+def test_more_time_and_more_text_buy_a_larger_model():
+    hour = 3600 * 1e11
+    sizes = [size.name for size in text_plan.SIZES]
+    for text, flops, expected in (
+        (1e6, 1e9 * hour, "quickstart"), (1e9, hour, "quickstart"), (1e8, 10 * hour, "tiny"),
+        (1e8, 100 * hour, "mini"), (1e9, 1e5 * hour, "large_v2"),
+    ):
+        assert text_plan.choose_size(text / 4.5, flops).name == expected, (text, flops)
+    chosen = [
+        sizes.index(text_plan.choose_size(1e9, 4**i * hour).name) for i in range(-2, 12)
+    ]
+    assert chosen == sorted(chosen) and chosen[0] == 0 and chosen[-1] == len(sizes) - 1
+
+
+def test_steps_fill_the_time_but_read_a_short_text_no_more_than_thirty_times():
+    tiny = text_plan.SIZES[1]
+    long = text_plan.training_flags(tiny, 1e9, 5000, 3600)
+    assert long["num_train_steps"] == pytest.approx(3600 * 5000 / (64 * 64), abs=1)
+    short = text_plan.training_flags(tiny, 1e4, 5000, 3600)
+    tokens = short["num_train_steps"] * short["train_batch_size"] * tiny.length
+    assert tokens == pytest.approx(30 * 1e4, rel=0.01)
+    assert short["train_batch_size"] < 64 and short["learning_rate"] < tiny.rate
+
+
+def test_a_vocabulary_holds_the_characters_of_the_text_and_is_no_larger_than_its_use():
+    mini = text_plan.SIZES[2]
+    assert text_plan.vocabulary_size(mini, Text(10**9, 100)) == 16_000
+    assert text_plan.vocabulary_size(mini, Text(10**6, 100)) == 4_500
+    assert text_plan.vocabulary_size(mini, Text(10**6, 4000)) == 8_000  # Chinese
