@@ -37,6 +37,7 @@ setup(
         "google-crc32c>=1.6",
         "ml_dtypes>=0.5",
         "numpy>=2.0",
+        "scipy>=1.11",
         "safetensors>=0.5",
         "matplotlib>=3.9",
         "fsspec>=2024.12",

@@ -16,6 +16,8 @@ from albert.errors import CheckpointError, ConfigError, DataError, FlagError, Us
 from albert.formats import checkpoints, huggingface, pretrained, tokenizer_files
 from albert.formats.pretrained import Pretrained
 from albert.formats.tokenizer_files import Vocabulary
+from albert.formats.weights import Weights
+from albert.pretraining_data import cooccurrence
 from albert.records.record_files import RecordFiles
 from albert.records.records import Manifest
 from albert.storage import files, filesystem
@@ -166,3 +168,20 @@ def _candidates(
         yield start.vocabulary
     if os.path.isdir(output_dir) and (own := tokenizer_files.find(output_dir)) and not own.problem:
         yield own
+
+
+def of_cooccurrence(
+    source: RecordFiles, task, tokenizer: FullTokenizer | None, config: AlbertConfig, seed: int
+) -> Weights:
+    """Returns token embeddings that are made of the records when training starts.
+
+    Raises:
+      FlagError: the vocabulary, which names the special tokens, is unknown.
+    """
+    if tokenizer is None:
+        raise FlagError("--init_embeddings=cooccurrence needs the records' vocabulary: give "
+                        "--spm_model_file or --vocab_file")
+    special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id,
+               tokenizer.unk_id)
+    start = cooccurrence.Start(source, task.feature_spec(), special, config, seed)
+    return Weights("co-occurrence", start, list(start.shapes))

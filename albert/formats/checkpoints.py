@@ -233,13 +233,14 @@ def warm_start(
     init_from_group0: bool = False,
     allow_partial_init: bool = False,
     may_lack_pooler: bool = False,
+    is_part: bool = False,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Returns (tensors to assign, account) for weights-only initialisation.
 
     Heads may be absent from the checkpoint (they stay new); a `bert/` variable
     may not, and no shape may differ. With `init_from_group0`, every group takes
     the weights of group 0. With `may_lack_pooler` the pooler may be absent: Hugging Face's
-    classes that do not read it have none.
+    classes that do not read it have none. With `is_part`, anything may be absent.
 
     Raises:
       CheckpointError: lists each variable that is absent or of another shape.
@@ -250,7 +251,7 @@ def warm_start(
     ignored = sorted(set(weights.shapes) - set(found.values()))
     problems = _misfits(found, shapes, weights)
     encoder = [n for n in shapes if n.startswith("bert/")]
-    absent = [n for n in encoder if n not in found]
+    absent = [n for n in encoder if n not in found and not is_part]
     pooler = [n for n in encoder if n.startswith("bert/pooler/")]
     if may_lack_pooler and pooler and set(pooler) <= set(absent) and absent != encoder:
         log.warning(

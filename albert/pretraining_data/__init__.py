@@ -11,6 +11,7 @@ pairs. Pairs are shuffled through files, masked, serialized and published.
     masking          n-gram masking
     features         features of records, with and without masks
     instances        shuffled pairs to serialized records
+    cooccurrence     token embeddings from which tokens are near each other
     dynamic_masking  masks drawn when records are read
     pipeline         makes records with the processes of one machine
     beam             makes records with Apache Beam

@@ -1,0 +1,145 @@
+"""Token embeddings from the co-occurrence of tokens in the records, to start pretraining with.
+
+Counts of tokens near each other become positive pointwise mutual information (Levy and Goldberg
+2014), of which the truncated singular value decomposition makes embeddings; context counts are
+smoothed and nearer tokens count more, as Levy, Goldberg and Dagan 2015 found best.
+
+Legend: B batch, L sequence, V vocabulary, E embedding size.
+"""
+
+import logging
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from albert.config import AlbertConfig
+from albert.records.examples import FeatureSpec
+from albert.records.record_files import RecordFiles
+from albert.runtime.progress import Progress
+
+NAME = "bert/embeddings/word_embeddings"
+log = logging.getLogger("albert")
+
+WINDOW = (1.0, 0.8, 0.6, 0.4, 0.3)  # weight of the next token, the one after it, ...
+SMOOTHING = 0.75  # power of the context counts
+STANDARD_DEVIATION = 0.06  # of all values
+MAX_TOKENS = 20_000_000  # counted; takes a minute and at most 2 GB
+_ADDED_AT_ONCE = 4_000_000  # pairs of tokens
+
+
+class Start:
+    """Reads the embeddings, which are computed when they are asked for, as a file's tensor."""
+
+    def __init__(
+        self, source: RecordFiles, spec: FeatureSpec, special_ids: Collection[int],
+        config: AlbertConfig, seed: int,
+    ):
+        self._arguments = source, spec, special_ids, config.vocab_size, config.embedding_size, seed
+        self._rng, self._scale = np.random.default_rng(seed), config.initializer_range
+        self.shapes = {NAME: (config.vocab_size, config.embedding_size)}
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns [V, E]; tokens without a vector have random ones, as without this start."""
+        found = embeddings(*self._arguments)
+        random = self._rng.normal(0.0, self._scale, found.shape).clip(-2 * self._scale, 2 * self._scale)
+        return np.where(np.isnan(found), random, found).astype(np.float32)
+
+
+def embeddings(
+    source: RecordFiles, spec: FeatureSpec, special_ids: Collection[int], vocab_size: int,
+    embedding_size: int, seed: int,
+) -> np.ndarray:
+    """Returns [V, E]; NaN where a token does not occur, and for special tokens.
+
+    Args:
+      source: training records, with or without masks.
+      spec: their features.
+
+    Raises:
+      DataError: a record is damaged.
+    """
+    counts = _count(source, spec, special_ids, vocab_size)
+    vectors = _decompose(_ppmi(counts), min(embedding_size, vocab_size - 1), seed)
+    occurs = np.asarray(counts.sum(axis=1)).ravel() > 0
+    vectors -= vectors[occurs].mean(axis=0)
+    vectors *= STANDARD_DEVIATION / vectors[occurs].std()
+    result = np.full((vocab_size, embedding_size), np.nan, np.float32)
+    result[np.ix_(occurs, range(vectors.shape[1]))] = vectors[occurs]
+    return result
+
+
+def _count(source: RecordFiles, spec: FeatureSpec, special_ids: Collection[int], vocab_size: int):
+    """Returns the symmetric sparse matrix [V, V] of weighted counts."""
+    import scipy.sparse
+
+    total = scipy.sparse.csr_array((vocab_size, vocab_size), dtype=np.float32)
+    special = np.isin(np.arange(vocab_size), list(special_ids))
+    ones: list[np.ndarray] = []
+    others: list[np.ndarray] = []
+    weights: list[np.ndarray] = []
+
+    def add_up(total):
+        if not ones:
+            return total
+        pairs = np.concatenate(ones), np.concatenate(others)
+        part = scipy.sparse.coo_array((np.concatenate(weights), pairs), total.shape)
+        for each in (ones, others, weights):
+            each.clear()
+        return total + part.tocsr()
+
+    progress, tokens = Progress("counted", None, "tokens"), 0
+    for ids in _sequences(source, spec, vocab_size):  # [B, L]
+        stretch = np.cumsum(special[ids], axis=1)  # no special token lies between equal numbers
+        is_word = ~special[ids]
+        for distance, weight in enumerate(WINDOW, 1):
+            near = is_word[:, :-distance] & (stretch[:, :-distance] == stretch[:, distance:])
+            ones.append(ids[:, :-distance][near])
+            others.append(ids[:, distance:][near])
+            weights.append(np.full(len(ones[-1]), weight, np.float32))
+        tokens += int(is_word.sum())
+        progress.update(tokens)
+        if sum(map(len, ones)) >= _ADDED_AT_ONCE:
+            total = add_up(total)
+        if tokens >= MAX_TOKENS:
+            break
+    progress.clear()
+    log.info("co-occurrence counted in %s tokens", f"{tokens:,}")
+    total = add_up(total)
+    return total + total.T
+
+
+def _sequences(source: RecordFiles, spec: FeatureSpec, vocab_size: int) -> Iterator[np.ndarray]:
+    """Yields the ids [B, L] of each block of records, as they were before they were masked."""
+    for number in range(len(source.blocks.records)):
+        features = source.read_block(number, spec, vocab_size)
+        ids = features["input_ids"].astype(np.int64)
+        if "masked_lm_positions" in features:
+            rows, slots = np.nonzero(features["masked_lm_weights"])
+            positions = features["masked_lm_positions"][rows, slots]
+            ids[rows, positions] = features["masked_lm_ids"][rows, slots]
+        yield ids
+
+
+def _ppmi(counts):
+    """Returns max(0, log(n_ij / (n_i p_j))), p_j the smoothed probability of context j."""
+    import scipy.sparse
+
+    sums = np.asarray(counts.sum(axis=1)).ravel().astype(np.float64)
+    smoothed = sums**SMOOTHING
+    smoothed /= max(smoothed.sum(), 1.0)
+    entries = counts.tocoo()
+    i, j = entries.coords
+    values = np.log(entries.data / (sums[i] * smoothed[j]))
+    keep = values > 0
+    return scipy.sparse.csr_array(
+        (values[keep].astype(np.float32), (i[keep], j[keep])), counts.shape
+    )
+
+
+def _decompose(matrix, size: int, seed: int) -> np.ndarray:
+    """Returns U sqrt(S) [V, size] of the truncated singular value decomposition U S V^T."""
+    from scipy.sparse.linalg import svds
+
+    start = np.random.default_rng(seed).standard_normal(matrix.shape[0])
+    u, s, _ = svds(matrix, k=min(size, matrix.shape[0] - 1), v0=start, return_singular_vectors="u")
+    return (u * np.sqrt(s)).astype(np.float32)
