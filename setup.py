@@ -11,7 +11,7 @@ README = HERE / "README.md"
 TEST = [
     "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100",
     "zstandard>=0.22; python_version < '3.14'", "pyarrow>=17", "rensa>=0.5", "py3langid>=0.3",
-    "jax>=0.7; python_version >= '3.11'",
+    "scikit-learn>=1.4", "jax>=0.7; python_version >= '3.11'",
 ]
 
 setup(
@@ -58,6 +58,7 @@ setup(
         # Text packed with zstd; from 3.14 on Python can unpack it by itself.
         "zstd": ["zstandard>=0.22; python_version < '3.14'"],
         "parquet": ["pyarrow>=17"],  # text in Parquet tables
+        "report": ["scikit-learn>=1.4"],  # TF-IDF beside a classifier of your own texts
         # prepare_text: near duplicates, and languages.
         "filters": ["rensa>=0.5", "py3langid>=0.3"],
         # Paths of other places: s3://, gs://, abfs://, hdfs:// (which needs Hadoop's own library too).

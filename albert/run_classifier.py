@@ -25,13 +25,16 @@ to label.
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from albert.cli import fine_tuning_settings, flags, own_texts
 from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning import FineTuning
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
 from albert.formats.known_tasks import TSV
-from albert.tasks import glue, glue_metrics
+from albert.tasks import baselines, glue, glue_metrics
+from albert.tasks.glue import Example
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -83,11 +86,12 @@ class ClassifierFineTuning(FineTuning):
 
     Args:
       choices: columns, labels and settings of --train_file, for the report.
+      train_rows: the rows that TF-IDF learns from, for the report.
     """
 
-    def __init__(self, values, settings, encoder, data, choices=()):
+    def __init__(self, values, settings, encoder, data, choices=(), train_rows=()):
         super().__init__(values, settings, encoder, data)
-        self.choices = choices
+        self.choices, self.train_rows = choices, train_rows
         self.class_weights: tuple[float, ...] = ()
         if settings.do_train and values.class_weights == "balanced":
             labels = [example.label for example in data.examples["train"]]
@@ -129,13 +133,21 @@ class ClassifierFineTuning(FineTuning):
         from albert.cli import classifier_report
 
         rows, predictions = self.data.examples["dev"], self.evaluate(result, "dev").predictions
+        settings, labels, train = self.settings, self.data.labels, self.train_rows
+        tfidf = baselines.tfidf_answers(
+            _texts_of(train), [row.label for row in train], _texts_of(rows)
+        )
         path = classifier_report.write(
-            self.settings.output_dir,
-            [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows],
-            self.data.labels, predictions["label_ids"], predictions["logits"],
-            predictions["probabilities"], self.choices,
+            settings.output_dir, _texts_of(rows), labels, predictions["label_ids"],
+            predictions["logits"], predictions["probabilities"], self.choices,
+            tfidf if tfidf is None else np.array([labels.index(label) for label in tfidf]),
+            max(settings.train_step // settings.save_checkpoints_steps, 1),
         )
         flags.log.info("report: %s", path)
+
+
+def _texts_of(rows: Sequence[Example]) -> list[str]:
+    return [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows]
 
 
 def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float, ...]:
@@ -151,11 +163,12 @@ def balanced_weights(labels: Sequence[str], known: Sequence[str]) -> tuple[float
 
 
 def main(values: flags.FlagValues) -> None:
-    settings = classifier_settings(values)
+    settings, train_rows = classifier_settings(values), ()
     if values.train_file:
         encoder = open_encoder(values, flags.given(values, "max_seq_length"))
         own = own_texts.OwnTexts(values, encoder)
         settings, data, choices = own.suit(settings), own.data, own.choices
+        train_rows = data.examples["train"]
         data = dataclasses.replace(
             data, examples={split: data.examples[split] for split in settings.splits}
         )
@@ -165,7 +178,7 @@ def main(values: flags.FlagValues) -> None:
             glue.TASKS[values.task_name.lower()], values.data_dir, settings.splits,
             encoder.tokenizer.preprocess,
         ), ()
-    ClassifierFineTuning(values, settings, encoder, data, choices).run()
+    ClassifierFineTuning(values, settings, encoder, data, choices, train_rows).run()
 
 
 cli = flags.command(__doc__, define_flags, main)

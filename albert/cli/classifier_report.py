@@ -31,6 +31,7 @@ From Python:
 def write(
     directory: str, texts: Sequence[str], labels: Sequence[str], expected: np.ndarray,
     logits: np.ndarray, probabilities: np.ndarray, settings: Sequence[tuple[str, str]],
+    tfidf: np.ndarray | None = None, num_evaluations: int = 1,
 ) -> str:
     """Publishes report.md and returns its path.
 
@@ -40,11 +41,13 @@ def write(
       expected: ids of the labels, [N].
       logits, probabilities: [N, C].
       settings: (setting, its value and the reason), for a table.
+      tfidf: ids of the labels that TF-IDF gives, [N]; None if scikit-learn isn't there.
+      num_evaluations: how many evaluations on these rows chose the checkpoint.
     """
     predicted = np.argmax(logits, axis=-1)
     confusion = glue_metrics.confusion_of(expected, predicted, len(labels))  # [C, C]
     accuracy = np.trace(confusion) / len(expected)
-    error = math.sqrt(max(accuracy * (1 - accuracy), 0.0) / len(expected))
+    right = predicted == expected
     cells = [_cell(label) for label in labels]
     by_label = glue_metrics.by_label(confusion)
     sure = probabilities.max(-1) * (predicted != expected)
@@ -52,10 +55,15 @@ def write(
     parts = [
         f"# A classifier of {len(labels)} labels\n",
         table((f"on {len(expected):,} held-out rows", ""), [
-            ("accuracy", f"{accuracy:.3f} ± {error:.3f} (standard error)"),
+            ("accuracy", "{:.3f} (95 % interval: {:.3f} to {:.3f})".format(
+                accuracy, *interval(int(right.sum()), len(right)))),
             ("macro F1", f"{glue_metrics.macro_f1(confusion):.3f}"),
-            ("always the commonest label", f"{confusion.sum(1).max() / len(expected):.3f}"),
+            ("TF-IDF with logistic regression", "not computed: pip install scikit-learn"
+             if tfidf is None else f"{(tfidf == expected).mean():.3f}"),
+            ("always the most frequent label", f"{confusion.sum(1).max() / len(expected):.3f}"),
         ]),
+        verdict(right, tfidf == expected if tfidf is not None else None, probabilities.max(-1),
+                num_evaluations),
         "## By label\n",
         table(("label", *by_label, "rows"), [
             (label, *(f"{values[i]:.3f}" for values in by_label.values()),
@@ -79,6 +87,51 @@ def write(
     with files.atomic_write(path) as stream:
         stream.write("\n".join(parts))
     return path
+
+
+def interval(hits: int, count: int) -> tuple[float, float]:
+    """Returns Wilson's 95 % interval of a fraction (Wilson 1927)."""
+    z, p = 1.96, hits / count
+    middle = (p + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(p * (1 - p) / count + (z / (2 * count)) ** 2)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def verdict(
+    right: np.ndarray, tfidf_right: np.ndarray | None, confidence: np.ndarray, num_evaluations: int
+) -> str:
+    """Returns what to make of the figures.
+
+    Args:
+      right, tfidf_right: which rows the model and TF-IDF have right, [N].
+      confidence: the probability of each answer, [N].
+      num_evaluations: see `write`.
+    """
+    count, accuracy, told = len(right), right.mean(), []
+    if tfidf_right is not None:
+        # Both answered the same rows, so rows that both have right or wrong say nothing.
+        gains = right.astype(float) - tfidf_right
+        gain, error = gains.mean(), gains.std() / math.sqrt(count)
+        if gain > 2 * error:
+            told.append(f"Better than TF-IDF by {100 * gain:.1f} points (± {100 * error:.1f}).")
+        else:
+            how = "Worse than" if gain < -2 * error else "No better than"
+            told.append(f"**{how} TF-IDF with logistic regression**, which takes a second: start "
+                        "from a larger model (`--init_checkpoint=albert/albert-base-v2`) or label "
+                        "more texts.")
+    over, error = confidence.mean() - accuracy, math.sqrt(accuracy * (1 - accuracy) / count)
+    if over > max(0.05, 2 * error):
+        told.append(f"Overconfident: on average it gives its answers {100 * confidence.mean():.0f} "
+                    f"%, and {100 * accuracy:.0f} % are right.")
+    if num_evaluations > 1:
+        # The expectation of the largest of so many independent errors is below this.
+        most = error * math.sqrt(2 * math.log(num_evaluations))
+        told.append(f"The best of {num_evaluations} evaluations on these rows was kept, which "
+                    f"flatters the accuracy by at most about {100 * most:.1f} points; rows in "
+                    "`--test_file` that had no part in it show by how much.")
+    if count < 500:
+        told.append(f"{count} rows measure little: see the interval.")
+    return "\n".join(f"* {line}" for line in told) + "\n"
 
 
 def _cell(text: str) -> str:

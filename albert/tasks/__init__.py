@@ -9,6 +9,7 @@
     race                  RACE
     conll                 words with labels, a sentence a block of lines
     own_file              your own labelled texts, as tables
+    baselines             what a classifier of texts must beat: TF-IDF with logistic regression
     minimal_pairs         pairs of sentences of which one is acceptable
     glue_metrics          GLUE's official metrics
     entity_metrics        precision, recall and F1 of entities

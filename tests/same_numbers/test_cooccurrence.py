@@ -4,10 +4,8 @@ import json
 
 import jobs
 import numpy as np
-import pytest
-from helpers import assert_one_clear_line, run_here, write_config
+from helpers import assert_one_clear_line
 
-from albert import run_pretraining
 from albert.formats import checkpoints
 from albert.pretraining_data import cooccurrence
 from albert.pretraining_data.features import masked_features, pair_features
