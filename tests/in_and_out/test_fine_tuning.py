@@ -17,7 +17,7 @@ from albert.cli.fine_tuning_settings import settings_of
 from albert.errors import CheckpointError, DataError
 from albert.formats import checkpoints, pretrained
 from albert.tasks.fine_tuning_data import FineTuningData
-from albert.training import evaluation, steps
+from albert.training import evaluation, steps, trainer
 
 each_task = pytest.mark.parametrize("name", jobs.TUNERS)
 
@@ -57,10 +57,9 @@ def test_a_run_keeps_the_best_checkpoint_and_writes_its_results(name, tuned):
     assert weights.read("global_step") == best["step"]
 
 
-# test_preemption has the classifier's.
-@pytest.mark.parametrize("name", [
-    "squad", *(pytest.param(name, marks=pytest.mark.slow) for name in ("race", "tokens")),
-])
+# Of race, test_fine_tuners interrupts more; test_preemption has the classifier's.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["squad", "race", "tokens"])
 def test_a_run_goes_on_from_its_half_to_the_same_bits(name, tuned, tmp_path, monkeypatch):
     if name == "squad":  # it predicts what training has evaluated, without another run of it
         monkeypatch.setattr(evaluation, "evaluate", None)
@@ -130,16 +129,36 @@ def test_passes_over_the_data_are_made_to_their_end():
 # --- Several runs ---
 
 
+class Killed(BaseException):
+    pass
+
+
 @pytest.fixture(scope="module")
-def two_runs(run_once) -> jobs.Run:
-    """Runs of the seeds 5 and 6, summed up; the best of them has predicted."""
-    return run_once(
-        "two-runs", jobs.classify,
-        lambda folder: jobs.classifier_flags(
+def two_runs(made_once) -> jobs.Run:
+    """Runs of the seeds 5 and 6, killed between them and resumed; the best of them has predicted."""
+
+    def make(folder):
+        flags = jobs.classifier_flags(
             folder, num_runs=2, seed=5, train_step=2, save_checkpoints_steps=2, learning_rate=0.01
-        ),
-        "--do_train", "--do_eval", "--do_predict",
-    )
+        )
+        train, trained = trainer.train, []
+
+        def train_once(*arguments, **options):
+            if trained:
+                raise Killed
+            return trained.append(1) or train(*arguments, **options)
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(trainer, "train", train_once)
+            jobs.classify(*flags, "--do_train", "--do_eval")
+        [first] = folder.glob("out/seed-5/model.ckpt-2.index")
+        before = first.stat().st_mtime_ns
+        assert jobs.classify(*flags, "--do_train", "--do_eval", "--do_predict") == 0
+        assert first.stat().st_mtime_ns == before  # a finished run is not made again
+        return flags
+
+    folder, flags = made_once("two-runs", make)
+    return jobs.Run(folder / "out", flags)
 
 
 def test_runs_have_following_seeds_and_are_summed_up_by_median_and_spread(two_runs):
@@ -156,17 +175,7 @@ def test_runs_have_following_seeds_and_are_summed_up_by_median_and_spread(two_ru
     assert f"eval_accuracy_std = {summary['eval_accuracy_std']}\n" in text
 
 
-def test_finished_runs_are_not_made_again_more_can_be_added_and_the_best_predicts(
-    two_runs, tmp_path, caplog
-):
-    more = two_runs.copy(tmp_path / "out")
-    kept = {p: p.stat().st_mtime_ns for p in more.out.glob("seed-*/model.ckpt-*.index")}
-    with caplog.at_level("INFO", logger="albert"):
-        assert jobs.classify(*more.flags, "--do_train", "--do_eval", "--num_runs=3") == 0
-    assert sum(r.message.startswith("done already") for r in caplog.records) == 2
-    assert all(p.stat().st_mtime_ns == time for p, time in kept.items())
-    assert results_of(more.out)["num_runs"] == 3
-    # The best of the two predicts, then and afterwards.
+def test_the_best_of_several_runs_predicts(two_runs, tmp_path):
     winner = two_runs.out / f"seed-{results_of(two_runs.out)['best_seed']}"
     for number, which in enumerate((["--num_runs=1", f"--checkpoint={winner}"], [])):
         out = two_runs.copy(tmp_path / str(number)).out
