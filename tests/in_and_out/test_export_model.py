@@ -145,9 +145,7 @@ def test_nan_and_masked_values_are_differences(monkeypatch):
     model = modeling.AlbertModel(AlbertConfig(**SIZES))
 
     def difference(expected, found):
-        monkeypatch.setattr(
-            modeling.AlbertModel, "__call__", lambda *_, **__: {"x": np.float32(expected)}
-        )
+        monkeypatch.setattr(modeling.AlbertModel, "__call__", lambda *_, **__: {"x": np.float32(expected)})
         run = lambda _: {"x": np.float32(found)}  # noqa: E731
         return model_conversion.largest_difference(model, ["x"], run, 4)["x"]
 

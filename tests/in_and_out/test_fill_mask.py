@@ -26,9 +26,7 @@ def folder(tmp_path_factory):
     """A pretrained, a fine-tuned and a bare model, with large weights so that inputs matter."""
     place = tmp_path_factory.mktemp("models")
     keras.utils.set_random_seed(3)
-    config = AlbertConfig.from_dict(
-        helpers.SIZES | {"initializer_range": 0.5, "max_position_embeddings": 48}
-    )
+    config = AlbertConfig.from_dict(helpers.SIZES | {"initializer_range": 0.5, "max_position_embeddings": 48})
     for name in ("AlbertForPreTraining", "AlbertForSequenceClassification", "AlbertModel"):
         options = {"num_labels": 2} if "Classification" in name else {}
         getattr(modeling, name)(config, **options).save_pretrained(str(place / name))
@@ -37,9 +35,7 @@ def folder(tmp_path_factory):
 
 
 def fill(capsys, model, *arguments) -> list[str]:
-    fill_mask.main(*flags.parse_with_arguments(
-        fill_mask.define_flags, ["x", f"--model={model}", *arguments]
-    ))
+    fill_mask.main(*flags.parse_with_arguments(fill_mask.define_flags, ["x", f"--model={model}", *arguments]))
     return capsys.readouterr().out.splitlines()
 
 
@@ -73,8 +69,7 @@ def test_the_likeliest_pieces_of_every_mask_come_with_the_models_probabilities(
             assert [p["piece"] for p in pieces] == [VOCABULARY[i] for i in best]
             np.testing.assert_allclose([p["probability"] for p in pieces], row[best], rtol=1e-4)
     (tmp_path / "in.txt").write_text("\n".join([TEXTS[0], "", TEXTS[2], " ", ""]))
-    of_file = [json.loads(line) for line in fill(
-        capsys, model, *as_json, f"--input_file={tmp_path}/in.txt")]
+    of_file = [json.loads(line) for line in fill(capsys, model, *as_json, f"--input_file={tmp_path}/in.txt")]
     assert [one["text"] for one in of_file] == [TEXTS[0], "", TEXTS[2], " "]
     assert [[p["id"] for one in line["masks"] for p in one] for line in of_file] == [
         [p["id"] for p in found[0]["masks"][0]], [], [p["id"] for p in found[2]["masks"][0]], [],
@@ -191,9 +186,7 @@ def was_computed(model) -> tuple[bool, bool]:
     return options.engine == "graph_loop", options.needed_outputs_only
 
 
-def test_vectors_are_the_models_in_the_order_of_the_lines(
-    folder, tmp_path, outputs, loaded, monkeypatch
-):
+def test_vectors_are_the_models_in_the_order_of_the_lines(folder, tmp_path, outputs, loaded, monkeypatch):
     """Whatever lines are computed together; and nothing is computed that nobody reads."""
     of_outputs = {
         "pooled": lambda o: o["pooled"], "cls": lambda o: o["layers"][-1][0],

@@ -43,9 +43,7 @@ def test_a_run_keeps_the_best_checkpoint_and_writes_its_results(name, tuned):
     evaluated = [line for line in metrics(out) if line["kind"] == "eval"]
     assert [line["step"] for line in evaluated] == [tuner.last // 2, tuner.last]
     best, kept = max(evaluated, key=lambda line: line[tuner.metric]), results_of(out, "best")
-    assert [kept[k] for k in ("metric", "value", "step")] == [
-        tuner.metric, best[tuner.metric], best["step"]
-    ]
+    assert [kept[k] for k in ("metric", "value", "step")] == [tuner.metric, best[tuner.metric], best["step"]]
     results = results_of(out)
     assert set(results) == RESULTS[name]
     assert results == {k: v for k, v in best.items() if k not in ("kind", "step")} | {
@@ -71,7 +69,10 @@ def test_a_run_goes_on_from_its_half_to_the_same_bits(name, tuned, tmp_path, mon
         assert (half.out / file).read_bytes() == (whole.out / file).read_bytes(), file
 
 
-@each_task
+# test_run_classifier and test_run_race name checkpoints, too.
+@pytest.mark.parametrize("name", [
+    "squad", "tokens", *(pytest.param(x, marks=pytest.mark.slow) for x in ("classifier", "race")),
+])
 def test_a_named_checkpoint_is_evaluated_and_predicts_as_its_run_did(name, tuned, tmp_path):
     tuner, whole = jobs.TUNERS[name], tuned(name)
     more = ["--nodo_train", f"--output_dir={tmp_path / 'new'}", f"--checkpoint={whole.out}",
@@ -88,9 +89,7 @@ def test_a_named_checkpoint_is_evaluated_and_predicts_as_its_run_did(name, tuned
     assert not (tmp_path / "new/metrics.jsonl").exists()
 
 
-def test_the_named_checkpoint_is_used_else_the_best_else_the_newest_else_the_first(
-    tuned, tmp_path
-):
+def test_the_named_checkpoint_is_used_else_the_best_else_the_newest_else_the_first(tuned, tmp_path):
     out = tuned("classifier").copy(tmp_path / "out").out
     directory, first = str(out), checkpoints.open_weights(str(out / "model.ckpt-3"))
 
@@ -181,8 +180,7 @@ def test_the_best_of_several_runs_predicts(two_runs, tmp_path):
         out = two_runs.copy(tmp_path / str(number)).out
         (out / "test_results.tsv").unlink()
         assert jobs.classify(*two_runs.flags, f"--output_dir={out}", "--do_predict", *which) == 0
-        assert (out / "test_results.tsv").read_bytes() == (
-            two_runs.out / "test_results.tsv").read_bytes()
+        assert (out / "test_results.tsv").read_bytes() == (two_runs.out / "test_results.tsv").read_bytes()
 
 
 def test_the_directory_of_several_runs_stands_for_the_best_of_them(two_runs, tmp_path):
@@ -227,9 +225,7 @@ def test_training_ends_when_evaluations_bring_nothing_and_keeps_the_best_and_the
     tmp_path, caplog, monkeypatch
 ):
     traced, trace = [], steps.EvalStep.outputs
-    monkeypatch.setattr(
-        steps.EvalStep, "outputs", lambda *inputs: traced.append(0) or trace(*inputs)
-    )
+    monkeypatch.setattr(steps.EvalStep, "outputs", lambda *inputs: traced.append(0) or trace(*inputs))
     # With a rate of almost 0 nothing improves after the first evaluation.
     given = [*jobs.classifier_flags(
         tmp_path, train_step=20, save_checkpoints_steps=2, learning_rate=1e-12,

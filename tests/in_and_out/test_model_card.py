@@ -64,9 +64,7 @@ def test_the_code_of_every_classs_card_runs(kind, has_tokenizer, tmp_path):
     assert bool(printed) == has_tokenizer and "nan" not in printed
 
 
-def test_a_card_claims_results_of_its_own_step_alone_and_another_readme_is_left_alone(
-    finished, tmp_path
-):
+def test_a_card_claims_results_of_its_own_step_alone_and_another_readme_is_left_alone(finished, tmp_path):
     exported = f"--albert_directory={finished.out}"
     step = json.loads((finished.out / "model.ckpt-best.json").read_text())["step"]
     for evaluated in (step, step + 1):

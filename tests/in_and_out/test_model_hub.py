@@ -1,5 +1,6 @@
 """A released model is one name away: downloaded once, resumed when cut, refused in one line."""
 
+import filecmp
 import hashlib
 import json
 import os
@@ -56,23 +57,31 @@ def fill_mask(model, **environment) -> subprocess.CompletedProcess:
     return helpers.run("albert.fill_mask", f"--model={model}", TEXT, env=environment)
 
 
+def assert_same_files(folder, original: pathlib.Path) -> None:
+    """Compares what was downloaded of a model, which is at least its weights and configuration."""
+    names = [path.name for path in pathlib.Path(folder).iterdir() if not path.name.startswith(".")]
+    assert "config.json" in names and any(name.endswith(".safetensors") for name in names)
+    for name in names:
+        assert filecmp.cmp(f"{folder}/{name}", original / name, shallow=False), name
+
+
 @pytest.fixture(scope="module")
 def answer() -> str:
     return fill_mask("small_en").stdout
 
 
-def test_a_name_is_downloaded_once_and_then_needs_no_network(hub, answer):
+def test_a_name_is_downloaded_once_and_then_needs_no_network(hub, answer, monkeypatch):
     done = fill_mask("owner/small")
     assert (done.returncode, done.stdout) == (0, answer), done.stderr
     assert "MB, at commit" in done.stderr
     hub.requests.clear()
-    assert fill_mask("owner/small").stdout == answer
+    folder = model_hub.local_path("owner/small")
     asked = {path.rpartition("/")[2] for _, path in hub.requests if "/resolve/" in path}
     assert asked == {"config.json"}
     hub.broken = True
-    for environment in ({}, {"HF_HUB_OFFLINE": "1"}):
-        done = fill_mask("owner/small", **environment)
-        assert done.stdout == answer, done.stderr
+    for offline in ("0", "1"):
+        monkeypatch.setenv("HF_HUB_OFFLINE", offline)
+        assert model_hub.local_path("owner/small") == folder
 
 
 def test_what_cannot_be_had_is_refused_in_one_line(hub, tmp_path):
@@ -117,25 +126,27 @@ def test_a_revision_is_that_of_its_name_in_python_and_in_flags(hub, tmp_path):
         model_hub.with_revision("small_en", "v1")
 
 
-def test_shards_are_downloaded_too(hub, answer):
+def test_shards_are_downloaded_too(hub):
     main = hub.folder / "owner/small/main"
     os.rename(main / "model.safetensors", main / "model-00001-of-00001.safetensors")
     with safetensors.safe_open(main / "model-00001-of-00001.safetensors", "np") as stream:
         names = list(stream.keys())
     index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
     (main / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert fill_mask("owner/small").stdout == answer
+    assert_same_files(model_hub.local_path("owner/small"), main)
 
 
-def test_a_connection_that_is_cut_is_taken_up_where_it_was(hub, answer):
+def test_a_connection_that_is_cut_is_taken_up_where_it_was(hub):
     with tarfile.open(hub.folder / "small.tar.gz", "w:gz") as archive:
         archive.add(shipped.path_of("small_en"), "small_en")
     (hub.folder / "files").mkdir()
     os.rename(hub.folder / "small.tar.gz", hub.folder / "files/small.tar.gz")
-    for model in ("owner/small", f"{hub.address}/small.tar.gz"):
-        hub.cuts = 2
-        done = fill_mask(model)
-        assert (done.returncode, done.stdout, hub.cuts) == (0, answer, 0), done.stderr
+    hub.cuts = 2
+    assert_same_files(model_hub.local_path("owner/small"), hub.folder / "owner/small/main")
+    assert hub.cuts == 0
+    hub.cuts = 2
+    archive = model_hub.local_path(f"{hub.address}/small.tar.gz")
+    assert filecmp.cmp(archive, hub.folder / "files/small.tar.gz", shallow=False) and hub.cuts == 0
 
 
 def test_an_archive_is_downloaded_again_only_when_it_has_changed(hub, monkeypatch):

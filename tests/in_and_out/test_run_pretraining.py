@@ -148,9 +148,7 @@ def test_the_learning_rate_is_scaled_by_the_root_of_the_batch_on_request(job, be
 @pytest.mark.parametrize("extra", [
     "--optimizer=muon", "--use_xla", "--mixed_precision=float16", "--gradient_accumulation_steps=2",
 ])
-def test_a_run_resumes_to_the_same_bits_across_an_epoch_whatever_makes_its_steps(
-    extra, tmp_path, capsys
-):
+def test_a_run_resumes_to_the_same_bits_across_an_epoch_whatever_makes_its_steps(extra, tmp_path, capsys):
     flags = [*jobs.pretraining_flags(
         tmp_path, num_train_steps=4, num_warmup_steps=1, save_checkpoints_steps=2, log_steps=1,
         train_batch_size=16,
@@ -165,9 +163,7 @@ def test_a_run_resumes_to_the_same_bits_across_an_epoch_whatever_makes_its_steps
 @pytest.mark.parametrize("precision", [
     "bfloat16", pytest.param("float16", marks=pytest.mark.slow),  # which test_numbers runs too
 ])
-def test_mixed_precision_trains_like_float32_and_keeps_float32_weights(
-    precision, whole, tmp_path, capsys
-):
+def test_mixed_precision_trains_like_float32_and_keeps_float32_weights(precision, whole, tmp_path, capsys):
     flags = [*whole.flags, f"--output_dir={tmp_path}", "--until_step=4"]
     assert pretrain(*flags, f"--mixed_precision={precision}") == 0
     assert "start: random weights" in capsys.readouterr().err
@@ -212,9 +208,7 @@ def test_short_sequences_are_packed_and_train_and_evaluate_the_same(extra, tmp_p
         tmp_path, input_file=write_foreign_records(tmp_path / "foreign.tfrecord", make_odd),
         max_eval_steps=0, num_train_steps=3, num_warmup_steps=1, log_steps=1, train_batch_size=8,
     )
-    write_config(
-        tmp_path, initializer_range=0.5, hidden_dropout_prob=0, attention_probs_dropout_prob=0
-    )
+    write_config(tmp_path, initializer_range=0.5, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     found = []
     for way, message in (("--pack_rows", "rows: packed"), ("--nopack_rows", "rows: cut")):
         done = run(jobs.PRETRAINING, *flags, *extra, way, f"--output_dir={tmp_path / way}")

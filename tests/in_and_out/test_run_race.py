@@ -5,7 +5,6 @@ import json
 import jobs
 import numpy as np
 import pytest
-from jobs import write_race  # noqa: F401
 
 from albert import modeling
 

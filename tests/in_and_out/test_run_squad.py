@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from helpers import (
-    ANIMALS, assert_one_clear_line, assert_same_gradients, dataset, run_here, write_config,
-)
+from helpers import ANIMALS, assert_one_clear_line, assert_same_gradients, dataset, run_here, write_config
 
 import albert
 from albert import modeling, predict, run_squad, run_squad_v2
@@ -37,9 +35,7 @@ def workshop(tmp_path_factory):
         control_symbols=["[CLS]", "[SEP]", "[MASK]"], hard_vocab_limit=False, minloglevel=2,
     )
     size = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
-    write_config(
-        folder, vocab_size=size.get_piece_size(), max_position_embeddings=64, num_hidden_layers=1
-    )
+    write_config(folder, vocab_size=size.get_piece_size(), max_position_embeddings=64, num_hidden_layers=1)
     return folder
 
 
@@ -92,9 +88,7 @@ def within(folder, threshold):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_predictions_have_the_originals_form_and_score_what_the_best_checkpoint_did(
-    version, tuned, request
-):
+def test_predictions_have_the_originals_form_and_score_what_the_best_checkpoint_did(version, tuned, request):
     out = tuned("squad").out if version == 1 else request.getfixturevalue("trained")
     asked = dataset(True, True) if version == 2 else read(out.parent, "squad")
     results, answers = read(out, "eval_results"), read(out, "predictions")
@@ -107,9 +101,7 @@ def test_predictions_have_the_originals_form_and_score_what_the_best_checkpoint_
     }
     nbest = read(out, "nbest_predictions")
     assert list(answers) == list(nbest) == list(golds)
-    assert set(next(iter(nbest.values()))[0]) == {
-        "text", "probability", "start_log_prob", "end_log_prob"
-    }
+    assert set(next(iter(nbest.values()))[0]) == {"text", "probability", "start_log_prob", "end_log_prob"}
     assert (out / "null_odds.json").exists() == (version == 2)
     evaluate = metrics.evaluate_v1 if version == 1 else metrics.evaluate_v2
     assert evaluate(golds, answers)["f1"] == pytest.approx(results["f1"])
@@ -184,9 +176,7 @@ def test_version_1_is_answered_as_in_the_files_also_in_short_rows(tuned, tmp_pat
         assert found["probability"] == pytest.approx(best["probability"], abs=1e-4)
     # A place of the passage is left beside the longest question, or none.
     lines = [f"w1 {'w2 ' * 20}?\tw3 w4"]
-    assert jobs.ask(tmp_path, run.out, lines, "--max_seq_length=10")[0]["answer"] in (
-        "w3", "w4", "w3 w4"
-    )
+    assert jobs.ask(tmp_path, run.out, lines, "--max_seq_length=10")[0]["answer"] in ("w3", "w4", "w3 w4")
     capsys.readouterr()
     assert run_here(
         predict, f"--model={run.out}", f"--input_file={tmp_path}/lines.txt", "--max_seq_length=9"
@@ -197,9 +187,7 @@ def test_version_1_is_answered_as_in_the_files_also_in_short_rows(tuned, tmp_pat
     )
 
 
-def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(
-    workshop, trained, tmp_path
-):
+def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(workshop, trained, tmp_path):
     predicted, nbest, odds = (
         read(trained, name) for name in ("predictions", "nbest_predictions", "null_odds")
     )
@@ -212,9 +200,7 @@ def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(
     kind.from_pretrained(str(trained)).save_pretrained(str(tmp_path))
     shutil.copy(pretrained.open_path(str(trained)).vocabulary.spm_model_file, tmp_path)
     for model in (trained, tmp_path):
-        answers = dict(zip(
-            asked, albert.open_session(str(model)).answer(asked.values()), strict=True
-        ))
+        answers = dict(zip(asked, albert.open_session(str(model)).answer(asked.values()), strict=True))
         assert {qid: answer["answer"] for qid, answer in answers.items()} == predicted
         for qid, answer in answers.items():
             assert answer["best_answer"] == nbest[qid][0]["text"]
@@ -225,21 +211,16 @@ def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(
 # --- With answers and without, and the threshold ---
 
 
-def test_without_answers_the_threshold_of_the_checkpoints_evaluation_holds(
-    trained, blind, capsys
-):
+def test_without_answers_the_threshold_of_the_checkpoints_evaluation_holds(trained, blind, capsys):
     # By the command of both versions.
-    out = blind("--version_2_with_negative", f"--checkpoint={trained / 'model.ckpt-best'}",
-                module=run_squad)
+    out = blind("--version_2_with_negative", f"--checkpoint={trained / 'model.ckpt-best'}", module=run_squad)
     assert "has questions without answers: no evaluation" in capsys.readouterr().err
     assert not (out / "eval_results.json").exists()
     assert read(out, "nbest_predictions") == read(trained, "nbest_predictions")
     assert answered(out) == answered(trained)
 
 
-def test_a_given_threshold_holds_and_is_forgotten_by_the_next_prediction(
-    workshop, trained, blind, tmp_path
-):
+def test_a_given_threshold_holds_and_is_forgotten_by_the_next_prediction(workshop, trained, blind, tmp_path):
     odds = sorted(read(trained, "null_odds").values())
     model, middle = tmp_path / "model", odds[len(ANIMALS)]
     shutil.copytree(trained, model)

@@ -47,9 +47,7 @@ def flags_of(folder):
 
 @pytest.fixture(scope="module")
 def trained(run_once):
-    return run_once(
-        "names", jobs.label_words, flags_of, "--do_train", "--do_eval", "--do_predict"
-    )
+    return run_once("names", jobs.label_words, flags_of, "--do_train", "--do_eval", "--do_predict")
 
 
 def results(folder, name="eval_results"):
@@ -73,9 +71,7 @@ def test_names_are_learned_and_every_word_predicted_as_the_results_say(trained):
     assert found["eval_f1"] == pytest.approx(entities.score([gold], [guessed])["eval_f1"])
 
 
-def test_predict_labels_words_as_in_the_file_and_tells_entities_with_their_places(
-    trained, tmp_path
-):
+def test_predict_labels_words_as_in_the_file_and_tells_entities_with_their_places(trained, tmp_path):
     sentences = [
         [line.split() for line in group.splitlines()]
         for group in (trained.out / "test_predictions.txt").read_text().split("\n\n") if group
@@ -119,9 +115,7 @@ def test_what_is_not_trained_takes_the_labels_of_the_checkpoint(trained, tmp_pat
 
 
 def test_word_classes_are_judged_by_accuracy_and_long_sentences_split(tmp_path, capsys):
-    flags = jobs.token_flags(
-        tmp_path, train_step=2, train_batch_size=2, max_seq_length=6, warmup_step=0
-    )
+    flags = jobs.token_flags(tmp_path, train_step=2, train_batch_size=2, max_seq_length=6, warmup_step=0)
     for split in ("train", "dev"):
         (tmp_path / f"{split}.txt").write_text("w2 NN\n. ,\nw2 NN\nw3 NN\n. ,\n\nw1 VB\n" * 4)
     assert jobs.label_words(*flags, "--scheme=none", "--do_train", "--do_eval") == 0
