@@ -251,11 +251,3 @@ def test_what_cannot_be_extracted_is_refused(folder, capsys, tmp_path):
             *(a.replace("{}", str(tmp_path)) for a in arguments),
         )
         assert not (tmp_path / "x.npz").exists(), message
-
-
-def test_as_a_process_texts_are_arguments_and_nothing_else_is_on_stdout(folder):
-    done = helpers.run("albert.fill_mask", f"--model={folder}/AlbertForPreTraining",
-                       "--format=json", "w1 [MASK]")
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
-    assert len(json.loads(line)["masks"][0]) == 5

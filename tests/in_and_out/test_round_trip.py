@@ -7,8 +7,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
-import sentencepiece
-from helpers import run_here
+from helpers import run_here, train_pieces
 from hf_models import HEADS, assert_same_weights, batch, convert, load, packed, random_model, save
 
 import albert
@@ -30,20 +29,15 @@ NAMES = [f"name {i}, of some" for i in range(5)]
 
 
 @pytest.fixture(scope="module")
-def pieces(tmp_path_factory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("pieces") / "spm"
+def pieces(tmp_path_factory) -> str:
     lines = ["Café the Quick brown fox jumps over the lazy dog", "क्‍ष pack my box"] * 9
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_prefix=str(path), vocab_size=60,
-        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        hard_vocab_limit=False, minloglevel=2, normalization_rule_name="identity",
-    )
-    return path.with_suffix(".model")
+    prefix = tmp_path_factory.mktemp("pieces") / "spm"
+    return train_pieces(prefix, lines, 60, normalization_rule_name="identity")
 
 
 def written(kind, folder, pieces, text=CASED, is_named=True, **changes):
     """Saves a model with all that is known of it; returns it and its tokenizer."""
-    cut = FullTokenizer(None, text.do_lower_case, str(pieces), keep_accents=text.keep_accents)
+    cut = FullTokenizer(None, text.do_lower_case, pieces, keep_accents=text.keep_accents)
     tokenizer = albert.AlbertTokenizer(cut, max_length=11)
     model = random_model(
         kind, options=OPTIONS[kind], vocab_size=tokenizer.vocab_size, num_hidden_layers=2, **changes

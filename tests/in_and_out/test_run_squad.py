@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from helpers import ANIMALS, assert_one_clear_line, assert_same_gradients, dataset, run_here, write_config
+from helpers import (
+    ANIMALS, assert_one_clear_line, assert_same_gradients, dataset, run_here, train_pieces, write_config,
+)
 
 import albert
 from albert import modeling, predict, run_squad, run_squad_v2
@@ -29,12 +31,9 @@ def workshop(tmp_path_factory):
             path = folder / f"{name}-v{version}.json"
             path.write_text(json.dumps(dataset(with_answers, version == 2)))
     text = [p["context"].lower() for p in dataset(False, False)["data"][0]["paragraphs"]]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter((text + ["who sat on the mat? who flew over the sea?"]) * 9),
-        model_prefix=str(folder / "spm"), vocab_size=70, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"], hard_vocab_limit=False, minloglevel=2,
-    )
-    size = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
+    texts = (text + ["who sat on the mat? who flew over the sea?"]) * 9
+    spm = train_pieces(folder / "spm", texts, 70)
+    size = sentencepiece.SentencePieceProcessor(model_file=spm)
     write_config(folder, vocab_size=size.get_piece_size(), max_position_embeddings=64, num_hidden_layers=1)
     return folder
 
@@ -238,9 +237,6 @@ def test_without_an_evaluation_of_this_step_the_threshold_is_0(trained, blind, t
     results = read(trained, "eval_results") | always
     (tmp_path / "model/eval_results.json").write_text(json.dumps(results))
     out = blind(f"--checkpoint={tmp_path / 'model'}")
-    assert answered(out) == within(out, 0)
-    (tmp_path / "model/eval_results.json").unlink()
-    out = blind(f"--checkpoint={tmp_path / 'model/model.ckpt-best'}")
     assert answered(out) == within(out, 0)
 
 
