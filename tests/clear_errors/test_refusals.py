@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from damage import Bomb
 from helpers import (
-    LENGTH, PREDICTIONS, SIZES, VOCAB, assert_one_clear_line, metrics, parse_with_tensorflow,
+    LENGTH, PREDICTIONS, SIZES, VOCAB, assert_one_clear_line, metrics, parse_with_tensorflow, results_of,
     write_pretraining_records,
 )
 from invariants import assert_tidy, nothing_lost, snapshot
@@ -179,8 +179,8 @@ def test_weights_are_taken_from_a_prefix_a_file_a_directory_and_every_layout(who
     out = tmp_path / "out"
     assert jobs.pretrain(*whole.flags, f"--output_dir={out}", "--nodo_train", "--do_eval",
                          f"--init_checkpoint={theirs}") == 0
-    loss = json.loads((out / "eval_results.json").read_text())["loss"]
-    best = json.loads((whole.out / "best.json").read_text())["step"]
+    loss = results_of(out)["loss"]
+    best = results_of(whole.out, "best")["step"]
     [expected] = [line["loss"] for line in metrics(whole.out)
                   if (line["kind"], line["step"]) == ("eval", best)]
     assert loss == pytest.approx(expected, rel=1e-6)
@@ -202,7 +202,7 @@ def test_a_warm_start_accounts_for_every_variable_and_misses_none_of_the_encoder
         assert said in assert_one_clear_line(capsys.readouterr().err)
     assert not list((tmp_path / "new").glob("model.ckpt*"))
     assert jobs.pretrain(*begin, f"--init_checkpoint={absent}", "--allow_partial_init") == 0
-    account = json.loads((tmp_path / "new/warm_start.json").read_text())
+    account = results_of(tmp_path / "new", "warm_start")
     loaded, new, ignored = (account[key] for key in ("loaded", "new", "ignored"))
     said = capsys.readouterr().err
     assert f"left at random values, absent from {absent}: {lost}" in said

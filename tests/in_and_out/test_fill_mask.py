@@ -220,13 +220,6 @@ def test_tokens_and_layers(folder, tmp_path, outputs, loaded):
     np.testing.assert_allclose(vectors, outputs[0]["layers"][-1], atol=2e-5)
 
 
-def test_cut_lines_are_counted(folder, tmp_path, caplog):
-    caplog.set_level("WARNING", logger="albert")
-    extract(folder, tmp_path, "x.npz", "--max_seq_length=10")
-    cut = sum(len(line.split()) > 8 for line in LINES)
-    assert f"{cut} inputs are longer than --max_seq_length=10 and were cut" in caplog.text
-
-
 NO_FEATURES = [
     (["--output_file=x.txt"], "ends neither in .jsonl nor in .npz"),
     (["--layers=3", "--pooling=cls"], "has 2 layers"),

@@ -8,7 +8,7 @@ import statistics
 import jobs
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, metrics
+from helpers import assert_one_clear_line, metrics, results_of
 
 from albert import run_classifier
 from albert.cli import fine_tuning, flags
@@ -20,10 +20,6 @@ from albert.tasks.fine_tuning_data import FineTuningData
 from albert.training import evaluation, steps, trainer
 
 each_task = pytest.mark.parametrize("name", jobs.TUNERS)
-
-
-def results_of(folder, name="eval_results"):
-    return json.loads((folder / f"{name}.json").read_text())
 
 
 # --- One run of each command ---

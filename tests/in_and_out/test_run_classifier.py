@@ -3,7 +3,6 @@
 What it shares with the other fine-tuning commands is in test_fine_tuning.
 """
 
-import json
 import re
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ import jobs
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import REPO, cpu_seconds_of_children, metrics, run_here
+from helpers import REPO, cpu_seconds_of_children, metrics, results_of, run_here
 
 import albert
 from albert import export_to_tfhub, modeling, run_classifier
@@ -32,7 +31,7 @@ def read_rows(path):
 def test_predictions_have_a_line_for_each_row_of_the_test_file_and_padding_never_counts(tuned):
     out = tuned("classifier").out
     # 12 rows in batches of 5: an accuracy over 15 would not be a twelfth.
-    hits = json.loads((out / "eval_results.json").read_text())["eval_accuracy"] * 12
+    hits = results_of(out)["eval_accuracy"] * 12
     assert hits == pytest.approx(round(hits), abs=1e-4)
     values = read_rows(out / "test_results.tsv")
     assert values.shape == (12, 2)
@@ -88,9 +87,9 @@ def test_a_regression_reports_its_correlations_and_predicts_values(tmp_path):
     given = jobs.classifier_flags(tmp_path, task_name="sts-b", train_step=2, max_seq_length=12)
     assert jobs.classify(*given, *RUN, f"--cached_dir={tmp_path}/cache") == 0
     out = tmp_path / "out"
-    results = json.loads((out / "eval_results.json").read_text())
+    results = results_of(out)
     assert set(results) == {"pearson", "spearman", "MSE", "eval_loss", "loss", "global_step"}
-    best = json.loads((out / "best.json").read_text())
+    best = results_of(out, "best")
     assert best["value"] == results[best["metric"]] and best["metric"] == "pearson"
     assert len(list((tmp_path / "cache").glob("sts-b_*.tf_record"))) == 3
     predicted = read_rows(out / "test_results.tsv")[:, 0]

@@ -1,7 +1,6 @@
 """run_pretraining: the original's numbers and files, packing, precisions, and what is refused."""
 
 import itertools
-import json
 import math
 import os
 
@@ -9,7 +8,8 @@ import jobs
 import numpy as np
 import pytest
 from helpers import (
-    LENGTH, PREDICTIONS, VOCAB, assert_one_clear_line, metrics, pretraining_rows, run, write_config,
+    LENGTH, PREDICTIONS, VOCAB, assert_one_clear_line, metrics, pretraining_rows, results_of, run,
+    write_config,
 )
 from jobs import pretrain, tensors
 from tensorflow.core.util import event_pb2
@@ -39,7 +39,7 @@ def test_evaluation_of_the_golden_checkpoint_reports_the_originals_numbers(golde
         f"--max_seq_length={length}", "--max_predictions_per_seq=5", f"--eval_batch_size={rows}",
         "--nodo_train", "--do_eval", "--max_eval_steps=3",
     )
-    results = json.loads((tmp_path / "out/eval_results.json").read_text())
+    results = results_of(tmp_path / "out")
     log_probs = golden["out/masked_lm_log_probs"]
     weights, ids = inputs["masked_lm_weights"].ravel(), inputs["masked_lm_ids"].ravel()
     losses = golden["out/masked_lm_example_loss"]
@@ -72,11 +72,11 @@ def test_a_run_leaves_the_files_that_the_originals_own_test_expects(whole):
     # The results are those of the last step; the best is the one of the least loss.
     evaluated = [line for line in metrics(whole.out) if line["kind"] == "eval"]
     assert [line["step"] for line in evaluated] == [10, 20, 23]
-    results = json.loads((whole.out / "eval_results.json").read_text())
+    results = results_of(whole.out)
     assert results == {k: v for k, v in evaluated[-1].items() if k not in ("kind", "step")} | {
         "global_step": 23
     }
-    best = json.loads((whole.out / "best.json").read_text())
+    best = results_of(whole.out, "best")
     assert best["value"] == max(line[best["metric"]] for line in evaluated)
 
 
@@ -107,7 +107,7 @@ def test_each_evaluation_reports_the_accuracy_of_the_most_frequent_answer(whole,
         "--max_eval_steps=0", f"--init_checkpoint={whole.out}", f"--output_dir={tmp_path}/out",
     )
     said = capsys.readouterr().err
-    results = json.loads((tmp_path / "out/eval_results.json").read_text())
+    results = results_of(tmp_path / "out")
     for name, value in (("masked_lm", 17 / 32), ("sentence_order", 8 / 13)):
         assert results[f"{name}_accuracy_baseline"] == pytest.approx(value)
         assert f"  {name}_accuracy_baseline = {value:.4f}"[:-1] in said

@@ -209,6 +209,10 @@ def metrics(folder: pathlib.Path) -> list[dict]:
     return [{k: v for k, v in line.items() if k not in clock} for line in lines]
 
 
+def results_of(folder: pathlib.Path, name: str = "eval_results") -> dict[str, Any]:
+    return json.loads((folder / f"{name}.json").read_text())
+
+
 def strict_json(text: str) -> Any:
     """Parses JSON, and refuses the NaN and Infinity that Python's parser takes."""
 
