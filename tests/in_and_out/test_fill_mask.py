@@ -120,7 +120,6 @@ NO_MASKS = [
     (PRETRAINED, ["--max_seq_length=49", "[MASK]"],
      "--max_seq_length=49 exceeds max_position_embeddings 48"),
     (PRETRAINED, ["--top_k=41", "[MASK]"], "the vocabulary has 40 tokens"),
-    (PRETRAINED, ["--top_k=0", "[MASK]"], "--top_k=0: must be a whole number"),
     (PRETRAINED, ["--input_file=/nowhere"], "no such file"),
     (PRETRAINED, ["--input_file=/nowhere", "[MASK]"], "not both"),
     ("AlbertForSequenceClassification", ["[MASK]"], "has no trained cls/predictions"),
@@ -229,7 +228,6 @@ NO_FEATURES = [
     (["--input_file={}/bad.txt"], "bad.txt:2: not UTF-8 text"),
     (["--input_file={}/empty.txt"], "empty.txt: nothing in it"),
     (["--model={}/none"], "--model: no directory"),
-    (["--batch_size=0"], "--batch_size=0: must be a whole number, at least 1"),
 ]
 
 

@@ -12,13 +12,12 @@ import jobs
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import REPO, cpu_seconds_of_children, metrics, results_of, run_here
+from helpers import REPO, cpu_seconds_of_children, results_of
 
 import albert
-from albert import export_to_tfhub, modeling, run_classifier
+from albert import modeling, run_classifier
 from albert.cli import encoder, flags
 from albert.config import AlbertConfig
-from albert.errors import CheckpointError
 from albert.formats import checkpoints, pretrained
 
 RUN = ("--do_train", "--do_eval", "--do_predict")
@@ -134,41 +133,6 @@ def test_a_models_directory_is_enough_to_start_from(layout, tmp_path):
     assert found.tokenizer.vocab == tokenizer.vocab
     name = "bert/embeddings/word_embeddings"
     np.testing.assert_array_equal(found.weights.read(name), modeling.named_weights(model)[name])
-
-
-@pytest.mark.slow
-def test_a_hub_module_fine_tunes_as_the_checkpoint_it_was_made_of(golden_path, tmp_path):
-    source, vocabulary = golden_path("tf1_ckpt_tiny"), tmp_path / "vocabulary.txt"
-    given = jobs.classifier_flags(tmp_path, log_steps=1)
-    vocabulary.write_text("\n".join([*jobs.SPECIALS, *jobs.WORDS, *(f"x{i}" for i in range(960))]))
-    assert run_here(
-        export_to_tfhub, f"--albert_directory={source}", f"--vocab_file={vocabulary}",
-        f"--export_path={tmp_path}/hub",
-    ) == 0
-    origins = {
-        "checkpoint": [f"--init_checkpoint={source}", f"--vocab_file={vocabulary}",
-                       f"--albert_config_file={source}/albert_config.json"],
-        # The original's tutorial gives this in the place of a real file.
-        "module": [f"--albert_hub_module_handle={tmp_path}/hub", "--vocab_file=",
-                   "--spm_model_file=from_tf_hub"],
-        # Made of the same checkpoint by the original, so in TensorFlow 1's format.
-        "module of the original": [f"--albert_hub_module_handle={tmp_path}/tf1"],
-    }
-    shutil.copytree(golden_path("hub_tf1/module"), tmp_path / "tf1", ignore=shutil.ignore_patterns("*.vocab"))
-    shutil.copy(vocabulary, tmp_path / "tf1/assets/vocab.txt")
-    losses = []
-    for name, more in origins.items():
-        assert jobs.classify(*given, *more, f"--output_dir={tmp_path}/{name}", "--do_train") == 0
-        losses.append([line["loss"] for line in metrics(tmp_path / name)])
-    assert len(losses[0]) == 6
-    for other in losses[1:]:
-        np.testing.assert_allclose(other, losses[0], atol=1e-4)
-    # The module itself has no classifier.
-    values = flags.parse(run_classifier.define_flags, [
-        "x", *given, *origins["module"], f"--output_dir={tmp_path}/q", "--do_predict"
-    ])
-    with pytest.raises(CheckpointError, match="has no output_weights, output_bias"):
-        run_classifier.main(values)
 
 
 # --- What is refused or told before TensorFlow is loaded ---

@@ -235,7 +235,6 @@ def test_positions_outside_the_sequence_are_refused_by_file_and_record(tmp_path)
 BAD = [
     ([], "--input_file, --output_dir are required"),
     (["--learningrate=1"], "did you mean --learning_rate?"),
-    (["--train_batch_size=many"], "train_batch_size"),
     (["{job}", "--nodo_train"], "at least one of --do_train and --do_eval"),
     (["{job}", "--masked_lm_budget=20"], "--masked_lm_budget"),
     (["{job}", "--num_warmup_steps=99"], "--num_warmup_steps=99 exceeds --num_train_steps=23"),

@@ -278,8 +278,6 @@ REFUSED = [
     (["2.0", "--pack_rows", "--pad_to_max_seq_length"],
      "--pack_rows has no effect with --pad_to_max_seq_length"),
     (["2.0", "--export_dir=x"], "--export_dir is of SQuAD 1.1"),
-    (["2.0", "--start_n_top=0"], "--start_n_top=0"),
-    (["2.0", "--null_score_diff_threshold=nan"], "threshold=nan"),
     (["2.0", "--end_n_top=49"], "--end_n_top=49 exceeds --max_seq_length=48"),
     (["--do_train"], "--train_file is required"),
 ]
