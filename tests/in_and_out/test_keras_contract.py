@@ -4,6 +4,7 @@ On JAX this module runs once more, in a process of its own.
 """
 
 import dataclasses
+import gc
 import os
 import pathlib
 import re
@@ -223,7 +224,8 @@ def test_precision_by_argument_is_that_by_policy(policy):
 
 
 @EACH
-def test_int8_stays_near_and_is_saved_whole(kind, tmp_path):
+def test_int8_stays_near_and_is_saved_whole(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(gc, "collect", int)  # as Keras does for every layer: seconds, after many tests
     model = make(kind)
     rng = np.random.default_rng(4)
     for weight in model.weights:  # biases too

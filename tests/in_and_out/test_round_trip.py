@@ -114,7 +114,9 @@ def test_what_is_known_of_a_model_comes_back_with_its_weights(kind, pieces, tmp_
             assert source.vocabulary.max_length == 11, name
 
 
-@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=() if options else pytest.mark.slow) for kind, options in OPTIONS.items()
+])
 def test_keras_formats_bring_weights_and_options_back(kind, tmp_path):
     model = random_model(kind, options=OPTIONS[kind], num_hidden_layers=2)
     model.save(tmp_path / "model.keras")
