@@ -1,5 +1,6 @@
 """Fixtures shared by the tests."""
 
+import gc
 import lzma
 import os
 import pathlib
@@ -67,6 +68,13 @@ def golden_path(tmp_path_factory) -> Callable[[str], pathlib.Path]:
         return ours if ours.exists() else require_shared() / "golden/open" / name
 
     return find
+
+
+def pytest_collection_finish():
+    # What was imported stays. Keras collects garbage whenever a layer loses a weight, which would
+    # look through all of it, and a fork would copy its pages.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -56,7 +56,8 @@ def export_module(
     """Writes the encoder; `assets` are files copied into it, the vocabulary last."""
     named = named_weights(model)
     encoder = {n: v for n, v in named.items() if n.startswith("bert/")}
-    root = _part(encoder, _encode(model), _HUB_INPUTS)
+    encode = tf.function(_encode(model))  # which the parts share: it is traced once
+    root = _part(encoder, encode, _HUB_INPUTS)
     root.weights = {name: v.value for name, v in named.items()}
     root.assets = [tf.saved_model.Asset(asset) for asset in assets]
     # Parts that can be trained too: the encoder with one head each.
@@ -65,14 +66,14 @@ def export_module(
         ("mlm", "cls/predictions/", positions), ("sop", "cls/seq_relationship/", {})
     ):
         weights = encoder | {n: v for n, v in named.items() if n.startswith(head)}
-        setattr(root, name, _part(weights, _encode(model, name), _HUB_INPUTS | more))
-    signatures = _signatures(model, root.assets[-1], do_lower_case)
-    saved_model.save(root, path, signatures)
+        setattr(root, name, _part(weights, _with_head(model, encode, name), _HUB_INPUTS | more))
+    saved_model.save(root, path, signatures(model, root.assets[-1], do_lower_case))
 
 
-def _part(weights: Mapping, compute: Callable, inputs) -> _AutoTrackable:
+def _part(
+    weights: Mapping, call: tf.types.experimental.PolymorphicFunction, inputs
+) -> _AutoTrackable:
     """Returns an object that TF-Hub's loaders can call and train."""
-    call = tf.function(compute)
     part = _AutoTrackable()
     part.variables = [v.value for v in weights.values()]
     part.trainable_variables = [v.value for v in weights.values()]
@@ -83,8 +84,8 @@ def _part(weights: Mapping, compute: Callable, inputs) -> _AutoTrackable:
     return part
 
 
-def _encode(model: AlbertForPreTraining, head: str | None = None) -> Callable:
-    """Returns the computation of the encoder, or of the encoder with one head."""
+def _encode(model: AlbertForPreTraining) -> Callable:
+    """Returns the computation of the encoder."""
 
     def compute(inputs, training=False):
         # A module has no step to derive its dropout from, so each call draws a seed.
@@ -97,12 +98,21 @@ def _encode(model: AlbertForPreTraining, head: str | None = None) -> Callable:
             features, training=training, dropout_seed=seed, output_hidden_states=True
         )
         names = ("pooled_output", "sequence_output", "encoder_outputs")
-        result = {name: outputs[name] for name in names} | {"default": outputs["pooled_output"]}
+        return {name: outputs[name] for name in names} | {"default": outputs["pooled_output"]}
+
+    return compute
+
+
+def _with_head(model: AlbertForPreTraining, encode: Callable, head: str):
+    """Returns the computation of the encoder with one head."""
+
+    @tf.function
+    def compute(inputs, training=False):
+        result = encode({name: inputs[name] for name in _HUB_INPUTS}, training=training)
         if head == "mlm":  # [B, P, V]
-            result["mlm_logits"] = _masked_lm_logits(model, outputs, inputs["masked_lm_positions"])
-        if head == "sop":
-            result["sop_logits"] = model.seq_relationship(outputs["pooled_output"])  # [B, 2]
-        return result
+            logits = _masked_lm_logits(model, result, inputs["masked_lm_positions"])
+            return result | {"mlm_logits": logits}
+        return result | {"sop_logits": model.seq_relationship(result["pooled_output"])}  # [B, 2]
 
     return compute
 
@@ -124,23 +134,26 @@ def _masked_lm_logits(model: AlbertForPreTraining, outputs, positions):
     return model.predictions(hidden, model.bert.embeddings.word_embeddings)
 
 
-def _signatures(model: AlbertForPreTraining, vocabulary: tf.saved_model.Asset, lower: bool):
-    def encode(input_ids, input_mask, segment_ids):
+def signatures(
+    model: AlbertForPreTraining, vocabulary: tf.saved_model.Asset, lower: bool
+) -> dict[str, Callable]:
+    """Returns the module's signatures, of the names that the original's has."""
+
+    @tf.function(input_signature=[*_INPUTS.values()])
+    def tokens(input_ids, input_mask, segment_ids):
         inputs = _named(_checked(input_ids, model.config), input_mask, segment_ids)
         outputs = model.bert(inputs, training=False)
         return {key: outputs[key] for key in ("sequence_output", "pooled_output")}
 
-    tokens = tf.function(encode, input_signature=[*_INPUTS.values()])
-
     @tf.function(input_signature=[*_INPUTS.values()])
     def sop(input_ids, input_mask, segment_ids):
-        outputs = encode(input_ids, input_mask, segment_ids)
+        outputs = tokens(input_ids, input_mask, segment_ids)
         logits = model.seq_relationship(outputs["pooled_output"])
         return outputs | {"sop_log_probs": tf.nn.log_softmax(logits)}
 
     @tf.function(input_signature=[*_INPUTS.values(), _tokens("mlm_positions")])
     def mlm(input_ids, input_mask, segment_ids, mlm_positions):
-        outputs = encode(input_ids, input_mask, segment_ids)
+        outputs = tokens(input_ids, input_mask, segment_ids)
         logits = _masked_lm_logits(model, outputs, mlm_positions)
         # [B, P, V], flat in the original
         return outputs | {"mlm_logits": tf.reshape(logits, [-1, tf.shape(logits)[-1]])}
@@ -253,7 +266,7 @@ def export_text_embedding(
         mask = tf.cast(inputs["input_mask"], sequence.dtype)[:, :, None]
         return tf.reduce_sum(sequence * mask, 1) / tf.reduce_sum(mask, 1)
 
-    root = _part(encoder, compute, _TEXTS)
+    root = _part(encoder, tf.function(compute), _TEXTS)
     root.ids = ids
     root.weights = {name: v.value for name, v in named_weights(model).items()}
     root.assets = [tf.saved_model.Asset(asset) for asset in assets]

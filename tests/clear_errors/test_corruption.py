@@ -326,9 +326,7 @@ def weather(name: str, sound: dict[str, pathlib.Path], scratch: pathlib.Path, co
     for pattern in reader.files.split():
         path = next(folder.glob(pattern))
         content = path.read_bytes()
-        for done, (what, damage) in enumerate(
-            mutations(content, others, count, seed=len(pattern)), done + 1
-        ):
+        for done, (what, damage) in enumerate(mutations(content, others, count, seed=len(pattern)), done + 1):
             shutil.rmtree(folder)
             shutil.copytree(sound[name], folder)
             damage(path)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from damage import Bomb
 from helpers import (
-    LENGTH, PREDICTIONS, SIZES, VOCAB, assert_one_clear_line, metrics, parse_with_tensorflow,
+    LENGTH, PREDICTIONS, SIZES, VOCAB, assert_one_clear_line, metrics, parse_with_tensorflow, results_of,
     write_pretraining_records,
 )
 from invariants import assert_tidy, nothing_lost, snapshot
@@ -55,6 +55,8 @@ REFUSED = [
     ("pretrain", "--output_dir={run} --num_train_steps=30 --albert_config_file={d}/groups.json",
      "num_hidden_groups: checkpoint 1, config 2"),
     ("classify", "--output_dir={run} --cached_dir={d}/out", "is of task pretraining, not sst-2"),
+    ("classify", "--vocab_file= --init_checkpoint={run}",
+     "has no vocabulary: give --spm_model_file or --vocab_file"),
     ("pretrain", "--init_checkpoint={run}/model.ckpt-11",
      "--init_checkpoint: no checkpoint at .*model.ckpt-10"),
     ("pretrain", "--albert_config_file={d}/wrong.json",
@@ -145,8 +147,8 @@ def test_a_run_that_is_done_is_evaluated_again_and_otherwise_left_alone(finished
     assert (out / "metrics.jsonl").read_bytes() == lines
 
 
-def test_each_changed_flag_is_told_once_and_its_new_value_used(finished, capsys):
-    out, arguments = finished.out, finished.flags
+def test_each_changed_flag_is_told_once_and_its_new_value_used(finished, whole, capsys):
+    out, arguments = finished.out, [*finished.flags, f"--init_checkpoint={whole.out}"]
     changed = ["--num_train_steps=25", "--train_batch_size=8", "--learning_rate=0.5",
                f"--seed={flags.MOST_SEED}"]
     assert jobs.pretrain(*arguments, *changed) == 0
@@ -154,15 +156,14 @@ def test_each_changed_flag_is_told_once_and_its_new_value_used(finished, capsys)
     for text in ("--train_batch_size changed from 4 to 8", "--learning_rate changed from 0.01",
                  f" to {flags.MOST_SEED} since"):
         assert said.count(text) == 1
+    assert f"start: where {out}/model.ckpt-23 left off" in said  # whatever --init_checkpoint says
     last = metrics(out)[-1]
     assert last["step"] == 25 and last["learning_rate"] > 0.01
     # 23 steps of 4 records, then 2 of 8.
     assert run_states.read_run_state(str(out / "model.ckpt-25"))["records_seen"] == 108
 
 
-def test_weights_are_taken_from_a_prefix_a_file_a_directory_and_every_layout(
-    whole, hub_module, tmp_path
-):
+def test_weights_are_taken_from_a_prefix_a_file_a_directory_and_every_layout(whole, hub_module, tmp_path):
     best, pieces = whole.out / "model.ckpt-best", f"--vocab_file={jobs.write_vocabulary(tmp_path)}"
     theirs, (source_of_module, module) = tmp_path / "theirs", hub_module
     run = f"--albert_directory={whole.out}"
@@ -178,23 +179,20 @@ def test_weights_are_taken_from_a_prefix_a_file_a_directory_and_every_layout(
     out = tmp_path / "out"
     assert jobs.pretrain(*whole.flags, f"--output_dir={out}", "--nodo_train", "--do_eval",
                          f"--init_checkpoint={theirs}") == 0
-    loss = json.loads((out / "eval_results.json").read_text())["loss"]
-    best = json.loads((whole.out / "best.json").read_text())["step"]
+    loss = results_of(out)["loss"]
+    best = results_of(whole.out, "best")["step"]
     [expected] = [line["loss"] for line in metrics(whole.out)
                   if (line["kind"], line["step"]) == ("eval", best)]
     assert loss == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_warm_start_accounts_for_every_variable_and_misses_none_of_the_encoder(
-    whole, tmp_path, capsys
-):
+def test_a_warm_start_accounts_for_every_variable_and_misses_none_of_the_encoder(whole, tmp_path, capsys):
     weights = checkpoints.open_weights(str(whole.out))
     tensors = {name: weights.read(name) for name in weights.shapes}
     lost, absent, other = "bert/pooler/dense/bias", tmp_path / "absent", tmp_path / "other"
     checkpoint_files.write(str(absent), {n: t for n, t in tensors.items() if n != lost})
     checkpoint_files.write(str(other), tensors | {lost: tensors[lost][:5]})
-    begin = [*whole.flags, f"--output_dir={tmp_path}/new", "--num_train_steps=1",
-             "--num_warmup_steps=0"]
+    begin = [*whole.flags, f"--output_dir={tmp_path}/new", "--num_train_steps=1", "--num_warmup_steps=0"]
     for more, said in (
         ([f"--init_checkpoint={absent}"], f"{lost} [16]: not in the"),
         ([f"--init_checkpoint={other}"], f"{lost}: checkpoint [5], model [16]"),
@@ -204,7 +202,7 @@ def test_a_warm_start_accounts_for_every_variable_and_misses_none_of_the_encoder
         assert said in assert_one_clear_line(capsys.readouterr().err)
     assert not list((tmp_path / "new").glob("model.ckpt*"))
     assert jobs.pretrain(*begin, f"--init_checkpoint={absent}", "--allow_partial_init") == 0
-    account = json.loads((tmp_path / "new/warm_start.json").read_text())
+    account = results_of(tmp_path / "new", "warm_start")
     loaded, new, ignored = (account[key] for key in ("loaded", "new", "ignored"))
     said = capsys.readouterr().err
     assert f"left at random values, absent from {absent}: {lost}" in said
@@ -225,9 +223,7 @@ def test_odd_but_good_tables_give_the_right_rows(tmp_path):
     path = tmp_path / "SST-2/train.tsv"
     path.write_bytes(b"\xef\xbb\xbf" + ("text\tlabel\r\n" + "\n".join(rows) + "\n").encode())
     found = glue.read_examples(glue.TASKS["sst-2"], str(tmp_path), "train")
-    assert [(e.text_a, e.label) for e in found] == [
-        tuple(row.rstrip("\r").split("\t")) for row in rows
-    ]
+    assert [(e.text_a, e.label) for e in found] == [tuple(row.rstrip("\r").split("\t")) for row in rows]
 
 
 def test_a_text_of_nothing_is_the_two_marks(tmp_path):

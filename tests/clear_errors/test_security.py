@@ -257,9 +257,7 @@ def test_a_vocabulary_that_a_checkpoints_record_names_is_not_opened(tmp_path, ca
 
 def test_ids_of_the_data_are_content_and_never_names_or_lines(tmp_path):
     scores = {"logits": np.eye(2), "probabilities": np.eye(2)}
-    for number, guid in enumerate(
-        ("../../etc/passwd", "a\tb\nc\td", "\ud800", "\0", "=1+1", "")
-    ):
+    for number, guid in enumerate(("../../etc/passwd", "a\tb\nc\td", "\ud800", "\0", "=1+1", "")):
         out = tmp_path / f"out{number}"
         out.mkdir()
         examples = [glue.Example(guid, "a", None, "0"), glue.Example("7", "a", None, "0")]

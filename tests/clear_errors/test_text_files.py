@@ -139,9 +139,7 @@ def test_a_damaged_packed_text_is_one_line_with_its_name(read, tmp_path):
         whole = FORMS[name](TEXT)
         at = len(whole) // 3
         flipped = bytes(255 - byte for byte in whole[at : at + 40])
-        for content in (
-            whole[: len(whole) // 2], whole[:-3], whole[:at] + flipped + whole[at + 40 :]
-        ):
+        for content in (whole[: len(whole) // 2], whole[:-3], whole[:at] + flipped + whole[at + 40 :]):
             (tmp_path / "text").write_bytes(content)
             said = refused(read, tmp_path / "text")
             assert f"{tmp_path}/text: damaged or truncated " in said, name

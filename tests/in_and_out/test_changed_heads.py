@@ -32,9 +32,7 @@ def test_labels_are_named_by_either_of_hugging_faces_arguments(two_labels):
 def test_another_number_of_labels_is_a_new_head_on_request(two_labels):
     with pytest.raises(CheckpointError, match="ignore_mismatched_sizes=True"):
         albert.from_pretrained(two_labels, num_labels=3)
-    model = albert.from_pretrained(
-        two_labels, label_names=["a", "b", "c"], ignore_mismatched_sizes=True
-    )
+    model = albert.from_pretrained(two_labels, label_names=["a", "b", "c"], ignore_mismatched_sizes=True)
     assert model(IDS).logits.shape == (1, 3) and model.label_names == ("a", "b", "c")
     former = albert.from_pretrained(two_labels)
     for ours, theirs in zip(model.bert.weights, former.bert.weights, strict=True):

@@ -25,9 +25,7 @@ from albert.formats import checkpoints, huggingface, pretrained, tokenizer_files
 
 
 @pytest.mark.parametrize("case", ["tiny", "tiny_groups", "tiny_nomap"])
-def test_their_files_give_the_originals_numbers_and_come_back_byte_for_byte(
-    case, golden_path, tmp_path
-):
+def test_their_files_give_the_originals_numbers_and_come_back_byte_for_byte(case, golden_path, tmp_path):
     theirs, ours = golden_path(f"hf/{case}"), tmp_path / "ours"
     assert convert(f"--hf_directory={theirs}", f"--output_dir={ours}") == 0
     original = golden_path(f"tf1_ckpt_{case}")
@@ -58,15 +56,11 @@ def test_a_real_model_gives_the_numbers_of_another_runtime(shared, tmp_path):
     np.testing.assert_allclose(output, reference["last_hidden_float"], atol=2e-5)
 
 
-def test_half_precision_halves_the_file_and_rounds_each_weight_once(
-    golden_path, tmp_path, capsys
-):
+def test_half_precision_halves_the_file_and_rounds_each_weight_once(golden_path, tmp_path, capsys):
     source, sizes = golden_path("tf1_ckpt_tiny"), {}
     for dtype, told in {"float32": "bit for bit", "float16": "in float16"}.items():
         folder = tmp_path / dtype
-        assert convert(
-            f"--albert_directory={source}", f"--output_dir={folder}", f"--dtype={dtype}"
-        ) == 0
+        assert convert(f"--albert_directory={source}", f"--output_dir={folder}", f"--dtype={dtype}") == 0
         sizes[dtype] = (folder / "model.safetensors").stat().st_size
         assert told in (folder / "README.md").read_text()
         assert json.loads((folder / "config.json").read_text())["dtype"] == dtype
@@ -74,9 +68,7 @@ def test_half_precision_halves_the_file_and_rounds_each_weight_once(
     whole, half = (pretrained.open_path(str(tmp_path / d)).weights() for d in sizes)
     assert set(whole.shapes) == set(half.shapes)
     for name in whole.shapes:
-        np.testing.assert_array_equal(
-            half.read(name), whole.read(name).astype(np.float16).astype(np.float32)
-        )
+        np.testing.assert_array_equal(half.read(name), whole.read(name).astype(np.float16).astype(np.float32))
     flags = f"--hf_directory={tmp_path}/float32", f"--output_dir={tmp_path}/out"
     assert convert(*flags, "--dtype=float16") == 2
     assert "--dtype goes with --albert_directory" in assert_one_clear_line(capsys.readouterr().err)
@@ -205,9 +197,7 @@ def test_auto_tokenizer_cuts_text_as_we_do(golden_path, transformers, tmp_path):
     texts = [case["text"] for case in cases]
     assert len(texts) > 300
     encoded = transformers(their_transformers.encode, str(tmp_path), texts)
-    differ = [
-        text for text, ids in zip(texts, encoded, strict=True) if ids != ours.encode_text(text)
-    ]
+    differ = [text for text, ids in zip(texts, encoded, strict=True) if ids != ours.encode_text(text)]
     # They take special pieces written in a text for the pieces themselves.
     special = [text for text in differ if any(p in text for p in ("[MASK]", "[SEP]", "[CLS]"))]
     assert len(differ) - len(special) <= 1, differ
@@ -337,12 +327,6 @@ def without_a_shard(folder: pathlib.Path) -> None:
     (folder / "b.safetensors").unlink()
 
 
-def with_a_shard_elsewhere(folder: pathlib.Path) -> None:
-    in_shards(folder)
-    owners = {"weight_map": {"predictions.bias": "../theirs/a.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(owners))
-
-
 UNREADABLE = "model.safetensors is not a readable safetensors file"
 POSITIONS = "albert.embeddings.position_embeddings.weight"
 MAPPING = "albert.encoder.embedding_hidden_mapping_in.weight"
@@ -351,13 +335,9 @@ BAD_FILES = {
                  "pytorch_model.bin is not read"),
     "a shape": (change_header({"shape": [10**9]}), UNREADABLE),
     "an offset": (change_header({"data_offsets": [0, 10**12]}), UNREADABLE),
+    # More of such tricks are in test_security.
     "a type": (change_header({"dtype": "F99"}), UNREADABLE),
-    "an overflow": (change_header({"shape": [2**62, 2**62]}), UNREADABLE),
-    "a long header": (
-        lambda folder: (folder / "model.safetensors").write_bytes(struct.pack("<Q", 10**15) + b"{}"),
-        "header too large"),
     "a missing shard": (without_a_shard, "shard b.safetensors is missing"),
-    "a shard elsewhere": (with_a_shard_elsewhere, "is not the name of"),
     "another model": (change_tensors(lambda _: {"bert.x.weight": np.zeros(3)}),
                       "holds no ALBERT encoder"),
     "another size": (

@@ -9,12 +9,8 @@ from albert import export_checkpoints
 from albert.formats import checkpoint_files, checkpoints
 
 
-@pytest.mark.parametrize(
-    "case", ["tf1_ckpt_tiny_groups", "heads/classifier_3way", "heads/squad_v2"]
-)
-def test_the_originals_checkpoint_comes_out_as_it_went_in_but_for_slots(
-    case, golden_path, tmp_path
-):
+@pytest.mark.parametrize("case", ["tf1_ckpt_tiny_groups", "heads/classifier_3way", "heads/squad_v2"])
+def test_the_originals_checkpoint_comes_out_as_it_went_in_but_for_slots(case, golden_path, tmp_path):
     folder, out = golden_path(case), tmp_path / "clean/model.ckpt-best"
     name = "model.ckpt" if case.startswith("heads") else "model.ckpt-best"
     arguments = f"--albert_directory={folder}", f"--checkpoint_name={name}", f"--export_path={out}"

@@ -1,6 +1,8 @@
 """Models for other runtimes: what is written computes what the model computes."""
 
-import subprocess
+import os
+import pathlib
+import shutil
 import sys
 import zipfile
 
@@ -10,6 +12,7 @@ import tensorflow as tf
 from helpers import NEEDS_JAX, assert_one_clear_line, run, run_here, write_config, write_weights
 
 from albert import export_model, modeling
+from albert.cli import flags
 from albert.config import AlbertConfig
 from albert.export import model_conversion
 from albert.formats import checkpoint_files, checkpoints, pretrained
@@ -25,13 +28,27 @@ def export(folder, path, *arguments) -> int:
     return run_here(export_model, f"--model_dir={folder}", f"--export_path={path}", *arguments)
 
 
+def write_source(folder: pathlib.Path) -> None:
+    """Writes a pretrained directory."""
+    write_config(folder, **SIZES)
+    write_weights(folder / "model.ckpt-best", SIZES)
+
+
 @pytest.fixture
 def source(tmp_path):
-    """A pretrained directory."""
     (tmp_path / "albert").mkdir()
-    write_config(tmp_path / "albert", **SIZES)
-    write_weights(tmp_path / "albert/model.ckpt-best", SIZES)
+    write_source(tmp_path / "albert")
     return tmp_path / "albert"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A pretrained directory, and the LiteRT file of its encoder beside it."""
+    folder = tmp_path_factory.mktemp("exported") / "albert"
+    folder.mkdir()
+    write_source(folder)
+    assert export(folder, folder.with_name("encoder.tflite"), f"--max_seq_length={LENGTH}") == 0
+    return folder
 
 
 def rows(length: int, count: int = 1) -> dict[str, np.ndarray]:
@@ -47,37 +64,29 @@ def run_tflite(path, inputs):
     return tf.lite.Interpreter(str(path)).get_signature_runner()(**inputs)
 
 
-LITERT = """
-import sys, numpy as np, tensorflow as tf
-run = tf.lite.Interpreter(sys.argv[1]).get_signature_runner()
-outputs = run(**np.load(sys.argv[2]))
-assert not any(n.split(".")[0] == "albert" for n in sys.modules)
-np.savez(sys.argv[3], **outputs)
-"""
-
-
-def test_a_litert_model_gives_a_stranger_the_models_outputs_and_int8_is_small_and_near(
-    source, tmp_path
-):
-    whole, small = tmp_path / "encoder.tflite", tmp_path / "small.tflite"
-    assert export(source, whole, f"--max_seq_length={LENGTH}") == 0
-    assert export(source, small, f"--max_seq_length={LENGTH}", "--quantize") == 0
+def test_a_litert_file_gives_the_models_outputs_and_int8_is_small_and_near(exported, tmp_path):
+    path, small = exported.with_name("encoder.tflite"), tmp_path / "small.tflite"
+    assert export(exported, small, f"--max_seq_length={LENGTH}", "--quantize") == 0
     inputs = rows(LENGTH)
-    np.savez(tmp_path / "in.npz", **inputs)
-    result = subprocess.run(
-        [sys.executable, "-c", LITERT, str(whole), "in.npz", "out.npz"],
-        capture_output=True, text=True, cwd=tmp_path, timeout=300,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    found = dict(np.load(tmp_path / "out.npz"))
-    expected = modeling.AlbertModel.from_pretrained(str(source))(inputs)
+    found = run_tflite(path, inputs)
+    expected = modeling.AlbertModel.from_pretrained(str(exported))(inputs)
     assert set(found) == {"pooled_output", "sequence_output"}
     for name, value in found.items():
         np.testing.assert_allclose(value, expected[name], atol=2e-5)
-    assert small.stat().st_size < 0.5 * whole.stat().st_size
+    assert small.stat().st_size < 0.5 * path.stat().st_size
     near, exact = np.ravel(run_tflite(small, inputs)["sequence_output"]), found["sequence_output"]
     assert not np.array_equal(near, np.ravel(exact))
     assert np.corrcoef(near, np.ravel(exact))[0, 1] > 0.99
+
+
+def test_a_litert_file_has_a_card_that_says_how_near_it_is_and_how_to_use_it(exported, monkeypatch):
+    card = exported.with_name("encoder.README.md").read_text()
+    for fact in ("pooled_output` (differs by up to", f"int32 [1, {LENGTH}]", "hidden size | 64"):
+        assert fact in card
+    monkeypatch.chdir(exported.parent)
+    found = {name: np.ones((1, LENGTH), np.int32) for name in ("ids", "mask", "segments")}
+    exec(card.split("```python\n")[1].split("```")[0], found)
+    assert sorted(found["outputs"]) == ["pooled_output", "sequence_output"]
 
 
 FINE_TUNED = {
@@ -87,12 +96,11 @@ FINE_TUNED = {
     "AlbertForQuestionAnswering": {},
     "AlbertForBeamQuestionAnswering": {"start_n_top": 3, "end_n_top": 2},
 }
-LIKE_OTHERS = ("AlbertForTokenClassification", "AlbertForQuestionAnswering")
+FAST = ("AlbertForSequenceClassification", "AlbertForMultipleChoice")
 
 
 @pytest.mark.parametrize("kind", [
-    pytest.param(kind, marks=pytest.mark.slow if kind in LIKE_OTHERS else ())
-    for kind in FINE_TUNED
+    pytest.param(kind, marks=() if kind in FAST else pytest.mark.slow) for kind in FINE_TUNED
 ])
 def test_a_fine_tuned_model_is_exported_with_its_head_and_its_labels(kind, tmp_path):
     model = getattr(modeling, kind)(AlbertConfig(**SIZES), **FINE_TUNED[kind])
@@ -137,9 +145,7 @@ def test_nan_and_masked_values_are_differences(monkeypatch):
     model = modeling.AlbertModel(AlbertConfig(**SIZES))
 
     def difference(expected, found):
-        monkeypatch.setattr(
-            modeling.AlbertModel, "__call__", lambda *_, **__: {"x": np.float32(expected)}
-        )
+        monkeypatch.setattr(modeling.AlbertModel, "__call__", lambda *_, **__: {"x": np.float32(expected)})
         run = lambda _: {"x": np.float32(found)}  # noqa: E731
         return model_conversion.largest_difference(model, ["x"], run, 4)["x"]
 
@@ -148,18 +154,15 @@ def test_nan_and_masked_values_are_differences(monkeypatch):
     assert np.isnan(difference([1.0, 2.0], [1.0, np.nan])[0])
 
 
-def test_outputs_that_differ_are_never_published(source, tmp_path, monkeypatch, capsys):
-    real = model_conversion.to_tflite
-
-    def of_another_model(model, *arguments):
-        pooler_bias = model.weights[-1]
-        pooler_bias.assign(pooler_bias + 0.1)
-        content = real(model, *arguments)
-        pooler_bias.assign(pooler_bias - 0.1)
-        return content
-
-    monkeypatch.setattr(model_conversion, "to_tflite", of_another_model)
-    assert export(source, tmp_path / "e.tflite") == 2
+def test_outputs_that_differ_are_never_published(exported, tmp_path, monkeypatch, capsys):
+    folder = shutil.copytree(exported, tmp_path / "albert")
+    weights = checkpoints.open_weights(str(folder))
+    tensors = {name: weights.read(name) for name in weights.shapes}
+    tensors["bert/pooler/dense/bias"] += 0.1
+    checkpoint_files.write(str(folder / "model.ckpt-best"), tensors)
+    of_another_model = exported.with_name("encoder.tflite").read_bytes()
+    monkeypatch.setattr(model_conversion, "to_tflite", lambda *_: of_another_model)
+    assert export(folder, tmp_path / "e.tflite", f"--max_seq_length={LENGTH}") == 2
     assert "another pooled_output" in assert_one_clear_line(capsys.readouterr().err)
     assert not (tmp_path / "e.tflite").exists()
 
@@ -177,6 +180,7 @@ def test_a_head_of_another_task_is_refused_where_the_task_is_known(tmp_path, cap
     assert export(*arguments) == 0
 
 
+@pytest.mark.slow
 def test_a_model_without_pooler_is_exported_as_masked_lm(source, tmp_path):
     weights = checkpoints.open_weights(str(source))
     tensors = {n: weights.read(n) for n in weights.shapes if "pooler" not in n}
@@ -207,6 +211,14 @@ def test_what_cannot_be_is_refused(source, tmp_path, monkeypatch, capsys):
 
 
 @NEEDS_JAX
+def test_tensorflow_exports_whatever_keras_backend_says(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    flags.start_tensorflow()
+    assert os.environ["KERAS_BACKEND"] == "tensorflow"
+
+
+@NEEDS_JAX
+@pytest.mark.slow
 def test_keras_backend_jax_is_no_obstacle(source, tmp_path):
     done = run("albert.export_model", f"--model_dir={source}",
                f"--export_path={tmp_path / 'e.tflite'}", env={"KERAS_BACKEND": "jax"})

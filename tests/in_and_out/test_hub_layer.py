@@ -44,7 +44,7 @@ def test_a_layer_trains_with_dropout_unless_it_is_frozen_and_is_exported(path, t
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     for trainable in (False, True):
         layer.trainable = trainable
-        model.compile(keras.optimizers.Adam(1e-2), loss)
+        model.compile(keras.optimizers.Adam(1e-2), loss, jit_compile="auto" if trainable else False)
         losses = model.fit(inputs, labels, epochs=4, batch_size=16, verbose=0).history["loss"]
         assert losses[-1] < losses[0]
         for old, weight in zip(before, layer.weights, strict=True):
@@ -60,9 +60,7 @@ def test_a_layer_trains_with_dropout_unless_it_is_frozen_and_is_exported(path, t
     np.testing.assert_allclose(served.serve(tensors), model(inputs), atol=1e-6)
 
 
-def test_it_gives_the_outputs_of_the_model_that_was_exported_at_lengths_that_it_takes(
-    path, hub_module
-):
+def test_it_gives_the_outputs_of_the_model_that_was_exported_at_lengths_that_it_takes(path, hub_module):
     layer, model, (inputs, _) = albert.HubLayer(path), load("AlbertModel", hub_module[0]), examples(3)
     expected = model(dict(zip(("input_ids", "input_mask", "segment_ids"), inputs.values())))
     found = layer(inputs)

@@ -1,5 +1,6 @@
 """A released model is one name away: downloaded once, resumed when cut, refused in one line."""
 
+import filecmp
 import hashlib
 import json
 import os
@@ -27,6 +28,12 @@ for name, *revision in (argument.split() for argument in sys.argv[1:]):
     model = albert.from_pretrained(name, **how)
     settings = albert.AlbertTokenizer.from_pretrained(name, **how).tokenizer.settings
     print(type(model).__name__, model.config.hidden_size, settings.do_lower_case)
+"""
+DOWNLOADED = """
+import sys
+from albert.formats import model_hub
+for path in sys.argv[1:]:
+    print(model_hub.local_path(path))
 """
 REFUSED = """
 import sys
@@ -56,23 +63,38 @@ def fill_mask(model, **environment) -> subprocess.CompletedProcess:
     return helpers.run("albert.fill_mask", f"--model={model}", TEXT, env=environment)
 
 
+def download(folder: pathlib.Path, *paths: str, **environment) -> list[str]:
+    """Downloads models in a process of their own; returns where they are."""
+    (folder / "program.py").write_text(DOWNLOADED)
+    done = helpers.run("program", *paths, cwd=folder, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def assert_same_files(folder, original: pathlib.Path) -> None:
+    """Compares what was downloaded of a model, which is at least its weights and configuration."""
+    names = [path.name for path in pathlib.Path(folder).iterdir() if not path.name.startswith(".")]
+    assert "config.json" in names and any(name.endswith(".safetensors") for name in names)
+    for name in names:
+        assert filecmp.cmp(f"{folder}/{name}", original / name, shallow=False), name
+
+
 @pytest.fixture(scope="module")
 def answer() -> str:
     return fill_mask("small_en").stdout
 
 
-def test_a_name_is_downloaded_once_and_then_needs_no_network(hub, answer):
+def test_a_name_is_downloaded_once_and_then_needs_no_network(hub, answer, tmp_path):
     done = fill_mask("owner/small")
     assert (done.returncode, done.stdout) == (0, answer), done.stderr
     assert "MB, at commit" in done.stderr
     hub.requests.clear()
-    assert fill_mask("owner/small").stdout == answer
+    [folder] = download(tmp_path, "owner/small")
     asked = {path.rpartition("/")[2] for _, path in hub.requests if "/resolve/" in path}
     assert asked == {"config.json"}
     hub.broken = True
     for environment in ({}, {"HF_HUB_OFFLINE": "1"}):
-        done = fill_mask("owner/small", **environment)
-        assert done.stdout == answer, done.stderr
+        assert download(tmp_path, "owner/small", **environment) == [folder]
 
 
 def test_what_cannot_be_had_is_refused_in_one_line(hub, tmp_path):
@@ -117,25 +139,29 @@ def test_a_revision_is_that_of_its_name_in_python_and_in_flags(hub, tmp_path):
         model_hub.with_revision("small_en", "v1")
 
 
-def test_shards_are_downloaded_too(hub, answer):
+def test_shards_are_downloaded_too(hub, tmp_path):
     main = hub.folder / "owner/small/main"
     os.rename(main / "model.safetensors", main / "model-00001-of-00001.safetensors")
     with safetensors.safe_open(main / "model-00001-of-00001.safetensors", "np") as stream:
         names = list(stream.keys())
     index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
     (main / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert fill_mask("owner/small").stdout == answer
+    [folder] = download(tmp_path, "owner/small")
+    assert_same_files(folder, main)
 
 
-def test_a_connection_that_is_cut_is_taken_up_where_it_was(hub, answer):
+def test_a_connection_that_is_cut_is_taken_up_where_it_was(hub, tmp_path):
     with tarfile.open(hub.folder / "small.tar.gz", "w:gz") as archive:
         archive.add(shipped.path_of("small_en"), "small_en")
     (hub.folder / "files").mkdir()
     os.rename(hub.folder / "small.tar.gz", hub.folder / "files/small.tar.gz")
+    found = []
     for model in ("owner/small", f"{hub.address}/small.tar.gz"):
         hub.cuts = 2
-        done = fill_mask(model)
-        assert (done.returncode, done.stdout, hub.cuts) == (0, answer, 0), done.stderr
+        found += download(tmp_path, model)
+        assert hub.cuts == 0
+    assert_same_files(found[0], hub.folder / "owner/small/main")
+    assert filecmp.cmp(found[1], hub.folder / "files/small.tar.gz", shallow=False)
 
 
 def test_an_archive_is_downloaded_again_only_when_it_has_changed(hub, monkeypatch):

@@ -180,7 +180,8 @@ def test_a_cased_classifier_is_cased_wherever_it_goes(classifier, tmp_path):
 
 
 @pytest.mark.parametrize("kind, count", [
-    ("multi_label_classification", 3), ("regression", 1), ("regression", 2),
+    ("multi_label_classification", 3), pytest.param("regression", 1, marks=pytest.mark.slow),
+    ("regression", 2),
 ])
 def test_labels_judged_one_by_one_and_numbers_are_answered_in_both_layouts(kind, count, tmp_path):
     config = AlbertConfig.from_dict(helpers.SIZES | {"initializer_range": 0.5})

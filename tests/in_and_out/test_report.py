@@ -54,8 +54,7 @@ def make_run(directory: pathlib.Path) -> pathlib.Path:
                       "tokens_per_second": 1000 + step, **values})
         lines.append({"step": step, "kind": "eval", **values})
     (pretrained / "metrics.jsonl").write_text("".join(json.dumps(v) + "\n" for v in lines))
-    for name, accuracy in (("checkpoint", 0.8), ("hub", 0.8), ("random", 0.7),
-                           ("small_en", 0.85)):
+    for name, accuracy in (("checkpoint", 0.8), ("hub", 0.8), ("random", 0.7), ("small_en", 0.85)):
         write_json(str(directory / f"classifier_{name}/eval_results.json"),
                    {"eval_accuracy": accuracy, "eval_loss": 0.5})
     (directory / ".steps").mkdir()

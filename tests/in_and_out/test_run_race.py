@@ -5,16 +5,12 @@ import json
 import jobs
 import numpy as np
 import pytest
-from jobs import write_race  # noqa: F401
+from helpers import results_of
 
 from albert import modeling
 
 VOCABULARY = [*jobs.SPECIALS, *jobs.WORDS]
 RIGHT = [*"ADCB", *"ABDBCBBB"]  # the answers to the test questions, and to those of dev
-
-
-def results_of(folder, name="eval_results"):
-    return json.loads((folder / f"{name}.json").read_text())
 
 
 def rows_of(path):

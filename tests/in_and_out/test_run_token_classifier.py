@@ -5,7 +5,7 @@ import json
 import jobs
 import numpy as np
 import pytest
-from helpers import assert_one_clear_line, write_config
+from helpers import assert_one_clear_line, results_of, write_config
 
 from albert.tasks import entity_metrics as entities
 
@@ -47,18 +47,12 @@ def flags_of(folder):
 
 @pytest.fixture(scope="module")
 def trained(run_once):
-    return run_once(
-        "names", jobs.label_words, flags_of, "--do_train", "--do_eval", "--do_predict"
-    )
-
-
-def results(folder, name="eval_results"):
-    return json.loads((folder / f"{name}.json").read_text())
+    return run_once("names", jobs.label_words, flags_of, "--do_train", "--do_eval", "--do_predict")
 
 
 def test_names_are_learned_and_every_word_predicted_as_the_results_say(trained):
     out = trained.out
-    found = results(out)
+    found = results_of(out)
     assert found["eval_f1"] > 0.8 and found["eval_accuracy"] > 0.9
     assert found["eval_f1_PER"] == found["eval_f1"]
     given = (out.parent / "test.txt").read_text().splitlines()
@@ -66,16 +60,14 @@ def test_names_are_learned_and_every_word_predicted_as_the_results_say(trained):
     assert [line.rsplit(" ", 1)[0] if line else "" for line in written] == given
     words = [line.split() for line in filter(None, written[2:])]
     gold, guessed = [word[-2] for word in words], [word[-1] for word in words]
-    found = results(out, "predict_results")
+    found = results_of(out, "predict_results")
     hits = np.mean([a == b for a, b in zip(gold, guessed, strict=True)])
     assert found["eval_accuracy"] == pytest.approx(hits) and hits < 1
     # The "." of every sentence is outside, so that end to end they score the same.
     assert found["eval_f1"] == pytest.approx(entities.score([gold], [guessed])["eval_f1"])
 
 
-def test_predict_labels_words_as_in_the_file_and_tells_entities_with_their_places(
-    trained, tmp_path
-):
+def test_predict_labels_words_as_in_the_file_and_tells_entities_with_their_places(trained, tmp_path):
     sentences = [
         [line.split() for line in group.splitlines()]
         for group in (trained.out / "test_predictions.txt").read_text().split("\n\n") if group
@@ -105,7 +97,7 @@ def test_what_is_not_trained_takes_the_labels_of_the_checkpoint(trained, tmp_pat
     (tmp_path / "dev.txt").write_text("n1 O\nw1 O\n")
     (tmp_path / "test.txt").write_text("n1\nw2\n\nw3\n")
     assert jobs.label_words(*flags, "--do_eval", "--do_predict") == 0
-    assert results(tmp_path / "out")["eval_precision"] == 0.0
+    assert results_of(tmp_path / "out")["eval_precision"] == 0.0
     written = (tmp_path / "out/test_predictions.txt").read_text()
     assert written == "n1 B-PER\nw2 O\n\nw3 O\n"
     assert not (tmp_path / "out/predict_results.json").exists()
@@ -119,16 +111,14 @@ def test_what_is_not_trained_takes_the_labels_of_the_checkpoint(trained, tmp_pat
 
 
 def test_word_classes_are_judged_by_accuracy_and_long_sentences_split(tmp_path, capsys):
-    flags = jobs.token_flags(
-        tmp_path, train_step=2, train_batch_size=2, max_seq_length=6, warmup_step=0
-    )
+    flags = jobs.token_flags(tmp_path, train_step=2, train_batch_size=2, max_seq_length=6, warmup_step=0)
     for split in ("train", "dev"):
         (tmp_path / f"{split}.txt").write_text("w2 NN\n. ,\nw2 NN\nw3 NN\n. ,\n\nw1 VB\n" * 4)
     assert jobs.label_words(*flags, "--scheme=none", "--do_train", "--do_eval") == 0
     assert "sentences are longer than --max_seq_length=6 and were split" in capsys.readouterr().err
     out = tmp_path / "out"
-    assert set(results(out)) == {"eval_accuracy", "eval_loss", "global_step", "loss"}
-    assert results(out, "best")["metric"] == "eval_accuracy"
+    assert set(results_of(out)) == {"eval_accuracy", "eval_loss", "global_step", "loss"}
+    assert results_of(out, "best")["metric"] == "eval_accuracy"
     recorded = json.loads((out / "model.ckpt-best.json").read_text())["flags"]
     assert recorded["labels"] == [",", "NN", "VB"]
     assert (out / "vocab.txt").exists()

@@ -34,7 +34,12 @@ def count_loads(session, monkeypatch) -> list:
     return loads
 
 
-@pytest.mark.parametrize("name", METHODS)
+FAST = ("classify", "tag", "answer, SQuAD 2.0", "fill_mask", "embed, two layers", "score")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in METHODS]
+)
 def test_four_threads_load_once_and_get_the_answers_of_a_list(name, tmp_path, monkeypatch):
     kind, arguments, facts, text_of = METHODS[name]
     _, session = saved(tmp_path, kind, *arguments, layers=2, **facts)

@@ -108,8 +108,7 @@ def test_the_first_minute(tmp_path, capsys):
 @pytest.mark.slow
 @EACH
 def test_it_becomes_a_module_and_an_archive(name, tmp_path):
-    assert 0 == run_here(export_to_tfhub, f"--albert_directory={name}",
-                         f"--export_path={tmp_path}/module")
+    assert 0 == run_here(export_to_tfhub, f"--albert_directory={name}", f"--export_path={tmp_path}/module")
     assert 0 == run_here(convert_hf, f"--hf_directory={name}", f"--output_dir={tmp_path}/ours")
     theirs = pretrained.open_any_weights(name)
     for folder in ("module", "ours"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sentencepiece
 from apart import needs
-from helpers import SIZES, assert_one_clear_line, run_here
+from helpers import SIZES, assert_one_clear_line, run_here, train_pieces
 from jobs import SPECIALS, change_json
 
 import albert
@@ -60,13 +60,9 @@ def saved(folder, kind, *arguments, length=12, pieces=None, **facts):
 
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory):
-    path = tmp_path_factory.mktemp("pieces") / "spm"
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([text.lower() for text in PASSAGES] * 9), model_prefix=str(path),
-        vocab_size=60, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, hard_vocab_limit=False,
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"], minloglevel=2,
-    )
-    return path.with_name("spm.model").read_bytes()
+    prefix = tmp_path_factory.mktemp("pieces") / "spm"
+    path = train_pieces(prefix, [text.lower() for text in PASSAGES] * 9, 60)
+    return pathlib.Path(path).read_bytes()
 
 
 def exported(folder, tmp_path, length=12):

@@ -23,16 +23,13 @@ def test_views_and_precisions_are_what_torch_saved(form, golden_path):
     assert shapes == {name: value.shape for name, value in expected.items()}
     for name, value in expected.items():
         np.testing.assert_array_equal(read(name).astype(value.dtype), value, err_msg=name)
-    assert [str(read(name).dtype) for name in ("half", "bf16", "ids")] == [
-        "float16", "bfloat16", "int64",
-    ]
+    assert [str(read(name).dtype) for name in ("half", "bf16", "ids")] == ["float16", "bfloat16", "int64"]
 
 
 def test_a_model_of_such_a_file_is_that_of_its_safetensors(golden_path, tmp_path):
     folder = golden_path("hf/torch")
     outputs = []
-    for name, file in (("pytorch_model.bin", "pytorch_model.bin"),
-                       ("model.safetensors", "same.safetensors")):
+    for name, file in (("pytorch_model.bin", "pytorch_model.bin"), ("model.safetensors", "same.safetensors")):
         (tmp_path / name).mkdir()
         shutil.copy(folder / "config.json", tmp_path / name)
         shutil.copy(folder / file, tmp_path / name / name)

@@ -11,7 +11,7 @@ import runpy
 import subprocess
 import sys
 import unittest.mock
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import forked
@@ -101,6 +101,18 @@ def write_weights(
         for name, shape in parameter_shapes(model).items()
     })
     return str(prefix)
+
+
+def train_pieces(prefix: pathlib.Path, texts: Iterable[str], vocab_size: int, **settings) -> str:
+    """Trains a SentencePiece model with the special tokens of ALBERT; returns its path."""
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_prefix=str(prefix), vocab_size=vocab_size,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        hard_vocab_limit=False, minloglevel=2, **settings,
+    )
+    return f"{prefix}.model"
 
 
 def start(module: str, *arguments: str, **options) -> subprocess.Popen:
@@ -195,6 +207,10 @@ def metrics(folder: pathlib.Path) -> list[dict]:
     lines = map(strict_json, (folder / "metrics.jsonl").read_text().splitlines())
     clock = ("tokens_per_second", "seconds")
     return [{k: v for k, v in line.items() if k not in clock} for line in lines]
+
+
+def results_of(folder: pathlib.Path, name: str = "eval_results") -> dict[str, Any]:
+    return json.loads((folder / f"{name}.json").read_text())
 
 
 def strict_json(text: str) -> Any:

@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 import sentencepiece
-from helpers import SIZES, run_here, write_config, write_weights
+from helpers import SIZES, run_here, train_pieces, write_config, write_weights
 
 from albert import export_to_tfhub
 from albert.formats import checkpoint_files, checkpoints
@@ -15,12 +15,8 @@ def write_source(folder: pathlib.Path) -> pathlib.Path:
     """Writes what a released archive has, a checkpoint with slots, and records of its training."""
     folder.mkdir()
     text = ["the quick brown fox jumps over the lazy dog", "pack my box with five dozen jugs"] * 9
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(text), model_prefix=str(folder / "30k-clean"), vocab_size=60,
-        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        hard_vocab_limit=False, minloglevel=2,
-    )
-    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "30k-clean.model"))
+    path = train_pieces(folder / "30k-clean", text, 60)
+    model = sentencepiece.SentencePieceProcessor(model_file=path)
     changes = {"vocab_size": model.get_piece_size(), "num_hidden_layers": 1}
     write_config(folder, **changes)
     made = checkpoints.open_weights(write_weights(folder / "made", SIZES | changes))
