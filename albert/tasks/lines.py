@@ -14,14 +14,21 @@ log = logging.getLogger("albert")
 MAX_LINE = 16 * 1024 * 1024
 
 
-def read_lines(path: str, flag: str, is_strict: bool = True) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, text with its line end) of a file's lines; see `decode_lines`."""
-    with text_files.open_text(path, flag) as stream:
-        yield from decode_lines(stream, path, is_strict)
+def read_lines(
+    path: str, flag: str, is_strict: bool = True, encoding: str | None = None,
+    max_line: int = MAX_LINE,
+) -> Iterator[tuple[int, str]]:
+    """Yields (number from 1, text with its line end) of a file's lines; see `decode_lines`.
+
+    Args:
+      encoding: of the text, if not UTF-8.
+    """
+    with text_files.open_text(path, flag, encoding) as stream:
+        yield from decode_lines(stream, path, is_strict, max_line)
 
 
 def decode_lines(
-    stream: BinaryIO, name: str, is_strict: bool = True
+    stream: BinaryIO, name: str, is_strict: bool = True, max_line: int = MAX_LINE
 ) -> Iterator[tuple[int, str]]:
     """Yields (number from 1, text with its line end) of a stream's lines.
 
@@ -29,13 +36,13 @@ def decode_lines(
     UTF-8 are an error, or else become U+FFFD, with one warning that counts the lines.
 
     Raises:
-      DataError: not UTF-8 text, or a line of more than MAX_LINE bytes (file:line).
+      DataError: not UTF-8 text, or a line of more than `max_line` bytes (file:line).
     """
     num_bad = number = 0
-    for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
-        if len(raw) > MAX_LINE:
+    for number, raw in enumerate(iter(lambda: stream.readline(max_line + 1), b""), start=1):
+        if len(raw) > max_line:
             raise DataError(
-                f"{name}:{number}: a line of more than {MAX_LINE:,} bytes; is this a text whose "
+                f"{name}:{number}: a line of more than {max_line:,} bytes; is this a text whose "
                 "lines end with a line feed?"
             )
         if number == 1:
@@ -45,7 +52,8 @@ def decode_lines(
         except UnicodeDecodeError as error:
             if is_strict:
                 raise DataError(
-                    f"{name}:{number}: not UTF-8 text (byte {error.start + 1} of the line)"
+                    f"{name}:{number}: not UTF-8 text (byte {error.start + 1} of the line); "
+                    f"{text_files.advice_on_encoding(raw)}"
                 ) from error
             text = raw.decode(errors="replace")
             num_bad += 1

@@ -1,26 +1,22 @@
-"""Your own labelled texts: tables, what their columns hold, and a held-out part. No TensorFlow.
+"""Your own labelled texts: what a table's columns hold, and a held-out part. No TensorFlow.
 
-A table is CSV, TSV or JSON lines. Columns are found by their names.
+Columns are found by their names.
 """
 
 import collections
-import csv
 import dataclasses
-import itertools
-import json
 import logging
-import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from albert.errors import DataError, FlagError
 from albert.runtime.seeds import child_seed
-from albert.storage import files
-from albert.tasks import glue, lines
+from albert.tasks import glue
 from albert.tasks.glue import Example
-from albert.text.cleaning import scrub_surrogates
+from albert.tasks.tables import Table
 
 log = logging.getLogger("albert")
 
@@ -31,19 +27,9 @@ PAIRS = ("text_pair", "sentence2", "text_b", "text2", "hypothesis", "question2")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "tag", "score",
           "rating")
 MOST_LABELS = 200
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_WHOLE_NUMBER = re.compile(r"(-?\d+)(?:\.0+)?")
 
 Row = tuple[str, ...]  # text, second text if there is one, label if there is one
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """The cells of a file."""
-
-    path: str
-    names: Sequence[str]  # of the columns
-    rows: Sequence[Sequence[str]]
-    lines: Sequence[int]  # on which each row ends
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,94 +45,6 @@ class Columns:
         return [n for n in (self.text, self.pair, self.label) if n is not None]
 
 
-def read_table(
-    path: str, flag: str, has_header: Callable[[Sequence[Sequence[str]]], bool] = lambda rows: True
-) -> Table:
-    """Returns the table of a *.csv, *.tsv or *.jsonl file, packed or not.
-
-    Args:
-      flag: named in errors.
-      has_header: whether the first of all rows of a *.csv or *.tsv file names the columns; else
-        the columns' names are their numbers, from 0.
-
-    Raises:
-      DataError: it is absent, empty or malformed; FlagError: another kind of file.
-    """
-    if is_json(path):
-        numbered = list(_json_rows(path, flag))
-        names = list(dict.fromkeys(name for _, row in numbered for name in row))
-        numbered = [(line, [row.get(name, "") for name in names]) for line, row in numbered]
-    elif _ending(path) in (".csv", ".tsv", ".txt"):
-        read = _csv_rows if _ending(path) == ".csv" else _tsv_rows
-        numbered = list(read(path, flag))
-        names = numbered[0][1] if numbered else []
-        if not numbered or has_header([row for _, row in numbered]):
-            del numbered[:1]
-        else:
-            names = [str(i) for i in range(len(names))]
-    else:
-        raise FlagError(f"--{flag}={path} ends neither in .csv nor in .tsv nor in .jsonl")
-    if not numbered:
-        problem = "no rows below the names of the columns" if names else "nothing in it"
-        raise DataError(f"{path}: {problem}")
-    for line, row in numbered:
-        if len(row) != len(names):
-            raise DataError(
-                f"{path}:{line}: {len(row)} columns, the first line has {len(names)}; quote texts "
-                "with commas or line ends in *.csv, and remove tabs from those in *.tsv"
-            )
-    return Table(path, names, [row for _, row in numbered], [line for line, _ in numbered])
-
-
-def _ending(path: str) -> str:
-    bare = next((path.removesuffix(e) for e in _PACKED if path.endswith(e)), path)
-    return os.path.splitext(bare)[1]
-
-
-def is_json(path: str) -> bool:
-    """Whether a file's name is that of JSON lines."""
-    return _ending(path).startswith(".json")
-
-
-def _tsv_rows(path: str, flag: str) -> Iterator[tuple[int, list[str]]]:
-    for number, text in lines.read_lines(path, flag):
-        if text := text.rstrip("\r\n"):
-            yield number, text.split("\t")
-
-
-def _csv_rows(path: str, flag: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(lines.MAX_LINE)
-    texts = (text for _, text in lines.read_lines(path, flag))
-    first = next(texts, "")
-    # Where a comma is the decimal point, a semicolon separates columns.
-    delimiter = ";" if first.count(";") > first.count(",") else ","
-    reader = csv.reader(itertools.chain([first], texts), delimiter=delimiter, strict=True)
-    try:
-        for row in filter(None, reader):
-            yield reader.line_num, row
-    except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: not a row of columns: {error}") from error
-
-
-def _json_rows(path: str, flag: str) -> Iterator[tuple[int, dict]]:
-    num_rows = num_replaced = 0
-    for number, line in lines.read_lines(path, flag):
-        if not line.strip():
-            continue
-        values = files.parse_json_object(line, f"{path}:{number}")
-        row = {
-            name: value if isinstance(value, str) else json.dumps(value)
-            for name, value in values.items() if value is not None
-        }
-        scrubbed = {scrub_surrogates(k): scrub_surrogates(v) for k, v in row.items()}
-        num_rows += 1
-        num_replaced += scrubbed != row
-        yield number, scrubbed
-    if num_replaced:
-        log.warning("%s: %s of %s rows had half of a surrogate pair, replaced by U+FFFD", path,
-                    f"{num_replaced:,}", f"{num_rows:,}")
-
-
 def find_columns(
     table: Table, text: str | None, pair: str | None, label: str | None, needs_label: bool = True
 ) -> Columns:
@@ -160,13 +58,13 @@ def find_columns(
     found = [_column(table, text, "text_column"), _column(table, pair, "text_pair_column")]
     found.append(_column(table, label, "label_column") if needs_label else None)
     numbers = {
-        name.strip().lower(): number for number, name in reversed(list(enumerate(table.names)))
+        name.lower(): number for number, name in reversed(list(enumerate(table.names)))
         if number not in found
     }
     for which, usual in enumerate((TEXTS, PAIRS, LABELS)):
         if found[which] is None:
             found[which] = next((numbers[name] for name in usual if name in numbers), None)
-    left = [number for number in range(len(table.names)) if number not in found]
+    left = [n for n, name in enumerate(table.names) if name and n not in found]
     if found[0] is None and len(left) == 1:
         found[0] = left.pop()
     if not needs_label:
@@ -176,8 +74,8 @@ def find_columns(
     for number, name in ((found[0], "text"), (found[2] if needs_label else 0, "label")):
         if number is None:
             raise FlagError(
-                f"{table.path}: give --{name}_column, one of its columns: "
-                f"{', '.join(table.names)[:300]}"
+                f"{table.path}: give --{name}_column, one of its columns: {table.named}; their "
+                "numbers from 0 if these are no names but the first row"
             )
     columns = Columns(*found)
     if len(set(columns.used)) < len(columns.used):
@@ -199,8 +97,7 @@ def _column(table: Table, value: str | None, flag: str) -> int | None:
         return table.names.index(value)
     if value.isdecimal() and int(value) < len(table.names):
         return int(value)
-    names = ", ".join(table.names)[:300]
-    raise FlagError(f"--{flag}={value}: {table.path} has no such column ({names})")
+    raise FlagError(f"--{flag}={value}: {table.path} has no such column ({table.named})")
 
 
 def has_header(
@@ -231,18 +128,61 @@ def has_header(
     return not is_data
 
 
-def rows_of(table: Table, columns: Columns) -> list[Row]:
-    """Returns text, second text and label of each row, without surplus white space.
+def names_columns(first: Sequence[str], known: Sequence[str] = ()) -> bool:
+    """Whether a first row names columns: one of its cells is a usual name, or one of `known`."""
+    usual = {*TEXTS, *PAIRS, *LABELS, *known}
+    return any(cell.strip() in usual or cell.strip().lower() in usual for cell in first)
+
+
+def without_gaps(table: Table, columns: Columns) -> Table:
+    """Returns the table without the rows that have no text or no label, and logs how many.
 
     Raises:
-      DataError: a text or a label is empty (file:line).
+      DataError: no row is left.
+    """
+    needed = [n for n in (columns.text, columns.label) if n is not None]
+    gaps = {
+        i: table.names[n] for i, row in enumerate(table.rows) for n in needed
+        if not row[n] or isinstance(row[n], str) and not row[n].strip()
+    }
+    if not gaps:
+        return table
+    first, name = next(iter(gaps.items()))
+    if len(gaps) == len(table.rows):
+        raise DataError(f"{table.place(first)}: nothing in column {name!r}, nor in other rows")
+    log.warning("%s: %s of %s rows have no text or no label and are left out, the first at %s: nothing "
+                "in column %r", table.path, f"{len(gaps):,}", f"{len(table.rows):,}",
+                table.place(first), name)
+    left = [i for i in range(len(table.rows)) if i not in gaps]
+    return dataclasses.replace(
+        table, rows=[table.rows[i] for i in left], lines=[table.lines[i] for i in left]
+    )
+
+
+def rows_of(table: Table, columns: Columns, is_cleaned: bool = True) -> list[Row]:
+    """Returns text, second text and label of each row, without surplus white space if it is cleaned.
+
+    Labels that are whole numbers are written without decimals, as pandas adds them to a column with
+    gaps.
+
+    Raises:
+      DataError: a cell holds a list or an object (file:line).
     """
     rows = []
-    for line, cells in zip(table.lines, table.rows, strict=True):
-        rows.append(tuple(" ".join(cells[n].split()) for n in columns.used))
-        for n, cell in zip(columns.used, rows[-1], strict=True):
-            if not cell and n != columns.pair:
-                raise DataError(f"{table.path}:{line}: nothing in column {table.names[n]!r}")
+    for number, cells in enumerate(table.rows):
+        for n in columns.used:
+            if not isinstance(cells[n], str):
+                raise DataError(
+                    f"{table.place(number)}: column {table.names[n]!r} holds "
+                    f"{'a list' if isinstance(cells[n], list) else 'an object'}, not text"
+                )
+        rows.append(tuple(
+            " ".join(cells[n].split()) if is_cleaned else cells[n] for n in columns.used
+        ))
+    if columns.label is not None:
+        numbers = [_WHOLE_NUMBER.fullmatch(row[-1]) for row in rows]
+        if all(numbers):
+            rows = [(*row[:-1], number[1]) for row, number in zip(rows, numbers, strict=True)]
     return rows
 
 
@@ -279,10 +219,10 @@ def examples_of(
       DataError: a label is none of them, or of a regression not a number (file:line).
     """
     examples = []
-    for number, (line, row) in enumerate(zip(table.lines, rows, strict=True)):
+    for number, row in enumerate(rows):
         label: str | float = labels[0] if labels else 0.0
         if columns.label is not None:
-            label = glue.gold_label(row[-1], labels, f"{table.path}:{line}", normalize)
+            label = glue.gold_label(row[-1], labels, table.place(number), normalize)
         pair = None if columns.pair is None else row[1]
         examples.append(Example(str(number), row[0], pair, label))
     return examples
