@@ -25,7 +25,7 @@ a text several labels answers with `labels`, those with a probability of 0.5 or 
 import contextlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from albert.cli import answering, flags, own_texts
@@ -80,7 +80,7 @@ def main(values: flags.FlagValues) -> None:
         table, inputs = _read_table(values, predictor)
         if values.output_file and tables.can_be_written(values.output_file):
             answers = _answers(values, predictor, inputs)
-            return tables.write_table(values.output_file, *_with_answers(table, list(answers)))
+            return tables.write_table(values.output_file, *_with_answers(table, answers))
     else:
         inputs = [
             predictor.columns(line) if line.strip(" ") or predictor.min_texts == 1 else None
@@ -111,8 +111,8 @@ def _answers(values: flags.FlagValues, predictor: TaskPredictor, inputs):
 
 
 def _is_table(values: flags.FlagValues) -> bool:
-    path, known = values.input_file, own_texts.TABLE_FLAGS
-    kind, given = tables.ending(path), flags.given_as_typed(values, *known)
+    path = values.input_file
+    kind, given = tables.ending(path), flags.given_as_typed(values, *own_texts.TABLE_FLAGS)
     if path == answering.STDIN or not tables.is_table(path):
         if given:
             raise FlagError(f"{', '.join(given)}: goes with a table as --input_file only")
@@ -127,51 +127,54 @@ def _read_table(
     values: flags.FlagValues, predictor: TaskPredictor
 ) -> tuple[Table, list[Sequence[str] | None]]:
     """Returns --input_file and the texts of each row, None for one without text."""
+    path, most = values.input_file, predictor.max_texts
     if predictor.min_texts > 2:
-        raise FlagError(f"--input_file={values.input_file}: {predictor.task} takes lines of text")
+        raise FlagError(f"--input_file={path}: {predictor.task} takes lines of text")
     origin = predictor.session.source.weights().origin
     trained = run_states.read_run_state(origin).get("flags", {})
-    names = [getattr(values, name) for name in ("text_column", "text_pair_column")]
-    known = [trained.get(name) for name in ("text_column", "text_pair_column")]
+    flag_names = ("text_column", "text_pair_column")[:most]
+    names, known = [[get(name) for name in flag_names] for get in (
+        lambda name: getattr(values, name), trained.get
+    )]
 
     def has_header(rows):
-        if (given := flags.given(values, "tsv_header")) is not None:
-            return given
-        if any(name is not None and not name.isdecimal() for name in names):
+        is_header = flags.given(values, "tsv_header")
+        if is_header is None and any(name and not name.isdecimal() for name in names):
             return True
-        is_header = own_file.names_columns(rows[0], list(filter(None, known)))
-        is_header |= names == [None, None] and len(rows[0]) > predictor.max_texts
-        flags.log.info("%s: the first line is taken as %s; --%stsv_header decides otherwise",
-                       values.input_file, *(("the header", "no") if is_header else ("data", "")))
+        if is_header is None:
+            is_header = own_file.names_columns(rows[0], list(filter(None, known)))
+            is_header |= not any(names) and len(rows[0]) > most
+            flags.log.info("%s: the first line is taken as %s; --%stsv_header decides otherwise",
+                           path, *(("the header", "no") if is_header else ("data", "")))
         return is_header
 
-    table = tables.read_table(values.input_file, "input_file", has_header, values.encoding)
-    size = len(table.names)
-    is_numbered = list(table.names) == [str(i) for i in range(size)]
-    for i, name in enumerate(known):
-        if names[i] is None and i < predictor.max_texts:
-            by_place = str(i) if is_numbered and size <= predictor.max_texts and i < size else None
-            names[i] = name if name in table.names else by_place
-    columns = own_file.find_columns(table, *names, None, needs_label=False)
-    if predictor.max_texts == 1:
+    table = tables.read_table(path, "input_file", has_header, values.encoding)
+    numbers = [str(i) for i in range(len(table.names))]
+    if list(table.names) == numbers[:most]:  # no header, and nothing but texts
+        known = numbers
+    names = [
+        given or (name if name in table.names else None)
+        for given, name in itertools.zip_longest(names, known[: len(names)])
+    ]
+    columns = own_file.find_columns(table, *[*names, None][:2], None, needs_label=False)
+    if most == 1:
         columns = own_file.Columns(columns.text, None, None)
     elif columns.pair is None and predictor.min_texts == 2:
-        raise FlagError(
-            f"{table.path}: give --text_pair_column, one of its columns: {table.named}"
-        )
+        raise FlagError(f"{path}: give --text_pair_column, one of its columns: {table.named}")
     rows = own_file.rows_of(table, columns, is_cleaned=False)
     return table, [row if row[0].strip() else None for row in rows]
 
 
 def _with_answers(
-    table: Table, answers: Sequence[Mapping[str, Any] | None]
+    table: Table, answers: Iterable[Mapping[str, Any] | None]
 ) -> tuple[list[str], list[list[Any]]]:
-    """Returns the names and the rows of the table with further columns, or other ones of their names."""
-    further = [
-        {f"predicted_{name}": value for name, value in (answer or {}).items() if name != "probabilities"}
-        | {f"probability_{name}": value for name, value in (answer or {}).get("probabilities", {}).items()}
-        for answer in answers
-    ]
+    """Returns names and rows of the table with the answers in further columns, or in those of their names."""
+    further = [{
+        name: value for key, given in (answer or {}).items() for name, value in (
+            ((f"probability_{label}", p) for label, p in given.items()) if key == "probabilities"
+            else [(f"predicted_{key}", given)]
+        )
+    } for answer in answers]
     names = list(dict.fromkeys(name for one in further for name in one))
     kept = [i for i, name in enumerate(table.names) if name not in names]
     rows = [

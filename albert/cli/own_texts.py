@@ -21,7 +21,7 @@ from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 # What only --train_file looks at.
 TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "encoding")
 FLAGS = ("dev_file", "dev_share", "test_file", "label_list", "regression", "label_column",
-         *TABLE_FLAGS)
+         "label_columns", "threshold", *TABLE_FLAGS)
 PATIENCE = 4  # evaluations, each after a pass over the rows
 
 
@@ -42,7 +42,12 @@ def define_flags(values: flags.FlagValues) -> None:
                  "default those that occur.")
     flags.define("bool", values, "regression", False,
                  "Whether the labels of --train_file are numbers.")
-    flags.define("string", values, "label_column", None, "Column of the label.")
+    flags.define("string", values, "label_column", None,
+                 "Column of the label. If it holds lists, a text has several labels.")
+    flags.define("list", values, "label_columns", [],
+                 "Columns of several labels, which do not exclude each other: 1 or 0 in each.")
+    flags.define("float", values, "threshold", 0.5,
+                 "Probability from which a text has a label, if it may have several.", above=0, below=1)
     define_table_flags(values)
 
 
@@ -79,6 +84,8 @@ def check_flags(values: flags.FlagValues) -> None:
     if values.do_predict and not values.test_file:
         raise FlagError("--do_predict needs --test_file beside --train_file")
     flags.refuse_together(values, "dev_file", "dev_share")
+    flags.refuse_together(values, "label_column", "label_columns", "regression")
+    flags.refuse_together(values, "label_list", "label_columns")
     if values.label_list and values.regression:
         raise FlagError("give one of --regression and --label_list")
     if values.do_train and not values.do_eval:
@@ -116,15 +123,20 @@ class OwnTexts:
         elif not values.regression:
             labelled = [row for split in files if split != "test" for row in files[split][-1]]
             labels = tuple(own_file.labels_of(labelled, table, columns))
+        labelled_rows = files["train"][-1]
+        has_several = bool(labelled_rows) and isinstance(labelled_rows[0][-1], tuple)
+        if flags.given(values, "threshold") and not has_several:
+            raise FlagError("--threshold has no effect: no text has several labels")
         examples = {
-            split: own_file.examples_of(*file, labels, encoder.tokenizer.preprocess)
+            split: own_file.examples_of(*file, labels, encoder.tokenizer.preprocess, has_several)
             for split, file in files.items()
         }
         held_out = values.dev_file
         if not held_out:
             count = len(examples["train"])
             train, dev = own_file.split_off(
-                examples["train"], values.dev_share, values.seed, by_label=bool(labels)
+                examples["train"], values.dev_share, values.seed,
+                by_label=bool(labels) and not has_several,
             )
             if not dev:
                 raise DataError(
@@ -132,13 +144,17 @@ class OwnTexts:
                 )
             examples |= {"train": train, "dev": dev}
             held_out = f"{len(dev):,} of {count:,} rows"
-        warn_of_labels(values.train_file, [one.label for one in examples["train"]], labels)
+        trained = [one.label for one in examples["train"]]
+        if has_several:
+            trained = [label for several in trained for label in several]
+        warn_of_labels(values.train_file, trained, labels)
         self.data = FineTuningData(
             known_tasks.TSV, examples, labels,
-            {"labels": list(labels) or None, "text_column": names[0], "text_pair_column": names[1]},
+            {"labels": list(labels) or None, "text_column": names[0], "text_pair_column": names[1]}
+            | ({"label_threshold": values.threshold} if has_several else {}),
         )
         self._report("file", values.train_file)
-        self._report("columns", ", ".join(filter(None, names)))
+        self._report("columns", ", ".join(filter(None, [*names, *values.label_columns])))
         self._report("held out", held_out)
         if labels:
             self._report("labels", ", ".join(labels))
@@ -157,7 +173,7 @@ class OwnTexts:
         if flags.given(values, "tsv_header") is not None and tables.has_names(path):
             raise FlagError(f"--tsv_header has no effect on --{flag}={path}, which has no header")
         table = tables.read_table(path, flag, has_header, values.encoding)
-        columns = own_file.find_columns(table, *names, needs_label)
+        columns = own_file.find_columns(table, *names, needs_label, values.label_columns)
         return (own_file.without_gaps(table, columns) if needs_label else table), columns
 
     def suit(self, settings: FineTuningSettings) -> FineTuningSettings:

@@ -332,10 +332,11 @@ class _Choices(_TextModel):
     def __init__(self, predictor: predictors.ChoicePredictor):
         super().__init__(predictor)
         self._max_ending_length = predictor.max_ending_length
+        self._num_choices = predictor.num_choices
 
     def signatures(self) -> dict[str, Any]:
         """Returns what takes `passage`, `question` and `options`."""
-        count = race.NUM_CHOICES
+        count = self._num_choices
         options_spec = tf.TensorSpec([None, count], tf.string, name="options")
 
         @tf.function(input_signature=[_texts("passage"), _texts("question"), options_spec])

@@ -1,15 +1,18 @@
 """Lines of the files that tasks read. No TensorFlow."""
 
 import codecs
+import json
 import logging
+import re
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from albert.errors import DataError
 from albert.text import text_files
 
 log = logging.getLogger("albert")
 
+_SPACE, _BETWEEN = re.compile(r"\s*"), re.compile(r"[\s,]*")
 # Bytes of the longest line. A file with a longer one is no table, or has no line feeds.
 MAX_LINE = 16 * 1024 * 1024
 
@@ -61,3 +64,36 @@ def decode_lines(
     if num_bad:
         log.warning("%s: %s of %s lines had invalid UTF-8, replaced by U+FFFD",
                     name, f"{num_bad:,}", f"{number:,}")
+
+
+def json_values(path: str, flag: str, encoding: str | None = None) -> Iterator[tuple[int, Any]]:
+    """Yields (line, value) of each JSON value in a file, also of several on one line.
+
+    Those of a list count, not the list. Files that end without a line feed, joined with `cat`, are one
+    line.
+
+    Raises:
+      DataError: not UTF-8, or not JSON (file:line).
+    """
+    # A list may be one line of any length.
+    numbered = read_lines(path, flag, encoding=encoding, max_line=1 << 40)
+    text, line, counted = "".join(text for _, text in numbered), 1, 0
+    decoder, start = json.JSONDecoder(), _SPACE.match(text).end()
+    is_list = text[start : start + 1] == "["
+    end = start + is_list
+    while (start := (_BETWEEN if is_list else _SPACE).match(text, end).end()) < len(text):
+        if is_list and text[start] == "]" and not text[start + 1 :].strip():
+            return
+        line, counted = line + text.count("\n", counted, start), start
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            since = f", in what begins at line {line}" if line < error.lineno else ""
+            place = f"{path}:{error.lineno}:{error.colno}"
+            raise DataError(f"{place}: not JSON: {error.msg}{since}") from error
+        except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+            detail = "nested too deeply" if isinstance(error, RecursionError) else error
+            raise DataError(f"{path}:{line}: not usable JSON: {detail}") from error
+        yield line, value
+    if is_list:
+        raise DataError(f"{path}: the list is not closed")

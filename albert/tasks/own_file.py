@@ -3,7 +3,9 @@
 Columns are found by their names.
 """
 
+import ast
 import collections
+import contextlib
 import dataclasses
 import logging
 import re
@@ -29,7 +31,11 @@ LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent
 MOST_LABELS = 200
 _WHOLE_NUMBER = re.compile(r"(-?\d+)(?:\.0+)?")
 
-Row = tuple[str, ...]  # text, second text if there is one, label if there is one
+# Text, second text if there is one, label if there is one: a tuple where there may be several.
+Row = tuple[Any, ...]
+_FLAGS = dict.fromkeys(("1", "true", "yes", "y"), True) | dict.fromkeys(
+    ("0", "false", "no", "n", ""), False
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,32 +45,36 @@ class Columns:
     text: int
     pair: int | None
     label: int | None
+    flags: tuple[int, ...] = ()  # each says whether the text has the label of the column's name
 
     @property
-    def used(self) -> list[int]:
-        return [n for n in (self.text, self.pair, self.label) if n is not None]
+    def texts(self) -> list[int]:
+        return [n for n in (self.text, self.pair) if n is not None]
 
 
 def find_columns(
-    table: Table, text: str | None, pair: str | None, label: str | None, needs_label: bool = True
+    table: Table, text: str | None, pair: str | None, label: str | None, needs_label: bool = True,
+    several: Sequence[str] = (),
 ) -> Columns:
     """Returns the columns that are named or numbered, else those with a usual name.
 
-    Labels are left out if they aren't needed.
+    Labels are left out if they aren't needed. `several` names a column for each label.
 
     Raises:
       UserError: there is no such column, or none with a usual name.
     """
     found = [_column(table, text, "text_column"), _column(table, pair, "text_pair_column")]
+    flags = tuple(_column(table, name, "label_columns") for name in several if needs_label)
+    needs_label &= not flags
     found.append(_column(table, label, "label_column") if needs_label else None)
     numbers = {
         name.lower(): number for number, name in reversed(list(enumerate(table.names)))
-        if number not in found
+        if number not in (*found, *flags)
     }
     for which, usual in enumerate((TEXTS, PAIRS, LABELS)):
         if found[which] is None:
             found[which] = next((numbers[name] for name in usual if name in numbers), None)
-    left = [n for n, name in enumerate(table.names) if name and n not in found]
+    left = [n for n, name in enumerate(table.names) if name and n not in (*found, *flags)]
     if found[0] is None and len(left) == 1:
         found[0] = left.pop()
     if not needs_label:
@@ -77,13 +87,13 @@ def find_columns(
                 f"{table.path}: give --{name}_column, one of its columns: {table.named}; their "
                 "numbers from 0 if these are no names but the first row"
             )
-    columns = Columns(*found)
-    if len(set(columns.used)) < len(columns.used):
+    used = [n for n in (*found, *flags) if n is not None]
+    if len(set(used)) < len(used):
         raise FlagError(
-            f"{table.path}: --text_column, --text_pair_column and --label_column must be different "
-            f"columns, got {', '.join(table.names[n] for n in columns.used)}"
+            f"{table.path}: --text_column, --text_pair_column and those of labels must be different "
+            f"columns, got {', '.join(table.names[n] for n in used)}"
         )
-    return columns
+    return Columns(*found, flags)
 
 
 def _column(table: Table, value: str | None, flag: str) -> int | None:
@@ -143,7 +153,7 @@ def without_gaps(table: Table, columns: Columns) -> Table:
     needed = [n for n in (columns.text, columns.label) if n is not None]
     gaps = {
         i: table.names[n] for i, row in enumerate(table.rows) for n in needed
-        if not row[n] or isinstance(row[n], str) and not row[n].strip()
+        if isinstance(row[n], str) and not row[n].strip()
     }
     if not gaps:
         return table
@@ -168,22 +178,57 @@ def rows_of(table: Table, columns: Columns, is_cleaned: bool = True) -> list[Row
     Raises:
       DataError: a cell holds a list or an object (file:line).
     """
-    rows = []
+    rows: list[Row] = []
     for number, cells in enumerate(table.rows):
-        for n in columns.used:
+        for n in columns.texts:
             if not isinstance(cells[n], str):
-                raise DataError(
-                    f"{table.place(number)}: column {table.names[n]!r} holds "
-                    f"{'a list' if isinstance(cells[n], list) else 'an object'}, not text"
-                )
+                raise DataError(f"{table.place(number)}: column {table.names[n]!r} holds "
+                                f"{_kind_of(cells[n])}, not text")
         rows.append(tuple(
-            " ".join(cells[n].split()) if is_cleaned else cells[n] for n in columns.used
+            " ".join(cells[n].split()) if is_cleaned else cells[n] for n in columns.texts
         ))
-    if columns.label is not None:
-        numbers = [_WHOLE_NUMBER.fullmatch(row[-1]) for row in rows]
-        if all(numbers):
-            rows = [(*row[:-1], number[1]) for row, number in zip(rows, numbers, strict=True)]
+    if columns.label is not None or columns.flags:
+        labels = _labels(table, columns)
+        rows = [(*row, label) for row, label in zip(rows, labels, strict=True)]
     return rows
+
+
+def _kind_of(cell: Any) -> str:
+    return "a list" if isinstance(cell, list) else "an object"
+
+
+def _labels(table: Table, columns: Columns) -> list[Any]:
+    """Returns the label of each row, or the tuple of its labels."""
+    if columns.flags:
+        return [_flagged(table, i, columns.flags) for i in range(len(table.rows))]
+    name, cells = table.names[columns.label], [row[columns.label] for row in table.rows]
+    # pandas writes lists as Python does, and a program that knows CSV as JSON.
+    if all(isinstance(cell, str) and re.fullmatch(r"\s*\[.*\]\s*", cell, re.DOTALL) for cell in cells):
+        with contextlib.suppress(ValueError, SyntaxError):
+            cells = [ast.literal_eval(cell.strip()) for cell in cells]
+    if all(isinstance(cell, list) for cell in cells):
+        cells = [[" ".join(str(one).split()) for one in cell] for cell in cells]
+        return [tuple(dict.fromkeys(cell)) for cell in cells]
+    for number, cell in enumerate(cells):
+        if not isinstance(cell, str):
+            raise DataError(f"{table.place(number)}: column {name!r} holds {_kind_of(cell)}, not text")
+    cells = [" ".join(cell.split()) for cell in cells]
+    numbers = [_WHOLE_NUMBER.fullmatch(cell) for cell in cells]
+    return [number[1] for number in numbers] if all(numbers) else cells
+
+
+def _flagged(table: Table, number: int, flags: Sequence[int]) -> tuple[str, ...]:
+    found = []
+    for n in flags:
+        cell = str(table.rows[number][n]).strip().lower()
+        whole = _WHOLE_NUMBER.fullmatch(cell)
+        is_on = _FLAGS.get(whole[1] if whole else cell)
+        if is_on is None:
+            raise DataError(f"{table.place(number)}: column {table.names[n]!r} must be 1 or 0, true or "
+                            f"false, yes or no, or empty, got {cell!r:.40}")
+        if is_on:
+            found.append(table.names[n])
+    return tuple(found)
 
 
 def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
@@ -192,10 +237,14 @@ def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
     Raises:
       DataError: there is only one, or too many to be labels.
     """
-    counts = collections.Counter(row[-1] for row in rows)
+    if columns.flags:
+        return [table.names[n] for n in columns.flags]
+    counts = collections.Counter(
+        label for row in rows for label in (row[-1] if isinstance(row[-1], tuple) else row[-1:])
+    )
     where = f"{table.path}: column {table.names[columns.label]!r}"
     if len(counts) < 2:
-        raise DataError(f"{where} has one label only, {rows[0][-1]!r}: there is nothing to learn")
+        raise DataError(f"{where} has one label only, {[*counts][0]!r}: there is nothing to learn")
     if len(counts) > MOST_LABELS or len(counts) > max(2, len(rows) // 2):
         raise DataError(
             f"{where} has {len(counts)} different values in {len(rows)} rows: give --label_column, "
@@ -207,9 +256,9 @@ def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
 
 def examples_of(
     table: Table, columns: Columns, rows: Sequence[Row], labels: Sequence[str],
-    normalize: Callable[[str], str] = str,
+    normalize: Callable[[str], str] = str, has_several: bool = False,
 ) -> list[Example]:
-    """Returns the rows as examples; without a column of labels, with the first label, or 0.
+    """Returns the rows as examples; without a column of labels, with the first label, none, or 0.
 
     Args:
       labels: in the order of their ids; empty for a regression.
@@ -220,9 +269,13 @@ def examples_of(
     """
     examples = []
     for number, row in enumerate(rows):
-        label: str | float = labels[0] if labels else 0.0
-        if columns.label is not None:
-            label = glue.gold_label(row[-1], labels, table.place(number), normalize)
+        label: Any = () if has_several else labels[0] if labels else 0.0
+        if len(row) > len(columns.texts):
+            gold = [
+                glue.gold_label(one, labels, table.place(number), normalize)
+                for one in (row[-1] if isinstance(row[-1], tuple) else row[-1:])
+            ]
+            label = tuple(gold) if isinstance(row[-1], tuple) else gold[0]
         pair = None if columns.pair is None else row[1]
         examples.append(Example(str(number), row[0], pair, label))
     return examples

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import itertools
 import json
 import logging
 import os
@@ -65,6 +64,19 @@ def read_table(
     Raises:
       DataError: it is absent, empty or malformed; FlagError: another kind of file.
     """
+    try:
+        names, numbered = _read(path, flag, has_header, encoding)
+    except DataError as error:
+        if isinstance(error.__cause__, UnicodeDecodeError) and not encoding:
+            raise DataError(f"{error}, or give --encoding=cp1252 if Excel wrote it") from error
+        raise
+    if not numbered:
+        problem = "no rows below the names of the columns" if names else "nothing in it"
+        raise DataError(f"{path}: {problem}")
+    return Table(path, names, [row for _, row in numbered], [line for line, _ in numbered])
+
+
+def _read(path: str, flag: str, has_header, encoding: str | None) -> tuple[list[str], Rows]:
     kind = ending(path)
     if kind in _DELIMITED:
         numbered = _delimited_rows(path, flag, encoding)
@@ -73,19 +85,14 @@ def read_table(
             del numbered[:1]
         else:
             names = [str(i) for i in range(len(names))]
-        numbered = [(n, _fitting(row, names, f"{path}:{n}")) for n, row in numbered]
-    elif kind in (*_JSON, PARQUET):
-        objects = list(_parquet_rows(path, flag) if kind == PARQUET else _json_rows(path, flag, encoding))
-        names = list(dict.fromkeys(name for _, row in objects for name in row))
-        numbered = [(line, [row.get(name, "") for name in names]) for line, row in objects]
-    else:
+        return names, [(n, _fitting(row, names, f"{path}:{n}")) for n, row in numbered]
+    if kind not in (*_JSON, PARQUET):
         raise FlagError(
             f"--{flag}={path} ends neither in .csv nor in .tsv, .jsonl, .json or .parquet"
         )
-    if not numbered:
-        problem = "no rows below the names of the columns" if names else "nothing in it"
-        raise DataError(f"{path}: {problem}")
-    return Table(path, names, [row for _, row in numbered], [line for line, _ in numbered])
+    objects = list(_parquet_rows(path, flag) if kind == PARQUET else _json_rows(path, flag, encoding))
+    names = list(dict.fromkeys(name for _, row in objects for name in row))
+    return names, [(line, [row.get(name, "") for name in names]) for line, row in objects]
 
 
 def ending(path: str) -> str:
@@ -120,22 +127,11 @@ def _fitting(row: list[str], names: Sequence[str], place: str) -> list[str]:
     return row[:size] + [""] * (size - len(row))
 
 
-def _lines(
-    path: str, flag: str, encoding: str | None, max_line: int = lines.MAX_LINE
-) -> Iterator[tuple[int, str]]:
-    try:
-        yield from lines.read_lines(path, flag, encoding=encoding, max_line=max_line)
-    except DataError as error:
-        if isinstance(error.__cause__, UnicodeDecodeError) and not encoding:
-            raise DataError(f"{error}, or give --encoding=cp1252 if Excel wrote it") from error
-        raise
-
-
 # === CSV and TSV ===
 
 
 def _delimited_rows(path: str, flag: str, encoding: str | None) -> Rows:
-    texts = [text for _, text in _lines(path, flag, encoding)]
+    texts = [text for _, text in lines.read_lines(path, flag, encoding=encoding)]
     first, before, delimiter = texts[0] if texts else "", 0, "\t"
     if separator := _SEPARATOR.fullmatch(first):
         before, delimiter = 1, separator[1]
@@ -184,42 +180,16 @@ def _is_quoted(texts: Sequence[str], path: str) -> bool:
 
 
 def _json_rows(path: str, flag: str, encoding: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    numbered = _lines(path, flag, encoding, structured_files.LONGEST_OBJECT)
-    first = next(((n, text) for n, text in numbered if text.strip()), (1, ""))
-    numbered = itertools.chain([first], numbered)
-    if first[1].lstrip().startswith("["):
-        objects = _json_array("\n" * (first[0] - 1) + "".join(text for _, text in numbered), path)
-    else:
-        objects = (
-            (n, files.parse_json_object(text, f"{path}:{n}")) for n, text in numbered if text.strip()
-        )
     num_rows = num_replaced = 0
-    for number, values in objects:
+    for line, values in lines.json_values(path, flag, encoding):
+        if not isinstance(values, dict):
+            raise DataError(f"{path}:{line}: expected a JSON object, got {values!r:.40}")
         text = json.dumps(values, ensure_ascii=False)
         num_rows, num_replaced = num_rows + 1, num_replaced + (scrub_surrogates(text) != text)
-        yield number, {scrub_surrogates(name): _cell(value) for name, value in values.items()}
+        yield line, {scrub_surrogates(name): _cell(value) for name, value in values.items()}
     if num_replaced:
         log.warning("%s: %s of %s rows had half of a surrogate pair, replaced by U+FFFD", path,
                     f"{num_replaced:,}", f"{num_rows:,}")
-
-
-def _json_array(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (line, object) of an array that holds objects."""
-    decoder, between = json.JSONDecoder(), re.compile(r"[\s,]*")
-    position, line, counted = text.index("[") + 1, 1, 0
-    while True:
-        position = between.match(text, position).end()
-        line, counted = line + text.count("\n", counted, position), position
-        if text[position : position + 1] == "]" and not text[position + 1 :].strip():
-            return
-        try:
-            value, position = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError) as error:
-            at = getattr(error, "lineno", line)
-            raise DataError(f"{path}:{at}: not an array of JSON objects: {error}") from error
-        if not isinstance(value, dict):
-            raise DataError(f"{path}:{line}: expected a JSON object, got {value!r:.40}")
-        yield line, value
 
 
 def _parquet_rows(path: str, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -160,8 +160,8 @@ NO_TABLES = [
     ("a.csv", "text,label\n", "no rows below"),
     ("a.csv", "", "nothing in it"),
     ("a.csv", "text,text,label\na,b,c\n", "two columns are named 'text'; give a number"),
-    ("a.jsonl", '{"text": "a"\n', r"a\.jsonl:1: not a JSON object"),
-    ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected a JSON object"),
+    ("a.jsonl", '{"text": "a"\n', r"a\.jsonl:2:1: not JSON: .*, in what begins at line 1"),
+    ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected a JSON object, got 1"),
     ("a.csv", "text,label\na,1\nb,1\n", "one label only"),
     ("a.csv", "text,label\n" + "".join(f"t{i},{i}\n" for i in range(30)), "30 different values"),
 ]
