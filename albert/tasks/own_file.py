@@ -152,8 +152,8 @@ def without_gaps(table: Table, columns: Columns) -> Table:
     """
     needed = [n for n in (columns.text, columns.label) if n is not None]
     gaps = {
-        i: table.names[n] for i, row in enumerate(table.rows) for n in needed
-        if isinstance(row[n], str) and not row[n].strip()
+        i: table.names[n] for i in range(len(table.rows)) for n in needed
+        if isinstance(cell := table.cell(i, n), str) and not cell.strip()
     }
     if not gaps:
         return table
@@ -179,29 +179,27 @@ def rows_of(table: Table, columns: Columns, is_cleaned: bool = True) -> list[Row
       DataError: a cell holds a list or an object (file:line).
     """
     rows: list[Row] = []
-    for number, cells in enumerate(table.rows):
-        for n in columns.texts:
-            if not isinstance(cells[n], str):
-                raise DataError(f"{table.place(number)}: column {table.names[n]!r} holds "
-                                f"{_kind_of(cells[n])}, not text")
-        rows.append(tuple(
-            " ".join(cells[n].split()) if is_cleaned else cells[n] for n in columns.texts
-        ))
+    for number in range(len(table.rows)):
+        texts = [_text(table, number, n) for n in columns.texts]
+        rows.append(tuple(" ".join(text.split()) if is_cleaned else text for text in texts))
     if columns.label is not None or columns.flags:
         labels = _labels(table, columns)
         rows = [(*row, label) for row, label in zip(rows, labels, strict=True)]
     return rows
 
 
-def _kind_of(cell: Any) -> str:
-    return "a list" if isinstance(cell, list) else "an object"
+def _text(table: Table, row: int, column: int) -> str:
+    if isinstance(cell := table.cell(row, column), str):
+        return cell
+    kind = "a list" if isinstance(cell, list) else "an object"
+    raise DataError(f"{table.place(row)}: column {table.names[column]!r} holds {kind}, not text")
 
 
 def _labels(table: Table, columns: Columns) -> list[Any]:
     """Returns the label of each row, or the tuple of its labels."""
     if columns.flags:
         return [_flagged(table, i, columns.flags) for i in range(len(table.rows))]
-    name, cells = table.names[columns.label], [row[columns.label] for row in table.rows]
+    cells = [table.cell(i, columns.label) for i in range(len(table.rows))]
     # pandas writes lists as Python does, and a program that knows CSV as JSON.
     if all(isinstance(cell, str) and re.fullmatch(r"\s*\[.*\]\s*", cell, re.DOTALL) for cell in cells):
         with contextlib.suppress(ValueError, SyntaxError):
@@ -209,10 +207,7 @@ def _labels(table: Table, columns: Columns) -> list[Any]:
     if all(isinstance(cell, list) for cell in cells):
         cells = [[" ".join(str(one).split()) for one in cell] for cell in cells]
         return [tuple(dict.fromkeys(cell)) for cell in cells]
-    for number, cell in enumerate(cells):
-        if not isinstance(cell, str):
-            raise DataError(f"{table.place(number)}: column {name!r} holds {_kind_of(cell)}, not text")
-    cells = [" ".join(cell.split()) for cell in cells]
+    cells = [" ".join(_text(table, i, columns.label).split()) for i in range(len(cells))]
     numbers = [_WHOLE_NUMBER.fullmatch(cell) for cell in cells]
     return [number[1] for number in numbers] if all(numbers) else cells
 
@@ -220,7 +215,7 @@ def _labels(table: Table, columns: Columns) -> list[Any]:
 def _flagged(table: Table, number: int, flags: Sequence[int]) -> tuple[str, ...]:
     found = []
     for n in flags:
-        cell = str(table.rows[number][n]).strip().lower()
+        cell = str(table.cell(number, n)).strip().lower()
         whole = _WHOLE_NUMBER.fullmatch(cell)
         is_on = _FLAGS.get(whole[1] if whole else cell)
         if is_on is None:

@@ -32,17 +32,21 @@ Rows = list[tuple[int, list[str]]]  # (number of the line on which a row begins,
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The cells of a file. Those of JSON and Parquet may be lists or dicts; none are None."""
+    """The cells of a file."""
 
     path: str
     names: Sequence[str]  # of the columns; "" of one without a name
-    rows: Sequence[Sequence[Any]]
+    rows: Sequence[Sequence[Any]]  # as they were parsed; see `cell`
     lines: Sequence[int]  # on which each row begins; of Parquet the row's number
 
     @property
     def named(self) -> str:
         """The names of the columns, for messages."""
         return ", ".join(filter(None, self.names))[:300]
+
+    def cell(self, row: int, column: int) -> Any:
+        """Returns a cell as text, or a list of texts or a dict."""
+        return _cell(self.rows[row][column])
 
     def place(self, row: int) -> str:
         """Returns where the user finds a row."""
@@ -186,7 +190,7 @@ def _json_rows(path: str, flag: str, encoding: str | None) -> Iterator[tuple[int
             raise DataError(f"{path}:{line}: expected a JSON object, got {values!r:.40}")
         text = json.dumps(values, ensure_ascii=False)
         num_rows, num_replaced = num_rows + 1, num_replaced + (scrub_surrogates(text) != text)
-        yield line, {scrub_surrogates(name): _cell(value) for name, value in values.items()}
+        yield line, {scrub_surrogates(name): value for name, value in values.items()}
     if num_replaced:
         log.warning("%s: %s of %s rows had half of a surrogate pair, replaced by U+FFFD", path,
                     f"{num_replaced:,}", f"{num_rows:,}")
@@ -200,8 +204,8 @@ def _parquet_rows(path: str, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 rows = batch.to_pylist()
             except UnicodeDecodeError as error:
                 raise DataError(f"{path}: not UTF-8 text after row {number}") from error
-            for number, values in enumerate(rows, number + 1):
-                yield number, {name: _cell(value) for name, value in values.items()}
+            yield from enumerate(rows, number + 1)
+            number += len(rows)
 
 
 def _cell(value: Any) -> Any:
@@ -212,11 +216,11 @@ def _cell(value: Any) -> Any:
         return [_cell(one) for one in value]
     if isinstance(value, dict):
         return value
+    if value is None or value != value:
+        return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # 0 and 0.0 are the same label
-    return "" if value is None or value != value else (
-        json.dumps(value) if isinstance(value, bool | int | float) else str(value)
-    )
+    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 # === Writing ===
@@ -226,9 +230,8 @@ def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) 
     """Publishes a *.csv, *.tsv or *.jsonl file."""
     with files.atomic_write(path) as stream:
         if ending(path) in _JSON:
-            for row in rows:
-                values = dict(zip(names, row, strict=True))
-                stream.write(json.dumps(values, ensure_ascii=False) + "\n")
+            objects = (dict(zip(names, row, strict=True)) for row in rows)
+            stream.writelines(_as_text(one) + "\n" for one in objects)
             return
         delimiter = "\t" if ending(path) == ".tsv" else ","
         writer = csv.writer(stream, lineterminator="\n", delimiter=delimiter)
@@ -237,6 +240,6 @@ def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def _as_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
+    if value is None or isinstance(value, str):
+        return scrub_surrogates(value or "")
+    return scrub_surrogates(json.dumps(value, ensure_ascii=False, default=str))

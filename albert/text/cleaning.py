@@ -2,14 +2,13 @@
 
 import collections
 import dataclasses
+import functools
 import logging
 import re
 import unicodedata
 from collections.abc import Mapping
 
 log = logging.getLogger("albert")
-
-_ENOUGH_LETTERS, _MAX_LOST = 1_000_000, 0.005
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ASCII = re.compile(r"[\x00-\x7f]+")
@@ -69,30 +68,25 @@ class LostMarks:
     """Counts the letters of a text that lose accents or marks, among the first million."""
 
     def __init__(self) -> None:
-        self._letters, self._lost, self._is_lost = 0, collections.Counter[str](), dict[str, bool]()
+        self._letters, self._lost = 0, collections.Counter[str]()
 
     def add(self, text: str) -> bool:
         """Counts a part of the text; returns whether more of it is needed."""
-        if self._letters >= _ENOUGH_LETTERS:
-            return False
         self._letters += sum(map(str.isalpha, text))
-        for char in "" if text.isascii() else text:
-            if char not in self._is_lost:
-                parts = unicodedata.normalize("NFKD", char)
-                self._is_lost[char] = any(map(unicodedata.combining, parts))
-            if self._is_lost[char]:
-                self._lost[char] += 1
-        return True
+        self._lost.update(filter(_has_mark, "" if text.isascii() else text))
+        return self._letters < 1_000_000
 
     def warn(self, origin: str) -> None:
         """Warns if it is more than 0.5 % of the letters."""
-        if self._lost.total() > _MAX_LOST * self._letters:
-            log.warning(
-                "%s: %.1f %% of the letters lose their accents or marks (%s); to keep them, train the "
-                "vocabulary with --keep_accents", origin,
-                100 * self._lost.total() / max(self._letters, 1),
-                " ".join(char for char, _ in self._lost.most_common(8)),
-            )
+        if (share := self._lost.total() / max(self._letters, 1)) > 0.005:
+            log.warning("%s: %.1f %% of the letters lose their accents or marks (%s); to keep them, "
+                        "train the vocabulary with --keep_accents", origin, 100 * share,
+                        " ".join(char for char, _ in self._lost.most_common(8)))
+
+
+@functools.cache
+def _has_mark(char: str) -> bool:
+    return any(map(unicodedata.combining, unicodedata.normalize("NFKD", char)))
 
 
 def _is_collapsed(text: str) -> bool:

@@ -93,11 +93,10 @@ def _read_lines(paths: list[str], settings: Settings, form: Form) -> Iterator[st
     """Yields the preprocessed lines of the files; reports at the end which the trainer skipped."""
     too_long, counts = 0, ReadingCounts()
     texts = itertools.chain.from_iterable(read_documents(paths, str, counts, form=form))
-    marks = LostMarks()
+    marks, is_enough = LostMarks(), settings.keep_accents
     symbols = {s.lower(): s for s in settings.user_defined_symbols if settings.do_lower_case}
     for text in texts:
-        if not settings.keep_accents:
-            marks.add(text)
+        is_enough = is_enough or not marks.add(text)
         line = preprocess_text(
             text, lower=settings.do_lower_case, keep_accents=settings.keep_accents
         )

@@ -190,7 +190,7 @@ def test_a_table_is_written_back_with_its_answers(told):
     rows = "".join(json.dumps({"text": t, "n": [1]}) + "\n" for t in TEXTS)
     lines = told("a.jsonl", rows, to="out.jsonl").splitlines()
     assert [json.loads(line)["predicted_label"] for line in lines] == labels(told, TEXTS)
-    assert json.loads(lines[0])["n"] == ["1"]
+    assert json.loads(lines[0])["n"] == [1]  # other columns stay as they are
 
 
 def test_tables_that_cannot_be_answered_are_refused_in_a_line(told, capsys):
