@@ -78,7 +78,7 @@ def main(values: flags.FlagValues) -> None:
         raise FlagError(f"--label_list has no effect on {predictor.task}")
     if is_table:
         table, inputs = _read_table(values, predictor)
-        if values.output_file and tables.can_be_written(values.output_file):
+        if values.output_file and values.output_file.endswith(tables.WRITTEN):
             answers = _answers(values, predictor, inputs)
             return tables.write_table(values.output_file, *_with_answers(table, answers))
     else:
@@ -113,7 +113,7 @@ def _answers(values: flags.FlagValues, predictor: TaskPredictor, inputs):
 def _is_table(values: flags.FlagValues) -> bool:
     path = values.input_file
     kind, given = tables.ending(path), flags.given_as_typed(values, *own_texts.TABLE_FLAGS)
-    if path == answering.STDIN or not tables.is_table(path):
+    if path == answering.STDIN or kind not in tables.KINDS:
         if given:
             raise FlagError(f"{', '.join(given)}: goes with a table as --input_file only")
         return False

@@ -84,8 +84,8 @@ def check_flags(values: flags.FlagValues) -> None:
     if values.do_predict and not values.test_file:
         raise FlagError("--do_predict needs --test_file beside --train_file")
     flags.refuse_together(values, "dev_file", "dev_share")
-    flags.refuse_together(values, "label_column", "label_columns", "regression")
-    flags.refuse_together(values, "label_list", "label_columns")
+    for name in ("label_column", "label_list", "regression"):
+        flags.refuse_together(values, "label_columns", name)
     if values.label_list and values.regression:
         raise FlagError("give one of --regression and --label_list")
     if values.do_train and not values.do_eval:
@@ -123,8 +123,9 @@ class OwnTexts:
         elif not values.regression:
             labelled = [row for split in files if split != "test" for row in files[split][-1]]
             labels = tuple(own_file.labels_of(labelled, table, columns))
-        labelled_rows = files["train"][-1]
-        has_several = bool(labelled_rows) and isinstance(labelled_rows[0][-1], tuple)
+        has_several = isinstance(files["train"][-1][0][-1], tuple)
+        if has_several and values.regression:
+            raise FlagError("--regression takes one number a text, not lists")
         if flags.given(values, "threshold") and not has_several:
             raise FlagError("--threshold has no effect: no text has several labels")
         examples = {
@@ -170,7 +171,7 @@ class OwnTexts:
                 self._has_header = own_file.has_header(path, rows, *names, values.regression)
             return self._has_header
 
-        if flags.given(values, "tsv_header") is not None and tables.has_names(path):
+        if flags.given(values, "tsv_header") is not None and tables.ending(path) in tables.NAMED:
             raise FlagError(f"--tsv_header has no effect on --{flag}={path}, which has no header")
         table = tables.read_table(path, flag, has_header, values.encoding)
         columns = own_file.find_columns(table, *names, needs_label, values.label_columns)

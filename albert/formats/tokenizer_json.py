@@ -56,13 +56,10 @@ def _steps(normalizer: Any) -> list[dict[str, Any]]:
 
 def _check_words(pre_tokenizer: Any, has_bytes: bool, path: str) -> None:
     """Refuses what makes other tokens than SentencePiece with "▁" before each word."""
-    steps = (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer])
-    for step in steps:
-        kind = step and step["type"]
-        scheme = step and step.get("prepend_scheme", "always")
-        is_usual = step and step.get("replacement", "▁") == "▁" and scheme == "always"
-        if kind not in ("Metaspace", "WhitespaceSplit") or not is_usual or (
-            step.get("add_prefix_space") is False
+    for step in (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer or {"type": None}]):
+        usual = _METASPACE | {"add_prefix_space": True, "str_rep": "▁"}
+        if step["type"] != "WhitespaceSplit" and any(
+            value != usual.get(key) for key, value in step.items() if key != "split"
         ):
             raise DataError(f"{path}: its pre_tokenizer {step} is not known here")
     if has_bytes:

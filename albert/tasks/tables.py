@@ -21,6 +21,9 @@ _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _JSON = (".json", ".jsonl", ".ndjson")
 _DELIMITED = (".csv", ".tsv", ".txt")
 PARQUET = ".parquet"
+NAMED = (*_JSON, PARQUET)  # whose rows, or schema, name the columns
+KINDS = (*_DELIMITED, *NAMED)
+WRITTEN = (".csv", ".tsv", *_JSON)
 # The first line of a file that Excel wrote for another country.
 _SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE | re.DOTALL)
 # A cell that a writer has quoted: quotes in it are doubled, or it holds a tab or a line end.
@@ -90,7 +93,7 @@ def _read(path: str, flag: str, has_header, encoding: str | None) -> tuple[list[
         else:
             names = [str(i) for i in range(len(names))]
         return names, [(n, _fitting(row, names, f"{path}:{n}")) for n, row in numbered]
-    if kind not in (*_JSON, PARQUET):
+    if kind not in NAMED:
         raise FlagError(
             f"--{flag}={path} ends neither in .csv nor in .tsv, .jsonl, .json or .parquet"
         )
@@ -103,21 +106,6 @@ def ending(path: str) -> str:
     """Returns the ending that says of which kind a file is, in lower case."""
     bare = next((path.removesuffix(e) for e in _PACKED if path.endswith(e)), path)
     return os.path.splitext(bare)[1].lower()
-
-
-def is_table(path: str) -> bool:
-    """Whether a file's name is that of a table."""
-    return ending(path) in (*_DELIMITED, *_JSON, PARQUET)
-
-
-def can_be_written(path: str) -> bool:
-    """Whether `write_table` can write a file of this name."""
-    return path.endswith((".csv", ".tsv", *_JSON))
-
-
-def has_names(path: str) -> bool:
-    """Whether a file of this name holds the names of its columns with each row, or in a schema."""
-    return ending(path) in (*_JSON, PARQUET)
 
 
 def _fitting(row: list[str], names: Sequence[str], place: str) -> list[str]:

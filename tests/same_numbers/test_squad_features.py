@@ -268,6 +268,23 @@ def test_an_answer_that_is_not_where_the_file_says_is_left_out_and_reported(tmp_
     assert "1 of 2 questions" in caplog.text and f"2 ({QAS}[1])" in caplog.text
 
 
+@pytest.mark.parametrize("passage, answer", [
+    ("서울은 대한민국의 수도이다. 부산은 항구 도시이다.", "부산은 항구"),
+    ("½ ¼ ¾ " * 9 + "cat", "cat"), ("①②③④⑤⑥⑦⑧⑨ ㎏㎏㎏㎏㎏㎏ … … … 7 …", "7"),
+])
+def test_a_passage_that_the_original_drops_is_read_by_the_positions_of_its_tokens(
+    passage, answer, tokenizer
+):
+    asked = SquadExample("1", "who?", passage, answer, passage.index(answer), False, "x")
+    [window] = make_windows(
+        [asked], tokenizer, max_seq_length=128, doc_stride=64, max_query_length=8, is_training=True
+    )
+    first = window.tokens.index("[SEP]") + 1
+    begin = window.tok_start_to_orig_index[window.start_position - first]
+    end = window.tok_end_to_orig_index[window.end_position - first]
+    assert passage[begin : end + 1] == answer
+
+
 def test_prediction_asks_nothing_of_answers(tmp_path, caplog):
     bare = {"id": "1", "question": "who sat?"}
     odd = (None, "cat", ["cat"], [{}], [{"text": 1}], [{"text": "c"}])

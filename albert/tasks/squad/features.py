@@ -66,19 +66,21 @@ class _Passage:
 def _passage(
     example: SquadExample, tokenizer: FullTokenizer, codes: dict[str, int]
 ) -> _Passage | None:
-    """Returns the passage of a question, None where it can't be aligned with its tokens."""
-    if not tokenizer.is_spm:
-        return _wordpiece_passage(example.paragraph_text, tokenizer)
+    """Returns the passage of a question, None where it has no tokens."""
+    text, passage = example.paragraph_text, None
     try:
-        return _spm_passage(example.paragraph_text, tokenizer, codes)
+        passage = _spm_passage(text, tokenizer, codes) if tokenizer.is_spm else None
     except DataError as error:
         raise DataError(f"{example.place}: {error}") from error
+    return passage or _passage_of_spans(text, tokenizer)
 
 
 def _spm_passage(
     text: str, tokenizer: FullTokenizer, codes: dict[str, int]
 ) -> _Passage | None:
-    """SentencePiece cuts a cleaned text, with which the original one is aligned.
+    """SentencePiece cuts a cleaned text, with which the original one is aligned, as by the original.
+
+    None where that fails, as in lists of numbers.
 
     Args:
       codes: the code point of each character cleaned alone, -1 where that is not one
@@ -106,8 +108,8 @@ def _spm_passage(
     )
 
 
-def _wordpiece_passage(text: str, tokenizer: FullTokenizer) -> _Passage | None:
-    """WordPiece cuts the original text, so the position of every token is known."""
+def _passage_of_spans(text: str, tokenizer: FullTokenizer) -> _Passage | None:
+    """Returns the passage by the tokenizer's own positions of tokens."""
     ids, spans = encode_with_offsets(tokenizer, text)
     if not ids:
         return None
@@ -135,7 +137,7 @@ def make_windows(
     """Yields the windows of every question, in order, as [CLS] question [SEP] passage [SEP].
 
     A passage that does not fit makes several windows, which begin `doc_stride` tokens apart.
-    Questions whose passage cannot be aligned with its tokens have none; one warning names them.
+    Questions whose passage has no tokens have none; one warning names them.
     """
     unique_id, left_out = _FIRST_UNIQUE_ID, []
     passages: dict[str, _Passage | None] = {}  # several questions share one
@@ -167,7 +169,7 @@ def make_windows(
             yield window
     if left_out:
         log.warning(
-            "%s of %s questions left out: their passage does not fit its tokens (%s)",
+            "%s of %s questions left out: their passage has no tokens (%s)",
             f"{len(left_out):,}", f"{len(examples):,}", first_few(left_out),
         )
 
