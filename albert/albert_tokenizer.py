@@ -57,7 +57,8 @@ class AlbertTokenizer:
         path = model_hub.local_path(shipped.path_of(path), with_weights=False)
         max_length, path = 512, filesystem.local_copy(path)
         if not os.path.isdir(path):
-            vocabulary = Vocabulary(path) if path.endswith(".model") else Vocabulary(None, path)
+            names = (path, None) if path.endswith(".model") else (None, path)
+            vocabulary = Vocabulary().override(*names)
         elif _has_no_model(path):
             vocabulary = tokenizer_files.find(path)
         else:
@@ -84,7 +85,7 @@ class AlbertTokenizer:
 
     def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
         """Writes the vocabulary and its settings, into a model's directory or a new one."""
-        with scratch.uploaded(directory) as local:
+        with scratch.uploaded(os.fspath(directory)) as local:
             os.makedirs(local, exist_ok=True)
             tokenizer_files.write(self.tokenizer, local, self.model_max_length)
 

@@ -51,9 +51,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "SentencePiece model, if not the one *.model of the directory.", use="file")
     flags.define("path", values, "vocab_file", None,
                  "WordPiece vocabulary, if not the one *vocab*.txt of the directory.", use="file")
-    flags.define("bool", values, "do_lower_case", True,
-                 "Whether the model is of lower-cased text; by default what its directory says, "
-                 "else yes.")
+    flags.define_text_flags(values, "Whether the model is of lower-cased text; by default what its "
+                            "directory says, else yes.")
     flags.define("path", values, "output_dir", None,
                  "Directory to write; must not exist. Required.", use="output")
     flags.define("enum", values, "architecture", None,
@@ -87,7 +86,7 @@ def main(values: flags.FlagValues) -> None:
     source = pretrained.open_path(getattr(values, which), which, values.gelu)
     model = _load(values, source)
     tokenizer = source.tokenizer(
-        values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
+        values.spm_model_file, values.vocab_file, flags.text_settings(values)
     )
     if tokenizer is None:
         flags.log.warning("no tokenizer in %s: none written", source.directory)

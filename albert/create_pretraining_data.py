@@ -18,12 +18,14 @@ With --runner, an Apache Beam pipeline makes the same records on many machines.
 """
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Sequence
 
 from albert import tokenization
 from albert.cli import corpus_flags, flags, run_flags
 from albert.errors import DataError, FlagError
+from albert.formats.tokenizer_files import Vocabulary
 from albert.pretraining_data import beam, pipeline
 from albert.pretraining_data.job import Job, OutputSplit, Recipe, load_tokenizer
 from albert.pretraining_data.masking import MaskingSettings
@@ -32,7 +34,8 @@ from albert.records import records
 from albert.runtime import workers
 from albert.storage import files, filesystem, locks
 from albert.text import corpus_files
-from albert.text.documents import size_of_text
+from albert.text.cleaning import LostMarks
+from albert.text.documents import ReadingCounts, read_documents, size_of_text
 
 _SMALL_WORK = 16 << 20  # bytes of text times passes; one process is fastest up to here
 
@@ -54,7 +57,8 @@ def define_flags(values: flags.FlagValues) -> None:
     define("path", "spm_model_file", None, "SentencePiece model.", use="file")
     define("enum", "input_file_mode", "r", "Has no effect: text is read as UTF-8.",
            enum_values=["r", "rb"])
-    define("bool", "do_lower_case", True, "Lower-case the text.")
+    flags.define_text_flags(values, "Lower-case the text; by default what the vocabulary says, else "
+                            "yes.")
     run_flags.define_masking_flags(values)
     define("bool", "static_masks", True,
            "Write masked records. If false, records hold each pair once, without masks, and "
@@ -153,14 +157,19 @@ def job_of(values: flags.FlagValues) -> Job:
     if not vocabulary:
         raise FlagError("no vocabulary: give --spm_model_file or --vocab_file")
     which = "spm_model_file" if values.spm_model_file else "vocab_file"
+    files.require_file(vocabulary, which)
+    text = Vocabulary().override(
+        values.spm_model_file, values.vocab_file, flags.text_settings(values)
+    ).text
+    decided |= {name: getattr(text, name) for name in flags.TEXT_FLAGS}
     recipe = Recipe(
         pairs=settings(PairSettings, is_swapped_later=not values.static_masks,
                        sentence_objective=decided["sentence_objective"]),
         masking=settings(MaskingSettings),
         vocab_file=values.vocab_file,
         spm_model_file=values.spm_model_file,
-        vocabulary_sha256=files.sha256(files.require_file(vocabulary, which)),
-        do_lower_case=values.do_lower_case,
+        vocabulary_sha256=files.sha256(vocabulary),
+        text=text,
         random_seed=values.random_seed,
         static_masks=values.static_masks,
     )
@@ -172,6 +181,10 @@ def job_of(values: flags.FlagValues) -> Job:
     if values.original_draw_order and form.layout == corpus_files.AUTO:
         form = dataclasses.replace(form, layout=corpus_files.BLANK_LINES)
     form = corpus_files.recognise(inputs, form, breaks)
+    if values.spm_model_file and not text.keep_accents:
+        marks, documents = LostMarks(), read_documents(inputs, str, ReadingCounts(), breaks, form)
+        all(map(marks.add, itertools.chain.from_iterable(documents)))
+        marks.warn(", ".join(inputs))
     text_bytes = sum(size_of_text(path, form) for path in inputs)
     if not text_bytes:
         raise DataError(f"--input_file: nothing but empty files: {', '.join(inputs)}")

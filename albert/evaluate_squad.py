@@ -17,7 +17,7 @@ from albert.cli import flags
 from albert.errors import DataError, FlagError
 from albert.storage import files
 from albert.tasks.squad import metrics
-from albert.tasks.squad.features import first_few, read_answers
+from albert.tasks.squad.questions import first_few, read_answers
 
 log = logging.getLogger("albert")
 

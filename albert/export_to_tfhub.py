@@ -39,9 +39,8 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Directory with albert_config.json, the checkpoint and the vocabulary, or one of "
                  "Hugging Face's layout, or a module. Required.", use="model")
     flags.define("string", values, "checkpoint_name", "model.ckpt-best", "Checkpoint to export.")
-    flags.define("bool", values, "do_lower_case", True,
-                 "Whether the model is of lower-cased text; by default what its directory says, "
-                 "else yes.")
+    flags.define_text_flags(values, "Whether the model is of lower-cased text; by default what its "
+                            "directory says, else yes.")
     flags.define("bool", values, "use_einsum", True, "Accepted without effect in TensorFlow 2.")
     flags.define("path", values, "export_path", None,
                  "Directory to write the encoder to. One of the three paths is required.",
@@ -92,7 +91,7 @@ def main(values: flags.FlagValues) -> None:
     # By default what TF-Hub's preprocessing modules do.
     seq_length = values.max_seq_length or min(128, config.max_position_embeddings)
     tokenizer = source.tokenizer(
-        values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
+        values.spm_model_file, values.vocab_file, flags.text_settings(values)
     )
     if not tokenizer:
         count = sum(name.endswith(".model") for name in os.listdir(source.directory))

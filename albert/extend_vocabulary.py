@@ -32,8 +32,8 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "spm_model_file", None, "The new SentencePiece model.", use="file")
     flags.define("path", values, "vocab_file", None, "The new WordPiece vocabulary, instead.",
                  use="file")
-    flags.define("bool", values, "do_lower_case", True,
-                 "Lower-case the text; the default is the old vocabulary's setting.")
+    flags.define_text_flags(values, "Lower-case the text; by default what the new vocabulary says, "
+                            "else the old one's setting.")
     flags.define("path", values, "output_dir", None, "Output directory. Required.",
                  use="output")
 
@@ -49,13 +49,13 @@ def main(values: flags.FlagValues) -> None:
     from albert import modeling
 
     source = pretrained.open_path(values.model, "model")
-    vocabulary = source.vocabulary.override(values.old_spm_model_file, values.old_vocab_file, None)
+    vocabulary = source.vocabulary.override(values.old_spm_model_file, values.old_vocab_file)
     if not vocabulary:
         raise DataError(f"{values.model} has no vocabulary: give --old_spm_model_file")
     old = vocabulary.open()
     tokenization.check_vocabulary(old, source.config)
     new = vocabulary.override(
-        values.spm_model_file, values.vocab_file, flags.given(values, "do_lower_case")
+        values.spm_model_file, values.vocab_file, flags.text_settings(values)
     ).open()
     tokenization.check_special_pieces(new)
     transfer = vocabulary_transfer.plan(old, new)

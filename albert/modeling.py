@@ -210,6 +210,9 @@ class AlbertForTokenClassification(_LabelModel):
         return {"logits": self._logits(encoded.sequence, dropout)}
 
 
+_NO_OPTION = -1e4  # finite in float16 too
+
+
 @registered
 class AlbertForMultipleChoice(_LabelModel):
     """Encoder with one logit of each of C choices (RACE); its head has one label.
@@ -243,7 +246,16 @@ class AlbertForMultipleChoice(_LabelModel):
         logits = self._logits(encoded.pooled, dropout)  # [B * C, 1]
         shape = inputs["input_ids"].shape
         choices = (shape[1] if len(shape) == 3 else None) or self.num_choices
-        return {"logits": ops.reshape(logits, (-1, choices))}
+        logits = ops.reshape(logits, (-1, choices))
+        if "packed_mask" in inputs:
+            mask = inputs["packed_mask"]
+        elif "input_mask" in inputs:
+            mask = self._rows(inputs["input_mask"])
+        else:
+            return {"logits": logits}
+        # An option without tokens is none: some questions have fewer than others.
+        exists = ops.reshape(ops.max(mask, axis=-1) > 0, (-1, choices))
+        return {"logits": ops.where(exists, logits, ops.cast(_NO_OPTION, logits.dtype))}
 
     def _rows(self, x):
         x = ops.convert_to_tensor(x)

@@ -1,6 +1,7 @@
-"""Answers lines of text with a fine-tuned ALBERT, one JSON object a line.
+"""Answers lines of text, or the rows of a table, with a fine-tuned ALBERT, one JSON object for each.
 
-  python -m albert.predict --model=out --input_file=texts.tsv
+  python -m albert.predict --model=out --input_file=texts.txt
+  python -m albert.predict --model=out --input_file=test.csv --output_file=labelled.csv
   echo "EU rejects German call" | python -m albert.predict --model=ner
 
 --model is an output directory of run_classifier, run_race, run_token_classifier or
@@ -10,22 +11,33 @@ task of pairs; question and passage for question answering; passage, question an
 options for multiple choice. There is one answer a line, in order; an empty line's answer is
 null if several texts are needed.
 
+A *.csv, *.tsv (with a header), *.jsonl, *.json or *.parquet file is a table, as those of
+run_classifier: its text column is answered, by its name in training or a usual one, or that of
+--text_column. A row without text has the answer null. An --output_file that ends in .csv, .tsv or
+.jsonl is the table with the answers as further columns: `predicted_label`, `predicted_probability`,
+and `probability_LABEL` of each label.
+
 A classifier answers with `label`, its `probability` and all `probabilities`. One that gives
 a text several labels answers with `labels`, those with a probability of 0.5 or more, and all
 `probabilities`, independent of each other. A regression answers with `value`.
 """
 
 import contextlib
+import itertools
 import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from albert.cli import answering, flags
+from albert.cli import answering, flags, own_texts
 from albert.errors import FlagError
-from albert.formats import known_tasks
+from albert.formats import known_tasks, run_states
 from albert.inference import fine_tuned
 from albert.inference.predictors import ChoicePredictor, TaskPredictor, TokenClassifier
 from albert.inference.question_answering import QuestionAnswerer
 from albert.runtime.progress import Progress
 from albert.storage import files
+from albert.tasks import lines, own_file, tables
+from albert.tasks.tables import Table
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -42,13 +54,17 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("path", values, "onnx_file", None,
                  "The .onnx file that export_model wrote of this model: onnxruntime then computes.",
                  use="file")
+    own_texts.define_table_flags(values)
     flags.define("path", values, "output_file", None,
-                 "File to write the answers to; the standard output by default.", use="output")
+                 "File to write the answers to; the standard output by default. Of a table, *.csv, "
+                 "*.tsv and *.jsonl have its columns too.", use="output")
 
 
 def main(values: flags.FlagValues) -> None:
     answering.check_flags(values)
-    lines = answering.read_texts(values.input_file)
+    own_texts.check_table_flags(values)
+    name, is_table = answering.source_name(values.input_file), _is_table(values)
+    texts = None if is_table else answering.read_texts(values.input_file)
     opened = answering.open_model(values)
     labels = ()
     if values.label_list:
@@ -60,29 +76,112 @@ def main(values: flags.FlagValues) -> None:
     )
     if labels and isinstance(predictor, QuestionAnswerer | ChoicePredictor):
         raise FlagError(f"--label_list has no effect on {predictor.task}")
-    name = answering.source_name(values.input_file)
-    inputs = [
-        predictor.columns(line) if line.strip(" ") or predictor.min_texts == 1 else None
-        for line in lines
-    ]
-    for number, columns in enumerate(inputs, start=1):
-        if columns is not None:
-            predictor.check(columns, f"{name}:{number}", "tab-separated texts")
-    _write_answers(values, predictor, inputs)
-
-
-def _write_answers(values: flags.FlagValues, predictor: TaskPredictor, inputs) -> None:
-    stream = progress = None
-    given = [columns for columns in inputs if columns is not None]
+    if is_table:
+        table, inputs = _read_table(values, predictor)
+        if values.output_file and values.output_file.endswith(tables.WRITTEN):
+            answers = _answers(values, predictor, inputs)
+            return tables.write_table(values.output_file, *_with_answers(table, answers))
+    else:
+        inputs = [
+            predictor.columns(line) if line.strip(" ") or predictor.min_texts == 1 else None
+            for line in texts
+        ]
+        for number, columns in enumerate(inputs, start=1):
+            if columns is not None:
+                predictor.check(columns, f"{name}:{number}", "tab-separated texts")
     with contextlib.ExitStack() as stack:
+        stream = None
         if values.output_file:
             stream = stack.enter_context(files.atomic_write(values.output_file))
-            progress = Progress("predicted", len(given), "lines")
-        answers = predictor.predict(given, progress)
-        for columns in inputs:
-            answer = None if columns is None else next(answers)
+        for answer in _answers(values, predictor, inputs):
             print(json.dumps(answer, ensure_ascii=False), file=stream, flush=stream is None)
-        next(answers, None)  # reports how many were cut
+
+
+def _answers(values: flags.FlagValues, predictor: TaskPredictor, inputs):
+    """Yields the answer to each input, None to None."""
+    given = [columns for columns in inputs if columns is not None]
+    progress = Progress("predicted", len(given), "lines") if values.output_file else None
+    answers = predictor.predict(given, progress)
+    for columns in inputs:
+        yield None if columns is None else next(answers)
+    next(answers, None)  # reports how many were cut
+
+
+# === Tables ===
+
+
+def _is_table(values: flags.FlagValues) -> bool:
+    path = values.input_file
+    kind, given = tables.ending(path), flags.given_as_typed(values, *own_texts.TABLE_FLAGS)
+    if path == answering.STDIN or kind not in tables.KINDS:
+        if given:
+            raise FlagError(f"{', '.join(given)}: goes with a table as --input_file only")
+        return False
+    if kind == ".txt" or kind == ".tsv" and not given:
+        first = itertools.islice(lines.read_lines(path, "input_file", is_strict=False), 1)
+        return bool(given) or any(own_file.names_columns(text.split("\t")) for _, text in first)
+    return True
+
+
+def _read_table(
+    values: flags.FlagValues, predictor: TaskPredictor
+) -> tuple[Table, list[Sequence[str] | None]]:
+    """Returns --input_file and the texts of each row, None for one without text."""
+    path, most = values.input_file, predictor.max_texts
+    if predictor.min_texts > 2:
+        raise FlagError(f"--input_file={path}: {predictor.task} takes lines of text")
+    origin = predictor.session.source.weights().origin
+    trained = run_states.read_run_state(origin).get("flags", {})
+    flag_names = ("text_column", "text_pair_column")[:most]
+    names, known = [[get(name) for name in flag_names] for get in (
+        lambda name: getattr(values, name), trained.get
+    )]
+
+    def has_header(rows):
+        is_header = flags.given(values, "tsv_header")
+        if is_header is None and any(name and not name.isdecimal() for name in names):
+            return True
+        if is_header is None:
+            is_header = own_file.names_columns(rows[0], list(filter(None, known)))
+            is_header |= not any(names) and len(rows[0]) > most
+            flags.log.info("%s: the first line is taken as %s; --%stsv_header decides otherwise",
+                           path, *(("the header", "no") if is_header else ("data", "")))
+        return is_header
+
+    table = tables.read_table(path, "input_file", has_header, values.encoding)
+    numbers = [str(i) for i in range(len(table.names))]
+    if list(table.names) == numbers[:most]:  # no header, and nothing but texts
+        known = numbers
+    names = [
+        given or (name if name in table.names else None)
+        for given, name in itertools.zip_longest(names, known[: len(names)])
+    ]
+    columns = own_file.find_columns(table, *[*names, None][:2], None, needs_label=False)
+    if most == 1:
+        columns = own_file.Columns(columns.text, None, None)
+    elif columns.pair is None and predictor.min_texts == 2:
+        raise FlagError(f"{path}: give --text_pair_column, one of its columns: {table.named}")
+    rows = own_file.rows_of(table, columns, is_cleaned=False)
+    return table, [row if row[0].strip() else None for row in rows]
+
+
+def _with_answers(
+    table: Table, answers: Iterable[Mapping[str, Any] | None]
+) -> tuple[list[str], list[list[Any]]]:
+    """Returns names and rows of the table with the answers in further columns, or in those of their names."""
+    further = [{
+        name: value for key, given in (answer or {}).items() for name, value in (
+            ((f"probability_{label}", p) for label, p in given.items()) if key == "probabilities"
+            else [(f"predicted_{key}", given)]
+        )
+    } for answer in answers]
+    names = list(dict.fromkeys(name for one in further for name in one))
+    kept = [i for i, name in enumerate(table.names) if name not in names]
+    rows = [
+        [row[i] for i in kept] + [one.get(name) for name in names]
+        for row, one in zip(table.rows, further, strict=True)
+    ]
+    return [table.names[i] for i in kept] + names, rows
 
 
 cli = flags.command(__doc__, define_flags, main)

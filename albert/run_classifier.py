@@ -93,10 +93,13 @@ class ClassifierFineTuning(FineTuning):
         super().__init__(values, settings, encoder, data)
         self.choices, self.train_rows = choices, train_rows
         self.class_weights: tuple[float, ...] = ()
+        self.has_report = bool(choices and data.labels) and settings.do_eval and not data.has_several
         if settings.do_train and values.class_weights == "balanced":
+            if data.has_several:
+                raise FlagError("--class_weights has no effect where a text may have several labels")
             labels = [example.label for example in data.examples["train"]]
             self.class_weights = balanced_weights(labels, data.labels)
-        if choices and data.labels and settings.do_eval:
+        if self.has_report:
             self.uses_weights = True
 
     def write_records(self, split):
@@ -106,14 +109,16 @@ class ClassifierFineTuning(FineTuning):
         from albert.tasks.classification import ClassificationTask
 
         data, labels = self.data, self.data.labels
-        if data.task in glue.TASKS:
+        if data.has_several:
+            metric = "several_labels"
+        elif data.task in glue.TASKS:
             metric = glue.TASKS[data.task].metric
         else:
             metric = "accuracy" if labels else "regression"
         return ClassificationTask(
             data.task, self.settings.max_seq_length, len(labels) or 1, not labels, metric,
             glue_metrics.best_metric(metric), self.values.classifier_dropout, self.class_weights,
-            labels if data.task == TSV else (),
+            labels if data.task == TSV else (), data.settings.get("label_threshold"),
         )
 
     def predict(self, result):
@@ -128,7 +133,7 @@ class ClassifierFineTuning(FineTuning):
 
     def finish(self, result):
         super().finish(result)
-        if not (self.choices and self.data.labels and self.settings.do_eval):
+        if not self.has_report:
             return
         from albert.cli import classifier_report
 

@@ -92,9 +92,8 @@ def _define_data_flags(values: flags.FlagValues) -> None:
                  "that their manifest names, else that of --init_checkpoint.", use="file")
     flags.define("path", values, "vocab_file", None,
                  "WordPiece vocabulary of the records, as spm_model_file.", use="file")
-    flags.define("bool", values, "do_lower_case", True,
-                 "Whether the records are in lower case. Default: as their manifest says, else "
-                 "yes.")
+    flags.define_text_flags(values, "Whether the records are in lower case. Default: as their "
+                            "manifest says, else yes.")
     flags.define("float", values, "last_masked_lm_budget", None,
                  "Share that is masked at the last step; on the way there it changes along a line. "
                  "For BERT-base, 30 to 15 % was up to 1.9 times as fast as 15 % throughout (Ankner "
@@ -146,7 +145,7 @@ def _check(values: flags.FlagValues) -> None:
         raise FlagError("--eval_pairs goes with --do_train and --do_eval; else use albert.score")
     if values["eval_pairs_per_paradigm"].present and not values.eval_pairs:
         raise FlagError("--eval_pairs_per_paradigm goes with --eval_pairs")
-    for name in ("spm_model_file", "vocab_file", "do_lower_case"):
+    for name in ("spm_model_file", "vocab_file", *flags.TEXT_FLAGS):
         if values[name].present and not values.do_train:
             raise FlagError(f"--{name} goes with --do_train")
     if values.num_warmup_steps + values.num_decay_steps > values.num_train_steps:

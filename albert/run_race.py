@@ -10,9 +10,11 @@
 data/RACE/{train,dev,test}/{middle,high}/ holds the files of the official archive,
 or all.txt. Training and evaluation are on unless --nodo_train or --nodo_eval
 is given. Accuracy is reported overall and for each level. A batch is one of
-questions: four sequences each.
+questions: a sequence for each option. Files in this layout may have 2 to 26 options a question, also
+different numbers of them; answers are letters, A the first.
 """
 
+import itertools
 import logging
 import os
 
@@ -94,10 +96,11 @@ def read_data(values: flags.FlagValues, splits, tokenizer) -> FineTuningData:
             questions[split] = race.read_questions(values.data_dir, split, tokenizer, levels)
         else:
             raise FlagError(f"--data_dir is required to make --{FEATURE_FLAGS[split]}")
+    count = race.num_choices_of(itertools.chain.from_iterable(questions.values()))
     if questions.get("train"):
         answers = (race.ANSWERS[question.label] for question in questions["train"])
-        warn_of_labels(f"{values.data_dir}/RACE/train", answers, race.ANSWERS)
-    return FineTuningData(RACE, questions, settings={"num_choices": race.NUM_CHOICES})
+        warn_of_labels(f"{values.data_dir}/RACE/train", answers, race.ANSWERS[:count])
+    return FineTuningData(RACE, questions, settings={"num_choices": count})
 
 
 def _is_used_as_it_is(path: str | None, data_dir: str | None) -> bool:
@@ -129,7 +132,7 @@ class RaceFineTuning(FineTuning):
         from albert.tasks.classification import MultipleChoiceTask
 
         return MultipleChoiceTask.of_choices(
-            RACE, self.settings.max_seq_length, race.NUM_CHOICES,
+            RACE, self.settings.max_seq_length, self.data.settings["num_choices"],
             classifier_dropout=self.values.dropout_prob,
             parts=race.level_sizes(self.data.examples.get(split, ())),
         )

@@ -44,6 +44,11 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("string", values, "label_list", None,
                  "Labels in the order of their ids, separated by commas or by blanks; by default "
                  "those of train.txt, or those that the checkpoint was trained with.")
+    flags.define("integer", values, "word_column", 0,
+                 "Column of the words, from 0, or from -1 backwards.")
+    flags.define("integer", values, "label_column", -1, "Column of the labels, counted likewise.")
+    flags.define("bool", values, "skip_comments", False,
+                 "Skip lines that begin with # and a blank or tab.")
     fine_tuning_settings.define_encoder_flags(values)
     flags.define("float", values, "classifier_dropout", 0.1, "Dropout on the encoder's output.",
                  lower_bound=0, below=1)
@@ -60,14 +65,21 @@ def token_settings(values: flags.FlagValues) -> FineTuningSettings:
     return settings_of(values)
 
 
+def layout_of(values: flags.FlagValues) -> conll.Layout:
+    """Returns the layout that the flags give."""
+    if values.word_column == values.label_column:
+        raise FlagError(f"--word_column and --label_column are both {values.word_column}")
+    return conll.Layout(values.word_column, values.label_column, values.skip_comments)
+
+
 def read_data(
     values: flags.FlagValues, splits: Sequence[str], labels: tuple[str, ...] | None
 ) -> FineTuningData:
     """Returns the sentences of the splits; without `labels`, those of train.txt are taken."""
     paths = {split: conll.file_path(values.data_dir, split) for split in splits}
-    sentences = {}
+    sentences, layout = {}, layout_of(values)
     for split, path in paths.items():
-        sentences[split] = conll.read_sentences(path, values.scheme, labels, split != "test")
+        sentences[split] = conll.read_sentences(path, values.scheme, labels, split != "test", layout)
         log.info("%s: %s sentences, %s words", path, f"{len(sentences[split]):,}",
                  f"{sum(len(s.words) for s in sentences[split]):,}")
         if labels is None:  # train is the first
@@ -100,7 +112,7 @@ class TokenFineTuning(FineTuning):
         written = [conll.write_with_labels(
             conll.file_path(self.values.data_dir, "test"),
             self.task.predicted_labels(evaluation.predictions),
-            os.path.join(directory, "test_predictions.txt"),
+            os.path.join(directory, "test_predictions.txt"), layout_of(self.values),
         )]
         if all(sentence.labels for sentence in self.data.examples["test"]):
             summaries.log_results(evaluation.results, "Predict results")

@@ -24,6 +24,7 @@ from albert.text.cleaning import (
     TextSettings,
     convert_to_unicode,
     preprocess_text,
+    restore_symbols,
     scrub_surrogates,
 )
 from albert.text.sentencepiece import (
@@ -120,6 +121,18 @@ class FullTokenizer:
         else:
             raise DataError("no vocabulary: give --spm_model_file or --vocab_file")
         self.inv_vocab = {i: token for token, i in self.vocab.items()}
+        # Tokens with capitals that are never split, by their lower case.
+        self.symbols = {token.lower(): token for token in self._symbols()}
+        if not self.is_spm:
+            self.basic_tokenizer.never_split = tuple(self.symbols.values())
+
+    def _symbols(self) -> list[str]:
+        tokens = [token for token in self.vocab if token != token.lower()]
+        if not self.is_spm:
+            special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+            return [t for t in tokens if t[0] == "[" and t[-1] == "]" and t not in special]
+        is_needed = self.do_lower_case and len(tokens) > 3  # [CLS], [SEP] and [MASK]
+        return sentencepiece.user_defined(self.sp_model, tokens) if is_needed else []
 
     @classmethod
     def from_scratch(
@@ -140,9 +153,9 @@ class FullTokenizer:
         if not self.is_spm:
             return convert_to_unicode(text).strip()
         settings = self.settings
-        return preprocess_text(
+        return restore_symbols(preprocess_text(
             text, settings.remove_space, settings.do_lower_case, settings.keep_accents
-        )
+        ), self.symbols)
 
     def preprocess_character(self, char: str) -> str:
         """Returns `preprocess` of one character of a text, for SentencePiece."""

@@ -30,6 +30,11 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.define("bool", values, "do_lower_case", True, "Lower-case the text.")
     flags.define("bool", values, "hard_vocab_limit", True,
                  "Fail if the text is too short for --vocab_size; if false, write fewer tokens.")
+    flags.define("bool", values, "keep_accents", False,
+                 "Keep accents and other marks (é, ü, ガ, the virama). The model file says so to all "
+                 "later commands.")
+    flags.define("list", values, "user_defined_symbols", [],
+                 "Tokens of your own that are never split, as [E1],[/E1].")
     flags.define("integer", values, "input_sentence_size", 10_000_000,
                  "Maximum number of sentences to train on; 0 for all.", lower_bound=0)
     flags.define("bool", values, "shuffle_input_sentence", True,

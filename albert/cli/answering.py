@@ -49,8 +49,8 @@ def define_vocabulary_flags(values: flags.FlagValues) -> None:
                  "SentencePiece model, if it is not in the directory.", use="file")
     flags.define("path", values, "vocab_file", None,
                  "WordPiece vocabulary, if it is not in the directory.", use="file")
-    flags.define("bool", values, "do_lower_case", None,
-                 "Put texts in lower case; by default what the directory says, else yes.")
+    flags.define_text_flags(values, "Put texts in lower case; by default what the directory says, "
+                            "else yes.")
 
 
 def check_flags(values: flags.FlagValues) -> None:
@@ -83,7 +83,7 @@ def open_model(values: flags.FlagValues) -> Session:
 
 def tokenizer_of(values: flags.FlagValues, source: Pretrained) -> tokenization.FullTokenizer:
     """Returns the tokenizer of the flags, or of the directory."""
-    given = values.spm_model_file, values.vocab_file, values.do_lower_case
+    given = values.spm_model_file, values.vocab_file, flags.text_settings(values)
     if tokenizer := source.tokenizer(*given):
         return tokenizer
     raise DataError(f"{source.directory} has no vocabulary: give --spm_model_file or --vocab_file")

@@ -9,7 +9,7 @@ from albert.errors import DataError, FlagError
 from albert.formats import checkpoint_files, checkpoints, layouts, run_states
 from albert.formats.known_tasks import WORDS
 from albert.formats.layouts import Layout
-from albert.formats.model_metadata import REGRESSION
+from albert.formats.model_metadata import MULTI_LABEL, REGRESSION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Identity:
     do_lower_case: bool | None = None
     labels: tuple[str, ...] | None = None  # in the order of their ids; empty for a regression
     num_choices: int | None = None
+    threshold: float | None = None  # given, a text may have several labels
 
     def recorded(self) -> dict[str, Any]:
         """Returns what a run records with each checkpoint in addition to its flags."""
@@ -40,6 +41,10 @@ class Identity:
         if is_resumed and metadata.task not in (None, self.task):
             raise FlagError(f"{origin} is of task {metadata.task}, not {self.task}{remedy}")
         labels = () if metadata.problem_type == REGRESSION else metadata.label_names
+        if self.labels and metadata.problem_type not in (None, REGRESSION) and (
+            (metadata.problem_type == MULTI_LABEL) != (self.threshold is not None)
+        ):
+            raise FlagError(f"{origin} is of another problem type, {metadata.problem_type}{remedy}")
         if None not in (labels, self.labels) and tuple(labels) != tuple(self.labels):
             raise FlagError(
                 f"{origin} was trained with {self._as_flag(labels)}, not with "
@@ -51,6 +56,8 @@ class Identity:
             ("tokenizer_sha256", "with another vocabulary, or other settings of the tokenizer"),
         ):
             before, now = flags.get(name), getattr(self, name)
+            if name == "num_choices" and not is_resumed:
+                continue  # each option has a logit of its own
             if None not in (before, now) and before != now:
                 raise FlagError(f"{origin} was trained {wording.format(before, now)}{remedy}")
 

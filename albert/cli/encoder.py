@@ -44,14 +44,13 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
         origin = values.albert_hub_module_handle
         source = pretrained.open_module(origin)
         config, vocabulary = source.config, source.vocabulary
-        asked = flags.given(values, "do_lower_case")
-        if asked not in (None, vocabulary.text.do_lower_case):
-            log.warning("--do_lower_case=%s: no effect, the module's vocabulary decides it", asked)
+        for name, asked in flags.text_settings(values).items():
+            if asked != getattr(vocabulary.text, name):
+                log.warning("--%s=%s: no effect, the module's vocabulary decides it", name, asked)
     elif values.albert_config_file and any(given):
         origin = values.albert_config_file
         config = AlbertConfig.from_flag(origin)
-        text = tokenization.TextSettings(values.do_lower_case)
-        vocabulary = Vocabulary(text=text).override(*given, None)
+        vocabulary = Vocabulary().override(*given, flags.text_settings(values))
         flag = "spm_model_file" if values.spm_model_file else "vocab_file"
         files.require_file(getattr(values, flag), flag)
     else:
@@ -60,7 +59,7 @@ def open_encoder(values: flags.FlagValues, max_seq_length: int | None) -> Encode
         config = source.config
         if values.albert_config_file:
             config = AlbertConfig.from_flag(values.albert_config_file)
-        vocabulary = source.vocabulary.override(*given, flags.given(values, "do_lower_case"))
+        vocabulary = source.vocabulary.override(*given, flags.text_settings(values))
         if not vocabulary:
             raise FlagError(f"{origin} has no vocabulary: give --spm_model_file or --vocab_file")
         log.info("architecture and vocabulary of %s", origin)

@@ -145,7 +145,7 @@ class FineTuning:
         tokenizer = self.encoder.tokenizer
         return earlier_run.Identity(
             self.data.task, tokenizer.sha256, tokenizer.do_lower_case, self.data.labels,
-            self.data.settings.get("num_choices"),
+            self.data.settings.get("num_choices"), self.data.settings.get("label_threshold"),
         )
 
     def _directories(self) -> dict[int, str]:

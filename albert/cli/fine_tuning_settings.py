@@ -18,9 +18,8 @@ def define_encoder_flags(values: flags.FlagValues, max_seq_length: int = 512) ->
                  use="file")
     flags.define("path", values, "vocab_file", None,
                  "WordPiece vocabulary, for an encoder without SentencePiece model.", use="file")
-    flags.define("bool", values, "do_lower_case", True,
-                 "Put texts in lower case; by default what the encoder's directory says, else "
-                 "yes.")
+    flags.define_text_flags(values, "Put texts in lower case; by default what the encoder's "
+                            "vocabulary says, else yes.")
     flags.define("path", values, "init_checkpoint", None,
                  "Checkpoint whose weights (not step or moments) start the training.", use="model")
     flags.define("path", values, "albert_hub_module_handle", None,

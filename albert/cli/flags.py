@@ -116,6 +116,23 @@ def start_tensorflow() -> None:
     start("tensorflow")
 
 
+TEXT_FLAGS = ("do_lower_case", "keep_accents")
+
+
+def define_text_flags(values: FlagValues, lower_help: str) -> None:
+    """Defines how texts are prepared, where a vocabulary does not say it."""
+    define("bool", values, "do_lower_case", True, lower_help)
+    define("bool", values, "keep_accents", None,
+           "Keep accents and other marks (é, ü, ガ, the virama); for SentencePiece. By default what "
+           "the vocabulary says, else no.")
+
+
+def text_settings(values: FlagValues) -> dict[str, bool]:
+    """Returns those of the settings that the user gave."""
+    found = {name: given(values, name) for name in TEXT_FLAGS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def given(values: FlagValues, name: str):
     """Returns a flag's value if the user gave it, else None, whatever its default is."""
     return values[name].value if values[name].present else None

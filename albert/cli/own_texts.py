@@ -3,6 +3,7 @@
 No TensorFlow at import.
 """
 
+import codecs
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -14,19 +15,20 @@ from albert.cli.encoder import Encoder
 from albert.cli.fine_tuning_settings import FineTuningSettings
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks
-from albert.tasks import own_file
+from albert.tasks import own_file, tables
 from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 
 # What only --train_file looks at.
-FLAGS = ("dev_file", "dev_share", "test_file", "label_list", "regression", "text_column",
-         "text_pair_column", "label_column", "tsv_header")
+TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "encoding")
+FLAGS = ("dev_file", "dev_share", "test_file", "label_list", "regression", "label_column",
+         "label_columns", "threshold", *TABLE_FLAGS)
 PATIENCE = 4  # evaluations, each after a pass over the rows
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Where your own labelled texts are, and what of them is held out."""
     flags.define("path", values, "train_file", None,
-                 "Your own labelled texts: *.csv, *.tsv or *.jsonl, also packed. Instead of "
+                 "Your own labelled texts: *.csv, *.tsv, *.jsonl, *.json or *.parquet. Instead of "
                  "--task_name and --data_dir.", use="file")
     flags.define("path", values, "dev_file", None,
                  "Labelled texts to measure with; by default a part of --train_file.", use="file")
@@ -40,18 +42,38 @@ def define_flags(values: flags.FlagValues) -> None:
                  "default those that occur.")
     flags.define("bool", values, "regression", False,
                  "Whether the labels of --train_file are numbers.")
+    flags.define("string", values, "label_column", None,
+                 "Column of the label. If it holds lists, a text has several labels.")
+    flags.define("list", values, "label_columns", [],
+                 "Columns of several labels, which do not exclude each other: 1 or 0 in each.")
+    flags.define("float", values, "threshold", 0.5,
+                 "Probability from which a text has a label, if it may have several.", above=0, below=1)
+    define_table_flags(values)
+
+
+def define_table_flags(values: flags.FlagValues) -> None:
+    """Defines how tables are read."""
     flags.define("string", values, "text_column", None,
                  "Column of the text: its name, or its number from 0; by default found by a usual "
                  "name.")
     flags.define("string", values, "text_pair_column", None, "Column of the second text, if any.")
-    flags.define("string", values, "label_column", None, "Column of the label.")
     flags.define("bool", values, "tsv_header", True,
-                 "Whether the files start with the columns' names; by default found out where "
-                 "columns are given by number.")
+                 "Whether tables start with the columns' names; by default found out.")
+    flags.define("string", values, "encoding", None,
+                 "Encoding of tables, as cp1252; by default UTF-8, or what a byte-order mark says.")
+
+
+def check_table_flags(values: flags.FlagValues) -> None:
+    """Raises a FlagError for an unknown encoding."""
+    try:
+        codecs.lookup(values.encoding or "utf-8")
+    except LookupError as error:
+        raise FlagError(f"--encoding={values.encoding} is not known: name it as cp1252") from error
 
 
 def check_flags(values: flags.FlagValues) -> None:
     """Raises a FlagError for flags that do not go with --train_file, or only with it."""
+    check_table_flags(values)
     if not values.train_file:
         if given := flags.given_as_typed(values, *FLAGS):
             raise FlagError(f"{', '.join(given)}: goes with --train_file only")
@@ -62,6 +84,8 @@ def check_flags(values: flags.FlagValues) -> None:
     if values.do_predict and not values.test_file:
         raise FlagError("--do_predict needs --test_file beside --train_file")
     flags.refuse_together(values, "dev_file", "dev_share")
+    for name in ("label_column", "label_list", "regression"):
+        flags.refuse_together(values, "label_columns", name)
     if values.label_list and values.regression:
         raise FlagError("give one of --regression and --label_list")
     if values.do_train and not values.do_eval:
@@ -99,15 +123,21 @@ class OwnTexts:
         elif not values.regression:
             labelled = [row for split in files if split != "test" for row in files[split][-1]]
             labels = tuple(own_file.labels_of(labelled, table, columns))
+        has_several = isinstance(files["train"][-1][0][-1], tuple)
+        if has_several and values.regression:
+            raise FlagError("--regression takes one number a text, not lists")
+        if flags.given(values, "threshold") and not has_several:
+            raise FlagError("--threshold has no effect: no text has several labels")
         examples = {
-            split: own_file.examples_of(*file, labels, encoder.tokenizer.preprocess)
+            split: own_file.examples_of(*file, labels, encoder.tokenizer.preprocess, has_several)
             for split, file in files.items()
         }
         held_out = values.dev_file
         if not held_out:
             count = len(examples["train"])
             train, dev = own_file.split_off(
-                examples["train"], values.dev_share, values.seed, by_label=bool(labels)
+                examples["train"], values.dev_share, values.seed,
+                by_label=bool(labels) and not has_several,
             )
             if not dev:
                 raise DataError(
@@ -115,20 +145,24 @@ class OwnTexts:
                 )
             examples |= {"train": train, "dev": dev}
             held_out = f"{len(dev):,} of {count:,} rows"
-        warn_of_labels(values.train_file, [one.label for one in examples["train"]], labels)
+        trained = [one.label for one in examples["train"]]
+        if has_several:
+            trained = [label for several in trained for label in several]
+        warn_of_labels(values.train_file, trained, labels)
         self.data = FineTuningData(
             known_tasks.TSV, examples, labels,
-            {"labels": list(labels) or None, "text_pair_column": names[1]},
+            {"labels": list(labels) or None, "text_column": names[0], "text_pair_column": names[1]}
+            | ({"label_threshold": values.threshold} if has_several else {}),
         )
         self._report("file", values.train_file)
-        self._report("columns", ", ".join(filter(None, names)))
+        self._report("columns", ", ".join(filter(None, [*names, *values.label_columns])))
         self._report("held out", held_out)
         if labels:
             self._report("labels", ", ".join(labels))
 
     def _open(
         self, flag: str, names: Sequence[str | None], needs_label: bool = True
-    ) -> tuple[own_file.Table, own_file.Columns]:
+    ) -> tuple[tables.Table, own_file.Columns]:
         """Returns a file's table and what its columns hold, labels only if they are needed."""
         values, path = self._values, getattr(self._values, flag)
 
@@ -137,10 +171,11 @@ class OwnTexts:
                 self._has_header = own_file.has_header(path, rows, *names, values.regression)
             return self._has_header
 
-        if flags.given(values, "tsv_header") is not None and own_file.is_json(path):
-            raise FlagError(f"--tsv_header has no effect on --{flag}={path}: JSON has no header")
-        table = own_file.read_table(path, flag, has_header)
-        return table, own_file.find_columns(table, *names, needs_label)
+        if flags.given(values, "tsv_header") is not None and tables.ending(path) in tables.NAMED:
+            raise FlagError(f"--tsv_header has no effect on --{flag}={path}, which has no header")
+        table = tables.read_table(path, flag, has_header, values.encoding)
+        columns = own_file.find_columns(table, *names, needs_label, values.label_columns)
+        return (own_file.without_gaps(table, columns) if needs_label else table), columns
 
     def suit(self, settings: FineTuningSettings) -> FineTuningSettings:
         """Returns the settings with those not given chosen by the sizes of model and data."""

@@ -21,7 +21,7 @@ from albert.pretraining_data import cooccurrence
 from albert.records.record_files import RecordFiles
 from albert.records.records import Manifest
 from albert.storage import files, filesystem
-from albert.tokenization import FullTokenizer, check_vocabulary
+from albert.tokenization import FullTokenizer, check_vocabulary, identity
 
 log = logging.getLogger("albert")
 
@@ -78,23 +78,24 @@ def vocabulary(
     --output_dir. Says so if there is none.
     """
     path, manifest = _made_with(sources)
-    lower = flags.given(values, "do_lower_case")
+    settings = flags.text_settings(values)
     of_records = _of_records(manifest, path)
+    _check_settings(start, of_records, manifest, path)
     if given := values.spm_model_file or values.vocab_file:
         flags.refuse_together(values, "spm_model_file", "vocab_file")
         files.require_file(given, "spm_model_file" if values.spm_model_file else "vocab_file")
-        tokenizer = of_records.override(values.spm_model_file, values.vocab_file, lower).open()
+        tokenizer = of_records.override(values.spm_model_file, values.vocab_file, settings).open()
         check_vocabulary(tokenizer, config)
         if manifest.tokenizer_sha256 not in (None, tokenizer.sha256):
             raise FlagError(f"{path} was not made with {tokenizer.path}"
-                            f"{'' if lower is None else ' and this --do_lower_case'}: give the "
+                            f"{''.join(f' and this --{name}' for name in settings)}: give the "
                             "vocabulary of the records, or none")
         return tokenizer
     tried = {}
     for candidate in _candidates(of_records, manifest, path, start, values.output_dir):
         where = filesystem.address_of(candidate.spm_model_file or candidate.vocab_file)
         if manifest.tokenizer_sha256 is None:
-            candidate = candidate.override(None, None, lower)
+            candidate = candidate.override(None, None, settings)
         try:
             tokenizer = candidate.open()
             check_vocabulary(tokenizer, config)
@@ -109,6 +110,21 @@ def vocabulary(
                 "--vocab_file%s", values.output_dir,
                 f"; theirs is none of {', '.join(tried.values())}" if tried else "")
     return None
+
+
+def _check_settings(
+    start: Pretrained | None, of_records: Vocabulary, manifest: Manifest, path: str
+) -> None:
+    """Refuses records whose text was prepared otherwise than the tokenizer of the start does."""
+    theirs = start.vocabulary if start else Vocabulary()
+    file, text = theirs.spm_model_file or theirs.vocab_file, of_records.text
+    if file and text != theirs.text and manifest.tokenizer_sha256 == identity(
+        files.sha256(file), bool(theirs.spm_model_file), text
+    ):
+        asked = dataclasses.asdict(theirs.text).items() - dataclasses.asdict(text).items()
+        listed = ", ".join(f"{name}={value}" for name, value in sorted(asked))
+        raise FlagError(f"{path}: the tokenizer of {start.path} has {listed}, and these records were "
+                        f"made otherwise: make them with --spm_model_file={file}")
 
 
 def keep_vocabulary(tokenizer: FullTokenizer, output_dir: str) -> None:

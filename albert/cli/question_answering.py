@@ -16,14 +16,15 @@ from albert.cli import fine_tuning_settings, flags
 from albert.cli.encoder import open_encoder
 from albert.cli.fine_tuning import FineTuning
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of, work_directory
-from albert.errors import FlagError
+from albert.errors import DataError, FlagError
 from albert.formats import run_states
 from albert.storage import files
 from albert.tasks.fine_tuning_data import FineTuningData
 from albert.tasks.squad import decode as squad_decode
 from albert.tasks.squad import metrics
 from albert.tasks.squad import records as squad_records
-from albert.tasks.squad.features import Window, read_answers, read_examples
+from albert.tasks.squad.features import Window
+from albert.tasks.squad.questions import SquadExample, read_answers, read_examples
 
 log = logging.getLogger("albert")
 
@@ -259,6 +260,8 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
     examples, answers = {}, None
     if settings.do_train:
         examples["train"] = read_examples(values.train_file, True)
+        if not fine_tuning.with_negative:
+            examples["train"] = _answered(examples["train"], values.train_file)
         settings = _with_steps(settings, len(examples["train"]), values.warmup_proportion)
     if settings.do_predict or settings.do_eval:
         path = values.predict_file
@@ -276,6 +279,17 @@ def run(values: flags.FlagValues, fine_tuning: type[Squad1FineTuning]) -> None:
             settings = dataclasses.replace(settings, do_eval=False)
     data = FineTuningData(fine_tuning.task_name, examples)
     fine_tuning(values, settings, encoder, data, answers).run()
+
+
+def _answered(examples: list[SquadExample], path: str) -> list[SquadExample]:
+    """Returns the questions that have an answer; logs how many are left out."""
+    found = [example for example in examples if not example.is_impossible]
+    if not found:
+        raise DataError(f"{path}: no question has an answer: run_squad_v2 learns to give none")
+    if len(found) < len(examples):
+        log.warning("%s: %s of %s questions have no answer and are left out; run_squad_v2 learns to "
+                    "give none", path, f"{len(examples) - len(found):,}", f"{len(examples):,}")
+    return found
 
 
 def _with_steps(

@@ -122,6 +122,7 @@ class SentencePieceIds(_AutoTrackable):
 
     def __init__(self, tokenizer: tokenization.FullTokenizer):
         text = import_tensorflow_text()
+        _refuse_symbols(tokenizer)
         with open(tokenizer.path, "rb") as stream:
             proto = stream.read()
         self._ids = _segmenter(text, proto, tokenizer)
@@ -178,6 +179,12 @@ class SentencePieceIds(_AutoTrackable):
         return tf.gather(tf.RaggedTensor.from_row_lengths(values, self._cut_lengths), rows)
 
 
+def _refuse_symbols(tokenizer: tokenization.FullTokenizer) -> None:
+    if tokenizer.symbols:
+        raise FlagError(f"{tokenizer.path} has tokens with capitals, which a model that reads text "
+                        f"cannot tell: {' '.join(tokenizer.symbols.values())[:100]}")
+
+
 def _segmenter(text, proto: bytes, tokenizer: tokenization.FullTokenizer):
     """Returns the implementation that splits as the installed sentencepiece does.
 
@@ -201,6 +208,7 @@ class WordPieceIds(_AutoTrackable):
 
     def __init__(self, tokenizer: tokenization.FullTokenizer):
         text = import_tensorflow_text()
+        _refuse_symbols(tokenizer)
         basic, wordpiece = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer
         if wordpiece.unk_token not in tokenizer.vocab:
             raise DataError(f"{tokenizer.path}: the vocabulary has no token {wordpiece.unk_token}")

@@ -96,7 +96,7 @@ class _TextLabels(_TextModel):
 
     def __init__(self, predictor: predictors.TextClassifier):
         super().__init__(predictor)
-        self._task = predictor.task
+        self._task, self._threshold = predictor.task, getattr(predictor, "threshold", None)
         self._min_texts, self._max_texts = predictor.min_texts, predictor.max_texts
 
     def signatures(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class _TextLabels(_TextModel):
             return {"value": logits[:, 0] if logits.shape[-1] == 1 else logits}
         if self._task == predictors.MultiLabelClassifier.task:
             probabilities = tf.sigmoid(logits)
-            return {"probabilities": probabilities, "is_label": probabilities >= 0.5}
+            return {"probabilities": probabilities, "is_label": probabilities >= self._threshold}
         best, probabilities = tf.argmax(logits, -1), tf.nn.softmax(logits)
         return {
             "label": tf.gather(self.names, best),
@@ -332,10 +332,11 @@ class _Choices(_TextModel):
     def __init__(self, predictor: predictors.ChoicePredictor):
         super().__init__(predictor)
         self._max_ending_length = predictor.max_ending_length
+        self._num_choices = predictor.num_choices
 
     def signatures(self) -> dict[str, Any]:
         """Returns what takes `passage`, `question` and `options`."""
-        count = race.NUM_CHOICES
+        count = self._num_choices
         options_spec = tf.TensorSpec([None, count], tf.string, name="options")
 
         @tf.function(input_signature=[_texts("passage"), _texts("question"), options_spec])

@@ -4,6 +4,7 @@ Two kinds are read: ours (a TensorFlow 2 SavedModel with `weights` by released
 name) and the original's TF1 format (a name-based bundle of variables).
 """
 
+import dataclasses
 import os
 
 from albert.config import AlbertConfig
@@ -13,6 +14,7 @@ from albert.formats.tokenizer_files import Vocabulary
 from albert.formats.weights import Weights
 from albert.records.protobuf import fields
 from albert.storage import files
+from albert.text import sentencepiece
 from albert.tokenization import TextSettings
 
 # Of our modules, in assets/.
@@ -84,6 +86,7 @@ def vocabulary_of(directory: str, text: TextSettings) -> Vocabulary:
         next((os.path.join(assets, n) for n in names if n.endswith(ends)), None)
         for ends in (".model", (".vocab", ".txt"))
     )
+    text = dataclasses.replace(text, **sentencepiece.trained_with(spm))
     return Vocabulary(spm, None if spm else vocab, text)
 
 

@@ -1,5 +1,7 @@
 """Tasks that a run can be trained for, and their labels. No TensorFlow."""
 
+import csv
+
 from albert.errors import FlagError
 
 _BINARY = ("0", "1")
@@ -18,12 +20,14 @@ TSV, WORDS, RACE = "tsv", "token_classification", "race"
 def split_labels(text: str, of_words: bool = False) -> tuple[str, ...]:
     """Returns the labels of a --label_list: separated by commas, those of words also by blanks.
 
+    A label with a comma stands between quotation marks.
     Between blanks a comma that stands alone is a label of words, as in the Penn Treebank.
     """
     parts = text.split()
     if of_words and len(parts) > 1 and not any("," in part for part in parts if part != ","):
         return tuple(parts)
-    return tuple(part.strip() for part in text.split(","))
+    listed = next(csv.reader([text], skipinitialspace=True), []) if '"' in text else text.split(",")
+    return tuple(part.strip() for part in listed)
 
 
 def parse_labels(text: str, of_words: bool = False) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ SETTINGS: dict[str, Kind] = {
          "max_qa_length", "n_best_size", "max_answer_length"), POSITIVE,
     ),
     "null_score_diff_threshold": FINITE,
+    "label_threshold": RATE,  # probability from which a text has a label, where it may have several
 }
 _KINDS: dict[str, Kind] = {
     "architecture": TEXT,

@@ -14,6 +14,7 @@ from albert.formats import model_metadata
 from albert.formats.known_tasks import GLUE_LABELS, GLUE_OF_ONE_TEXT, TSV, WORDS, split_labels
 from albert.formats.model_classes import CLASS_OF_RUN
 from albert.formats.model_metadata import (
+    MULTI_LABEL,
     BOOL,
     COUNT,
     FINITE,
@@ -132,7 +133,10 @@ def metadata_of(run_state: Mapping[str, Any]) -> Metadata:
         CLASS_OF_RUN.get(TSV if task in GLUE_LABELS else task) or run_state.get("architecture"),
         task,
         label_names=tuple(labels) if labels else None,
-        problem_type=(REGRESSION if is_number else SINGLE_LABEL) if is_of_texts else None,
+        problem_type=(
+            None if not is_of_texts else REGRESSION if is_number
+            else MULTI_LABEL if "label_threshold" in flags else SINGLE_LABEL
+        ),
         num_texts=1 + is_pair if is_of_texts else None,
         max_seq_length=flags.get("max_seq_length"),
         text=None if lower is None else TextSettings(lower),

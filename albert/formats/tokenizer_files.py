@@ -10,11 +10,13 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-from albert.errors import DataError
+from albert.errors import DataError, FlagError
 from albert.formats import archives, tokenizer_json
 from albert.storage import files
+from albert.text import sentencepiece
 from albert.tokenization import FullTokenizer, TextSettings
 
 log = logging.getLogger("albert")
@@ -83,19 +85,33 @@ class Vocabulary:
         )
 
     def override(
-        self, spm_model_file: str | None, vocab_file: str | None, do_lower_case: bool | None
+        self, spm_model_file: str | None, vocab_file: str | None,
+        given: Mapping[str, bool | None] = MappingProxyType({}),
     ) -> "Vocabulary":
-        """Returns the same with what a user gave instead; None is nothing given."""
-        chosen = self
-        if spm_model_file or vocab_file:
+        """Returns the same with what a user gave instead; None is nothing given.
+
+        Args:
+          given: some of `TextSettings`; the others are what the given file says of itself.
+
+        Raises:
+          FlagError: a vocabulary was trained with another setting.
+        """
+        chosen, given = self, {name: v for name, v in given.items() if v is not None}
+        if file := spm_model_file or vocab_file:
             chosen = dataclasses.replace(
                 self, spm_model_file=spm_model_file, problem="",
                 vocab_file=None if spm_model_file else vocab_file,
+                text=_text_of_file(file, self.text),
             )
-        if do_lower_case is None:
-            return chosen
-        text = dataclasses.replace(self.text, do_lower_case=do_lower_case)
-        return dataclasses.replace(chosen, text=text)
+        if given.get("keep_accents") and chosen.vocab_file:
+            raise FlagError("--keep_accents is for SentencePiece: a WordPiece vocabulary keeps "
+                            "accents with --nodo_lower_case")
+        said = sentencepiece.trained_with(chosen.spm_model_file)
+        for name, value in given.items():
+            if said.get(name, value) != value:
+                raise FlagError(f"--{'no' * (not value)}{name}: {chosen.spm_model_file} was trained "
+                                "otherwise, and has no tokens for such text")
+        return dataclasses.replace(chosen, text=dataclasses.replace(chosen.text, **given))
 
 
 def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
@@ -125,7 +141,7 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
             check(files.read_json_object(beside), beside)
     _check_fixed(values, path)
     _check_added(_contents(values.get("added_tokens_decoder"), path), path)
-    text = text_settings(values, path, default or TextSettings())
+    text = text_settings(values, path, default or TextSettings(**sentencepiece.trained_with(spm)))
     strip = values.get("strip_accents")
     if vocab and strip not in (None, text.do_lower_case):
         raise DataError(
@@ -137,6 +153,18 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
         log.warning("%s: settings without effect here: %s", path, ", ".join(unknown))
     max_length = _max_length(values.get("model_max_length"), path)
     return Vocabulary(spm, vocab, text, max_length, problem)
+
+
+def _text_of_file(path: str, default: TextSettings) -> TextSettings:
+    """Returns how texts are prepared for a vocabulary: as it says itself, or the settings beside it."""
+    directory = os.path.dirname(os.path.abspath(path))
+    beside = os.path.join(directory, SETTINGS_FILE)
+    default = dataclasses.replace(default, **sentencepiece.trained_with(path))
+    if not os.path.isfile(beside):
+        return default
+    values = files.read_json_object(beside)
+    is_its_own = os.path.abspath(path) in _files(directory, values.get(_FILE_KEY), beside)
+    return text_settings(values, beside, default) if is_its_own else default
 
 
 def text_settings(

@@ -41,7 +41,9 @@ def sentencepiece_model(path: str) -> tuple[bytes, TextSettings]:
         made = _model_of(pieces, int(model["unk_id"]), added, charsmap)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DataError(f"{path} is damaged: {type(error).__name__} {error}") from error
-    return made, _settings(steps, path)
+    settings = _settings(steps, path)
+    _check_words(values.get("pre_tokenizer"), bool(model.get("byte_fallback")), path)
+    return made, settings
 
 
 def _steps(normalizer: Any) -> list[dict[str, Any]]:
@@ -50,6 +52,18 @@ def _steps(normalizer: Any) -> list[dict[str, Any]]:
     if normalizer["type"] == "Sequence":
         return [step for one in normalizer["normalizers"] for step in _steps(one)]
     return [normalizer]
+
+
+def _check_words(pre_tokenizer: Any, has_bytes: bool, path: str) -> None:
+    """Refuses what makes other tokens than SentencePiece with "▁" before each word."""
+    for step in (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer or {"type": None}]):
+        usual = _METASPACE | {"add_prefix_space": True, "str_rep": "▁"}
+        if step["type"] != "WhitespaceSplit" and any(
+            value != usual.get(key) for key, value in step.items() if key != "split"
+        ):
+            raise DataError(f"{path}: its pre_tokenizer {step} is not known here")
+    if has_bytes:
+        raise DataError(f"{path}: byte_fallback, tokens for single bytes, is not known here")
 
 
 def _settings(steps: list[dict[str, Any]], path: str) -> TextSettings:
@@ -143,7 +157,7 @@ def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
         ],
         "normalizer": {
             "type": "Sequence",
-            "normalizers": _normalizers(model.normalizer_spec, tokenizer.settings),
+            "normalizers": _normalizers(model.normalizer_spec, tokenizer),
         },
         "pre_tokenizer": _METASPACE,
         "post_processor": _template(tokenizer),
@@ -162,7 +176,9 @@ def _score(piece) -> float:
     return _NEVER if ends_in_digit_comma(piece.piece) else piece.score
 
 
-def _normalizers(spec, settings: TextSettings) -> list[dict[str, Any]]:
+def _normalizers(spec, tokenizer: FullTokenizer) -> list[dict[str, Any]]:
+    settings = tokenizer.settings
+
     def replace(pattern: str, content: str) -> dict[str, Any]:
         return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
 
@@ -171,6 +187,10 @@ def _normalizers(spec, settings: TextSettings) -> list[dict[str, Any]]:
         steps += [{"type": "NFKD"}, replace(combining_characters(), "")]
     if settings.do_lower_case:
         steps.append({"type": "Lowercase"})
+    steps += [
+        {"type": "Replace", "pattern": {"String": lower}, "content": symbol}
+        for lower, symbol in tokenizer.symbols.items()
+    ]
     if spec.precompiled_charsmap:
         charsmap = base64.b64encode(spec.precompiled_charsmap).decode("ascii")
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})

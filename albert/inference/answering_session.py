@@ -184,7 +184,8 @@ class AnsweringSession(Session):
 def open_session(
     path: str | os.PathLike[str], *, max_seq_length: int | None = None, batch_size: int = 32,
     spm_model_file: str | os.PathLike[str] | None = None, vocab_file: str | os.PathLike[str] | None = None,
-    do_lower_case: bool | None = None, onnx_file: str | os.PathLike[str] | None = None,
+    do_lower_case: bool | None = None, keep_accents: bool | None = None,
+    onnx_file: str | os.PathLike[str] | None = None,
     dtype: str = "float32", revision: str | None = None,
 ) -> AnsweringSession:
     """Returns a session of the model at a path, whoever wrote it.
@@ -195,7 +196,8 @@ def open_session(
         that the model takes.
       batch_size: sequences computed together; fewer need less memory.
       spm_model_file, vocab_file: the vocabulary, if it does not lie there.
-      do_lower_case: whether texts are lower-cased; by default what the directory says.
+      do_lower_case, keep_accents: whether texts are lower-cased, and keep their marks; by default
+        what the directory says.
       onnx_file: what `albert.export_model` wrote of this model as `.onnx`, int8 or not. Then
         onnxruntime computes, and no engine is imported: faster for single texts, and from the
         start. For `classify`, `tag`, `answer`, `choose`, and `embed` of the last layer.
@@ -217,7 +219,8 @@ def open_session(
     if not onnx:
         engines.require_backend()
     source = pretrained.open_path(model_hub.with_revision(path, revision))
-    tokenizer = source.tokenizer(spm_model_file, vocab_file, do_lower_case)
+    given = {"do_lower_case": do_lower_case, "keep_accents": keep_accents}
+    tokenizer = source.tokenizer(spm_model_file, vocab_file, given)
     if tokenizer is None:
         raise DataError(f"{path} has no vocabulary: give spm_model_file or vocab_file")
     session = AnsweringSession.of(source, tokenizer, max_seq_length, batch_size, "max_seq_length")

@@ -56,11 +56,9 @@ class TaskPredictor(Predictor):
     def check(self, columns: Texts, origin: str, what: str = "texts") -> None:
         """Raises a DataError for an input of another number of columns, called `what`."""
         if not self.min_texts <= len(columns) <= self.max_texts:
-            wanted = {self.min_texts, self.max_texts}
-            raise DataError(
-                f"{origin}: {len(columns)} {what}, expected "
-                f"{' or '.join(str(n) for n in sorted(wanted))}"
-            )
+            few, many = self.min_texts, self.max_texts
+            wanted = f"{few}{f' to {many}' if many > few + 1 else f' or {many}' if many > few else ''}"
+            raise DataError(f"{origin}: {len(columns)} {what}, expected {wanted}")
 
     def compute(self, model, batch):
         outputs = model(batch, training=False)
@@ -90,15 +88,21 @@ class TextClassifier(TaskPredictor):
 
 
 class MultiLabelClassifier(TextClassifier):
-    """All labels of a text or a pair of texts: those with a probability of 0.5 or more."""
+    """All labels of a text or a pair of texts: those with a probability of a threshold or more."""
 
     task = "multi_label_classification"
 
+    @property
+    def threshold(self) -> float:
+        """That of the training, else 0.5."""
+        return self.session.source.metadata.settings.get("label_threshold", 0.5) if self.session else 0.5
+
     def decode(self, context, outputs):
+        threshold = self.threshold
         for _, values in _with_probabilities(outputs, sigmoid):
             pairs = list(zip(self.labels, values, strict=True))
             yield {
-                "labels": [label for label, value in pairs if value >= 0.5],
+                "labels": [label for label, value in pairs if value >= threshold],
                 "probabilities": dict(pairs),
             }
 
@@ -186,18 +190,23 @@ class TokenClassifier(TaskPredictor):
 
 @dataclasses.dataclass
 class ChoicePredictor(TaskPredictor):
-    """One of several options. A line is passage, question, options."""
+    """One of several options, 2 to 26. A line is passage, question, options."""
 
     labels: Sequence[str] = race.ANSWERS
-    min_texts: int = 2 + race.NUM_CHOICES
-    max_texts: int = 2 + race.NUM_CHOICES
+    min_texts: int = 4
+    max_texts: int = 2 + len(race.ANSWERS)
 
     task = "multiple_choice"
     class_name = "AlbertForMultipleChoice"
 
     @property
     def model_options(self):
-        return {"num_choices": race.NUM_CHOICES}
+        return {"num_choices": self.num_choices}
+
+    @property
+    def num_choices(self) -> int:
+        """That of the training; an input may have another number."""
+        return self.session.source.metadata.settings.get("num_choices", race.NUM_CHOICES)
 
     @property
     def max_ending_length(self) -> int:
@@ -214,15 +223,19 @@ class ChoicePredictor(TaskPredictor):
             )
             for passage, question, *options in inputs
         ]
-        rows = race.question_rows(questions, tokenizer, length, self.max_ending_length)
-        shape = race.NUM_CHOICES, length
+        # All of one shape, so that they can be computed together.
+        count = race.num_choices_of(questions)
+        rows = race.question_rows(questions, tokenizer, length, self.max_ending_length, count)
         return Batch([
-            [without_padding({n: x.reshape(shape) for n, x in model_inputs(row).items()})]
+            [without_padding({n: x.reshape(count, length) for n, x in model_inputs(row).items()})]
             for row in rows
-        ])
+        ], [len(question.endings) for question in questions])
 
     def decode(self, context, outputs):
-        return _likeliest_labels(self.labels, outputs)
+        for count, (one,) in zip(context or [None] * len(outputs), outputs, strict=True):
+            yield from _likeliest_labels(
+                self.labels[:count], [[{"logits": one["logits"][:count]}]]
+            )
 
 
 def without_padding(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from albert.pretraining_data.pairs import PairSettings
 from albert.records.examples import FeatureSpec
 from albert.runtime.seeds import child_seed
 from albert.text.corpus_files import Form
-from albert.tokenization import FullTokenizer
+from albert.tokenization import FullTokenizer, TextSettings
 
 _BLOCK = 4 << 20, 32 << 20  # characters of text tokenized together: at least, at most
 _BUCKET = 1 << 20, 64 << 20  # bytes of pairs shuffled in memory: at least, at most
@@ -29,7 +29,7 @@ class Recipe:
     vocab_file: str | None
     spm_model_file: str | None
     vocabulary_sha256: str
-    do_lower_case: bool
+    text: TextSettings
     random_seed: int
     static_masks: bool = True  # write masked records; else readers mask pairs
     language: str | None = None  # split lines into sentences of this language
@@ -62,12 +62,14 @@ def load_tokenizer(recipe: Recipe, fetch: Callable[[str], str] | None = None) ->
     Args:
       fetch: copies the vocabulary into a folder and returns its path, where it isn't local.
     """
-    key = recipe.vocabulary_sha256, recipe.do_lower_case, bool(recipe.spm_model_file)
+    key = recipe.vocabulary_sha256, recipe.text, bool(recipe.spm_model_file)
     if key not in _tokenizers:
         with tempfile.TemporaryDirectory() as folder:
             path = fetch(folder) if fetch else recipe.vocabulary
             names = (None, path) if recipe.spm_model_file else (path, None)
-            tokenizer = FullTokenizer(names[0], recipe.do_lower_case, names[1])
+            tokenizer = FullTokenizer(
+                names[0], spm_model_file=names[1], **dataclasses.asdict(recipe.text)
+            )
         _tokenizers.clear()
         _tokenizers[key] = tokenizer
     return _tokenizers[key]

@@ -41,11 +41,12 @@ class Features:
 
 
 def classification_spec(
-    max_seq_length: int, is_regression: bool, num_choices: int = 1
+    max_seq_length: int, is_regression: bool, num_choices: int = 1, num_flags: int | None = None
 ) -> FeatureSpec:
     """Returns the record of one sequence with its label, as the original writes it.
 
-    Several choices follow one another: [num_choices * max_seq_length].
+    Several choices follow one another: [num_choices * max_seq_length]. Of several labels a text,
+    each of `num_flags` is 0 or 1.
     """
     length = num_choices * max_seq_length
     return FeatureSpec(
@@ -53,7 +54,7 @@ def classification_spec(
             "input_ids": ("int64", length),
             "input_mask": ("int64", length),
             "segment_ids": ("int64", length),
-            "label_ids": ("float32" if is_regression else "int64", None),
+            "label_ids": ("float32" if is_regression else "int64", num_flags),
             "is_real_example": ("int64", None),
         },
         row_length=max_seq_length,

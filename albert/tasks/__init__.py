@@ -8,7 +8,8 @@
     glue                  GLUE's nine tasks and MNLI's mismatched part
     race                  RACE
     conll                 words with labels, a sentence a block of lines
-    own_file              your own labelled texts, as tables
+    tables                CSV, TSV, JSON lines and Parquet
+    own_file              your own labelled texts in a table
     baselines             what a classifier of texts must beat: TF-IDF with logistic regression
     minimal_pairs         pairs of sentences of which one is acceptable
     glue_metrics          GLUE's official metrics

@@ -22,7 +22,10 @@ from albert.tasks.task import Task, chosen, mean, real
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationTask(Task):
-    """Cross entropy over C labels, or the squared error of one number, unscaled."""
+    """Cross entropy over C labels, or the squared error of one number, unscaled.
+
+    Of several labels a text, the mean of the binary cross-entropy of each.
+    """
 
     name: str
     max_seq_length: int  # L
@@ -33,13 +36,18 @@ class ClassificationTask(Task):
     classifier_dropout: float = 0.1  # on the pooled output in training, as in the original
     class_weights: tuple[float, ...] = ()  # of each label in the loss of training; none: all 1
     label_names: tuple[str, ...] = ()  # C; given, the results also have each label's F1
+    threshold: float | None = None  # given, a text has each label of this probability or more
 
     @property
     def statistic_names(self) -> tuple[str, ...]:
-        return ("eval_loss",) if self.is_regression else ("eval_accuracy", "eval_loss")
+        has_one = not self.is_regression and self.threshold is None
+        return ("eval_accuracy", "eval_loss") if has_one else ("eval_loss",)
 
     def feature_spec(self) -> FeatureSpec:
-        return features.classification_spec(self.max_seq_length, self.is_regression)
+        num_flags = None if self.threshold is None else self.num_labels
+        return features.classification_spec(
+            self.max_seq_length, self.is_regression, num_flags=num_flags
+        )
 
     def build_model(
         self, config: AlbertConfig, encoder_options: EncoderOptions = EncoderOptions()
@@ -62,7 +70,7 @@ class ClassificationTask(Task):
 
     def statistics(self, batch, outputs):
         loss = {"eval_loss": mean(self._example_loss(batch, outputs), real(batch))}
-        if self.is_regression:
+        if "eval_accuracy" not in self.statistic_names:
             return loss
         hits = chosen(outputs["logits"]) == batch["label_ids"]
         return loss | {"eval_accuracy": mean(hits, real(batch))}
@@ -77,6 +85,9 @@ class ClassificationTask(Task):
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, Any]:
         labels, logits = predictions["label_ids"], predictions["logits"]
+        if self.threshold is not None:
+            found = predictions["probabilities"] >= self.threshold
+            return metrics.of_several_labels(labels > 0, found, self.label_names)
         results = metrics.score(self.metric, labels, logits)
         if self.label_names:
             results |= metrics.f1_by_label(labels, np.argmax(logits, axis=-1), self.label_names)
@@ -85,12 +96,19 @@ class ClassificationTask(Task):
     def probabilities(self, logits: Any) -> Any:
         """Returns [B, C] in float32; for a regression the value itself, as in the original."""
         logits = ops.cast(logits, "float32")
+        if self.threshold is not None:
+            return ops.sigmoid(logits)
         return logits if self.is_regression else ops.softmax(logits, axis=-1)
 
     def _example_loss(self, batch, outputs) -> Any:  # [B]
         if self.is_regression:
             values = ops.cast(outputs["logits"], "float32")[:, 0]
             return ops.square(values - batch["label_ids"])
+        if self.threshold is not None:
+            return keras.losses.binary_crossentropy(
+                ops.cast(batch["label_ids"], "float32"), ops.cast(outputs["logits"], "float32"),
+                from_logits=True,
+            )
         return cross_entropy(outputs["logits"], batch["label_ids"])
 
 

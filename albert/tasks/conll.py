@@ -1,6 +1,6 @@
 """Words with labels: files in CoNLL layout, and the rows made of them. No TensorFlow.
 
-A line holds columns separated by blanks or tabs: the first is a word, the last its label.
+A line holds columns separated by blanks or tabs: by default the first is a word, the last its label.
 An empty line ends a sentence. `-DOCSTART-` lines separate documents and belong to no
 sentence. A `token_classification.TokenClassificationTask` is trained on these files.
 
@@ -41,6 +41,15 @@ _SEPARATOR = re.compile("[ \t]+")
 
 
 @dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a file's columns hold, from 0, or from -1 backwards; and whether lines are comments."""
+
+    word: int = 0
+    label: int = -1
+    has_comments: bool = False  # lines that begin with "#" and a blank or tab, or are "#" alone
+
+
+@dataclasses.dataclass(frozen=True)
 class Sentence:
     """Words as they are in the file; `labels` is None where there are none."""
 
@@ -64,8 +73,10 @@ def file_path(data_dir: str, split: str) -> str:
     return path
 
 
-def read_lines(path: str) -> Iterator[tuple[int, list[str]]]:
+def read_lines(path: str, layout: Layout = Layout()) -> Iterator[tuple[int, list[str]]]:
     """Yields (line number from 1, columns) for every line; an empty line has no columns.
+
+    A comment is one column, with a blank.
 
     Raises:
       DataError: a line is not UTF-8 text, or lines differ in their number of columns.
@@ -74,12 +85,14 @@ def read_lines(path: str) -> Iterator[tuple[int, list[str]]]:
     for number, text in lines.read_lines(path, "data_dir"):
         text = text.strip(" \t\r\n")
         columns = _SEPARATOR.split(text) if text else []
+        if layout.has_comments and columns and columns[0] == "#":
+            columns = [" ".join([*columns, ""])]
         if _is_word(columns):
             expected = expected or len(columns)
             if len(columns) != expected:
-                raise DataError(
-                    f"{path}:{number}: {len(columns)} columns, the lines before have {expected}"
-                )
+                remedy = "; give --skip_comments if this is a comment" if columns[0][0] == "#" else ""
+                raise DataError(f"{path}:{number}: {len(columns)} columns, the lines before have "
+                                f"{expected}{remedy}")
         yield number, columns
 
 
@@ -88,6 +101,7 @@ def read_sentences(
     scheme: str = "bio",
     known: Sequence[str] | None = None,
     needs_labels: bool = True,
+    layout: Layout = Layout(),
 ) -> list[Sentence]:
     """Returns the sentences of a file. Labels of the scheme `iob1` are turned into `bio`.
 
@@ -100,27 +114,37 @@ def read_sentences(
       DataError: no sentences, no labels, or a label that is unknown or cannot be there (file:line).
     """
     sentences: list[Sentence] = []
-    groups = itertools.groupby(read_lines(path), lambda line: _is_word(line[1]))
+    groups = itertools.groupby(read_lines(path, layout), lambda line: _is_word(line[1]))
     for rows in (list(group) for is_sentence, group in groups if is_sentence):
         line, columns = rows[0]
-        if needs_labels and len(columns) < 2:
+        word, label = _places(len(columns), layout, f"{path}:{line}")
+        if needs_labels and label is None:
             raise DataError(
                 f"{path}:{line}: one column, expected a word and its label, separated by a "
                 "blank or tab"
             )
         labels = None
-        if len(columns) > 1:
+        if label is not None:
             labels = _checked_labels(
-                [(row[-1], f"{path}:{number}") for number, row in rows], scheme, known
+                [(row[label], f"{path}:{number}") for number, row in rows], scheme, known
             )
-        sentences.append(Sentence(tuple(row[0] for _, row in rows), labels, line))
+        sentences.append(Sentence(tuple(row[word] for _, row in rows), labels, line))
     if not sentences:
         raise DataError(f"{path}: no sentences in it")
     return sentences
 
 
+def _places(size: int, layout: Layout, place: str) -> tuple[int, int | None]:
+    """Returns the columns of words and of labels in lines of `size` columns; None without labels."""
+    for flag, n in (("word", layout.word), ("label", layout.label)):
+        if not -size <= n < size:
+            raise DataError(f"{place}: --{flag}_column={n}: the columns are 0 to {size - 1}")
+    word, label = layout.word % size, layout.label % size
+    return word, None if label == word else label
+
+
 def _is_word(columns: Sequence[str]) -> bool:
-    return bool(columns) and columns[0] != DOCUMENT_START
+    return bool(columns) and columns[0] != DOCUMENT_START and " " not in columns[0]
 
 
 def _checked_labels(
@@ -330,7 +354,9 @@ def sentence_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> 
 # === Writing ===
 
 
-def write_with_labels(path: str, predictions: Iterable[str], destination: str) -> str:
+def write_with_labels(
+    path: str, predictions: Iterable[str], destination: str, layout: Layout = Layout()
+) -> str:
     """Publishes the lines of `path` with one column more, the predicted label; returns the path.
 
     If `path` has gold labels, conlleval can read the result. `-DOCSTART-` lines get the
@@ -338,8 +364,8 @@ def write_with_labels(path: str, predictions: Iterable[str], destination: str) -
     """
     labels = iter(predictions)
     with files.atomic_write(destination) as stream:
-        for _, columns in read_lines(path):
-            if columns:
+        for _, columns in read_lines(path, layout):
+            if columns and " " not in columns[0]:
                 columns = [*columns, next(labels) if _is_word(columns) else OUTSIDE]
             stream.write(" ".join(columns) + "\n")
     return destination

@@ -32,6 +32,11 @@ class FineTuningData:
     # Metadata about the data that a run records with its flags.
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def has_several(self) -> bool:
+        """Whether a text may have several of the labels."""
+        return "label_threshold" in self.settings
+
 
 def warn_of_labels(origin: str, labels: Iterable[str], known: Sequence[str]) -> None:
     """Warns if all labels of the training data are equal, or if a known label never occurs."""

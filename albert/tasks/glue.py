@@ -4,6 +4,7 @@ A `classification.ClassificationTask` is trained on them. This module needs no T
 """
 
 import dataclasses
+import json
 import logging
 import math
 import os
@@ -104,7 +105,7 @@ class Example:
     guid: str
     text_a: str
     text_b: str | None
-    label: str | float  # of a file without labels: the task's first label, or 0.0
+    label: str | float | tuple[str, ...]  # several, if the labels don't exclude each other; of a file without labels: the task's first label, or 0.0
 
 
 def _task(
@@ -228,7 +229,11 @@ def example_rows(
     texts = [(example.text_a, example.text_b) for example in examples]
     rows = features.encode_texts(tokenizer, texts, max_seq_length)
     for example, row in zip(examples, rows, strict=True):
-        label = ids[example.label] if labels else example.label
+        label = example.label
+        if isinstance(label, tuple):
+            label = [int(name in label) for name in labels]
+        elif labels:
+            label = ids[label]
         yield {**row.as_dict(), "label_ids": label, "is_real_example": 1}
 
 
@@ -236,7 +241,9 @@ def example_records(data: FineTuningData, split: str, keeper: RecordKeeper) -> s
     """Returns the record file of the examples of train, dev or test."""
     length = keeper.max_seq_length
     rows = example_rows(data.examples[split], data.labels, keeper.tokenizer, length)
-    spec = features.classification_spec(length, is_regression=not data.labels)
+    spec = features.classification_spec(
+        length, not data.labels, num_flags=len(data.labels) if data.has_several else None
+    )
     return keeper.keep_examples(data, split, rows, spec)
 
 
@@ -250,7 +257,12 @@ def write_predictions(
     takes (similarities within 0 ... 5).
     """
     probabilities = predictions["probabilities"]
-    if data.labels:
+    if data.has_several:
+        answers = [
+            json.dumps([data.labels[i] for i in np.flatnonzero(row >= data.settings["label_threshold"])],
+                       ensure_ascii=False) for row in probabilities
+        ]
+    elif data.labels:
         answers = submitted = [data.labels[i] for i in np.argmax(predictions["logits"], axis=-1)]
     else:
         answers = [str(row[0]) for row in probabilities]

@@ -39,8 +39,10 @@ def confusion_of(labels: np.ndarray, predictions: np.ndarray, classes: int) -> n
 
 def by_label(confusion: np.ndarray) -> dict[str, np.ndarray]:
     """Returns `precision`, `recall` and `f1` of each label, [C]; 0 where nothing was right."""
-    right, predicted, actual = np.diag(confusion), confusion.sum(0), confusion.sum(1)
+    return _scores(np.diag(confusion), confusion.sum(0), confusion.sum(1))
 
+
+def _scores(right: np.ndarray, predicted: np.ndarray, actual: np.ndarray) -> dict[str, np.ndarray]:
     def ratio(part, total):
         return np.divide(part, total, out=np.zeros(len(part)), where=total > 0)
 
@@ -59,6 +61,26 @@ def f1_by_label(
     return {"macro_f1": macro_f1(confusion)} | {
         f"f1_{names[i]}": float(scores[i]) for i in np.flatnonzero(confusion.sum(1))
     }
+
+
+def of_several_labels(
+    actual: np.ndarray, predicted: np.ndarray, names: Sequence[str]
+) -> dict[str, float]:
+    """Returns the scores where a text may have several labels, of truths [N, C].
+
+    `eval_accuracy` is the share of texts of which all labels are right. `micro_f1` counts each label of
+    each text; `macro_f1` leaves out labels that neither occur nor are predicted.
+    """
+    right, found, occurring = ((actual & predicted).sum(0), predicted.sum(0), actual.sum(0))
+    by_name, sums = _scores(right, found, occurring)["f1"], (x.sum(keepdims=True) for x in (
+        right, found, occurring
+    ))
+    counts = found + occurring > 0
+    return {
+        "eval_accuracy": float((actual == predicted).all(1).mean()) if len(actual) else 0.0,
+        "micro_f1": float(_scores(*sums)["f1"][0]),
+        "macro_f1": float(by_name[counts].mean()) if counts.any() else 0.0,
+    } | {f"f1_{names[i]}": float(by_name[i]) for i in np.flatnonzero(occurring)}
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -123,4 +145,4 @@ def score(metric: str, labels: np.ndarray, logits: np.ndarray) -> dict[str, floa
 
 def best_metric(metric: str) -> str:
     """Returns the key of the numbers that picks the best checkpoint, as in the original."""
-    return {"matthews": "matthew_corr", "regression": "pearson"}.get(metric, "eval_accuracy")
+    return {"matthews": "matthew_corr", "regression": "pearson", "several_labels": "micro_f1"}.get(metric, "eval_accuracy")

@@ -1,27 +1,37 @@
 """Lines of the files that tasks read. No TensorFlow."""
 
 import codecs
+import json
 import logging
+import re
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from albert.errors import DataError
 from albert.text import text_files
 
 log = logging.getLogger("albert")
 
+_SPACE, _BETWEEN = re.compile(r"\s*"), re.compile(r"[\s,]*")
 # Bytes of the longest line. A file with a longer one is no table, or has no line feeds.
 MAX_LINE = 16 * 1024 * 1024
 
 
-def read_lines(path: str, flag: str, is_strict: bool = True) -> Iterator[tuple[int, str]]:
-    """Yields (number from 1, text with its line end) of a file's lines; see `decode_lines`."""
-    with text_files.open_text(path, flag) as stream:
-        yield from decode_lines(stream, path, is_strict)
+def read_lines(
+    path: str, flag: str, is_strict: bool = True, encoding: str | None = None,
+    max_line: int = MAX_LINE,
+) -> Iterator[tuple[int, str]]:
+    """Yields (number from 1, text with its line end) of a file's lines; see `decode_lines`.
+
+    Args:
+      encoding: of the text, if not UTF-8.
+    """
+    with text_files.open_text(path, flag, encoding) as stream:
+        yield from decode_lines(stream, path, is_strict, max_line)
 
 
 def decode_lines(
-    stream: BinaryIO, name: str, is_strict: bool = True
+    stream: BinaryIO, name: str, is_strict: bool = True, max_line: int = MAX_LINE
 ) -> Iterator[tuple[int, str]]:
     """Yields (number from 1, text with its line end) of a stream's lines.
 
@@ -29,13 +39,13 @@ def decode_lines(
     UTF-8 are an error, or else become U+FFFD, with one warning that counts the lines.
 
     Raises:
-      DataError: not UTF-8 text, or a line of more than MAX_LINE bytes (file:line).
+      DataError: not UTF-8 text, or a line of more than `max_line` bytes (file:line).
     """
     num_bad = number = 0
-    for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
-        if len(raw) > MAX_LINE:
+    for number, raw in enumerate(iter(lambda: stream.readline(max_line + 1), b""), start=1):
+        if len(raw) > max_line:
             raise DataError(
-                f"{name}:{number}: a line of more than {MAX_LINE:,} bytes; is this a text whose "
+                f"{name}:{number}: a line of more than {max_line:,} bytes; is this a text whose "
                 "lines end with a line feed?"
             )
         if number == 1:
@@ -45,7 +55,8 @@ def decode_lines(
         except UnicodeDecodeError as error:
             if is_strict:
                 raise DataError(
-                    f"{name}:{number}: not UTF-8 text (byte {error.start + 1} of the line)"
+                    f"{name}:{number}: not UTF-8 text (byte {error.start + 1} of the line); "
+                    f"{text_files.advice_on_encoding(raw)}"
                 ) from error
             text = raw.decode(errors="replace")
             num_bad += 1
@@ -53,3 +64,36 @@ def decode_lines(
     if num_bad:
         log.warning("%s: %s of %s lines had invalid UTF-8, replaced by U+FFFD",
                     name, f"{num_bad:,}", f"{number:,}")
+
+
+def json_values(path: str, flag: str, encoding: str | None = None) -> Iterator[tuple[int, Any]]:
+    """Yields (line, value) of each JSON value in a file, also of several on one line.
+
+    Those of a list count, not the list. Files that end without a line feed, joined with `cat`, are one
+    line.
+
+    Raises:
+      DataError: not UTF-8, or not JSON (file:line).
+    """
+    # A list may be one line of any length.
+    numbered = read_lines(path, flag, encoding=encoding, max_line=1 << 40)
+    text, line, counted = "".join(text for _, text in numbered), 1, 0
+    decoder, start = json.JSONDecoder(), _SPACE.match(text).end()
+    is_list = text[start : start + 1] == "["
+    end = start + is_list
+    while (start := (_BETWEEN if is_list else _SPACE).match(text, end).end()) < len(text):
+        if is_list and text[start] == "]" and not text[start + 1 :].strip():
+            return
+        line, counted = line + text.count("\n", counted, start), start
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            since = f", in what begins at line {line}" if line < error.lineno else ""
+            place = f"{path}:{error.lineno}:{error.colno}"
+            raise DataError(f"{place}: not JSON: {error.msg}{since}") from error
+        except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+            detail = "nested too deeply" if isinstance(error, RecursionError) else error
+            raise DataError(f"{path}:{line}: not usable JSON: {detail}") from error
+        yield line, value
+    if is_list:
+        raise DataError(f"{path}: the list is not closed")

@@ -1,26 +1,24 @@
-"""Your own labelled texts: tables, what their columns hold, and a held-out part. No TensorFlow.
+"""Your own labelled texts: what a table's columns hold, and a held-out part. No TensorFlow.
 
-A table is CSV, TSV or JSON lines. Columns are found by their names.
+Columns are found by their names.
 """
 
+import ast
 import collections
-import csv
+import contextlib
 import dataclasses
-import itertools
-import json
 import logging
-import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from albert.errors import DataError, FlagError
 from albert.runtime.seeds import child_seed
-from albert.storage import files
-from albert.tasks import glue, lines
+from albert.tasks import glue
 from albert.tasks.glue import Example
-from albert.text.cleaning import scrub_surrogates
+from albert.tasks.tables import Table
 
 log = logging.getLogger("albert")
 
@@ -31,19 +29,13 @@ PAIRS = ("text_pair", "sentence2", "text_b", "text2", "hypothesis", "question2")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "tag", "score",
           "rating")
 MOST_LABELS = 200
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_WHOLE_NUMBER = re.compile(r"(-?\d+)(?:\.0+)?")
 
-Row = tuple[str, ...]  # text, second text if there is one, label if there is one
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """The cells of a file."""
-
-    path: str
-    names: Sequence[str]  # of the columns
-    rows: Sequence[Sequence[str]]
-    lines: Sequence[int]  # on which each row ends
+# Text, second text if there is one, label if there is one: a tuple where there may be several.
+Row = tuple[Any, ...]
+_FLAGS = dict.fromkeys(("1", "true", "yes", "y"), True) | dict.fromkeys(
+    ("0", "false", "no", "n", ""), False
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,120 +45,36 @@ class Columns:
     text: int
     pair: int | None
     label: int | None
+    flags: tuple[int, ...] = ()  # each says whether the text has the label of the column's name
 
     @property
-    def used(self) -> list[int]:
-        return [n for n in (self.text, self.pair, self.label) if n is not None]
-
-
-def read_table(
-    path: str, flag: str, has_header: Callable[[Sequence[Sequence[str]]], bool] = lambda rows: True
-) -> Table:
-    """Returns the table of a *.csv, *.tsv or *.jsonl file, packed or not.
-
-    Args:
-      flag: named in errors.
-      has_header: whether the first of all rows of a *.csv or *.tsv file names the columns; else
-        the columns' names are their numbers, from 0.
-
-    Raises:
-      DataError: it is absent, empty or malformed; FlagError: another kind of file.
-    """
-    if is_json(path):
-        numbered = list(_json_rows(path, flag))
-        names = list(dict.fromkeys(name for _, row in numbered for name in row))
-        numbered = [(line, [row.get(name, "") for name in names]) for line, row in numbered]
-    elif _ending(path) in (".csv", ".tsv", ".txt"):
-        read = _csv_rows if _ending(path) == ".csv" else _tsv_rows
-        numbered = list(read(path, flag))
-        names = numbered[0][1] if numbered else []
-        if not numbered or has_header([row for _, row in numbered]):
-            del numbered[:1]
-        else:
-            names = [str(i) for i in range(len(names))]
-    else:
-        raise FlagError(f"--{flag}={path} ends neither in .csv nor in .tsv nor in .jsonl")
-    if not numbered:
-        problem = "no rows below the names of the columns" if names else "nothing in it"
-        raise DataError(f"{path}: {problem}")
-    for line, row in numbered:
-        if len(row) != len(names):
-            raise DataError(
-                f"{path}:{line}: {len(row)} columns, the first line has {len(names)}; quote texts "
-                "with commas or line ends in *.csv, and remove tabs from those in *.tsv"
-            )
-    return Table(path, names, [row for _, row in numbered], [line for line, _ in numbered])
-
-
-def _ending(path: str) -> str:
-    bare = next((path.removesuffix(e) for e in _PACKED if path.endswith(e)), path)
-    return os.path.splitext(bare)[1]
-
-
-def is_json(path: str) -> bool:
-    """Whether a file's name is that of JSON lines."""
-    return _ending(path).startswith(".json")
-
-
-def _tsv_rows(path: str, flag: str) -> Iterator[tuple[int, list[str]]]:
-    for number, text in lines.read_lines(path, flag):
-        if text := text.rstrip("\r\n"):
-            yield number, text.split("\t")
-
-
-def _csv_rows(path: str, flag: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(lines.MAX_LINE)
-    texts = (text for _, text in lines.read_lines(path, flag))
-    first = next(texts, "")
-    # Where a comma is the decimal point, a semicolon separates columns.
-    delimiter = ";" if first.count(";") > first.count(",") else ","
-    reader = csv.reader(itertools.chain([first], texts), delimiter=delimiter, strict=True)
-    try:
-        for row in filter(None, reader):
-            yield reader.line_num, row
-    except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: not a row of columns: {error}") from error
-
-
-def _json_rows(path: str, flag: str) -> Iterator[tuple[int, dict]]:
-    num_rows = num_replaced = 0
-    for number, line in lines.read_lines(path, flag):
-        if not line.strip():
-            continue
-        values = files.parse_json_object(line, f"{path}:{number}")
-        row = {
-            name: value if isinstance(value, str) else json.dumps(value)
-            for name, value in values.items() if value is not None
-        }
-        scrubbed = {scrub_surrogates(k): scrub_surrogates(v) for k, v in row.items()}
-        num_rows += 1
-        num_replaced += scrubbed != row
-        yield number, scrubbed
-    if num_replaced:
-        log.warning("%s: %s of %s rows had half of a surrogate pair, replaced by U+FFFD", path,
-                    f"{num_replaced:,}", f"{num_rows:,}")
+    def texts(self) -> list[int]:
+        return [n for n in (self.text, self.pair) if n is not None]
 
 
 def find_columns(
-    table: Table, text: str | None, pair: str | None, label: str | None, needs_label: bool = True
+    table: Table, text: str | None, pair: str | None, label: str | None, needs_label: bool = True,
+    several: Sequence[str] = (),
 ) -> Columns:
     """Returns the columns that are named or numbered, else those with a usual name.
 
-    Labels are left out if they aren't needed.
+    Labels are left out if they aren't needed. `several` names a column for each label.
 
     Raises:
       UserError: there is no such column, or none with a usual name.
     """
     found = [_column(table, text, "text_column"), _column(table, pair, "text_pair_column")]
+    flags = tuple(_column(table, name, "label_columns") for name in several if needs_label)
+    needs_label &= not flags
     found.append(_column(table, label, "label_column") if needs_label else None)
     numbers = {
-        name.strip().lower(): number for number, name in reversed(list(enumerate(table.names)))
-        if number not in found
+        name.lower(): number for number, name in reversed(list(enumerate(table.names)))
+        if number not in (*found, *flags)
     }
     for which, usual in enumerate((TEXTS, PAIRS, LABELS)):
         if found[which] is None:
             found[which] = next((numbers[name] for name in usual if name in numbers), None)
-    left = [number for number in range(len(table.names)) if number not in found]
+    left = [n for n, name in enumerate(table.names) if name and n not in (*found, *flags)]
     if found[0] is None and len(left) == 1:
         found[0] = left.pop()
     if not needs_label:
@@ -176,16 +84,16 @@ def find_columns(
     for number, name in ((found[0], "text"), (found[2] if needs_label else 0, "label")):
         if number is None:
             raise FlagError(
-                f"{table.path}: give --{name}_column, one of its columns: "
-                f"{', '.join(table.names)[:300]}"
+                f"{table.path}: give --{name}_column, one of its columns: {table.named}; their "
+                "numbers from 0 if these are no names but the first row"
             )
-    columns = Columns(*found)
-    if len(set(columns.used)) < len(columns.used):
+    used = [n for n in (*found, *flags) if n is not None]
+    if len(set(used)) < len(used):
         raise FlagError(
-            f"{table.path}: --text_column, --text_pair_column and --label_column must be different "
-            f"columns, got {', '.join(table.names[n] for n in columns.used)}"
+            f"{table.path}: --text_column, --text_pair_column and those of labels must be different "
+            f"columns, got {', '.join(table.names[n] for n in used)}"
         )
-    return columns
+    return Columns(*found, flags)
 
 
 def _column(table: Table, value: str | None, flag: str) -> int | None:
@@ -199,8 +107,7 @@ def _column(table: Table, value: str | None, flag: str) -> int | None:
         return table.names.index(value)
     if value.isdecimal() and int(value) < len(table.names):
         return int(value)
-    names = ", ".join(table.names)[:300]
-    raise FlagError(f"--{flag}={value}: {table.path} has no such column ({names})")
+    raise FlagError(f"--{flag}={value}: {table.path} has no such column ({table.named})")
 
 
 def has_header(
@@ -231,19 +138,92 @@ def has_header(
     return not is_data
 
 
-def rows_of(table: Table, columns: Columns) -> list[Row]:
-    """Returns text, second text and label of each row, without surplus white space.
+def names_columns(first: Sequence[str], known: Sequence[str] = ()) -> bool:
+    """Whether a first row names columns: one of its cells is a usual name, or one of `known`."""
+    usual = {*TEXTS, *PAIRS, *LABELS, *known}
+    return any(cell.strip() in usual or cell.strip().lower() in usual for cell in first)
+
+
+def without_gaps(table: Table, columns: Columns) -> Table:
+    """Returns the table without the rows that have no text or no label, and logs how many.
 
     Raises:
-      DataError: a text or a label is empty (file:line).
+      DataError: no row is left.
     """
-    rows = []
-    for line, cells in zip(table.lines, table.rows, strict=True):
-        rows.append(tuple(" ".join(cells[n].split()) for n in columns.used))
-        for n, cell in zip(columns.used, rows[-1], strict=True):
-            if not cell and n != columns.pair:
-                raise DataError(f"{table.path}:{line}: nothing in column {table.names[n]!r}")
+    needed = [n for n in (columns.text, columns.label) if n is not None]
+    gaps = {
+        i: table.names[n] for i in range(len(table.rows)) for n in needed
+        if isinstance(cell := table.cell(i, n), str) and not cell.strip()
+    }
+    if not gaps:
+        return table
+    first, name = next(iter(gaps.items()))
+    if len(gaps) == len(table.rows):
+        raise DataError(f"{table.place(first)}: nothing in column {name!r}, nor in other rows")
+    log.warning("%s: %s of %s rows have no text or no label and are left out, the first at %s: nothing "
+                "in column %r", table.path, f"{len(gaps):,}", f"{len(table.rows):,}",
+                table.place(first), name)
+    left = [i for i in range(len(table.rows)) if i not in gaps]
+    return dataclasses.replace(
+        table, rows=[table.rows[i] for i in left], lines=[table.lines[i] for i in left]
+    )
+
+
+def rows_of(table: Table, columns: Columns, is_cleaned: bool = True) -> list[Row]:
+    """Returns text, second text and label of each row, without surplus white space if it is cleaned.
+
+    Labels that are whole numbers are written without decimals, as pandas adds them to a column with
+    gaps.
+
+    Raises:
+      DataError: a cell holds a list or an object (file:line).
+    """
+    rows: list[Row] = []
+    for number in range(len(table.rows)):
+        texts = [_text(table, number, n) for n in columns.texts]
+        rows.append(tuple(" ".join(text.split()) if is_cleaned else text for text in texts))
+    if columns.label is not None or columns.flags:
+        labels = _labels(table, columns)
+        rows = [(*row, label) for row, label in zip(rows, labels, strict=True)]
     return rows
+
+
+def _text(table: Table, row: int, column: int) -> str:
+    if isinstance(cell := table.cell(row, column), str):
+        return cell
+    kind = "a list" if isinstance(cell, list) else "an object"
+    raise DataError(f"{table.place(row)}: column {table.names[column]!r} holds {kind}, not text")
+
+
+def _labels(table: Table, columns: Columns) -> list[Any]:
+    """Returns the label of each row, or the tuple of its labels."""
+    if columns.flags:
+        return [_flagged(table, i, columns.flags) for i in range(len(table.rows))]
+    cells = [table.cell(i, columns.label) for i in range(len(table.rows))]
+    # pandas writes lists as Python does, and a program that knows CSV as JSON.
+    if all(isinstance(cell, str) and re.fullmatch(r"\s*\[.*\]\s*", cell, re.DOTALL) for cell in cells):
+        with contextlib.suppress(ValueError, SyntaxError):
+            cells = [ast.literal_eval(cell.strip()) for cell in cells]
+    if all(isinstance(cell, list) for cell in cells):
+        cells = [[" ".join(str(one).split()) for one in cell] for cell in cells]
+        return [tuple(dict.fromkeys(cell)) for cell in cells]
+    cells = [" ".join(_text(table, i, columns.label).split()) for i in range(len(cells))]
+    numbers = [_WHOLE_NUMBER.fullmatch(cell) for cell in cells]
+    return [number[1] for number in numbers] if all(numbers) else cells
+
+
+def _flagged(table: Table, number: int, flags: Sequence[int]) -> tuple[str, ...]:
+    found = []
+    for n in flags:
+        cell = str(table.cell(number, n)).strip().lower()
+        whole = _WHOLE_NUMBER.fullmatch(cell)
+        is_on = _FLAGS.get(whole[1] if whole else cell)
+        if is_on is None:
+            raise DataError(f"{table.place(number)}: column {table.names[n]!r} must be 1 or 0, true or "
+                            f"false, yes or no, or empty, got {cell!r:.40}")
+        if is_on:
+            found.append(table.names[n])
+    return tuple(found)
 
 
 def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
@@ -252,10 +232,14 @@ def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
     Raises:
       DataError: there is only one, or too many to be labels.
     """
-    counts = collections.Counter(row[-1] for row in rows)
+    if columns.flags:
+        return [table.names[n] for n in columns.flags]
+    counts = collections.Counter(
+        label for row in rows for label in (row[-1] if isinstance(row[-1], tuple) else row[-1:])
+    )
     where = f"{table.path}: column {table.names[columns.label]!r}"
     if len(counts) < 2:
-        raise DataError(f"{where} has one label only, {rows[0][-1]!r}: there is nothing to learn")
+        raise DataError(f"{where} has one label only, {[*counts][0]!r}: there is nothing to learn")
     if len(counts) > MOST_LABELS or len(counts) > max(2, len(rows) // 2):
         raise DataError(
             f"{where} has {len(counts)} different values in {len(rows)} rows: give --label_column, "
@@ -267,9 +251,9 @@ def labels_of(rows: Sequence[Row], table: Table, columns: Columns) -> list[str]:
 
 def examples_of(
     table: Table, columns: Columns, rows: Sequence[Row], labels: Sequence[str],
-    normalize: Callable[[str], str] = str,
+    normalize: Callable[[str], str] = str, has_several: bool = False,
 ) -> list[Example]:
-    """Returns the rows as examples; without a column of labels, with the first label, or 0.
+    """Returns the rows as examples; without a column of labels, with the first label, none, or 0.
 
     Args:
       labels: in the order of their ids; empty for a regression.
@@ -279,10 +263,14 @@ def examples_of(
       DataError: a label is none of them, or of a regression not a number (file:line).
     """
     examples = []
-    for number, (line, row) in enumerate(zip(table.lines, rows, strict=True)):
-        label: str | float = labels[0] if labels else 0.0
-        if columns.label is not None:
-            label = glue.gold_label(row[-1], labels, f"{table.path}:{line}", normalize)
+    for number, row in enumerate(rows):
+        label: Any = () if has_several else labels[0] if labels else 0.0
+        if len(row) > len(columns.texts):
+            gold = [
+                glue.gold_label(one, labels, table.place(number), normalize)
+                for one in (row[-1] if isinstance(row[-1], tuple) else row[-1:])
+            ]
+            label = tuple(gold) if isinstance(row[-1], tuple) else gold[0]
         pair = None if columns.pair is None else row[1]
         examples.append(Example(str(number), row[0], pair, label))
     return examples

@@ -4,26 +4,25 @@
 passage, as in the official archive, or `all.txt` with all of them. A
 `classification.MultipleChoiceTask` is trained on them.
 
-Legend: C choices (4), L sequence.
+Legend: C choices (4 in RACE; any number in files of its layout), L sequence.
 """
 
 import collections
 import dataclasses
 import glob
 import itertools
-import json
 import logging
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from albert.errors import DataError
 from albert.records import features
+from albert.tasks import lines
 from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
-from albert.text import text_files
 
 if TYPE_CHECKING:
     from albert.tokenization import FullTokenizer
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("albert")
 
 LEVELS = ("middle", "high")  # in the order in which they are read
-ANSWERS = "ABCD"
-NUM_CHOICES = len(ANSWERS)
-_SPACE = re.compile(r"\s*")
+ANSWERS = string.ascii_uppercase
+NUM_CHOICES = 4  # of RACE itself
 BLANK = "_"  # in a question: the option goes here
 
 
@@ -82,8 +80,11 @@ def question_rows(
     tokenizer: "FullTokenizer",
     max_seq_length: int,
     max_qa_length: int,
+    num_choices: int = NUM_CHOICES,
 ) -> Iterator[dict[str, Any]]:
     """Yields each question's record: C packed rows one after another, and the answer's number.
+
+    Where a question has fewer than `num_choices` options, the last rows are empty.
 
     A row is the passage and the question with one option. The question loses its beginning
     if it is longer than `max_qa_length` tokens, because the option at its end must stay. The
@@ -97,11 +98,14 @@ def question_rows(
         ids = iter(rest)
         for question in same_passage:
             rows = []
-            for ending in itertools.islice(ids, NUM_CHOICES):
+            for ending in itertools.islice(ids, len(question.endings)):
                 ending = ending[-max_qa_length:]
                 start = context[: max_seq_length - 3 - len(ending)]
                 rows.append(features.pack(start, ending, max_seq_length, cls_id, sep_id).as_dict())
-            packed = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+            absent = np.zeros((num_choices - len(rows)) * max_seq_length, np.int64)
+            packed = {
+                name: np.concatenate([*(row[name] for row in rows), absent]) for name in rows[0]
+            }
             yield {**packed, "label_ids": question.label or 0, "is_real_example": 1}
 
 
@@ -110,9 +114,9 @@ def question_records(
     path: str | None = None,
 ) -> str:
     """Returns the record file of a split's questions; see `RecordKeeper.keep`."""
-    length = keeper.max_seq_length
-    rows = question_rows(data.examples[split], keeper.tokenizer, length, max_qa_length)
-    spec = features.classification_spec(length, False, NUM_CHOICES)
+    length, count = keeper.max_seq_length, data.settings.get("num_choices", NUM_CHOICES)
+    rows = question_rows(data.examples[split], keeper.tokenizer, length, max_qa_length, count)
+    spec = features.classification_spec(length, False, count)
     return keeper.keep_examples(data, split, rows, spec, path, max_qa_length=max_qa_length)
 
 
@@ -129,38 +133,11 @@ def _passages(folder: str) -> Iterator[tuple[str, Any]]:
     paths = sorted(glob.glob(os.path.join(glob.escape(folder), "*.txt")))
     is_empty = True
     for path in [together] if together in paths else paths:
-        for located in _json_values(path):
-            yield located
+        for line, passage in lines.json_values(path, "data_dir"):
+            yield f"{path}:{line}", passage
             is_empty = False
     if is_empty:
         raise DataError(f"{folder}: no passage in it (*.txt, or all.txt)")
-
-
-def _json_values(path: str) -> Iterator[tuple[str, Any]]:
-    """Yields (file:line, value) of each JSON value in a file, also of several on one line.
-
-    The files of the archive end without a line feed. Joined with `cat`, they are one line.
-    """
-    with text_files.open_text(path, "data_dir") as stream:
-        raw = stream.read().removeprefix(b"\xef\xbb\xbf")
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}:{line}: not UTF-8 text (byte {error.start + 1:,})") from error
-    decoder, end, line = json.JSONDecoder(), 0, 1
-    while (start := _SPACE.match(text, end).end()) < len(text):
-        line += text.count("\n", end, start)
-        try:
-            value, end = decoder.raw_decode(text, start)
-        except json.JSONDecodeError as error:
-            place = f"{path}:{error.lineno}:{error.colno}"
-            raise DataError(f"{place}: not JSON: {error.msg}") from error
-        except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
-            detail = "nested too deeply" if isinstance(error, RecursionError) else error
-            raise DataError(f"{path}:{line}: not usable JSON: {detail}") from error
-        yield f"{path}:{line}", value
-        line += text.count("\n", start, end)
 
 
 def _questions_of(
@@ -187,7 +164,7 @@ def _questions_of(
         Question(
             f"{passage.get('id', level + os.path.basename(place))}-{number}", level, article,
             endings_of(question, choices, f"{place}: question {number + 1}", tokenizer),
-            _answer_number(answer, f"{place}: question {number + 1}"),
+            _answer_number(answer, len(choices), f"{place}: question {number + 1}"),
         )
         for number, (question, choices, answer) in enumerate(
             zip(asked, options, answers, strict=True)
@@ -199,14 +176,14 @@ def endings_of(question: Any, options: Any, place: str, tokenizer) -> tuple[str,
     """Returns the cleaned question with each option in its blank, or after it if it has none.
 
     Raises:
-      DataError: not texts, or not as many as there must be (`place` names them).
+      DataError: not texts, or not 2 to 26 (`place` names them).
     """
     if not isinstance(question, str):
         raise DataError(f"{place} is not a text: {question!r:.80}")
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise DataError(f"{place}: its options are not a list of texts: {options!r:.80}")
-    if len(options) != NUM_CHOICES:
-        raise DataError(f"{place} has {len(options)} options, expected {NUM_CHOICES}")
+    if not 2 <= len(options) <= len(ANSWERS):
+        raise DataError(f"{place} has {len(options)} options, expected 2 to {len(ANSWERS)}")
     question = tokenizer.preprocess(question)
     cleaned = map(tokenizer.preprocess, options)
     if BLANK in question:  # all blanks, as in the original
@@ -214,9 +191,15 @@ def endings_of(question: Any, options: Any, place: str, tokenizer) -> tuple[str,
     return tuple(f"{question} {option}" for option in cleaned)
 
 
-def _answer_number(answer: Any, place: str) -> int | None:
+def num_choices_of(questions: Iterable[Question]) -> int:
+    """Returns how many options the question with the most has; those of RACE without questions."""
+    return max((len(question.endings) for question in questions), default=NUM_CHOICES)
+
+
+def _answer_number(answer: Any, num_options: int, place: str) -> int | None:
     if answer is None:
         return None
-    if not isinstance(answer, str) or len(answer) != 1 or answer not in ANSWERS:
-        raise DataError(f"{place}: answer {answer!r:.80} is not one of {', '.join(ANSWERS)}")
+    letters = ANSWERS[:num_options]
+    if not isinstance(answer, str) or len(answer) != 1 or answer not in letters:
+        raise DataError(f"{place}: answer {answer!r:.80} is not one of {', '.join(letters)}")
     return ANSWERS.index(answer)

@@ -32,7 +32,7 @@ def export_classifier(
     """Publishes a SavedModel that takes serialized tf.Example strings [B], as the original's.
 
     Outputs: `probabilities` [B, C], `predictions` [B] (label ids, or values of a
-    regression) and, unless it is NaN, `threshold` (a scalar constant).
+    regression; of several labels a text 0 or 1 of each, [B, C]) and, unless it is NaN, `threshold` (a scalar constant).
     """
     spec = {name: tf.io.FixedLenFeature([task.max_seq_length], tf.int64) for name in _INPUTS}
 
@@ -44,6 +44,9 @@ def export_classifier(
         outputs = {"probabilities": task.probabilities(logits)}
         if task.is_regression:
             outputs["predictions"] = logits[:, 0]
+        elif task.threshold is not None:
+            chosen = outputs["probabilities"] >= task.threshold
+            outputs["predictions"] = tf.cast(chosen, tf.int32)
         else:
             outputs["predictions"] = tf.argmax(logits, -1, output_type=tf.int32)
         if not math.isnan(threshold):

@@ -1,8 +1,14 @@
 """Preprocessing of text before it is tokenized."""
 
+import collections
 import dataclasses
+import functools
+import logging
 import re
 import unicodedata
+from collections.abc import Mapping
+
+log = logging.getLogger("albert")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ASCII = re.compile(r"[\x00-\x7f]+")
@@ -49,6 +55,38 @@ def preprocess_text(
         for mark in {c for c in _ASCII.sub("", text) if unicodedata.combining(c)}:
             text = text.replace(mark, "")
     return text.lower() if lower else text
+
+
+def restore_symbols(text: str, symbols: Mapping[str, str]) -> str:
+    """Returns the text with tokens such as [E1] as they are written, where it is in lower case."""
+    for lower, symbol in symbols.items():
+        text = text.replace(lower, symbol)
+    return text
+
+
+class LostMarks:
+    """Counts the letters of a text that lose accents or marks, among the first million."""
+
+    def __init__(self) -> None:
+        self._letters, self._lost = 0, collections.Counter[str]()
+
+    def add(self, text: str) -> bool:
+        """Counts a part of the text; returns whether more of it is needed."""
+        self._letters += sum(map(str.isalpha, text))
+        self._lost.update(filter(_has_mark, "" if text.isascii() else text))
+        return self._letters < 1_000_000
+
+    def warn(self, origin: str) -> None:
+        """Warns if it is more than 0.5 % of the letters."""
+        if (share := self._lost.total() / max(self._letters, 1)) > 0.005:
+            log.warning("%s: %.1f %% of the letters lose their accents or marks (%s); to keep them, "
+                        "train the vocabulary with --keep_accents", origin, 100 * share,
+                        " ".join(char for char, _ in self._lost.most_common(8)))
+
+
+@functools.cache
+def _has_mark(char: str) -> bool:
+    return any(map(unicodedata.combining, unicodedata.normalize("NFKD", char)))
 
 
 def _is_collapsed(text: str) -> bool:

@@ -1,6 +1,8 @@
 """SentencePiece, with the comma after a number as a separate token."""
 
+import os
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from albert.errors import DataError
@@ -62,6 +64,39 @@ def is_start_piece(token: str, is_spm: bool) -> bool:
     if token.startswith((SPIECE_UNDERLINE, "<")) or (len(token) == 1 and token in _ASCII_SPECIALS):
         return True
     return _NEITHER_LETTER_NOR_SPECIAL.search(token.lower()) is not None
+
+
+# What a trained vocabulary says of the text that it was trained on follows the normalizer's name,
+# which nothing else reads.
+_TRAINED_WITH = re.compile(rb"nmt_nfkc((?:;\w+=[01])+)")
+
+
+def mark_model(proto: bytes, settings: Mapping[str, bool]) -> bytes:
+    """Returns a model that says how the text was prepared that it was trained on."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(proto)
+    model.normalizer_spec.name += "".join(f";{name}={value:d}" for name, value in settings.items())
+    return model.SerializeToString(deterministic=True)
+
+
+def trained_with(path: str | None) -> dict[str, bool]:
+    """Returns the settings that a model file says it was trained with, by their names."""
+    if not path or not path.endswith(".model") or not os.path.isfile(path):
+        return {}
+    with open(path, "rb") as stream:
+        found = _TRAINED_WITH.search(stream.read())
+    pairs = [part.split("=") for part in found[1].decode()[1:].split(";")] if found else []
+    return {name: value == "1" for name, value in pairs}
+
+
+def user_defined(model: Any, tokens: Sequence[str]) -> list[str]:
+    """Returns those of the tokens that are never split."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model.serialized_model_proto())
+    wanted, kind = set(tokens), sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
+    return [p.piece for p in proto.pieces if p.piece in wanted and p.type == kind]
 
 
 def load_model(path: str) -> Any:

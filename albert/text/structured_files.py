@@ -70,6 +70,21 @@ def read_parquet(stream: BinaryIO, name: str, text_field: str) -> Iterator[tuple
     Raises:
       DataError: the file is damaged, or has no column of this name with text.
     """
+    number = 0
+    for batch in parquet_batches(stream, name, text_field):
+        for value in batch.column(0).cast("large_binary").to_pylist():
+            number += 1
+            text = None if value is None else value.decode("utf-8", "surrogateescape")
+            place = f"{name}: row {number}"
+            yield place, _text_of(text, place, text_field)
+
+
+def parquet_batches(stream: BinaryIO, name: str, text_field: str | None = None) -> Iterator[Any]:
+    """Yields the record batches of a Parquet file, or of a column of text in it.
+
+    Raises:
+      DataError: the file is damaged, or has no column of this name with text.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
@@ -78,17 +93,13 @@ def read_parquet(stream: BinaryIO, name: str, text_field: str) -> Iterator[tuple
     if not stream.seekable():
         raise DataError(f"{name}: Parquet that is compressed, or comes from a pipe: write it to a "
                         "file, uncompressed")
-    number = 0
     try:
         table = pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
-        _check_column(pyarrow.types, table.schema_arrow, name, text_field)
-        batches = table.iter_batches(_PARQUET_ROWS, columns=[text_field], use_threads=False)
-        for batch in batches:
-            for value in batch.column(0).cast(pyarrow.large_binary()).to_pylist():
-                number += 1
-                text = None if value is None else value.decode("utf-8", "surrogateescape")
-                place = f"{name}: row {number}"
-                yield place, _text_of(text, place, text_field)
+        if text_field is not None:
+            _check_column(pyarrow.types, table.schema_arrow, name, text_field)
+        yield from table.iter_batches(
+            _PARQUET_ROWS, columns=None if text_field is None else [text_field], use_threads=False
+        )
     except (pyarrow.ArrowException, OSError, EOFError, ValueError) as error:
         detail = " ".join(str(error).split())[:200]
         raise DataError(f"{name}: damaged or truncated Parquet file ({detail})") from error

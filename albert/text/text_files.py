@@ -110,7 +110,7 @@ def read_lines(
             text = part.decode("utf-8", "replace")
             counts.bad_utf8_lines += 1
             counts.first_bad = counts.first_bad or (
-                f"{name}:{counts.lines - before + 1}: not UTF-8 text; {_advice_on_encoding(part)}"
+                f"{name}:{counts.lines - before + 1}: not UTF-8 text; {advice_on_encoding(part)}"
             )
             if counts.bad_utf8_lines == _HOPELESS:
                 counts.check(0.5)
@@ -139,7 +139,8 @@ def _advice_on_binary(line: bytes) -> str:
     return "this is not UTF-8 text; convert it (iconv), or remove them (tr -d '\\000')"
 
 
-def _advice_on_encoding(line: bytes) -> str:
+def advice_on_encoding(line: bytes) -> str:
+    """Returns what to do about a line that is not UTF-8."""
     if 3 * sum(byte > 127 for byte in line) > len(line):
         return ("it looks like another script's encoding (GB18030, Shift_JIS, KOI8-R, ...); "
                 "convert it first (iconv -f GB18030 -t UTF-8)")
@@ -164,17 +165,22 @@ def open_file(path: str, flag: str = "input_file") -> BinaryIO:
 
 
 @contextlib.contextmanager
-def open_text(path: str, flag: str = "input_file") -> Iterator[BinaryIO]:
+def open_text(
+    path: str, flag: str = "input_file", encoding: str | None = None
+) -> Iterator[BinaryIO]:
     """Yields a file as a stream of UTF-8; see `decode` and `open_file`."""
     with open_file(path, flag) as stream:
-        yield decode(stream, path)[0]
+        yield decode(stream, path, encoding)[0]
 
 
-def decode(stream: BinaryIO, name: str) -> tuple[BinaryIO, bytes]:
+def decode(
+    stream: BinaryIO, name: str, encoding: str | None = None
+) -> tuple[BinaryIO, bytes]:
     """Decompresses and converts a stream.
 
     Args:
       name: the file, for messages.
+      encoding: of a text that has no byte-order mark, if not UTF-8.
 
     Returns:
       A stream of UTF-8 whose lines end with LF or CRLF, at its beginning, and its first bytes. If
@@ -188,10 +194,9 @@ def decode(stream: BinaryIO, name: str) -> tuple[BinaryIO, bytes]:
         if magic.match(head):
             stream, head = _peek(as_stream(_checked(decompress(stream), name, kind)))
             break
-    for mark, encoding in _MARKS:
-        if head.startswith(mark):
-            stream, head = _peek(as_stream(_converted(stream, encoding, name)))
-            break
+    marked = (of_mark for mark, of_mark in _MARKS if head.startswith(mark))
+    if kind := next(marked, encoding):
+        stream, head = _peek(as_stream(_converted(stream, kind, name)))
     # A lone CR ends a line if no line ends otherwise.
     if b"\r" in head[:-1] and b"\n" not in head and not head.startswith(PARQUET):
         stream = as_stream(_with_line_feeds(stream))
@@ -273,7 +278,7 @@ def _unzstd(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _converted(stream: BinaryIO, encoding: str, name: str) -> Iterator[bytes]:
-    """Yields text of another encoding, which begins with a mark, as UTF-8 without one."""
+    """Yields text of another encoding as UTF-8, without a mark that it may begin with."""
     decoder, line = codecs.getincrementaldecoder(encoding)(), 1
     for chunk in itertools.chain(chunks(stream), [b""]):
         try:
@@ -281,8 +286,8 @@ def _converted(stream: BinaryIO, encoding: str, name: str) -> Iterator[bytes]:
         except UnicodeDecodeError as error:
             before = error.object[: error.start].decode(error.encoding, "ignore")
             raise DataError(
-                f"{name}:{line + before.count(chr(10))}: not {encoding.upper()} text, though the "
-                f"file begins with its mark ({error.reason})"
+                f"{name}:{line + before.count(chr(10))}: not {encoding.upper()} text, though its "
+                f"byte-order mark or a flag says so ({error.reason})"
             ) from error
         line += text.count("\n")
         yield text.encode()

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from albert.errors import DataError, FlagError
 from albert.storage import files
-from albert.text.cleaning import preprocess_text
+from albert.text.cleaning import LostMarks, preprocess_text, restore_symbols
 from albert.text.corpus_files import Form
 from albert.text.documents import ReadingCounts, read_documents
+from albert.text.sentencepiece import mark_model
 
 log = logging.getLogger("albert")
 
@@ -34,6 +35,8 @@ class Settings:
     character_coverage: float = 0.99995  # fraction of characters that get a token
     model_type: str = "unigram"
     do_lower_case: bool = True
+    keep_accents: bool = False
+    user_defined_symbols: tuple[str, ...] = ()  # further tokens that are never split
     input_sentence_size: int = 10_000_000  # maximum number of sentences, 0 for all
     shuffle_input_sentence: bool = True
     hard_vocab_limit: bool = True  # if false, a short text gets fewer tokens
@@ -49,7 +52,13 @@ def train(paths: list[str], settings: Settings, form: Form = Form()) -> bytes:
     """
     import sentencepiece
 
-    lines = _sample(_read_lines(paths, settings.do_lower_case, form), settings)
+    symbols = list(settings.user_defined_symbols)
+    if len({*symbols, *LAYOUT}) < len(symbols) + len(LAYOUT) or not all(
+        symbol and not re.search(r"\s", symbol) for symbol in symbols
+    ):
+        raise FlagError(f"--user_defined_symbols={','.join(symbols)}: each must be another one, without "
+                        f"blanks, and none of {' '.join(LAYOUT)}")
+    lines = _sample(_read_lines(paths, settings, form), settings)
     if not lines:
         raise DataError(f"{', '.join(paths)}: no text to train a vocabulary on")
     stream = io.BytesIO()
@@ -68,7 +77,7 @@ def train(paths: list[str], settings: Settings, form: Form = Form()) -> bytes:
             bos_id=-1,
             eos_id=-1,
             control_symbols=list(CONTROL_SYMBOLS),
-            user_defined_symbols=list(USER_DEFINED_SYMBOLS),
+            user_defined_symbols=[*USER_DEFINED_SYMBOLS, *symbols],
             minloglevel=1,
         )
     except (RuntimeError, OSError) as error:  # how the library reports what it cannot do
@@ -77,18 +86,27 @@ def train(paths: list[str], settings: Settings, form: Form = Form()) -> bytes:
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     first_tokens = tuple(processor.id_to_piece(i) for i in range(len(LAYOUT)))
     assert first_tokens == LAYOUT, f"unexpected special tokens: {first_tokens}"
-    return model
+    said = {name: getattr(settings, name) for name in ("do_lower_case", "keep_accents")}
+    is_usual = settings.do_lower_case and not settings.keep_accents
+    return model if is_usual else mark_model(model, said)
 
 
-def _read_lines(paths: list[str], do_lower_case: bool, form: Form) -> Iterator[str]:
+def _read_lines(paths: list[str], settings: Settings, form: Form) -> Iterator[str]:
     """Yields the preprocessed lines of the files; reports at the end which the trainer skipped."""
     too_long, counts = 0, ReadingCounts()
-    for document in read_documents(paths, str, counts, form=form):
-        for text in document:
-            if line := preprocess_text(text, lower=do_lower_case):
-                too_long += len(line.encode("utf-8", "surrogatepass")) > _MAX_SENTENCE_BYTES
-                yield line
+    texts = itertools.chain.from_iterable(read_documents(paths, str, counts, form=form))
+    marks, is_enough = LostMarks(), settings.keep_accents
+    symbols = {s.lower(): s for s in settings.user_defined_symbols if settings.do_lower_case}
+    for text in texts:
+        is_enough = is_enough or not marks.add(text)
+        line = preprocess_text(
+            text, lower=settings.do_lower_case, keep_accents=settings.keep_accents
+        )
+        if line := restore_symbols(line, symbols):
+            too_long += len(line.encode("utf-8", "surrogatepass")) > _MAX_SENTENCE_BYTES
+            yield line
     counts.warn()
+    marks.warn(", ".join(paths))
     if too_long:
         log.warning("%d lines of more than %d bytes were left out; split them into sentences",
                     too_long, _MAX_SENTENCE_BYTES)

@@ -1,7 +1,8 @@
 """WordPiece: words at white space and punctuation, then the longest tokens from the left."""
 
+import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from albert.errors import DataError
 from albert.storage import files
@@ -95,6 +96,8 @@ class _Translation(dict):
 class BasicTokenizer:
     """Splits at white space and punctuation; optionally lower-cases and drops accents."""
 
+    never_split: Sequence[str] = ()  # words with brackets, as [E1]
+
     def __init__(self, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
         self._cleaned = _Translation(_clean)
@@ -103,7 +106,15 @@ class BasicTokenizer:
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Returns words, single punctuation characters and single ideographs."""
-        text = self.clean(convert_to_unicode(text))
+        text = convert_to_unicode(text)
+        if self.never_split:
+            parts = re.split(f"({'|'.join(map(re.escape, self.never_split))})", text)
+            words = ([part] if i % 2 else self._words(part) for i, part in enumerate(parts))
+            return [word for part in words for word in part]
+        return self._words(text)
+
+    def _words(self, text: str) -> list[str]:
+        text = self.clean(text)
         if self.do_lower_case:
             text = self.strip_accents(text.lower())
         return self.separate(text).split()

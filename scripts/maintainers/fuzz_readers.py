@@ -40,9 +40,10 @@ def read_race(path: str, tokenizer) -> None:
 
 def read_squad(path: str, tokenizer) -> None:
     from albert.tasks.squad import features as squad_features
+    from albert.tasks.squad import questions as squad_questions
 
     for is_training in (False, True):
-        examples = squad_features.read_examples(path, is_training)
+        examples = squad_questions.read_examples(path, is_training)
         list(squad_features.make_windows(
             examples, tokenizer, max_seq_length=24, doc_stride=8, max_query_length=4,
             is_training=is_training,

@@ -36,6 +36,7 @@ from albert.storage import files
 from albert.tasks import conll, glue, race
 from albert.tasks.pretraining import PretrainingTask
 from albert.tasks.squad import features as squad_features
+from albert.tasks.squad import questions as squad_questions
 from albert.tasks.squad import metrics as squad
 from albert.text import documents, vocabulary
 from albert.tokenization import FullTokenizer, check_special_pieces
@@ -136,7 +137,7 @@ def make_squad(folder):
 def read_squad(folder):
     return [
         list(squad_features.make_windows(
-            squad_features.read_examples(str(folder / "dev.json"), is_training),
+            squad_questions.read_examples(str(folder / "dev.json"), is_training),
             wordpiece(folder), max_seq_length=24, doc_stride=8, max_query_length=4,
             is_training=is_training,
         )) for is_training in (True, False)
@@ -145,7 +146,7 @@ def read_squad(folder):
 
 def read_answers(folder):
     found = evaluate_squad._by_id(str(folder / "answers.json"), "predictions_file", str, "text")
-    return squad.evaluate_v2(squad_features.read_answers(str(folder / "dev.json")), found)
+    return squad.evaluate_v2(squad_questions.read_answers(str(folder / "dev.json")), found)
 
 
 def make_theirs(folder, name="model.safetensors"):

@@ -168,11 +168,21 @@ def test_a_tokenizer_json_alone_gives_the_same_ids(settings, golden_path, tmp_pa
     assert found.tokenizer.settings == ours.tokenizer.settings
 
 
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+
+
 @pytest.mark.parametrize("change, message", [
     ({"model": {"type": "BPE"}}, "only Unigram"),
     ({"normalizer": {"type": "NFC"}}, "the normalizer NFC is not known"),
     ({"normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}}, "replaces 'a'"),
     ({"model": {"type": "Unigram", "vocab": [["a"]], "unk_id": 0}}, "is damaged"),
+    ({"pre_tokenizer": None}, "its pre_tokenizer .* is not known"),
+    ({"pre_tokenizer": METASPACE | {"prepend_scheme": "first"}}, "its pre_tokenizer .*first"),
+    ({"pre_tokenizer": METASPACE | {"replacement": "_"}}, "its pre_tokenizer .*_"),
+    ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, METASPACE]}},
+     "its pre_tokenizer .*Digits"),
+    ({"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0]], "byte_fallback": True},
+      "pre_tokenizer": METASPACE}, "byte_fallback"),
 ])
 def test_a_tokenizer_json_that_cuts_in_another_way_is_refused(change, message, tmp_path):
     values = {"added_tokens": [], "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0]]}}

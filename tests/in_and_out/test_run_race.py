@@ -99,3 +99,30 @@ def test_predict_chooses_as_the_command_did(tuned, tmp_path):
     found = [[answer["probabilities"][letter] for letter in "ABCD"] for answer in answers]
     expected = np.array(rows_of(run.out / "test_results.tsv"), float)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_questions_may_have_any_number_of_options_also_different_ones(tmp_path):
+    """Those that a question has fewer of are never chosen."""
+    folder = tmp_path / "data"
+    for split in ("train", "dev", "test"):
+        (folder / f"RACE/{split}/middle").mkdir(parents=True)
+        (folder / f"RACE/{split}/middle/all.txt").write_text("".join(json.dumps({
+            "id": str(i), "article": f"w{i} w{i + 1}", "questions": ["w3 _", "w4"],
+            "options": [[f"w{n}" for n in range(5)], ["w6", "w7"]],
+            "answers": ["ABCDE"[i % 5], "AB"[i % 2]],
+        }) + "\n" for i in range(8)))
+    flags = [*jobs.race_flags(tmp_path), f"--data_dir={folder}", "--middle_only"]
+    assert jobs.race(*flags) == 0
+    table = (tmp_path / "out/test_results.tsv").read_text().splitlines()
+    probabilities = np.array([[float(x) for x in line.split("\t")] for line in table])
+    assert probabilities.shape == (16, 5) and (probabilities[1::2, 2:] == 0).all()
+    assert (probabilities[::2] > 0).all()
+    lines = [f"w{i} w{i + 1}\t{question}" for i in range(8) for question in (
+        "w3 _\tw0\tw1\tw2\tw3\tw4", "w4\tw6\tw7"
+    )]
+    for size in ("--batch_size=3", "--batch_size=1"):
+        answers = jobs.ask(tmp_path, tmp_path / "out", lines, size)
+        for answer, row in zip(answers, probabilities, strict=True):
+            found = list(answer["probabilities"].values())
+            assert found == pytest.approx(row[row > 0], abs=1e-5)
+            assert answer["label"] == "ABCDE"[row.argmax()]

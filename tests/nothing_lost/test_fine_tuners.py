@@ -16,7 +16,7 @@ from albert.config import AlbertConfig
 from albert.formats import checkpoint_files
 from albert.modeling import AlbertModel, parameter_shapes
 from albert.storage import locks
-from albert.tasks.squad import features as squad_features
+from albert.tasks.squad import questions as squad_questions
 
 FAST = ("race",)
 EACH = pytest.mark.parametrize("name", jobs.TUNERS)
@@ -180,16 +180,16 @@ BAD_FILES = {
         (SQUAD, '{"data": [{"paragraphs": [{"qas": []}]}]}', "data[0].paragraphs[0]: no 'context'"),
         (SQUAD, of_squad(QUESTION, {"id": "2"}), "data[0].paragraphs[0].qas[1]: no 'question'"),
         (SQUAD, of_squad(QUESTION, QUESTION), "qas[1]: id '1' stands already at data[0]"),
-        (SQUAD, of_squad(QUESTION | {"answers": [{"text": "w2"}]}), "[0]: no 'answer_start'"),
+        (SQUAD, of_squad(QUESTION | {"answers": [{"answer_start": 2}]}), "[0]: no 'text'"),
         (SQUAD, of_squad({**QUESTION, "answers": [{"text": "w", "answer_start": 9}]}), "no question"),
         ("other.json", "{", "other.json:1:2: not JSON"),
     ],
     "race": [
         (RACE, "{", "0.txt:1:2: not JSON"),
         (RACE, of_race(answers=["E"]), "0.txt:1: question 1: answer 'E' is not one of A, B, C, D"),
-        (RACE, of_race(options=[["w1"]]), "0.txt:1: question 1 has 1 options, expected 4"),
+        (RACE, of_race(options=[["w1"]]), "0.txt:1: question 1 has 1 options, expected 2 to 26"),
         (RACE, of_race(article=3), "0.txt:1: article must be a text, got 3"),
-        (RACE, "[]", "0.txt:1: a passage is a JSON object, got list"),
+        (RACE, "[1]", "0.txt:1: a passage is a JSON object, got int"),
         (LAST, "{", "0.txt:1:2: not JSON"),
     ],
 }
@@ -240,10 +240,10 @@ def test_an_answer_that_cannot_be_placed_is_left_out_of_training_and_stays_in_th
         paragraph["qas"][0]["answers"][0]["answer_start"] = answer
     path.write_text(json.dumps(value))
     caplog.set_level("WARNING", "albert")
-    assert len(squad_features.read_examples(str(path), True)) == 5
+    assert len(squad_questions.read_examples(str(path), True)) == 5
     assert "3 of 8 questions" in caplog.text and "data[0].paragraphs[1].qas[0]" in caplog.text
-    assert len(squad_features.read_examples(str(path), False)) == 8
-    assert len(squad_features.read_answers(str(path))) == 8
+    assert len(squad_questions.read_examples(str(path), False)) == 8
+    assert len(squad_questions.read_answers(str(path))) == 8
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from albert.pretraining_data.job import Recipe
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import PairSettings
 from albert.records.record_files import RecordFiles
+from albert.tokenization import TextSettings
 
 SETTINGS = (
     "default", "unigram", "long_ngrams", "no_whole_word", "random_next", "permutation", "no_mask",
@@ -35,7 +36,7 @@ def vocabulary(golden_path):
     """Which pieces begin a word, and the special ids."""
     model = str(golden_path("spm/30k-clean.model"))
     return job.vocabulary_info(Recipe(
-        PairSettings(), MaskingSettings(), None, model, "", True, 0
+        PairSettings(), MaskingSettings(), None, model, "", TextSettings(), 0
     ))
 
 

@@ -234,11 +234,13 @@ def test_a_saved_tokenizer_is_the_same_again_beside_another_vocabulary_too(hindi
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved/older.model").write_bytes(b"of another tokenizer")
     tokenizer.save_pretrained(str(tmp_path / "saved"))
-    again, plain = (
+    shutil.copy(hindi / "spiece.model", tmp_path / "plain.model")
+    again, beside, plain = (
         albert.AlbertTokenizer.from_pretrained(str(path))
-        for path in (tmp_path / "saved", hindi / "spiece.model")
+        for path in (tmp_path / "saved", hindi / "spiece.model", tmp_path / "plain.model")
     )
-    assert again.tokenizer.sha256 == tokenizer.tokenizer.sha256 != plain.tokenizer.sha256
+    assert again.tokenizer.sha256 == tokenizer.tokenizer.sha256 == beside.tokenizer.sha256
+    assert plain.tokenizer.sha256 != again.tokenizer.sha256
 
 
 def test_a_models_directory_gives_its_tokenizer_and_keeps_it(golden_path, tmp_path):

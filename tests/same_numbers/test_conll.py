@@ -1,5 +1,6 @@
 """CoNLL files: what is read, what is refused, and how words become rows."""
 
+import dataclasses
 import itertools
 import pathlib
 
@@ -64,6 +65,8 @@ def test_labels_are_listed_with_what_longer_entities_need(tmp_path):
 
 BAD = [  # text, scheme, labels that are known, what is said
     ("a O\nb B-X\nc NN O\n", "bio", None, ":3: 3 columns, the lines before have 2"),
+    ("# x y\na O\n", "bio", None, ":2: 2 columns, the lines before have 3"),
+    ("a O\n\n# x y\n", "bio", None, ":3: 3 columns, the lines before have 2; give --skip_comments"),
     ("a O\nb I-X\n", "bio", None, ":2: I-X continues nothing: O is before it; .* --scheme=iob1"),
     ("a B-X\n\nb I-X\n", "bio", None, ":3: I-X continues nothing"),
     ("a B-Y\nb I-X\n", "bio", None, ":2: I-X continues nothing: B-Y is before it"),
@@ -89,6 +92,10 @@ def test_a_bad_file_is_refused_with_its_line(tmp_path):
 def test_words_alone_are_enough_where_nothing_is_learned(tmp_path):
     (sentence,) = conll.read_sentences(write(tmp_path, "a\nb\n"), needs_labels=False)
     assert sentence == conll.Sentence(("a", "b"), None, 1)
+
+
+def test_a_label_with_a_comma_is_quoted():
+    assert known_tasks.parse_labels('"so, so", bad') == ("so, so", "bad")
 
 
 def test_label_lists_are_separated_by_commas_those_of_words_also_by_blanks():
@@ -175,3 +182,33 @@ def test_predictions_have_the_layout_of_the_file(tmp_path):
     assert lines[:4] == ["-DOCSTART- -X- O O O", "", "EU NNP B-NP B-ORG A",
                          "rejects VBZ B-VP O B"]
     assert lines[-1] == "Blackburn NNP I-NP I-PER G"
+
+
+# GermEval's layout: comments, a number, the word, and two columns of labels.
+GERMEVAL = """#\thttp://de.wikipedia.org/x [2009-10-17]
+1\tSchartau\tB-PER\tO
+2\tsagte\tO\tO
+
+#
+1\t#\tO\tO
+2\tBerlin\tB-LOC\tB-PER
+"""
+
+
+def test_comments_are_skipped_and_columns_chosen(tmp_path):
+    path = write(tmp_path, GERMEVAL)
+    for label, expected in ((2, [("B-PER", "O"), ("O", "B-LOC")]), (-1, [("O", "O"), ("O", "B-PER")])):
+        layout = conll.Layout(1, label, has_comments=True)
+        found = conll.read_sentences(path, layout=layout)
+        assert [s.words for s in found] == [("Schartau", "sagte"), ("#", "Berlin")]
+        assert [s.labels for s in found] == expected and [s.line for s in found] == [2, 6]
+    written = conll.write_with_labels(path, "abcd", str(tmp_path / "out.txt"), layout)
+    lines = open(written).read().splitlines()
+    assert lines[1] == "1 Schartau B-PER O a" and lines[6] == "2 Berlin B-LOC B-PER d"
+    assert lines[0].startswith("# http") and lines[4].strip() == "#"
+    for layout, said in (
+        (conll.Layout(4), "a.txt:2: --word_column=4: the columns are 0 to 3"),
+        (conll.Layout(0, -5), "--label_column=-5: the columns are 0 to 3"),
+    ):
+        with pytest.raises(DataError, match=said.replace("a.txt", path)):
+            conll.read_sentences(path, layout=dataclasses.replace(layout, has_comments=True))

@@ -15,6 +15,7 @@ from albert.errors import DataError, UserError
 from albert.records import examples, records, tfrecord
 from albert.tasks import glue, race
 from albert.tasks.squad import features as squad_features
+from albert.tasks.squad import questions as squad_questions
 from albert.tasks.squad import metrics as squad
 from albert.text import text_files
 from albert.text.documents import ReadingCounts, read_documents
@@ -141,7 +142,7 @@ def test_any_texts_are_a_question(article, question, options, wordpiece, tmp_pat
 
 def read_squad(folder, value):
     (folder / "dev.json").write_text(json.dumps(value))
-    return squad_features.read_examples(str(folder / "dev.json"), is_training=False)
+    return squad_questions.read_examples(str(folder / "dev.json"), is_training=False)
 
 
 @given(value=JSON)

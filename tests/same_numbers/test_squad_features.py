@@ -15,7 +15,8 @@ from albert.errors import DataError
 from albert.records import records, tfrecord
 from albert.tasks.squad import alignment
 from albert.tasks.squad import records as squad_records
-from albert.tasks.squad.features import SquadExample, make_windows, read_answers, read_examples
+from albert.tasks.squad.features import make_windows
+from albert.tasks.squad.questions import SquadExample, read_answers, read_examples
 from albert.tokenization import FullTokenizer
 
 S96 = {"max_seq_length": 96, "doc_stride": 32, "max_query_length": 16}
@@ -199,19 +200,21 @@ def question(text="cat", start=4, **changes) -> dict:
 QAS = "data[0].paragraphs[0].qas"
 REFUSED = [  # content of the file, or its questions; what is said
     ('{"version": 1}', "s.json: no 'data'"),
-    ("[]", "s.json: expected an object, got list"),
+    ("[]", "s.json: no questions"), ("[3]", "s.json:1: expected an object, got int"), ("3", "got int"),
     ("{", "s.json:1:2: not JSON"),
-    ("", "s.json:1:1: not JSON"),
+    ("", "s.json: no questions"),
     (b'{"data": "\xff"}', "not UTF-8 text"),
     ('{"data": []}', "s.json: no questions"),
     ('{"data": [{}]}', "s.json: data[0]: no 'paragraphs'"),
     ('{"data": [{"paragraphs": [{"context": 3, "qas": []}]}]}',
      "data[0].paragraphs[0]: 'context' must be a string, got 3"),
-    ([{"question": "x", "answers": []}], f"{QAS}[0]: no 'id'"),
+    ([question(id=[1])], f"{QAS}[0]: 'id' must be a string or a number, got [1]"),
+    ([{"id": "1", "answers": []}], f"{QAS}[0]: no 'question'"),
+    ('{"question": "x", "answers": []}\n{"context": "x"}\n', "s.json:1: no 'context'"),
     ([question(), question()], f"{QAS}[1]: id '1' stands already at {QAS}[0]"),
-    ([question(answers=[{}, {}])], f"{QAS}[0]: 2 answers"),
-    ([question(answers=[])], f"{QAS}[0]: 0 answers"),
-    ([question(answers=[{"text": "cat"}])], f"{QAS}[0].answers[0]: no 'answer_start'"),
+    ([question(answers=[{}, {}])], f"{QAS}[0].answers[0]: no 'text'"),
+    ([question(answers={"text": ["a", "b"], "answer_start": [1]})],
+     f"{QAS}[0]: 2 answers, and 1 positions of them"),
     ([question(is_impossible="no")], f"{QAS}[0]: 'is_impossible' must be true or false"),
     ([question(start="4")], f"{QAS}[0].answers[0]: 'answer_start' must be a whole number"),
     ([question("dog")], "no question has its answer where answer_start says"),
@@ -230,10 +233,56 @@ def test_a_bad_file_is_refused_with_the_place(tmp_path):
         assert said in str(error.value)
 
 
+def test_what_annotation_tools_write_is_read_as_squad_is(tmp_path, caplog):
+    """Lists, JSON lines and flat rows; ids absent or numbers; answers as texts or as columns."""
+    context = "the cat sat"
+    as_columns = {"text": ["cat"], "answer_start": [4]}
+    for answers in (question()["answers"], as_columns, {"text": "cat", "answer_start": 4}, "cat", ["cat"],
+                    [{"text": "cat"}], {"text": ["cat"]}, [*question()["answers"], {"text": "sat"}]):
+        qa = {"id": 7, "question": "who sat?", "is_impossible": 0, "answers": answers}
+        none = {"question": "why?", "answers": []}
+        columns = {"question": "when?", "answers": {"text": [], "answer_start": []}, "id": None}
+        flat = [{"context": context, **one} for one in (qa, none, columns)]
+        nested = {"context": context, "qas": [qa, none, columns]}
+        for name, content in (
+            ("a.json", json.dumps({"data": [{"paragraphs": [nested]}]})),
+            ("a.json", json.dumps([{"title": "t", "paragraphs": [nested]}])),
+            ("a.json", json.dumps([nested], indent=1)), ("a.json", json.dumps(flat)),
+            ("a.json", json.dumps({"data": flat})),
+            ("a.jsonl", "\n".join(map(json.dumps, flat))), ("a.json", "\n".join(map(json.dumps, flat))),
+            ("a.jsonl", json.dumps(nested) + "\n\n"),
+        ):
+            (tmp_path / name).write_text(content)
+            found = read_examples(str(tmp_path / name), True)
+            assert [(e.qas_id, e.orig_answer_text, e.start_position, e.is_impossible) for e in found] == [
+                ("7", "cat", 4, False), ("question-1", "", -1, True), ("question-2", "", -1, True)
+            ], (answers, name)
+            known = read_answers(str(tmp_path / name))
+            assert known["7"][0] == "cat" and known["question-1"] == known["question-2"] == []
+    assert "1 of 3 questions have several answers, of which the first is trained on" in caplog.text
+
+
 def test_an_answer_that_is_not_where_the_file_says_is_left_out_and_reported(tmp_path, caplog):
     examples = read_examples(squad(tmp_path, question(), question("dog", id="2")), True)
     assert [e.qas_id for e in examples] == ["1"]
     assert "1 of 2 questions" in caplog.text and f"2 ({QAS}[1])" in caplog.text
+
+
+@pytest.mark.parametrize("passage, answer", [
+    ("서울은 대한민국의 수도이다. 부산은 항구 도시이다.", "부산은 항구"),
+    ("½ ¼ ¾ " * 9 + "cat", "cat"), ("①②③④⑤⑥⑦⑧⑨ ㎏㎏㎏㎏㎏㎏ … … … 7 …", "7"),
+])
+def test_a_passage_that_the_original_drops_is_read_by_the_positions_of_its_tokens(
+    passage, answer, tokenizer
+):
+    asked = SquadExample("1", "who?", passage, answer, passage.index(answer), False, "x")
+    [window] = make_windows(
+        [asked], tokenizer, max_seq_length=128, doc_stride=64, max_query_length=8, is_training=True
+    )
+    first = window.tokens.index("[SEP]") + 1
+    begin = window.tok_start_to_orig_index[window.start_position - first]
+    end = window.tok_end_to_orig_index[window.end_position - first]
+    assert passage[begin : end + 1] == answer
 
 
 def test_prediction_asks_nothing_of_answers(tmp_path, caplog):

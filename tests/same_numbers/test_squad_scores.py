@@ -13,7 +13,8 @@ from helpers import assert_one_clear_line, run_here
 from albert import evaluate_squad, tokenization
 from albert.tasks.squad import decode as squad_decode
 from albert.tasks.squad import metrics
-from albert.tasks.squad.features import Window, make_windows, read_answers, read_examples
+from albert.tasks.squad.features import Window, make_windows
+from albert.tasks.squad.questions import read_answers, read_examples
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from albert.cli import flags
 from albert.pretraining_data.job import Recipe
 from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import PairSettings
+from albert.tokenization import TextSettings
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NUM_WORDS = 200
@@ -45,7 +46,7 @@ def make(folder, **changes) -> None:
 
 def read(path, length=32, predictions=5):
     """Returns the features of a record file, [N, length] each."""
-    recipe = Recipe(PairSettings(length), MaskingSettings(predictions), None, None, "", True, 0)
+    recipe = Recipe(PairSettings(length), MaskingSettings(predictions), None, None, "", TextSettings(), 0)
     return parse_with_tensorflow(path, recipe.feature_spec())
 
 

@@ -2,6 +2,7 @@
 
     task       questions as examples, the loss, what prediction needs
     alignment  where an answer's characters lie in the tokens
+    questions  SQuAD files, and those like them
     features   questions and passages as windows
     records    windows as records
     decode     from logits to answers

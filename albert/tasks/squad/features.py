@@ -1,38 +1,24 @@
-"""SQuAD files, and their questions and passages as windows of fixed length (spec 10.2, 10.3).
+"""Questions and passages as windows of fixed length (spec 10.2, 10.3).
 
 No TensorFlow.
 """
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from albert import tokenization
 from albert.errors import DataError
-from albert.storage import files
 from albert.tasks.squad import alignment
+from albert.tasks.squad.questions import SquadExample, first_few
 from albert.text.offsets import encode_with_offsets
 from albert.tokenization import FullTokenizer
 
 log = logging.getLogger("albert")
 
 _FIRST_UNIQUE_ID = 1_000_000_000
-
-
-@dataclasses.dataclass(frozen=True)
-class SquadExample:
-    """One question with its passage and, in training, its answer."""
-
-    qas_id: str
-    question_text: str
-    paragraph_text: str
-    orig_answer_text: str | None  # None at prediction, "" without answer
-    start_position: int | None  # of the answer's first character; -1 without answer
-    is_impossible: bool
-    place: str  # where it is in the file, for messages: "dev.json: data[3].paragraphs[0].qas[1]"
 
 
 @dataclasses.dataclass
@@ -62,129 +48,6 @@ class Window:
     is_impossible: bool = False
 
 
-def first_few(names: Sequence[str]) -> str:
-    """Returns the first five names for a message, and dots if there are more."""
-    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
-
-
-# === Files ===
-
-
-def read_examples(path: str, is_training: bool) -> list[SquadExample]:
-    """Returns the questions of a SQuAD file, of version 1.1 or 2.0, in order.
-
-    Answers are kept for training only. Questions whose answer is not where the file says are left
-    out of training; one warning names them.
-
-    Raises:
-      DataError: not a SQuAD file, two questions of one id, or in training not
-        exactly one answer (each with its location in the file).
-    """
-    examples: dict[str, SquadExample] = {}
-    for place, context, qa in _located_questions(path):
-        example = _example_of_question(place, context, qa, is_training)
-        if earlier := examples.get(example.qas_id):
-            at = earlier.place.removeprefix(f"{path}: ")
-            raise DataError(f"{place}: id {example.qas_id!r} stands already at {at}")
-        examples[example.qas_id] = example
-    if displaced := [example for example in examples.values() if _is_displaced(example)]:
-        log.warning(
-            "%s: %s of %s questions have an answer that is not in their passage at answer_start, "
-            "left out of training: %s", path, f"{len(displaced):,}", f"{len(examples):,}",
-            first_few([f"{e.qas_id} ({e.place.removeprefix(f'{path}: ')})" for e in displaced]),
-        )
-        for example in displaced:
-            del examples[example.qas_id]
-        if not examples:
-            raise DataError(f"{path}: no question has its answer where answer_start says")
-    return list(examples.values())
-
-
-def read_answers(path: str) -> dict[str, list[str] | None]:
-    """Returns the known answers of each question of a SQuAD file, by its id.
-
-    The list is empty where there is no answer, and None where none is known. None are known either
-    if all lists are empty and no question is said to be impossible, as some write a test set.
-
-    Raises:
-      DataError: not a SQuAD file.
-    """
-    answers: dict[str, list[str] | None] = {}
-    some_are_impossible = False
-    for place, _, qa in _located_questions(path):
-        texts, is_impossible = None, qa.get("is_impossible") is True
-        some_are_impossible |= is_impossible
-        if qa.get("answers") is not None:
-            texts = [
-                _member(answer, "text", str, f"{place}.answers[{i}]")
-                for i, answer in enumerate(_member(qa, "answers", list, place))
-            ]
-        answers[qa["id"]] = [] if is_impossible and not texts else texts
-    if not (some_are_impossible or any(answers.values())):
-        return dict.fromkeys(answers)
-    return answers
-
-
-def _located_questions(path: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yields (location, passage, question), at least one."""
-    is_empty = True
-    for a, article in enumerate(_member(files.read_json(path), "data", list, path)):
-        at = f"{path}: data[{a}]"
-        for p, paragraph in enumerate(_member(article, "paragraphs", list, at)):
-            where = f"{at}.paragraphs[{p}]"
-            context = _member(paragraph, "context", str, where)
-            for q, qa in enumerate(_member(paragraph, "qas", list, where)):
-                _member(qa, "id", str, f"{where}.qas[{q}]")
-                is_empty = False
-                yield f"{where}.qas[{q}]", context, qa
-    if is_empty:
-        raise DataError(f"{path}: no questions")
-
-
-_KINDS = {list: "a list", str: "a string", int: "a whole number", dict: "an object"}
-
-
-def _member(value: Any, name: str, kind: type, place: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise DataError(f"{place}: expected an object, got {type(value).__name__}")
-    if name not in value:
-        raise DataError(f"{place}: no {name!r}; is it a SQuAD file?")
-    found = value[name]
-    if not isinstance(found, kind) or isinstance(found, bool):
-        raise DataError(f"{place}: {name!r} must be {_KINDS[kind]}, got {found!r:.60}")
-    return found
-
-
-def _example_of_question(place: str, context: str, qa: Any, is_training: bool) -> SquadExample:
-    qas_id, question = qa["id"], _member(qa, "question", str, place)
-    if not is_training:
-        return SquadExample(qas_id, question, context, None, None, False, place)
-    is_impossible = qa.get("is_impossible", False)
-    if not isinstance(is_impossible, bool):
-        raise DataError(
-            f"{place}: 'is_impossible' must be true or false, got {is_impossible!r:.60}"
-        )
-    if is_impossible:
-        return SquadExample(qas_id, question, context, "", -1, True, place)
-    answers = _member(qa, "answers", list, place)
-    if len(answers) != 1:
-        raise DataError(
-            f"{place}: {len(answers)} answers; for training, each question has exactly 1 "
-            "(or is_impossible)"
-        )
-    text = _member(answers[0], "text", str, f"{place}.answers[0]")
-    start = _member(answers[0], "answer_start", int, f"{place}.answers[0]")
-    return SquadExample(qas_id, question, context, text, start, False, place)
-
-
-def _is_displaced(example: SquadExample) -> bool:
-    """Whether the answer, as of training, is not where the file says."""
-    text, start = example.orig_answer_text, example.start_position
-    if text is None or example.is_impossible:
-        return False
-    return start < 0 or not text or not example.paragraph_text.startswith(text, start)
-
-
 # === Passages ===
 
 
@@ -203,19 +66,21 @@ class _Passage:
 def _passage(
     example: SquadExample, tokenizer: FullTokenizer, codes: dict[str, int]
 ) -> _Passage | None:
-    """Returns the passage of a question, None where it can't be aligned with its tokens."""
-    if not tokenizer.is_spm:
-        return _wordpiece_passage(example.paragraph_text, tokenizer)
+    """Returns the passage of a question, None where it has no tokens."""
+    text, passage = example.paragraph_text, None
     try:
-        return _spm_passage(example.paragraph_text, tokenizer, codes)
+        passage = _spm_passage(text, tokenizer, codes) if tokenizer.is_spm else None
     except DataError as error:
         raise DataError(f"{example.place}: {error}") from error
+    return passage or _passage_of_spans(text, tokenizer)
 
 
 def _spm_passage(
     text: str, tokenizer: FullTokenizer, codes: dict[str, int]
 ) -> _Passage | None:
-    """SentencePiece cuts a cleaned text, with which the original one is aligned.
+    """SentencePiece cuts a cleaned text, with which the original one is aligned, as by the original.
+
+    None where that fails, as in lists of numbers.
 
     Args:
       codes: the code point of each character cleaned alone, -1 where that is not one
@@ -243,8 +108,8 @@ def _spm_passage(
     )
 
 
-def _wordpiece_passage(text: str, tokenizer: FullTokenizer) -> _Passage | None:
-    """WordPiece cuts the original text, so the position of every token is known."""
+def _passage_of_spans(text: str, tokenizer: FullTokenizer) -> _Passage | None:
+    """Returns the passage by the tokenizer's own positions of tokens."""
     ids, spans = encode_with_offsets(tokenizer, text)
     if not ids:
         return None
@@ -272,7 +137,7 @@ def make_windows(
     """Yields the windows of every question, in order, as [CLS] question [SEP] passage [SEP].
 
     A passage that does not fit makes several windows, which begin `doc_stride` tokens apart.
-    Questions whose passage cannot be aligned with its tokens have none; one warning names them.
+    Questions whose passage has no tokens have none; one warning names them.
     """
     unique_id, left_out = _FIRST_UNIQUE_ID, []
     passages: dict[str, _Passage | None] = {}  # several questions share one
@@ -304,7 +169,7 @@ def make_windows(
             yield window
     if left_out:
         log.warning(
-            "%s of %s questions left out: their passage does not fit its tokens (%s)",
+            "%s of %s questions left out: their passage has no tokens (%s)",
             f"{len(left_out):,}", f"{len(examples):,}", first_few(left_out),
         )
 

@@ -1,0 +1,193 @@
+"""SQuAD files, and those of annotation tools that are like them. No TensorFlow."""
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from albert.errors import DataError
+from albert.tasks import lines
+
+log = logging.getLogger("albert")
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadExample:
+    """One question with its passage and, in training, its answer."""
+
+    qas_id: str
+    question_text: str
+    paragraph_text: str
+    orig_answer_text: str | None  # None at prediction, "" without answer
+    start_position: int | None  # of the answer's first character; -1 without answer
+    is_impossible: bool
+    place: str  # where it is in the file, for messages: "dev.json: data[3].paragraphs[0].qas[1]"
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Returns the first five names for a message, and dots if there are more."""
+    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
+
+
+def read_examples(path: str, is_training: bool) -> list[SquadExample]:
+    """Returns the questions of a SQuAD file, of version 1.1 or 2.0, in order.
+
+    Answers are kept for training only, the first of each question. Questions whose answer is not
+    where the file says are left out of training; one warning names them.
+
+    Raises:
+      DataError: not a SQuAD file, or two questions of one id (each with its location in the file).
+    """
+    examples: dict[str, SquadExample] = {}
+    num_several = 0
+    for place, context, qa in _located_questions(path):
+        num_several += is_training and len(qa.get("answers") or ()) > 1
+        example = _example_of_question(place, context, qa, is_training)
+        if earlier := examples.get(example.qas_id):
+            at = earlier.place.removeprefix(f"{path}: ")
+            raise DataError(f"{place}: id {example.qas_id!r} stands already at {at}")
+        examples[example.qas_id] = example
+    if num_several:
+        log.warning("%s: %s of %s questions have several answers, of which the first is trained on",
+                    path, f"{num_several:,}", f"{len(examples):,}")
+    if displaced := [example for example in examples.values() if _is_displaced(example)]:
+        log.warning(
+            "%s: %s of %s questions have an answer that is not in their passage at answer_start, "
+            "left out of training: %s", path, f"{len(displaced):,}", f"{len(examples):,}",
+            first_few([f"{e.qas_id} ({e.place.removeprefix(f'{path}: ')})" for e in displaced]),
+        )
+        for example in displaced:
+            del examples[example.qas_id]
+        if not examples:
+            raise DataError(f"{path}: no question has its answer where answer_start says")
+    return list(examples.values())
+
+
+def read_answers(path: str) -> dict[str, list[str] | None]:
+    """Returns the known answers of each question of a SQuAD file, by its id.
+
+    The list is empty where there is no answer, and None where none is known. None are known either
+    if all lists are empty and no question is said to be impossible, as some write a test set.
+
+    Raises:
+      DataError: not a SQuAD file.
+    """
+    answers: dict[str, list[str] | None] = {}
+    some_are_impossible = False
+    for place, _, qa in _located_questions(path):
+        texts, is_impossible = None, qa["is_impossible"]
+        some_are_impossible |= is_impossible
+        if qa.get("answers") is not None:
+            texts = [
+                _member(answer, "text", str, f"{place}.answers[{i}]")
+                for i, answer in enumerate(_member(qa, "answers", list, place))
+            ]
+        answers[qa["id"]] = [] if is_impossible and not texts else texts
+    if not (some_are_impossible or any(answers.values())):
+        return dict.fromkeys(answers)
+    return answers
+
+
+def _located_questions(path: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yields (location, passage, question), at least one; see `_as_in_squad`."""
+    number = 0
+    for at, value in _located_values(path):
+        for place, context, qa in _questions_in(value, at):
+            yield place, context, _as_in_squad(qa, place, number)
+            number += 1
+    if not number:
+        raise DataError(f"{path}: no questions")
+
+
+def _located_values(path: str) -> Iterator[tuple[str, Any]]:
+    """Yields (location, article, paragraph or row) of SQuAD's file, a list, or JSON lines."""
+    for line, value in lines.json_values(path, "train_file"):
+        if isinstance(value, Mapping) and not {"paragraphs", "qas", "question"} & set(value):
+            articles = enumerate(_member(value, "data", list, path))
+            yield from ((f"{path}: data[{i}]", article) for i, article in articles)
+        else:
+            yield f"{path}:{line}", value
+
+
+def _questions_in(value: Any, at: str) -> Iterator[tuple[str, str, Any]]:
+    if not isinstance(value, Mapping) or not {"qas", "question"} & set(value):
+        for p, paragraph in enumerate(_member(value, "paragraphs", list, at)):
+            where = f"{at}.paragraphs[{p}]"
+            if not (isinstance(paragraph, Mapping) and "question" in paragraph):
+                _member(paragraph, "context", str, where)
+                _member(paragraph, "qas", list, where)
+            yield from _questions_in(paragraph, where)
+        return
+    context = _member(value, "context", str, at)
+    if "qas" not in value:
+        yield at, context, value  # a flat row
+        return
+    for q, qa in enumerate(_member(value, "qas", list, at)):
+        yield f"{at}.qas[{q}]", context, qa
+
+
+def _as_in_squad(qa: Any, place: str, number: int) -> dict[str, Any]:
+    """Returns a question as SQuAD has it, which annotation tools write in other ways.
+
+    Ids may be absent or numbers, and `is_impossible` 0 or 1. Answers may be texts, or lists of `text` and
+    of `answer_start`; one without `answer_start` is looked for in the passage.
+    """
+    _member(qa, "question", str, place)
+    qas_id, is_impossible, answers = map(qa.get, ("id", "is_impossible", "answers"))
+    qas_id = f"question-{number}" if qas_id is None else qas_id
+    if isinstance(qas_id, bool) or not isinstance(qas_id, str | int):
+        raise DataError(f"{place}: 'id' must be a string or a number, got {qas_id!r:.60}")
+    if is_impossible not in (None, True, False):
+        raise DataError(f"{place}: 'is_impossible' must be true or false, got {is_impossible!r:.60}")
+    if isinstance(answers, Mapping):
+        texts, starts = (
+            answers.get(name, [None]) if isinstance(answers.get(name, [None]), list) else [answers[name]]
+            for name in ("text", "answer_start")
+        )
+        if len(texts) != len(starts) and "answer_start" in answers:
+            raise DataError(f"{place}: {len(texts)} answers, and {len(starts)} positions of them")
+        starts = starts if "answer_start" in answers else [None] * len(texts)
+        answers = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
+    elif isinstance(answers, str):
+        answers = [answers]
+    if isinstance(answers, list):
+        answers = [{"text": a} if isinstance(a, str) else a for a in answers]
+    found = {**qa, "id": str(qas_id), "is_impossible": bool(is_impossible)}
+    return found if answers is None else found | {"answers": answers}
+
+
+_KINDS = {list: "a list", str: "a string", int: "a whole number", dict: "an object"}
+
+
+def _member(value: Any, name: str, kind: type, place: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise DataError(f"{place}: expected an object, got {type(value).__name__}")
+    if name not in value:
+        raise DataError(f"{place}: no {name!r}; is it a SQuAD file?")
+    found = value[name]
+    if not isinstance(found, kind) or isinstance(found, bool):
+        raise DataError(f"{place}: {name!r} must be {_KINDS[kind]}, got {found!r:.60}")
+    return found
+
+
+def _example_of_question(place: str, context: str, qa: Any, is_training: bool) -> SquadExample:
+    qas_id, question = qa["id"], _member(qa, "question", str, place)
+    if not is_training:
+        return SquadExample(qas_id, question, context, None, None, False, place)
+    if qa["is_impossible"] or qa.get("answers") == []:
+        return SquadExample(qas_id, question, context, "", -1, True, place)
+    answer, at = _member(qa, "answers", list, place)[0], f"{place}.answers[0]"
+    text = _member(answer, "text", str, at)
+    if answer.get("answer_start") is None:
+        start = context.find(text)
+    else:
+        start = _member(answer, "answer_start", int, at)
+    return SquadExample(qas_id, question, context, text, start, False, place)
+
+
+def _is_displaced(example: SquadExample) -> bool:
+    """Whether the answer, as of training, is not where the file says."""
+    text, start = example.orig_answer_text, example.start_position
+    if text is None or example.is_impossible:
+        return False
+    return start < 0 or not text or not example.paragraph_text.startswith(text, start)

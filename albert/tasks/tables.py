@@ -1,0 +1,233 @@
+"""Tables: CSV, TSV, JSON lines, JSON arrays and Parquet, packed or not. No TensorFlow."""
+
+import csv
+import dataclasses
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from albert.errors import DataError, FlagError
+from albert.storage import files
+from albert.tasks import lines
+from albert.text import structured_files, text_files
+from albert.text.cleaning import scrub_surrogates
+
+log = logging.getLogger("albert")
+
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_JSON = (".json", ".jsonl", ".ndjson")
+_DELIMITED = (".csv", ".tsv", ".txt")
+PARQUET = ".parquet"
+NAMED = (*_JSON, PARQUET)  # whose rows, or schema, name the columns
+KINDS = (*_DELIMITED, *NAMED)
+WRITTEN = (".csv", ".tsv", *_JSON)
+# The first line of a file that Excel wrote for another country.
+_SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE | re.DOTALL)
+# A cell that a writer has quoted: quotes in it are doubled, or it holds a tab or a line end.
+_QUOTED = re.compile(r'(?:^|\t)"[^"\t\n]*(?:""|[\t\n])(?:[^"]|"")*"(?=\t|\r?$)', re.MULTILINE)
+_ALL_QUOTED = re.compile(r'"[^"]*"(\t"[^"]*")*\r?\n?')
+
+Rows = list[tuple[int, list[str]]]  # (number of the line on which a row begins, cells)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The cells of a file."""
+
+    path: str
+    names: Sequence[str]  # of the columns; "" of one without a name
+    rows: Sequence[Sequence[Any]]  # as they were parsed; see `cell`
+    lines: Sequence[int]  # on which each row begins; of Parquet the row's number
+
+    @property
+    def named(self) -> str:
+        """The names of the columns, for messages."""
+        return ", ".join(filter(None, self.names))[:300]
+
+    def cell(self, row: int, column: int) -> Any:
+        """Returns a cell as text, or a list of texts or a dict."""
+        return _cell(self.rows[row][column])
+
+    def place(self, row: int) -> str:
+        """Returns where the user finds a row."""
+        return f"{self.path}:{' row ' if ending(self.path) == PARQUET else ''}{self.lines[row]}"
+
+
+def read_table(
+    path: str, flag: str, has_header: Callable[[Sequence[Sequence[str]]], bool] = lambda rows: True,
+    encoding: str | None = None,
+) -> Table:
+    """Returns the table of a file, whose name says of which kind it is.
+
+    Args:
+      flag: named in errors.
+      has_header: whether the first of all rows of a *.csv or *.tsv file names the columns; else
+        the columns' names are their numbers, from 0.
+      encoding: of text, if not UTF-8.
+
+    Raises:
+      DataError: it is absent, empty or malformed; FlagError: another kind of file.
+    """
+    try:
+        names, numbered = _read(path, flag, has_header, encoding)
+    except DataError as error:
+        if isinstance(error.__cause__, UnicodeDecodeError) and not encoding:
+            raise DataError(f"{error}, or give --encoding=cp1252 if Excel wrote it") from error
+        raise
+    if not numbered:
+        problem = "no rows below the names of the columns" if names else "nothing in it"
+        raise DataError(f"{path}: {problem}")
+    return Table(path, names, [row for _, row in numbered], [line for line, _ in numbered])
+
+
+def _read(path: str, flag: str, has_header, encoding: str | None) -> tuple[list[str], Rows]:
+    kind = ending(path)
+    if kind in _DELIMITED:
+        numbered = _delimited_rows(path, flag, encoding)
+        names = [name.strip() for name in numbered[0][1]] if numbered else []
+        if not numbered or has_header([row for _, row in numbered]):
+            del numbered[:1]
+        else:
+            names = [str(i) for i in range(len(names))]
+        return names, [(n, _fitting(row, names, f"{path}:{n}")) for n, row in numbered]
+    if kind not in NAMED:
+        raise FlagError(
+            f"--{flag}={path} ends neither in .csv nor in .tsv, .jsonl, .json or .parquet"
+        )
+    objects = list(_parquet_rows(path, flag) if kind == PARQUET else _json_rows(path, flag, encoding))
+    names = list(dict.fromkeys(name for _, row in objects for name in row))
+    return names, [(line, [row.get(name, "") for name in names]) for line, row in objects]
+
+
+def ending(path: str) -> str:
+    """Returns the ending that says of which kind a file is, in lower case."""
+    bare = next((path.removesuffix(e) for e in _PACKED if path.endswith(e)), path)
+    return os.path.splitext(bare)[1].lower()
+
+
+def _fitting(row: list[str], names: Sequence[str], place: str) -> list[str]:
+    """Returns a row of as many cells as there are columns; only cells without a name may be absent."""
+    size = len(names)
+    if any(cell.strip() for cell in row[size:]) or any(names[len(row):]):
+        raise DataError(
+            f"{place}: {len(row)} columns, the first line has {len(list(filter(None, names)))}; "
+            "quote texts with commas or line ends in *.csv, and remove tabs from those in *.tsv"
+        )
+    return row[:size] + [""] * (size - len(row))
+
+
+# === CSV and TSV ===
+
+
+def _delimited_rows(path: str, flag: str, encoding: str | None) -> Rows:
+    texts = [text for _, text in lines.read_lines(path, flag, encoding=encoding)]
+    first, before, delimiter = texts[0] if texts else "", 0, "\t"
+    if separator := _SEPARATOR.fullmatch(first):
+        before, delimiter = 1, separator[1]
+    elif ending(path) == ".csv":  # where a comma is the decimal point, a semicolon separates
+        bare = re.sub(r'"[^"]*"', "", first)
+        delimiter = max(",;\t|", key=bare.count)
+    texts = texts[before:]
+    if delimiter != "\t" or _is_quoted(texts, path):
+        return _csv_rows(texts, delimiter, path, before)
+    return [
+        (number, text.rstrip("\r\n").split("\t")) for number, text in enumerate(texts, before + 1)
+        if text.rstrip("\r\n")
+    ]
+
+
+def _csv_rows(texts: Iterable[str], delimiter: str, path: str, before: int = 0) -> Rows:
+    csv.field_size_limit(lines.MAX_LINE)
+    reader, rows, start = csv.reader(texts, delimiter=delimiter, strict=True), [], 1
+    try:
+        for row in reader:
+            if row:
+                rows.append((before + start, row))
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}:{before + start}: not a row of columns: {error}") from error
+    return rows
+
+
+def _is_quoted(texts: Sequence[str], path: str) -> bool:
+    """Whether tab-separated text has quoted cells, as pandas writes them.
+
+    In other such files quotation marks are text, and a stray one must not swallow lines.
+    """
+    if not any('"' in text for text in texts):
+        return False
+    try:
+        rows = [row for _, row in _csv_rows(texts, "\t", path)]
+    except DataError:
+        return False
+    if any(len(row) != len(rows[0]) or any({"\t", "\n"} <= {*cell} for cell in row) for row in rows):
+        return False
+    return bool(_ALL_QUOTED.fullmatch(texts[0]) or _QUOTED.search("".join(texts)))
+
+
+# === JSON and Parquet ===
+
+
+def _json_rows(path: str, flag: str, encoding: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    num_rows = num_replaced = 0
+    for line, values in lines.json_values(path, flag, encoding):
+        if not isinstance(values, dict):
+            raise DataError(f"{path}:{line}: expected a JSON object, got {values!r:.40}")
+        text = json.dumps(values, ensure_ascii=False)
+        num_rows, num_replaced = num_rows + 1, num_replaced + (scrub_surrogates(text) != text)
+        yield line, {scrub_surrogates(name): value for name, value in values.items()}
+    if num_replaced:
+        log.warning("%s: %s of %s rows had half of a surrogate pair, replaced by U+FFFD", path,
+                    f"{num_replaced:,}", f"{num_rows:,}")
+
+
+def _parquet_rows(path: str, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    number = 0
+    with text_files.open_file(path, flag) as stream:
+        for batch in structured_files.parquet_batches(stream, path):
+            try:
+                rows = batch.to_pylist()
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path}: not UTF-8 text after row {number}") from error
+            yield from enumerate(rows, number + 1)
+            number += len(rows)
+
+
+def _cell(value: Any) -> Any:
+    """Returns a parsed value as text; a list of texts and an object stay what they are."""
+    if isinstance(value, str):
+        return scrub_surrogates(value)
+    if isinstance(value, list):
+        return [_cell(one) for one in value]
+    if isinstance(value, dict):
+        return value
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 0 and 0.0 are the same label
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+# === Writing ===
+
+
+def write_table(path: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Publishes a *.csv, *.tsv or *.jsonl file."""
+    with files.atomic_write(path) as stream:
+        if ending(path) in _JSON:
+            objects = (dict(zip(names, row, strict=True)) for row in rows)
+            stream.writelines(_as_text(one) + "\n" for one in objects)
+            return
+        delimiter = "\t" if ending(path) == ".tsv" else ","
+        writer = csv.writer(stream, lineterminator="\n", delimiter=delimiter)
+        writer.writerow(names)
+        writer.writerows(map(_as_text, row) for row in rows)
+
+
+def _as_text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return scrub_surrogates(value or "")
+    return scrub_surrogates(json.dumps(value, ensure_ascii=False, default=str))

@@ -1,0 +1,207 @@
+"""Tables as people have them: read, answered row by row, and written back."""
+
+import csv
+import gzip
+import json
+import pathlib
+
+import pytest
+from helpers import assert_one_clear_line, run_here
+from jobs import WORDS
+
+import albert
+from albert import predict
+from albert.errors import DataError, FlagError
+from albert.tasks import own_file, tables
+
+ROWS = [("so good", "pos"), ("so bad", "neg")]
+
+
+def read(path: pathlib.Path, content: str | bytes, encoding=None):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    table = tables.read_table(str(path), "train_file", encoding=encoding)
+    columns = own_file.find_columns(table, None, None, None)
+    return own_file.rows_of(own_file.without_gaps(table, columns), columns)
+
+
+SAME = [  # the two rows, as programs write them
+    ("a.csv", "text,label\nso good,pos\nso bad,neg\n"),
+    ("a.csv", "text,label,,\nso good,pos,,\nso bad,neg,,\n"),  # Kaggle's empty columns
+    ("a.csv", "text,label,,\nso good,pos\nso bad,neg,,,,\n"),
+    ("a.csv", ",text,label\n0,so good,pos\n1,so bad,neg\n"),  # the index of pandas
+    ("a.csv", " text , label \nso good,pos\nso bad,neg\n"),
+    ("a.csv", "sep=;\r\ntext;label\r\nso good;pos\r\nso bad;neg\r\n"),  # Excel
+    ("a.csv", "text\tlabel\nso good\tpos\nso bad\tneg\n"),
+    ("a.CSV", '"text","label"\n"so\ngood",pos\n\n"so bad","neg"\n'),
+    ("a.csv", b"\xef\xbb\xbftext,label\nso good,pos\nso bad,neg\n"),
+    ("a.tsv", "text\tlabel\nso good\tpos\nso bad\tneg\n".encode("utf-16")),
+    ("a.tsv", '"text"\t"label"\n"so good"\t"pos"\n"so bad"\t"neg"\n'),
+    ("a.tsv", 'text\tlabel\n"so\ngood"\tpos\nso bad\tneg\n'),  # pandas
+    ("a.json", json.dumps([{"text": t, "label": k} for t, k in ROWS])),
+    ("a.json", json.dumps([{"text": t, "label": k} for t, k in ROWS], indent=2)),
+    ("a.json", "".join(json.dumps({"text": t, "label": k}) + "\n" for t, k in ROWS)),
+    ("a.jsonl.gz", gzip.compress(b"".join(
+        json.dumps({"text": t, "label": k, "more": None}).encode() + b"\n" for t, k in ROWS
+    ))),
+]
+
+
+def test_what_programs_write_is_read_as_the_same_rows(tmp_path):
+    for number, (name, content) in enumerate(SAME):
+        assert read(tmp_path / name, content) == ROWS, number
+
+
+def test_parquet_is_a_table_too(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"id": [7, 8, 9], "text": ["so good", None, "so bad"], "label": [1, 0, 0]})
+    parquet.write_table(table, path)
+    assert read(path, path.read_bytes()) == [("so good", "1"), ("so bad", "0")]
+    with pytest.raises(DataError, match="a.parquet: row 1: label '1' is not one of yes, no"):
+        read_table = tables.read_table(str(path), "train_file")
+        columns = own_file.find_columns(read_table, None, None, None)
+        rows = own_file.rows_of(read_table, columns)
+        own_file.examples_of(read_table, columns, rows, ["yes", "no"])
+
+
+def test_quotation_marks_of_tab_separated_text_stay_unless_a_program_wrote_them(tmp_path):
+    stray = '"Oh" he said\t1\nan "odd\t0\n"end\t1\n'
+    assert read(tmp_path / "a.tsv", "text\tlabel\n" + stray) == [
+        ('"Oh" he said', "1"), ('an "odd', "0"), ('"end', "1")
+    ]
+    # Rows between two stray marks are no cell of several lines.
+    between = 'text\tlabel\n"begins\t1\nso\t0\nends"\t1\n'
+    assert [row[0] for row in read(tmp_path / "a.tsv", between)] == ['"begins', "so", 'ends"']
+    quoted = 'text\tlabel\n"say ""yes"", now"\t1\nno\t0\n'
+    assert read(tmp_path / "a.tsv", quoted) == [('say "yes", now', "1"), ("no", "0")]
+
+
+def test_another_encoding_is_read_on_request_and_named_in_the_refusal(tmp_path):
+    content = "text,label\nso good,pos\ncafé,neg\n".encode("cp1252")
+    with pytest.raises(DataError, match=r"a\.csv:3: not UTF-8 text .* give --encoding=cp1252"):
+        read(tmp_path / "a.csv", content)
+    assert read(tmp_path / "a.csv", content, "cp1252")[1] == ("café", "neg")
+    # A byte-order mark says more than a flag.
+    assert read(tmp_path / "a.csv", "text,label\nso,1\n".encode("utf-16"), "cp1252") == [("so", "1")]
+
+
+def test_rows_without_text_or_label_are_left_out_and_counted(tmp_path, caplog):
+    found = read(tmp_path / "a.csv", "text,label\nso good,pos\n,pos\nso bad,\n  ,\nso bad,neg\n")
+    assert found == ROWS
+    assert "3 of 5 rows have no text or no label and are left out, the first at" in caplog.text
+    assert "a.csv:3: nothing in column 'text'" in caplog.text
+    with pytest.raises(DataError, match=r"a\.csv:2: nothing in column 'label', nor in other rows"):
+        read(tmp_path / "a.csv", "text,label\na,\nb,\n")
+
+
+def test_a_whole_number_is_one_label_however_it_is_written(tmp_path):
+    """pandas writes 1.0 for 1 in a column with gaps."""
+    assert [r[-1] for r in read(tmp_path / "a.csv", "text,label\na,1.0\nb,0\nc,\n")] == ["1", "0"]
+    rows = '{"text": "a", "label": 0}\n{"text": "b", "label": 0.0}\n{"text": "c", "label": 1.5}\n'
+    assert [r[-1] for r in read(tmp_path / "a.jsonl", rows)] == ["0", "0", "1.5"]
+    assert [r[-1] for r in read(tmp_path / "a.csv", "text,label\na,1.0\nb,x\n")] == ["1.0", "x"]
+
+
+REFUSED = [
+    ("a.csv", "text,label\na,1\nb,0,more\n", r"a\.csv:3: 3 columns, the first line has 2"),
+    ("a.csv", 'text,label\na,1\n"two\nlines",1,2\n', r"a\.csv:3: 3 columns"),
+    ("a.csv", 'text,label\na,1\n"open,1\nb,0\n', r"a\.csv:3: not a row of columns"),
+    ("a.csv", "sep=;\ntext;label\na;1;2\n", r"a\.csv:3: 3 columns"),
+    ("a.jsonl", '{"text": ["a"], "label": 1}\n', r"a\.jsonl:1: column 'text' holds a list, not text"),
+    ("a.jsonl", '{"text": "a", "label": {"b": 1}}\n', r"column 'label' holds an object, not text"),
+    ("a.json", '[\n{"text": "a", "label": 1},\n{"text": }]', r"a\.json:3:10: not JSON"),
+    ("a.json", '[\n{"text": "a", "label": 1},\n7]', r"a\.json:3: expected a JSON object, got 7"),
+    ("a.json", '[{"text": "a", "label": 1}', r"a\.json: the list is not closed"),
+    ("a.parquet", "no", r"a\.parquet: damaged or truncated Parquet"),
+    ("a.csv", "id,what,kind,\n1,2,3,\n", "give --text_column, one of its columns: id, what, kind; "
+     "their numbers from 0 if these are no names"),
+]
+
+
+def test_a_refusal_names_the_line_of_the_users_file(tmp_path):
+    for name, content, message in REFUSED:
+        with pytest.raises((DataError, FlagError), match=message):
+            read(tmp_path / name, content)
+
+
+# --- Answers ---
+
+
+@pytest.fixture(scope="module")
+def told(classified, tmp_path_factory):
+    """Function that answers a file; returns the exit code and what was written."""
+    folder = tmp_path_factory.mktemp("told")
+
+    def get(name, content, *flags, to="out.jsonl"):
+        (folder / name).write_text(content, errors="surrogateescape")
+        out = folder / to
+        code = run_here(
+            predict, f"--model={classified.out}", f"--input_file={folder / name}",
+            f"--output_file={out}", *flags,
+        )
+        return out.read_text() if code == 0 else code
+
+    get.session = albert.open_session(str(classified.out))
+    return get
+
+
+TEXTS = [" ".join(WORDS[i : i + 4]) for i in range(3)]
+
+
+def labels(told, texts):
+    return [one["label"] for one in told.session.classify(texts)]
+
+
+def test_each_row_of_a_table_is_answered_by_its_text(told):
+    expected = [json.loads(json.dumps(one)) for one in told.session.classify(TEXTS)]
+    table = "id,Text,note\n" + "".join(f'{i},"{t}",x\n' for i, t in enumerate(TEXTS))
+    lined = table.replace("w1 w2", "w1\nw2")  # a text with a line end
+    for name, content, flags in (
+        ("a.csv", table, []), ("a.csv", lined, []),
+        ("a.csv", table.replace("Text", "words"), ["--text_column=words"]),
+        ("a.csv", "\n".join(TEXTS), []),  # no header, one column
+        ("a.csv", "\n".join(TEXTS), ["--notsv_header"]),
+        ("a.tsv", "id\tsentence\n" + "".join(f"1\t{t}\n" for t in TEXTS), []),
+        ("a.tsv", "\n".join(TEXTS) + "\n", []),  # lines of text
+        ("a.jsonl", "".join(json.dumps({"text": t}) + "\n" for t in TEXTS), []),
+        ("a.json", json.dumps([{"text": t} for t in TEXTS]), []),
+        ("a.txt", "some words\n" + "".join(f"{t}\n" for t in TEXTS), ["--tsv_header"]),
+    ):
+        answers = [json.loads(line) for line in told(name, content, *flags, to="answers").splitlines()]
+        assert [one["label"] for one in answers] == [one["label"] for one in expected], (name, flags)
+        for one, other in zip(answers, expected, strict=True):
+            assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+
+
+def test_a_table_is_written_back_with_its_answers(told):
+    table = f'id,text,\n1,"{TEXTS[0]}",\n2,,\n3,"a ""b"", {TEXTS[1]}",\n'
+    found = list(csv.reader(told("a.csv", table, to="out.csv").splitlines()))
+    (one, two), rest = labels(told, [TEXTS[0], f'a "b", {TEXTS[1]}']), ["", "", "", ""]
+    header = ["id", "text", "", "predicted_label", "predicted_probability", "probability_0",
+              "probability_1"]
+    assert found[0] == header and [row[:4] for row in found[1:]] == [
+        ["1", TEXTS[0], "", one], ["2", "", "", ""], ["3", f'a "b", {TEXTS[1]}', "", two],
+    ]
+    assert found[2][3:] == rest and float(found[1][4]) == max(map(float, found[1][5:]))
+    # The answers of the same command replace those of the first.
+    written = told("a.csv", table, to="out.csv")
+    assert told("b.csv", written, to="again.csv") == written
+    rows = "".join(json.dumps({"text": t, "n": [1]}) + "\n" for t in TEXTS)
+    lines = told("a.jsonl", rows, to="out.jsonl").splitlines()
+    assert [json.loads(line)["predicted_label"] for line in lines] == labels(told, TEXTS)
+    assert json.loads(lines[0])["n"] == [1]  # other columns stay as they are
+
+
+def test_tables_that_cannot_be_answered_are_refused_in_a_line(told, capsys):
+    for name, content, flags, message in (
+        ("a.csv", "id,what\n1,2\n", [], "give --text_column, one of its columns: id, what"),
+        ("a.csv", "text,b\n1,2\n", ["--text_column=c"], "has no such column (text, b)"),
+        ("a.csv", "text\na\n", ["--encoding=none"], "--encoding=none is not known"),
+        ("a.csv", "text\n\udcff\n", [],
+         "a.csv:2: not UTF-8 text"),
+        ("a.md", "text\n", ["--text_column=c"], "--text_column: goes with a table as --input_file"),
+    ):
+        capsys.readouterr()
+        assert told(name, content, *flags, to="no.csv") == 2
+        assert message in assert_one_clear_line(capsys.readouterr().err)
