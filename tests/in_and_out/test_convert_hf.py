@@ -244,6 +244,27 @@ def test_auto_tokenizer_reads_a_wordpiece_vocabulary(golden_path, transformers, 
     assert encoded == [ours.encode_text(text) for text in texts]
 
 
+@pytest.mark.parametrize("name", ["30k-clean.model", "albert_zh_vocab.txt"])
+def test_added_tokens_mean_there_what_they_mean_here(name, golden_path, transformers, tmp_path):
+    plain, ours, theirs = (str(tmp_path / folder) for folder in ("plain", "ours", "theirs"))
+    tokenizer = AlbertTokenizer.from_pretrained(golden_path(f"spm/{name}"))
+    tokenizer.save_pretrained(plain)
+    tokens = ["[E1]", "[/E1]", "COVID19", "covid"]
+    assert tokenizer.add_tokens(tokens) == 4
+    tokenizer.save_pretrained(ours)
+    transformers(their_transformers.add_tokens, plain, tokens, theirs)
+    texts = ["the [E1] one", "[e1]Bill[/E1] says", "covid19s Covid, covid19", "a[E1][/E1] b", "[E1]"]
+    expected = [tokenizer.tokenizer.encode_text(text) for text in texts]
+    assert transformers(their_transformers.encode, ours, texts) == expected
+    if not tokenizer.tokenizer.is_spm:
+        return  # their library writes it in a form that isn't read
+    again = AlbertTokenizer.from_pretrained(theirs)
+    assert len(again) == len(tokenizer)
+    assert [again.tokenizer.encode_text(text) for text in texts] == transformers(
+        their_transformers.encode, theirs, texts
+    )
+
+
 # --- What their configuration says ---
 
 BASE = {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 768, "num_hidden_layers": 12,
