@@ -420,13 +420,17 @@ def test_shards_and_half_precision_are_read_as_one_file_of_float32(theirs, maske
         assert found[name].dtype == np.float32
 
 
-def test_of_a_head_that_exists_only_here_the_encoder_is_converted(tmp_path, capsys):
+def test_of_a_head_that_exists_only_here_the_encoder_is_converted(tmp_path, capsys, caplog):
     kind = "AlbertForBeamQuestionAnswering"
     folder = save(random_model(kind, options={}), tmp_path / "ours")
     flags = f"--albert_directory={folder}", f"--output_dir={tmp_path / 'theirs'}"
     assert convert(*flags) == 0
     values = json.loads((tmp_path / "theirs/config.json").read_text())
     assert values["architectures"] == ["AlbertModel"]
+    (said,) = [line for line in caplog.messages if "left out" in line]
+    assert f"no {kind}" in said and "the encoder alone" in said
+    for name in ("answer_class", "end_logits", "start_logits"):
+        assert name in said
     names = safetensors.numpy.load_file(tmp_path / "theirs/model.safetensors")
     assert not any("/" in name for name in names)
     capsys.readouterr()

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import tarfile
 
@@ -36,6 +37,17 @@ for model in sys.argv[1:]:
     given = ["fill_mask", f"--model={model}", "a [MASK]"]
     code = flags.run_command(fill_mask.__doc__, fill_mask.define_flags, fill_mask.main, given, True)
     print(f"--- {code}", file=sys.stderr, flush=True)
+"""
+
+CLOCKED = """
+import time, huggingface_hub
+from albert.errors import CheckpointError
+from albert.formats import model_hub
+start = time.monotonic()
+try:
+    model_hub.local_path("owner/small")
+except CheckpointError as error:
+    print(time.monotonic() - start, error, sep="\\n")
 """
 
 
@@ -99,6 +111,18 @@ def test_what_cannot_be_had_is_refused_in_one_line(hub, tmp_path):
         line = helpers.assert_one_clear_line(one)
         assert all(part in line for part in parts), line
     assert fill_mask("owner/private", HF_TOKEN="secret").returncode == 0
+
+
+def test_a_hub_that_is_out_of_reach_is_given_up_soon(hub, tmp_path):
+    (tmp_path / "program.py").write_text(CLOCKED)
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and nobody listens, nor can anybody else
+        for server in (silent, closed):
+            address = f"http://127.0.0.1:{server.getsockname()[1]}"
+            done = helpers.run("program", cwd=tmp_path, env={"HF_ENDPOINT": address})
+            seconds, said = done.stdout.splitlines()
+            assert f"{address} can't be reached" in said, done.stderr
+            assert float(seconds) < 8, said  # 4 on an idle machine; the library takes 30, or 6 minutes
 
 
 def test_a_revision_is_that_of_its_name_in_python_and_in_flags(hub, tmp_path):
