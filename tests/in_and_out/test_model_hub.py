@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import tarfile
@@ -66,6 +67,19 @@ def hub(tmp_path, monkeypatch):
 
 def fill_mask(model, **environment) -> subprocess.CompletedProcess:
     return helpers.run("albert.fill_mask", f"--model={model}", TEXT, env=environment)
+
+
+def archive_of(hub) -> str:
+    """Returns the address of a packed model at a hub."""
+    (hub.folder / "files").mkdir()
+    with tarfile.open(hub.folder / "files/small.tar.gz", "w:gz") as archive:
+        archive.add(shipped.path_of("small_en"), "small_en")
+    return f"{hub.address}/small.tar.gz"
+
+
+def asked_for(hub, *names: str) -> int:
+    """Returns how often a hub was asked to send a file of these names."""
+    return sum(kind == "GET" and path.endswith(names) for kind, path in hub.requests)
 
 
 @pytest.fixture(scope="module")
@@ -152,14 +166,39 @@ def test_shards_are_downloaded_too(hub, answer):
 
 
 def test_a_connection_that_is_cut_is_taken_up_where_it_was(hub, answer):
-    with tarfile.open(hub.folder / "small.tar.gz", "w:gz") as archive:
-        archive.add(shipped.path_of("small_en"), "small_en")
-    (hub.folder / "files").mkdir()
-    os.rename(hub.folder / "small.tar.gz", hub.folder / "files/small.tar.gz")
-    for model in ("owner/small", f"{hub.address}/small.tar.gz"):
+    for model in ("owner/small", archive_of(hub)):
         hub.cuts = 2
         done = fill_mask(model)
         assert (done.returncode, done.stdout, hub.cuts) == (0, answer, 0), done.stderr
+
+
+def test_processes_that_want_the_same_model_download_it_once(hub, answer):
+    for model in ("owner/small", archive_of(hub)):
+        hub.goes_on.clear()
+        hub.has_stopped.clear()
+        hub.requests.clear()
+        processes = [helpers.start("albert.fill_mask", f"--model={model}", TEXT) for _ in range(2)]
+        assert hub.has_stopped.wait(100)
+        hub.goes_on.set()
+        for process in processes:
+            out, err = process.communicate(timeout=100)
+            assert (process.returncode, out) == (0, answer), err
+        # Of the archive the second asks whether it has changed.
+        assert asked_for(hub, "model.safetensors", ".tar.gz") == 1 + model.startswith("http")
+
+
+def test_a_download_that_is_stopped_by_hand_is_taken_up_by_the_same_command(hub, answer):
+    for model in ("owner/small", archive_of(hub)):
+        hub.goes_on.clear()
+        hub.has_stopped.clear()
+        process = helpers.start("albert.fill_mask", f"--model={model}", TEXT)
+        assert hub.has_stopped.wait(100)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=100)
+        assert process.returncode == 130 and "Traceback" not in err, err
+        hub.goes_on.set()
+        done = fill_mask(model)
+        assert (done.returncode, done.stdout) == (0, answer), done.stderr
 
 
 def test_an_archive_is_downloaded_again_only_when_it_has_changed(hub, monkeypatch):
