@@ -4,6 +4,7 @@ Legend: B texts or pairs, L positions.
 """
 
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +19,9 @@ from albert.formats.tokenizer_files import Vocabulary
 from albert.records import features
 from albert.storage import files, filesystem, scratch, shipped
 from albert.text import encodings
+from albert.text.added_tokens import AddedTokens, Span
 from albert.text.encodings import Encoding
-from albert.text.offsets import Span, encode_with_offsets
+from albert.text.offsets import encode_with_offsets
 from albert.tokenization import FullTokenizer
 
 MASK = "[MASK]"
@@ -35,6 +37,7 @@ class AlbertTokenizer:
     def __init__(self, tokenizer: FullTokenizer, max_length: int = 512):
         tokenization.check_special_pieces(tokenizer)
         self.tokenizer = tokenizer
+        self._mask = AddedTokens({MASK: tokenizer.mask_id})
         self.model_max_length = max_length
 
     @classmethod
@@ -75,10 +78,13 @@ class AlbertTokenizer:
         max_length = min(max_length, vocabulary.max_length or max_length)
         return cls(dataclasses.replace(vocabulary, text=text).open(), max_length)
 
-    def save_vocabulary(self, directory: str, filename_prefix: str | None = None) -> tuple[str]:
+    def save_vocabulary(
+        self, directory: str | os.PathLike[str], filename_prefix: str | None = None
+    ) -> tuple[str]:
         """Copies the vocabulary file into a directory and returns its path."""
         name = os.path.basename(self.tokenizer.path)
         name = f"{filename_prefix}-{name}" if filename_prefix else name
+        directory = os.fspath(directory)
         with scratch.uploaded(directory) as local:
             files.publish_copy(self.tokenizer.path, os.path.join(local, name))
         return (os.path.join(directory, name),)
@@ -101,10 +107,25 @@ class AlbertTokenizer:
     mask_token = property(lambda self: self.convert_ids_to_tokens(self.mask_token_id))
     pad_token = property(lambda self: self.convert_ids_to_tokens(self.pad_token_id))
     unk_token = property(lambda self: self.convert_ids_to_tokens(self.unk_token_id))
-    vocab_size = property(lambda self: self.tokenizer.vocab_size)
+    vocab_size = property(lambda self: len(self) - len(self.tokenizer.added.ids))
 
     def __len__(self) -> int:
-        return self.vocab_size
+        return self.tokenizer.vocab_size
+
+    def add_tokens(self, new_tokens: str | Sequence[str]) -> int:
+        """Adds tokens after those of the vocabulary, and returns how many were new.
+
+        They are matched whole in texts before all others, in any case if texts are lower-cased.
+        Afterwards call `model.resize_token_embeddings(len(tokenizer))`.
+
+        Raises:
+          DataError: one is not a string, or has nothing but white space.
+        """
+        tokens = [new_tokens] if isinstance(new_tokens, str) else list(new_tokens)
+        for token in tokens:
+            if not isinstance(token, str) or not token.strip():
+                raise DataError(f"no token: {token!r}")
+        return self.tokenizer.add_tokens(tokens)
 
     @property
     def all_special_ids(self) -> list[int]:
@@ -302,37 +323,18 @@ class AlbertTokenizer:
             if i in special:
                 found.append(None)
                 continue
-            is_spm = self.tokenizer.is_spm
-            starts = token.startswith(tokenization.SPIECE_UNDERLINE) if is_spm else token[:2] != "##"
-            word += starts or i == self.mask_token_id or word < 0
+            word += self.tokenizer.starts_word(token) or i == self.mask_token_id or word < 0
             found.append(word)
         return found + [None] * (width - len(row))
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of raw texts, in which [MASK] is the mask token."""
-        if not any(MASK in text for text in texts):
-            return self.tokenizer.encode_batch(texts)
-        parts = [text.split(MASK) for text in texts]
-        ids = iter(self.tokenizer.encode_batch(list(itertools.chain.from_iterable(parts))))
-        rows = []
-        for of_text in parts:
-            row = next(ids)
-            for _ in of_text[1:]:
-                row += [self.mask_token_id, *next(ids)]
-            rows.append(row)
-        return rows
+        return self._mask.encode(texts, self.tokenizer.encode_batch)
 
     def _spans(self, text: str) -> list[Span]:
         """Returns the span of each of the ids of a raw text."""
-        spans: list[Span] = []
-        start = 0
-        for number, part in enumerate(text.split(MASK)):
-            if number:
-                spans.append((start - len(MASK), start))
-            _, part_spans = encode_with_offsets(self.tokenizer, part)
-            spans += [(begin + start, end + start) for begin, end in part_spans]
-            start += len(part) + len(MASK)
-        return spans
+        encode = functools.partial(encode_with_offsets, self.tokenizer)
+        return self._mask.encode_with_offsets(text, encode)[1]
 
 
 def _has_no_model(directory: str) -> bool:

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from albert.cli import flags
-from albert.errors import FlagError
+from albert.errors import FlagError, some
 from albert.formats import (
     checkpoint_files,
     checkpoints,
@@ -114,6 +114,10 @@ def _load(values: flags.FlagValues, source: Pretrained) -> "keras.Model":
 
     architecture = values.architecture or pretrained.class_of(source)
     if architecture not in MODEL_CLASSES or not MODEL_CLASSES[architecture].is_at_hugging_face:
+        # Their class for answers scores last tokens whatever the first is: no weights make it equal.
+        heads = {name.split("/")[0] for name in source.weights().shapes} - {"bert", "global_step"}
+        flags.log.warning("Hugging Face has no %s: the encoder alone is written, left out: %s",
+                          architecture, some(sorted(heads)))
         architecture = ENCODER.name
     keras.utils.set_random_seed(0)  # a pooler that is not in the checkpoint is reproducible
     # Of the encoder alone, the pooler may be absent.

@@ -101,6 +101,7 @@ def main(values: flags.FlagValues) -> None:
     from albert.export import hub_export, text_graph
     from albert.formats import saved_model
 
+    text_graph.refuse_added_tokens(tokenizer)
     if set(paths) != {"export_path"}:
         text_graph.import_tensorflow_text()
     model = hub_export.load_model(source)

@@ -20,6 +20,7 @@ import numpy as np
 from albert.errors import ConfigError, DataError
 from albert.storage import files, filesystem
 from albert.text import sentencepiece
+from albert.text.added_tokens import AddedTokens
 from albert.text.cleaning import (
     TextSettings,
     convert_to_unicode,
@@ -86,9 +87,12 @@ class FullTokenizer:
       do_lower_case: lower-case in `encode_text`; in `tokenize` only for WordPiece.
       spm_model_file: SentencePiece model.
       keep_accents, remove_space: see `TextSettings`; only for SentencePiece.
+      added_tokens: {token: id} of tokens after those of the file, matched whole before all others,
+        in any case and accents where texts lose these.
 
     Raises:
-      DataError: neither file is given, or it is missing, empty or in another format.
+      DataError: neither file is given, it is missing, empty or in another format, or an added
+        token has another id than the next one.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class FullTokenizer:
         *,
         keep_accents: bool = False,
         remove_space: bool = True,
+        added_tokens: Mapping[str, int] | None = None,
     ):
         self.settings = TextSettings(do_lower_case, keep_accents, remove_space)
         self.sp_model: Any = None
@@ -120,11 +125,31 @@ class FullTokenizer:
             self._ids_of_word: dict[str, list[int]] = {}
         else:
             raise DataError("no vocabulary: give --spm_model_file or --vocab_file")
-        self.inv_vocab = {i: token for token, i in self.vocab.items()}
         # Tokens with capitals that are never split, by their lower case.
         self.symbols = {token.lower(): token for token in self._symbols()}
         if not self.is_spm:
             self.basic_tokenizer.never_split = tuple(self.symbols.values())
+        self._file_size = len(self.vocab)
+        added = dict(sorted((added_tokens or {}).items(), key=lambda item: item[1]))
+        self.add_tokens(added)
+        for token, i in added.items():
+            if self.vocab[token] != i:
+                raise DataError(f"{self.path}: the added token {token!r} has id {i}, it would "
+                                f"have to be {self.vocab[token]}")
+
+    def add_tokens(self, tokens: Iterable[str]) -> int:
+        """Adds tokens that are matched whole before all others; returns how many were new."""
+        before = len(self.vocab)
+        for token in tokens:
+            self.vocab.setdefault(token, len(self.vocab))
+        ids = itertools.islice(self.vocab.items(), self._file_size, None)
+        self.added = AddedTokens(dict(ids), self._spelling)
+        self.inv_vocab = {i: token for token, i in self.vocab.items()}
+        return len(self.vocab) - before
+
+    def _spelling(self, token: str) -> str:
+        keeps_accents = self.settings.keep_accents or not (self.is_spm or self.do_lower_case)
+        return preprocess_text(token, True, self.do_lower_case, keeps_accents)
 
     def _symbols(self) -> list[str]:
         tokens = [token for token in self.vocab if token != token.lower()]
@@ -163,10 +188,16 @@ class FullTokenizer:
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Returns the tokens; for SentencePiece, `text` must have been preprocessed."""
-        if self.is_spm:
-            return encode_pieces(self.sp_model, convert_to_unicode(text))
-        words = self.basic_tokenizer.tokenize(text)
-        return [token for w in words for token in self.wordpiece_tokenizer.tokenize_word(w)]
+        text, tokens = convert_to_unicode(text), []
+        for begin, end, added in self.added.split(text):
+            if added is not None:
+                tokens.append(self.inv_vocab[added])
+            elif self.is_spm:
+                tokens += encode_pieces(self.sp_model, text[begin:end])
+            else:
+                words = self.basic_tokenizer.tokenize(text[begin:end])
+                tokens += [t for word in words for t in self.wordpiece_tokenizer.tokenize_word(word)]
+        return tokens
 
     def encode_text(self, text: str | bytes) -> list[int]:
         """Returns the ids of raw text: preprocessing, tokenization and look-up in one call."""
@@ -181,8 +212,18 @@ class FullTokenizer:
           is_preprocessed: texts are output of `preprocess`; in rare cases, preprocessing them again
             would change them.
         """
-        if not self.is_spm:
-            return [self._wordpiece_ids(text) for text in texts]
+        def encode(parts: Sequence[str | bytes]) -> list[list[int]]:
+            if self.is_spm:
+                return self._sentencepiece_ids(parts, num_threads, is_preprocessed)
+            return [self._wordpiece_ids(part) for part in parts]
+
+        if not self.added.ids:
+            return encode(texts)
+        return self.added.encode([convert_to_unicode(text) for text in texts], encode)
+
+    def _sentencepiece_ids(
+        self, texts: Sequence[str | bytes], num_threads: int, is_preprocessed: bool
+    ) -> list[list[int]]:
         clean = convert_to_unicode if is_preprocessed else self.preprocess
         cleaned = [scrub_surrogates(clean(text)) for text in texts]
         if "," not in self.vocab:  # then unknown tokens may end in a comma, too
@@ -216,7 +257,8 @@ class FullTokenizer:
         """Returns the ids; unknown tokens are <unk> (SentencePiece) or a KeyError."""
         if not self.is_spm:
             return convert_by_vocab(self.vocab, tokens)
-        return [self.sp_model.PieceToId(scrub_surrogates(printable_text(t))) for t in tokens]
+        tokens = map(scrub_surrogates, map(printable_text, tokens))
+        return [self.added.ids.get(t) or self.sp_model.PieceToId(t) for t in tokens]
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Returns the tokens of ids."""
@@ -242,15 +284,25 @@ class FullTokenizer:
 
     def start_pieces(self) -> list[bool]:
         """Returns, for each id, whether the token begins a word (length `vocab_size`)."""
-        return [is_start_piece(self.inv_vocab[i], self.is_spm) for i in range(self.vocab_size)]
+        return [
+            token in self.added.ids or is_start_piece(token, self.is_spm)
+            for _, token in sorted(self.inv_vocab.items())
+        ]
+
+    def starts_word(self, token: str) -> bool:
+        """Whether a token is written as the first of a word, or was added."""
+        is_first = token.startswith(SPIECE_UNDERLINE) if self.is_spm else token[:2] != "##"
+        return is_first or token in self.added.ids
 
     @property
     def sha256(self) -> str:
         """Identity of the tokenizer, see `identity`."""
-        return identity(files.sha256(self.path), self.is_spm, self.settings)
+        return identity(files.sha256(self.path), self.is_spm, self.settings, self.added.ids)
 
 
-def identity(vocabulary_sha256: str, is_spm: bool, settings: TextSettings) -> str:
+def identity(
+    vocabulary_sha256: str, is_spm: bool, settings: TextSettings, added: Iterable[str] = ()
+) -> str:
     """Returns `FullTokenizer.sha256`, given the SHA-256 of the vocabulary file."""
     kind = "spm" if is_spm else "wordpiece"
     case = "lower" if settings.do_lower_case else "cased"
@@ -258,6 +310,7 @@ def identity(vocabulary_sha256: str, is_spm: bool, settings: TextSettings) -> st
     # Only other values than the defaults: records made before these settings keep their identity.
     text += " keep_accents" * settings.keep_accents
     text += " keep_space" * (not settings.remove_space)
+    text += "".join(f" {token!r}" for token in added)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -314,6 +314,9 @@ def run_command(
     except Preempted as error:
         log.info("%s", error)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped by SIGINT", file=sys.stderr)
+        return 130  # the shell's convention, as of Preempted
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _is_stdout_closed():
             if wants_help:

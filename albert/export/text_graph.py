@@ -42,6 +42,13 @@ def import_tensorflow_text():
     return tensorflow_text
 
 
+def refuse_added_tokens(tokenizer: tokenization.FullTokenizer) -> None:
+    """Raises a FlagError for a tokenizer that is more than its vocabulary's file."""
+    if tokenizer.added.ids:
+        raise FlagError(f"the added tokens {', '.join(tokenizer.added.ids):.60} can't be written into a "
+                        "SavedModel of texts or a TF-Hub module: export an .onnx file, which takes ids")
+
+
 # === Characters ===
 
 
@@ -121,6 +128,7 @@ class SentencePieceIds(_AutoTrackable):
     """`FullTokenizer.encode_text` with a SentencePiece model: texts [B] to int32 [B, (n)]."""
 
     def __init__(self, tokenizer: tokenization.FullTokenizer):
+        refuse_added_tokens(tokenizer)
         text = import_tensorflow_text()
         _refuse_symbols(tokenizer)
         with open(tokenizer.path, "rb") as stream:
@@ -207,6 +215,7 @@ class WordPieceIds(_AutoTrackable):
     """`FullTokenizer.encode_text` with a WordPiece vocabulary: texts [B] to int32 [B, (n)]."""
 
     def __init__(self, tokenizer: tokenization.FullTokenizer):
+        refuse_added_tokens(tokenizer)
         text = import_tensorflow_text()
         _refuse_symbols(tokenizer)
         basic, wordpiece = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer

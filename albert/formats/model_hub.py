@@ -29,6 +29,7 @@ _ARCHIVE = re.compile(r"https?://[^?#]+\.(tar\.gz|tgz|tar)", re.IGNORECASE)
 _ATTEMPTS = 5
 _TIMEOUT = 30  # seconds without a byte
 _CHUNK = 1 << 20  # bytes
+_FIRST_ANSWER = 3  # seconds until a hub counts as out of reach, if nothing of the model is here
 
 
 def is_model(path: str) -> bool:
@@ -130,6 +131,9 @@ def _files(name: str, revision: str | None, with_weights: bool) -> Iterator[str]
     """Yields the local paths of a model's files, each downloaded unless it is in the cache."""
     from huggingface_hub import constants, errors, hf_hub_download, try_to_load_from_cache
 
+    known = try_to_load_from_cache(name, huggingface.CONFIG_FILE, revision=revision)
+    if known is None and not constants.HF_HUB_OFFLINE:
+        _require_answer(name, revision)
     config = hf_hub_download(name, huggingface.CONFIG_FILE, revision=revision)
     yield config
     if with_weights:  # not downloaded in vain
@@ -163,6 +167,25 @@ def _files(name: str, revision: str | None, with_weights: bool) -> Iterator[str]
             if (path := get(shard)) is None:
                 raise CheckpointError(f"{name}: shard {shard} is missing")
             yield path
+
+
+def _require_answer(name: str, revision: str | None) -> None:
+    """Raises a LocalEntryNotFoundError where the library would try for minutes to reach the hub."""
+    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url
+
+    wait = constants.HF_HUB_ETAG_TIMEOUT  # the user's, or the default
+    wait = _FIRST_ANSWER if wait == constants.DEFAULT_ETAG_TIMEOUT else wait
+    for pause in (0.5, None):  # a link that is just coming up gets another chance
+        try:
+            get_hf_file_metadata(hf_hub_url(name, huggingface.CONFIG_FILE, revision=revision), timeout=wait)
+        except Exception as error:  # of httpx or httpx2, by the library's version
+            kinds = {kind.__name__ for kind in type(error).__mro__}
+            if "ConnectError" in kinds and pause:
+                time.sleep(pause)
+                continue
+            if kinds & {"ConnectError", "TimeoutException"}:
+                raise errors.LocalEntryNotFoundError(str(error)) from error
+        return  # whatever it says, the download says it better
 
 
 # === By address ===

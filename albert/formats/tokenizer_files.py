@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -68,6 +68,7 @@ class Vocabulary:
     text: TextSettings = TextSettings()
     max_length: int | None = None  # in tokens, if the directory says it
     problem: str = ""  # why the vocabulary that is there cannot be opened
+    added: Mapping[str, int] = dataclasses.field(default_factory=dict)  # ids of added tokens
 
     def __bool__(self) -> bool:
         return bool(self.spm_model_file or self.vocab_file or self.problem)
@@ -81,7 +82,8 @@ class Vocabulary:
         if self.problem:
             raise DataError(self.problem)
         return FullTokenizer(
-            self.vocab_file, spm_model_file=self.spm_model_file, **dataclasses.asdict(self.text)
+            self.vocab_file, spm_model_file=self.spm_model_file, added_tokens=self.added,
+            **dataclasses.asdict(self.text),
         )
 
     def override(
@@ -99,7 +101,7 @@ class Vocabulary:
         chosen, given = self, {name: v for name, v in given.items() if v is not None}
         if file := spm_model_file or vocab_file:
             chosen = dataclasses.replace(
-                self, spm_model_file=spm_model_file, problem="",
+                self, spm_model_file=spm_model_file, problem="", added={},
                 vocab_file=None if spm_model_file else vocab_file,
                 text=_text_of_file(file, self.text),
             )
@@ -127,20 +129,22 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
     path = os.path.join(directory, SETTINGS_FILE)
     values = files.read_json_object(path) if os.path.isfile(path) else {}
     spm, vocab = _files(directory, values.get(_FILE_KEY), path)
-    problem, fast = "", os.path.join(directory, FAST_FILE)
+    problem, fast, added = "", os.path.join(directory, FAST_FILE), {}
     if not (spm or vocab) and os.path.isfile(fast):
         try:
-            spm, of_file = _from_fast(fast)
+            spm, of_file, added = _from_fast(fast)
             default = default or of_file
         except DataError as error:  # of no account to whoever brings a vocabulary, or needs none
             problem = str(error)
     for name in ("special_tokens_map.json", "added_tokens.json"):
         beside = os.path.join(directory, name)
-        if os.path.isfile(beside):
-            check = _check_fixed if name.startswith("special") else _check_added
-            check(files.read_json_object(beside), beside)
+        if os.path.isfile(beside) and name.startswith("special"):
+            _check_fixed(files.read_json_object(beside), beside)
+        elif os.path.isfile(beside):
+            tokens = files.read_json_object(beside).items()
+            added |= _added([{"content": token, "id": i} for token, i in tokens], beside)
     _check_fixed(values, path)
-    _check_added(_contents(values.get("added_tokens_decoder"), path), path)
+    added |= _added(_decoder(values.get("added_tokens_decoder") or {}, path), path)
     text = text_settings(values, path, default or TextSettings(**sentencepiece.trained_with(spm)))
     strip = values.get("strip_accents")
     if vocab and strip not in (None, text.do_lower_case):
@@ -152,7 +156,7 @@ def find(directory: str, default: TextSettings | None = None) -> Vocabulary:
     if unknown := sorted(set(values) - known):
         log.warning("%s: settings without effect here: %s", path, ", ".join(unknown))
     max_length = _max_length(values.get("model_max_length"), path)
-    return Vocabulary(spm, vocab, text, max_length, problem)
+    return Vocabulary(spm, vocab, text, max_length, problem, added)
 
 
 def _text_of_file(path: str, default: TextSettings) -> TextSettings:
@@ -203,6 +207,8 @@ def write(tokenizer: FullTokenizer, directory: str, max_length: int | None = Non
     values = special | settings_of(tokenizer, max_length) | {
         _FILE_KEY: name, "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }
+    if added := tokenizer_json.added_tokens(tokenizer):
+        values["added_tokens_decoder"] = {str(token.pop("id")): token for token in added}
     if not is_spm:
         values |= {"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": True}
     elif fast := tokenizer_json.contents(tokenizer):
@@ -212,16 +218,16 @@ def write(tokenizer: FullTokenizer, directory: str, max_length: int | None = Non
     files.write_json(os.path.join(directory, SETTINGS_FILE), values)
 
 
-def _from_fast(path: str) -> tuple[str, TextSettings]:
+def _from_fast(path: str) -> tuple[str, TextSettings, dict[str, int]]:
     """Returns a SentencePiece model made of a `tokenizer.json`, which the cache keeps."""
-    model, settings = tokenizer_json.sentencepiece_model(path)
+    model, settings, tokens = tokenizer_json.sentencepiece_model(path)
 
     def write(folder: str) -> None:
         with files.atomic_write(os.path.join(folder, "spiece.model"), "wb") as stream:
             stream.write(model)
 
     folder = archives.cached("tokenizer", hashlib.sha256(model).hexdigest(), write)
-    return os.path.join(folder, "spiece.model"), settings
+    return os.path.join(folder, "spiece.model"), settings, _added(tokens, path)
 
 
 def only_file(directory: str, ending: str, part: str = "") -> str | None:
@@ -254,22 +260,28 @@ def _check_fixed(values: Mapping[str, Any], origin: str) -> None:
             )
 
 
-def _contents(values: Any, origin: str) -> dict[str, Any]:
-    """Returns {token: id} of `added_tokens_decoder`."""
-    if values is None:
-        return {}
-    tokens = list(values.values()) if isinstance(values, dict) else [None]
-    if not all(isinstance(t, dict) and isinstance(t.get("content"), str) for t in tokens):
-        raise DataError(f"{origin}: added_tokens_decoder must be an object of tokens")
-    return {token["content"]: token for token in tokens}
+def _decoder(values: Any, origin: str) -> list[dict[str, Any]]:
+    """Returns the tokens of `added_tokens_decoder`."""
+    try:
+        return [token | {"id": int(i)} for i, token in values.items()]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DataError(f"{origin}: added_tokens_decoder must be an object of tokens") from error
 
 
-def _check_added(tokens: Mapping[str, Any], origin: str) -> None:
-    if strangers := sorted(set(tokens) - _SPECIAL):
-        raise DataError(
-            f"{origin}: added tokens that are not in the vocabulary's own file are not "
-            f"supported: {', '.join(strangers[:6])}"
-        )
+def _added(tokens: Sequence[Mapping[str, Any]], origin: str) -> dict[str, int]:
+    """Returns the ids of added tokens, but of the vocabulary's special ones."""
+    added = {}
+    for token in tokens:
+        content, i = token.get("content"), token.get("id")
+        if not isinstance(content, str) or type(i) is not int or not content.strip():
+            raise DataError(f"{origin}: no added token: {token}")
+        if content in _SPECIAL:
+            continue
+        if unsupported := [key for key in ("special", "single_word") if token.get(key)]:
+            raise DataError(f"{origin}: the added token {content!r} is {unsupported[0]}, which is "
+                            "not supported")
+        added[content] = i
+    return added
 
 
 def _max_length(value: Any, origin: str) -> int | None:

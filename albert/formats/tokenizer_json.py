@@ -22,8 +22,10 @@ _NEVER = -1e4  # far below the score of any token of a trained model
 _METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 
 
-def sentencepiece_model(path: str) -> tuple[bytes, TextSettings]:
+def sentencepiece_model(path: str) -> tuple[bytes, TextSettings, list[dict[str, Any]]]:
     """Returns a SentencePiece model of the vocabulary in a `tokenizer.json`, and how to prepare texts.
+
+    The third value is what is added to that vocabulary.
 
     Raises:
       DataError: it is damaged, of another kind than Unigram, or prepares texts in another way.
@@ -34,16 +36,18 @@ def sentencepiece_model(path: str) -> tuple[bytes, TextSettings]:
         kind = model.get("type") if isinstance(model, dict) else None
         raise DataError(f"{path}: its model is {kind or 'none'}; only Unigram is read from this file")
     try:
-        added = {t["content"]: bool(t["special"]) for t in values.get("added_tokens") or []}
+        tokens = values.get("added_tokens") or []
+        kinds = {t["content"]: bool(t["special"]) for t in tokens}
         steps = _steps(values.get("normalizer"))
         charsmap = [s["precompiled_charsmap"] for s in steps if s["type"] == "Precompiled"]
         pieces = [(str(piece), float(score)) for piece, score in model["vocab"]]
-        made = _model_of(pieces, int(model["unk_id"]), added, charsmap)
+        made = _model_of(pieces, int(model["unk_id"]), kinds, charsmap)
+        added = [token for token in tokens if token["id"] >= len(pieces)]
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DataError(f"{path} is damaged: {type(error).__name__} {error}") from error
     settings = _settings(steps, path)
     _check_words(values.get("pre_tokenizer"), bool(model.get("byte_fallback")), path)
-    return made, settings
+    return made, settings, added
 
 
 def _steps(normalizer: Any) -> list[dict[str, Any]]:
@@ -154,12 +158,12 @@ def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
                 "lstrip": False, "rstrip": False, "normalized": False, "special": True,
             }
             for token in sorted(special, key=tokenizer.vocab.__getitem__)
-        ],
+        ] + added_tokens(tokenizer),
         "normalizer": {
             "type": "Sequence",
             "normalizers": _normalizers(model.normalizer_spec, tokenizer),
         },
-        "pre_tokenizer": _METASPACE,
+        "pre_tokenizer": _pre_tokenizer(tokenizer.settings),
         "post_processor": _template(tokenizer),
         "decoder": _METASPACE,
         "model": {
@@ -167,6 +171,16 @@ def contents(tokenizer: FullTokenizer) -> dict[str, Any] | None:
             "vocab": [[piece.piece, _score(piece)] for piece in model.pieces],
         },
     }
+
+
+def added_tokens(tokenizer: FullTokenizer) -> list[dict[str, Any]]:
+    """Returns the tokens that were added to a vocabulary, as this file has them."""
+    # Matched in normalized text, with the white space around, which begins no other token.
+    return [
+        {"id": i, "content": token, "single_word": False, "lstrip": True, "rstrip": True,
+         "normalized": True, "special": False}
+        for token, i in tokenizer.added.ids.items()
+    ]
 
 
 def _score(piece) -> float:
@@ -198,6 +212,13 @@ def _normalizers(spec, tokenizer: FullTokenizer) -> list[dict[str, Any]]:
     if settings.remove_space:
         steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
     return steps
+
+
+def _pre_tokenizer(settings: TextSettings) -> dict[str, Any]:
+    if not settings.remove_space:
+        return _METASPACE
+    # So that the white space before a token which is added over there is none.
+    return {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, _METASPACE]}
 
 
 def _template(tokenizer: FullTokenizer) -> dict[str, Any]:

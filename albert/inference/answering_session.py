@@ -84,9 +84,10 @@ class AnsweringSession(Session):
           question, context: one question and its passage, instead.
 
         Returns:
-          {"answer", "probability"}. A SQuAD 2.0 model adds "no_answer_score" and "best_answer":
-          "answer" is "" where the score exceeds the threshold that the model's evaluation found
-          best (0 if there was none), and `best_answer` is the likeliest part all the same.
+          {"answer", "probability", "start", "end"}, the last two in characters of the passage. A
+          SQuAD 2.0 model adds "no_answer_score" and "best_answer": "answer" is "", from 0 to 0,
+          where the score exceeds the threshold that the model's evaluation found best (0 if there
+          was none), and `best_answer` is the likeliest part all the same.
         """
         if questions is None:
             questions = _text(question, 1), _text(context, 1)

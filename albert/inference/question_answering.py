@@ -74,8 +74,12 @@ class QuestionAnswerer(TaskPredictor):
         )
         for example in examples:
             qid = example.qas_id
-            answer = {"answer": answers[qid], "probability": _float32(nbest[qid][0]["probability"])}
-            yield answer | {"no_answer_score": _float32(by_id[qid]) for by_id in odds}
+            best, text = nbest[qid][0], answers[qid]
+            is_part = example.paragraph_text.startswith(text, best.start)  # not so "empty"
+            yield {
+                "answer": text, "probability": _float32(best["probability"]), "start": best.start,
+                "end": best.start + len(text) * is_part,
+            } | {"no_answer_score": _float32(by_id[qid]) for by_id in odds}
 
     def _result(self, window: squad_features.Window, row: Outputs) -> Any:
         """Returns the outputs of a window that `_decode` needs, without those of padding."""
@@ -115,8 +119,8 @@ class BeamQuestionAnswerer(QuestionAnswerer):
         for answer in super().decode(context, outputs):
             # Scores were rounded to the shortest decimals of the same float32.
             has_none = np.float32(answer["no_answer_score"]) > np.float32(self.threshold)
-            best = answer["answer"]
-            yield answer | {"answer": "" if has_none else best, "best_answer": best}
+            answer["best_answer"] = answer["answer"]
+            yield answer | ({"answer": "", "start": 0, "end": 0} if has_none else {})
 
     @property
     def model_options(self):

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from albert import tokenization
 from albert.errors import DataError
 from albert.inference.session import Batch, Predictor, Row, Session
 from albert.tasks import minimal_pairs
@@ -149,17 +148,16 @@ def unigram_scores(tokenizer: Any, texts: Sequence[str]) -> list[float] | None:
     ).trainer_spec
     if spec.model_type != spec.UNIGRAM:
         return None
-    scores = np.array([tokenizer.sp_model.GetScore(i) for i in range(tokenizer.vocab_size)])
+    model = tokenizer.sp_model
+    scores = [model.GetScore(i) for i in range(model.GetPieceSize())]
+    scores = np.pad(scores, (0, len(tokenizer.added.ids)))
     return [float(scores[ids].sum()) for ids in tokenizer.encode_batch(texts)]
 
 
 def word_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
     """Returns for each token the index behind its word."""
     tokens = tokenizer.convert_ids_to_tokens(ids)
-    if tokenizer.is_spm:
-        is_start = [token.startswith(tokenization.SPIECE_UNDERLINE) for token in tokens]
-    else:
-        is_start = [not token.startswith("##") for token in tokens]
+    is_start = list(map(tokenizer.starts_word, tokens))
     ends, end = [], len(ids)
     for index in range(len(ids) - 1, -1, -1):
         ends.append(end)

@@ -3,6 +3,7 @@
     cleaning          preprocessing of text before it is tokenized
     sentencepiece     tokens of a SentencePiece model (English ALBERT)
     wordpiece         tokens of a WordPiece vocabulary (Chinese ALBERT)
+    added_tokens      tokens that are matched whole, before a text is tokenized
     encodings         what a tokenizer is called with, and what it returns
     offsets           positions of tokens in the text that they come from
     vocabulary        training of SentencePiece vocabularies

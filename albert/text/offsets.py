@@ -1,15 +1,17 @@
 """Positions of tokens in the text that they come from."""
 
+import functools
+
+from albert.text.added_tokens import Span
 from albert.text.cleaning import scrub_surrogates
 from albert.text.sentencepiece import SPIECE_UNDERLINE, ends_in_digit_comma, split_digit_comma
 from albert.tokenization import FullTokenizer
 
-Span = tuple[int, int]  # first character of a token, one past the last
-
 
 def encode_with_offsets(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list[Span]]:
     """Returns the ids of `tokenizer.encode_text(text)`, and the span of each token in `text`."""
-    return (_sentencepiece if tokenizer.is_spm else _wordpiece)(tokenizer, text)
+    encode = _sentencepiece if tokenizer.is_spm else _wordpiece
+    return tokenizer.added.encode_with_offsets(text, functools.partial(encode, tokenizer))
 
 
 def _sentencepiece(tokenizer: FullTokenizer, text: str) -> tuple[list[int], list[Span]]:

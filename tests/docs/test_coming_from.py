@@ -86,6 +86,11 @@ def test_lines_of_hugging_face_give_what_the_saved_model_gives(models, monkeypat
                 assert [set(answer) for answer in value] == [
                     {"label", "probability", "probabilities"}
                 ] * 2 and all(answer["score"] > 0.5 for answer in value)
+            elif "add_tokens" in old:
+                assert value == 2 and len(known["tokenizer"]) == len(WORDS) + 2
+                assert known["tokenizer"].encode("[e1] text one") == [2, 8, 9, 3]
+            elif "resize" in old:
+                assert named_weights(encoder)["bert/embeddings/word_embeddings"].shape[0] == len(WORDS) + 2
             elif "Tokenizer" in old:
                 assert np.ravel(value("text one")["input_ids"]).tolist() == [2, 6, 5, 3]
             else:

@@ -234,6 +234,27 @@ def test_auto_tokenizer_reads_a_wordpiece_vocabulary(golden_path, transformers, 
     assert encoded == [ours.encode_text(text) for text in texts]
 
 
+@pytest.mark.parametrize("name", ["30k-clean.model", "albert_zh_vocab.txt"])
+def test_added_tokens_mean_there_what_they_mean_here(name, golden_path, transformers, tmp_path):
+    plain, ours, theirs = (str(tmp_path / folder) for folder in ("plain", "ours", "theirs"))
+    tokenizer = AlbertTokenizer.from_pretrained(golden_path(f"spm/{name}"))
+    tokenizer.save_pretrained(plain)
+    tokens = ["[E1]", "[/E1]", "COVID19", "covid"]
+    assert tokenizer.add_tokens(tokens) == 4
+    tokenizer.save_pretrained(ours)
+    transformers(their_transformers.add_tokens, plain, tokens, theirs)
+    texts = ["the [E1] one", "[e1]Bill[/E1] says", "covid19s Covid, covid19", "a[E1][/E1] b", "[E1]"]
+    expected = [tokenizer.tokenizer.encode_text(text) for text in texts]
+    assert transformers(their_transformers.encode, ours, texts) == expected
+    if not tokenizer.tokenizer.is_spm:
+        return  # their library writes it in a form that isn't read
+    again = AlbertTokenizer.from_pretrained(theirs)
+    assert len(again) == len(tokenizer)
+    assert [again.tokenizer.encode_text(text) for text in texts] == transformers(
+        their_transformers.encode, theirs, texts
+    )
+
+
 # --- What their configuration says ---
 
 BASE = {"vocab_size": 30000, "embedding_size": 128, "hidden_size": 768, "num_hidden_layers": 12,
@@ -379,13 +400,17 @@ def test_shards_and_half_precision_are_read_as_one_file_of_float32(theirs, maske
         assert found[name].dtype == np.float32
 
 
-def test_of_a_head_that_exists_only_here_the_encoder_is_converted(tmp_path, capsys):
+def test_of_a_head_that_exists_only_here_the_encoder_is_converted(tmp_path, capsys, caplog):
     kind = "AlbertForBeamQuestionAnswering"
     folder = save(random_model(kind, options={}), tmp_path / "ours")
     flags = f"--albert_directory={folder}", f"--output_dir={tmp_path / 'theirs'}"
     assert convert(*flags) == 0
     values = json.loads((tmp_path / "theirs/config.json").read_text())
     assert values["architectures"] == ["AlbertModel"]
+    (said,) = [line for line in caplog.messages if "left out" in line]
+    assert f"no {kind}" in said and "the encoder alone" in said
+    for name in ("answer_class", "end_logits", "start_logits"):
+        assert name in said
     names = safetensors.numpy.load_file(tmp_path / "theirs/model.safetensors")
     assert not any("/" in name for name in names)
     capsys.readouterr()

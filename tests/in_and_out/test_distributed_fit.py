@@ -1,36 +1,59 @@
-"""`fit` in a scope of one's own `tf.distribute` strategy trains as on one device."""
+"""`fit` on several devices that the user's own code distributes over trains as on one device."""
 
 import json
 
 import helpers
+import pytest
 
-PROGRAM = """
+FIT = """
 import json, sys
+import keras, numpy as np, albert
+
+def fit():
+    keras.utils.set_random_seed(0)
+    config = albert.AlbertConfig(**json.loads(sys.argv[1]))
+    model = albert.AlbertForSequenceClassification(config, 2, classifier_dropout=0.0)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss={"logits": loss})
+    ids = np.random.default_rng(0).integers(5, 40, (16, 8))
+    mask = np.arange(8) < np.arange(1, 17)[:, None] % 7 + 2  # the first of a batch are short
+    done = model.fit({"input_ids": ids, "attention_mask": mask.astype(int)}, {"logits": ids[:, 0] % 2},
+                     batch_size=8, epochs=2, verbose=0, shuffle=False)
+    return done.history["loss"], model
+"""
+MIRRORED = """
 import tensorflow as tf
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
-import keras, numpy as np, albert
+from fit import *
 
-ids = np.random.default_rng(0).integers(5, 40, (16, 8))
-config = albert.AlbertConfig(**json.loads(sys.argv[1]))
-strategies = [tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])]
-for strategy in strategies:
-    keras.utils.set_random_seed(0)
+for strategy in tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]):
     with strategy.scope():
-        model = albert.AlbertForSequenceClassification(config, 2, classifier_dropout=0.0)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.1), loss={"logits": loss})
-    done = model.fit({"input_ids": ids}, {"logits": ids[:, 0] % 2}, batch_size=8, epochs=2,
-                     verbose=0, shuffle=False)
-    print(json.dumps([strategy.num_replicas_in_sync, *done.history["loss"]]))
+        print(json.dumps([strategy.num_replicas_in_sync, *fit()[0]]))
+"""
+DATA_PARALLEL = """
+from fit import *
+
+for distribution in None, keras.distribution.DataParallel():
+    keras.distribution.set_distribution(distribution)
+    losses, model = fit()
+    devices = len(model.trainable_variables[0].value.sharding.device_set)
+    print(json.dumps([devices, *losses]))
 """
 
 
-def test_two_devices_give_the_losses_of_one(tmp_path):
-    (tmp_path / "program.py").write_text(PROGRAM)
+@pytest.mark.parametrize("program, environment", [
+    (MIRRORED, {}),
+    pytest.param(DATA_PARALLEL, {
+        "KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    }, marks=helpers.NEEDS_JAX),
+], ids=["tf.distribute", "keras.distribution"])
+def test_two_devices_give_the_losses_of_one(program, environment, tmp_path):
+    (tmp_path / "fit.py").write_text(FIT)
+    (tmp_path / "program.py").write_text(program)
     sizes = helpers.SIZES | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    done = helpers.run("program", json.dumps(sizes), cwd=tmp_path)
+    done = helpers.run("program", json.dumps(sizes), cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     one, two = map(json.loads, done.stdout.splitlines())
     assert (one[0], two[0]) == (1, 2) and one[1] > one[2]

@@ -259,31 +259,12 @@ def test_other_quantizations_are_saved_whole(how, tmp_path):
     assert_same(predictions(again, FAST), predictions(model, FAST))
 
 
-@pytest.mark.skipif(ON_TENSORFLOW, reason="Keras distributes over devices on JAX alone")
-def test_several_devices_of_keras_distribution_give_the_same():
-    import jax
-
-    assert len(jax.devices()) == 4
-    losses, x, y = [], inputs_of(FAST), labels_of(FAST)["logits"]
-    for devices in (jax.devices(), jax.devices()[:1]):
-        keras.distribution.set_distribution(keras.distribution.DataParallel(devices=[
-            f"cpu:{device.id}" for device in devices]))
-        try:
-            model = compiled(FAST)
-            model.fit(x, y, verbose=0, batch_size=ROWS)
-            losses.append(model.evaluate(x, y, verbose=0))
-        finally:
-            keras.distribution.set_distribution(None)
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
 @NEEDS_JAX
 @pytest.mark.slow
 @ONLY_TENSORFLOW
 def test_all_of_it_holds_on_jax():
     environment = os.environ | {
         "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
     }
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--jobs=1",

@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 import shutil
+import signal
+import socket
 import subprocess
 import tarfile
 
@@ -45,6 +47,17 @@ for model in sys.argv[1:]:
     print(f"--- {code}", file=sys.stderr, flush=True)
 """
 
+CLOCKED = """
+import time, huggingface_hub
+from albert.errors import CheckpointError
+from albert.formats import model_hub
+start = time.monotonic()
+try:
+    model_hub.local_path("owner/small")
+except CheckpointError as error:
+    print(time.monotonic() - start, error, sep="\\n")
+"""
+
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
@@ -77,6 +90,19 @@ def assert_same_files(folder, original: pathlib.Path) -> None:
     assert "config.json" in names and any(name.endswith(".safetensors") for name in names)
     for name in names:
         assert filecmp.cmp(f"{folder}/{name}", original / name, shallow=False), name
+
+
+def archive_of(hub) -> str:
+    """Returns the address of a packed model at a hub."""
+    (hub.folder / "files").mkdir()
+    with tarfile.open(hub.folder / "files/small.tar.gz", "w:gz") as archive:
+        archive.add(shipped.path_of("small_en"), "small_en")
+    return f"{hub.address}/small.tar.gz"
+
+
+def asked_for(hub, *names: str) -> int:
+    """Returns how often a hub was asked to send a file of these names."""
+    return sum(kind == "GET" and path.endswith(names) for kind, path in hub.requests)
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +149,18 @@ def test_what_cannot_be_had_is_refused_in_one_line(hub, tmp_path):
     assert fill_mask("owner/private", HF_TOKEN="secret").returncode == 0
 
 
+def test_a_hub_that_is_out_of_reach_is_given_up_soon(hub, tmp_path):
+    (tmp_path / "program.py").write_text(CLOCKED)
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and nobody listens, nor can anybody else
+        for server in (silent, closed):
+            address = f"http://127.0.0.1:{server.getsockname()[1]}"
+            done = helpers.run("program", cwd=tmp_path, env={"HF_ENDPOINT": address})
+            seconds, said = done.stdout.splitlines()
+            assert f"{address} can't be reached" in said, done.stderr
+            assert float(seconds) < 8, said  # 4 on an idle machine; the library takes 30, or 6 minutes
+
+
 def test_a_revision_is_that_of_its_name_in_python_and_in_flags(hub, tmp_path):
     older = hub.folder / "owner/small/v1"
     shutil.copytree(hub.folder / "owner/small/main", older)
@@ -151,17 +189,42 @@ def test_shards_are_downloaded_too(hub, tmp_path):
 
 
 def test_a_connection_that_is_cut_is_taken_up_where_it_was(hub, tmp_path):
-    with tarfile.open(hub.folder / "small.tar.gz", "w:gz") as archive:
-        archive.add(shipped.path_of("small_en"), "small_en")
-    (hub.folder / "files").mkdir()
-    os.rename(hub.folder / "small.tar.gz", hub.folder / "files/small.tar.gz")
     found = []
-    for model in ("owner/small", f"{hub.address}/small.tar.gz"):
+    for model in ("owner/small", archive_of(hub)):
         hub.cuts = 2
         found += download(tmp_path, model)
         assert hub.cuts == 0
     assert_same_files(found[0], hub.folder / "owner/small/main")
     assert filecmp.cmp(found[1], hub.folder / "files/small.tar.gz", shallow=False)
+
+
+def test_processes_that_want_the_same_model_download_it_once(hub, answer):
+    for model in ("owner/small", archive_of(hub)):
+        hub.goes_on.clear()
+        hub.has_stopped.clear()
+        hub.requests.clear()
+        processes = [helpers.start("albert.fill_mask", f"--model={model}", TEXT) for _ in range(2)]
+        assert hub.has_stopped.wait(100)
+        hub.goes_on.set()
+        for process in processes:
+            out, err = process.communicate(timeout=100)
+            assert (process.returncode, out) == (0, answer), err
+        # Of the archive the second asks whether it has changed.
+        assert asked_for(hub, "model.safetensors", ".tar.gz") == 1 + model.startswith("http")
+
+
+def test_a_download_that_is_stopped_by_hand_is_taken_up_by_the_same_command(hub, answer):
+    for model in ("owner/small", archive_of(hub)):
+        hub.goes_on.clear()
+        hub.has_stopped.clear()
+        process = helpers.start("albert.fill_mask", f"--model={model}", TEXT)
+        assert hub.has_stopped.wait(100)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=100)
+        assert process.returncode == 130 and "Traceback" not in err, err
+        hub.goes_on.set()
+        done = fill_mask(model)
+        assert (done.returncode, done.stdout) == (0, answer), done.stderr
 
 
 def test_an_archive_is_downloaded_again_only_when_it_has_changed(hub, monkeypatch):

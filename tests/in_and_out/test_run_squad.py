@@ -200,6 +200,8 @@ def test_a_session_leaves_the_questions_unanswered_that_the_evaluation_did(works
         assert {qid: answer["answer"] for qid, answer in answers.items()} == predicted
         for qid, answer in answers.items():
             assert answer["best_answer"] == nbest[qid][0]["text"]
+            assert asked[qid][1][answer["start"] : answer["end"]] == answer["answer"]
+            assert answer["answer"] or answer["start"] == answer["end"] == 0
             assert answer["probability"] == pytest.approx(nbest[qid][0]["probability"], abs=1e-4)
             assert answer["no_answer_score"] == pytest.approx(odds[qid], abs=1e-4)
 

@@ -95,7 +95,8 @@ def test_answer_choose_and_tag_are_of_models_trained_for_them(tmp_path):
     _, session = saved(tmp_path / "answers", "AlbertForQuestionAnswering")
     told = session.answer(("w1 w2", passage(9)))
     assert session.answer(question="w1 w2", context=passage(9)) == told
-    assert set(told) == {"answer", "probability"} and told["answer"] in passage(9)
+    assert set(told) == {"answer", "probability", "start", "end"} and told["answer"]
+    assert passage(9)[told["start"] : told["end"]] == told["answer"]
     _, session = saved(tmp_path / "choice", "AlbertForMultipleChoice", 4)
     told = session.choose((passage(9), "w3", *WORDS[:4]))
     assert list(told["probabilities"]) == [*"ABCD"]

@@ -1,17 +1,19 @@
 """`AlbertTokenizer`: rows, masks and offsets, for both kinds of vocabulary."""
 
 import json
+import os
 import pickle
 import shutil
 
 import numpy as np
 import pytest
 import sentencepiece
-from helpers import write_config
+from helpers import SIZES, write_config
 
 import albert
 from albert import tokenization
-from albert.errors import CheckpointError, DataError
+from albert.errors import CheckpointError, DataError, FlagError
+from albert.export import text_graph
 from albert.text.offsets import encode_with_offsets
 
 
@@ -156,6 +158,79 @@ def test_every_token_is_found_where_it_stands(tokenizer, golden_path):
     assert right / total > 0.98
 
 
+# --- Added tokens ---
+
+
+def test_added_tokens_are_matched_whole_before_all_others(tokenizer, tmp_path):
+    tokenizer = pickle.loads(pickle.dumps(tokenizer))  # the fixture's stays as it is
+    before, size = tokenizer.encode("the covid19, Bill"), len(tokenizer)
+    assert tokenizer.add_tokens(["[E1]", "COVID19", "[E1]", "."]) == 2
+    assert tokenizer.add_tokens("Café") == 1 and tokenizer.add_tokens(["covid"]) == 1
+    assert len(tokenizer) == size + 4 and tokenizer.vocab_size == size
+    for number, token in enumerate(("[E1]", "COVID19", "Café", "covid")):
+        assert tokenizer.convert_tokens_to_ids(token) == size + number == tokenizer.get_vocab()[token]
+        assert tokenizer.convert_ids_to_tokens(size + number) == token
+    marker, virus, cafe, _ = range(size, size + 4)
+    words = [tokenizer.encode(word, add_special_tokens=False) for word in ("the", "bill", "s", ",")]
+    the, bill, s, _ = words
+    text = "The [E1] [e1]Bill[E1] covid19s COVID19 CAFE the café"
+    expected = [*the, marker, marker, *bill, marker, virus, *s, virus, cafe, *the, cafe]
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    assert encoded.input_ids[1:-1] == expected
+    spans = {text[slice(*span)] for span, i in zip(encoded.offset_mapping, encoded.input_ids, strict=True)
+             if i >= size}
+    assert spans == {"[E1]", "[e1]", "covid19", "COVID19", "CAFE", "café"}
+    ours = tokenizer.tokenizer
+    assert ours.convert_tokens_to_ids(ours.tokenize(ours.preprocess(text))) == expected
+    assert tokenizer.encode("the [MASK][E1]").count(tokenizer.mask_token_id) == 1
+    assert tokenizer(text).word_ids()[2:4] == [1, 2] and ours.start_pieces()[size:] == [True] * 4
+    assert "[E1]" in tokenizer.decode(expected, skip_special_tokens=True)
+    for nothing in ("", " ", 7):
+        with pytest.raises(DataError, match="no token"):
+            tokenizer.add_tokens([nothing])
+    with pytest.raises(FlagError, match=r"added tokens \[E1\], COVID19, .* can't be written"):
+        text_graph.ids_of(ours)
+
+    tokenizer.save_pretrained(tmp_path)
+    again = albert.AlbertTokenizer.from_pretrained(tmp_path)
+    assert again.get_vocab() == tokenizer.get_vocab() and again.encode(text) == tokenizer.encode(text)
+    plain = albert.AlbertTokenizer.from_pretrained(ours.path)
+    assert plain.encode("the covid19, Bill") == before != again.encode("the covid19, Bill")
+    assert plain.tokenizer.sha256 != again.tokenizer.sha256 == ours.sha256
+
+
+def test_a_model_learns_the_added_tokens_of_its_directory(made_once, hindi, tmp_path):
+    tokenizer = albert.AlbertTokenizer.from_pretrained(hindi)
+    model = albert.AlbertModel(albert.AlbertConfig(**SIZES | {"vocab_size": len(tokenizer)}))
+    tokenizer.add_tokens(["[E1]"])
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    session = albert.open_session(tmp_path / "model")
+    text = "the [E1] big"
+    with_marker, without = session.embed([text, "the big"])
+    hidden = model(**tokenizer([text], return_tensors="np")).sequence_output
+    np.testing.assert_allclose(with_marker, np.mean(hidden[0], 0), atol=1e-5)
+    assert np.abs(with_marker - without).max() > 1e-3
+
+
+def test_added_tokens_of_hugging_faces_files_are_read_or_refused(hindi, golden_path, tmp_path):
+    size = len(albert.AlbertTokenizer.from_pretrained(hindi))
+    (hindi / "added_tokens.json").write_text(json.dumps({"bb": size + 1, "[A]": size, "[CLS]": 2}))
+    tokenizer = albert.AlbertTokenizer.from_pretrained(hindi)
+    assert tokenizer.convert_ids_to_tokens([size, size + 1]) == ["[A]", "bb"]
+    (hindi / "added_tokens.json").write_text(json.dumps({"bb": size + 1}))
+    with pytest.raises(DataError, match=f"added token 'bb' has id {size + 1}, it would have to be {size}"):
+        albert.AlbertTokenizer.from_pretrained(hindi)
+    # Their library, from version 5 on, writes nothing else.
+    tokenizer.save_pretrained(tmp_path)
+    os.remove(tmp_path / "spiece.model")
+    os.remove(tmp_path / "tokenizer_config.json")
+    alone = albert.AlbertTokenizer.from_pretrained(tmp_path)
+    assert alone.get_vocab() == tokenizer.get_vocab()
+    assert alone.encode("the [a] big bb") == tokenizer.encode("the [a] big bb")
+
+
 # --- Directories ---
 
 
@@ -211,7 +286,9 @@ REFUSED = [
     ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is False"),
     ({"padding_side": "left"}, "padding_side is 'left'"),
     ({"additional_special_tokens": ["[X]"]}, "additional_special_tokens is"),
-    ({"added_tokens_decoder": {"50": {"content": "[X]"}}}, r"not supported: \[X\]"),
+    ({"added_tokens_decoder": {"50": {"content": "[X]", "special": True}}}, r"'\[X\]' is special"),
+    ({"added_tokens_decoder": {"50": {"content": "x y", "single_word": True}}}, "'x y' is single_w"),
+    ({"added_tokens_decoder": {"50": {"content": 5}}}, "no added token: .*5"),
     ({"added_tokens_decoder": [1]}, "added_tokens_decoder must be"),
     ({"model_max_length": "512"}, "model_max_length must be a number"),
     ({"vocabulary_file": "../x.model"}, "is not a plain file name"),
@@ -252,7 +329,7 @@ def test_a_models_directory_gives_its_tokenizer_and_keeps_it(golden_path, tmp_pa
     shutil.copy(golden_path("spm/30k-clean.model"), folder)
     tokenizer = albert.AlbertTokenizer.from_pretrained(str(folder))
     assert tokenizer.model_max_length == 16
-    (path,) = tokenizer.save_vocabulary(str(tmp_path / "copy"), "my")
+    (path,) = tokenizer.save_vocabulary(tmp_path / "copy", "my")
     assert path.endswith("my-30k-clean.model")
     again = albert.AlbertTokenizer.from_pretrained(path)
     assert again.encode("hello world") == tokenizer.encode("hello world")

@@ -52,6 +52,7 @@ def starts(entries):
 
 def test_the_best_pair_is_cut_out_of_the_passage_with_its_probability():
     first, second = decode_v1([window()], {1: (logits(p3=2, p5=1), logits(p5=3, p0=9))})
+    assert (first.start, second.start) == (0, 8)
     assert first == {
         "text": "Ada met Bob", "start_log_prob": 2.0, "end_log_prob": 3.0,
         "probability": pytest.approx(math.e / (math.e + 1)),

@@ -8,17 +8,23 @@ import threading
 from collections.abc import Iterator
 
 
+LARGE = 1 << 20  # bytes
+
+
 class Hub(http.server.ThreadingHTTPServer):
     """Serves `folder`/owner/name/revision/file as the hub does, `folder`/files as they are.
 
     `requests` are the (method, path) so far. `private` models want the token "secret". Of the next
-    `cuts` files only half is sent. `broken` answers all with 503.
+    `cuts` files only half is sent. `broken` answers all with 503. While `goes_on` is cleared, a large
+    file stops in the middle, which sets `has_stopped`.
     """
 
     def __init__(self, folder: pathlib.Path):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder, self.requests, self.private = folder, [], set()
         self.cuts, self.broken = 0, False
+        self.goes_on, self.has_stopped = threading.Event(), threading.Event()
+        self.goes_on.set()
         self.address = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -94,7 +100,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
-        self.wfile.write(rest)
+        half = len(rest) // 2
+        self.wfile.write(rest[:half])
+        if len(rest) > LARGE and not self.server.goes_on.is_set():
+            self.server.has_stopped.set()
+            self.server.goes_on.wait(100)
+        with contextlib.suppress(ConnectionError):  # of a client that was stopped
+            self.wfile.write(rest[half:])
 
 
 def commit_of(folder: pathlib.Path) -> str:

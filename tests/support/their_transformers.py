@@ -42,6 +42,15 @@ def tokenize(folder: str, *calls: tuple, **options) -> list[dict[str, list[int]]
     return [dict(tokenizer(*call, **options)) for call in calls]
 
 
+def add_tokens(folder: str, tokens: list[str], target: str) -> None:
+    """Writes a tokenizer with these tokens added."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(tokens)
+    tokenizer.save_pretrained(target)
+
+
 def encode(folder: str, texts: list[str]) -> list[list[int]]:
     """Returns the ids of each text, without special pieces around it."""
     made = tokenize(folder, *((text,) for text in texts), add_special_tokens=False)

@@ -19,6 +19,14 @@ from albert.tasks.squad.features import SquadExample, Window
 Results = Mapping[int, Any]
 # A candidate's first and last token in its window's part of the passage, and their scores.
 Pair = tuple[int, int, float, float]
+
+
+class Entry(dict[str, Any]):
+    """An entry of an n-best list, as files have it; `start` is where its text begins in the passage."""
+
+    start = 0
+
+
 # The answer of SQuAD 1.1, and the odds of no answer, for a question without any candidate.
 NO_ANSWER = "empty"
 NO_WINDOW = 1000000.0
@@ -29,6 +37,7 @@ class _Candidate:
     text: str
     start_log_prob: float
     end_log_prob: float
+    start: int = 0  # of the text in the passage
 
     @property
     def score(self) -> float:
@@ -42,7 +51,7 @@ def decode_v1(
     *,
     n_best_size: int,
     max_answer_length: int,
-) -> tuple[dict[str, str], dict[str, list[dict[str, Any]]]]:
+) -> tuple[dict[str, str], dict[str, list[Entry]]]:
     """Returns ({question id: answer}, {question id: n-best list}) of SQuAD 1.1.
 
     Args:
@@ -68,7 +77,7 @@ def decode_v2(
     *,
     n_best_size: int,
     max_answer_length: int,
-) -> tuple[dict[str, str], dict[str, list[dict[str, Any]]], dict[str, float]]:
+) -> tuple[dict[str, str], dict[str, list[Entry]], dict[str, float]]:
     """Returns (answers, n-best lists, odds of no answer) of SQuAD 2.0, each by question id.
 
     Every question gets its likeliest answer; `with_threshold` then leaves some out.
@@ -184,7 +193,7 @@ def _n_best(
     pairs: Callable[[Window, Any], Iterable[Pair]],
     n_best_size: int,
     fallback: _Candidate,
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[Entry]]:
     candidates = collections.defaultdict(list)
     for window in windows:
         index = window.example_index
@@ -210,7 +219,9 @@ def _candidates(
         first = window.tok_start_to_orig_index[start - offset]
         last = window.tok_end_to_orig_index[end - offset]
         means = (sum(part) / len(found) for part in zip(*found, strict=True))
-        candidates.append(_Candidate(text[first : last + 1].strip(), *means))
+        part = text[first : last + 1]
+        first += len(part) - len(part.lstrip())
+        candidates.append(_Candidate(part.strip(), *means, first))
     return candidates
 
 
@@ -222,18 +233,17 @@ def _best(candidates: list[_Candidate], count: int) -> list[_Candidate]:
     return list(best.values())[:count]
 
 
-def _entries(candidates: list[_Candidate]) -> list[dict[str, Any]]:
+def _entries(candidates: list[_Candidate]) -> list[Entry]:
     highest = max(c.score for c in candidates)
     weights = [math.exp(c.score - highest) for c in candidates]
-    return [
-        {
-            "text": candidate.text,
-            "probability": weight / sum(weights),
-            "start_log_prob": candidate.start_log_prob,
-            "end_log_prob": candidate.end_log_prob,
-        }
-        for candidate, weight in zip(candidates, weights, strict=True)
-    ]
+    entries = []
+    for candidate, weight in zip(candidates, weights, strict=True):
+        entries.append(Entry(
+            text=candidate.text, probability=weight / sum(weights),
+            start_log_prob=candidate.start_log_prob, end_log_prob=candidate.end_log_prob,
+        ))
+        entries[-1].start = candidate.start
+    return entries
 
 
 def _null_odds(
