@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import assert_same_gradients
 from test_cost import TASK
 from test_layer_loop import CONFIG, loss_and_gradients
 
@@ -39,10 +40,7 @@ def test_loss_and_gradients_are_those_of_plain_operations(options, changes):
     with islands.islands():
         mine, gradients = loss_and_gradients(model)
     assert mine == pytest.approx(loss, rel=1e-5)
-    greatest = max(np.abs(gradient).max() for gradient in expected.values())
-    for name, gradient in gradients.items():
-        least = 1e-5 * np.abs(expected[name]).max() + 1e-6 * greatest
-        np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=least, err_msg=name)
+    assert_same_gradients(gradients, expected, noise=1e-6)
 
 
 def test_in_half_precision_gradients_are_nearer_to_those_of_float32():

@@ -72,13 +72,6 @@ def test_a_score_is_that_of_a_plain_loop(folder, session):
     assert session.score(" ") == {"log_probability": 0.0, "pieces": 0}
 
 
-def test_scorers_of_several_models_on_one_session_keep_apart(session):
-    own = session.score("w4 w5")["log_probability"]
-    other = scoring.SentenceScorer(session, model=modeling.AlbertForMaskedLM(CONFIG))
-    assert next(other.predict([("w4 w5", "")]))["log_probability"] != pytest.approx(own, abs=1e-3)
-    assert session.score("w4 w5")["log_probability"] == own
-
-
 def test_words_of_sentencepiece_begin_with_its_underline(golden_path):
     from albert.tokenization import FullTokenizer
 
