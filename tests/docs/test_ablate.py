@@ -223,40 +223,6 @@ def test_a_grid_runs_is_gone_on_with_and_refuses_other_settings(corpus):
 # --- What small_en gains ---
 
 
-def test_a_sample_of_glue_is_drawn_once_and_holds_its_dev_rows_out(tmp_path):
-    for task, head, dev_rows in (("SST-2", "sentence\tlabel", 40),
-                                 ("QNLI", "index\tquestion\tsentence\tlabel", 1200)):
-        (tmp_path / "glue" / task).mkdir(parents=True)
-        for name, count in (("train", 60), ("dev", dev_rows)):
-            middle = "w\t" * (head.count("\t") - 1)
-            # Three of four are 0.
-            rows = [f"{name} {i}\t{middle}{i % 4 // 3}" for i in range(count)]
-            (tmp_path / f"glue/{task}/{name}.tsv").write_text("\n".join([head, *rows]) + "\n")
-        found = []
-        for folder in (tmp_path / "one", tmp_path / "two"):
-            assert fine_tuning_gains.sample(tmp_path / "glue", folder, task, 50) == 50
-            found.append([(folder / task / f"{name}.tsv").read_text().splitlines()
-                          for name in ("train", "dev")])
-        assert found[0] == found[1]
-        [[given, *train], [_, *dev]] = found[0]
-        assert given == head and len(set(train)) == 50 and not set(train) & set(dev)
-        assert len(dev) == min(dev_rows, fine_tuning_gains.HELD_OUT)
-        share = fine_tuning_gains.commonest(tmp_path / "one", task)
-        assert share == pytest.approx(0.75, abs=0.03)
-
-
-def test_the_gain_is_the_share_of_the_tokens_to_the_loss_that_random_weights_end_with():
-    def curve(*losses):
-        return [{"step": 10 * i, "tokens": 100 * i, "minutes": i, "masked_lm_loss": loss,
-                 "masked_lm_accuracy": 0.1} for i, loss in enumerate(losses, 1)]
-
-    found = own_text_gains.told([
-        {"setting": own_text_gains.RANDOM, "curve": curve(8, 7, 6, 5)},
-        {"setting": "from small_en", "curve": curve(6, 4)},
-    ], 2.0)
-    assert found["goal"] == 5 and found["share_of_the_tokens"] == {"from small_en": 150 / 400}
-
-
 def test_the_page_of_results_has_the_tables_that_the_tools_write():
     for module in (fine_tuning_gains, own_text_gains):
         if f"{module.__name__}.py" in RESULTS:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 from pydoc_data import topics
 
@@ -40,10 +41,12 @@ def installed(tmp_path_factory):
     # By way of a source distribution, which so has to hold all of it too.
     run(sys.executable, "setup.py", "-q", "sdist", cwd=folder / "source")
     [packed] = (folder / "source/dist").iterdir()
-    pip = ("-m", "pip", "--disable-pip-version-check", "--no-input")
-    run(sys.executable, *pip, "wheel", "--no-deps", "--no-build-isolation", "-w", "wheels",
-        packed, cwd=folder)
+    with tarfile.open(packed) as archive:
+        archive.extractall(folder / "packed", filter="data")
+    [source] = (folder / "packed").iterdir()
+    run(sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", folder / "wheels", cwd=source)
     [wheel] = (folder / "wheels").glob("albert-*.whl")
+    pip = ("-m", "pip", "--disable-pip-version-check", "--no-input")
     venv.create(folder / "environment", with_pip=False, symlinks=True)
     paths = {"base": str(folder / "environment"), "platbase": str(folder / "environment")}
     site = pathlib.Path(sysconfig.get_path("purelib", "venv", paths))
@@ -55,6 +58,7 @@ def installed(tmp_path_factory):
     run(sys.executable, *pip, f"--python={folder / 'environment/bin/python'}", "install",
         "--no-deps", "--no-index", wheel, cwd=folder)
     shutil.rmtree(folder / "source")
+    shutil.rmtree(folder / "packed")
     return folder / "environment/bin"
 
 

@@ -6,9 +6,8 @@ import pathlib
 import subprocess
 import sys
 
-import jobs
 import pytest
-from helpers import REPO, run_here
+from helpers import REPO
 
 from albert.errors import DataError
 from albert.tasks.glue import TASKS
@@ -66,20 +65,6 @@ def test_the_smoke_run_trains_all_tasks_and_repeats_none(tmp_path: pathlib.Path)
     assert again.stdout.count(": done already\n") == 12
     other = run_glue(*arguments, "--learning_rate=1", cwd=tmp_path, PYTHON=sys.executable)
     assert other.returncode == 2 and "other settings" in other.stderr
-
-
-@pytest.mark.slow
-def test_a_model_that_comes_with_the_package_is_enough(tmp_path):
-    assert run_here(jobs.script("make_glue_smoke"), f"--output_dir={tmp_path}/made") == 0
-    done = run_glue(
-        "MRPC", "--max_seq_length=32", "--train_step=2", "--warmup_step=1",
-        "--save_checkpoints_steps=2", "--train_batch_size=8", cwd=tmp_path,
-        PYTHON=sys.executable, INIT_CHECKPOINT="small_en", GLUE_DIR=f"{tmp_path}/made/glue",
-    )
-    assert done.returncode == 0, done.stderr
-    assert set(json.loads((tmp_path / "glue_output/glue_results.json").read_text())) == {
-        "MRPC", "average"}
-    assert "small_en" in (tmp_path / "glue_output/mrpc/warm_start.json").read_text()
 
 
 # --- The table ---

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import conftest
 import forked
 import pytest
 from helpers import REPO, setup_arguments, start
@@ -83,17 +84,12 @@ def run_pytest(folder, *arguments, **environment) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_absent_golden_values_are_a_failure_under_ci(tmp_path):
-    tests = tmp_path / "repository/tests"
-    tests.mkdir(parents=True)
-    shutil.copy(REPO / "tests/conftest.py", tests)
-    (tests.parent / "pytest.ini").write_text((REPO / "pytest.ini").read_text())
-    (tests / "test_it.py").write_text("def test_it(shared):\n    assert shared\n")
-    for ci, code, said in (("", 0, "1 skipped"), ("true", 1, "Under CI this is a failure")):
-        found, out = run_pytest(tests.parent, CI=ci)
-        assert found == code, out
-        assert said in out and f"{tmp_path / 'shared'} is absent" in out
-        assert "not run: the slow tests" in out and "test.sh --all" in out
+def test_absent_golden_values_are_a_failure_under_ci(tmp_path, monkeypatch):
+    monkeypatch.setattr(conftest, "SHARED", tmp_path / "shared")
+    for ci, outcome in (("", pytest.skip.Exception), ("true", pytest.fail.Exception)):
+        monkeypatch.setenv("CI", ci)
+        with pytest.raises(outcome, match=f"{tmp_path / 'shared'} is absent"):
+            conftest.require_shared()
 
 
 def test_modules_at_a_time_are_counted_and_shown_whatever_becomes_of_them(tmp_path):
@@ -111,6 +107,7 @@ def test_modules_at_a_time_are_counted_and_shown_whatever_becomes_of_them(tmp_pa
     assert "the process ended with 7 while it ran this test" in out
 
 
+@pytest.mark.slow
 def test_the_first_failure_ends_all_modules_if_that_is_asked(tmp_path):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["parallel"]\n')
     (tmp_path / "test_a.py").write_text("def test_a():\n    assert False\n")

@@ -111,20 +111,8 @@ def test_released_architectures_have_the_released_sizes_and_keys(size):
         name = f"{size}_{version}"
         assert config == AlbertConfig.released(name) == AlbertConfig.from_flag(name)
     assert len(RELEASED) == 2 * len(BACKBONE)
-
-
-def test_the_small_architectures_are_a_family_up_to_base():
-    configs = [load(name) for name in ("quickstart", "tiny", "mini", "small", "albert_base_v2")]
-    for name in ("hidden_size", "vocab_size", "num_attention_heads", "max_position_embeddings"):
-        values = [getattr(config, name) for config in configs]
-        assert values == sorted(values), name
-    counts = [parameter_count(config, heads=True) for config in configs]
-    assert counts[-1] == 11_813_810  # what the released pretraining checkpoint holds
-    assert all(1.5 < two / one < 6 for one, two in zip(counts, counts[1:], strict=False))
-    for config in configs[1:]:
-        assert config.hidden_size == 64 * config.num_attention_heads
-        assert config.intermediate_size == 4 * config.hidden_size
-        assert config.embedding_size == 128
+    # What the released pretraining checkpoint holds.
+    assert parameter_count(load("albert_base_v2"), heads=True) == 11_813_810
 
 
 def test_a_file_of_a_released_name_comes_first_and_unknown_names_are_refused(

@@ -60,7 +60,8 @@ import matplotlib.pyplot
 """
 
 
-def test_a_command_starts_without_garbage_collection_and_unused_imports_and_with_onednn(monkeypatch):
+@pytest.mark.slow
+def test_a_command_starts_without_garbage_collection_and_unused_imports_and_with_onednn():
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
     done = subprocess.run(
         [sys.executable, "-c", START], env=environment | {"TF_CPP_MIN_LOG_LEVEL": "0"},
@@ -69,7 +70,9 @@ def test_a_command_starts_without_garbage_collection_and_unused_imports_and_with
     assert done.returncode == 0, done.stderr
     if platform.machine() == "x86_64":
         assert "oneDNN custom operations are on" in done.stderr
-    # The user's word counts.
+
+
+def test_the_users_word_on_onednn_counts(monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     engine_start.set_environment()
     assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "0"
@@ -149,9 +152,7 @@ def test_a_step_computes_nothing_twice_and_nothing_that_is_not_read(graph):
     # The vocabulary: scores of as many positions as have a weight, and the table's gradient.
     assert {shape[0] for shape in graph.products if shape[-1] == VOCAB} == {None, EMBEDDING}
     assert [op for op in graph.traced if op.type == "Where"]
-
-
-def test_the_word_table_is_cast_for_the_projection_alone_and_never_transposed(graph):
+    # The word table is cast for the projection alone, and never transposed.
     casts = [
         op for op in graph.traced
         if op.type == "Cast" and op.inputs[0].shape == (VOCAB, EMBEDDING)

@@ -6,6 +6,7 @@ import json
 import jobs
 import numpy as np
 import pytest
+from helpers import features_of, golden_tokenizer
 
 from albert.errors import DataError, FlagError
 from albert.formats import known_tasks, run_states
@@ -23,15 +24,9 @@ def golden(golden_path):
         return json.load(stream)
 
 
-def make_tokenizer(golden_path, kind):
-    if kind == "wordpiece_lower":
-        return FullTokenizer(str(golden_path("spm/albert_zh_vocab.txt")))
-    return FullTokenizer(None, kind == "spm_lower", str(golden_path("spm/30k-clean.model")))
-
-
 def test_examples_and_features_are_the_originals(golden_path, golden):
     tokenizers = {
-        kind: make_tokenizer(golden_path, kind)
+        kind: golden_tokenizer(golden_path, kind)
         for kind in ("spm_lower", "spm_cased", "wordpiece_lower")
     }
     known = [key for key in golden if "/" in key]
@@ -56,19 +51,13 @@ def test_examples_and_features_are_the_originals(golden_path, golden):
 
 
 def test_records_hold_what_the_originals_hold(golden_path, golden, tmp_path):
-    tf = pytest.importorskip("tensorflow")
-    tokenizer = make_tokenizer(golden_path, "spm_lower")
-
-    def read(path):
-        messages = [tf.train.Example.FromString(m.numpy()) for m in tf.data.TFRecordDataset(path)]
-        return [{k: str(v) for k, v in m.features.feature.items()} for m in messages]
-
+    tokenizer = golden_tokenizer(golden_path)
     for name in ("mrpc", "sts-b"):
         task, length = TASKS[name], golden[f"spm_lower/{name}/dev"]["max_seq_length"]
         data = glue.read_data(task, str(golden_path("glue/data")), ["dev"], tokenizer.preprocess)
         path = glue.example_records(data, "dev", RecordKeeper(tokenizer, length, str(tmp_path)))
         theirs = str(golden_path(f"glue/{name}.dev.tfrecord"))
-        assert read(path) == read(theirs)
+        assert features_of(path) == features_of(theirs)
         spec = features.classification_spec(length, task.is_regression)
         assert RecordFiles([theirs]).check(spec).counts == [12]
 

@@ -81,15 +81,14 @@ def test_losses_weights_and_predictions_are_the_same_as_with_full_rows(
             eval_batch_size=4, log_steps=1, pad_to_max_seq_length=is_padded, use_xla=use_xla,
             pack_rows=pack_rows,
         )
-        evaluated = trainer.train(
-            TASKS[name], CONFIG, run, OptimizerConfig("adamw", 1e-3, 3, 0), paths, eval_files=paths
-        )
+        trainer.train(TASKS[name], CONFIG, run, OptimizerConfig("adamw", 1e-3, 3, 0), paths)
         weights = checkpoints.open_weights(run.output_dir)
-        predictions = evaluation.evaluate(TASKS[name], CONFIG, run, paths, weights).predictions
+        evaluated = evaluation.evaluate(TASKS[name], CONFIG, run, paths, weights)
+        predictions = evaluated.predictions
         if name == "choice":  # what all choices have in common follows from rounding alone
             predictions["logits"] -= predictions["logits"].mean(axis=1, keepdims=True)
         values = {key: weights.read(key) for key in weights.shapes if not checkpoints.is_slot(key)}
-        outcomes.append((evaluated.last.results, values | predictions))
+        outcomes.append((evaluated.results, values | predictions))
     (ours, found), (theirs, expected) = outcomes
     assert ours == pytest.approx(theirs, abs=1e-5)
     for key, value in expected.items():

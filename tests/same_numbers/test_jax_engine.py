@@ -20,6 +20,7 @@ from helpers import (
     REPO,
     SIZES,
     VOCAB,
+    assert_one_clear_line,
     metrics,
     pretraining_rows,
     run,
@@ -40,35 +41,45 @@ pytest.importorskip("jax")
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 PRETRAINING = "albert.run_pretraining"
-# Several commands in one process with two devices, where TensorFlow can't be imported.
+# Commands one after another in one process with two devices, where TensorFlow can't be imported.
 ON_JAX = """
 import importlib, json, sys
 sys.modules["tensorflow"] = None
 from albert.cli import flags
-for module, arguments in json.loads(sys.argv[1]):
+for line in sys.stdin:
+    module, *given = json.loads(line)
     command = importlib.import_module(module)
-    print(flags.run_command(command.__doc__, command.define_flags, command.main, [module, *arguments]))
+    print(flags.run_command(command.__doc__, command.define_flags, command.main, [module, *given]))
+    sys.stdout.flush()
 """
 
 
 @pytest.fixture(scope="module")
 def on_jax(tmp_path_factory):
-    """Function that runs (module, flags) on JAX one after another: exit codes, and the log."""
-    environment = os.environ | {
-        "PYTHONPATH": str(REPO), "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
+    """Function that runs a module with flags on JAX: exit code, and log."""
+    folder = tmp_path_factory.mktemp("on_jax")
+    path = folder / "log.txt"
+    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"} | {
+        "PYTHONPATH": str(REPO), "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0 "
         "--xla_llvm_disable_expensive_passes=true",
     }
-    environment.pop("KERAS_BACKEND", None)
+    with open(path, "w") as log, subprocess.Popen(
+        [sys.executable, "-c", ON_JAX], env=environment, text=True, stderr=log,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:
 
-    def call(*commands) -> tuple[list[int], str]:
-        done = subprocess.run([sys.executable, "-c", ON_JAX, json.dumps(commands)],
-                              env=environment, text=True, capture_output=True)
-        assert done.returncode == 0, done.stderr
-        return [int(line) for line in done.stdout.split()], done.stderr
+        def call(*command) -> tuple[int, str]:
+            before = path.stat().st_size
+            process.stdin.write(json.dumps(command) + "\n")
+            process.stdin.flush()
+            code = process.stdout.readline()
+            said = path.read_text()[before:]
+            assert code, said
+            return int(code), said
 
-    return call
+        yield call
 
 
 def losses(folder) -> list[float]:
@@ -89,7 +100,7 @@ def assert_close(folder, other, tolerance: float) -> None:
 def job(tmp_path_factory):
     """Flags of a run without dropout from given weights: it depends on nothing but the data."""
     folder = tmp_path_factory.mktemp("job")
-    sizes = SIZES | NO_DROPOUT | {"num_hidden_layers": 3}
+    sizes = SIZES | NO_DROPOUT
     return [
         *jobs.pretraining_flags(folder),
         f"--albert_config_file={write_config(folder, **sizes)}",
@@ -97,15 +108,6 @@ def job(tmp_path_factory):
         f"--input_file={write_pretraining_records(folder / 'train.tfrecord', 60)}",
         "--learning_rate=0.02", "--num_warmup_steps=2", "--log_steps=1", "--train_batch_size=8",
     ]
-
-
-# What runs without dropout on JAX, on two devices, and here, with TensorFlow on one.
-SETTINGS = {
-    "long": ["--num_train_steps=60", "--save_checkpoints_steps=30", "--keep_checkpoint_max=0",
-             "--gradient_accumulation_steps=2", "--skip_loss_spikes"],
-    "settings": ["--num_train_steps=4", "--optimizer=adamw", "--depth_schedule=1:2,2:4", "--remat",
-                 "--attn_implementation=fused", "--mixed_precision=float16"],
-}
 
 
 def write_equal_records(path) -> str:
@@ -117,75 +119,74 @@ def write_equal_records(path) -> str:
 
 
 @pytest.fixture(scope="module")
-def begun(job, on_jax, tmp_path_factory):
-    """Runs that JAX makes, in a process that has no TensorFlow: folder, flags by name, log."""
-    folder = tmp_path_factory.mktemp("runs")
-    short = write_pretraining_records(folder / "short.tfrecord", 80, least=6, most=6)
-    bad = write_weights(folder / "bad", SIZES | NO_DROPOUT | {"num_hidden_layers": 3})
-    weights = jobs.tensors(bad)
-    weights["bert/embeddings/word_embeddings"][:] = np.nan
-    checkpoint_files.write(bad, weights)
-    named = {name: [*job, *more] for name, more in SETTINGS.items()}
-    named["long"].append(f"--input_file={short}")
-    # Rates are 0 until step 4: the losses before it are of the same weights.
-    named["dropout"] = [
-        *job, f"--albert_config_file={write_config(folder)}", "--num_train_steps=6",
-        f"--input_file={write_equal_records(folder / 'equal.tfrecord')}",
-        "--start_warmup_step=3", "--save_checkpoints_steps=2", "--keep_checkpoint_max=0",
-        "--gradient_accumulation_steps=2",
+def long(job, on_jax, tmp_path_factory):
+    """A run of packed rows in micro-batches, 20 steps and saved at 10, and its log."""
+    folder = tmp_path_factory.mktemp("long")
+    flags = [
+        *job, "--num_train_steps=20", "--keep_checkpoint_max=0", "--gradient_accumulation_steps=2",
+        "--skip_loss_spikes", f"--output_dir={folder / 'out'}",
+        f"--input_file={write_pretraining_records(folder / 'short', 80, least=6, most=6)}",
     ]
-    named["diverged"] = [*named["long"], f"--init_checkpoint={bad}"]
-    named["odd"] = [*job, "--train_batch_size=7"]
-    named["tpu"] = [*job, "--use_tpu"]
-    codes, log = on_jax(*(
-        (PRETRAINING, [*flags, f"--output_dir={folder / name}"]) for name, flags in named.items()
-    ))
-    assert codes == [0] * 3 + [3, 2, 2], log
-    return folder, named, log
+    code, log = on_jax(PRETRAINING, *flags)
+    assert code == 0, log
+    return jobs.Run(folder / "out", flags), log
 
 
-def test_a_run_that_cannot_go_on_says_so_in_one_line(begun):
-    folder, _, log = begun
-    lines = [line for line in log.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 3 and "diverged" in lines[0]
-    assert "--train_batch_size=7 cannot be divided by 2 replicas" in lines[1]
-    assert "--use_tpu: JAX finds no TPU on this machine" in lines[2]
-    for name in ("diverged", "odd", "tpu"):
-        assert not checkpoints.list_steps(str(folder / name))
+def test_a_run_goes_on_with_the_other_engine_and_another_number_of_devices(long, tmp_path, caplog):
+    whole, log = long
+    half = whole.copy(tmp_path / "half", step=10)
+    assert jobs.pretrain(*half.flags) == 0
+    assert_close(half.out, whole.out, 1e-5)
+    assert len(losses(half.out)) == 20 and losses(half.out)[-1] < losses(half.out)[0] - 0.1
+    for told in (log, caplog.text):
+        assert "rows: packed" in told
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_what_jax_computes_is_what_tensorflow_computes(name, begun, tmp_path, caplog):
-    folder, named, log = begun
-    assert jobs.pretrain(*named[name], f"--output_dir={tmp_path}") == 0
-    assert_close(folder / name, tmp_path, {"long": 1e-5, "settings": 2e-2}[name])
-    if name == "long":
-        found = losses(tmp_path)
-        assert len(found) == 60 and found[-1] < found[0] - 0.2
-        for told in (log, caplog.text):
-            assert "rows: packed" in told
+def test_what_jax_computes_is_what_tensorflow_computes(job, on_jax, tmp_path):
+    settings = [*job, "--num_train_steps=4", "--optimizer=adamw", "--depth_schedule=1:2,2:4",
+                "--remat", "--attn_implementation=fused", "--mixed_precision=float16"]
+    code, log = on_jax(PRETRAINING, *settings, f"--output_dir={tmp_path / 'jax'}")
+    assert code == 0, log
+    assert jobs.pretrain(*settings, f"--output_dir={tmp_path / 'tensorflow'}") == 0
+    assert_close(tmp_path / "jax", tmp_path / "tensorflow", 2e-2)
 
 
-def test_dropout_differs_from_step_to_step_and_every_part_of_a_batch_counts(begun):
-    lines = [line for line in metrics(begun[0] / "dropout") if line["kind"] == "train"]
-    of_same_weights = [line["loss"] for line in lines[:4]]
-    assert len(set(of_same_weights)) == 4
+def test_dropout_differs_from_step_to_step_and_a_resumed_run_is_equal_to_the_bit(
+    job, on_jax, tmp_path
+):
+    # Rates are 0 until step 4: the losses before it are of the same weights.
+    flags = [
+        *job, f"--albert_config_file={write_config(tmp_path)}", "--num_train_steps=6",
+        f"--input_file={write_equal_records(tmp_path / 'equal.tfrecord')}",
+        "--start_warmup_step=3", "--save_checkpoints_steps=2", "--keep_checkpoint_max=0",
+    ]
+    whole = jobs.Run(tmp_path / "whole", flags)
+    code, log = on_jax(PRETRAINING, *flags, f"--output_dir={whole.out}")
+    assert code == 0, log
+    lines = [line for line in metrics(whole.out) if line["kind"] == "train"]
+    assert len({line["loss"] for line in lines[:4]}) == 4
     for line in lines:  # these are means over what was computed, whatever it was
         parts = line["masked_lm_loss"] + line["sentence_order_loss"]
         assert line["loss"] == pytest.approx(parts, rel=1e-4)
+    half = whole.copy(tmp_path / "half", step=2)
+    code, log = on_jax(PRETRAINING, *half.flags)
+    assert code == 0, log
+    jobs.assert_same_run(half.out, whole.out, 6)
 
 
-def test_a_resumed_run_is_equal_to_the_bit(begun, on_jax, tmp_path):
-    half = jobs.Run(begun[0] / "dropout", begun[1]["dropout"]).copy(tmp_path / "half", step=2)
-    codes, log = on_jax((PRETRAINING, half.flags))
-    assert codes == [0], log
-    jobs.assert_same_run(half.out, begun[0] / "dropout", 6)
-
-
-def test_a_run_goes_on_with_the_other_engine_and_another_number_of_devices(begun, tmp_path):
-    half = jobs.Run(begun[0] / "long", begun[1]["long"]).copy(tmp_path / "half", step=30)
-    assert jobs.pretrain(*half.flags) == 0
-    assert_close(half.out, begun[0] / "long", 1e-5)
+def test_a_run_that_cannot_go_on_says_so_in_one_line(job, long, on_jax, tmp_path):
+    bad = write_weights(tmp_path / "bad", SIZES | NO_DROPOUT)
+    weights = jobs.tensors(bad)
+    weights["bert/embeddings/word_embeddings"][:] = np.nan
+    checkpoint_files.write(bad, weights)
+    for given, code, message in (
+        ([*long[0].flags, f"--init_checkpoint={bad}"], 3, "diverged"),
+        ([*job, "--train_batch_size=7"], 2, "--train_batch_size=7 cannot be divided by 2 replicas"),
+        ([*job, "--use_tpu"], 2, "--use_tpu: JAX finds no TPU on this machine"),
+    ):
+        found, log = on_jax(PRETRAINING, *given, f"--output_dir={tmp_path / 'out'}")
+        assert found == code and message in assert_one_clear_line(log)
+        assert not checkpoints.list_steps(str(tmp_path / "out"))
 
 
 @pytest.mark.slow
@@ -239,13 +240,8 @@ def test_fine_tuning_and_predictions_are_those_of_tensorflow(name, on_jax, tmp_p
     theirs, ours = tmp_path / "tensorflow", tmp_path / "jax"
     command = importlib.import_module(f"albert.{name}")
     assert jobs.command(command, *flags, f"--output_dir={theirs}") == 0
-    wanted = [(f"albert.{name}", [*flags, f"--output_dir={ours}"])]
-    if name == "run_classifier":
-        (tmp_path / "texts.txt").write_text("w1 w2\nw3\nw4 w5 w6 w7\n")
-        question = [f"--model={theirs}", f"--input_file={tmp_path / 'texts.txt'}"]
-        wanted.append(("albert.predict", [*question, f"--output_file={tmp_path / 'jax.jsonl'}"]))
-    codes, log = on_jax(*wanted)
-    assert not any(codes), log
+    code, log = on_jax(f"albert.{name}", *flags, f"--output_dir={ours}")
+    assert code == 0, log
     assert sorted(os.listdir(ours)) == sorted(os.listdir(theirs))
     assert len(losses(ours)) >= 4
     assert_close(ours, theirs, 1e-4)
@@ -253,6 +249,10 @@ def test_fine_tuning_and_predictions_are_those_of_tensorflow(name, on_jax, tmp_p
     for tensor in expected:
         np.testing.assert_allclose(found[tensor], expected[tensor], atol=1e-4, err_msg=tensor)
     if name == "run_classifier":
+        (tmp_path / "texts.txt").write_text("w1 w2\nw3\nw4 w5 w6 w7\n")
+        question = [f"--model={theirs}", f"--input_file={tmp_path / 'texts.txt'}"]
+        code, log = on_jax("albert.predict", *question, f"--output_file={tmp_path / 'jax.jsonl'}")
+        assert code == 0, log
         assert run_here(predict, *question, f"--output_file={tmp_path / 'tf.jsonl'}") == 0
         answers = [
             [json.loads(line) for line in (tmp_path / f"{engine}.jsonl").read_text().splitlines()]

@@ -170,11 +170,6 @@ def test_gelu_and_its_gradient_are_those_of_the_formula():
         ours, theirs = tf.reduce_sum(weight * value), tf.reduce_sum(weight * expected)
     np.testing.assert_array_equal(value, expected)
     np.testing.assert_allclose(tape.gradient(ours, x), tape.gradient(theirs, x), atol=1e-6)
-    # To the bit, the products of the formula in this order.
-    scale, cubic = np.sqrt(2 / np.pi), 0.044715
-    tanh = tf.tanh(scale * (x + cubic * tf.pow(x, 3)))
-    slope = 1.0 + tanh + x * (1.0 - tanh * tanh) * (scale + (3.0 * scale * cubic * x) * x)
-    np.testing.assert_array_equal(tape.gradient(ours, x), weight * (0.5 * slope))
     # It is a number where a cube is beyond half precision.
     x = tf.constant([-6e4, -800.0, -600.0, -60.0, 0.0, 60.0, 600.0, 800.0, 6e4], tf.float16)
     with tf.GradientTape() as tape:

@@ -162,23 +162,6 @@ def test_the_last_layer_where_it_is_read_alone_gives_the_same(name, is_packed):
     assert_same(short, of_logits(model_of(name))[1])
 
 
-@pytest.mark.parametrize("count, is_known, is_short", [
-    (3, True, True), (LENGTH, True, False), (3, False, False),
-])
-def test_no_more_places_are_computed_than_there_are(count, is_known, is_short):
-    model, seen = short_model("pretraining"), []
-    spec = {name: tf.TensorSpec([None, LENGTH if is_known else None], tf.int32)
-            for name in ("input_ids", "input_mask", "segment_ids")}
-    spec["masked_lm_positions"] = tf.TensorSpec([None, count], tf.int32)
-
-    def names(batch):
-        seen.extend(model(batch, output_hidden_states=True))
-        return 0
-
-    tf.function(names, autograph=False).get_concrete_function(spec)
-    assert ("sequence_output" not in seen) == is_short
-
-
 def test_the_number_of_rows_is_a_multiple_and_rows_have_a_length_that_is_allowed():
     batch = make_batch("encoder")
     packed = packing.pack_rows(batch, 1, [32, LENGTH], 4)

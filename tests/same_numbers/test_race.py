@@ -6,6 +6,7 @@ import json
 import jobs
 import numpy as np
 import pytest
+from helpers import features_of, golden_tokenizer
 
 from albert.errors import DataError
 from albert.records import features
@@ -14,19 +15,11 @@ from albert.tasks import race
 from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 from albert.tokenization import FullTokenizer
 
-VARIANTS = {
-    "spm_lower": race.LEVELS,
-    "spm_high_only": ("high",),
-    "spm_middle_only_cased": ("middle",),
-    "wordpiece_lower": ("middle",),
+VARIANTS = {  # {name: (levels, tokenizer)}
+    "spm_lower": (race.LEVELS, "spm_lower"), "spm_high_only": (("high",), "spm_lower"),
+    "spm_middle_only_cased": (("middle",), "spm_cased"),
+    "wordpiece_lower": (("middle",), "wordpiece_lower"),
 }
-
-
-def make_tokenizer(golden_path, variant):
-    if variant.startswith("wordpiece"):
-        return FullTokenizer(str(golden_path("spm/albert_zh_vocab.txt")))
-    lower = not variant.endswith("cased")
-    return FullTokenizer(None, lower, str(golden_path("spm/30k-clean.model")))
 
 
 # The golden files were made by the original's run_race (see their README).
@@ -36,8 +29,8 @@ def test_questions_and_features_are_the_originals(golden_path):
     with gzip.open(golden_path("race/features.json.gz"), "rt") as stream:
         golden = json.load(stream)
     data_dir, seen = str(golden_path("race/data")), []
-    for variant, levels in VARIANTS.items():
-        tokenizer = make_tokenizer(golden_path, variant)
+    for variant, (levels, kind) in VARIANTS.items():
+        tokenizer = golden_tokenizer(golden_path, kind)
         for key, case in golden.items():
             name, _, rest = key.partition("/")
             if name != variant:
@@ -61,18 +54,12 @@ def test_questions_and_features_are_the_originals(golden_path):
 
 
 def test_records_hold_what_the_originals_hold(golden_path, tmp_path):
-    tf = pytest.importorskip("tensorflow")
-    tokenizer = make_tokenizer(golden_path, "spm_lower")
+    tokenizer = golden_tokenizer(golden_path)
     questions = race.read_questions(str(golden_path("race/data")), "dev", tokenizer)
     data = FineTuningData("race", {"dev": questions})
     path = race.question_records(data, "dev", RecordKeeper(tokenizer, 128, str(tmp_path)), 32)
     theirs = str(golden_path("race/dev.s128.tfrecord"))
-
-    def read(path):
-        messages = [tf.train.Example.FromString(m.numpy()) for m in tf.data.TFRecordDataset(path)]
-        return [{k: str(v) for k, v in m.features.feature.items()} for m in messages]
-
-    assert read(path) == read(theirs)
+    assert features_of(path) == features_of(theirs)
     spec = features.classification_spec(128, False, race.NUM_CHOICES)
     assert RecordFiles([theirs]).check(spec).counts == [len(questions)]
     message = "has max_seq_length 128 .* expected 64: pass --max_seq_length=128"

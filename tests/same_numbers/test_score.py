@@ -44,21 +44,19 @@ def scores_of(session, **options):
 
 
 def plain(model, tokenizer, text: str, within_words: bool) -> float:
-    """The definition, one row at a time."""
-    ids = tokenizer.encode(text)[1:-1]
-    pieces = tokenizer.convert_ids_to_tokens(ids)
-    total = 0.0
-    for place, right in enumerate(ids):
-        masked = list(ids)
-        masked[place] = tokenizer.mask_token_id
-        later = place + 1
-        while within_words and later < len(ids) and pieces[later].startswith("##"):
-            masked[later] = tokenizer.mask_token_id
-            later += 1
-        row = np.array([[tokenizer.cls_token_id, *masked, tokenizer.sep_token_id]])
-        logits = np.asarray(model({"input_ids": row})["prediction_logits"], np.float64)[0, 1 + place]
-        total += logits[right] - np.log(np.exp(logits).sum())
-    return total
+    """The definition: of a row per token, in which that token is masked."""
+    ids = tokenizer.encode(text)
+    rows, tokens = [], tokenizer.convert_ids_to_tokens(ids)
+    for position in range(1, len(ids) - 1):
+        last = position + 1
+        while within_words and tokens[last].startswith("##"):
+            last += 1
+        rows.append([*ids[:position], *[tokenizer.mask_token_id] * (last - position), *ids[last:]])
+    logits = np.asarray(model({"input_ids": np.array(rows)})["prediction_logits"], np.float64)
+    return sum(
+        of_row[position, ids[position]] - np.log(np.exp(of_row[position]).sum())
+        for position, of_row in enumerate(logits, 1)
+    )
 
 
 def test_a_score_is_that_of_a_plain_loop(folder, session):
@@ -72,13 +70,6 @@ def test_a_score_is_that_of_a_plain_loop(folder, session):
         alone = session.score(TEXTS[0], within_words=within_words)
         assert alone["log_probability"] == pytest.approx(found[0], abs=1e-5)
     assert session.score(" ") == {"log_probability": 0.0, "pieces": 0}
-
-
-def test_scorers_of_several_models_on_one_session_keep_apart(session):
-    own = session.score("w4 w5")["log_probability"]
-    other = scoring.SentenceScorer(session, model=modeling.AlbertForMaskedLM(CONFIG))
-    assert next(other.predict([("w4 w5", "")]))["log_probability"] != pytest.approx(own, abs=1e-3)
-    assert session.score("w4 w5")["log_probability"] == own
 
 
 def test_words_of_sentencepiece_begin_with_its_underline(golden_path):
@@ -99,10 +90,10 @@ def test_words_of_sentencepiece_begin_with_its_underline(golden_path):
 
 
 def write_pairs(path, paradigm: str, count: int):
-    path.write_text("".join(
-        json.dumps({"sentence_good": f"w{i} w1s.", "sentence_bad": f"w{i} w1ed.",
-                    "UID": paradigm, "linguistics_term": "agreement"}) + "\n" for i in range(count)
-    ))
+    path.write_text("".join(json.dumps({
+        "sentence_good": f"w{i} w1s.", "sentence_bad": f"w{i} w1ed.", "UID": paradigm,
+        "linguistics_term": "agreement",
+    }) + "\n" for i in range(count)))
     return path
 
 
@@ -129,16 +120,16 @@ def test_pairs_are_read_from_files_folders_and_archives(tmp_path):
     assert minimal_pairs.read_pairs(str(tmp_path / "all.zip")) == minimal_pairs.read_pairs(str(a))
 
 
-@pytest.mark.parametrize("content, message", [
-    ('{"sentence_good": "a"}\n', "p.jsonl:1: sentence_good and sentence_bad must be texts"),
-    ('\n{"sentence_good": \n', "p.jsonl:2: not a JSON object"), ("[1]\n", "expected a JSON object"),
-    ("", "no pairs in"), ("\xff\n", "not UTF-8"), ("PK no zip", "is damaged"),
-])
-def test_what_is_no_pair_is_refused(content, message, tmp_path):
-    name = "p.zip" if message == "is damaged" else "p.jsonl"
-    (tmp_path / name).write_bytes(content.encode("latin-1"))
-    with pytest.raises(DataError, match=message):
-        minimal_pairs.read_pairs(str(tmp_path / name))
+def test_what_is_no_pair_is_refused(tmp_path):
+    for name, content, message in (
+        ("p.jsonl", b'{"sentence_good": "a"}\n', ":1: sentence_good and sentence_bad must be texts"),
+        ("p.jsonl", b'\n{"sentence_good": \n', ":2: not a JSON object"),
+        ("p.jsonl", b"[1]\n", "expected a JSON object"), ("p.jsonl", b"", "no pairs in"),
+        ("p.jsonl", b"\xff\n", "not UTF-8"), ("p.zip", b"PK no zip", "is damaged"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            minimal_pairs.read_pairs(str(tmp_path / name))
 
 
 def preferred(score, count: int) -> float:
@@ -210,20 +201,18 @@ def test_a_run_reports_how_its_model_prefers_pairs(tmp_path, capsys):
     vocab_file.write_text("\n".join([*VOCAB, *(f"x{i}" for i in range(40 - len(VOCAB)))]))
     job = [
         *jobs.pretraining_flags(
-            tmp_path, num_train_steps=4, num_warmup_steps=1, save_checkpoints_steps=2,
+            tmp_path, num_train_steps=2, num_warmup_steps=1, save_checkpoints_steps=1,
             max_eval_steps=1,
-        ), "--do_train", "--do_eval", "--depth_schedule=1:1",
-        f"--albert_config_file={write_config(tmp_path, max_position_embeddings=32)}",
+        ), "--do_train", "--do_eval",
+        f"--albert_config_file={write_config(tmp_path, max_position_embeddings=32, num_hidden_layers=1)}",
     ]
-    pairs = [f"--eval_pairs={write_pairs(tmp_path / 'pairs.jsonl', 'a', 12)}",
-             f"--vocab_file={vocab_file}"]
-    assert jobs.pretrain(*job, *pairs) == 0
-    found = [line["pairs_accuracy"] for line in metrics(tmp_path / "out") if line["kind"] == "eval"]
-    trained = albert.open_session(str(tmp_path / "out/model.ckpt-4"), vocab_file=str(vocab_file))
-    assert len(found) == 2 and found[1] == pytest.approx(preferred(scores_of(trained), 12))
-    results = json.loads((tmp_path / "out/eval_results.json").read_text())
-    assert results["pairs_accuracy"] == found[1]
-    capsys.readouterr()
     assert run_here(run_pretraining, *job, "--eval_pairs_per_paradigm=3") == 2
     message = assert_one_clear_line(capsys.readouterr().err)
     assert "--eval_pairs_per_paradigm goes with --eval_pairs" in message
+    pairs = write_pairs(tmp_path / "pairs.jsonl", "a", 12)
+    assert jobs.pretrain(*job, f"--eval_pairs={pairs}", f"--vocab_file={vocab_file}") == 0
+    found = [line["pairs_accuracy"] for line in metrics(tmp_path / "out") if line["kind"] == "eval"]
+    trained = albert.open_session(str(tmp_path / "out/model.ckpt-2"), vocab_file=str(vocab_file))
+    assert len(found) == 2 and found[1] == pytest.approx(preferred(scores_of(trained), 12))
+    results = json.loads((tmp_path / "out/eval_results.json").read_text())
+    assert results["pairs_accuracy"] == found[1]

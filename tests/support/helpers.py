@@ -46,6 +46,23 @@ def parse_with_tensorflow(path, spec) -> dict[str, np.ndarray]:
     return {k: v.numpy() for k, v in tf.io.parse_example(messages, features).items()}
 
 
+def features_of(path) -> list[dict[str, str]]:
+    """Returns each record's features, as TensorFlow prints them."""
+    import tensorflow as tf
+
+    messages = [tf.train.Example.FromString(m.numpy()) for m in tf.data.TFRecordDataset(str(path))]
+    return [{k: str(v) for k, v in m.features.feature.items()} for m in messages]
+
+
+def golden_tokenizer(golden_path, kind: str = "spm_lower"):
+    """Returns the tokenizer of golden values: "spm_lower", "spm_cased" or "wordpiece_lower"."""
+    from albert.tokenization import FullTokenizer
+
+    if kind == "wordpiece_lower":
+        return FullTokenizer(str(golden_path("spm/albert_zh_vocab.txt")))
+    return FullTokenizer(None, kind == "spm_lower", str(golden_path("spm/30k-clean.model")))
+
+
 def write_config(folder: pathlib.Path, **changes) -> str:
     path = folder / "albert_config.json"
     path.write_text(json.dumps(SIZES | changes))
@@ -176,17 +193,17 @@ def run_here(module, *arguments) -> int:
     )
 
 
-def assert_same_gradients(ours: dict, theirs: dict) -> None:
+def assert_same_gradients(ours: dict, theirs: dict, noise: float = 0.0) -> None:
     """Compares gradients by the variables' names, each to 1e-5 of its variable's largest.
 
-    Those that are zero but for rounding, as that of a key's bias, are so in both.
+    Those that are zero but for rounding, as that of a key's bias, are so in both; `noise` is what
+    rounding may leave of them, as a share of the largest gradient of all.
     """
     assert ours.keys() == theirs.keys()
+    noise *= max(np.abs(expected).max() for expected in theirs.values())
     for name, expected in theirs.items():
-        largest = max(np.abs(expected).max(), 1e-2)
-        np.testing.assert_allclose(
-            ours[name], expected, rtol=0, atol=1e-5 * largest, err_msg=name
-        )
+        atol = 1e-5 * max(np.abs(expected).max(), 1e-2) + noise
+        np.testing.assert_allclose(ours[name], expected, rtol=0, atol=atol, err_msg=name)
 
 
 def gradients_of(model, compute):
