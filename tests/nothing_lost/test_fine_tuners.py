@@ -96,6 +96,7 @@ def test_a_fine_tuner_refuses_a_directory_that_it_cannot_use_and_leaves_it_as_it
     assert "no checkpoint in" in refused(tuner.run, *run.flags)
 
 
+@pytest.mark.slow
 def test_a_fine_tuner_whose_loss_is_nan_ends_with_3_and_saves_nothing(tmp_path, capsys):
     flags = jobs.race_flags(tmp_path, train_step=20)
     config = AlbertConfig.from_json_file(str(tmp_path / "albert_config.json"))

@@ -142,17 +142,16 @@ def test_a_run_in_cloud_storage_resumes_and_exports_as_a_local_one(memory, begun
     assert run_state["flags"]["output_dir"] == RUN
 
 
-def test_a_classifier_starts_from_cloud_storage_and_is_trained_into_it(memory, whole, tmp_path):
-    given = jobs.classifier_flags(tmp_path, train_step=2)
+def test_a_classifier_begins_with_data_and_weights_in_cloud_storage(memory, whole, tmp_path, begin):
+    given = jobs.classifier_flags(tmp_path)
     for pattern in ("*.tsv", "vocab.txt", "albert_config.json"):
         put(memory, tmp_path, pattern, "/data")
     put(memory, whole.out, "model.ckpt-best.*", "/data/run")
     remote = {"data_dir": "", "vocab_file": "/vocab.txt", "output_dir": "/classifier",
               "albert_config_file": "/albert_config.json", "init_checkpoint": "/run/model.ckpt-best"}
     remote = [f"--{name}=memory://data{path}" for name, path in remote.items()]
-    assert jobs.classify(*given, *remote, "--do_train", "--do_eval") == 0
-    names = {name.rpartition("/")[2] for name in memory.find("/data/classifier")}
-    assert {"eval_results.txt", "checkpoint", "vocab.txt", "model.ckpt-2.index"} <= names
+    (*_, records), options = begin(jobs.classify, *given, *remote, "--do_train")
+    assert records.counts == [12] and "bert/pooler/dense/bias" in options["init"].shapes
 
 
 def test_bad_addresses_are_one_line_before_anything_is_done(memory, tmp_path, capfd, monkeypatch):

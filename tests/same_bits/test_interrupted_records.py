@@ -60,7 +60,7 @@ def test_whatever_ends_a_run_the_same_command_resumes_it_to_the_same_bytes(tiny)
 
 
 def test_other_jobs_in_a_folder_leave_unfinished_work_alone_and_use_none_of_it(tiny):
-    process = spawn(tiny, dupe_factor=100000)
+    process = spawn(tiny, dupe_factor=20000)
     wait_for_work(tiny, process, tasks=1)
     with pytest.raises(RunDirBusyError, match=f"{WORK} is in use by pid {process.pid} on host"):
         make(tiny)

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from albert.pretraining_data import masking
+from albert.pretraining_data import dynamic_masking, masking
 from albert.pretraining_data.masking import MaskingSettings, SpecialIds
 from albert.pretraining_data.rng import SequenceRng, keys_at, random_keys
 
@@ -235,6 +235,79 @@ def test_the_ngrams_are_those_of_a_plain_loop_over_the_same_draws(ngram, length,
 def test_ngrams_of_more_words_than_can_be_looked_up_are_refused():
     with pytest.raises(ValueError, match="ngram 33 must be from 1 to 32"):
         MaskingSettings(ngram=33)
+
+
+# --- Masks that are drawn as records are read ---
+
+
+def masks_of(length, settings, **options):
+    return dynamic_masking.DynamicMasking(
+        length, settings, SpecialIds(CLS, SEP, MASK, 1000), 0, **options
+    )
+
+
+def test_swapped_segments_keep_their_words_and_borders():
+    ids = np.array([[2, 10, 11, 12, 3, 20, 21, 3, 0, 0], [2, 10, 3, 20, 21, 22, 23, 24, 25, 3]])
+    segments, boundary = np.array([[3, 2], [1, 6]]), (ids % 10 < 2).astype(int)
+    masks = masks_of(10, MaskingSettings(2, 0.0), swap_prob=1.0)
+    out = masks.mask(ids, segments, boundary, np.zeros((2, 1), int), np.arange(2))
+    assert out["input_ids"].tolist() == [
+        [2, 20, 21, 3, 10, 11, 12, 3, 0, 0], [2, 20, 21, 22, 23, 24, 25, 3, 10, 3]
+    ]
+    assert out["segment_ids"].tolist() == [
+        [0, 0, 0, 0, 1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0, 0, 1, 1]
+    ]
+    assert out["input_mask"].sum(axis=1).tolist() == [8, 10]
+    assert out["next_sentence_labels"].tolist() == [[1], [1]]
+    random_b = masks.mask(ids, segments, boundary, np.ones((2, 1), int), np.arange(2))
+    assert (random_b["input_ids"] == ids).all()  # its label would not change
+    # A single sentence is never swapped.
+    ids = np.array([[2, 10, 11, 12, 3, 0, 0, 0, 0, 0]])
+    out = masks.mask(
+        ids, np.array([[3, 0]]), np.ones_like(ids), np.zeros((1, 1), int), np.arange(1)
+    )
+    assert out["input_ids"].tolist() == ids.tolist()
+    assert out["next_sentence_labels"].tolist() == [[0]]
+
+
+def masked_rows(settings, count=3000, **options):
+    ids = np.tile([CLS, *[10] * 30, SEP, *[10] * 30, SEP], (count, 1))
+    segments, labels = np.full((count, 2), 30), np.zeros((count, 1), int)
+    masks = masks_of(63, settings, **options)
+    return masks.mask(ids, segments, np.ones_like(ids), labels, np.arange(count))
+
+
+def kinds_of(rows):
+    """Returns what the chosen tokens became: 0 for [MASK], 1 if they stayed, 2 for another."""
+    chosen = np.take_along_axis(rows["input_ids"], rows["masked_lm_positions"], axis=1)
+    return np.where(chosen == MASK, 0, np.where(chosen == 10, 1, 2))
+
+
+def test_a_whole_ngram_shares_its_fate_where_asked():
+    rows = masked_rows(MaskingSettings(3, 1.0, 3, favor_shorter_ngram=False, replace_by_span=True))
+    positions = rows["masked_lm_positions"]
+    kinds = kinds_of(rows)[positions[:, 2] - positions[:, 0] == 2]
+    # Some runs of three are of shorter n-grams, and a random piece may be either.
+    assert (kinds == kinds[:, :1]).all(axis=1).mean() > 0.9
+    shares = np.bincount(kinds[:, 0], minlength=3) / len(kinds)
+    assert abs(shares - [0.8, 0.1, 0.1]).max() < 4 * np.sqrt(0.16 / len(kinds))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.8, 1.0])
+def test_so_many_of_the_chosen_tokens_become_mask(share):
+    kinds = kinds_of(masked_rows(MaskingSettings(9, 0.15, mask_token_share=share))).ravel()
+    found = np.bincount(kinds, minlength=3) / kinds.size
+    expected = [share, (1 - share) / 2, (1 - share) / 2]
+    assert abs(found - expected).max() <= 4 * 0.5 / np.sqrt(kinds.size) * (share < 1)
+
+
+def test_the_share_of_masked_tokens_changes_along_a_line():
+    settings = MaskingSettings(40, 0.4)
+    counts = masked_rows(settings, last_masked_lm_prob=0.1, num_records=2000)
+    counts = counts["masked_lm_weights"].sum(axis=1)
+    for row, share in ((0, 0.4), (1000, 0.25), (2000, 0.1), (2999, 0.1)):
+        assert counts[row] == np.rint(63 * share)
+    assert (masked_rows(settings)["masked_lm_weights"].sum(axis=1) == np.rint(63 * 0.4)).all()
 
 
 # --- Against the original: a slow reading of the recipe on the same sequences ---
