@@ -15,6 +15,7 @@ from albert.records import feature_cache, records, tf_dataset, tfrecord
 from albert.records.examples import FeatureSpec
 from albert.records.record_files import RecordFiles
 from albert.tasks.pretraining import PretrainingTask
+from albert.training import evaluation
 
 DATA = ".data-00000-of-00001"
 
@@ -122,10 +123,10 @@ def test_every_value_beside_a_checkpoint_has_its_kind_or_is_refused_by_file_and_
             assert str(path) in str(refused.value)
 
 
-def test_a_damaged_best_json_is_refused_by_name(begun, capsys):
-    (begun.out / "best.json").write_text('{"step": "20"')
-    assert jobs.pretrain(*begun.flags, "--do_eval") == 2
-    assert "best.json" in assert_one_clear_line(capsys.readouterr().err)
+def test_a_damaged_best_json_is_refused_by_name(tmp_path):
+    (tmp_path / "best.json").write_text('{"step": "20"')
+    with pytest.raises(DataError, match="best.json"):
+        evaluation.read_best(str(tmp_path))
 
 
 # --- Records ---

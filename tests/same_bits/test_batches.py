@@ -269,24 +269,22 @@ def make_batches(engine, *arguments, **options):
 
 
 @pytest.mark.parametrize("engine", ["numpy", "tensorflow"])
-def test_damage_is_reported_with_file_and_record(engine, tmp_path):
+def test_damage_and_ids_outside_of_the_vocabulary_are_reported_with_file_and_record(
+    engine, tmp_path
+):
     source = source_of(tmp_path, "masked", (20,))
+
+    def refused(message, vocab_size=VOCAB):
+        options = {"batch_size": 4, "vocab_size": vocab_size, "seed": 1}
+        with pytest.raises(DataError, match=f"masked-0.tfrecord: {message}"):
+            list(itertools.islice(make_batches(engine, source, MASKED, **options), 6))
+
+    refused("record 0: input_ids outside the vocabulary of 9 tokens", vocab_size=9)
     content = bytearray(open(source.paths[0], "rb").read())
     starts, _ = tfrecord.scan(source.paths[0])
     content[starts[13] + 9] ^= 1
     open(source.paths[0], "wb").write(content)
-    found = make_batches(engine, source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)
-    with pytest.raises(DataError, match="masked-0.tfrecord: corrupt after record 13"):
-        list(itertools.islice(found, 6))
-
-
-@pytest.mark.parametrize("engine", ["numpy", "tensorflow"])
-def test_ids_outside_of_the_vocabulary_are_refused(engine, tmp_path):
-    source = source_of(tmp_path, "masked", (20,))
-    found = make_batches(engine, source, MASKED, batch_size=4, vocab_size=9, seed=1)
-    message = "masked-0.tfrecord: record 0: input_ids outside the vocabulary of 9 tokens"
-    with pytest.raises(DataError, match=message):
-        list(found)
+    refused("corrupt after record 13")
 
 
 def test_a_file_without_records_is_refused(tmp_path):

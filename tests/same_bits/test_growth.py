@@ -42,8 +42,11 @@ def test_each_stage_of_a_depth_schedule_is_the_model_of_that_depth_and_resumes_t
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-6, err_msg=name)
     # Cut off after the first stage, the same command resumes it.
     parts = grown.copy(tmp_path / "parts", step=10)
-    assert jobs.pretrain(*parts.flags) == 0
-    jobs.assert_same_run(parts.out, grown.out, 12)
+    assert jobs.pretrain(*parts.flags, "--nodo_eval") == 0
+    assert losses(parts.out, "train") == losses(grown.out, "train")
+    expected = jobs.tensors(grown.out / "model.ckpt-12")
+    for name, value in jobs.tensors(parts.out / "model.ckpt-12").items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
 def test_a_deeper_model_starts_from_a_shallower_one(job, whole, begin):

@@ -209,13 +209,6 @@ def test_records_of_another_vocabulary_are_refused(written):
         RecordFiles([written]).check(SPEC, tokenizer_sha256="xyz")
 
 
-def test_missing_sibling_shards_are_only_warned_about(tmp_path, caplog):
-    path = str(tmp_path / "a.tfrecord")
-    records.write_records(path, make_rows(2), SPEC, {"shards": ["a.tfrecord", "b.tfrecord"]})
-    assert RecordFiles([path]).check(SPEC).counts == [2]
-    assert "not found: " in caplog.text and "b.tfrecord" in caplog.text
-
-
 def test_a_manifest_of_another_version_is_refused(written):
     where = records.manifest_path(written)
     with open(where, encoding="utf-8") as stream:
