@@ -6,6 +6,7 @@ import os
 import jobs
 import numpy as np
 import pytest
+from damage import flipped
 from helpers import LENGTH, PREDICTIONS, VOCAB, assert_one_clear_line, pretraining_rows
 from invariants import nothing_lost, untouched
 
@@ -25,9 +26,8 @@ def cut(path):
 
 
 def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0x10
-    path.write_bytes(content)
+    content = path.read_bytes()
+    path.write_bytes(flipped(content, len(content) // 2, 0x10))
 
 
 def test_a_damaged_newest_checkpoint_is_set_aside_and_its_steps_are_repeated(
@@ -52,9 +52,7 @@ def test_no_flipped_bit_of_a_checkpoints_tensors_goes_unnoticed(stride, finished
     content, prefix = path.read_bytes(), str(finished.out / "model.ckpt-23")
     shapes = checkpoints.open_weights(prefix).shapes
     for place in range(0, len(content), stride):
-        changed = bytearray(content)
-        changed[place] ^= 1 << place % 8
-        path.write_bytes(changed)
+        path.write_bytes(flipped(content, place, 1 << place % 8))
         with pytest.raises(CheckpointError, match="cannot read"):
             checkpoints.read_all(prefix, shapes)
     path.write_bytes(content)

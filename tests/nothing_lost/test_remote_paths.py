@@ -180,15 +180,6 @@ def test_bad_addresses_are_one_line_before_anything_is_done(memory, tmp_path, ca
         assert memory.find("/") == before
 
 
-def test_local_paths_import_no_fsspec():
-    said = jobs.python(
-        "import sys\nfrom albert import create_pretraining_data as command\n"
-        "try: command.cli(['x', '--input_file=/absent', '--output_file=o', '--vocab_file=v'])\n"
-        "except SystemExit: print('fsspec' in sys.modules)"
-    )
-    assert said.strip().endswith("False")
-
-
 def test_names_that_lead_out_of_the_folder_are_refused(memory):
     memory.store["/data/run/../../escape"] = fsspec.implementations.memory.MemoryFile(
         memory, "/data/run/../../escape", b"x"
@@ -252,37 +243,31 @@ def test_absent_files_are_one_line(memory):
             read("memory://bucket/none")
 
 
-def failing(error: Exception, times: int, monkeypatch):
-    """Lets fsspec's calls of `info` fail so many times; returns the list of calls."""
-    calls = []
-
-    def info(path):
-        calls.append(path)
-        if len(calls) <= times:
-            raise error
-        return {"type": "file", "size": 3, "name": path}
-
-    fs = types.SimpleNamespace(info=info)
-    monkeypatch.setattr(fsspec_calls, "_file_system", lambda url: (fs, url))
-    monkeypatch.setattr(fsspec_calls.time, "sleep", lambda seconds: None)
-    return calls
-
-
 def test_only_transient_errors_are_retried(monkeypatch):
-    calls = failing(ConnectionError("reset"), 3, monkeypatch)
-    assert filesystem.size("memory://bucket/x") == 3 and len(calls) == 4
-    for error, message in (
-        (PermissionError("no"), "permission denied"),
-        (OSError(28, "No space left on device"), "set ALBERT_CACHE to a directory on a larger disk"),
+    monkeypatch.setattr(fsspec_calls.time, "sleep", lambda seconds: None)
+    url = "memory://bucket/x"
+    for error, failures, message, expected in (
+        (ConnectionError("reset"), 3, "", 4),
+        (PermissionError("no"), 99, "permission denied", 1),
+        (OSError(28, "No space left on device"), 99, "set ALBERT_CACHE to a directory on a larger", 1),
+        (ConnectionError("reset"), 99, "reset", 7),
     ):
-        calls = failing(error, 99, monkeypatch)
-        with pytest.raises(DataError, match=f"cannot read memory://bucket/x: .*{message}"):
-            filesystem.size("memory://bucket/x")
-        assert len(calls) == 1
-    calls = failing(ConnectionError("reset"), 99, monkeypatch)
-    with pytest.raises(DataError, match="cannot read memory://bucket/x: reset"):
-        filesystem.size("memory://bucket/x")
-    assert len(calls) == 7
+        calls = []
+
+        def info(path, calls=calls, failures=failures, error=error):
+            calls.append(path)
+            if len(calls) <= failures:
+                raise error
+            return {"type": "file", "size": 3, "name": path}
+
+        fs = types.SimpleNamespace(info=info)
+        monkeypatch.setattr(fsspec_calls, "_file_system", lambda url, fs=fs: (fs, url))
+        if message:
+            with pytest.raises(DataError, match=f"cannot read {url}: .*{message}"):
+                filesystem.size(url)
+        else:
+            assert filesystem.size(url) == 3
+        assert len(calls) == expected
 
 
 def test_globs_keep_the_host(monkeypatch):

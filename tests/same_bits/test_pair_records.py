@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from helpers import metrics, run_here, write_config
+from jobs import SPECIALS
 
 from albert import create_pretraining_data, run_pretraining
 from albert.cli import flags
@@ -20,7 +21,6 @@ from albert.training import run_settings
 
 LENGTH = 24
 SETTINGS = MaskingSettings(5, 0.2)
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 @pytest.fixture(scope="module")
