@@ -30,22 +30,6 @@ def flip(path):
     path.write_bytes(flipped(content, len(content) // 2, 0x10))
 
 
-def test_a_damaged_newest_checkpoint_is_set_aside_and_its_steps_are_repeated(
-    finished, whole, capsys
-):
-    out, path = finished.out, finished.out / "metrics.jsonl"
-    flip(out / f"model.ckpt-23{DATA}")
-    os.truncate(path, path.stat().st_size - 20)  # its last line is torn, besides
-    with nothing_lost(out):
-        assert jobs.pretrain(*finished.flags, "--do_eval") == 0
-    said = capsys.readouterr().err
-    [warning] = [line for line in said.splitlines() if "unreadable" in line]
-    assert "model.ckpt-23 unreadable (" in warning and "using " in warning
-    assert "model.ckpt-20" in warning and "model.ckpt-20 left off" in said
-    assert (out / "model.ckpt-23.index.corrupt").exists()
-    jobs.assert_same_run(out, whole.out, 23)
-
-
 @pytest.mark.parametrize("stride", [397, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_flipped_bit_of_a_checkpoints_tensors_goes_unnoticed(stride, finished):
     path = finished.out / f"model.ckpt-23{DATA}"

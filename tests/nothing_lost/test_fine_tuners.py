@@ -39,8 +39,9 @@ def test_a_fine_tuner_repeats_lost_steps_and_features_to_the_same_bits(
     run, records = whole.copy(tmp_path / "out"), tmp_path / "records"
     shutil.copytree(whole.out.parent / ".out.work", records)
     flags = [*run.flags, f"--cached_dir={records}"]
-    newest = f"model.ckpt-{tuner.last}"
+    newest, lines = f"model.ckpt-{tuner.last}", run.out / "metrics.jsonl"
     os.truncate(run.out / f"{newest}.data-00000-of-00001", 500)
+    os.truncate(lines, lines.stat().st_size - 20)
     (run.out / "checkpoint").write_text("\0garbage")
     for path in (caches := [*records.glob("*.tf_record")]):
         os.truncate(path, path.stat().st_size // 2)
@@ -48,7 +49,9 @@ def test_a_fine_tuner_repeats_lost_steps_and_features_to_the_same_bits(
     with nothing_lost(run.out, *changing):
         assert tuner.run(*flags) == 0
         said = capsys.readouterr().err
-        assert f"{newest} unreadable (" in said and f"ckpt-{tuner.last // 2} left off" in said
+        assert said.count("unreadable") == 1 == said.count(f"{newest} unreadable (")
+        assert f"ckpt-{tuner.last // 2} left off" in said
+        assert (run.out / f"{newest}.index.corrupt").exists()
         assert set(re.findall(r"--(\w+) changed from", said)) <= {"cached_dir", "output_dir"}
     assert_same_results(name, run.out, whole.out)
     for path in caches:

@@ -162,7 +162,8 @@ def test_with_per_replica_loss_every_replica_counts_alike(job, tmp_path, begin):
     )
     state = TrainState(task, config, settings, optimizer)
     state.assign({name: options["init"].read(name) for name in state.weights})
-    batch = {name: tf.constant(np.stack([row[name] for row in rows])) for name in rows[0]}
+    kinds = {name: kind.replace("64", "32") for name, (kind, _) in task.feature_spec().features.items()}
+    batch = {n: tf.constant(np.stack([row[n] for row in rows]), kinds[n]) for n in kinds}
     batch["is_real_example"] = tf.ones(len(rows))
     found = steps.train_step(batch, task, state, settings, None, TwoReplicas())
     losses = losses_of_rows(rows, options["init"])

@@ -3,12 +3,10 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
-from helpers import REPO
+from helpers import start
 from invariants import snapshot
 from making_records import files_made, flags_of, make, take
 
@@ -21,10 +19,7 @@ PAIRING, FRAMING = (shuffle, "deal_pairs"), (instances, "frame_bucket")
 
 
 def spawn(folder, **changes):
-    return subprocess.Popen(
-        [sys.executable, "-m", "albert.create_pretraining_data", *flags_of(folder, **changes)],
-        cwd=REPO, stderr=subprocess.PIPE, text=True,
-    )
+    return start("albert.create_pretraining_data", *flags_of(folder, **changes))
 
 
 def tasks_done(folder) -> int:

@@ -76,23 +76,20 @@ def test_rules_hold_on_every_sequence(whole_words, permutation, ngram):
         assert not {CLS, SEP} & set(ids[row, positions].tolist())
 
 
-def test_the_budget_is_reached_when_there_are_single_token_words():
-    settings = MaskingSettings(7, 0.3, do_whole_word_mask=False)
-    _, lengths, masked = run(settings)
+def test_as_many_tokens_are_masked_as_the_share_says():
+    _, lengths, masked = run(settings := MaskingSettings(7, 0.3, do_whole_word_mask=False))
     assert (masked.counts == masking.num_to_predict(lengths, settings)).all()
-
-
-def test_halves_round_to_even_and_one_token_is_always_masked():
+    # Halves round to even, and one token is always masked.
     settings = MaskingSettings(20, 0.5)
     assert masking.num_to_predict([1, 5, 7, 41], settings).tolist() == [1, 2, 4, 20]
     assert masking.num_to_predict([5], MaskingSettings(20, 0.01)).tolist() == [1]
-
-
-def test_a_word_longer_than_the_budget_is_passed_over():
+    # A word longer than the budget is passed over.
     ids = np.array([[CLS, 10, 40, 40, 40, SEP, 11, 40, 40, SEP]])
-    settings = MaskingSettings(2, 0.15)
-    masked = mask(ids, np.array([10]), settings, np.random.default_rng(0))
+    masked = mask(ids, np.array([10]), MaskingSettings(2, 0.15), np.random.default_rng(0))
     assert masked.counts.tolist() == [0] and (masked.input_ids == ids).all()
+    ids, _, masked = run(MaskingSettings(7, 0.0, do_permutation=True))
+    assert (masked.input_ids == ids).all() and not masked.counts.any()
+    assert masked.positions.shape == (400, 14)
 
 
 def test_a_continuation_at_the_start_of_b_belongs_to_the_last_word_of_a():
@@ -105,12 +102,6 @@ def test_a_continuation_at_the_start_of_b_belongs_to_the_last_word_of_a():
     assert mask(ids, length, joined, rng).positions.tolist() == [[1, 3]]
     assert mask(ids, length, one, rng).counts.tolist() == [0]
     assert mask(ids, length, apart, rng).counts.tolist() == [2]
-
-
-def test_nothing_is_masked_at_probability_zero():
-    ids, _, masked = run(MaskingSettings(7, 0.0, do_permutation=True))
-    assert (masked.input_ids == ids).all() and not masked.counts.any()
-    assert masked.positions.shape == (400, 14)
 
 
 def test_shares_of_mask_kept_and_random_are_eighty_ten_ten():

@@ -259,21 +259,15 @@ def test_too_few_predictions_for_the_share_are_refused_and_more_are_taken(
     assert task_of(*arguments, "--max_predictions_per_seq=30").max_predictions_per_seq == 30
 
 
-def test_a_run_masks_on_the_fly_evaluates_masked_records_and_resumes_to_the_same_bits(
-    corpus, tmp_path
-):
-    more = ("--masked_lm_budget=0.2", "--ngram=2", "--max_predictions_per_seq=7")
-    evaluation = ("--do_eval", f"--eval_input_file={corpus / 'static.tfrecord'}")
-    assert command(*job(corpus, tmp_path, *more, *evaluation)) == 0
+def test_a_run_masks_on_the_fly_and_evaluates_masked_records(corpus, tmp_path):
+    assert command(*job(
+        corpus, tmp_path, "--masked_lm_budget=0.2", "--ngram=2", "--max_predictions_per_seq=7",
+        "--do_eval", f"--eval_input_file={corpus / 'static.tfrecord'}",
+    )) == 0
     out = tmp_path / "out"
     assert 0 < json.loads((out / "eval_results.json").read_text())["masked_lm_loss"] < 6
-    weights = out / "model.ckpt-6.data-00000-of-00001"
-    first, lines = weights.read_bytes(), [x for x in metrics(out) if x["kind"] == "train"]
-    for path in out.glob("model.ckpt-6.*"):
-        path.unlink()
-    assert command(*job(corpus, tmp_path, *more)) == 0
-    assert weights.read_bytes() == first
-    assert [x for x in metrics(out) if x["kind"] == "train"] == lines
+    [*_, line] = [line for line in metrics(out) if line["kind"] == "train"]
+    assert line["step"] == 6 and 0 < line["loss"] < 6
 
 
 @pytest.mark.parametrize("share, is_said", [(1, True), (0.8, False)])
