@@ -1,9 +1,11 @@
 """The best checkpoint is the best of evaluations of the same."""
 
 import dataclasses
+import pathlib
 
 import jobs
 import numpy as np
+from damage import flipped
 from helpers import LENGTH, PREDICTIONS, SIZES, metrics, write_pretraining_records
 
 from albert.config import AlbertConfig
@@ -29,14 +31,8 @@ def keep(folder, step, accuracy, path, task=TASK, **changes):
     )
 
 
-def other_content(path):
-    content = bytearray(open(path, "rb").read())
-    content[100] ^= 1
-    open(path, "wb").write(content)
-
-
 CHANGES = {
-    "files": lambda path: other_content(path) or {},
+    "files": lambda path: path.write_bytes(flipped(path.read_bytes(), 100, 1)) and {},
     "batches": lambda path: {"eval_batch_size": 16},
     "row_length": lambda path: {"task": PretrainingTask(LENGTH + 4, PREDICTIONS)},
     "task": lambda path: {"task": dataclasses.replace(TASK, name="other")},
@@ -53,7 +49,7 @@ def test_the_best_is_sought_anew_with_one_warning_when_another_thing_is_measured
         assert keep(folder, 1, 0.9, path)
         assert not keep(folder, 2, 0.5, path) and not keep(folder, 2, 0.9, path)
         assert not caplog.records
-        changes = change(path)
+        changes = change(pathlib.Path(path))
         assert keep(folder, 3, 0.4, path, **changes)
         [warning] = [r.getMessage() for r in caplog.records]
         assert f"of step 1, was evaluated otherwise ({what})" in warning and "step 3" in warning

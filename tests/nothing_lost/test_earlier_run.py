@@ -16,9 +16,9 @@ CASED = "with --do_lower_case=True, not False"
 
 
 def own_flags(folder) -> list[str]:
-    """Flags of a classifier of the rows of own.csv: 2 steps."""
+    """Flags of a classifier of the rows of own.csv."""
     write_own(folder, ("bad", "good"))
-    flags = jobs.classifier_flags(folder, train_step=2, save_checkpoints_steps=2)
+    flags = jobs.classifier_flags(folder)
     return [flag for flag in flags if not flag[2:].startswith(("task_name", "data_dir"))] + [
         f"--train_file={folder / 'own.csv'}"
     ]
@@ -40,18 +40,27 @@ def shuffle_vocabulary(folder):
     path.write_text("\n".join([*others, two, one]))
 
 
+def pretend(out, flags, **facts) -> None:
+    """Changes what a run's checkpoints say of themselves."""
+    for path in out.glob("model.ckpt-*.json"):
+        recorded = run_states.read_run_state(str(path)[:-5])["flags"]
+        jobs.change_json(path, flags=recorded | flags, **facts)
+
+
 @pytest.fixture
-def trained(run_once, tuned, whole, tmp_path):
+def trained(classified, tuned, whole, tmp_path):
     """Function from a command to a copy of a finished run, and its inputs written to tmp_path."""
 
     def get(name) -> tuple:
         if name == "own file":
-            run, command, flags = run_once("own", jobs.classify, own_flags), jobs.classify, own_flags
+            run, command, flags = classified, jobs.classify, own_flags
         elif name == "pretraining":
             run, command, flags = whole, jobs.pretrain, jobs.pretraining_flags
         else:
             run, command, flags = tuned(name), jobs.TUNERS[name].run, jobs.TUNERS[name].flags
         copy = run.copy(tmp_path / "out")
+        if name == "own file":
+            pretend(copy.out, {"label_list": "bad,good"}, task="tsv")
         more = [] if name in ("own file", "pretraining") else jobs.TUNERS[name].asked
         return command, copy.out, [*flags(tmp_path), *more]
 
@@ -80,10 +89,7 @@ def test_ids_of_another_meaning_are_refused_before_the_first_step(
 ):
     command, out, flags = trained(name)
     if name == "pretraining":
-        path = out / "model.ckpt-23.json"
-        recorded = run_states.read_run_state(str(path)[:-5])["flags"]
-        for each in out.glob("model.ckpt-*.json"):
-            jobs.change_json(each, flags=recorded | {"tokenizer_sha256": "one"})
+        pretend(out, {"tokenizer_sha256": "one"})
         spec = PretrainingTask(LENGTH, PREDICTIONS).feature_spec()
         records.write_records(str(tmp_path / "train.tfrecord"), pretraining_rows(12), spec,
                               {"vocab_size": VOCAB, "tokenizer_sha256": "two"})

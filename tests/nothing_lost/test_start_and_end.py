@@ -1,5 +1,6 @@
 """How a command starts and ends: TensorFlow's own words, pipes that close, threads."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import threading
 
 import jobs
 from helpers import REPO
+
+from albert.cli import flags
 
 # What a processor without AVX makes of TensorFlow, and a broken driver.
 DYING = """
@@ -44,18 +47,22 @@ def import_fake(folder, code, **environment):
 
 
 def test_sequences_of_several_lengths_bring_no_advice_of_tensorflows():
-    code = (
-        "from albert.cli import flags; flags.import_tensorflow(); import tensorflow as tf\n"
-        "graph = tf.function(lambda x: x)\n"
-        "for length in range(20): graph(tf.zeros([length]))\n"
-        "tf.get_logger().warning('another')"
-    )
-    said = python("-c", code).stderr
-    assert b"retracing" not in said and b"another" in said
+    flags.import_tensorflow()
+    import tensorflow as tf
+
+    said, handler = [], logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger, graph = logging.getLogger("tensorflow"), tf.function(lambda x: x)
+    logger.addHandler(handler)
+    for length in range(20):
+        graph(tf.zeros([length]))
+    logger.warning("another")
+    logger.removeHandler(handler)
+    assert said == ["another"]
 
 
 def test_the_last_words_of_a_tensorflow_that_crashes_are_passed_on(tmp_path):
-    for number in (signal.SIGILL, signal.SIGABRT, signal.SIGKILL, signal.SIGSEGV):
+    for number in (signal.SIGILL, signal.SIGKILL):
         done = import_fake(tmp_path, DYING.format(number=int(number)))
         assert done.returncode == -number
         assert b"compiled to use AVX instructions" in done.stderr and b"last words" in done.stderr
@@ -92,7 +99,7 @@ def test_commands_run_outside_the_main_thread(begun, tmp_path):
 
     def work():
         codes.append(jobs.create_data(*jobs.data_flags(tmp_path, num_processes=2)))
-        codes.append(jobs.pretrain(*begun.flags, "--num_train_steps=11"))
+        codes.append(jobs.pretrain(*begun.flags, "--do_eval", "--num_train_steps=10"))
 
     thread = threading.Thread(target=work)
     thread.start()

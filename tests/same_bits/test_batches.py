@@ -2,11 +2,13 @@
 
 import gc
 import itertools
+import pathlib
 import threading
 import time
 
 import numpy as np
 import pytest
+from damage import flipped
 
 from albert.errors import DataError
 from albert.pretraining_data import dynamic_masking
@@ -152,7 +154,7 @@ def test_every_record_of_an_evaluation_has_masks_of_its_own_position(tmp_path, m
     np.testing.assert_array_equal(found["masked_lm_positions"], expected["masked_lm_positions"])
 
 
-def test_parts_of_a_batch_that_fill_fewer_rows_get_empty_ones():
+def test_parts_of_a_batch_that_fill_fewer_rows_get_empty_ones_and_micro_batches_stay_apart():
     full, short = (
         {"input_ids": np.full((rows, 4), rows), "packed_mask": np.ones((2, 4))} for rows in (3, 1)
     )
@@ -160,10 +162,7 @@ def test_parts_of_a_batch_that_fill_fewer_rows_get_empty_ones():
     assert made["input_ids"][:, 0].tolist() == [1, 0, 0, 3, 3, 3]
     assert made["packed_mask"].shape == (4, 4)  # of examples, of which none is added
     assert batches.joined([short], 2)["input_ids"][:, 0].tolist() == [1, 0]
-
-
-def test_micro_batches_stay_apart_when_a_part_of_a_batch_gets_empty_sequences():
-    """Workers agree on the number of sequences; the step divides them evenly by micro-batches."""
+    # Workers agree on the number of sequences; the step divides them evenly by micro-batches.
     ids = np.arange(1, 7)[:, None] * np.ones(4, int)
     part = {"input_ids": ids, "is_real_example": np.ones(8)}  # of two micro-batches
     batch = batches.joined([part], rows=8, micro_batches=2)
@@ -241,23 +240,19 @@ def test_records_that_fit_in_memory_are_read_once(tmp_path, monkeypatch):
         assert len(reads) == 4 or rounds > 1
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ({"c": ("int64", 1)}, "record 0: no feature c"),
-        ({"a": ("int64", 2)}, "record 1: a has 3 values, expected 2"),
-        ({"a": ("float32", 2)}, "record 0: the values of a are not of type float32"),
-    ],
-)
-def test_a_record_that_is_not_as_it_should_be_is_refused_by_name(spec, message):
+def test_a_record_that_is_not_as_it_should_be_is_refused_by_name():
     messages = []
     for count in (2, 3, 2):
         made = FeatureSpec({"a": ("int64", count)})
         messages += examples.encode_examples({"a": np.ones((1, count), np.int64)}, made)
-    with pytest.raises(DataError, match=message):
-        examples.decode_examples(messages, FeatureSpec(spec))
-    with pytest.raises(DataError, match="record 1: not a tf.train.Example"):
-        examples.decode_examples([messages[0], b"\xff"], FeatureSpec({"a": ("int64", 2)}))
+    for found, spec, message in (
+        (messages, {"c": ("int64", 1)}, "record 0: no feature c"),
+        (messages, {"a": ("int64", 2)}, "record 1: a has 3 values, expected 2"),
+        (messages, {"a": ("float32", 2)}, "record 0: the values of a are not of type float32"),
+        ([messages[0], b"\xff"], {"a": ("int64", 2)}, "record 1: not a tf.train.Example"),
+    ):
+        with pytest.raises(DataError, match=message):
+            examples.decode_examples(found, FeatureSpec(spec))
 
 
 def make_batches(engine, *arguments, **options):
@@ -269,24 +264,20 @@ def make_batches(engine, *arguments, **options):
 
 
 @pytest.mark.parametrize("engine", ["numpy", "tensorflow"])
-def test_damage_is_reported_with_file_and_record(engine, tmp_path):
+def test_damage_and_ids_outside_of_the_vocabulary_are_reported_with_file_and_record(
+    engine, tmp_path
+):
     source = source_of(tmp_path, "masked", (20,))
-    content = bytearray(open(source.paths[0], "rb").read())
-    starts, _ = tfrecord.scan(source.paths[0])
-    content[starts[13] + 9] ^= 1
-    open(source.paths[0], "wb").write(content)
-    found = make_batches(engine, source, MASKED, batch_size=4, vocab_size=VOCAB, seed=1)
-    with pytest.raises(DataError, match="masked-0.tfrecord: corrupt after record 13"):
-        list(itertools.islice(found, 6))
 
+    def refused(message, vocab_size=VOCAB):
+        options = {"batch_size": 4, "vocab_size": vocab_size, "seed": 1}
+        with pytest.raises(DataError, match=f"masked-0.tfrecord: {message}"):
+            list(itertools.islice(make_batches(engine, source, MASKED, **options), 6))
 
-@pytest.mark.parametrize("engine", ["numpy", "tensorflow"])
-def test_ids_outside_of_the_vocabulary_are_refused(engine, tmp_path):
-    source = source_of(tmp_path, "masked", (20,))
-    found = make_batches(engine, source, MASKED, batch_size=4, vocab_size=9, seed=1)
-    message = "masked-0.tfrecord: record 0: input_ids outside the vocabulary of 9 tokens"
-    with pytest.raises(DataError, match=message):
-        list(found)
+    refused("record 0: input_ids outside the vocabulary of 9 tokens", vocab_size=9)
+    path, (starts, _) = pathlib.Path(source.paths[0]), tfrecord.scan(source.paths[0])
+    path.write_bytes(flipped(path.read_bytes(), int(starts[13]) + 9, 1))
+    refused("corrupt after record 13")
 
 
 def test_a_file_without_records_is_refused(tmp_path):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 
+import jobs
 import pytest
 import s3
 from helpers import REPO, assert_one_clear_line, write_config
@@ -26,7 +27,6 @@ from albert.errors import DataError
 from albert.pretraining_data import beam, job
 
 COMMAND = "albert.create_pretraining_data"
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def needs_beam():
@@ -37,7 +37,7 @@ def needs_beam():
 def corpus(tmp_path):
     """A folder with a vocabulary and three texts; documents go on from a file to the next."""
     words, rng = [f"w{i}" for i in range(200)], random.Random(1)
-    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, *words]) + "\n")
+    (tmp_path / "vocab.txt").write_text("\n".join([*jobs.SPECIALS, *words]) + "\n")
     for name in "abc":
         texts = [
             "\n".join(" ".join(rng.choices(words, k=rng.randint(3, 12))).replace("w7 w", "W7. W")
@@ -98,17 +98,11 @@ def test_a_pipeline_gives_the_bytes_of_the_plain_command(corpus, monkeypatch):
         assert outputs(corpus) == plain, changes
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--runner=DirectRunner", "--", "--direct_running_mode=multi_processing",
-         "--direct_num_workers=2"],
-        # Beam's own portable job service, in the process that launches.
-        ["--runner=PortableRunner", "--", "--job_endpoint=embed",
-         "--environment_type=LOOPBACK"],
-    ],
-    ids=["several processes", "portable"],
-)
+@pytest.mark.parametrize("options", [
+    ["--runner=DirectRunner", "--", "--direct_running_mode=multi_processing", "--direct_num_workers=2"],
+    # Beam's own portable job service, in the process that launches.
+    ["--runner=PortableRunner", "--", "--job_endpoint=embed", "--environment_type=LOOPBACK"],
+], ids=["several processes", "portable"])
 def test_other_runners_give_the_same_bytes(corpus, options):
     needs_beam()
     assert run(*arguments(corpus)) == 0
@@ -225,12 +219,7 @@ def test_a_pipeline_needs_no_tensorflow(corpus):
         "import sys; sys.modules['tensorflow'] = None\n"
         "from albert import create_pretraining_data as c; c.cli(sys.argv)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments(corpus), "--runner=DirectRunner"],
-        cwd=os.path.dirname(os.path.dirname(os.path.abspath(command.__file__))),
-        capture_output=True, text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    jobs.python(code, *arguments(corpus), "--runner=DirectRunner")
 
 
 def test_packed_and_converted_texts_give_the_same_bytes_through_a_pipeline(corpus):
@@ -264,19 +253,16 @@ def test_without_beam_one_line_says_what_to_install(corpus, monkeypatch, capsys)
     assert not outputs(corpus)
 
 
-@pytest.mark.parametrize(
-    ("changes", "more", "message"),
-    [
+def test_flags_that_do_not_go_together_are_refused(corpus, capsys):
+    for changes, more, message in (
         ({}, ["--", "--project=p"], "unexpected argument '--project=p'"),
         ({"runner": "DirectRunner", "num_processes": 2}, [], "--num_processes has no effect with"),
         ({"runner": "DirectRunner", "original_draw_order": True, "held_out_fraction": 0}, [],
          "--runner is not part of the original"),
-    ],
-)
-def test_flags_that_do_not_go_together_are_refused(changes, more, message, corpus, capsys):
-    assert run(*arguments(corpus, **changes), *more) == 2
-    assert message in assert_one_clear_line(capsys.readouterr().err)
-    assert not outputs(corpus)
+    ):
+        assert run(*arguments(corpus, **changes), *more) == 2
+        assert message in assert_one_clear_line(capsys.readouterr().err)
+        assert not outputs(corpus)
 
 
 def test_what_a_pipeline_cannot_do_is_one_line_and_publishes_nothing(corpus, capsys):

@@ -8,6 +8,7 @@ import pathlib
 import sys
 import threading
 
+import jobs
 import pytest
 import sentencex
 from helpers import REPO, assert_one_clear_line, run, run_here
@@ -22,7 +23,6 @@ from albert.text.documents import ReadingCounts, read_documents, split_documents
 if importlib.util.find_spec("pyarrow") is None:
     pytest.skip("pyarrow is not installed (extra: parquet)", allow_module_level=True)
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 DOCUMENTS = [[f"w{d} w{n} w{d + n} é." for n in range(3 + d % 4)] for d in range(30)]
 
 
@@ -58,7 +58,7 @@ def read(*paths, form=None, counts=None) -> list[list[str]]:
 @pytest.fixture
 def folder(tmp_path):
     words = [f"w{i}" for i in range(40)]
-    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, *words, "e", "."]) + "\n")
+    (tmp_path / "vocab.txt").write_text("\n".join([*jobs.SPECIALS, *words, "e", "."]) + "\n")
     (tmp_path / "corpus.txt").write_text(as_text(), encoding="utf-8")
     return tmp_path
 

@@ -87,12 +87,12 @@ def test_files_that_would_be_empty_are_refused(tiny):
     assert published(tiny) == []
 
 
-def test_the_command_never_imports_tensorflow(tiny):
+def test_the_command_imports_neither_tensorflow_nor_fsspec_for_local_files(tiny):
     code = (
         "import sys; from albert import create_pretraining_data as c\n"
         "try: c.cli(sys.argv)\n"
         "except SystemExit as e: assert not e.code\n"
-        "assert 'tensorflow' not in sys.modules\n"
+        "assert not {'tensorflow', 'fsspec'} & set(sys.modules)\n"
     )
     jobs.python(code, *flags_of(tiny, dupe_factor=1))
     assert published(tiny)
@@ -184,26 +184,23 @@ def test_one_document_a_file_is_as_many_documents_unless_the_original_is_wanted(
     assert (hint in caplog.text) == (not is_split)
 
 
-@pytest.mark.parametrize("text", ["ab cd " * 100, "é" * 300, "a" * 512])
-def test_very_long_lines_are_cut_without_loss(tmp_path, monkeypatch, text):
+def test_very_long_lines_are_cut_without_loss_and_blank_parts_end_no_document(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(text_files, "LONGEST_LINE", 64)
-    (tmp_path / "a").write_text(text + "\nend\n\nnext\n", encoding="utf-8")
-    found, counts = read_all([tmp_path / "a"])
-    assert len(found) == 2 and found[0][-1] == "end" and found[1] == ["next"]
-    assert "".join(found[0][:-1]).replace(" ", "") == text.replace(" ", "")
-    assert counts.bad_utf8_lines == 0 and counts.cuts >= len(text.encode()) // 64 - 1
-
-
-@pytest.mark.parametrize("line", [
-    " " * 99 + "a b", "a b" + " " * 199, "a b" + " " * 199 + "c",
-    "\t" * 150 + "a b" + "\u3000" * 90,
-])
-def test_blank_parts_of_a_very_long_line_end_no_document(line, tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "LONGEST_LINE", 64)
-    (tmp_path / "a").write_text(f"x\n{line}\ny\n" + " " * 99 + "\nz\n", encoding="utf-8")
-    found, counts = read_all([tmp_path / "a"])
-    assert [" ".join(document).split() for document in found] == [["x", *line.split(), "y"], ["z"]]
-    assert counts.lines == 5 and all(text.strip() for document in found for text in document)
+    for text in ("ab cd " * 100, "é" * 300, "a" * 512):
+        (tmp_path / "a").write_text(text + "\nend\n\nnext\n", encoding="utf-8")
+        found, counts = read_all([tmp_path / "a"])
+        assert len(found) == 2 and found[0][-1] == "end" and found[1] == ["next"]
+        assert "".join(found[0][:-1]).replace(" ", "") == text.replace(" ", "")
+        assert counts.bad_utf8_lines == 0 and counts.cuts >= len(text.encode()) // 64 - 1
+    for line in (" " * 99 + "a b", "a b" + " " * 199, "a b" + " " * 199 + "c",
+                 "\t" * 150 + "a b" + "\u3000" * 90):
+        (tmp_path / "a").write_text(f"x\n{line}\ny\n" + " " * 99 + "\nz\n", encoding="utf-8")
+        found, counts = read_all([tmp_path / "a"])
+        expected = [["x", *line.split(), "y"], ["z"]]
+        assert [" ".join(document).split() for document in found] == expected
+        assert counts.lines == 5 and all(text.strip() for document in found for text in document)
 
 
 # --- The report ---

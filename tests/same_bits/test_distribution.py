@@ -9,6 +9,7 @@ import socket
 import jobs
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers import (
     LENGTH,
     NEEDS_JAX,
@@ -32,8 +33,9 @@ from albert.formats import checkpoints
 from albert.records import records
 from albert.tasks.pretraining import PretrainingTask
 from albert.training import engine as engines
-from albert.training import tensorflow_engine
+from albert.training import steps, tensorflow_engine
 from albert.training.tensorflow_engine import TensorFlowEngine
+from albert.training.train_state import TrainState
 
 STEPS = 4
 CONFIG = SIZES | {
@@ -93,32 +95,30 @@ def assert_same_run(folder, alone):
             )
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        ["--num_virtual_devices=2", "--gradient_accumulation_steps=2"],
-        *(
-            pytest.param(flags, marks=[pytest.mark.slow, *[NEEDS_JAX] * ("jax" in flags[0])])
-            for flags in (
-                ["--num_virtual_devices=4", "--use_xla"],
-                ["--gradient_accumulation_steps=4", "--remat"],
-                ["--use_xla", "--remat"],
-                ["--engine=jax"],
-                ["--engine=jax", "--num_virtual_devices=8"],
-                ["--engine=jax", "--num_virtual_devices=2", "--nopack_rows"],
-                ["--engine=jax", "--num_virtual_devices=4", "--shard_moments"],
-                ["--engine=jax", "--num_virtual_devices=2", "--gradient_accumulation_steps=2",
-                 "--remat"],
-            )
-        ),
-    ],
-    ids=lambda flags: "-".join(f.strip("-") for f in flags),
-)
-def test_replicas_and_micro_batches_give_the_curve_of_one_device(how, job, alone, tmp_path):
-    done = run("albert.run_pretraining", *job, *how, f"--output_dir={tmp_path}")
+REPLICAS = ["--num_virtual_devices=2", "--gradient_accumulation_steps=2"]
+
+
+def assert_trains_as_alone(folder, alone, *flags: str) -> None:
+    """Trains to the end in a process of its own, as several devices need it."""
+    done = run("albert.run_pretraining", *flags, f"--output_dir={folder}")
     assert done.returncode == 0, done.stderr
-    assert ("rows: packed" in done.stderr) == ("--nopack_rows" not in how)
-    assert_same_run(tmp_path, alone)
+    assert ("rows: packed" in done.stderr) == ("--nopack_rows" not in flags)
+    assert_same_run(folder, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [
+    REPLICAS,
+    ["--num_virtual_devices=4", "--use_xla"],
+    ["--gradient_accumulation_steps=4", "--remat"],
+    ["--use_xla", "--remat"],
+    *(pytest.param(["--engine=jax", *flags], marks=NEEDS_JAX) for flags in (
+        [], ["--num_virtual_devices=8"], ["--num_virtual_devices=2", "--nopack_rows"],
+        ["--num_virtual_devices=4", "--shard_moments"], [*REPLICAS, "--remat"],
+    )),
+], ids=lambda flags: "-".join(f.strip("-") for f in flags))  # fmt: skip
+def test_replicas_and_micro_batches_give_the_curve_of_one_device(how, job, alone, tmp_path):
+    assert_trains_as_alone(tmp_path, alone, *job, *how)
 
 
 def losses_of_rows(rows, weights) -> list[float]:
@@ -137,18 +137,38 @@ def losses_of_rows(rows, weights) -> list[float]:
     return losses
 
 
-def test_with_per_replica_loss_every_replica_counts_alike(job, tmp_path):
+class TwoReplicas(TensorFlowEngine):
+    """Computes the parts of two replicas one after another, without a graph."""
+
+    num_replicas = 2
+
+    def replica(self):
+        return tf.constant(0)
+
+    def psum(self, values):
+        return values
+
+    def on_replicas(self, function, batch, variables):
+        parts = [function({name: value[i : i + 1] for name, value in batch.items()}) for i in (0, 1)]
+        return tf.nest.map_structure(tf.add, *parts)
+
+
+def test_with_per_replica_loss_every_replica_counts_alike(job, tmp_path, begin):
     rows = list(pretraining_rows(2, seed=3, least=LENGTH))
-    written, out = write_records(tmp_path / "two.tfrecord", rows), tmp_path / "out"
-    # The first step warms up at a rate of 0, so that its weights are those of the start.
-    done = run("albert.run_pretraining", *job, f"--input_file={written}", f"--output_dir={out}",
-               "--train_batch_size=2", "--num_virtual_devices=2", "--per_replica_loss",
-               "--num_train_steps=2", "--num_warmup_steps=1", "--until_step=1", "--nodo_eval")
-    assert done.returncode == 0, done.stderr
-    [line] = metrics(out)
-    losses = losses_of_rows(rows, checkpoints.open_weights(str(out / "model.ckpt-1")))
+    written = write_records(tmp_path / "two.tfrecord", rows)
+    (task, config, settings, optimizer, _), options = begin(
+        jobs.pretrain, *job, f"--input_file={written}", "--per_replica_loss", "--nouse_xla",
+        f"--output_dir={tmp_path / 'out'}",
+    )
+    state = TrainState(task, config, settings, optimizer)
+    state.assign({name: options["init"].read(name) for name in state.weights})
+    kinds = {name: kind.replace("64", "32") for name, (kind, _) in task.feature_spec().features.items()}
+    batch = {n: tf.constant(np.stack([row[n] for row in rows]), kinds[n]) for n in kinds}
+    batch["is_real_example"] = tf.ones(len(rows))
+    found = steps.train_step(batch, task, state, settings, None, TwoReplicas())
+    losses = losses_of_rows(rows, options["init"])
     assert abs(losses[1] - losses[0]) > 1e-3
-    assert line["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert float(found[steps.LOSS]) == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 @contextlib.contextmanager
@@ -190,9 +210,7 @@ def run_workers(
         return [(worker.returncode, error) for worker, error in zip(workers, errors, strict=True)]
 
 
-ENGINES = pytest.mark.parametrize(
-    "engine", ["tensorflow", pytest.param("jax", marks=NEEDS_JAX)]
-)
+ENGINES = pytest.mark.parametrize("engine", ["tensorflow", pytest.param("jax", marks=NEEDS_JAX)])
 
 
 @pytest.mark.parametrize(("engine", "workers"), [
@@ -212,36 +230,30 @@ def test_two_machines_that_lose_one_resume_and_give_the_curve_of_one_device(
     assert f"goes on from {tmp_path}/model.ckpt-2" in line and "Graph execution" not in line
     assert "step 2:" in results[0][1] and "step 2:" not in results[1][1]
     assert "rows: packed" in results[0][1]
-    # It is started again: on one machine, or on both.
+    # It is started again: on one machine, whose replicas have micro-batches, or on both.
     if workers == 1:
-        assert jobs.pretrain(*arguments) == 0
+        assert_trains_as_alone(tmp_path, alone, *arguments, *REPLICAS)
     else:
         results = run_workers(*arguments)
         assert [code for code, _ in results] == [0, 0], results
-    assert_same_run(tmp_path, alone)
+        assert_same_run(tmp_path, alone)
 
 
-@pytest.mark.parametrize("message, lost", [
-    (
-        "Graph execution error:\n\nCollective ops is aborted by: Connection reset by peer\n"
-        "Additional GRPC error information from remote target /job:worker/replica:0/task:1 while "
-        "calling /tensorflow.WorkerService/RecvBuf:\nThe error could be from a previous operation.",
-        "worker 1 at there:2 was lost (Connection reset by peer)",
-    ),
-    (
-        "Collective ops is aborted by: Error reported from /job:worker/task:0: The following tasks "
-        "are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1\nThe tasks have "
-        "crashed. Check the task logs for an earlier error.",
-        "worker 1 at there:2 was lost (stopped sending heartbeats)",
-    ),
-    ("AbortedError", "another worker was lost"),
-], ids=["broken_connection", "silence", "no_word"])  # fmt: skip
-def test_the_lost_worker_is_named_as_far_as_the_message_of_tensorflow_tells(
-    message, lost, monkeypatch
-):
+def test_the_lost_worker_is_named_as_far_as_the_message_of_tensorflow_tells(monkeypatch):
     cluster = {"cluster": {"worker": ["here:1", "there:2"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    assert tensorflow_engine._who_is_lost(message) == lost
+    for message, lost in (
+        ("Graph execution error:\n\nCollective ops is aborted by: Connection reset by peer\n"
+         "Additional GRPC error information from remote target /job:worker/replica:0/task:1 while "
+         "calling /tensorflow.WorkerService/RecvBuf:\nThe error could be from a previous operation.",
+         "worker 1 at there:2 was lost (Connection reset by peer)"),
+        ("Collective ops is aborted by: Error reported from /job:worker/task:0: The following tasks "
+         "are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1\nThe tasks have "
+         "crashed. Check the task logs for an earlier error.",
+         "worker 1 at there:2 was lost (stopped sending heartbeats)"),
+        ("AbortedError", "another worker was lost"),
+    ):
+        assert tensorflow_engine._who_is_lost(message) == lost
 
 
 @pytest.mark.slow
@@ -273,13 +285,10 @@ def test_two_machines_train_a_classifier_with_the_flags_defaults(tmp_path):
         assert (tmp_path / "out" / name).exists()
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "is_same"),
-    [
-        (float("nan"), float("nan"), True), (0.25, 0.25, True), ([1, 2], (1, 2), True),
-        (float("nan"), 0.25, False), (None, float("nan"), False), (0.25, 0.5, False),
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "is_same"), [
+    (float("nan"), float("nan"), True), (0.25, 0.25, True), ([1, 2], (1, 2), True),
+    (float("nan"), 0.25, False), (None, float("nan"), False), (0.25, 0.5, False),
+])  # fmt: skip
 def test_workers_agree_where_their_values_are_the_same(first, second, is_same, monkeypatch):
     monkeypatch.setattr(TensorFlowEngine, "num_workers", 2)
     digests = []
@@ -290,46 +299,36 @@ def test_workers_agree_where_their_values_are_the_same(first, second, is_same, m
 
     monkeypatch.setattr(TensorFlowEngine, "gather", gather)
     TensorFlowEngine().check_agreement({"--threshold_to_export": first})
-    if is_same:
+    message = "workers differ in --threshold_to_export: this one has"
+    with contextlib.nullcontext() if is_same else pytest.raises(FlagError, match=message):
         TensorFlowEngine().check_agreement({"--threshold_to_export": second})
-    else:
-        with pytest.raises(FlagError, match="workers differ in --threshold_to_export: this one has"):
-            TensorFlowEngine().check_agreement({"--threshold_to_export": second})
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_an_inconsistent_cluster_is_refused_and_one_of_one_machine_is_none():
+    def cluster(workers, task='{"type": "worker", "index": 0}') -> str:
+        return f'{{"cluster": {{"worker": {workers}}}, "task": {task}}}'
+
+    for text, message in (
         ("{", "TF_CONFIG is not usable"),
         ("[]", "TF_CONFIG is not usable"),
-        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}',
+        (cluster('["a:1", "b:1"]', '{"type": "worker", "index": 2}'),
          "task 'worker' 2 is not in its cluster of 2 worker"),
-        ('{"cluster": {"worker": ["a:1", "b:1"]}}', "task None None"),
-        ('{"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}}',
-         "an address stands twice"),
-    ],
-)
-def test_an_inconsistent_cluster_is_refused(text, message):
-    with pytest.raises(FlagError, match=message):
-        engines.read_cluster(text)
+        (cluster('["a:1", "b:1"]', "{}"), "task None None"),
+        (cluster('["a:1", "a:1"]'), "an address stands twice"),
+    ):
+        with pytest.raises(FlagError, match=message):
+            engines.read_cluster(text)
+    for none in (None, cluster('["a:1"]')):
+        assert engines.read_cluster(none) is None
 
 
-def test_a_cluster_of_one_is_no_cluster():
-    one = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}'
-    assert engines.read_cluster(one) is None
-    assert engines.read_cluster(None) is None
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--num_gpus=9"], "--num_gpus=9: this machine has"),
-        (["--distribution_strategy=multi_worker"], "needs TF_CONFIG"),
-        (["--use_tpu", "--engine=tensorflow"], "--use_tpu needs --engine=jax"),
-        (["--use_tpu", "--num_virtual_devices=2"], "leave it out with --use_tpu"),
-        (["--gradient_accumulation_steps=3"], "--train_batch_size=8 cannot be divided by 1 replica"),
-    ],
-)
-def test_devices_and_shares_that_are_not_there_are_refused(flags, message, job, tmp_path, capsys):
-    assert run_here(run_pretraining, *job, *flags, f"--output_dir={tmp_path / 'out'}") == 2
-    assert message in assert_one_clear_line(capsys.readouterr().err)
+def test_devices_and_shares_that_are_not_there_are_refused(job, tmp_path, capsys):
+    for message, *flags in (
+        ("--num_gpus=9: this machine has", "--num_gpus=9"),
+        ("needs TF_CONFIG", "--distribution_strategy=multi_worker"),
+        ("--use_tpu needs --engine=jax", "--use_tpu", "--engine=tensorflow"),
+        ("leave it out with --use_tpu", "--use_tpu", "--num_virtual_devices=2"),
+        ("--train_batch_size=8 cannot be divided by 1 replica", "--gradient_accumulation_steps=3"),
+    ):
+        assert run_here(run_pretraining, *job, *flags, f"--output_dir={tmp_path / 'out'}") == 2
+        assert message in assert_one_clear_line(capsys.readouterr().err)

@@ -3,16 +3,14 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
-from helpers import REPO
+from helpers import start
 from invariants import snapshot
-from making_records import files_made, flags_of, make, published, take
+from making_records import files_made, flags_of, make, take
 
-from albert.errors import DataError, RunDirBusyError, UserError
+from albert.errors import DataError, RunDirBusyError
 from albert.pretraining_data import instances, job, outputs, pipeline, shuffle
 from albert.pretraining_data.job import OutputSplit
 
@@ -21,10 +19,7 @@ PAIRING, FRAMING = (shuffle, "deal_pairs"), (instances, "frame_bucket")
 
 
 def spawn(folder, **changes):
-    return subprocess.Popen(
-        [sys.executable, "-m", "albert.create_pretraining_data", *flags_of(folder, **changes)],
-        cwd=REPO, stderr=subprocess.PIPE, text=True,
-    )
+    return start("albert.create_pretraining_data", *flags_of(folder, **changes))
 
 
 def tasks_done(folder) -> int:
@@ -40,12 +35,12 @@ def wait_for_work(folder, process, tasks):
 
 
 def test_whatever_ends_a_run_the_same_command_resumes_it_to_the_same_bytes(tiny):
-    make(tiny, dupe_factor=600)
+    make(tiny, dupe_factor=400)
     expected, done = take(tiny), 0
     for number, processes, code in (
         (signal.SIGTERM, 1, 143), (signal.SIGINT, 2, 130), (signal.SIGKILL, 2, -signal.SIGKILL),
     ):
-        process = spawn(tiny, dupe_factor=600, num_processes=processes)
+        process = spawn(tiny, dupe_factor=400, num_processes=processes)
         wait_for_work(tiny, process, tasks=done + 2)
         process.send_signal(number)
         _, log = process.communicate(timeout=60)
@@ -53,14 +48,14 @@ def test_whatever_ends_a_run_the_same_command_resumes_it_to_the_same_bytes(tiny)
         assert files_made(tiny) == [WORK] and (done := tasks_done(tiny)) < 32
         said = f"stopped by {signal.Signals(number).name}: rerun the same command to resume"
         assert (said in log) == (number != signal.SIGKILL)
-    _, log = (last := spawn(tiny, dupe_factor=600, num_processes=1)).communicate(timeout=300)
+    _, log = (last := spawn(tiny, dupe_factor=400, num_processes=1)).communicate(timeout=300)
     assert last.returncode == 0, log
     assert int(re.search(r"resumed an unfinished run: (\d+) of its tasks", log)[1]) == done
     assert take(tiny) == expected
 
 
 def test_other_jobs_in_a_folder_leave_unfinished_work_alone_and_use_none_of_it(tiny):
-    process = spawn(tiny, dupe_factor=100000)
+    process = spawn(tiny, dupe_factor=20000)
     wait_for_work(tiny, process, tasks=1)
     with pytest.raises(RunDirBusyError, match=f"{WORK} is in use by pid {process.pid} on host"):
         make(tiny)
@@ -182,16 +177,3 @@ def test_the_work_of_another_job_or_a_damaged_one_is_not_resumed(change, tiny, m
     assert list(remade) == ["out.tfrecord", "out.tfrecord.manifest.json"]
     make(tiny, **changes)
     assert take(tiny) == remade
-
-
-def test_a_failure_keeps_the_previous_records(tiny, monkeypatch):
-    make(tiny)
-    before = {name: (tiny / name).read_bytes() for name in files_made(tiny)}
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pipeline.shutil, "copyfileobj", full)
-    with pytest.raises(UserError, match="cannot write .*No space left on device"):
-        make(tiny, random_seed=2)
-    assert {name: (tiny / name).read_bytes() for name in published(tiny)} == before

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from albert.pretraining_data import masking
+from albert.pretraining_data import dynamic_masking, masking
 from albert.pretraining_data.masking import MaskingSettings, SpecialIds
 from albert.pretraining_data.rng import SequenceRng, keys_at, random_keys
 
@@ -76,23 +76,20 @@ def test_rules_hold_on_every_sequence(whole_words, permutation, ngram):
         assert not {CLS, SEP} & set(ids[row, positions].tolist())
 
 
-def test_the_budget_is_reached_when_there_are_single_token_words():
-    settings = MaskingSettings(7, 0.3, do_whole_word_mask=False)
-    _, lengths, masked = run(settings)
+def test_as_many_tokens_are_masked_as_the_share_says():
+    _, lengths, masked = run(settings := MaskingSettings(7, 0.3, do_whole_word_mask=False))
     assert (masked.counts == masking.num_to_predict(lengths, settings)).all()
-
-
-def test_halves_round_to_even_and_one_token_is_always_masked():
+    # Halves round to even, and one token is always masked.
     settings = MaskingSettings(20, 0.5)
     assert masking.num_to_predict([1, 5, 7, 41], settings).tolist() == [1, 2, 4, 20]
     assert masking.num_to_predict([5], MaskingSettings(20, 0.01)).tolist() == [1]
-
-
-def test_a_word_longer_than_the_budget_is_passed_over():
+    # A word longer than the budget is passed over.
     ids = np.array([[CLS, 10, 40, 40, 40, SEP, 11, 40, 40, SEP]])
-    settings = MaskingSettings(2, 0.15)
-    masked = mask(ids, np.array([10]), settings, np.random.default_rng(0))
+    masked = mask(ids, np.array([10]), MaskingSettings(2, 0.15), np.random.default_rng(0))
     assert masked.counts.tolist() == [0] and (masked.input_ids == ids).all()
+    ids, _, masked = run(MaskingSettings(7, 0.0, do_permutation=True))
+    assert (masked.input_ids == ids).all() and not masked.counts.any()
+    assert masked.positions.shape == (400, 14)
 
 
 def test_a_continuation_at_the_start_of_b_belongs_to_the_last_word_of_a():
@@ -107,31 +104,8 @@ def test_a_continuation_at_the_start_of_b_belongs_to_the_last_word_of_a():
     assert mask(ids, length, apart, rng).counts.tolist() == [2]
 
 
-def test_ngrams_stay_inside_a_segment_when_asked():
-    ids = np.tile([CLS, *[40] * 3, SEP, *[40] * 3, SEP], (500, 1))
-    ids[:, [3, 5]] = 10, 11  # the words: [1, 2], [3], [5, 6, 7]; n-grams of two from [3] cross
-    settings = MaskingSettings(4, 0.5, ngram=2, favor_shorter_ngram=False)
-    lengths, rng = np.full(500, 9), np.random.default_rng(0)
-    crossing = mask(ids, lengths, settings, rng)
-    inside = mask(
-        ids, lengths,
-        MaskingSettings(4, 0.5, 2, False, mask_across_segments=False), rng,
-    )
-    first = np.array([3, 5, 6, 7])
-    assert (crossing.positions == first).all(axis=1).mean() > 0.2
-    # Inside a segment these places are masked only as two n-grams of one word.
-    assert (inside.positions == first).all(axis=1).mean() < \
-        (crossing.positions == first).all(axis=1).mean()
-
-
-def test_nothing_is_masked_at_probability_zero():
-    ids, _, masked = run(MaskingSettings(7, 0.0, do_permutation=True))
-    assert (masked.input_ids == ids).all() and not masked.counts.any()
-    assert masked.positions.shape == (400, 14)
-
-
 def test_shares_of_mask_kept_and_random_are_eighty_ten_ten():
-    ids, _, masked = run(MaskingSettings(20, 0.15), count=20_000, length=64)
+    ids, _, masked = run(MaskingSettings(20, 0.15), count=5_000, length=64)
     row, rank = np.nonzero(np.arange(20) < masked.counts[:, None])
     column = masked.positions[row, rank]
     now, was = masked.input_ids[row, column], ids[row, column]
@@ -237,48 +211,77 @@ def test_ngrams_of_more_words_than_can_be_looked_up_are_refused():
         MaskingSettings(ngram=33)
 
 
-# --- Against the original: a slow reading of the recipe on the same sequences ---
+# --- Masks that are drawn as records are read ---
 
 
-def slow_mask_counts(ids, settings, rng):
-    """Positions masked by the recipe as it is written down, one sequence."""
-    words = words_of(ids, settings.do_whole_word_mask)
-    wanted = int(masking.num_to_predict([len(ids)], settings)[0])
-    chances, covered = masking.ngram_probabilities(settings), set()
-    for word in rng.permutation(len(words)):
-        if len(covered) >= wanted:
-            break
-        n = int(rng.choice(settings.ngram, p=chances)) + 1
-        while n > 1 and len(covered) + sum(map(len, words[word : word + n])) > wanted:
-            n -= 1
-        tokens = [t for w in words[word : word + n] for t in w]
-        if len(covered) + len(tokens) <= wanted and not covered & set(tokens):
-            covered |= set(tokens)
-    return covered
-
-
-@pytest.mark.parametrize("settings", [
-    MaskingSettings(9, 0.25), MaskingSettings(9, 0.25, favor_shorter_ngram=False),
-    MaskingSettings(5, 0.4, ngram=2, do_whole_word_mask=False),
-])
-def test_each_position_is_masked_as_often_as_by_the_plain_recipe(settings):
-    rng = np.random.default_rng(0)
-    ids, lengths = make_batch(1, 40, rng, shortest=36)
-    line, times = ids[0, : lengths[0]].tolist(), 20_000
-    slow, runs_slow = np.zeros(40), np.zeros(41)
-    for _ in range(times // 4):
-        covered = sorted(slow_mask_counts(line, settings, rng))
-        slow[covered] += 4
-        runs_slow[len(covered)] += 4
-    masked = mask(
-        np.repeat(ids, times, axis=0), np.repeat(lengths, times), settings, rng
+def masks_of(length, settings, **options):
+    return dynamic_masking.DynamicMasking(
+        length, settings, SpecialIds(CLS, SEP, MASK, 1000), 0, **options
     )
-    row, rank = np.nonzero(np.arange(settings.num_predictions) < masked.counts[:, None])
-    fast = np.bincount(masked.positions[row, rank], minlength=40)
-    tolerance = 5 * np.sqrt(times * 0.25 * 5)  # both samples' errors; the slow one is a quarter
-    assert abs(fast - slow).max() < tolerance
-    counts = np.bincount(masked.counts, minlength=41)
-    assert abs(counts - runs_slow).max() < tolerance
+
+
+def test_swapped_segments_keep_their_words_and_borders():
+    ids = np.array([[2, 10, 11, 12, 3, 20, 21, 3, 0, 0], [2, 10, 3, 20, 21, 22, 23, 24, 25, 3]])
+    segments, boundary = np.array([[3, 2], [1, 6]]), (ids % 10 < 2).astype(int)
+    masks = masks_of(10, MaskingSettings(2, 0.0), swap_prob=1.0)
+    out = masks.mask(ids, segments, boundary, np.zeros((2, 1), int), np.arange(2))
+    assert out["input_ids"].tolist() == [
+        [2, 20, 21, 3, 10, 11, 12, 3, 0, 0], [2, 20, 21, 22, 23, 24, 25, 3, 10, 3]
+    ]
+    assert out["segment_ids"].tolist() == [
+        [0, 0, 0, 0, 1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0, 0, 1, 1]
+    ]
+    assert out["input_mask"].sum(axis=1).tolist() == [8, 10]
+    assert out["next_sentence_labels"].tolist() == [[1], [1]]
+    random_b = masks.mask(ids, segments, boundary, np.ones((2, 1), int), np.arange(2))
+    assert (random_b["input_ids"] == ids).all()  # its label would not change
+    # A single sentence is never swapped.
+    ids = np.array([[2, 10, 11, 12, 3, 0, 0, 0, 0, 0]])
+    out = masks.mask(
+        ids, np.array([[3, 0]]), np.ones_like(ids), np.zeros((1, 1), int), np.arange(1)
+    )
+    assert out["input_ids"].tolist() == ids.tolist()
+    assert out["next_sentence_labels"].tolist() == [[0]]
+
+
+def masked_rows(settings, count=3000, **options):
+    ids = np.tile([CLS, *[10] * 30, SEP, *[10] * 30, SEP], (count, 1))
+    segments, labels = np.full((count, 2), 30), np.zeros((count, 1), int)
+    masks = masks_of(63, settings, **options)
+    return masks.mask(ids, segments, np.ones_like(ids), labels, np.arange(count))
+
+
+def kinds_of(rows):
+    """Returns what the chosen tokens became: 0 for [MASK], 1 if they stayed, 2 for another."""
+    chosen = np.take_along_axis(rows["input_ids"], rows["masked_lm_positions"], axis=1)
+    return np.where(chosen == MASK, 0, np.where(chosen == 10, 1, 2))
+
+
+def test_a_whole_ngram_shares_its_fate_where_asked():
+    rows = masked_rows(MaskingSettings(3, 1.0, 3, favor_shorter_ngram=False, replace_by_span=True))
+    positions = rows["masked_lm_positions"]
+    kinds = kinds_of(rows)[positions[:, 2] - positions[:, 0] == 2]
+    # Some runs of three are of shorter n-grams, and a random piece may be either.
+    assert (kinds == kinds[:, :1]).all(axis=1).mean() > 0.9
+    shares = np.bincount(kinds[:, 0], minlength=3) / len(kinds)
+    assert abs(shares - [0.8, 0.1, 0.1]).max() < 4 * np.sqrt(0.16 / len(kinds))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.8, 1.0])
+def test_so_many_of_the_chosen_tokens_become_mask(share):
+    kinds = kinds_of(masked_rows(MaskingSettings(9, 0.15, mask_token_share=share))).ravel()
+    found = np.bincount(kinds, minlength=3) / kinds.size
+    expected = [share, (1 - share) / 2, (1 - share) / 2]
+    assert abs(found - expected).max() <= 4 * 0.5 / np.sqrt(kinds.size) * (share < 1)
+
+
+def test_the_share_of_masked_tokens_changes_along_a_line():
+    settings = MaskingSettings(40, 0.4)
+    counts = masked_rows(settings, last_masked_lm_prob=0.1, num_records=2000)
+    counts = counts["masked_lm_weights"].sum(axis=1)
+    for row, share in ((0, 0.4), (1000, 0.25), (2000, 0.1), (2999, 0.1)):
+        assert counts[row] == np.rint(63 * share)
+    assert (masked_rows(settings)["masked_lm_weights"].sum(axis=1) == np.rint(63 * 0.4)).all()
 
 
 def test_word_boundaries_of_real_pieces(golden_path):

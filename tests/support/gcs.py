@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -20,12 +19,19 @@ def require_emulator() -> None:
         pytest.importorskip(module, reason=REASON)
 
 
+_SERVE = """
+from gcp_storage_emulator.server import create_server
+
+server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
+server.start()
+print(server._api._httpd.server_port, flush=True)
+"""
+
+
 @contextlib.contextmanager
 def server() -> Iterator[int]:
     """Yields the port of a server with one empty bucket, `bucket`."""
-    command = [sys.executable, "-m", "gcp_storage_emulator", "start", "--in-memory",
-               "--host=127.0.0.1", "--default-bucket=bucket"]
-    with s3.process(lambda port: [*command, f"--port={port}"]) as port:
+    with s3.process(_SERVE) as port:
         yield port
 
 

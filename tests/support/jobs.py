@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import helpers
 import numpy as np
@@ -77,32 +78,17 @@ def command(module, *arguments: str) -> int:
     return helpers.run_here(module, *arguments)
 
 
-def pretrain(*arguments: str) -> int:
-    return command(run_pretraining, *arguments)
+pretrain = functools.partial(command, run_pretraining)
+classify = functools.partial(command, run_classifier)
+squad = functools.partial(command, run_squad_v1)
+race = functools.partial(command, run_race)
+label_words = functools.partial(command, run_token_classifier)
+create_data = functools.partial(command, create_pretraining_data)
+export_hub = functools.partial(command, export_to_tfhub)
 
 
-def classify(*arguments: str) -> int:
-    return command(run_classifier, *arguments)
-
-
-def squad(*arguments: str) -> int:
-    return command(run_squad_v1, *arguments)
-
-
-def race(*arguments: str) -> int:
-    return command(run_race, *arguments)
-
-
-def label_words(*arguments: str) -> int:
-    return command(run_token_classifier, *arguments)
-
-
-def create_data(*arguments: str) -> int:
-    return command(create_pretraining_data, *arguments)
-
-
-def export_hub(*arguments: str) -> int:
-    return command(export_to_tfhub, *arguments)
+def as_flags(values: Mapping[str, object]) -> list[str]:
+    return [f"--{name}={value}" for name, value in values.items()]
 
 
 def pretraining_flags(folder: pathlib.Path, **changes) -> list[str]:
@@ -115,7 +101,7 @@ def pretraining_flags(folder: pathlib.Path, **changes) -> list[str]:
         "max_eval_steps": 2, "num_train_steps": 23, "num_warmup_steps": 3,
         "save_checkpoints_steps": 10, "log_steps": 4, "learning_rate": 0.01,
     }
-    return [f"--{name}={value}" for name, value in (values | changes).items()]
+    return as_flags(values | changes)
 
 
 def write_vocabulary(folder: pathlib.Path) -> str:
@@ -140,7 +126,7 @@ def data_flags(folder: pathlib.Path, **changes) -> list[str]:
         "vocab_file": write_vocabulary(folder), "max_seq_length": 12,
         "max_predictions_per_seq": PREDICTIONS, "dupe_factor": 2, "num_processes": 1,
     }
-    return [f"--{name}={value}" for name, value in (values | changes).items()]
+    return as_flags(values | changes)
 
 
 def write_task(folder: pathlib.Path, rows: int = 12) -> pathlib.Path:
@@ -164,7 +150,7 @@ def classifier_flags(folder: pathlib.Path, **changes) -> list[str]:
         "save_checkpoints_steps": 3,
         "train_batch_size": 4, "eval_batch_size": 5, "predict_batch_size": 5,
     }
-    return [f"--{name}={value}" for name, value in (values | changes).items()]
+    return as_flags(values | changes)
 
 
 def write_squad(folder: pathlib.Path) -> str:
@@ -192,7 +178,7 @@ def squad_flags(folder: pathlib.Path, **changes) -> list[str]:
         "max_query_length": 6, "train_batch_size": 4, "predict_batch_size": 4,
         "num_train_epochs": 2, "save_checkpoints_steps": 2, "do_train": True, "do_predict": True,
     }
-    return [f"--{name}={value}" for name, value in (values | changes).items()]
+    return as_flags(values | changes)
 
 
 def write_race(folder: pathlib.Path, passages: int = 4) -> pathlib.Path:
@@ -220,7 +206,7 @@ def race_flags(folder: pathlib.Path, **changes) -> list[str]:
         "train_step": 4, "warmup_step": 1, "save_checkpoints_steps": 2, "train_batch_size": 4,
         "eval_batch_size": 4, "predict_batch_size": 4, "do_predict": True,
     }
-    return [f"--{name}={value}" for name, value in (values | changes).items()]
+    return as_flags(values | changes)
 
 
 def token_flags(folder: pathlib.Path, **changes) -> list[str]:
@@ -236,7 +222,7 @@ def token_flags(folder: pathlib.Path, **changes) -> list[str]:
         "warmup_step": 1, "save_checkpoints_steps": 2, "train_batch_size": 4,
         "eval_batch_size": 4, "predict_batch_size": 4,
     }
-    return [f"--{name}={value}" for name, value in (values | changes).items()]
+    return as_flags(values | changes)
 
 
 @dataclasses.dataclass(frozen=True)

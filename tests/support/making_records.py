@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 from helpers import parse_with_tensorflow
+from jobs import SPECIALS
 
 from albert import create_pretraining_data as command
 from albert.cli import flags
@@ -13,7 +14,6 @@ from albert.pretraining_data.masking import MaskingSettings
 from albert.pretraining_data.pairs import PairSettings
 from albert.tokenization import TextSettings
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NUM_WORDS = 200
 
 

@@ -26,33 +26,36 @@ def require_moto() -> None:
         pytest.importorskip(module, reason=REASON)
 
 
+# Servers take a free port and print it, so that no other process can take it before them.
+_SERVE = """
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
 @contextlib.contextmanager
 def server() -> Iterator[int]:
     """Yields the port of an empty server."""
-    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1"]
-    with process(lambda port: [*command, "-p", str(port)]) as port:
+    with process(_SERVE) as port:
         yield port
 
 
 @contextlib.contextmanager
-def process(command: Callable[[int], list[str]]) -> Iterator[int]:
-    """Yields the port that a server listens to, while its process lives."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        for _ in range(600):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            assert process.poll() is None, "the server ended"
-            time.sleep(0.1)
-        yield port
-    finally:
-        process.kill()
-        process.wait()
+def process(code: str) -> Iterator[int]:
+    """Yields the port that a server prints when it listens, while its process lives."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            port = process.stdout.readline()
+            assert port, "the server ended"
+            yield int(port)
+        finally:
+            process.kill()
 
 
 def environment(url: str, cache: os.PathLike) -> dict[str, str]:
