@@ -49,7 +49,7 @@ class Size:
 # Smallest first. Rates of the first three were searched (docs/evidence/results.md); the others' are the paper's,
 # scaled by the square root of the batch.
 SIZES = (
-    Size("quickstart", 64, 48, "lamb", 0.01),
+    Size("quickstart", 64, 48, "muon", 0.006),
     Size("tiny", 64, 64, "muon", 0.006),
     Size("mini", 128, 64, "muon", 0.005),
     Size("small", 256, 128, "lamb", 0.003),
