@@ -81,6 +81,12 @@ class PretrainedModel(keras.Model):
         # Keras's losses look for their outputs in plain dicts.
         return outputs if self.run_eagerly else call_arguments.outputs_of(outputs)
 
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """Returns the loss of the `labels` among the inputs where there are no others."""
+        if y is None and isinstance(y_pred, Mapping) and "loss" in y_pred:
+            return y_pred["loss"]
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
+
     def of_batch(self, batch: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         """Returns the outputs of a batch of records, whose other features a task reads."""
         return super().__call__(batch, **options)

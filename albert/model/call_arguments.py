@@ -29,6 +29,19 @@ class ModelOutputs(NamedDict):
         "logits": "prediction_logits",
     }
 
+    def __missing__(self, name: Any) -> Any:
+        """Returns an output by another name, or by its number in Hugging Face's outputs."""
+        if not isinstance(name, int):
+            return super().__missing__(name)
+        heads = [head for head in _HEADS if head in self] or ["sequence_output", "pooled_output"]
+        names = [n for n in ("loss", *heads, "hidden_states", "attentions") if n in self]
+        if not -len(names) <= name < len(names):
+            raise IndexError(f"no output {name} of {len(names)} outputs: {', '.join(names)}")
+        return self[names[name]]
+
+
+_HEADS = "logits", "prediction_logits", "sop_logits", "start_logits", "end_logits"
+
 
 def inputs_of(inputs: Any, named: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the inputs of a call by our names, as arrays or tensors.

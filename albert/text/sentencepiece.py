@@ -68,7 +68,7 @@ def is_start_piece(token: str, is_spm: bool) -> bool:
 
 # What a trained vocabulary says of the text that it was trained on follows the normalizer's name,
 # which nothing else reads.
-_TRAINED_WITH = re.compile(rb"nmt_nfkc((?:;\w+=[01])+)")
+_TRAINED_WITH = re.compile(rb"nmt_nfkc((?:;(?:do_lower_case|keep_accents)=[01])+)")
 
 
 def mark_model(proto: bytes, settings: Mapping[str, bool]) -> bytes:

@@ -32,10 +32,10 @@ def read_tsv(path: str, tokenizer) -> None:
 
 
 def read_race(path: str, tokenizer) -> None:
-    from albert.tasks import race
+    from albert.tasks import lines, race
 
-    for place, passage in race._json_values(path):
-        race._questions_of(passage, place, "middle", "train", tokenizer)
+    for line, passage in lines.json_values(path, "data_dir"):
+        race._questions_of(passage, f"{path}:{line}", "middle", "train", tokenizer)
 
 
 def read_squad(path: str, tokenizer) -> None:

@@ -139,3 +139,26 @@ SEVERAL = np.array([[1.0, 0, 1], [0, 0, 1]])
 def test_labels_give_the_loss_that_hugging_face_computes(kind, size, ids, labels, loss):
     outputs = getattr(modeling, f"AlbertFor{kind}")(CONFIG, **size)(ids, **labels)
     assert float(outputs.loss) == pytest.approx(loss(outputs), rel=1e-5)
+
+
+def test_outputs_are_counted_as_hugging_face_counts_them(encoder, classifier):
+    outputs = encoder(IDS, attention_mask=MASK)
+    assert outputs[0] is outputs.last_hidden_state and outputs[1] is outputs.pooler_output
+    outputs = classifier(IDS, labels=[1, 0], output_hidden_states=True)
+    assert outputs[0] is outputs.loss and outputs[1] is outputs.logits
+    assert outputs[2] is outputs.hidden_states
+    with pytest.raises(IndexError, match="3 outputs: loss, logits, hidden_states"):
+        outputs[3]
+    pretraining = modeling.AlbertForPreTraining(CONFIG)(IDS)
+    assert pretraining[0] is pretraining.prediction_logits and pretraining[1] is pretraining.sop_logits
+
+
+def test_labels_among_the_inputs_are_all_that_fit_needs(classifier):
+    model = modeling.AlbertForSequenceClassification(CONFIG, num_labels=3, classifier_dropout=0.0)
+    model.compile(keras.optimizers.SGD(0.5))
+    inputs = {"input_ids": np.array(IDS), "attention_mask": np.array(MASK), "labels": np.array([1, 0])}
+    before = float(model(inputs).loss)
+    losses = model.fit(inputs, epochs=3, verbose=0).history["loss"]
+    assert losses[0] == pytest.approx(before, rel=0.2) and losses[-1] < losses[0]
+    assert model.evaluate(inputs, verbose=0) == pytest.approx(float(model(inputs).loss), rel=1e-5)
+    assert model.predict({n: v for n, v in inputs.items() if n != "labels"}, verbose=0)["logits"].shape == (2, 3)

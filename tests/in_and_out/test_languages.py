@@ -12,6 +12,7 @@ from helpers import assert_one_clear_line, parse_with_tensorflow, run_here, writ
 import albert
 from albert import extend_vocabulary, train_sentencepiece
 from albert.records import features
+from albert.text import sentencepiece
 from albert.text.cleaning import LostMarks
 
 # Pairs of sentences of which only the marks differ, and their labels.
@@ -125,6 +126,14 @@ def test_text_whose_marks_go_is_warned_of_and_a_contradiction_refused(tmp_path, 
         message = assert_one_clear_line(capsys.readouterr().err)
         assert f"{flag}: {tmp_path / 'kept.model'} was trained otherwise" in message
     assert not (tmp_path / "r.tfrecord").exists()
+
+
+def test_a_model_file_sets_nothing_else(tmp_path):
+    path = tmp_path / "odd.model"
+    path.write_bytes(b"\n\x20nmt_nfkc;remove_space=0;keep_accents=1")
+    assert sentencepiece.trained_with(str(path)) == {}
+    path.write_bytes(b"\n\x20nmt_nfkc;keep_accents=1;evil=1")
+    assert sentencepiece.trained_with(str(path)) == {"keep_accents": True}
 
 
 def test_a_few_marks_are_not_warned_of(caplog):

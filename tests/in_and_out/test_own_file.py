@@ -79,7 +79,7 @@ def test_half_of_a_surrogate_pair_in_json_is_replaced_and_counted(tmp_path, capl
     path = tmp_path / "my.jsonl"
     path.write_text("".join(json.dumps({"text": text, "label": "a"}) + "\n" for text in texts))
     table = tables.read_table(str(path), "train_file")
-    assert [row[0] for row in table.rows] == ["cut \ufffd", "an emoji \U0001f600", "plain"]
+    assert [table.cell(i, 0) for i in range(3)] == ["cut \ufffd", "an emoji \U0001f600", "plain"]
     assert "my.jsonl: 1 of 3 rows had half of a surrogate pair" in caplog.text
 
 

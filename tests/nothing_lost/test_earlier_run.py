@@ -121,8 +121,10 @@ def test_another_task_of_the_same_labels_may_evaluate_but_not_resume(classified,
     other.check(origin)
     with pytest.raises(FlagError, match="is of task sst-2, not cola: use another --output_dir"):
         other.check(origin, is_resumed=True)
+    trained, of_five = str(tuned("race").out / "model.ckpt-4"), earlier_run.Identity("race", num_choices=5)
+    of_five.check(trained)  # each option has a logit of its own
     with pytest.raises(FlagError, match="on questions of 4 options, not 5"):
-        earlier_run.Identity("race", num_choices=5).check(str(tuned("race").out / "model.ckpt-4"))
+        of_five.check(trained, is_resumed=True)
 
 
 def test_a_directory_with_somebody_elses_model_is_not_trained_in(tmp_path, capsys):

@@ -272,12 +272,13 @@ def test_an_answer_that_is_not_where_the_file_says_is_left_out_and_reported(tmp_
     ("서울은 대한민국의 수도이다. 부산은 항구 도시이다.", "부산은 항구"),
     ("½ ¼ ¾ " * 9 + "cat", "cat"), ("①②③④⑤⑥⑦⑧⑨ ㎏㎏㎏㎏㎏㎏ … … … 7 …", "7"),
 ])
-def test_a_passage_that_the_original_drops_is_read_by_the_positions_of_its_tokens(
+def test_a_passage_that_the_original_drops_can_be_read_by_the_positions_of_its_tokens(
     passage, answer, tokenizer
 ):
     asked = SquadExample("1", "who?", passage, answer, passage.index(answer), False, "x")
     [window] = make_windows(
-        [asked], tokenizer, max_seq_length=128, doc_stride=64, max_query_length=8, is_training=True
+        [asked], tokenizer, max_seq_length=128, doc_stride=64, max_query_length=8, is_training=True,
+        keeps_all=True,
     )
     first = window.tokens.index("[SEP]") + 1
     begin = window.tok_start_to_orig_index[window.start_position - first]

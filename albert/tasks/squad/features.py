@@ -64,15 +64,17 @@ class _Passage:
 
 
 def _passage(
-    example: SquadExample, tokenizer: FullTokenizer, codes: dict[str, int]
+    example: SquadExample, tokenizer: FullTokenizer, codes: dict[str, int], keeps_all: bool
 ) -> _Passage | None:
-    """Returns the passage of a question, None where it has no tokens."""
+    """Returns the passage of a question, None where it has no tokens, or can't be aligned with them."""
     text, passage = example.paragraph_text, None
     try:
         passage = _spm_passage(text, tokenizer, codes) if tokenizer.is_spm else None
     except DataError as error:
         raise DataError(f"{example.place}: {error}") from error
-    return passage or _passage_of_spans(text, tokenizer)
+    if passage is None and (keeps_all or not tokenizer.is_spm):
+        return _passage_of_spans(text, tokenizer)
+    return passage
 
 
 def _spm_passage(
@@ -133,11 +135,13 @@ def make_windows(
     doc_stride: int,
     max_query_length: int,
     is_training: bool,
+    keeps_all: bool = False,
 ) -> Iterator[Window]:
     """Yields the windows of every question, in order, as [CLS] question [SEP] passage [SEP].
 
     A passage that does not fit makes several windows, which begin `doc_stride` tokens apart.
-    Questions whose passage has no tokens have none; one warning names them.
+    Questions whose passage has no tokens have none; one warning names them. So have those whose passage
+    can't be aligned with its tokens, as in the original, unless `keeps_all`.
     """
     unique_id, left_out = _FIRST_UNIQUE_ID, []
     passages: dict[str, _Passage | None] = {}  # several questions share one
@@ -145,7 +149,7 @@ def make_windows(
     for index, example in enumerate(examples):
         text = example.paragraph_text
         if text not in passages:
-            passages[text] = _passage(example, tokenizer, codes)
+            passages[text] = _passage(example, tokenizer, codes, keeps_all)
         passage = passages[text]
         if passage is None:
             left_out.append(example.qas_id)
@@ -169,7 +173,7 @@ def make_windows(
             yield window
     if left_out:
         log.warning(
-            "%s of %s questions left out: their passage has no tokens (%s)",
+            "%s of %s questions left out: their passage does not fit its tokens (%s)",
             f"{len(left_out):,}", f"{len(examples):,}", first_few(left_out),
         )
 
