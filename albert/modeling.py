@@ -254,7 +254,7 @@ class AlbertForMultipleChoice(_LabelModel):
         else:
             return {"logits": logits}
         # An option without tokens is none: some questions have fewer than others.
-        exists = ops.reshape(ops.max(mask, axis=-1) > 0, (-1, choices))
+        exists = ops.reshape(ops.max(ops.cast(mask, "int32"), axis=-1) > 0, (-1, choices))
         return {"logits": ops.where(exists, logits, ops.cast(_NO_OPTION, logits.dtype))}
 
     def _rows(self, x):

@@ -158,16 +158,16 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         for gradient, variable in zip(clip(gradients, norm, self.clip_norm), variables, strict=True):
             assigned = (variable, *self.slots[self._get_variable_index(variable)])
             before = [ops.convert_to_tensor(x) for x in assigned]
-            step = self._traced_once(self.rule(variable), len(variable.shape))
+            step = self._traced_once(self.rule(variable), tuple(variable.shape))
             found = step(gradient, ops.cast(rate, before[0].dtype), is_sound, *before)
             for target, new in zip(assigned, found, strict=True):
                 self.assign(target, new)
 
-    def _traced_once(self, rule: functools.partial, rank: int) -> Callable:
+    def _traced_once(self, rule: functools.partial, shape: tuple[int, ...]) -> Callable:
         """Returns (gradient, rate, is_sound, weight, *slots) -> the new weight and slots.
 
-        TensorFlow traces it once for all variables of a rank, which takes a third less of the
-        time that a training step is traced in.
+        TensorFlow traces it once for all variables of a rank, and so a training step in a tenth
+        less time. What `muon` does depends on the shape.
         """
         def step(gradient, rate, is_sound, *before):
             weight, slots = rule(gradient, before[0], before[1:], rate)
@@ -178,7 +178,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             return step
         import tensorflow as tf
 
-        key = rule.func, tuple(sorted(rule.keywords.items())), rank
+        which = shape if rule.func is muon else len(shape)
+        key = rule.func, tuple(sorted(rule.keywords.items())), which
         if key not in self._traced:
             self._traced[key] = tf.function(step, autograph=False, reduce_retracing=True)
         return lambda *inputs: self._traced[key](*map(tf.convert_to_tensor, inputs))

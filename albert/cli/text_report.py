@@ -88,18 +88,11 @@ def _as_text(tokens: list[str]) -> str:
 
 
 def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
-    """Returns a table of words that are one token, in the middle of a segment, and of guesses."""
-    questions = []
-    for tokens in segments:
-        starts = [i for i, token in enumerate(tokens) if token.startswith(_BLANK)]
-        whole = [i for i in starts if i + 1 in starts and tokens[i][1:].isalpha()]
-        if len(tokens) >= 8 and whole:
-            place = whole[len(whole) // 2]
-            masked = [*tokens[:place], f"{_BLANK}[MASK]", *tokens[place + 1 :]]
-            questions.append((_as_text(masked), tokens[place].strip(_BLANK)))
-    questions = questions[:_EXAMPLES]
+    """Returns a table of masked tokens in the middle of a segment, words if possible, with guesses."""
+    long = [tokens for tokens in segments if len(tokens) >= 8]
+    questions = _questions(long, _is_word) or _questions(long, lambda tokens, i: True)
     if not questions:
-        return "No held-out sentence has a word that is one token.\n"
+        return "Too few held-out sentences.\n"
     answers = session.fill_mask([text for text, _ in questions], top_k=3)
     rows = [
         (text.replace("|", "\\|"), word, ", ".join(
@@ -108,6 +101,26 @@ def _masked_words(session: AnsweringSession, segments: list[list[str]]) -> str:
         for (text, word), masks in zip(questions, answers, strict=True)
     ]
     return table(("held-out text", "word", "guesses"), rows)
+
+
+def _questions(segments: list[list[str]], may_be_masked) -> list[tuple[str, str]]:
+    """Returns (text with [MASK], masked token) of the first segments that have one to mask."""
+    found = []
+    for tokens in segments:
+        good = [i for i, token in enumerate(tokens)
+                if token.strip(_BLANK).isalpha() and may_be_masked(tokens, i)]
+        if good:
+            place = good[len(good) // 2]
+            blank = _BLANK * tokens[place].startswith(_BLANK)
+            masked = [*tokens[:place], f"{blank}[MASK]", *tokens[place + 1 :]]
+            found.append((_as_text(masked), tokens[place].strip(_BLANK)))
+    return found[:_EXAMPLES]
+
+
+def _is_word(tokens: list[str], i: int) -> bool:
+    """Returns whether a SentencePiece token is a word by itself."""
+    ends = i + 1 < len(tokens) and tokens[i + 1].startswith(_BLANK)
+    return ends and tokens[i].startswith(_BLANK)
 
 
 def _nearest(session: AnsweringSession, segments: list[list[str]]) -> str:

@@ -45,6 +45,8 @@ BARE = {"eval", "exec", "compile"}  # not re.compile and model.compile
 # What stands in one place with a good reason.
 ALLOWED = {
     ("__init__", "import_module"): "our own modules, by our own table",
+    ("pretrain_from_text", "import_module"): "our own commands, by constant names",
+    ("cli/training_speed", "subprocess"): "a module of ours, whose memory is free afterwards",
     ("engines", "importlib.util"): "asks whether TensorFlow and JAX are there, by constant names",
     ("storage/fsspec_calls", "importlib.util"): "asks whether fsspec is there, by its name",
     ("pretraining_data/beam", "import_module"): "the runner that the user names in --runner",

@@ -22,7 +22,7 @@ from albert.cli import answering as inference
 from albert.errors import DataError
 from albert.pretraining_data import job, pipeline
 from albert.storage import files
-from albert.tasks import conll, glue, race
+from albert.tasks import conll, glue, lines
 from albert.text import corpus_files, documents, text_files, vocabulary
 from albert.text.documents import ReadingCounts, read_documents
 from albert.tokenization import preprocess_text
@@ -72,7 +72,7 @@ def as_documents(path: str):
 
 
 def as_vocabulary(path: str):
-    return list(vocabulary._read_lines([path], True, corpus_files.Form()))
+    return list(vocabulary._read_lines([path], vocabulary.Settings(), corpus_files.Form()))
 
 
 def as_prose(path: str):
@@ -112,7 +112,7 @@ def test_every_form_of_a_text_gives_every_reader_the_same_lines(form, expected, 
     assert list(conll.read_lines(str(path))) == list(enumerate(rows, 1))
     passage = json.dumps({"questions": ["é"]}, ensure_ascii=False, indent=1)
     path.write_bytes(make(f"{passage}\n" * 400))
-    assert [value for _, value in race._json_values(str(path))] == [json.loads(passage)] * 400
+    assert [value for _, value in lines.json_values(str(path), "data_dir")] == [json.loads(passage)] * 400
 
 
 def test_the_lines_of_a_text_are_those_that_are_in_it(tmp_path):

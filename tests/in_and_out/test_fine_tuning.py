@@ -265,7 +265,7 @@ REFUSED = {
         (["--max_seq_length=9"], "--max_seq_length=9 must be greater than --max_query_length=6"),
         (["--nodo_train"], "out: train first (--do_train) or give --checkpoint"),
         (["--train_batch_size=99"], "8 questions make no step of --train_batch_size=99"),
-        (["--predict_file=absent.json"], "cannot read absent.json"),
+        (["--predict_file=absent.json"], "--predict_file: no such file: absent.json"),
         (["--warmup_step=1", "--warmup_proportion=0.1"],
          "give one of --warmup_step and --warmup_proportion"),
         (["--train_step=1"], "give one of --train_step and --num_train_epochs"),

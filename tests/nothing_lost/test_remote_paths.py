@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("memory")
 
 # Flags of strings that are not paths.
 NO_PATHS = {
-    "checkpoint_name", "depth_schedule", "gcp_project", "label_column",
+    "checkpoint_name", "depth_schedule", "encoding", "gcp_project", "label_column",
     "label_list", "language", "layers", "master", "runner", "task_name", "text_column",
     "text_field", "text_pair_column", "topology", "tpu_name", "tpu_zone",
 }

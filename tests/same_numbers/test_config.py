@@ -125,7 +125,7 @@ def test_a_file_of_a_released_name_comes_first_and_unknown_names_are_refused(
     said = "no such file: base_v3; nor is it an architecture with a name: base_v1, base_v2, large_v1"
     with pytest.raises(DataError, match=said):
         AlbertConfig.from_flag("base_v3")
-    with pytest.raises(DataError, match="no released architecture 'base_v3': there are base_v1"):
+    with pytest.raises(DataError, match="no architecture 'base_v3': there are base_v1"):
         AlbertConfig.released("base_v3")
     with pytest.raises(DataError, match="no such file: work/base.json$"):
         AlbertConfig.from_flag(os.path.join("work", "base.json"))

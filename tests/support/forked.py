@@ -16,6 +16,7 @@ import os
 import pathlib
 import random
 import runpy
+import signal
 import socket
 import subprocess
 import sys
@@ -175,6 +176,7 @@ def _serve(connection: socket.socket) -> NoReturn:
     os.chdir(job["cwd"])
     os.environ.clear()
     os.environ.update(job["env"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell said so
     random.seed()
     sys.modules["numpy"].random.seed()
     sys.modules.pop(module, None)

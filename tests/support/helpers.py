@@ -8,6 +8,7 @@ import pathlib
 import random
 import resource
 import runpy
+import signal
 import subprocess
 import sys
 import unittest.mock
@@ -139,6 +140,8 @@ def start(module: str, *arguments: str, **options) -> subprocess.Popen:
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     if forked.can_serve(environment, arguments):
         return forked.Process(module, *arguments, **options)
+    # A shell that starts the tests in the background lets them ignore Ctrl-C.
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen([sys.executable, "-m", module, *arguments], **options)
 
 

@@ -40,7 +40,7 @@ def read_examples(path: str, is_training: bool) -> list[SquadExample]:
     """
     examples: dict[str, SquadExample] = {}
     num_several = 0
-    for place, context, qa in _located_questions(path):
+    for place, context, qa in _located_questions(path, "train_file" if is_training else "predict_file"):
         num_several += is_training and len(qa.get("answers") or ()) > 1
         example = _example_of_question(place, context, qa, is_training)
         if earlier := examples.get(example.qas_id):
@@ -74,7 +74,7 @@ def read_answers(path: str) -> dict[str, list[str] | None]:
     """
     answers: dict[str, list[str] | None] = {}
     some_are_impossible = False
-    for place, _, qa in _located_questions(path):
+    for place, _, qa in _located_questions(path, "predict_file"):
         texts, is_impossible = None, qa["is_impossible"]
         some_are_impossible |= is_impossible
         if qa.get("answers") is not None:
@@ -88,10 +88,10 @@ def read_answers(path: str) -> dict[str, list[str] | None]:
     return answers
 
 
-def _located_questions(path: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _located_questions(path: str, flag: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yields (location, passage, question), at least one; see `_as_in_squad`."""
     number = 0
-    for at, value in _located_values(path):
+    for at, value in _located_values(path, flag):
         for place, context, qa in _questions_in(value, at):
             yield place, context, _as_in_squad(qa, place, number)
             number += 1
@@ -99,9 +99,9 @@ def _located_questions(path: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
         raise DataError(f"{path}: no questions")
 
 
-def _located_values(path: str) -> Iterator[tuple[str, Any]]:
+def _located_values(path: str, flag: str) -> Iterator[tuple[str, Any]]:
     """Yields (location, article, paragraph or row) of SQuAD's file, a list, or JSON lines."""
-    for line, value in lines.json_values(path, "train_file"):
+    for line, value in lines.json_values(path, flag):
         if isinstance(value, Mapping) and not {"paragraphs", "qas", "question"} & set(value):
             articles = enumerate(_member(value, "data", list, path))
             yield from ((f"{path}: data[{i}]", article) for i, article in articles)
