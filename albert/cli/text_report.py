@@ -61,7 +61,7 @@ def write(path: str, model: str, held_out: str, plan: str) -> str:
 
 def _verdict(results: dict[str, float]) -> str:
     accuracy, baseline = (results[f"masked_lm_accuracy{x}"] for x in ("", "_baseline"))
-    if accuracy < 1.5 * baseline:
+    if accuracy < max(1.5 * baseline, baseline + 0.05):
         return ("It has learned little more than which tokens are frequent: give it more --hours, "
                 "or, for English, --start_from=small_en.\n")
     if accuracy < 0.35:
