@@ -23,17 +23,19 @@ to label.
 """
 
 import dataclasses
+import os
 from collections.abc import Sequence
 
 import numpy as np
 
 from albert.cli import fine_tuning_settings, flags, own_texts
 from albert.cli.encoder import open_encoder
-from albert.cli.fine_tuning import FineTuning
+from albert.cli.fine_tuning import FineTuning, work_directory
 from albert.cli.fine_tuning_settings import FineTuningSettings, settings_of
 from albert.errors import FlagError
 from albert.formats.known_tasks import TSV
-from albert.tasks import baselines, glue, glue_metrics
+from albert.storage import files
+from albert.tasks import baselines, glue, glue_metrics, own_file
 from albert.tasks.glue import Example
 
 
@@ -151,6 +153,41 @@ class ClassifierFineTuning(FineTuning):
         flags.log.info("report: %s", path)
 
 
+def cross_validate(values, settings, encoder, data) -> str:
+    """Trains without each part of the rows in turn, and returns the mean accuracy on that part."""
+    if data.has_several or not settings.do_train:
+        raise FlagError("--cross_validation needs --do_train, and one label a text")
+    found: dict[str, list[float]] = {"accuracy": [], "TF-IDF": []}
+    rows = [*data.examples["train"], *data.examples["dev"]]
+    for number, (train, held_out) in enumerate(
+        own_file.folds(rows, values.cross_validation, values.seed), 1
+    ):
+        if not held_out:
+            raise FlagError(f"--cross_validation={values.cross_validation}: only {len(rows)} rows")
+        folder = os.path.join(work_directory(values), f"fold-{number}")
+        flags.log.info("part %d of %d: %s", number, values.cross_validation, folder)
+        # The last weights are measured: no row that measures has chosen a checkpoint.
+        fold = dataclasses.replace(
+            settings, output_dir=folder, do_predict=False, export_dir=None, num_runs=1,
+            early_stopping_patience=0, save_checkpoints_steps=settings.train_step,
+        )
+        examples = {"train": train, "dev": held_out}
+        ClassifierFineTuning(
+            values, fold, encoder, dataclasses.replace(data, examples=examples)
+        ).run()
+        results = files.read_json_object(os.path.join(folder, "eval_results.json"))
+        found["accuracy"].append(results["eval_accuracy"])
+        answers = baselines.tfidf_answers(
+            _texts_of(train), [row.label for row in train], _texts_of(held_out)
+        )
+        if answers is not None:
+            found["TF-IDF"].append(np.mean(answers == [row.label for row in held_out]))
+    return ", ".join(
+        f"{name} {np.mean(values):.3f} ± {np.std(values, ddof=1) / len(values) ** 0.5:.3f}"
+        for name, values in found.items() if values
+    ) + f" (standard error; {number} parts, {len(rows):,} rows)"
+
+
 def _texts_of(rows: Sequence[Example]) -> list[str]:
     return [" | ".join(filter(None, (row.text_a, row.text_b))) for row in rows]
 
@@ -174,6 +211,8 @@ def main(values: flags.FlagValues) -> None:
         own = own_texts.OwnTexts(values, encoder)
         settings, data, choices = own.suit(settings), own.data, own.choices
         train_rows = data.examples["train"]
+        if values.cross_validation:
+            own.report("cross-validation", cross_validate(values, settings, encoder, data))
         data = dataclasses.replace(
             data, examples={split: data.examples[split] for split in settings.splits}
         )

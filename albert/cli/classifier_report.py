@@ -130,7 +130,7 @@ def verdict(
                     f"flatters the accuracy by at most about {100 * most:.1f} points; rows in "
                     "`--test_file` that had no part in it show by how much.")
     if count < 500:
-        told.append(f"{count} rows measure little: see the interval.")
+        told.append(f"{count} rows measure little: see the interval, or add `--cross_validation=5`.")
     return "\n".join(f"* {line}" for line in told) + "\n"
 
 

@@ -20,7 +20,7 @@ from albert.tasks.fine_tuning_data import FineTuningData, warn_of_labels
 
 # What only --train_file looks at.
 TABLE_FLAGS = ("text_column", "text_pair_column", "tsv_header", "encoding")
-FLAGS = ("dev_file", "dev_share", "test_file", "label_list", "regression", "label_column",
+FLAGS = ("cross_validation", "dev_file", "dev_share", "test_file", "label_list", "regression", "label_column",
          "label_columns", "threshold", *TABLE_FLAGS)
 PATIENCE = 4  # evaluations, each after a pass over the rows
 
@@ -34,6 +34,10 @@ def define_flags(values: flags.FlagValues) -> None:
                  "Labelled texts to measure with; by default a part of --train_file.", use="file")
     flags.define("float", values, "dev_share", 0.1,
                  "The part of --train_file that is held out, of each label.", above=0, below=1)
+    flags.define("integer", values, "cross_validation", 0,
+                 "Number of parts of --train_file: before the training, train without each part in "
+                 "turn and measure on it. The report gives the mean, a better measure of few rows. "
+                 "0: do not.", lower_bound=0)
     flags.define("path", values, "test_file", None,
                  "Texts for --do_predict, in the columns of --train_file, labelled or not.",
                  use="file")
@@ -84,6 +88,9 @@ def check_flags(values: flags.FlagValues) -> None:
     if values.do_predict and not values.test_file:
         raise FlagError("--do_predict needs --test_file beside --train_file")
     flags.refuse_together(values, "dev_file", "dev_share")
+    flags.refuse_together(values, "dev_file", "cross_validation")
+    if values.cross_validation == 1 or values.cross_validation and values.regression:
+        raise FlagError("--cross_validation needs labels, and at least two parts")
     for name in ("label_column", "label_list", "regression"):
         flags.refuse_together(values, "label_columns", name)
     if values.label_list and values.regression:
@@ -154,11 +161,11 @@ class OwnTexts:
             {"labels": list(labels) or None, "text_column": names[0], "text_pair_column": names[1]}
             | ({"label_threshold": values.threshold} if has_several else {}),
         )
-        self._report("file", values.train_file)
-        self._report("columns", ", ".join(filter(None, [*names, *values.label_columns])))
-        self._report("held out", held_out)
+        self.report("file", values.train_file)
+        self.report("columns", ", ".join(filter(None, [*names, *values.label_columns])))
+        self.report("held out", held_out)
         if labels:
-            self._report("labels", ", ".join(labels))
+            self.report("labels", ", ".join(labels))
 
     def _open(
         self, flag: str, names: Sequence[str | None], needs_label: bool = True
@@ -222,10 +229,11 @@ class OwnTexts:
     def _choose(self, name: str, value: Any, why: str) -> Any:
         if flags.given(self._values, name) is not None:
             value, why = getattr(self._values, name), "given"
-        self._report(f"--{name}", f"{value:g} ({why})")
+        self.report(f"--{name}", f"{value:g} ({why})")
         return value
 
-    def _report(self, name: str, value: str) -> None:
+    def report(self, name: str, value: str) -> None:
+        """Adds a line to the choices, and to the log."""
         self.choices.append((name, value))
         flags.log.info("%s: %s", name, value)
 

@@ -105,7 +105,9 @@ class Example:
     guid: str
     text_a: str
     text_b: str | None
-    label: str | float | tuple[str, ...]  # several, if the labels don't exclude each other; of a file without labels: the task's first label, or 0.0
+    # Several, if the labels don't exclude each other. Of a file without labels: the task's first
+    # label, or 0.0.
+    label: str | float | tuple[str, ...]
 
 
 def _task(

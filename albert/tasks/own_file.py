@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -284,18 +284,47 @@ def split_off(
     Of each label the same share is held out. Examples with the same texts stay together. A label
     that only one text has stays in training.
     """
+    rng = np.random.default_rng(child_seed(seed, "held-out rows"))
+    held_out: set[int] = set()
+    for stratum in _strata(examples, by_label):
+        count = min(max(1, round(share * len(stratum))), len(stratum) - 1)
+        for group in rng.permutation(len(stratum))[:count].tolist():
+            held_out.update(stratum[group])
+    return _divided(examples, held_out)
+
+
+def folds(
+    examples: Sequence[Example], count: int, seed: int
+) -> list[tuple[list[Example], list[Example]]]:
+    """Returns (training examples, held-out examples) of each fold of a cross-validation.
+
+    Each example is held out once. Each fold has the same share of every label; examples with the
+    same texts stay together.
+    """
+    rng = np.random.default_rng(child_seed(seed, "folds"))
+    held_out: list[set[int]] = [set() for _ in range(count)]
+    first = 0
+    for stratum in _strata(examples, by_label=True):
+        for place, group in enumerate(rng.permutation(len(stratum)).tolist(), first):
+            held_out[place % count].update(stratum[group])
+        first += len(stratum)  # so that folds differ by one example at most
+    return [_divided(examples, numbers) for numbers in held_out]
+
+
+def _strata(examples: Sequence[Example], by_label: bool) -> list[list[list[int]]]:
+    """Returns, for each label, the numbers of its examples, grouped by their texts."""
     groups: dict[tuple[str, str | None], list[int]] = {}
     for number, example in enumerate(examples):
         groups.setdefault((example.text_a, example.text_b), []).append(number)
     strata: dict[Any, list[list[int]]] = {}
     for numbers in groups.values():
         strata.setdefault(examples[numbers[0]].label if by_label else "", []).append(numbers)
-    rng = np.random.default_rng(child_seed(seed, "held-out rows"))
-    held_out: set[int] = set()
-    for _, stratum in sorted(strata.items()):
-        count = min(max(1, round(share * len(stratum))), len(stratum) - 1)
-        for group in rng.permutation(len(stratum))[:count].tolist():
-            held_out.update(stratum[group])
+    return [stratum for _, stratum in sorted(strata.items())]
+
+
+def _divided(
+    examples: Sequence[Example], held_out: Collection[int]
+) -> tuple[list[Example], list[Example]]:
     train, dev = [], []
     for number, example in enumerate(examples):
         (dev if number in held_out else train).append(example)

@@ -1,10 +1,14 @@
 """What the report on a classifier of your own texts says of its figures."""
 
+import re
+
+import jobs
 import numpy as np
 import pytest
 
 from albert.cli import classifier_report
-from albert.tasks import baselines
+from albert.tasks import baselines, own_file
+from albert.tasks.glue import Example
 
 
 def said(right: int, tfidf_right: int, count: int, confidence: float = 0.7, evaluations: int = 1) -> str:
@@ -49,3 +53,31 @@ def test_tfidf_learns_words_and_gives_up_where_there_are_none():
     found = baselines.tfidf_answers(texts, labels, ["fine", "dull", "so dull a film"])
     assert found.tolist() == ["good", "bad", "bad"]
     assert baselines.tfidf_answers(["!", "?"], ["good", "bad"], ["!"]) is None
+
+
+def test_every_row_is_held_out_in_one_part_and_labels_are_spread_evenly():
+    rows = [Example(str(i), f"text {i % 50}", None, "ab"[i % 50 < 10]) for i in range(60)]
+    parts = own_file.folds(rows, 4, seed=1)
+    assert sorted(row.guid for _, held_out in parts for row in held_out) == sorted(r.guid for r in rows)
+    for train, held_out in parts:
+        assert len(train) + len(held_out) == 60
+        assert not {row.text_a for row in train} & {row.text_a for row in held_out}
+        assert len({row.text_a for row in held_out}) in (12, 13)
+        assert len({row.text_a for row in held_out if row.label == "b"}) in (2, 3)
+    assert parts == own_file.folds(rows, 4, seed=1) != own_file.folds(rows, 4, seed=2)
+
+
+def test_cross_validation_measures_on_rows_that_chose_nothing(tmp_path):
+    table, out = tmp_path / "my.csv", tmp_path / "out"
+    lines = [f"w{i % 5} w{10 + i % 7} w3,{'good' if i % 5 < 2 else 'bad'}" for i in range(60)]
+    table.write_text("\n".join(["text,label", *lines]) + "\n")
+    own = ("data_dir", "task_name", "save_checkpoints_steps")
+    given = [flag for flag in jobs.classifier_flags(tmp_path) if not flag[2:].startswith(own)]
+    command = [*given, f"--train_file={table}", "--cross_validation=2"]
+    assert jobs.classify(*command) == 0
+    report = (out / "report.md").read_text()
+    told = re.search(r"cross-validation \| accuracy ([\d.]+) ± ([\d.]+)", report)
+    assert 0 < float(told[1]) <= 1 and "2 parts, 60 rows" in report
+    assert not [*out.rglob("*.tf_record*")]
+    assert jobs.classify(*command, "--do_train=false", "--do_eval") == 2
+    assert jobs.classify(*command[:-1], "--cross_validation=1") == 2
