@@ -17,12 +17,11 @@ import pytest
 MAX_BYTES = 1_200_000_000  # of a process that is given another module
 # The longest first, so that none of them is left for the end.
 LONGEST = (
-    "test_run_pretraining", "test_distribution", "test_export_to_tfhub",
-    "test_run_squad", "test_fine_tuning", "test_cost", "test_keras_contract",
-    "test_run_classifier", "test_growth", "test_jax_engine",
-    "test_seed_commands", "test_run_race", "test_numbers",
-    "test_fine_tuners", "test_refusals", "test_preemption", "test_damage",
-    "test_predict", "test_flag_ranges",
+    "test_jax_engine", "test_distribution", "test_cost", "test_model_hub", "test_distributed_fit",
+    "test_fine_tuning", "test_run_pretraining", "test_keras_contract", "test_predict",
+    "test_export_to_tfhub", "test_session", "test_numbers", "test_run_squad", "test_islands",
+    "test_preemption", "test_growth", "test_classifier_report", "test_pretrain_from_text",
+    "test_fine_tuners", "test_score", "test_several_labels", "test_run_race", "test_refusals",
 )
 
 
