@@ -7,6 +7,7 @@
     token_classification  a label for every word
     glue                  GLUE's nine tasks and MNLI's mismatched part
     race                  RACE
+    choice_rows           questions with options as other data sets write them
     conll                 words with labels, a sentence a block of lines
     tables                CSV, TSV, JSON lines and Parquet
     own_file              your own labelled texts in a table

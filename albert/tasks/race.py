@@ -1,8 +1,9 @@
 """RACE: passages with multiple-choice questions from English exams. No TensorFlow.
 
 `RACE/{train,dev,test}/{middle,high}/` under the data folder holds one file a
-passage, as in the official archive, or `all.txt` with all of them. A
-`classification.MultipleChoiceTask` is trained on them.
+passage, as in the official archive, or `all.txt` with all of them. Or the data
+folder holds train.jsonl, dev.jsonl and test.jsonl, a question a line (see
+`choice_rows`). A `classification.MultipleChoiceTask` is trained on them.
 
 Legend: C choices (4 in RACE; any number in files of its layout), L sequence.
 """
@@ -21,7 +22,7 @@ import numpy as np
 
 from albert.errors import DataError
 from albert.records import features
-from albert.tasks import lines
+from albert.tasks import choice_rows, lines
 from albert.tasks.fine_tuning_data import FineTuningData, RecordKeeper
 
 if TYPE_CHECKING:
@@ -57,9 +58,16 @@ def read_questions(
       DataError: nothing there, not JSON, not UTF-8, or not a passage of RACE (file:line).
     """
     questions: list[Question] = []
-    for level in levels:
-        folder = os.path.join(data_dir, "RACE", split, level)
-        for place, passage in _passages(folder):
+    own = os.path.join(data_dir, f"{split}.jsonl")
+    if os.path.isfile(own):
+        rows = ((f"{own}:{line}", row) for line, row in lines.json_values(own, "data_dir"))
+        sources = {"all": ((at, choice_rows.as_passage(row, at)) for at, row in rows)}
+    else:
+        sources = {
+            level: _passages(os.path.join(data_dir, "RACE", split, level)) for level in levels
+        }
+    for level, passages in sources.items():
+        for place, passage in passages:
             questions += _questions_of(passage, place, level, split, tokenizer)
     labelled = sum(question.label is not None for question in questions)
     if labelled not in (0, len(questions)):
@@ -127,7 +135,8 @@ def _passages(folder: str) -> Iterator[tuple[str, Any]]:
     """Yields (file:line, parsed JSON) of every passage of a level."""
     if not os.path.isdir(folder):
         raise DataError(
-            f"no such directory: {folder}; --data_dir must hold the folder RACE of the archive"
+            f"no such directory: {folder}; --data_dir must hold the folder RACE of the archive, or "
+            "train.jsonl and dev.jsonl"
         )
     together = os.path.join(folder, "all.txt")
     paths = sorted(glob.glob(os.path.join(glob.escape(folder), "*.txt")))
