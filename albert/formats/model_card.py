@@ -66,7 +66,7 @@ _CITATION = """\
 
 @contextlib.contextmanager
 def publish_model(path: str, *last: str) -> Iterator[str]:
-    """Like `files.publish_dir`, but leaves a README.md of the user's in place."""
+    """Like `files.publish_dir`, but keeps a README.md of the user's."""
     with files.publish_dir(path, *last) as scratch:
         yield scratch
         if _is_of_the_user(os.path.join(path, NAME)):

@@ -1,8 +1,8 @@
 """A layer applied several times by JAX's `scan`: the shared layer (section 3.1) is compiled once.
 
 A scan keeps everything that the backward pass needs from each layer. In unrolled layers XLA would
-recompute some of it, but not in a scan. So this module specifies what is kept: with `remat` only
-the states between layers, else `PRODUCTS` too.
+recompute some of it, but not in a scan. So this module chooses what to keep: with `remat` only the
+states between layers, else `PRODUCTS` too.
 """
 
 from collections.abc import Callable, Sequence

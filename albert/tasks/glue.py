@@ -105,7 +105,8 @@ class Example:
     guid: str
     text_a: str
     text_b: str | None
-    label: str | float | tuple[str, ...]  # several, if the labels don't exclude each other; of a file without labels: the task's first label, or 0.0
+    # Several, if labels don't exclude each other; in a file without labels, the task's first, or 0.0.
+    label: str | float | tuple[str, ...]
 
 
 def _task(
@@ -326,7 +327,7 @@ def number(text: str) -> float | None:
 
 
 def _check_header(task: GlueTask, layout: Split, path: str, columns: list[str]) -> None:
-    """Refuses a file without a header: its first example would be lost without a word."""
+    """Refuses a file without a header, whose first example would be silently lost."""
     if len(columns) < layout.min_columns:
         return  # the checks of the rows say what is wrong
     if layout.label is not None:
